@@ -1,0 +1,47 @@
+"""Data sets: with a formula, from scikit-learn, from files; `load` takes any of them by one line of text."""
+
+from .files import load_file, save_dataset
+from .real import cifar_cats_dogs, digits, mnist
+from .spec import SOURCES, load
+from .synthetic import (
+    bad_kkt_cones,
+    bad_kkt_plane,
+    check_nc,
+    clusters,
+    disk_centres,
+    disks,
+    dyadic,
+    mt_distribution,
+    mt_one_dimensional,
+    mt_regression_gap,
+    mt_teacher,
+    neural_collapse,
+    parity,
+    simplex_directions,
+    teacher_network,
+)
+
+__all__ = [
+    "SOURCES",
+    "bad_kkt_cones",
+    "bad_kkt_plane",
+    "check_nc",
+    "cifar_cats_dogs",
+    "clusters",
+    "digits",
+    "disk_centres",
+    "disks",
+    "dyadic",
+    "load",
+    "load_file",
+    "mnist",
+    "mt_distribution",
+    "mt_one_dimensional",
+    "mt_regression_gap",
+    "mt_teacher",
+    "neural_collapse",
+    "parity",
+    "save_dataset",
+    "simplex_directions",
+    "teacher_network",
+]

@@ -1,0 +1,294 @@
+"""Data sets in files: .csv, .npz and pairs of .npy.
+
+Whatever is wrong with a file ends in one InputError that names the place and says what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widemargin.types import Dataset, InputError, write_atomically
+
+from .checks import MOST_POINTS, show
+
+LABEL_COLUMNS = ("y", "label")
+SUFFIXES = (".csv", ".npz", ".npy")
+
+
+def load_file(path: str | os.PathLike[str], label: str | None = None, *, targets: bool = False) -> Dataset:
+    """Read a data set from a file.
+
+    - `.csv`: a header line, commas, numbers in UTF-8. The target is column `label`, by default the one named y or
+      label; all other columns are features.
+    - `.npz`: arrays X (n, d) and y (n,); `label` names another array than y.
+    - `.npy`: two files with a comma between their paths, "X.npy,y.npy". A single path "foo.npy" is X and expects y in
+      "foo_y.npy" beside it ("y.npy" beside "X.npy").
+
+    Labels may be any two different numbers, booleans or texts; they become -1 and +1 in sorted order, and
+    `Dataset.notes` says so. With `targets`, y stays as it is: numbers for regression, or labels -1 and +1 of one
+    class only. Object arrays are refused, since reading them could run code.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise InputError(f"{show(text, 200)}: the path must be text")
+    if os.path.isdir(text):
+        raise InputError(f"{show(text, 200)}: this is a folder; give the path of a data file")
+    parts = text.split(",") if text.lower().endswith(".npy") and not os.path.isfile(text) else [text]
+    if len(parts) > 2:
+        raise InputError(f"{show(text, 200)}: give two .npy paths, X.npy,y.npy, not {len(parts)}")
+    suffix = Path(parts[0]).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(f"{show(text, 200)}: the file name must end in {', '.join(SUFFIXES)}")
+    name = Path(parts[0]).name
+    if suffix == ".csv":
+        return _from_csv(parts[0], name, label, targets)
+    if suffix == ".npz":
+        key = "y" if label is None else label
+        arrays = read_npz(parts[0], ("X", key))
+        X, y = arrays["X"], arrays[key]
+    else:
+        if label is not None:
+            raise InputError(f"{name}: .npy files have no named labels, so leave label={show(label)} out")
+        X, y = _read_npy(parts[0]), _read_npy(parts[1] if len(parts) == 2 else _partner(parts[0]))
+    return _dataset(_numbers(X, name, "X"), y, name, targets)
+
+
+def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
+    """Write X and y to a `.npz` or `.csv` file, whole or not at all; `load_file` gives the same numbers back.
+
+    Labels are written as -1 and +1.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".npz":
+        binary = io.BytesIO()
+        np.savez_compressed(binary, X=data.X, y=data.y)
+        content = binary.getvalue()
+    elif path.suffix.lower() == ".csv":
+        lines = [",".join([f"x{j}" for j in range(data.d)] + ["y"])]
+        lines += [",".join(map(repr, [*row, target])) for row, target in zip(data.X.tolist(), data.y.tolist())]
+        content = ("\n".join(lines) + "\n").encode()
+    else:
+        raise InputError(f"{path}: the file name must end in .npz or .csv")
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another name") from None
+
+
+def read_npz(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The named arrays of an .npz file."""
+    name = _regular_file(path).name
+    try:
+        # np.load on a path leaves the file open when it is no zip file.
+        with open(path, "rb") as file:
+            if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):  # the second is an empty archive
+                raise InputError(f"{name}: this is not an .npz archive; write it with numpy.savez")
+            file.seek(0)
+            archive: Any
+            with np.load(file, allow_pickle=False) as archive:
+                for key in names:
+                    if key not in archive.files:
+                        has = show(", ".join(archive.files))
+                        raise InputError(
+                            f"{name}: there is no array {show(key)} in the file, which has {has}; rename one"
+                        )
+                return {key: np.asarray(archive[key]) for key in names}
+    except InputError:
+        raise
+    except Exception as error:  # damaged archives raise nearly anything
+        raise _unreadable(name, error) from None
+
+
+def _read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+    name = _regular_file(path).name
+    try:
+        with open(path, "rb") as file:
+            if file.read(6) != b"\x93NUMPY":
+                raise InputError(f"{name}: this is not an .npy array; write it with numpy.save")
+            file.seek(0)
+            return np.load(file, allow_pickle=False)
+    except InputError:
+        raise
+    except Exception as error:  # damaged files raise nearly anything
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: Exception) -> InputError:
+    if "allow_pickle" in str(error):
+        return InputError(f"{name}: object arrays and pickles are refused; store plain numbers")
+    why = " ".join(str(error).split())[:120] or type(error).__name__
+    return InputError(f"{name}: the file is damaged, truncated or unreadable ({why}); write it again with numpy")
+
+
+def _partner(path: str) -> Path:
+    file = Path(path)
+    return file.with_name(f"y{file.suffix}" if file.stem == "X" else f"{file.stem}_y{file.suffix}")
+
+
+def _regular_file(path: str | os.PathLike[str]) -> Path:
+    """`path`, if a file can be read there."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise InputError(f"{show(os.fspath(path), 200)}: {error.strerror}; check the path") from None
+    except ValueError:
+        raise InputError(f"{show(os.fspath(path), 200)}: this is no legal path; check it") from None
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise InputError(f"{show(os.fspath(path), 200)}: this is {what}; give the path of a data file")
+    return Path(path)
+
+
+def _numbers(array: np.ndarray, name: str, what: str) -> np.ndarray:
+    """`array` as float64, if it holds real numbers."""
+    if array.dtype.kind not in "biuf":
+        kinds = {"c": "complex numbers", "U": "text", "S": "text", "O": "objects", "M": "dates", "m": "durations"}
+        raise InputError(f"{name}: {what} holds {kinds.get(array.dtype.kind, 'records')}; store real numbers")
+    with np.errstate(over="ignore"):  # long doubles; Dataset refuses the infinity
+        return array.astype(np.float64)
+
+
+def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool) -> Dataset:
+    """A Dataset from checked features and raw targets."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if len(X.shape) and len(X) > MOST_POINTS:
+        raise InputError(f"{name}: {len(X)} rows is too many; keep at most {MOST_POINTS}")
+    if targets:
+        return Dataset(X, _numbers(y, name, "y"), name)
+    Dataset(X, np.ones(y.shape), name)  # shapes first: a wrong length explains more than a wrong label
+    signs, classes, notes = _two_labels(y, name)
+    return Dataset(X, signs, name, classes, notes)
+
+
+def _two_labels(y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[Any, ...], tuple[str, ...]]:
+    """Labels as -1, +1 in sorted order, the two classes, and a note if they were others."""
+    if y.dtype.kind not in "USb":
+        y = _numbers(y, name, "y")
+        bad = np.flatnonzero(~np.isfinite(y))
+        if len(bad):
+            raise InputError(f"{name}: y has NaN or infinity at row {bad[0]}; remove or impute it")
+    values, index = np.unique(y, return_inverse=True)
+    classes = tuple(_plain(value) for value in values)
+    if len(values) != 2:
+        what = ", ".join(map(show, classes[:4])) + (", ..." if len(classes) > 4 else "")
+        count = "only one class" if len(values) == 1 else f"{len(values)} classes"
+        raise InputError(f"{name}: y has {count} ({what}); keep two classes, or read y as numbers with targets=True")
+    notes = () if classes == (-1, 1) else (f"label {show(classes[0])} -> -1, {show(classes[1])} -> +1",)
+    return 2.0 * index.reshape(y.shape) - 1, classes, notes
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar as a Python value, whole floats as int."""
+    value = value.item()
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
+
+
+def _from_csv(path: str, name: str, label: str | None, targets: bool) -> Dataset:
+    _regular_file(path)
+    header: list[str] = []
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            for row in reader:
+                if not row:
+                    continue
+                if not header:
+                    header = _header(row, name)
+                    continue
+                if len(row) != len(header):
+                    raise InputError(
+                        f"{name}: line {reader.line_num} has {len(row)} fields but the header has {len(header)}; "
+                        "give every line the same number"
+                    )
+                if len(rows) == MOST_POINTS:
+                    raise InputError(f"{name}: there are too many rows; keep at most {MOST_POINTS}")
+                rows.append(row)
+                lines.append(reader.line_num)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{name}: the file is no readable UTF-8 text ({' '.join(str(error).split())[:120]}); save it as CSV"
+        ) from None
+    if not header:
+        raise InputError(f"{name}: the file is empty; give a header line and one line per point")
+    target = _label_column(header, label, name)
+    if not rows:
+        raise InputError(f"{name}: the data set is empty (a header but no rows); give at least one point")
+    if len(header) == 1:
+        raise InputError(f"{name}: the only column is {show(target)}; give at least one feature column")
+    columns = {key: [row[j].strip() for row in rows] for j, key in enumerate(header)}
+    X = np.column_stack([_csv_numbers(columns[key], key, lines, name) for key in header if key != target])
+    return _dataset(X, _csv_target(columns[target], target, lines, name, targets), name, targets)
+
+
+def _header(row: list[str], name: str) -> list[str]:
+    header = [cell.strip() for cell in row]
+    if all(_number(cell) is not None for cell in header):
+        raise InputError(f"{name}: the first line has numbers only; put a header with column names first")
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+        raise InputError(f"{name}: the header has no comma; separate columns with commas")
+    for j, key in enumerate(header):
+        if not key:
+            raise InputError(f"{name}: column {j} has no name in the header; name it, or remove a row index")
+        if key in header[:j]:
+            raise InputError(f"{name}: two columns are named {show(key)}; give each a different name")
+    return header
+
+
+def _label_column(header: list[str], label: str | None, name: str) -> str:
+    found = [key for key in ((label,) if label is not None else LABEL_COLUMNS) if key in header]
+    if len(found) > 1:
+        raise InputError(f"{name}: there is a column y and a column label; say which holds the labels with label=")
+    if not found:
+        wanted = "y or label" if label is None else show(label)
+        has = ", ".join(" ".join(key.split()) for key in header[:20]) + (", ..." if len(header) > 20 else "")
+        raise InputError(
+            f"{name}: there is no label column {wanted}; the columns are {has[:400]}, so name one with label="
+        )
+    return found[0]
+
+
+def _number(cell: str) -> float | None:
+    """The number written in a cell; None for text. Python's 1_000 counts as text."""
+    try:
+        return None if "_" in cell else float(cell)
+    except ValueError:
+        return None
+
+
+def _csv_numbers(cells: list[str], column: str, lines: list[int], name: str) -> np.ndarray:
+    values = np.empty(len(cells))
+    for i, cell in enumerate(cells):
+        value = _number(cell)
+        if value is None or not math.isfinite(value):
+            where = f"column {show(column)} at row {i} (line {lines[i]})"
+            if not cell:
+                raise InputError(f"{name}: {where} is empty; remove the row or impute a number")
+            if value is None:
+                raise InputError(f"{name}: {where} holds text, {show(cell)}; remove the column or code it as numbers")
+            raise InputError(f"{name}: {where} has NaN or infinity, {show(cell)}; remove or impute it")
+        values[i] = value
+    return values
+
+
+def _csv_target(cells: list[str], column: str, lines: list[int], name: str, targets: bool) -> np.ndarray:
+    """Numbers if all cells are numbers (or `targets` asks for them), otherwise text."""
+    if targets or all(_number(cell) is not None for cell in cells):
+        return _csv_numbers(cells, column, lines, name)
+    if "" in cells:
+        i = cells.index("")
+        raise InputError(f"{name}: column {show(column)} at row {i} (line {lines[i]}) is empty; give every row a label")
+    return np.array(cells)

@@ -1,0 +1,133 @@
+"""One line of text that names a data set: a spec like "parity:d=20,n=64,seed=0", or a file."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from widemargin.types import Dataset, InputError
+
+from . import checks, files, real, synthetic
+
+
+def integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("-"))
+
+
+def flag(text: str) -> bool:
+    return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+
+
+KINDS: dict[Callable[[str], Any], str] = {
+    int: "an integer",
+    float: "a number",
+    str: "a word",
+    flag: "true or false",
+    integers: "integers joined by -, like 3-8",
+}
+
+IMAGES: dict[str, Callable[[str], Any]] = {
+    "path": str,
+    "n": int,
+    "seed": int,
+    "split": str,
+    "center": flag,
+    "unit": flag,
+}
+
+# Every data set a spec can name: its function, and how the value of each key is read.
+SOURCES: dict[str, tuple[Callable[..., Dataset], dict[str, Callable[[str], Any]]]] = {
+    "parity": (
+        synthetic.parity,
+        {"d": int, "n": int, "k": int, "seed": int, "marginal": str, "S": integers, "p": float},
+    ),
+    "bad_kkt": (
+        synthetic.bad_kkt_cones,
+        {"d": int, "n1": int, "n2": int, "half_angle": float, "alpha": float, "seed": int},
+    ),
+    "bad_kkt_plane": (synthetic.bad_kkt_plane, {"alpha": float}),
+    "collapse": (
+        synthetic.neural_collapse,
+        {
+            "d": int,
+            "r": int,
+            "n": int,
+            "gamma_nc": float,
+            "eps": float,
+            "labels": str,
+            "seed": int,
+            "noise": float,
+        },
+    ),
+    "mt": (synthetic.mt_distribution, {"d": int, "n": int, "reject": flag, "seed": int}),
+    "teacher": (
+        synthetic.mt_teacher,
+        {
+            "d": int,
+            "n": int,
+            "units": int,
+            "margin": float,
+            "seed": int,
+            "regression": flag,
+            "sample": int,
+        },
+    ),
+    "mt1d": (synthetic.mt_one_dimensional, {"n": int, "seed": int}),
+    "mt_regression": (synthetic.mt_regression_gap, {"d": int, "n": int, "seed": int}),
+    "dyadic": (synthetic.dyadic, {"d": int}),
+    "disks": (
+        synthetic.disks,
+        {"k": int, "d": int, "n": int, "seed": int, "reading": str, "sample": int},
+    ),
+    "clusters": (synthetic.clusters, {"n": int, "d": int, "k": int, "sep": float, "seed": int}),
+    "digits": (real.digits, {"classes": integers, "n": int, "seed": int}),
+    "cifar": (real.cifar_cats_dogs, IMAGES),
+    "mnist": (real.mnist, {"classes": integers} | IMAGES),
+}
+
+
+def load(source: str, label: str | None = None, *, targets: bool = False) -> Dataset:
+    """A data set from one line of text.
+
+    `source` is a spec `name:key=value,key=value` with a name and keys of `SOURCES` (values have no commas), or the
+    path of a file, read by `load_file` with `label` and `targets`. A name alone takes every default; a file whose
+    path looks like a spec can be given as ./path.
+    """
+    if not isinstance(source, str):
+        raise InputError(f"the data source must be text, a spec or a path, not {checks.show(source)}")
+    name, colon, rest = source.strip().partition(":")
+    if name not in SOURCES:
+        is_path = re.search(r"\.(csv|npz|npy)$", source, re.IGNORECASE) and not re.match(r"\w+:\w+=", source)
+        if is_path or os.path.exists(source):
+            return files.load_file(source, label, targets=targets)
+        what = f"unknown data set {checks.show(name)}" if colon else f"{checks.show(source)} is no data set"
+        raise InputError(f"{what}; choose one of {', '.join(SOURCES)}, or a .csv, .npz or .npy file")
+    if label is not None:
+        raise InputError(f"{name}: label={checks.show(label)} only applies to files; leave it out")
+    make, kinds = SOURCES[name]
+    values = _values(name, rest, kinds)
+    for key, parameter in inspect.signature(make).parameters.items():
+        if parameter.default is inspect.Parameter.empty and key not in values:
+            raise InputError(f"{name}: the key {key} is missing; give {key}=..., the keys are {', '.join(kinds)}")
+    return make(**values)
+
+
+def _values(name: str, text: str, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """The keys and values of a spec, each read as its kind."""
+    values: dict[str, Any] = {}
+    for part in text.split(",") if text.strip() else []:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in kinds:
+            raise InputError(f"{name}: unknown key {checks.show(key)}; the keys are {', '.join(kinds)}")
+        if not equals or not value:
+            raise InputError(f"{name}: the key {key} has no value; write {key}=..., the keys are {', '.join(kinds)}")
+        if key in values:
+            raise InputError(f"{name}: the key {key} is given twice; keep one")
+        try:
+            values[key] = kinds[key](value)
+        except (KeyError, ValueError):
+            raise InputError(f"{name}: {key} must be {KINDS[kinds[key]]}, not {checks.show(value)}") from None
+    return values

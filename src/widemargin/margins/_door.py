@@ -1,0 +1,183 @@
+"""What the kernel, linear and frozen margins share: scaling at the door, and bounds that hold in spite of rounding."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from widemargin.spaces import ReLU, Space, SReLU
+from widemargin.types import Certificate, Dataset, InputError, Measure
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Door:
+    """Validated data: X (n, D) extended and divided by 2^shift, so that its largest entry lies in [1/2, 1)."""
+
+    data: Dataset
+    space: Space
+    X: np.ndarray
+    y: np.ndarray
+    size: np.ndarray  # norms of the rows of X
+    shift: int
+    started: float
+    deadline: float
+
+    def unscale(self, value: float, degree: int, up: bool) -> float:
+        """value * 2^(shift * degree), rounded outward."""
+        if value == 0:
+            return 0.0
+        try:
+            result = math.ldexp(value, self.shift * degree)
+        except OverflowError:
+            raise InputError(
+                f"{self.data.name}: the margin exceeds the largest float; divide X by a constant"
+            ) from None
+        return math.nextafter(result, math.inf if up else 0.0)
+
+    def certificate(
+        self,
+        kind: str,
+        lower: float,
+        upper: float,
+        q: np.ndarray,
+        *,
+        degree: int,
+        tol: float,
+        convention: str,
+        stopped: str = "",
+        zero: str = "",
+        primal: Measure | None = None,
+        extra: Mapping[str, Any],
+        stats: Mapping[str, Any],
+    ) -> Certificate:
+        """The certificate of bounds in scaled units. `zero` is the reason why the margin is 0, if it is."""
+        reason = zero
+        if zero:
+            status, lower = "not-separable", 0.0
+        elif lower >= (1 - tol) * upper:
+            status = "certified"
+        elif stopped:
+            status, reason = stopped, "stopped before the gap reached tol; both bounds hold"
+        else:
+            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+        return Certificate(
+            kind=kind,
+            lower=self.unscale(max(lower, 0.0), degree, up=False),
+            upper=self.unscale(upper, degree, up=True),
+            dual=q,
+            status=status,
+            proved=True,
+            bound="dual",
+            n=self.data.n,
+            d=self.data.d,
+            primal=primal,
+            bias=self.space.bias,
+            activation=self.space.activation,
+            convention=convention,
+            data_sha256=self.data.sha256(),
+            data_name=self.data.name,
+            reason=reason,
+            proof={"type": "dual"},
+            extra=extra,
+            stats={"seconds": time.perf_counter() - self.started, "seed": None, **stats},
+        )
+
+
+def as_space(bias: bool, activation: str) -> Space:
+    if activation not in ("relu", "srelu"):
+        raise InputError(f"activation must be 'relu' or 'srelu', not {activation!r}")
+    return ReLU(bias) if activation == "relu" else SReLU(bias)
+
+
+def enter(data: Dataset, space: Space, tol: float, time_limit: float | None) -> Door:
+    started = time.perf_counter()
+    if not 0 < tol < 1:
+        raise InputError(f"tol must lie between 0 and 1, not {tol!r}")
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
+    y = data.signs()
+    X = space.extend(data.X)
+    shift = math.frexp(float(np.abs(X).max()))[1]
+    X = np.ldexp(X, -shift)
+    if (~(X * X).any(axis=1) & data.X.any(axis=1)).any():
+        raise InputError(
+            f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
+        )
+    deadline = math.inf if time_limit is None else started + time_limit
+    return Door(data, space, X, y, np.linalg.norm(X, axis=1), shift, started, deadline)
+
+
+def product(A: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, float]:
+    """A @ x in blocks, and e such that the result errs by at most e (|A| @ |x|)."""
+    n = len(x)
+    block = max(64, math.isqrt(n))
+    parts = [A[:, i : i + block] @ x[i : i + block] for i in range(0, n, block)]
+    return np.sum(parts, axis=0), EPS * (min(block, n) + len(parts) + 2)
+
+
+def bounds_factor(Z: np.ndarray, size: np.ndarray, u: np.ndarray, q: np.ndarray) -> tuple[float, float]:
+    """lower <= min_i z_i.u / ||u||, and upper >= ||sum q_i z_i|| / sum q; size_i >= ||z_i|| up to rounding."""
+    scores, e = product(Z, u)
+    length = float(np.linalg.norm(u)) or 1.0
+    lower = float((scores / length - (e + 4 * EPS) * size).min())
+    lower -= abs(lower) * EPS * (len(u) + 8)
+    nearest, e = product(Z.T, q)
+    upper = float(np.linalg.norm(nearest)) * (1 + EPS * (len(u) + 8)) + (e + 4 * EPS) * float(q @ size)
+    return lower, upper / float(q.sum()) * (1 + 2 * EPS * len(q) + 8 * EPS)
+
+
+def twins(door: Door) -> tuple[np.ndarray, str] | None:
+    """Integer weights that prove margin 0: a point without features, or one point with both labels."""
+    zero = np.flatnonzero(~door.X.any(axis=1))
+    if len(zero):
+        q = np.zeros(len(door.X))
+        q[zero[0]] = 1
+        return q, f"point {zero[0]} is the origin, where every function of this space vanishes"
+    first: dict[bytes, int] = {}
+    X = door.X + 0.0  # -0.0 becomes 0.0
+    for i, row in enumerate(X):
+        j = first.setdefault(row.tobytes(), i)
+        if door.y[i] != door.y[j]:
+            q = np.zeros(len(X))
+            q[[i, j]] = 1
+            return q, f"points {j} and {i} are equal but have different labels"
+    return None
+
+
+def integer_weights(q: np.ndarray) -> np.ndarray | None:
+    """Small integers proportional to q, if q is close to such."""
+    ratio = np.where(q > 1e-6 * q.max(), q / q.max(), 0)
+    for top in range(1, 61):
+        guess = np.rint(top * ratio)
+        if np.abs(top * ratio - guess).max() < 1e-4:
+            return guess
+    return None
+
+
+def vanishes(X: np.ndarray, c: np.ndarray, linear: bool) -> bool:
+    """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; in exact arithmetic.
+
+    relu(t) = (t + |t|) / 2, and the functions |v . x| of different lines are linearly independent, so the second holds
+    when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0.
+    """
+    index = np.flatnonzero(c)
+    if len(index) * X.shape[1] > 100_000:
+        return False
+    total = [Fraction(0)] * X.shape[1]
+    lines: dict[tuple[Fraction, ...], Fraction] = defaultdict(Fraction)
+    for i in index:
+        weight = Fraction(float(c[i]))
+        row = [Fraction(float(x)) for x in X[i]]
+        total = [t + weight * x for t, x in zip(total, row)]
+        lead = next((x for x in row if x), Fraction(1))
+        lines[tuple(x / lead for x in row)] += weight * abs(lead)
+    return not any(total) and (linear or not any(lines.values()))

@@ -1,0 +1,234 @@
+"""Margins in the kernel space F2, exact and with finitely many random features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import linalg
+
+from widemargin.spaces import Space, sphere
+from widemargin.types import Certificate, Dataset, InputError
+
+from . import _door, _qp
+
+Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
+
+
+def f2(
+    data: Dataset,
+    space: Space | Kernel | None = None,
+    *,
+    bias: bool = False,
+    activation: str = "relu",
+    kernel: Kernel | None = None,
+    tol: float = 1e-6,
+    time_limit: float | None = None,
+) -> Certificate:
+    """Largest margin in the unit ball of F2 (convention M7): the hard margin of the kernel SVM without intercept.
+
+        margin = max_{||f|| <= 1} min_i y_i f(x_i) = min_{q in simplex} sqrt(q' K q),   K_ij = y_i y_j k(x_i, x_j)
+
+    k is the random feature kernel of `space` (or of `bias` and `activation`), in closed form; or a function k(X, Z),
+    which sees points with the bias coordinate, or the matrix (n, n) of its values. `extra["alpha"]` holds the
+    weights of f = sum_i alpha_i y_i k(x_i, .).
+
+    Reference: Wei, Lee, Liu and Ma (2019), (3.8); Chizat and Bach (2020), (5).
+    """
+    if space is not None and not isinstance(space, Space):
+        if kernel is not None:
+            raise InputError("f2 got two kernels; give one")
+        space, kernel = None, space
+    space = space or _door.as_space(bias, activation)
+    if isinstance(kernel, str):
+        space, kernel = _door.as_space(space.bias, kernel), None
+    door = _door.enter(data, space, tol, time_limit)
+    y, plain = door.y, _door.as_space(False, space.activation)
+    extra: dict[str, Any]
+    if kernel is None and space.activation == "relu":
+        K = plain.kernel(door.X)  # door.X has the bias coordinate
+        D = door.X.shape[1]
+        size, blur, degree, extra = door.size / np.sqrt(2 * D), _door.EPS * (2 * D + 25), 1, {"kernel": "relu"}
+        found = _door.twins(door)
+    else:
+        K = _mirror(plain.kernel(door.X)) if kernel is None else _gram(data, door, kernel)
+        degree = space.degree if kernel is None else 0
+        gram = np.ldexp(K, 2 * degree * door.shift)
+        if not np.isfinite(gram).all():
+            raise InputError(f"{data.name}: the kernel overflows; divide X by a constant")
+        extra = {"kernel": "given", "gram": gram.tolist()}
+        size, blur, found = np.sqrt(K.diagonal()), 0.0, _zero_point(K, y)
+    K *= y
+    K *= y[:, None]
+    stats: dict[str, Any] = {}
+    if found is None:
+        progress = _qp.solve(K, tol / 4, door.deadline)
+        q, zero, stopped = progress.q, "", progress.stopped
+        lower, upper, noise = _bounds(K, size, blur, q)
+        stats = {"steps": progress.steps, "method": progress.method, "support": int((q > 0).sum())}
+        if lower <= 0 and upper <= 4 * noise and not stopped:
+            zero = f"a mixture of the points vanishes in F2 up to rounding ({upper / size.max():.1g} of their size)"
+            whole = _door.integer_weights(q)
+            if whole is not None and extra["kernel"] == "relu" and _door.vanishes(door.X, whole * y, linear=False):
+                q, zero = whole, "a mixture of the points vanishes in F2, exactly: no function separates the classes"
+                upper = _bounds(K, size, blur, q)[1]
+    else:
+        (q, zero), lower, stopped = found, 0.0, ""
+        upper = _bounds(K, size, blur, q)[1] if K[q > 0].any() else 0.0
+    extra["alpha"] = q.tolist()
+    return door.certificate(
+        "f2",
+        lower,
+        upper,
+        q,
+        degree=degree,
+        tol=tol,
+        convention="M7",
+        stopped=stopped,
+        zero=zero,
+        extra=extra,
+        stats=stats,
+    )
+
+
+def random_features(
+    data: Dataset,
+    directions: int | ArrayLike,
+    *,
+    bias: bool = False,
+    activation: str = "relu",
+    seed: int = 0,
+    tol: float = 1e-6,
+    time_limit: float | None = None,
+) -> Certificate:
+    """Largest margin of m fixed features with l2 outer weights (convention M7, finite).
+
+        margin = max_{sqrt(m) ||a|| <= 1} min_i sum_j z_ij a_j = min_{q in simplex} ||z' q|| / sqrt(m)
+
+    z_ij = y_i phi(v_j . x_i), v_j the given directions divided by their norms, or `directions` many uniform ones drawn
+    with `seed`. Tends to `f2` as m grows.
+
+    Reference: Chizat and Bach (2020), Proposition 7.
+    """
+    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit)
+    V, drawn = unit_directions(directions, door.X.shape[1], seed)
+    m, degree = len(V), door.space.degree
+    unit = V / np.linalg.norm(V, axis=1, keepdims=True)
+    Z = door.space.phi(door.X @ unit.T) * door.y[:, None] / np.sqrt(m)  # (n, m), row norms at most size
+    size = door.size**degree
+    blur = _door.EPS * (degree * (2 * V.shape[1] + 10) + 4)  # of one feature, relative to size
+    found = _door.twins(door)
+    stats: dict[str, Any] = {"seed": seed if drawn else None}
+    if found is None and not Z.any(axis=1).all():
+        i = int(np.flatnonzero(~Z.any(axis=1))[0])
+        found = np.eye(len(Z))[i], f"all features of point {i} are zero"
+    if found is None:
+        progress = _qp.solve_factor(Z, tol / 4, door.deadline)
+        q, zero, stopped = progress.q, "", progress.stopped
+        stats |= {"steps": progress.steps, "method": progress.method}
+    else:
+        (q, zero), stopped = found, ""
+    a = _qp.direction(Z, q, tol / 2)
+    lower, upper = _door.bounds_factor(Z, size, a, q)
+    lower, upper = float((lower - blur * size).min()), upper + blur * float(q @ size) / float(q.sum())
+    if not zero and lower <= 0 and upper <= 1e-9 * size.max() and not stopped:
+        zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
+    extra = {"directions": V.tolist(), "a": a.tolist()}
+    return door.certificate(
+        "rf",
+        lower,
+        upper,
+        q,
+        degree=degree,
+        tol=tol,
+        convention="M7",
+        stopped=stopped,
+        zero=zero,
+        extra=extra,
+        stats=stats,
+    )
+
+
+def unit_directions(directions: int | ArrayLike, D: int, seed: int) -> tuple[np.ndarray, bool]:
+    """Directions (m, D) as given, or m uniform ones; and whether they were drawn here."""
+    if isinstance(directions, int | np.integer):
+        return sphere(int(directions), D, seed), True
+    try:
+        V = np.array(directions, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"directions must hold numbers only ({error})") from None
+    if V.ndim != 2 or V.shape[1] != D or len(V) == 0:
+        raise InputError(f"directions must have shape (m, {D}), one row per direction, not {V.shape}")
+    top = np.abs(V).max(axis=1)
+    bad = np.flatnonzero(~((top > 1e-100) & (top < 1e100)))
+    if len(bad):
+        raise InputError(f"direction {bad[0]} is zero, not finite, or beyond 1e-100..1e100; rescale or remove it")
+    return V, False
+
+
+def _gram(data: Dataset, door: _door.Door, kernel: Kernel) -> np.ndarray:
+    """The given kernel as a checked symmetric matrix."""
+    points = door.space.extend(data.X)
+    values = kernel(points, points) if callable(kernel) else kernel
+    try:
+        K = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the kernel matrix must hold numbers only ({error})") from None
+    n = data.n
+    if K.shape != (n, n):
+        raise InputError(f"the kernel matrix must have shape ({n}, {n}), one row and column per point, not {K.shape}")
+    if not np.isfinite(K).all():
+        raise InputError("the kernel matrix has NaN or infinity")
+    top = float(np.abs(K).max())
+    if np.abs(K - K.T).max() > 1e-10 * top:
+        i, j = np.unravel_index(np.abs(K - K.T).argmax(), K.shape)
+        raise InputError(f"the kernel matrix is not symmetric: entries ({i}, {j}) and ({j}, {i}) differ")
+    K = _mirror(K)
+    if (K.diagonal() < 0).any():
+        raise InputError("the kernel matrix is not positive semidefinite: its diagonal has a negative entry")
+    if top > 0:
+        try:
+            _qp._factorize(K / top, 1e-10)
+        except linalg.LinAlgError:
+            raise InputError("the kernel matrix is not positive semidefinite") from None
+    return K
+
+
+def _mirror(K: np.ndarray) -> np.ndarray:
+    """The lower half of K on both sides: exactly symmetric."""
+    return np.tril(K) + np.tril(K, -1).T
+
+
+def _zero_point(K: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str] | None:
+    """Integer weights q with q'Kq = 0 exactly: a point of norm 0, or equal points with different labels."""
+    zero = np.flatnonzero(K.diagonal() == 0)
+    if len(zero):
+        q = np.zeros(len(K))
+        q[zero[0]] = 1
+        return q, f"point {zero[0]} has norm 0 in F2, where every function vanishes"
+    first: dict[bytes, int] = {}
+    for i, row in enumerate(K):
+        j = first.setdefault(row.tobytes(), i)
+        if y[i] != y[j]:
+            q = np.zeros(len(K))
+            q[[i, j]] = 1
+            return q, f"points {j} and {i} are equal in F2 but have different labels"
+    return None
+
+
+def _bounds(K: np.ndarray, size: np.ndarray, blur: float, q: np.ndarray) -> tuple[float, float, float]:
+    """lower <= min (Kq) / sqrt(q'Kq), upper >= sqrt(q'Kq) / sum q, and the size of rounding in upper.
+
+    With blur > 0, |K_ij| <= size_i size_j and each entry of K may be off by blur size_i size_j.
+    """
+    Kq, e = _door.product(K, q)
+    total = float(q.sum())
+    spread = (e + blur + 8 * _door.EPS) * (float(q @ size) * size if blur else np.abs(K) @ q)  # error of Kq
+    error = 2 * float(q @ spread) + _door.EPS * len(q) * float(q @ np.abs(Kq))  # of q'Kq
+    square = max(float(q @ Kq), 0.0) + error
+    lower = float((Kq - spread).min()) / np.sqrt(square) if square > 0 else 0.0
+    wide = 1 + 2 * _door.EPS * (len(q) + 8)
+    upper = float(np.sqrt(square)) / total * wide
+    return float(lower - abs(lower) * 8 * _door.EPS), upper, float(np.sqrt(error)) / total

@@ -1,0 +1,80 @@
+"""The margin of finitely many given neurons with l1 outer weights."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widemargin.types import Certificate, Dataset, Measure
+
+from . import _door, _lp
+from .f2 import unit_directions
+
+
+def frozen(
+    data: Dataset,
+    directions: int | ArrayLike,
+    *,
+    bias: bool = False,
+    activation: str = "relu",
+    seed: int = 0,
+    tol: float = 1e-6,
+    time_limit: float | None = None,
+) -> Certificate:
+    """Largest margin of signed measures on given directions (convention M1 restricted to them), as a linear program.
+
+        margin = max_{||a||_1 <= 1} min_i sum_j z_ij a_j = min_{q in simplex} max_j |sum_i q_i z_ij|
+
+    z_ij = y_i phi(v_j . x_i) / ||v_j||^k, k the degree of phi; or `directions` many uniform v_j drawn with `seed`.
+    The atoms of the primal are rows of `directions`, unchanged.
+
+    Reference: Chizat and Bach (2020), Proposition 6 (M6 of balanced neurons is half of this).
+    """
+    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit)
+    V, drawn = unit_directions(directions, door.X.shape[1], seed)
+    D, degree = V.shape[1], door.space.degree
+    length = np.linalg.norm(V, axis=1) ** degree
+    Z = door.space.phi(door.X @ V.T) / length * door.y[:, None]  # (n, m)
+    size = door.size**degree
+    blur = _door.EPS * (degree * (D + 4) + 4)  # of one feature, relative to size
+    found = _door.twins(door)
+    stats: dict[str, Any] = {"seed": seed if drawn else None}
+    primal, zero, stopped, lower = None, "", "", 0.0
+    if found is None:
+        left = None if math.isinf(door.deadline) else door.deadline - time.perf_counter()
+        a, q, stopped = _lp.matrix_game(Z, left)
+        keep = np.flatnonzero(a)
+        if len(keep):
+            primal = Measure(V[keep], a[keep] / length[keep], activation, bias)
+            scores, e = _door.product(door.space.phi(door.X @ primal.theta.T), primal.mass)
+            lower = float((scores * door.y / primal.norm - (e + 2 * blur) * size).min())
+            lower -= abs(lower) * _door.EPS * (2 * len(keep) + degree * D + 8)
+            stats["atoms"] = len(keep)
+    else:
+        q, zero = found
+    sums, e = _door.product(Z.T, q)
+    exact = found is not None and zero and not sums.any()
+    upper = 0.0 if exact else float(np.abs(sums).max()) + (e + blur) * float(q @ size)
+    upper *= (1 + 2 * _door.EPS * (len(q) + 4)) / float(q.sum())
+    if not zero and lower <= 0 and upper <= 1e-9 * size.max() and not stopped:
+        zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
+    if zero or lower <= 0:
+        primal = None
+    return door.certificate(
+        "frozen",
+        lower,
+        upper,
+        q,
+        degree=degree,
+        tol=tol,
+        convention="M1",
+        stopped=stopped,
+        zero=zero,
+        primal=primal,
+        extra={"directions": V.tolist()},
+        stats=stats,
+    )

@@ -1,0 +1,47 @@
+"""The hard margin of linear classifiers through the origin."""
+
+from __future__ import annotations
+
+from widemargin.spaces import ReLU
+from widemargin.types import Certificate, Dataset
+
+from . import _door, _qp
+
+
+def linear(data: Dataset, bias: bool = False, tol: float = 1e-9, time_limit: float | None = None) -> Certificate:
+    """Largest margin of x -> u . x (convention M11), as a convex quadratic program.
+
+        margin = max_{||u|| <= 1} min_i y_i u . x_i = min_{q in simplex} ||sum_i q_i y_i x_i||
+
+    With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction.
+    """
+    door = _door.enter(data, ReLU(bias), tol, time_limit)
+    Z = door.X * door.y[:, None]
+    found = _door.twins(door)
+    stats: dict[str, object] = {}
+    if found is None:
+        progress = _qp.solve_factor(Z, tol / 4, door.deadline)
+        q, zero, stopped = progress.q, "", progress.stopped
+        stats = {"steps": progress.steps, "method": progress.method}
+        u = _qp.direction(Z, q, tol / 2)
+        lower, upper = _door.bounds_factor(Z, door.size, u, q)
+        if lower <= 0 and upper <= 1e-9 * door.size.max() and not stopped:
+            zero = "0 lies in the convex hull of the points y_i x_i up to rounding"
+            whole = _door.integer_weights(q)
+            if whole is not None and _door.vanishes(Z, whole, linear=True):
+                q, upper, zero = whole, 0.0, "0 lies in the convex hull of the points y_i x_i (exactly)"
+    else:
+        (q, zero), lower, upper, u, stopped = found, 0.0, 0.0, 0 * Z[0], ""
+    return door.certificate(
+        "linear",
+        lower,
+        upper,
+        q,
+        degree=1,
+        tol=tol,
+        convention="M11",
+        stopped=stopped,
+        zero=zero,
+        extra={"u": u.tolist()},
+        stats=stats,
+    )

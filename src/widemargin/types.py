@@ -1,0 +1,279 @@
+"""The types every room shares: Dataset, Measure, Certificate, and the one exception for bad input.
+
+All are frozen dataclasses that store numpy float64 arrays and print as one readable line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widemargin import verify as exact
+
+FORMAT = "widemargin-certificate-1"
+
+# How a certificate's M1 value (signed unit mass on unit inner weights) reads in the conventions of the
+# papers (docs/notation.md). Only for ReLU: squared ReLU networks are 3-homogeneous and have no such factor.
+F1_CONVERSIONS = {
+    "M2": 0.5,  # all parameters in one Euclidean norm: min_i y_i f(x_i) / ||W||^2
+    "M3": 0.5,  # (a, b) on one sphere; the papers add a bias coordinate here
+    "M4": 0.5,  # product parameterisation: min_i y_i h(x_i) / (||a||^2 + ||b||^2)
+    "M5": 1.0,  # l1-normalised outer weights
+    "M6": 0.5,  # balanced (a, b) directions
+}
+
+
+class InputError(ValueError):
+    """Bad input. The message is one sentence that says what is wrong, where, and what to do."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Points X (n, d) with targets y (n,): labels -1, +1 for margins, real values for regression.
+
+    `classes` are the labels as the user wrote them, in the order (-1, +1); `notes` say what a loader changed.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    name: str = "data"
+    classes: tuple[Any, ...] = (-1, 1)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            X, y = np.array(self.X, dtype=np.float64), np.array(self.y, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.name}: X and y must hold numbers only ({error})") from None
+        if X.ndim != 2:
+            raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
+        if y.ndim != 1 or len(y) != len(X):
+            raise InputError(f"{self.name}: X has {len(X)} rows but y has shape {y.shape}; give one target per row")
+        if X.size == 0:
+            raise InputError(f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature")
+        for what, bad in (("X", ~np.isfinite(X)), ("y", ~np.isfinite(y)[:, None])):
+            if bad.any():
+                row, column = np.argwhere(bad)[0]
+                where = f"row {row}, column {column}" if what == "X" else f"row {row}"
+                raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute it")
+        X.setflags(write=False)
+        y.setflags(write=False)
+        object.__setattr__(self, "X", X)
+        object.__setattr__(self, "y", y)
+
+    @property
+    def n(self) -> int:
+        return len(self.X)
+
+    @property
+    def d(self) -> int:
+        return self.X.shape[1]
+
+    def signs(self) -> np.ndarray:
+        """y as -1.0 / +1.0; an InputError if these are not labels of two classes."""
+        if not np.isin(self.y, (-1.0, 1.0)).all():
+            values = np.unique(self.y)
+            what = f"{len(values)} different values" if len(values) > 4 else "values " + ", ".join(f"{v:g}" for v in values)
+            raise InputError(f"{self.name}: margins need labels -1 and +1, but y has {what}; choose two classes")
+        return self.y
+
+    def sha256(self) -> str:
+        return exact.data_hash(self.X, self.y)
+
+    def __str__(self) -> str:
+        return f"{self.name}: n={self.n}, d={self.d}"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """f(x) = sum_j mass_j phi(theta_j . x), phi = relu or relu^2; with `bias`, theta's last entry meets a constant 1.
+
+    `norm` is sum_j |mass_j| ||theta_j||^k, k the degree of phi: the variation norm of f. Solvers return unit theta.
+    """
+
+    theta: np.ndarray  # (m, d) or (m, d + 1)
+    mass: np.ndarray  # (m,)
+    activation: str = "relu"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "theta", np.atleast_2d(np.asarray(self.theta, dtype=np.float64)))
+        object.__setattr__(self, "mass", np.asarray(self.mass, dtype=np.float64))
+
+    def __call__(self, X: ArrayLike) -> np.ndarray:
+        X = np.asarray(X, dtype=np.float64)
+        if self.bias:
+            X = np.hstack([X, np.ones((len(X), 1))])  # (n, d + 1)
+        h = (X @ self.theta.T).clip(0)  # (n, m)
+        return (h if self.activation == "relu" else h * h) @ self.mass  # (n,)
+
+    @property
+    def norm(self) -> float:
+        degree = 1 if self.activation == "relu" else 2
+        return float(np.abs(self.mass) @ np.linalg.norm(self.theta, axis=1) ** degree)
+
+    def margin(self, data: Dataset) -> float:
+        """min_i y_i f(x_i) / norm, straight from the definition (convention M1)."""
+        return float((data.signs() * self(data.X)).min()) / self.norm
+
+    def normalized(self) -> Measure:
+        """The same function with unit theta (zero atoms dropped)."""
+        degree = 1 if self.activation == "relu" else 2
+        size = np.linalg.norm(self.theta, axis=1)
+        keep = (size > 0) & (self.mass != 0)
+        theta = self.theta[keep] / size[keep, None]
+        return Measure(theta, self.mass[keep] * size[keep] ** degree, self.activation, self.bias)
+
+    def to_network(self) -> tuple[np.ndarray, np.ndarray]:
+        """Balanced two-layer weights (W (m, k), a (m,)) with sum_j a_j relu(W_j . x) = f(x) and |a_j| = ||W_j||.
+
+        Then ||W||^2 + ||a||^2 = 2 norm, so the network's margin in convention M2 is half of the measure's in M1
+        (MT Theorem 3.3, CB Proposition 9).
+        """
+        self._need_relu("to_network")
+        unit = self.normalized()
+        size = np.sqrt(np.abs(unit.mass))
+        return unit.theta * size[:, None], np.sign(unit.mass) * size
+
+    @staticmethod
+    def from_network(W: ArrayLike, a: ArrayLike, bias: bool = False) -> Measure:
+        """The measure of x -> sum_j a_j relu(W_j . x): mass a_j ||W_j|| at W_j / ||W_j||."""
+        return Measure(np.asarray(W), np.asarray(a), "relu", bias).normalized()
+
+    def _need_relu(self, what: str) -> None:
+        if self.activation != "relu":
+            raise InputError(f"{what} needs activation relu: a squared ReLU unit has no balanced two-layer form of degree 2")
+
+    def __str__(self) -> str:
+        return f"{len(self.mass)} atoms, norm {self.norm:.6g}"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """lower <= margin <= upper.
+
+    `lower` is the margin of `primal`, evaluated. `upper` is what the dual weights `dual` (n,) prove with `proof`;
+    `bound` names the argument, and `proved` is false where no rigorous bound was found. docs/certificates.md
+    describes the saved form.
+    """
+
+    kind: str
+    lower: float
+    upper: float
+    dual: np.ndarray
+    status: str  # certified, time-limit, interrupted, not-separable
+    proved: bool
+    bound: str
+    n: int
+    d: int
+    primal: Measure | None = None
+    bias: bool = False
+    activation: str = "relu"
+    convention: str = "M1"
+    data_sha256: str = ""
+    data_name: str = "data"
+    reason: str = ""
+    proof: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what the primal of other kinds needs (alpha, u, ...)
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """(upper - lower) / upper: 0 when exact, 1 when nothing is known below."""
+        return max(0.0, (self.upper - self.lower) / self.upper) if self.upper > 0 else 0.0
+
+    @property
+    def atoms(self) -> int:
+        return 0 if self.primal is None else len(self.primal.mass)
+
+    @property
+    def conversions(self) -> dict[str, dict[str, float]]:
+        """The same margin in the other conventions of docs/notation.md, as {"M2": {"lower": ..., "upper": ...}, ...}."""
+        if self.kind in ("f1", "frozen") and self.activation == "relu":
+            return {k: {"lower": c * self.lower, "upper": c * self.upper} for k, c in F1_CONVERSIONS.items()}
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        """What `widemargin margin --json` prints."""
+        return {
+            "kind": self.kind,
+            "lower": self.lower,
+            "upper": self.upper,
+            "gap": self.gap,
+            "status": self.status,
+            "proved": self.proved,
+            "bound": self.bound,
+            "convention": self.convention,
+            "n": self.n,
+            "d": self.d,
+            "bias": self.bias,
+            "activation": self.activation,
+            "atoms": self.atoms,
+            "seconds": self.stats.get("seconds"),
+            "seed": self.stats.get("seed"),
+            "conversions": self.conversions,
+            "reason": self.reason,
+        }
+
+    def payload(self) -> dict[str, Any]:
+        """The saved form (docs/certificates.md), with its digest."""
+        body = self.summary() | {
+            "format": FORMAT,
+            "data": {"name": self.data_name, "sha256": self.data_sha256},
+            "primal": None
+            if self.primal is None
+            else {"theta": self.primal.theta.tolist(), "mass": self.primal.mass.tolist()},
+            "dual": np.asarray(self.dual).tolist(),
+            "proof": dict(self.proof),
+            "extra": dict(self.extra),
+        }
+        return body | {"digest": exact.digest(body)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON, gzipped when the name ends in .gz, to a temporary name first."""
+        path = Path(path)
+        text = json.dumps(self.payload(), allow_nan=False).encode()
+        write_atomically(path, gzip.compress(text, 6) if path.suffix == ".gz" else text)
+
+    def verify(self, data: Dataset) -> exact.Verdict:
+        """Re-check both bounds in exact rational arithmetic, from the saved form alone."""
+        return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
+
+    def __str__(self) -> str:
+        proved = "" if self.proved else ", upper bound not proved"
+        line = f"{self.kind} margin ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
+        return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def content_hash(*arrays: np.ndarray) -> str:
+    """A short hash of arrays, to key caches by content."""
+    state = hashlib.sha256()
+    for array in arrays:
+        state.update(str(array.shape).encode() + np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()[:16]

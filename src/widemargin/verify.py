@@ -1,0 +1,1084 @@
+"""The checker: re-proves a certificate from its saved form and the data (docs/certificates.md), in exact arithmetic.
+
+It shares no code with the solvers and imports only the standard library and numpy. Every double is read as the
+rational it is. Matrices are integers over one power of two; `matmul` multiplies them exactly. Square roots are
+integer square roots rounded in the safe direction. Floating point appears in two places and is trusted in neither
+beyond what is checked afterwards: inside `matmul`, where every partial sum is an integer below 2^53 (so a float64
+matrix product is exact in any order of summation), and in `positive_semidefinite`, where a floating-point Cholesky
+factor is only a guess whose residual is then bounded exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cmp_to_key, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+FORMAT = "widemargin-certificate-1"
+CONVENTION = {"f1": "M1", "frozen": "M1", "f2": "M7", "rf": "M7", "linear": "M11"}
+DEGREE = {"relu": 1, "srelu": 2}
+UNIT = 24  # multipliers of points with negative weight are integers over 2^UNIT
+ROOT_BITS = 64  # square roots are rounded up to a multiple of 2^-ROOT_BITS of the integer grid
+LEAF_BLOCK = 4096
+ESTIMATE = "is an estimate and was not checked"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checker found. `failed` names the first item that does not hold; `checks` are (item, detail) pairs."""
+
+    ok: bool
+    failed: str | None
+    checks: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        if not self.ok:
+            detail = next((d for name, d in self.checks if name == self.failed and d), "")
+            return f"NOT verified, {self.failed}" + (f" ({detail})" if detail else "")
+        said = "; ".join(f"{name} {detail}" for name, detail in self.checks if name.endswith("bound"))
+        return ("lower bound verified, upper bound NOT: " if ESTIMATE in said else "verified exactly: ") + said
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "failed": self.failed, "checks": [list(pair) for pair in self.checks]}
+
+
+def data_hash(X: ArrayLike, y: ArrayLike) -> str:
+    """SHA-256 of "n d\\n", X row by row, y; numbers as little-endian float64."""
+    X, y = np.asarray(X, dtype="<f8"), np.asarray(y, dtype="<f8")
+    state = hashlib.sha256(f"{X.shape[0]} {X.shape[1]}\n".encode())
+    state.update(np.ascontiguousarray(X).tobytes())
+    state.update(np.ascontiguousarray(y).tobytes())
+    return state.hexdigest()
+
+
+def digest(body: Mapping[str, Any]) -> str:
+    """SHA-256 of the JSON text of all fields except `digest`, keys sorted, without spaces."""
+    rest = {k: v for k, v in body.items() if k != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
+    """Check both bounds of a certificate for the data X (n, d), y (n,). Never raises on a malformed payload."""
+    done: list[tuple[str, str]] = []
+    stage = ["format"]
+    try:
+        _run(payload, X, y, done, stage)
+    except _Fail as fail:
+        return Verdict(False, fail.item, (*done, (fail.item, fail.detail)))
+    except Exception as error:  # a payload may hold anything; the verdict names the item that could not be read
+        item = f"{stage[0]}: malformed"
+        return Verdict(False, item, (*done, (item, f"{type(error).__name__}: {str(error)[:200]}")))
+    return Verdict(True, None, tuple(done))
+
+
+class _Fail(Exception):
+    def __init__(self, item: str, detail: str = "") -> None:
+        super().__init__(item)
+        self.item, self.detail = item, detail
+
+
+def _need(condition: bool, item: str, detail: str = "") -> None:
+    if not condition:
+        raise _Fail(item, detail)
+
+
+def _run(payload: Mapping[str, Any], X: Any, y: Any, done: list[tuple[str, str]], stage: list[str]) -> None:
+    _need(isinstance(payload, Mapping), "format: the certificate is not an object")
+    _need(payload.get("format") == FORMAT, "format", f"expected {FORMAT!r}")
+    kind, activation = payload.get("kind"), payload.get("activation")
+    _need(isinstance(kind, str) and kind in CONVENTION, f"format: no rule to check kind {str(kind)[:40]!r}")
+    assert isinstance(kind, str)
+    _need(
+        payload.get("convention") == CONVENTION[kind], f"format: kind {kind} is stated in convention {CONVENTION[kind]}"
+    )
+    _need(kind == "linear" or (isinstance(activation, str) and activation in DEGREE), "format: unknown activation")
+    _need(type(payload.get("proved")) is bool, "format: proved is not true or false")
+    _need(isinstance(payload.get("status"), str), "format: status is not a text")
+    done.append(("format", f"{FORMAT}, kind {kind}"))
+
+    stage[0] = "digest"
+    try:
+        found = digest(payload)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _Fail("digest", f"the certificate is not JSON ({error})") from None
+    _need(payload.get("digest") == found, "digest", "the certificate was changed after it was written")
+    done.append(("digest", found))
+
+    stage[0] = "shape"
+    problem = _problem(payload, X, y)
+    done.append(("shape", f"n={payload['n']}, d={payload['d']}, bias={payload['bias']}, labels -1 and +1"))
+
+    stage[0] = "data hash"
+    data = payload.get("data")
+    _need(isinstance(data, Mapping) and data.get("sha256") == data_hash(X, y), "data hash", "made for other data")
+    done.append(("data hash", data_hash(X, y)))
+
+    stage[0] = "lower <= upper"
+    lower, upper = _number(payload.get("lower"), "lower"), _number(payload.get("upper"), "upper")
+    _need(upper >= 0, "lower <= upper: upper is negative", "every margin is at least 0")
+    _need(lower <= upper, "lower <= upper")
+    unreachable = payload["status"] == "not-separable"
+    _need(lower == 0 or not unreachable, "lower <= upper: status not-separable with a nonzero lower bound")
+    done.append(("lower <= upper", f"[{_show(lower)}, {_show(upper)}]"))
+
+    stage[0] = "lower bound"
+    extra = payload.get("extra")
+    _need(isinstance(extra, Mapping), "format: extra is not an object")
+    rules = _KINDS[kind](problem, payload)
+    if lower <= 0:
+        done.append(("lower bound", f"{_show(lower)}, which the zero function reaches"))
+    else:
+        done.append(("lower bound", f"{_show(lower)} {rules.lower(lower)}"))
+
+    stage[0] = "dual"
+    weights, bits = _vector(payload.get("dual"), len(problem.y), "dual")
+    for i, w in enumerate(weights):
+        _need(w >= 0, f"dual: entry {i} is negative")
+    total = sum(weights)
+    _need(total > 0, "dual: all entries are zero")
+    off = abs(Fraction(total, 1 << bits) - 1)
+    _need(unreachable or off <= Fraction(1, 10**9), "dual: the entries do not sum to one", f"off by {_show(off)}")
+    done.append(("dual", f"{sum(w > 0 for w in weights)} of {len(weights)} weights are positive"))
+
+    stage[0] = "upper bound"
+    if not payload["proved"]:
+        done.append(("upper bound", f"{_show(upper)} {ESTIMATE}"))
+        return
+    proof = payload.get("proof")
+    _need(
+        isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted"),
+        "upper bound: the proof is not stored in this certificate",
+    )
+    assert isinstance(proof, Mapping)
+    done.append(("upper bound", f"{_show(upper)} {rules.upper(upper, weights, total, proof)}"))
+
+
+# ---------------------------------------------------------------- reading numbers
+
+
+def _show(value: Fraction | int) -> str:
+    try:
+        return f"{float(value):.9g}"
+    except OverflowError:
+        return "a number beyond 1e308"
+
+
+def _number(value: Any, what: str) -> Fraction:
+    good = (type(value) is int and value.bit_length() <= 1100) or (isinstance(value, float) and math.isfinite(value))
+    _need(good, f"{what}: not a finite number")
+    return Fraction(value)
+
+
+def _integer(value: Any, what: str, low: int, high: int) -> int:
+    _need(type(value) is int and low <= value <= high, f"{what}: not an integer in the allowed range")
+    return value
+
+
+def _list(value: Any, what: str, length: int | None = None) -> Sequence[Any]:
+    _need(isinstance(value, list | tuple), f"{what}: missing or not a list")
+    _need(length is None or len(value) == length, f"{what}: has {len(value)} entries, expected {length}")
+    return value
+
+
+def _ratios(values: Sequence[Any], what: str) -> list[tuple[int, int]]:
+    """(numerator, k) with value = numerator / 2^k."""
+    out = []
+    for i, v in enumerate(values):
+        if type(v) is int and v.bit_length() <= 1100:
+            out.append((v, 0))
+        elif isinstance(v, float) and math.isfinite(v):
+            a, b = v.as_integer_ratio()
+            out.append((a, b.bit_length() - 1))
+        else:
+            raise _Fail(f"{what}: entry {i} is not a finite number")
+    return out
+
+
+def _vector(values: Any, length: int, what: str) -> tuple[list[int], int]:
+    """Integers and k with value_i = integer_i / 2^k."""
+    ratios = _ratios(_list(values, what, length), what)
+    k = max((b for _, b in ratios), default=0)
+    return [a << (k - b) for a, b in ratios], k
+
+
+def _rows(values: Any, columns: int, what: str, rows: int | None = None) -> tuple[np.ndarray, int]:
+    """An integer matrix (object array) and k with value = integer / 2^k."""
+    values = _list(values, what, rows)
+    ratios = [_ratios(_list(row, f"{what}, row {j}", columns), f"{what}, row {j}") for j, row in enumerate(values)]
+    k = max((b for row in ratios for _, b in row), default=0)
+    return _objects([[a << (k - b) for a, b in row] for row in ratios], len(ratios), columns), k
+
+
+def _objects(rows: Sequence[Sequence[int]], m: int, n: int) -> np.ndarray:
+    out = np.zeros((m, n), dtype=object)
+    for j, row in enumerate(rows):
+        out[j, :] = row
+    return out
+
+
+def _column(values: Sequence[int]) -> np.ndarray:
+    return _objects([[v] for v in values], len(values), 1)
+
+
+def integers(A: np.ndarray) -> tuple[np.ndarray, int]:
+    """A finite float64 array as (integers, k), A = integers / 2^k exactly; int64 where they fit, else Python ints."""
+    mantissa, exponent = np.frexp(A)
+    m = np.ldexp(mantissa, 53).astype(np.int64)
+    e = exponent.astype(np.int64) - 53
+    zeros = np.frexp((m & -m).astype(np.float64))[1].astype(np.int64) - 1  # trailing zero bits
+    m = np.where(m == 0, 0, m >> zeros.clip(0))
+    e = np.where(m == 0, 0, e + zeros)  # A = m 2^e, m odd or zero
+    base = min(0, int(e.min(initial=0)))
+    width = max((int(abs(v)).bit_length() for v in (m.min(initial=0), m.max(initial=0))), default=0)
+    if width + int(e.max(initial=0)) - base <= 62:
+        return m << (e - base), -base
+    return m.astype(object) << (e - base).astype(object), -base
+
+
+# ---------------------------------------------------------------- exact linear algebra
+
+
+def _limbs(A: np.ndarray, bits: int) -> list[np.ndarray]:
+    """float64 digits with A = sum_i digit_i 2^(bits i): lower digits in [0, 2^bits), the last in [-2^bits, 2^bits)."""
+    if A.dtype != object:
+        A = A.astype(np.int64)
+    width = max(int(A.max()).bit_length(), int(A.min()).bit_length(), 1)
+    count = -(-width // bits)
+    if A.dtype != object:
+        parts = [(A >> (bits * i)) & ((1 << bits) - 1) for i in range(count - 1)] + [A >> (bits * (count - 1))]
+        return [part.astype(np.float64) for part in parts]
+    per = 60 // bits
+    out: list[np.ndarray] = []
+    for start in range(0, count, per):
+        here = min(per, count - start)
+        piece = A >> (bits * start)
+        last = start + here == count
+        if not last:
+            piece = piece & ((1 << (bits * here)) - 1)
+        piece = piece.astype(np.int64)
+        for i in range(here):
+            top = last and i == here - 1
+            part = piece >> (bits * i)
+            out.append((part if top else part & ((1 << bits) - 1)).astype(np.float64))
+    return out
+
+
+def matmul(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """The exact product of integer matrices (int64 or Python ints), as Python ints.
+
+    Both are cut into digits of `bits` bits with 2 bits + log2(inner) <= 53: each float64 product of digit matrices is
+    a sum of integers that stays below 2^53 and so has no rounding error. Digit products of equal weight are added in
+    int64, carried, packed into words and only then joined as Python ints.
+    """
+    (m, inner), n = A.shape, B.shape[1]
+    if inner == 0 or m == 0 or n == 0:
+        return np.zeros((m, n), dtype=object)
+    if m * inner * n <= 2048:
+        return A.astype(object) @ B.astype(object)
+    if inner > 4096:
+        return matmul(A[:, :4096], B[:4096]) + matmul(A[:, 4096:], B[4096:])
+    bits = (53 - (inner - 1).bit_length()) // 2
+    left, right = _limbs(A, bits), _limbs(B, bits)
+    if min(len(left), len(right)) > 200:
+        return A.astype(object) @ B.astype(object)
+    digits = [np.zeros((m, n), dtype=np.int64) for _ in range(len(left) + len(right))]
+    used = [bool(b.any()) for b in right]
+    for i, a in enumerate(left):
+        if a.any():
+            for j, b in enumerate(right):
+                if used[j]:
+                    digits[i + j] += (a @ b).astype(np.int64)
+    for s in range(len(digits) - 1):
+        digits[s + 1] += digits[s] >> bits
+        digits[s] &= (1 << bits) - 1
+    per = 60 // bits
+    out = digits[-1].astype(object) << (bits * (len(digits) - 1))
+    for start in range(0, len(digits) - 1, per):
+        word = digits[start]
+        for i in range(1, min(per, len(digits) - 1 - start)):
+            word = word | (digits[start + i] << (bits * i))
+        out = out + (word.astype(object) << (bits * start) if start else word.astype(object))
+    return out
+
+
+def _squares(A: np.ndarray) -> list[int]:
+    """The squared Euclidean norm of every row."""
+    out: list[int] = []
+    for start in range(0, len(A), 256):
+        block = A[start : start + 256].astype(object)
+        out += [int(v) for v in (block * block).sum(axis=1)]
+    return out
+
+
+def sqrt_up(n: int, bits: int = ROOT_BITS) -> int:
+    """The least integer r with r / 2^bits >= sqrt(n)."""
+    s = math.isqrt(n << (2 * bits))
+    return s + (s * s != n << (2 * bits))
+
+
+def positive_semidefinite(S: np.ndarray) -> bool:
+    """Whether the symmetric integer matrix S is positive semidefinite: True is proved, False is "no, or too close".
+
+    S is scaled by powers of two to a diagonal in [1/4, 1) and rounded to a grid. With a floating-point Cholesky factor
+    L of a slightly smaller matrix, rounded to integers, S - L L' is computed exactly; if it is diagonally dominant
+    (rounding to the grid included), S is positive semidefinite. Up to size 12 exact elimination decides the rest.
+    """
+    S = S.astype(object)
+    diagonal = [int(v) for v in S.diagonal()]
+    if any(v < 0 for v in diagonal):
+        return False
+    keep = [i for i, v in enumerate(diagonal) if v > 0]
+    if len(keep) < len(diagonal):  # a zero on the diagonal needs a zero row
+        if any(S[i].any() for i, v in enumerate(diagonal) if v == 0):
+            return False
+        S = S[np.ix_(keep, keep)]
+    n = len(keep)
+    if n <= 2:
+        return _eliminate(S)
+    half = [(diagonal[i].bit_length() + 1) // 2 for i in keep]
+    grid = 104  # the scaled matrix is held in units of 2^-grid
+    try:
+        rows = [[(v << grid) >> (hi + hj) for v, hj in zip(row, half)] for row, hi in zip(S.tolist(), half)]
+        if max(max(map(abs, row)) for row in rows) > 1 << (grid + 1):
+            return False  # |S_ij|^2 <= S_ii S_jj fails
+        scaled = _objects(rows, n, n)
+        A = np.array([[v / (1 << grid) for v in row] for row in rows])
+        shift = n * 2.0**-50
+        while shift < 2.0**-16:
+            if _dominated(scaled, A, shift, grid):
+                return True
+            shift *= 32
+    except np.linalg.LinAlgError:
+        pass
+    return n <= 12 and _eliminate(S)
+
+
+def _dominated(scaled: np.ndarray, A: np.ndarray, shift: float, grid: int) -> bool:
+    n = len(A)
+    L = np.linalg.cholesky(A - shift * np.eye(n))
+    if not np.isfinite(L).all() or np.abs(L).max() > 4:
+        return False
+    factor = np.rint(np.ldexp(L, grid // 2)).astype(np.int64)
+    residual = scaled - matmul(factor, factor.T)
+    diagonal = residual.diagonal()
+    others = abs(residual).sum(axis=1) - abs(diagonal)
+    return bool(np.all(diagonal >= others + (n - 1)))  # `scaled` was rounded down by less than one unit per entry
+
+
+def _eliminate(S: np.ndarray) -> bool:
+    """Exact fraction-free elimination: all pivots >= 0, and a zero pivot has a zero row."""
+    rows = [[int(v) for v in row] for row in S]
+    previous = 1
+    while rows:
+        pivot, first = rows[0][0], rows[0]
+        if pivot < 0 or (pivot == 0 and any(first)):
+            return False
+        rest = rows[1:]
+        if pivot == 0:
+            rows = [row[1:] for row in rest]
+            continue
+        rows = [[(pivot * row[j] - row[0] * first[j]) // previous for j in range(1, len(row))] for row in rest]
+        previous = pivot
+    return True
+
+
+# ---------------------------------------------------------------- the data
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """X = grid / 2^k with the bias coordinate appended; y in {-1, +1}; phi(t) = relu(t)^degree."""
+
+    grid: np.ndarray  # (n, D)
+    k: int
+    y: list[int]
+    degree: int
+
+    @property
+    def D(self) -> int:
+        return self.grid.shape[1]
+
+
+def _problem(payload: Mapping[str, Any], X: Any, y: Any) -> _Problem:
+    X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    _need(X.ndim == 2 and X.size > 0 and y.shape == (len(X),), "shape: the data need X (n, d) and y (n,)")
+    _need(bool(np.isfinite(X).all()), "shape: X holds NaN or infinity")
+    for name, size in (("n", X.shape[0]), ("d", X.shape[1])):
+        value = payload.get(name)
+        _need(type(value) is int and value == size, f"shape: {name}", f"the data have {name}={size}")
+    _need(type(payload.get("bias")) is bool, "shape: bias is not true or false")
+    for i in np.flatnonzero((y != 1) & (y != -1)):
+        raise _Fail(f"labels: row {i} is neither -1 nor +1")
+    grid, k = integers(X)
+    if payload["bias"]:
+        one = np.full((len(X), 1), 1 << k, dtype=np.int64 if k < 62 and grid.dtype != object else object)
+        grid = np.hstack([grid.astype(object) if one.dtype == object else grid, one])
+    return _Problem(grid, k, [int(v) for v in y], DEGREE.get(str(payload.get("activation")), 1))
+
+
+def _features(problem: _Problem, rows: np.ndarray) -> np.ndarray:
+    """phi(x_i . v_j) on the integer grids, (n, m)."""
+    H = matmul(problem.grid, rows.T)
+    H = np.where(H > 0, H, 0)
+    return H * H if problem.degree == 2 else H
+
+
+def _sides(proof: Mapping[str, Any], name: str) -> dict[int, Mapping[str, Any]]:
+    sides = _list(proof.get("sides"), f"{name}: sides", 2)
+    out: dict[int, Mapping[str, Any]] = {}
+    for side in sides:
+        _need(isinstance(side, Mapping), f"{name}: a side is not an object")
+        sign = side.get("sign")
+        _need(type(sign) is int and sign in (1, -1) and sign not in out, f"{name}: sides need the signs +1 and -1")
+        out[sign] = side
+    return out
+
+
+def _signed(sign: int) -> str:
+    return "+1" if sign > 0 else "-1"
+
+
+# ---------------------------------------------------------------- kinds
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """How one kind of certificate checks its bounds; both return a short text or raise _Fail."""
+
+    lower: Callable[[Fraction], str]
+    upper: Callable[[Fraction, list[int], int, Mapping[str, Any]], str]
+
+
+def _only_dual(proof: Mapping[str, Any]) -> None:
+    _need(proof.get("type") == "dual", "upper bound: this kind needs proof.type = dual")
+
+
+def _measure_lower(problem: _Problem, payload: Mapping[str, Any], lower: Fraction) -> tuple[str, np.ndarray]:
+    primal = payload.get("primal")
+    _need(isinstance(primal, Mapping), "lower bound: no primal is stored")
+    assert isinstance(primal, Mapping)
+    theta, _ = _rows(primal.get("theta"), problem.D, "lower bound: primal.theta")
+    mass, _ = _vector(primal.get("mass"), len(theta), "lower bound: primal.mass")
+    squares = _squares(theta)
+    sizes = squares if problem.degree == 2 else [sqrt_up(s) for s in squares]
+    bits = 0 if problem.degree == 2 else ROOT_BITS
+    norm = sum(abs(m) * s for m, s in zip(mass, sizes))
+    _need(norm > 0, "lower bound: the primal is zero")
+    values = matmul(_features(problem, theta), _column(mass))[:, 0]
+    # y_i f(x_i) 2^-(degree k) >= lower norm 2^-bits; the powers of two of theta and mass cancel
+    need = (lower.numerator * norm) << (problem.degree * problem.k)
+    scale = lower.denominator << bits
+    for i, (s, v) in enumerate(zip(problem.y, values)):
+        _need(s * v * scale >= need, f"lower bound: point {i}", "its margin is below lower")
+    return f"is reached at all {len(problem.y)} points by {len(mass)} atoms", theta
+
+
+def _f1(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        kind = proof.get("type")
+        table = _PROOFS[problem.degree]
+        _need(isinstance(kind, str) and kind in table, "upper bound: no such proof type for this activation")
+        assert isinstance(kind, str)
+        sides = _sides(proof, kind) if kind not in ("norm", "enumeration") else {1: {}, -1: {}}
+        said = []
+        for sign in (1, -1):
+            c = [sign * s * w for s, w in zip(problem.y, weights)]
+            said.append(table[kind](problem, c, total, bound, sides[sign], f"{kind} side {_signed(sign)}"))
+        return f"is proved by {kind}" + ("" if not said[0] else f" (side +1: {said[0]}, side -1: {said[1]})")
+
+    return _Rules(lambda lower: _measure_lower(problem, payload, lower)[0], upper)
+
+
+def _linear(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    def lower(bound: Fraction) -> str:
+        u, _ = _rows([payload["extra"].get("u")], problem.D, "lower bound: extra.u")
+        norm2 = _squares(u)[0]
+        _need(norm2 > 0, "lower bound: u is zero")
+        need = bound**2 * norm2 * 4**problem.k
+        for i, (s, v) in enumerate(zip(problem.y, matmul(problem.grid, u.T)[:, 0])):
+            _need(s * v >= 0 and v * v >= need, f"lower bound: point {i}", "its margin is below lower")
+        return f"is reached at all {len(problem.y)} points by u"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _only_dual(proof)
+        c = _column([s * w for s, w in zip(problem.y, weights)])
+        norm2 = _squares(matmul(c.T, problem.grid))[0]
+        _need(norm2 <= (bound * total * 2**problem.k) ** 2, "upper bound: the norm of sum q_i y_i x_i is larger")
+        return "is proved by the dual weights"
+
+    return _Rules(lower, upper)
+
+
+def _frozen(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    directions, _ = _rows(payload["extra"].get("directions"), problem.D, "format: extra.directions")
+
+    def lower(bound: Fraction) -> str:
+        said, theta = _measure_lower(problem, payload, bound)
+        known = {_ray(row) for row in directions.tolist()}
+        for j, row in enumerate(theta.tolist()):
+            _need(_ray(row) in known, f"lower bound: atom {j} is not one of the directions")
+        return said
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _only_dual(proof)
+        c = _column([s * w for s, w in zip(problem.y, weights)])
+        values = matmul(_features(problem, directions).T, c)[:, 0]
+        limit = bound * total * 2 ** (problem.degree * problem.k)
+        for j, (value, norm2) in enumerate(zip(values, _squares(directions))):
+            good = abs(value) <= limit * norm2 if problem.degree == 2 else value * value <= limit**2 * norm2
+            _need(good, f"upper bound: direction {j}", "its value under the dual weights is larger")
+        return f"is proved by the dual weights over {len(directions)} directions"
+
+    return _Rules(lower, upper)
+
+
+def _rf(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    directions, _ = _rows(payload["extra"].get("directions"), problem.D, "format: extra.directions")
+    m = len(directions)
+    _need(m > 0, "format: extra.directions: empty")
+    squares = _squares(directions)
+    power = problem.degree  # z_ij = y_i phi(v_j . x_i) / ||v_j||^power
+    bits = 128 + max(s.bit_length() for s in squares)
+
+    def inverse(norm2: int) -> tuple[int, int]:
+        """1 / ||v||^power between two integers over 2^bits (0 for v = 0, where phi is 0)."""
+        if norm2 == 0:
+            return 0, 0
+        if power == 2:
+            return (1 << bits) // norm2, -((-1 << bits) // norm2)
+        return (1 << 2 * bits) // sqrt_up(norm2, bits), -((-1 << 2 * bits) // math.isqrt(norm2 << 2 * bits))
+
+    def lower(bound: Fraction) -> str:
+        a, _ = _vector(payload["extra"].get("a"), m, "lower bound: extra.a")
+        norm2 = sum(v * v for v in a)
+        _need(norm2 > 0, "lower bound: a is zero")
+        ends = [sorted((v * lo, v * hi)) for v, (lo, hi) in zip(a, map(inverse, squares))]
+        F = matmul(_features(problem, directions), _objects(ends, m, 2))
+        need = bound**2 * m * norm2 * 4 ** (power * problem.k + bits)
+        for i, (s, (lo, hi)) in enumerate(zip(problem.y, F.tolist())):
+            least = lo if s > 0 else -hi
+            _need(least >= 0 and least * least >= need, f"lower bound: point {i}", "its margin is below lower")
+        return f"is reached at all {len(problem.y)} points by a"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _only_dual(proof)
+        c = _column([s * w for s, w in zip(problem.y, weights)])
+        values = matmul(_features(problem, directions).T, c)[:, 0]
+        most = sum(-((-v * v << bits) // s**power) for v, s in zip(values, squares) if s)  # rounded up
+        limit = (bound * total) ** 2 * m * 4 ** (power * problem.k) * 2**bits
+        _need(most <= limit, "upper bound: the norm of z'q is larger")
+        return f"is proved by the dual weights over {m} features"
+
+    return _Rules(lower, upper)
+
+
+def _f2(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    extra, n = payload["extra"], len(problem.y)
+    kernel = extra.get("kernel")
+    if kernel == "given":
+        K, bits = _rows(extra.get("gram"), n, "format: extra.gram", n)
+        _need(bool((K == K.T).all()), "format: extra.gram is not symmetric")
+        low, high = K, K
+        least = most = Fraction(1 << bits)  # the kernel is K / c with least <= c <= most
+        note = ", for the Gram matrix stored in the certificate (taken as given, assumed positive semidefinite)"
+    else:
+        _need(kernel == "relu" and problem.degree == 1, "format: extra.kernel is neither relu (with relu) nor given")
+        low, high = relu_kernel(problem.grid)
+        pi_low, pi_high = _pi()
+        scale = 2 * problem.D * 4**problem.k  # low / 2^P <= 2 pi D 4^k kernel <= high / 2^P
+        least, most, note = Fraction(scale * pi_low), Fraction(scale * pi_high), ""
+
+    def product(w: list[int]) -> tuple[list[int], list[int]]:
+        """Enclosures of sum_j y_i y_j K_ij w_j."""
+        v = [s * x for s, x in zip(problem.y, w)]
+        plus, minus = _column([max(x, 0) for x in v]), _column([max(-x, 0) for x in v])
+        down = (matmul(low, plus) - matmul(high, minus))[:, 0]
+        up = (matmul(high, plus) - matmul(low, minus))[:, 0]
+        ends = [(a, b) if s > 0 else (-b, -a) for s, a, b in zip(problem.y, down.tolist(), up.tolist())]
+        return [a for a, _ in ends], [b for _, b in ends]
+
+    def quadratic(w: list[int], ends: tuple[list[int], list[int]]) -> int:
+        return sum(x * (b if x > 0 else a) for x, a, b in zip(w, *ends))  # an upper bound of w' K w
+
+    def lower(bound: Fraction) -> str:
+        alpha, _ = _vector(extra.get("alpha"), n, "lower bound: extra.alpha")
+        ends = product(alpha)
+        size = quadratic(alpha, ends)
+        _need(size > 0, "lower bound: alpha is zero")
+        need = bound**2 * most * size
+        for i, v in enumerate(ends[0]):
+            _need(v >= 0 and v * v >= need, f"lower bound: point {i}", "its margin is below lower")
+        return f"is reached at all {n} points by alpha{note}"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _only_dual(proof)
+        size = quadratic(weights, product(weights))
+        _need(size <= (bound * total) ** 2 * least, "upper bound: the norm q'Kq is larger")
+        return f"is proved by the dual weights{note}"
+
+    return _Rules(lower, upper)
+
+
+_KINDS: dict[str, Callable[[_Problem, Mapping[str, Any]], _Rules]] = {
+    "f1": _f1,
+    "linear": _linear,
+    "frozen": _frozen,
+    "rf": _rf,
+    "f2": _f2,
+}
+
+
+# ---------------------------------------------------------------- proofs of the upper bound of f1
+#
+# Each takes integer weights c (c_i / total are the signed dual weights) and shows, for all ||v|| <= 1,
+#     sum_i c_i phi(v . X_i) <= bound total 2^(degree k)        (X_i the integer grid).
+
+
+def _ray(row: Sequence[int]) -> tuple[int, ...]:
+    """The primitive integer vector in the direction of the row (zero for zero)."""
+    g = math.gcd(*map(int, row))
+    return tuple(int(v) // g for v in row) if g else tuple(0 for _ in row)
+
+
+def _norm(problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
+    lines: dict[tuple[int, ...], int] = {}
+    for weight, row in zip(c, problem.grid.tolist()):
+        if weight and any(row):
+            u = _ray(row)
+            g = math.gcd(*row)
+            if next(v for v in u if v) < 0:
+                u = tuple(-v for v in u)
+            lines[u] = lines.get(u, 0) + weight * g
+    mean = _squares(matmul(_column(c).T, problem.grid))[0]
+    most = sqrt_up(mean) + sum(b * sqrt_up(sum(v * v for v in u)) for u, b in lines.items() if b > 0)
+    limit = 2 * bound * total * 2 ** (problem.k + ROOT_BITS)
+    _need(most <= limit, f"{name}: the norm bound is larger than upper")
+    return f"{len(lines)} lines"
+
+
+def _spectral(problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
+    plus = [i for i, v in enumerate(c) if v > 0]
+    minus = [i for i, v in enumerate(c) if v < 0]
+    scale, ks = _vector(side.get("scale"), len(plus), f"{name}: scale")
+    for j, v in enumerate(scale):
+        _need(v > 0, f"{name}: scale entry {j} is not positive")
+    w, kw = _vector(side.get("w"), len(minus), f"{name}: w")
+    for j, v in enumerate(w):
+        _need(abs(v) <= 1 << kw, f"{name}: w entry {j} is outside [-1, 1]")
+    lam = _number(side.get("lam"), f"{name}: lam")
+    _need(lam >= 0, f"{name}: lam is negative")
+    coefficient = [0] * len(c)
+    for i in plus:
+        coefficient[i] = c[i] << kw
+    for i, v in zip(minus, w):
+        coefficient[i] = c[i] * ((1 << kw) - v)
+    g2 = _squares(matmul(_column(coefficient).T, problem.grid))[0]  # 4^(k + kw) total^2 ||g||^2
+    first = Fraction(sum(c[i] * s for i, s in zip(plus, scale)), total << (ks + 1))
+    room = 2 * bound - first - lam
+    _need(room >= 0 and g2 <= (room * total * 2 ** (problem.k + kw)) ** 2, f"{name}: the sum is larger than upper")
+    # lam I - sum_i (c_i / (2 s_i)) x_i x_i' >= 0
+    inner = [2 * lam * Fraction(s, 1 << ks) for s in scale]
+    good = _gram_below(problem, [c[i] for i in plus], plus, total, inner)
+    _need(good, f"{name}: lam is not shown to be an upper bound of the eigenvalues")
+    return f"{len(plus)} scales"
+
+
+def _gram_below(problem: _Problem, weights: list[int], index: list[int], total: int, limits: list[Fraction]) -> bool:
+    """Whether sum_i (w_i / (total l_i)) x_i x_i' <= I, w_i > 0, l_i >= 0 (l_i = 0 needs x_i = 0).
+
+    The same as diag(l_i total / w_i) - X X' >= 0, and after multiplication by w_i on both sides an integer matrix.
+    """
+    X = problem.grid[index]
+    if any(l == 0 and any(row) for l, row in zip(limits, X.tolist())):
+        return False
+    keep = [j for j, l in enumerate(limits) if l > 0]
+    X, weights, limits = X[keep], [weights[j] for j in keep], [limits[j] for j in keep]
+    n, D = X.shape
+    if n == 0:
+        return True
+
+    def small() -> bool:
+        common = math.lcm(*(l.denominator for l in limits))
+        w = _column(weights)
+        S = -common * (w * w.T) * matmul(X, X.T)
+        for j, l in enumerate(limits):
+            S[j, j] += weights[j] * l.numerator * (common // l.denominator) * total << (2 * problem.k)
+        return positive_semidefinite(S)
+
+    if n <= D:
+        return small()
+    # total 4^k 2^bits I - sum_i ceil(2^bits w_i / l_i) X_i X_i'
+    largest = max(Fraction(w) / l for w, l in zip(weights, limits))
+    bits = max(0, 160 + largest.denominator.bit_length() - largest.numerator.bit_length())
+    rounded = [-((-w * l.denominator << bits) // l.numerator) for w, l in zip(weights, limits)]
+    S = -matmul(X.T, _column(rounded) * X.astype(object))
+    for j in range(D):
+        S[j, j] += total << (2 * problem.k + bits)
+    return positive_semidefinite(S) or (n <= 12 and small())
+
+
+def _eigen(problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
+    lam = _number(side.get("lam"), f"{name}: lam")
+    _need(0 <= lam <= bound, f"{name}: lam is negative or larger than upper")
+    plus = [i for i, v in enumerate(c) if v > 0]
+    good = _gram_below(problem, [c[i] for i in plus], plus, total, [lam] * len(plus))
+    _need(good, f"{name}: lam is not shown to be an upper bound of the eigenvalues")
+    return f"{len(plus)} points"
+
+
+@dataclass(frozen=True)
+class _Tree:
+    points: list[int]
+    roots: np.ndarray  # (r, D) integers
+    shift: int
+    states: np.ndarray  # (leaves, points) int8: 0 free, 1 active, -1 inactive
+    leaves: Sequence[Any]
+
+
+def _read_tree(problem: _Problem, c: list[int], side: Mapping[str, Any], name: str, any_sign: bool) -> _Tree:
+    shift = _integer(side.get("shift"), f"{name}: shift", 0, 1024)
+    points = [_integer(i, f"{name}: points", 0, len(c) - 1) for i in _list(side.get("points"), f"{name}: points")]
+    _need(len(set(points)) == len(points), f"{name}: a point is listed twice")
+    roots = _roots(problem, c, side, name)
+    tree = _list(side.get("tree"), f"{name}: tree")
+    leaves = _list(side.get("leaves"), f"{name}: leaves")
+    _need(len(tree) <= 2 * len(leaves), f"{name}: tree and leaves do not match")
+    branch = [any_sign or c[i] > 0 for i in points]
+    states = np.zeros((len(leaves), len(points)), dtype=np.int8)
+    current = bytearray(len(points))  # 0 free, 1 active, 255 inactive
+    path: list[int] = []  # branch points from the root; `current` tells which child we are in
+    at, finished = 0, False
+    for position, entry in enumerate(tree):
+        _need(not finished, f"{name}: the tree goes on after its last leaf")
+        _need(
+            type(entry) is int and -1 <= entry < len(points), f"{name}: tree entry {position} is no point and no leaf"
+        )
+        if entry >= 0:
+            _need(branch[entry], f"{name}: tree entry {position} branches on a point without positive weight")
+            _need(current[entry] == 0, f"{name}: tree entry {position} branches twice on one point")
+            current[entry] = 1
+            path.append(entry)
+            continue
+        _need(at < len(leaves), f"{name}: more leaves in the tree than in leaves")
+        states[at] = np.frombuffer(current, dtype=np.int8)
+        at += 1
+        while path and current[path[-1]] == 255:
+            current[path.pop()] = 0
+        if path:
+            current[path[-1]] = 255
+        else:
+            finished = True
+    _need(finished, f"{name}: the tree is not complete")
+    _need(at == len(leaves), f"{name}: more leaves stored than the tree has")
+    return _Tree(points, roots, shift, states, leaves)
+
+
+def _roots(problem: _Problem, c: list[int], side: Mapping[str, Any], name: str) -> np.ndarray:
+    roots = _list(side.get("roots", []), f"{name}: roots")
+    if not roots:
+        return np.zeros((0, problem.D), dtype=object)
+    rows = [_list(r, f"{name}: root {j}", problem.D) for j, r in enumerate(roots)]
+    for j, row in enumerate(rows):
+        for v in row:
+            _integer(v, f"{name}: root {j}", -(1 << 512), 1 << 512)
+    rho, _ = _vector(side.get("rho"), problem.D, f"{name}: rho")
+    weights: dict[tuple[int, ...], int] = {}
+    for x, weight in zip(map(tuple, problem.grid.tolist()), c):
+        weights[x] = weights.get(x, 0) + weight
+    weights = {x: w for x, w in weights.items() if w and any(x)}
+    for j, row in enumerate(rows):
+        _need(sum(a * b for a, b in zip(rho, row)) > 0, f"{name}: root {j} is not on the side of rho")
+        size = sum(v * v for v in row)
+        for x, w in weights.items():
+            twice = 2 * sum(a * b for a, b in zip(x, row))
+            moved = [size * a - twice * b for a, b in zip(x, row)]
+            image = tuple(v // size for v in moved)
+            good = all(v == size * a for v, a in zip(moved, image)) and weights.get(image) == w
+            _need(good, f"{name}: root {j} is not a symmetry of the weighted points")
+    return _objects(rows, len(rows), problem.D)
+
+
+def _leaf_block(rows: Sequence[Any], start: int, width: int, name: str) -> np.ndarray:
+    for j, row in enumerate(rows):
+        _need(
+            isinstance(row, list | tuple) and len(row) == width, f"{name}, leaf {start + j}: needs {width} multipliers"
+        )
+        kinds = set(map(type, row))
+        _need(kinds <= {int}, f"{name}, leaf {start + j}: a multiplier is not an integer")
+        _need(width == 0 or min(row) >= 0, f"{name}, leaf {start + j}: a multiplier is negative")
+        _need(width == 0 or max(row).bit_length() <= 1100, f"{name}, leaf {start + j}: a multiplier is too large")
+    big = any(max(row) >> 62 for row in rows) if width else False
+    return _objects(rows, len(rows), width) if big else np.array(rows, dtype=np.int64).reshape(len(rows), width)
+
+
+def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
+    tree = _read_tree(problem, c, side, name, any_sign=False)
+    listed = set(tree.points)
+    for i, v in enumerate(c):
+        _need(v <= 0 or i in listed, f"{name}: point {i} has positive weight and is not among points")
+    P, k = len(tree.points), problem.k
+    grid = problem.grid[tree.points].astype(object)
+    weight = [c[i] for i in tree.points]
+    positive = np.array([v > 0 for v in weight], dtype=bool)
+    weighted = _column(weight) * grid  # (P, D)
+    spanning = np.vstack([grid, tree.roots << k]) if len(tree.roots) else grid  # (P + roots, D)
+    sizes = _column([w * sqrt_up(s) if w > 0 else 0 for w, s in zip(weight, _squares(grid))])
+    top = max(UNIT, tree.shift)
+    # In units of 1 / (total 2^(k + top)), `extra` further bits where the square roots and upper need them:
+    numerator, ku = bound.numerator, bound.denominator.bit_length() - 1
+    extra = ku + ROOT_BITS + 1
+    ceiling = numerator * total << (k + top + ROOT_BITS + 1)
+    for start in range(0, len(tree.leaves), LEAF_BLOCK):
+        K = _leaf_block(tree.leaves[start : start + LEAF_BLOCK], start, P + len(tree.roots), name)
+        state = tree.states[start : start + LEAF_BLOCK]
+        free = (state == 0) & positive
+        for what, bad in (
+            ("a free point has a multiplier", free & (K[:, :P] != 0)),
+            ("a multiplier of a negative weight exceeds 2^24", ~positive & (K[:, :P] > 1 << UNIT)),
+        ):
+            if bad.any():
+                raise _Fail(f"{name}, leaf {start + int(np.argwhere(bad)[0][0])}: {what}")
+        share = np.where(
+            positive, (1 << (UNIT - 1)) * (state + 1).astype(np.int64), 0
+        )  # active 2^24, free 2^23, else 0
+        share = np.where(positive, share, K[:, :P])
+        signs = np.hstack([np.where(positive, state, 0), np.ones((len(K), len(tree.roots)), dtype=np.int8)])
+        R = matmul(share.astype(np.int64), weighted) << (top - UNIT)
+        R = R + (matmul(signs * K, spanning) * (total << (top - tree.shift)))
+        squares = (R * R).sum(axis=1) if problem.D else np.zeros(len(K), dtype=object)
+        constants = matmul(free.astype(np.int64), sizes)[:, 0]  # 2^(ROOT_BITS + 1) total 2^k const
+        for j, (square, constant) in enumerate(zip(squares.tolist(), constants.tolist())):
+            room = ceiling - (constant << (top + ku))
+            if room < 0 or square << (2 * extra) > room * room:
+                raise _Fail(f"{name}, leaf {start + j}: its bound is larger than upper")
+    return f"{len(tree.leaves)} leaves"
+
+
+def _eigen_tree(
+    problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str
+) -> str:
+    tree = _read_tree(problem, c, side, name, any_sign=True)
+    _need(len(tree.roots) == 0, f"{name}: roots are not part of this proof")
+    D = problem.D
+    upper_part = np.triu_indices(D)
+    grid = problem.grid.astype(object)
+    squares = _column(c) * (grid[:, upper_part[0]] * grid[:, upper_part[1]])  # c_i x_i x_i', (n, D (D + 1) / 2)
+    rest = np.array([v > 0 for v in c], dtype=np.int64)  # free: only positive weights count
+    ku = bound.denominator.bit_length() - 1
+    # In units of 1 / (total 4^k 2^(shift + ku + 1)):
+    ceiling = bound.numerator * total << (2 * problem.k + tree.shift + 1)
+    seen: dict[tuple[int, int], np.ndarray] = {}
+
+    def pair(p: int, q: int) -> np.ndarray:
+        key = (min(p, q), max(p, q))
+        if key not in seen:
+            a, b = grid[tree.points[p]], grid[tree.points[q]]
+            seen[key] = a[upper_part[0]] * b[upper_part[1]] + b[upper_part[0]] * a[upper_part[1]]
+        return seen[key]
+
+    for start in range(0, len(tree.leaves), LEAF_BLOCK):
+        state = tree.states[start : start + LEAF_BLOCK]
+        use = np.tile(rest, (len(state), 1))
+        use[:, tree.points] = np.where(state == 0, use[:, tree.points], state == 1)
+        M = matmul(use, squares) << (tree.shift + 1)
+        for j in range(len(state)):
+            leaf = f"{name}, leaf {start + j}"
+            entries = M[j]
+            for triple in _list(tree.leaves[start + j], leaf):
+                p, q, size = _list(triple, f"{leaf}: triple", 3)
+                for index in (p, q):
+                    _integer(index, f"{leaf}: triple", 0, len(tree.points) - 1)
+                _integer(size, f"{leaf}: multiplier", 0, 1 << 1100)
+                sign = int(state[j, p]) * int(state[j, q])
+                _need(sign != 0, f"{leaf}: a triple uses a free point")
+                entries = entries + pair(p, q) * (sign * size * total)
+            S = np.zeros((D, D), dtype=object)
+            S[upper_part] = -(entries << ku)
+            S.T[upper_part] = S[upper_part]
+            for a in range(D):
+                S[a, a] += ceiling
+            _need(positive_semidefinite(S), f"{leaf}: its bound is not shown to be at most upper")
+    return f"{len(tree.leaves)} leaves"
+
+
+def _enumeration(
+    problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str
+) -> str:
+    _need(problem.D <= 2, f"{name}: needs at most two dimensions")
+    rows = [(row[0], row[1] if problem.D == 2 else 0) for row in problem.grid.tolist()]
+    items = [(w, x) for w, x in zip(c, rows) if w and any(x)]
+    at: dict[tuple[int, ...], list[tuple[int, tuple[int, int]]]] = {
+        d: [] for d in ((1, 0), (0, 1), (-1, 0), (0, -1))
+    }  # directions in which a point becomes zero, and the axes, so that every arc is shorter than half a turn
+    for w, x in items:
+        e, f = _ray(x)
+        at.setdefault((-f, e), []).append((w, x))
+        at.setdefault((f, -e), []).append((w, x))
+
+    def half(d: tuple[int, ...]) -> int:
+        return 0 if d[1] > 0 or (d[1] == 0 and d[0] > 0) else 1
+
+    def order(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+        if half(a) != half(b):
+            return half(a) - half(b)
+        cross = a[0] * b[1] - a[1] * b[0]
+        return -1 if cross > 0 else int(cross < 0)
+
+    directions = sorted(at, key=cmp_to_key(order))
+    limit = bound * total * 2 ** (problem.degree * problem.k)
+    scale, top = limit.denominator, limit.numerator  # sum <= top / scale
+    first, second = directions[0], directions[1]
+    middle = (first[0] + second[0], first[1] + second[1])
+    sums = [0, 0, 0]  # degree 1: the gradient; degree 2: the matrix (xx, xy, yy)
+
+    def toggle(w: int, x: tuple[int, int]) -> None:
+        if problem.degree == 1:
+            sums[0] += w * x[0]
+            sums[1] += w * x[1]
+        else:
+            sums[0] += w * x[0] * x[0]
+            sums[1] += w * x[0] * x[1]
+            sums[2] += w * x[1] * x[1]
+
+    for w, x in items:
+        if x[0] * middle[0] + x[1] * middle[1] > 0:
+            toggle(w, x)
+    for j, a in enumerate(directions):
+        b = directions[(j + 1) % len(directions)]
+        if j:  # crossing a: the points orthogonal to it change sides
+            for w, x in at[a]:
+                entering = x[0] * b[0] + x[1] * b[1] > 0
+                toggle(w if entering else -w, x)
+        if problem.degree == 1:
+            g0, g1 = sums[0], sums[1]
+            value = g0 * a[0] + g1 * a[1]
+            good = value <= 0 or (value * scale) ** 2 <= top * top * (a[0] ** 2 + a[1] ** 2)
+            inside = a[0] * g1 - a[1] * g0 >= 0 and g0 * b[1] - g1 * b[0] >= 0
+            good = good and (not inside or (g0 * g0 + g1 * g1) * scale * scale <= top * top)
+        else:
+            xx, xy, yy = (v * scale for v in sums)
+
+            def form(p: tuple[int, ...], q: tuple[int, ...], m: tuple[int, int, int] = (xx, xy, yy)) -> int:
+                quadratic = m[0] * p[0] * q[0] + m[1] * (p[0] * q[1] + p[1] * q[0]) + m[2] * p[1] * q[1]
+                return top * (p[0] * q[0] + p[1] * q[1]) - quadratic
+
+            aa, ab, bb = form(a, a), form(a, b), form(b, b)
+            good = aa >= 0 and bb >= 0 and (ab >= 0 or ab * ab <= aa * bb)
+        _need(good, f"{name}: the maximum is larger than upper")
+    return f"{len(directions)} arcs"
+
+
+_Proof = Callable[[_Problem, list[int], int, Fraction, Mapping[str, Any], str], str]
+_PROOFS: dict[int, dict[str, _Proof]] = {
+    1: {"norm": _norm, "spectral": _spectral, "tree": _relu_tree, "enumeration": _enumeration},
+    2: {"eigen": _eigen, "eigen-tree": _eigen_tree, "enumeration": _enumeration},
+}
+
+
+# ---------------------------------------------------------------- the relu kernel, enclosed
+
+PRECISION = 160  # fixed point: numbers are integers over 2^PRECISION
+SLACK = 1 << 13  # more than the error of `_atan` and `_pi` in units of 2^-PRECISION, see there
+
+
+def _atan_small(numerator: int, denominator: int) -> int:
+    """2^P atan(numerator / denominator) for a ratio in [0, 1/64], with an error below 64.
+
+    The argument, its square and the powers are rounded down: with u <= 1/64 each power is off by less than 1.1, each
+    quotient by less than 2.1; there are at most P / 12 + 1 < 15 terms and the alternating tail is below 2.
+    """
+    u = (numerator << PRECISION) // denominator
+    square, term, total, j = u * u >> PRECISION, u, 0, 1
+    while term:
+        total += term // j if j & 2 == 0 else -(term // j)
+        term = term * square >> PRECISION
+        j += 2
+    return total
+
+
+@lru_cache(maxsize=1)
+def _atan_table() -> list[int]:
+    """2^P atan(k / 64), k = 0..64, from atan((k+1)/64) - atan(k/64) = atan(64 / (4096 + k (k+1))); error below 64 k."""
+    table = [0]
+    for k in range(64):
+        table.append(table[-1] + _atan_small(64, 4096 + k * (k + 1)))
+    return table
+
+
+def _atan(z: int) -> int:
+    """2^P atan(z / 2^P) for 0 <= z <= 2^P, with an error below 64 * 65 < SLACK."""
+    k = z >> (PRECISION - 6)
+    return _atan_table()[k] + _atan_small(64 * z - (k << PRECISION), (64 << PRECISION) + z * k)
+
+
+@lru_cache(maxsize=1)
+def _pi() -> tuple[int, int]:
+    """An enclosure of 2^P pi by Machin's formula 16 atan(1/5) - 4 atan(1/239).
+
+    Fewer than 40 and 15 terms, each off by less than 2: an error below 16 * 80 + 4 * 30 + 20 < SLACK.
+    """
+
+    def inverse(m: int) -> int:
+        term, total, j = (1 << PRECISION) // m, 0, 1
+        while term:
+            total += term // j if j & 2 == 0 else -(term // j)
+            term //= m * m
+            j += 2
+        return total
+
+    value = 16 * inverse(5) - 4 * inverse(239)
+    return value - SLACK, value + SLACK
+
+
+def relu_kernel(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Enclosures of 2^P |x| |x'| (sin t + (pi - t) cos t) for all pairs of integer rows.
+
+    |x| |x'| sin t = sqrt(|x|^2 |x'|^2 - (x.x')^2) is the root of an exact integer, so parallel points give exactly 0;
+    (pi - t) x.x' needs t = atan2(that root, x.x').
+    """
+    gram = matmul(grid, grid.T).tolist()
+    n = len(gram)
+    low, high = np.zeros((n, n), dtype=object), np.zeros((n, n), dtype=object)
+    for i in range(n):
+        for j in range(i, n):
+            low[i, j], high[i, j] = _kernel_entry(gram[i][i], gram[j][j], gram[i][j])
+            low[j, i], high[j, i] = low[i, j], high[i, j]
+    return low, high
+
+
+def _kernel_entry(xx: int, yy: int, xy: int) -> tuple[int, int]:
+    P = PRECISION
+    pi_low, pi_high = _pi()
+    area = xx * yy - xy * xy
+    if area == 0:  # parallel: t = 0 or pi, or a zero point
+        return (xy * pi_low, xy * pi_high) if xy > 0 else (0, 0)
+    root = math.isqrt(area << (2 * P))  # root <= 2^P sqrt(area) <= root + 1
+    if xy == 0:
+        return root, root + 1
+    size = abs(xy) << P
+    # an enclosure [a, b] of 2^P times the angle atan2(sqrt(area), |xy|) in [0, pi / 2]
+    if root < size:
+        z = (root << P) // size
+        width = -((-(root + 1) << P) // size) - z
+        a = max(0, _atan(z) - SLACK)
+        b = _atan(z) + width + SLACK
+    else:
+        z = (size << P) // (root + 1)
+        width = -((-size << P) // root) - z
+        c = _atan(z)
+        a = pi_low // 2 - (c + width + SLACK)
+        b = pi_high // 2 + 1 - (c - SLACK)
+    if xy > 0:
+        return root + xy * (pi_low - b), root + 1 + xy * (pi_high - a)
+    return max(0, root + xy * b), root + 1 + xy * a

@@ -1,0 +1,284 @@
+"""Files: what is written comes back, and whatever is wrong ends in one InputError that says where."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from widemargin import Dataset, InputError, data
+
+X = np.array([[1.0, -1e300], [0.1, 1e-300], [0.0, 0.0], [1 / 3, 2.0]])
+Y = np.array([1.0, -1.0, -1.0, 1.0])
+fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".CSV"])
+def test_round_trip(tmp_path, suffix):
+    path = tmp_path / f"points{suffix}"
+    data.save_dataset(Dataset(X, Y), path)
+    back = data.load_file(path)
+    assert_array_equal(back.X, X)
+    assert_array_equal(back.y, Y)
+    assert (back.name, back.classes, back.notes) == (path.name, (-1, 1), ())
+    targets = Dataset(X, [0.1, 1e-300, 3.0, -2.0])
+    data.save_dataset(targets, path)
+    assert_array_equal(data.load_file(path, targets=True).y, targets.y)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_one_class_comes_back_as_targets(tmp_path):
+    plane = data.bad_kkt_plane(0.1)
+    data.save_dataset(plane, tmp_path / "plane.csv")
+    back = data.load_file(tmp_path / "plane.csv", targets=True)
+    assert_array_equal(back.X, plane.X)
+    assert_array_equal(back.signs(), plane.y)
+
+
+@pytest.mark.parametrize("name", ["points.txt", "points", "absent/points.npz", "folder.csv"])
+def test_save_refuses(tmp_path, name):
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match=r"must end in|cannot write"):
+        data.save_dataset(Dataset(X, Y), tmp_path / name)
+
+
+def test_npy_pairs(tmp_path):
+    for name, array in (("X", X), ("y", Y), ("foo", X), ("foo_y", Y[:, None]), ("a,b", X), ("a,b_y", Y)):
+        np.save(tmp_path / f"{name}.npy", array)
+    for source in (
+        f"{tmp_path}/X.npy,{tmp_path}/y.npy",
+        f"{tmp_path}/X.npy",
+        f"{tmp_path}/foo.npy",
+        f"{tmp_path}/a,b.npy",
+    ):
+        back = data.load(source)
+        assert_array_equal(back.X, X)
+        assert_array_equal(back.y, Y)
+
+
+@pytest.mark.parametrize(
+    "labels, classes, note",
+    [
+        ([1, 0, 0, 1], (0, 1), "label 0 -> -1, 1 -> +1"),
+        ([2.5, -1, -1, 2.5], (-1, 2.5), "label -1 -> -1, 2.5 -> +1"),
+        (["dog", "cat", "cat", "dog"], ("cat", "dog"), "label 'cat' -> -1, 'dog' -> +1"),
+        ([True, False, False, True], (False, True), "label False -> -1, True -> +1"),
+        ([1, -1, -1, 1], (-1, 1), None),
+    ],
+)
+def test_two_labels_of_any_kind(tmp_path, labels, classes, note):
+    np.savez(tmp_path / "a.npz", X=X, y=np.array(labels))
+    from_npz = data.load_file(tmp_path / "a.npz")
+    rows = "".join(f"{x[0]},{label},{x[1]}\n" for x, label in zip(X, labels))
+    from_csv = data.load_file(write(tmp_path / "a.csv", "u,label,v\n" + rows))
+    for back in (from_npz, from_csv):
+        assert_array_equal(back.X, X)
+        assert_array_equal(back.y, Y)
+    assert from_npz.classes == classes
+    assert from_npz.notes == ((note,) if note else ())
+    assert tuple(map(str, from_csv.classes)) == tuple(map(str, classes))
+    assert len(from_csv.notes) == (note is not None)
+
+
+def test_csv_details(tmp_path):
+    text = '\ufeff a , "b" ,kind,y\r\n\r\n 1, 2 ,cat,7\r\n1,-2.5e-3,dog,8\r\n\r\n'
+    path = write(tmp_path / "a.csv", text)
+    with pytest.raises(InputError, match="column 'kind'"):
+        data.load_file(path)
+    back = data.load_file(write(tmp_path / "b.csv", text.replace(",kind", ",label2")), label="label2")
+    assert_array_equal(back.X, [[1, 2, 7], [1, -2.5e-3, 8]])
+    assert back.classes == ("cat", "dog")
+
+
+def test_accepted_oddities(tmp_path):
+    text = "a,b,y\n0,0,1\n0,0,0\n1e300,5,1\n1e-300,5,0\n1e-400,5,0\n"  # zero rows, contradictions, extremes
+    back = data.load_file(write(tmp_path / "a.csv", text))
+    assert_array_equal(back.X[:, 0], [0, 0, 1e300, 1e-300, 0])
+    np.savez(tmp_path / "a.npz", X=np.zeros((2, 2), dtype=np.int8), y=[0, 1], other=np.zeros(1))
+    assert data.load_file(tmp_path / "a.npz").n == 2
+    np.savez(tmp_path / "b.npz", X=np.zeros((2, 2), dtype=np.float16), target=[0, 1])
+    assert data.load_file(tmp_path / "b.npz", label="target").n == 2
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", ["empty"]),
+        ("\n\n", ["empty"]),
+        ("a,b,y\n", ["empty"]),
+        ("y\n1\n0\n", ["feature"]),
+        ("1,2,3\n4,5,6\n", ["header"]),
+        ("a;b;y\n1;2;3\n", ["commas"]),
+        (",a,y\n0,1,0\n", ["column 0", "name"]),
+        ("a,a,y\n1,2,0\n", ["two columns", "'a'"]),
+        ("a,b,c\n1,2,0\n", ["label", "a, b, c"]),
+        ('"two\nlines",b\n1,2\n', ["two lines, b"]),
+        ("a,y,label\n1,2,0\n", ["label="]),
+        ("a,b,y\n1,2,0\n1,2\n", ["line 3", "2 fields"]),
+        ("a,b,y\n1,2,0\n\n1,2,3,4\n", ["line 4", "4 fields"]),
+        ("a,b,y\n1,2,0\n1,red,1\n", ["'b'", "row 1", "line 3", "text", "red"]),
+        ("a,b,y\n1,2,0\n1,,1\n", ["'b'", "row 1", "empty"]),
+        ("a,b,y\n1,nan,0\n1,2,1\n", ["'b'", "row 0", "NaN"]),
+        ("a,b,y\n1,1,0\n-inf,2,1\n", ["'a'", "row 1", "infinity"]),
+        ("a,b,y\n1,1,0\n1e999,2,1\n", ["'a'", "row 1", "infinity"]),
+        ("a,b,y\n1,1,0\n1_000,2,1\n", ["'a'", "row 1", "text"]),
+        ("a,b,y\n1,1,0\n2,2,\n", ["'y'", "row 1", "empty"]),
+        ("a,b,y\n1,1,0\n2,2,nan\n", ["y", "row 1", "NaN"]),
+        ("a,b,y\n1,1,0\n2,2,0\n", ["one class", "0"]),
+        ("a,b,y\n1,1,0\n2,2,1\n3,3,2\n", ["3 classes", "0, 1, 2"]),
+        ("a,b,y\n1,1,r\n2,2,s\n3,3,t\n", ["3 classes", "'r', 's', 't'"]),
+        (b"a,b,y\n1,1,\xff\n", ["UTF-8"]),
+        (b"a,b,y\n1,1," + b"9" * 200_000 + b"\n", ["field"]),
+    ],
+)
+def test_bad_csv(tmp_path, text, words):
+    with pytest.raises(InputError) as caught:
+        data.load_file(write(tmp_path / "bad.csv", text))
+    for word in ["bad.csv", *words]:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_csv_label_is_named(tmp_path):
+    path = write(tmp_path / "a.csv", "a,b,y\n1,1,0\n2,2,1\n")
+    with pytest.raises(InputError, match=r"'colour'.*a, b, y"):
+        data.load_file(path, label="colour")
+    with pytest.raises(InputError, match=r"'y' at row 0.*text"):
+        data.load_file(write(path, "a,b,y\n1,1,u\n2,2,v\n"), targets=True)
+
+
+@pytest.mark.parametrize(
+    "arrays, word",
+    [
+        ({"X": X}, "no array 'y'"),
+        ({"y": Y}, "no array 'X'"),
+        ({"X": X, "y": Y[:3]}, "one target per row"),
+        ({"X": X[:, 0], "y": Y}, "two dimensions"),
+        ({"X": np.float64(3), "y": Y}, "two dimensions"),
+        ({"X": X, "y": np.float64(3)}, "one target per row"),
+        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "empty"),
+        ({"X": np.zeros((4, 0)), "y": Y}, "empty"),
+        ({"X": X * (1 + 1j), "y": Y}, "complex"),
+        ({"X": X, "y": Y * 1j}, "complex"),
+        ({"X": X.astype(str), "y": Y}, "text"),
+        ({"X": X.astype(object), "y": Y}, "pickles are refused"),
+        ({"X": X, "y": Y.astype(object)}, "pickles are refused"),
+        ({"X": np.zeros((4, 2), dtype="datetime64[s]"), "y": Y}, "dates"),
+        ({"X": np.zeros(4, dtype=[("a", float)]), "y": Y}, "records"),
+        ({"X": np.where(X == 0, np.nan, X), "y": Y}, "row 2, column 0"),
+        ({"X": np.where(X == 2, np.inf, X), "y": Y}, "row 3, column 1"),
+        ({"X": X, "y": [1, np.nan, -1, 1]}, "row 1"),
+        ({"X": X, "y": [1, 1, 1, 1]}, "one class"),
+        ({"X": X, "y": [1, 2, 3, 3]}, "3 classes"),
+        ({"X": np.broadcast_to(np.int8(0), (10**7 + 1, 1)), "y": np.broadcast_to(np.int8(0), 10**7 + 1)}, "too many"),
+    ],
+)
+def test_bad_npz(tmp_path, arrays, word):
+    np.savez_compressed(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(InputError, match=word):
+        data.load_file(tmp_path / "bad.npz")
+
+
+def test_damaged_files(tmp_path):
+    np.savez(tmp_path / "good.npz", X=X, y=Y)
+    content = (tmp_path / "good.npz").read_bytes()
+    for length in (0, 3, 50, len(content) // 2, len(content) - 10):
+        with pytest.raises(InputError, match=r"truncated|not an .npz"):
+            data.load_file(write(tmp_path / "cut.npz", content[:length]))
+    np.save(tmp_path / "good.npy", X)
+    content = (tmp_path / "good.npy").read_bytes()
+    for length in (0, 3, 50, len(content) - 10):
+        with pytest.raises(InputError, match=r"truncated|not an .npy"):
+            data.load_file(write(tmp_path / "cut.npy", content[:length]))
+    for suffix in ("npz", "npy"):
+        with pytest.raises(InputError, match=f"not an .{suffix}"):
+            data.load_file(write(tmp_path / f"pickle.{suffix}", pickle.dumps(X)))
+    np.save(tmp_path / "object.npy", X.astype(object), allow_pickle=True)
+    with pytest.raises(InputError, match="pickles are refused"):
+        data.load_file(tmp_path / "object.npy")
+
+
+def test_bad_paths(tmp_path):
+    (tmp_path / "folder.npz").mkdir()
+    for path, word in {
+        tmp_path: "folder",
+        tmp_path / "folder.npz": "folder",
+        tmp_path / "absent.csv": "No such file",
+        tmp_path / "absent.npz": "No such file",
+        tmp_path / "notes.txt": r"\.csv, \.npz, \.npy",
+        f"{tmp_path}/a.npy,{tmp_path}/b.npy": "a.npy.*No such file",
+        "a.npy,b.npy,c.npy": "two .npy",
+        "a\0.csv": "no legal path",
+        "x" * 5000 + ".csv": "name too long",
+        os.fsencode(tmp_path): "must be text",
+    }.items():
+        with pytest.raises(InputError, match=word):
+            data.load_file(path)
+    np.save(tmp_path / "alone.npy", X)
+    with pytest.raises(InputError, match=r"alone_y.npy.*No such file"):
+        data.load_file(tmp_path / "alone.npy")
+    with pytest.raises(InputError, match="leave label='y' out"):
+        data.load_file(tmp_path / "alone.npy", label="y")
+
+
+def test_unreadable_files(tmp_path, monkeypatch):
+    def deny(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("widemargin.data.files.open", deny, raising=False)
+    for name in ("a.csv", "a.npz", "a.npy"):
+        (tmp_path / name).touch()
+        with pytest.raises(InputError, match=f"{name}.*Permission denied"):
+            data.load_file(tmp_path / name)
+
+
+def loads_or_says_why(path, **options):
+    try:
+        back = data.load_file(path, **options)
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert np.isfinite(back.X).all()
+
+
+@fuzz
+@given(content=st.binary(max_size=300), suffix=st.sampled_from([".csv", ".npz", ".npy"]))
+def test_random_bytes(tmp_path, content, suffix):
+    loads_or_says_why(write(tmp_path / f"random{suffix}", content))
+
+
+@fuzz
+@given(
+    text=st.text(alphabet='ay,;"\n\r\t 01.-e_nif\0', max_size=60),
+    head=st.sampled_from(["", "a,y\n", "a,b,y\n1,2,0\n3,4,1\n"]),
+    targets=st.booleans(),
+)
+def test_random_text(tmp_path, text, head, targets):
+    loads_or_says_why(write(tmp_path / "random.csv", head + text), targets=targets)
+
+
+@fuzz
+@given(
+    place=st.integers(0, 10_000),
+    byte=st.integers(0, 255),
+    length=st.integers(1, 40),
+    suffix=st.sampled_from([".npz", ".npy"]),
+)
+def test_damaged_bytes(tmp_path, place, byte, length, suffix):
+    good = tmp_path / f"good{suffix}"
+    if not good.exists():
+        np.savez(tmp_path / "good.npz", X=X, y=Y)
+        np.save(tmp_path / "good.npy", X)
+        np.save(tmp_path / "random_y.npy", Y)
+    content = bytearray(good.read_bytes())
+    place %= len(content)
+    content[place : place + length] = bytes([byte]) * length
+    loads_or_says_why(write(tmp_path / f"random{suffix}", bytes(content)))
