@@ -355,7 +355,7 @@ SIDE = ("proof", "sides", 0)
         ("xor tree", (*SIDE, "leaves", 1, 0), -1, "tree side +1, leaf 1"),
         ("xor tree", (*SIDE, "leaves", 1, 0), 1.0, "tree side +1, leaf 1"),
         ("xor tree", (*SIDE, "leaves", 1, 2), 1 << 22, "tree side +1, leaf 1"),
-        ("xor tree", (*SIDE, "leaves", 0, 2), (1 << 24) + 1, "tree side +1, leaf 0"),
+        ("xor tree", (*SIDE, "leaves", 0, 2), (1 << 32) + 1, "tree side +1, leaf 0"),
         ("xor shallow tree", (*SIDE, "leaves", 0, 1), 1, "tree side +1, leaf 0: a free point"),
         ("xor tree", (*SIDE, "leaves", 0), [0, 0, 0], "tree side +1, leaf 0: needs 4"),
         ("xor tree", (*SIDE, "tree"), [0, 1, -1, -1, 1, -1], "tree side +1"),
@@ -521,8 +521,8 @@ def test_random_relu_trees(seed):
             k, r, const = [], np.zeros(X.shape[1]), 0.0
             for p, i in enumerate(points):
                 if c[i] < 0:
-                    k.append(int(rng.integers(0, 2**24 + 1)))
-                    r += c[i] * k[-1] / 2**24 * X[i]
+                    k.append(int(rng.integers(0, 2**32 + 1)))
+                    r += c[i] * k[-1] / 2**32 * X[i]
                 elif p in state:
                     k.append(int(rng.integers(0, 2 + 2**shift // 2)) * int(rng.integers(2)))
                     r += (c[i] * (state[p] > 0) + state[p] * k[-1] / 2**shift) * X[i]

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 FORMAT = "widemargin-certificate-1"
 CONVENTION = {"f1": "M1", "frozen": "M1", "f2": "M7", "rf": "M7", "linear": "M11"}
 DEGREE = {"relu": 1, "srelu": 2}
-UNIT = 24  # multipliers of points with negative weight are integers over 2^UNIT
+UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 ROOT_BITS = 64  # square roots are rounded up to a multiple of 2^-ROOT_BITS of the integer grid
 LEAF_BLOCK = 4096
 ESTIMATE = "is an estimate and was not checked"
@@ -845,13 +845,13 @@ def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, sid
         free = (state == 0) & positive
         for what, bad in (
             ("a free point has a multiplier", free & (K[:, :P] != 0)),
-            ("a multiplier of a negative weight exceeds 2^24", ~positive & (K[:, :P] > 1 << UNIT)),
+            ("a multiplier of a negative weight exceeds 2^32", ~positive & (K[:, :P] > 1 << UNIT)),
         ):
             if bad.any():
                 raise _Fail(f"{name}, leaf {start + int(np.argwhere(bad)[0][0])}: {what}")
         share = np.where(
             positive, (1 << (UNIT - 1)) * (state + 1).astype(np.int64), 0
-        )  # active 2^24, free 2^23, else 0
+        )  # active 2^UNIT, free half of it, else 0
         share = np.where(positive, share, K[:, :P])
         signs = np.hstack([np.where(positive, state, 0), np.ones((len(K), len(tree.roots)), dtype=np.int8)])
         R = matmul(share.astype(np.int64), weighted) << (top - UNIT)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import linalg
 
+SMALL = 100  # from this size on, products and factors of K use torch
+
 Solver = Callable[[np.ndarray], np.ndarray]
 
 
@@ -59,10 +61,10 @@ def solve(K: np.ndarray, tol: float, deadline: float = np.inf) -> Progress:
     n = len(K)
     work = K if 0.25 <= scale <= 4 else K / scale
     progress = _start(n, tol, deadline)
-    progress.offer(progress.q, work @ progress.q, "start")
+    progress.offer(progress.q, _times(work, progress.q), "start")
     try:
         if progress.unfinished and not _nested_pivoting(work, progress) and not progress.late:
-            _interior_point(n, lambda q: work @ q, lambda e: _dense_solver(work, e), progress)
+            _interior_point(n, lambda q: _times(work, q), lambda e: _dense_solver(work, e), progress)
     except KeyboardInterrupt:
         progress.stopped = "interrupted"
     return progress
@@ -124,7 +126,7 @@ def _nested_pivoting(K: np.ndarray, progress: Progress) -> bool:
         sub = K if size == n else K[np.ix_(part, part)]
         support = alpha[part] > 0
         if support.any():
-            support |= sub @ alpha[part] < 1
+            support |= _times(sub, alpha[part]) < 1
         else:
             support[:] = True
         found = _pivot(sub, support, progress, whole=size == n)
@@ -152,10 +154,10 @@ def _pivot(K: np.ndarray, support: np.ndarray, progress: Progress, whole: bool) 
         raw = np.zeros(n)
         raw[index] = a
         alpha = raw.clip(0)
-        Kraw = K @ raw
+        Kraw = _times(K, raw)
         if whole and alpha.any():
             total = alpha.sum()
-            if progress.offer(alpha / total, (K @ alpha if (a < 0).any() else Kraw) / total, "pivoting"):
+            if progress.offer(alpha / total, (_times(K, alpha) if (a < 0).any() else Kraw) / total, "pivoting"):
                 return alpha
         wrong = Kraw < 1 - goal
         wrong[index] = a < -1e-12 * size
@@ -253,14 +255,23 @@ def _factor_solver(Z: np.ndarray, e: np.ndarray) -> Solver:
     return refined
 
 
+def _times(K: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """K @ x, in torch's threads: two thread pools that take turns slow each other down several times on few cores."""
+    if len(K) < SMALL:
+        return K @ x
+    import torch
+
+    return torch.mv(torch.from_numpy(K), torch.from_numpy(x)).numpy()
+
+
 def _factorize(A: np.ndarray, ridge: float) -> Solver:
     """A solver for A + ridge I, symmetric positive definite; A is overwritten. LinAlgError when it is not definite."""
     n = len(A)
     A.flat[:: n + 1] += ridge
-    if n < 300:
+    if n < SMALL:
         factor = linalg.cho_factor(A, lower=True, overwrite_a=True, check_finite=False)
         return lambda b: linalg.cho_solve(factor, b, check_finite=False)
-    import torch  # its Cholesky is several times faster than that of OpenBLAS on few cores
+    import torch
 
     L, info = torch.linalg.cholesky_ex(torch.from_numpy(A))
     if int(info):

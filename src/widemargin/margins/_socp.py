@@ -30,6 +30,7 @@ def solve(
     y: np.ndarray,
     patterns: np.ndarray,
     signs: np.ndarray,
+    directions: np.ndarray,
     near: int,
     tol: float,
     time_limit: float,
@@ -38,8 +39,8 @@ def solve(
     """Solve the master over `patterns` (K, n) with output signs (K,).
 
     `near` limits the cone constraints per pattern to that many points, those closest to the pattern's boundary as seen
-    from its direction of steepest ascent; callers evaluate the true network, so a missing constraint costs a little of the
-    lower bound and never its validity. y = 0 with signs is not used here.
+    from the best known neuron `directions` (K, d) inside it; callers evaluate the true network, so a missing constraint costs a little of the
+    lower bound and never its validity.
     """
     import clarabel
     from scipy import sparse
@@ -52,7 +53,7 @@ def solve(
     total = np.zeros((1, columns))
     total[0, K * d : K * d + K] = 1
     side = np.where(patterns, -1.0, 1.0)  # (K, n)
-    chosen = _closest(X, patterns, near)  # (K, near)
+    chosen = _closest(X, directions, near)  # (K, near)
     cone = -np.take_along_axis(-side, chosen, 1)[:, :, None] * X[chosen]  # (K, near, d)
     k = chosen.shape[1]
     cones_block = sparse.csc_matrix(
@@ -88,10 +89,9 @@ def solve(
     return Master(x[: K * d].reshape(K, d), q / q.sum(), float(x[-1]), True)
 
 
-def _closest(X: np.ndarray, patterns: np.ndarray, near: int) -> np.ndarray:
+def _closest(X: np.ndarray, directions: np.ndarray, near: int) -> np.ndarray:
     n = len(X)
     if near >= n:
-        return np.broadcast_to(np.arange(n), (len(patterns), n)).copy()
-    centre = np.where(patterns, 1.0, -1.0) @ X  # (K, d): inside or near the cone
-    depth = np.abs(centre @ X.T)  # (K, n)
+        return np.broadcast_to(np.arange(n), (len(directions), n)).copy()
+    depth = np.abs(directions @ X.T) / np.linalg.norm(X, axis=1)  # (K, n)
     return np.argpartition(depth, near, axis=1)[:, :near]

@@ -1,0 +1,57 @@
+"""Upper bounds of the F1 margin that need no tree, and the test for margin 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import _door
+
+if TYPE_CHECKING:
+    from .f1 import Dual, Solver
+
+
+def lines(X: np.ndarray) -> np.ndarray:
+    """(n,) equal numbers for points on one line through 0 (up to rounding)."""
+    size = np.linalg.norm(X, axis=1, keepdims=True)
+    unit = X / np.where(size > 0, size, 1)
+    lead = np.take_along_axis(unit, np.abs(unit.round(9)).argmax(1)[:, None], 1)
+    return np.unique((unit * np.sign(lead)).round(10) + 0.0, axis=0, return_inverse=True)[1].ravel()
+
+
+def not_separable(door: _door.Door) -> tuple[np.ndarray, str] | None:
+    """Weights q (integers where possible) under which sum_i q_i y_i relu(v . x_i) = 0 for all v, if there are any.
+
+    relu(t) = (t + |t|) / 2, and |v . x| of different lines are linearly independent. So the margin is 0 if and only if some
+    q has sum_i q_i y_i x_i = 0 and, on each line, sum_i q_i y_i ||x_i|| = 0: a linear program over the lines with both labels.
+    """
+    line, y = lines(door.X), door.y
+    mixed = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
+    index = np.flatnonzero(np.isin(line, mixed))
+    if len(index) == 0:
+        return None
+    from scipy.optimize import linprog
+
+    X, sign = door.X[index], y[index]
+    onto = (line[index][None] == np.array(mixed)[:, None]) * (sign * door.size[index])  # (lines, k)
+    A = np.vstack([(sign[:, None] * X).T, onto, np.ones((1, len(index)))])
+    b = np.append(np.zeros(len(A) - 1), 1.0)
+    result = linprog(np.zeros(len(index)), A_eq=A, b_eq=b, bounds=(0, None), method="highs")
+    if result.status != 0:
+        return None
+    q = np.zeros(len(y))
+    q[index] = result.x.clip(0)
+    whole = _door.integer_weights(q)
+    if whole is None or not _door.vanishes(door.X, whole * y, linear=False):
+        return None
+    some = np.flatnonzero(whole)
+    text = ", ".join(map(str, some[:6])) + (" ..." if len(some) > 6 else "")
+    return whole, (
+        f"every two-layer ReLU network averages to zero over points {text}: for x and -x, f(x) - f(-x) is linear; "
+        "a bias may help"
+    )
+
+
+def cheap(solver: Solver, best: Dual) -> Dual:
+    return best

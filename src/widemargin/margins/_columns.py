@@ -1,0 +1,79 @@
+"""The linear program of the F1 solver over single neurons: one HiGHS model that grows as columns arrive."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class ColumnLP:
+    """max gamma  s.t.  Z a >= gamma,  sum a <= 1,  a >= 0, with columns added and the last basis kept."""
+
+    def __init__(self, n: int):
+        import highspy
+
+        self.n, self.size = n, 0
+        self.highs = highspy.Highs()
+        self.highs.setOptionValue("output_flag", False)
+        self.highs.setOptionValue("threads", 1)
+        self.highs.setOptionValue("simplex_strategy", 4)  # primal simplex: new columns keep the basis primal feasible
+        infinity = highspy.kHighsInf
+        none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
+        for low, high in [(0.0, infinity)] * n + [(-infinity, 1.0)]:
+            self.highs.addRow(low, high, 0, *none)
+        self.highs.addCol(-1.0, -infinity, infinity, n, np.arange(n, dtype=np.int32), np.full(n, -1.0))  # gamma
+
+    def add(self, Z: np.ndarray) -> None:
+        """New columns Z (n, k): y_i s_k phi(v_k . x_i)."""
+        import highspy
+
+        infinity = highspy.kHighsInf
+        for z in Z.T:
+            index = np.append(np.flatnonzero(z), self.n).astype(np.int32)
+            self.highs.addCol(0.0, 0.0, infinity, len(index), index, np.append(z[index[:-1]], 1.0))
+        self.size += Z.shape[1]
+
+    def solve(self, time_limit: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
+        """a (k,) and q (n,) in the simplex; callers evaluate both."""
+        self.highs.setOptionValue("time_limit", float(self.highs.getRunTime() + max(time_limit, 0.05)))
+        self.highs.run()
+        solution = self.highs.getSolution()
+        a = np.array(solution.col_value)[1:].clip(0)
+        q = np.abs(np.array(solution.row_dual)[: self.n])
+        if len(a) != self.size or not q.sum() > 0:
+            return np.zeros(self.size), np.full(self.n, 1 / self.n)
+        return a, q / q.sum()
+
+
+class ScipyLP:
+    """The same with scipy, for machines without highspy: solved anew each time."""
+
+    def __init__(self, n: int):
+        self.Z = np.zeros((n, 0))
+
+    def add(self, Z: np.ndarray) -> None:
+        self.Z = np.hstack([self.Z, Z])
+
+    def solve(self, time_limit: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
+        from scipy.optimize import linprog
+
+        n, k = self.Z.shape
+        A = np.vstack([np.hstack([-self.Z, np.ones((n, 1))]), np.append(np.ones(k), 0.0)[None]])
+        result = linprog(
+            np.append(np.zeros(k), -1.0),
+            A,
+            np.eye(n + 1)[n],
+            bounds=[(0, None)] * k + [(None, None)],
+            method="highs",
+            options={"time_limit": max(time_limit, 0.05)},
+        )
+        if result.x is None:
+            return np.zeros(k), np.full(n, 1 / n)
+        q = np.maximum(-result.ineqlin.marginals[:n], 0)
+        return result.x[:-1].clip(0), q / q.sum() if q.sum() > 0 else np.full(n, 1 / n)
+
+
+def column_lp(n: int) -> ColumnLP | ScipyLP:
+    try:
+        return ColumnLP(n)
+    except ImportError:
+        return ScipyLP(n)

@@ -1,0 +1,132 @@
+"""From a tree as it grew to a proof on paper: preorder, leaves, integer multipliers (docs/certificates.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ._tree import ACTIVE, FREE, INACTIVE, Log
+
+UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
+BLOCK = 4096
+
+
+def write(log: Log, X: np.ndarray, c: np.ndarray, roots: np.ndarray, root_scale: float) -> tuple[dict[str, Any], float]:
+    """The proof of one side as JSON-ready values, and the bound it proves in the units of X (n, D).
+
+    `root_scale` is the factor between the units of X and those of the original data, in which the roots are integers.
+    """
+    points = log.points.numpy()
+    weight = c[points]
+    p = int((weight > 0).sum())
+    tree, signs, owners, changes = _preorder(log, p)
+    slopes = torch.cat(log.slopes).numpy()  # (nodes, rows)
+    shift = 48 + max(0, int(np.ceil(-np.log2(np.abs(weight).max()))))
+    leaves: list[list[int]] = []
+    upper = 0.0
+    rows = np.vstack([X[points], roots.astype(float)]) if len(roots) else X[points]
+    size = np.linalg.norm(X[points], axis=1)
+    error = np.finfo(float).eps * (len(rows) + X.shape[1] + 16)
+    for start in range(0, len(owners), BLOCK):
+        state = np.array(signs[start : start + BLOCK], dtype=np.int8).reshape(-1, p)  # (L, p)
+        b = slopes[owners[start : start + BLOCK]].copy()  # (L, rows)
+        for j, change in enumerate(changes[start : start + BLOCK]):
+            if change is not None:
+                b[j, change[0]] = change[1]
+        k = np.zeros(b.shape, dtype=np.int64)
+        k[:, :p] = np.where(
+            state == ACTIVE,
+            np.rint((b[:, :p] - weight[:p]).clip(0) * 2.0**shift),
+            np.where(state == INACTIVE, np.rint((-b[:, :p]).clip(0) * 2.0**shift), 0),
+        )
+        n = len(points)
+        k[:, p:n] = np.rint((b[:, p:n] / weight[p:]).clip(0, 1) * 2.0**UNIT)
+        k[:, n:] = np.rint(b[:, n:].clip(0) * root_scale * 2.0**shift)
+        exact = np.zeros(b.shape)
+        exact[:, :p] = np.where(
+            state == ACTIVE,
+            weight[:p] + k[:, :p] / 2.0**shift,
+            np.where(state == INACTIVE, -k[:, :p] / 2.0**shift, weight[:p] / 2),
+        )
+        exact[:, p:n] = weight[p:] * (k[:, p:n] / 2.0**UNIT)
+        exact[:, n:] = k[:, n:] / 2.0**shift / root_scale
+        const = (state == FREE) @ (weight[:p] * size[:p] / 2)
+        length = np.linalg.norm(rows, axis=1)
+        bound = const + np.linalg.norm(exact @ rows, axis=1) + error * (np.abs(exact) @ length + const)
+        upper = max(upper, float(bound.max()))
+        leaves.extend(k.tolist())
+    side: dict[str, Any] = {"shift": shift, "points": points.tolist(), "tree": tree, "leaves": leaves}
+    return side, upper
+
+
+def _preorder(log: Log, p: int) -> tuple[list[int], list[np.ndarray], list[int], list[tuple[int, float] | None]]:
+    """Preorder of the tree, and for each leaf its signs (p,), the node whose slopes it uses, and one changed slope."""
+    parent, branch = torch.cat(log.parent).tolist(), torch.cat(log.branch).tolist()
+    sign = torch.cat(log.sign).tolist()
+    children: dict[int, list[int]] = {}
+    for node in range(1, len(parent)):
+        children.setdefault(parent[node], []).append(node)
+    fixes: dict[int, list[tuple[int, int, float]]] = {}
+    both: dict[int, tuple[int, float]] = {}
+    if log.fixes:
+        for (node, point, to), slope in zip(torch.cat(log.fixes).tolist(), torch.cat(log.fix_slope).tolist()):
+            if to == 2:
+                both[node] = (point, slope)
+            else:
+                fixes.setdefault(node, []).append((point, to, slope))
+    tree: list[int] = []
+    signs: list[np.ndarray] = []
+    owners: list[int] = []
+    changes: list[tuple[int, float] | None] = []
+
+    def leaf(state: np.ndarray, owner: int, change: tuple[int, float] | None) -> None:
+        tree.append(-1)
+        signs.append(state)
+        owners.append(owner)
+        changes.append(change)
+
+    def with_sign(state: np.ndarray, point: int, to: int) -> np.ndarray:
+        new = state.copy()
+        new[point] = to
+        return new
+
+    # A stack of things still to write, in reverse: (node, its signs, which fix comes next) or a closed child.
+    stack: list[tuple[Any, ...]] = [("node", 0, np.full(p, FREE, dtype=np.int8), 0)]
+    while stack:
+        kind, node, state, extra = stack.pop()
+        if kind == "leaf":
+            leaf(state, node, extra)
+            continue
+        if node in both:
+            point, slope = both[node]
+            other = next(s for i, to, s in fixes[node] if i == point and to == ACTIVE)
+            tree.append(point)
+            leaf(with_sign(state, point, ACTIVE), node, (point, slope))
+            leaf(with_sign(state, point, INACTIVE), node, (point, other))
+            continue
+        if node not in children:
+            leaf(state, node, None)
+            continue
+        pending = fixes.get(node, [])
+        if extra < len(pending):
+            point, to, slope = pending[extra]
+            tree.append(point)
+            open_, closed = with_sign(state, point, to), with_sign(state, point, INACTIVE if to == ACTIVE else ACTIVE)
+            if to == ACTIVE:
+                stack.append(("leaf", node, closed, (point, slope)))
+                stack.append(("node", node, open_, extra + 1))
+            else:
+                leaf(closed, node, (point, slope))
+                stack.append(("node", node, open_, extra + 1))
+            continue
+        below = children[node]
+        if len(below) == 1:  # the same region, solved further
+            stack.append(("node", below[0], state, 0))
+            continue
+        first, second = sorted(below, key=lambda child: -sign[child])
+        tree.append(branch[first])
+        stack.append(("node", second, with_sign(state, branch[second], INACTIVE), 0))
+        stack.append(("node", first, with_sign(state, branch[first], ACTIVE), 0))
+    return tree, signs, owners, changes

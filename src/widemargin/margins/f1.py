@@ -1,0 +1,399 @@
+"""The largest margin over all two-layer ReLU networks of any width, between a network and a proof."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from widemargin.spaces import Space
+from widemargin.types import Certificate, Dataset, InputError, Measure
+
+from . import _bounds, _door, _proof, _search, _socp, _symmetry, _tree
+from ._columns import column_lp
+
+Progress = Callable[[float, float, float, str], None]
+
+STARTS = 384  # local searches per side and round on a CPU
+PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
+CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
+
+
+def f1(
+    data: Dataset,
+    space: Space | None = None,
+    *,
+    bias: bool = False,
+    activation: str = "relu",
+    tol: float = 1e-3,
+    time_limit: float | None = 60.0,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Certificate:
+    """Largest margin in the unit ball of F1 (convention M1), certified.
+
+        margin = max_{|nu| <= 1} min_i  y_i int phi(v . x_i) dnu(v)         nu a signed measure on the unit sphere
+               = min_{q in simplex} max_{|v| = 1} |sum_i q_i y_i phi(v . x_i)|
+
+    The lower bound is the margin of a network, evaluated. The upper bound is a q with a proof that no unit vector does
+    better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`_socp`);
+    proofs from branch and bound over patterns (`_tree`), whose maximisers are the next columns. Stops when
+    upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C, and then returns the best of both bounds.
+
+    `progress(seconds, lower, upper, message)` is called after every round.
+
+    Reference: Chizat and Bach (2020), (4) and Proposition 12; Wei, Lee, Liu and Ma (2019), (3.6).
+    """
+    space = space or _door.as_space(bias, activation)
+    door = _door.enter(data, space, tol, time_limit)
+    if space.activation == "srelu":
+        from . import _squared
+
+        return _squared.solve(door, tol, seed, device, progress)
+    return Solver(door, tol, seed, device, progress).run()
+
+
+@dataclass
+class Dual:
+    """An upper bound with the weights that prove it."""
+
+    upper: float
+    q: np.ndarray  # (n,) on the distinct points
+    bound: str
+    logs: tuple[Any, ...] = ()
+    proof: dict[str, Any] | None = None
+
+
+class Solver:
+    """State of one solve. All points are scaled, distinct, and written in an orthonormal basis of their span."""
+
+    def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
+        self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
+        self.rng = np.random.default_rng(seed)
+        # Distinct labelled points: a repeated one adds nothing to a minimum.
+        labelled = np.hstack([door.X + 0.0, door.y[:, None]])
+        _, self.first, self.copy = np.unique(labelled, axis=0, return_index=True, return_inverse=True)
+        self.X0, self.y = door.X[self.first], door.y[self.first]  # (n, D), (n,)
+        self.X, self.basis = reduce_rank(self.X0)  # (n, r), (D, r)
+        self.n, self.r = self.X.shape
+        self.device = torch.device(device)
+        self.Xt = torch.as_tensor(self.X, device=self.device)
+        self.symmetry = _symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
+        self.lower, self.W = 0.0, np.zeros((0, self.r))
+        self.signs = np.zeros(0)
+        self.dual = Dual(np.inf, np.full(self.n, 1 / self.n), "none")
+        self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # all neurons met
+        self.seen: set[bytes] = set()
+        self.rounds = self.nodes = 0
+        self.message = ""
+
+    # ------------------------------------------------------------------ the run
+
+    def run(self) -> Certificate:
+        twin = _door.twins(self.door)
+        if twin is not None:
+            return self.zero(*twin)
+        found = _bounds.not_separable(self.door)
+        if found is not None:
+            return self.zero(*found)
+        status = "time-limit"
+        try:
+            self.cheap_bound()
+            self.linear_phase()
+            while not self.closed() and not self.late():
+                self.pattern_round()
+        except KeyboardInterrupt:
+            status = "interrupted"
+        return self.finish("certified" if self.closed() else status)
+
+    def closed(self) -> bool:
+        return self.dual.upper - self.lower <= self.tol * self.lower
+
+    def late(self) -> bool:
+        return time.perf_counter() > self.door.deadline
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.door.started
+
+    def left(self) -> float:
+        return self.door.deadline - time.perf_counter()
+
+    def tell(self, message: str) -> None:
+        self.rounds += 1
+        if self.progress is not None:
+            scale = 2.0**self.door.shift if abs(self.door.shift) < 1000 else 1.0
+            self.progress(self.seconds(), self.lower * scale, self.dual.upper * scale, message)
+
+    # ------------------------------------------------------------------ pieces
+
+    def offer_network(self, W: np.ndarray, signs: np.ndarray) -> float:
+        """Keep the network sum_k s_k relu(W_k . x) if its margin, from the definition, is the best so far."""
+        size = np.linalg.norm(W, axis=1)
+        keep = size > 1e-12 * size.max(initial=0.0)
+        W, signs, size = W[keep], signs[keep], size[keep]
+        if len(W) == 0:
+            return 0.0
+        margin = float((self.y * ((self.X @ W.T).clip(0) @ signs)).min() / size.sum())
+        if margin > self.lower:
+            self.lower, self.W, self.signs = margin, W, signs
+        return margin
+
+    def features(self, V: np.ndarray, s: np.ndarray) -> np.ndarray:
+        return self.y[:, None] * (self.X @ V.T).clip(0) * s  # (n, k)
+
+    def add(self, V: np.ndarray, s: float, most: int) -> int:
+        """Take up to `most` of the unit neurons V (best first) whose activation pattern is new."""
+        taken = []
+        for v, pattern in zip(V, V @ self.X.T > 0):
+            key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
+            if key in self.seen or not pattern.any():
+                continue
+            self.seen.add(key)
+            taken.append(v)
+            if len(taken) == most:
+                break
+        if taken:
+            self.V, self.s = np.vstack([self.V, taken]), np.append(self.s, np.full(len(taken), s))
+        return len(taken)
+
+    def fold(self, q: np.ndarray) -> np.ndarray:
+        """Clean dual weights: tiny entries to zero (fewer branchings), averaged over the symmetry, summing to one."""
+        q = np.where(q > 1e-9 * q.max(), q, 0.0)
+        if self.symmetry is not None:
+            q = self.symmetry.average(q)
+        return q / q.sum()
+
+    def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
+        """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
+        best, new = 0.0, 0
+        random = torch.as_tensor(self.rng.standard_normal((starts, self.r)), device=self.device)
+        own = torch.as_tensor(self.W, device=self.device)
+        for s in (1.0, -1.0):
+            c = torch.as_tensor(s * q * self.y, device=self.device)
+            V, value = _search.ascend(self.Xt, c, torch.cat([random, own]), steps)
+            order = torch.argsort(-value)
+            best = max(best, float(value[order[0]]))
+            order = order[value[order] > self.lower * (1 + 0.1 * self.tol)]
+            new += self.add(V[order].cpu().numpy(), s, most)
+        return best, new
+
+    # ------------------------------------------------------------------ phases
+
+    def cheap_bound(self) -> None:
+        """Bounds that are there for any n and d: norms and eigenvalues at the uniform and the linear dual."""
+        self.dual = _bounds.cheap(self, self.dual)
+        for q in (np.full(self.n, 1 / self.n),):
+            self.search(self.fold(q), STARTS, 2 * PATTERNS // 3)
+        self.tell("cheap bounds")
+
+    def linear_phase(self) -> None:
+        """Column generation over neurons, pricing near the best dual so far, until the estimate is within 2 %."""
+        lp = column_lp(self.n)
+        added = 0
+        centre, estimate, stalled = np.full(self.n, 1 / self.n), np.inf, 0
+        while not self.late() and stalled < 8 and self.left() > 0.5:
+            lp.add(self.features(self.V[added:], self.s[added:]))
+            added = len(self.V)
+            a, q = lp.solve(self.left())
+            support = a > 1e-9
+            self.offer_network(self.V[support] * a[support, None], self.s[support])
+            self.q = q
+            if self.closed():
+                return
+            point = self.fold(q if not np.isfinite(estimate) else CENTRE * centre + (1 - CENTRE) * q)
+            value, new = self.search(point, STARTS, 30)
+            if value < estimate * (1 - 1e-4):
+                centre, estimate, stalled = point, value, 0
+            else:
+                stalled += 1
+            self.tell(f"linear program, {len(self.V)} neurons, estimated gap {max(0.0, value / max(self.lower, 1e-300) - 1):.1e}")
+            if new == 0:
+                value, new = self.search(self.fold(q), STARTS, 30)
+                if new == 0:
+                    break
+            if self.lower > 0 and estimate < self.lower * 1.02:
+                break
+        self.centre = centre
+
+    def pattern_round(self) -> None:
+        """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
+        chosen = self.choose(PATTERNS)
+        patterns = self.V[chosen] @ self.X.T > 0
+        near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
+        master = _socp.solve(self.X, self.y, patterns, self.s[chosen], self.V[chosen], near, 1e-10, self.left())
+        if master.ok:
+            self.offer_network(master.W, self.s[chosen])
+            size = np.linalg.norm(master.W, axis=1)
+            moved = size > 1e-7 * size.max()
+            self.V[chosen[moved]] = master.W[moved] / size[moved, None]
+        self.q = q = self.fold(master.q)
+        value, new = self.search(q, STARTS, 40)
+        gap = value / self.lower - 1 if self.lower > 0 else np.inf
+        if (gap < 0.02 or new == 0) and not self.late():
+            new += self.prove(q, value)
+        self.tell(f"{len(chosen)} patterns, {self.nodes} nodes, estimated gap {max(0.0, gap):.1e}")
+        if new == 0 and not self.closed():
+            self.stuck += 1
+            if self.stuck > 3:
+                self.door_closed = True
+
+    stuck = 0
+    door_closed = False
+    q: np.ndarray
+    centre: np.ndarray
+
+    def choose(self, most: int) -> np.ndarray:
+        """Indices of the patterns worth having in the master: the network's own, then the best at the current dual."""
+        value = self.q @ self.features(self.V, self.s)
+        order = np.argsort(-value)[: max(most, 2 * self.n)]
+        return np.sort(order)
+
+    def prove(self, q: np.ndarray, value: float) -> int:
+        """Run the tree at q on both sides; keep the bound if it is the best, and take what it finds as new patterns."""
+        new, logs, uppers = 0, [], []
+        known = max(value, self.lower)
+        share = 0.5 * self.left() if np.isinf(self.door.deadline) else max(self.left(), 0.0)
+        for side, s in enumerate((1.0, -1.0)):
+            c = torch.as_tensor(s * q * self.y, device=self.device)
+            roots = None
+            if self.symmetry is not None and len(self.symmetry.roots):
+                roots = torch.as_tensor(self.symmetry.roots @ self.basis, device=self.device)
+            tree = _tree.Tree(self.Xt, c, roots)
+            deadline = time.monotonic() + share / (2 - side)
+            batch = 65536 if self.device.type == "cuda" else 1024
+            give_up = self.dual.upper if np.isfinite(self.dual.upper) and self.dual.bound == "tree" else np.inf
+            result = tree.run(known, 0.3 * self.tol, deadline=deadline, batch=batch, give_up=give_up)
+            self.nodes += result.nodes
+            values = (result.found @ self.Xt.T).clamp_min(0) @ c
+            good = result.found[values > self.lower * (1 + 0.1 * self.tol)]
+            new += self.add(good.cpu().numpy(), s, 40)
+            logs.append(result.log)
+            uppers.append(result.bound)
+            known = max(known, result.value)
+            share = max(self.left(), 0.0)
+            if result.aborted:
+                return new
+        if max(uppers) < self.dual.upper:
+            self.dual = Dual(max(uppers), q, "tree", tuple(logs))
+        return new
+
+    # ------------------------------------------------------------------ results
+
+    def zero(self, q: np.ndarray, reason: str) -> Certificate:
+        """margin 0: weights on the original points under which every network averages to nothing."""
+        return self.certificate("not-separable", 0.0, 0.0, q, "norm", {"type": "norm"}, None, reason)
+
+    def finish(self, status: str) -> Certificate:
+        primal = self.network()
+        proof, upper = self.proof()
+        q = np.zeros(self.door.data.n)
+        q[self.first] = self.dual.q
+        lower = max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
+        proved = math.isfinite(upper)
+        if status == "certified" and upper - lower > self.tol * lower * (1 + 1e-6):
+            status = "time-limit"
+        return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, "", proved)
+
+    def network(self) -> Measure | None:
+        """The best network as a measure in the original coordinates, pruned to at most n atoms where that costs nothing."""
+        if len(self.W) == 0:
+            return None
+        size = np.linalg.norm(self.W, axis=1)
+        theta, mass = self.W / size[:, None], size * self.signs
+        if len(mass) > self.n:
+            lp = column_lp(self.n)
+            lp.add(self.features(theta, np.sign(mass)))
+            a, _ = lp.solve(10.0)
+            keep = a > 1e-12
+            if keep.any():
+                margin = (self.features(theta[keep], np.sign(mass[keep])) @ a[keep]).min() / a[keep].sum()
+                if margin >= self.lower * (1 - 1e-9):
+                    theta, mass = theta[keep], np.sign(mass[keep]) * a[keep]
+        theta = theta @ self.basis.T  # (m, D)
+        theta /= np.linalg.norm(theta, axis=1, keepdims=True)
+        return Measure(theta, mass / np.abs(mass).sum(), "relu", self.door.space.bias)
+
+    def lower_rounded(self, primal: Measure) -> float:
+        """A number the exact margin of `primal` certainly reaches, in scaled units."""
+        score = self.door.y * ((self.door.X @ primal.theta.T).clip(0) @ primal.mass)
+        error = 4 * np.finfo(float).eps * (self.X0.shape[1] + len(primal.mass) + 8) * self.door.size
+        norm = primal.norm * (1 + 1e-14 * len(primal.mass) ** 0.5)
+        return float((score - error).min()) / norm
+
+    def proof(self) -> tuple[dict[str, Any], float]:
+        """The proof of the upper bound as it is saved, and the bound it really shows (rounded up)."""
+        dual = self.dual
+        if dual.proof is not None:
+            return dual.proof, dual.upper
+        if dual.bound != "tree":
+            return {"type": "none"}, np.inf
+        inflated = dual.upper * (1 + 1e-12)
+        if any(log is None for log in dual.logs):
+            return {"type": "omitted"}, inflated
+        roots = self.symmetry.roots if self.symmetry is not None else np.zeros((0, self.X0.shape[1]), dtype=int)
+        sides, upper = [], 0.0
+        for s, log in zip((1, -1), dual.logs):
+            c = s * dual.q * self.y
+            side, bound = _proof.write(log, self.X0, c, roots, 2.0**self.door.shift)
+            side["points"] = self.first[side["points"]].tolist()
+            side |= {"sign": s, "roots": roots.tolist()}
+            if len(roots):
+                side["rho"] = [int(v) for v in self.symmetry.rho]
+            sides.append(side)
+            upper = max(upper, bound)
+        return {"type": "tree", "sides": sides}, upper
+
+    def certificate(
+        self,
+        status: str,
+        lower: float,
+        upper: float,
+        q: np.ndarray,
+        bound: str,
+        proof: dict[str, Any],
+        primal: Measure | None,
+        reason: str,
+        proved: bool = True,
+    ) -> Certificate:
+        door = self.door
+        stats = {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
+        return Certificate(
+            kind="f1",
+            lower=door.unscale(lower, 1, up=False),
+            upper=door.unscale(upper, 1, up=True) if math.isfinite(upper) else math.inf,
+            dual=q,
+            status=status,
+            proved=proved,
+            bound=bound,
+            n=door.data.n,
+            d=door.data.d,
+            primal=primal,
+            bias=door.space.bias,
+            activation="relu",
+            data_sha256=door.data.sha256(),
+            data_name=door.data.name,
+            reason=reason,
+            proof=proof,
+            stats=stats,
+        )
+
+
+def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """X (n, D) in an orthonormal basis (D, r) of its row space; X itself where that space is everything."""
+    n, D = X.shape
+    _, size, Vt = np.linalg.svd(X, full_matrices=False)
+    r = max(1, int((size > size[0] * 1e-13 * max(n, D)).sum()))
+    if r == D:
+        return np.ascontiguousarray(X), np.eye(D)
+    return X @ Vt[:r].T, Vt[:r].T
+
+
+def check_device(device: str) -> None:
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("device cuda was asked for but torch sees no CUDA device; use --device cpu")
