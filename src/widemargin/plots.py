@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Blue and orange stay apart for colour-blind readers and in print.
 PLUS, MINUS, INK, QUIET = "#1f6fb4", "#d9661f", "#222222", "#8a8a8a"
 KINDS = {"f1": "F1", "f2": "F2", "linear": "linear", "frozen": "frozen neurons", "rf": "random features"}
+SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axis
 
 Record = tuple[float, float, float, str]  # seconds, lower, upper, message: what a solver reports
@@ -41,9 +42,12 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
         axes.plot([max(cert.lower, left), upper], [row, row], "|", color=colour, ms=16, mew=2, zorder=3, clip_on=False)
         said = f"[{cert.lower:.6g}, {cert.upper:.6g}]" + ("" if cert.proved else ", upper bound not proved")
         on_left = upper > (math.sqrt(left * right) if log else 0.5 * right)
+        start = max(cert.lower, left)
+        # Text on the left begins left of a mark that is close, so that it does not cover the mark's line.
+        near = [m for m in known.values() if 0.75 * start < m < start] if on_left and not log else []
         axes.annotate(
             f"{said}, {cert.status}",
-            (max(cert.lower, left) if on_left else upper, row),
+            (min([start, *near]) if on_left else upper, row),
             (-10 if on_left else 10, 0),
             "data",
             "offset points",
@@ -56,7 +60,7 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
         axes.axvline(value, color=PLUS, ls=style, lw=1.4, zorder=1, label=name)
     if known:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=9.5, borderpad=0)
-    axes.set_yticks(range(len(certs)), [f"{KINDS.get(c.kind, c.kind)} ({c.convention})" for c in certs])
+    axes.set_yticks(range(len(certs)), [_kind(c) for c in certs])
     axes.set_ylim(len(certs) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.set_xscale("log" if log else "linear")
@@ -75,19 +79,22 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
         raise InputError(f"axes must be two different coordinates from 0 to {D - 1}, not {axes!r}")
     figure, (plane, bars) = _figure(9.6, 4.7, 2, [1.0, 1.15])
     order = np.argsort(-np.abs(unit.mass), kind="stable")
+    total = max(float(np.abs(unit.mass).sum()), 1e-300)
+    order = order[np.abs(unit.mass[order]) >= SMALL * total]
     theta, mass = unit.theta[order], unit.mass[order]
-    share = np.abs(mass) / max(float(np.abs(mass).sum()), 1e-300)
+    share = np.abs(mass) / total
+    largest = max(float(share.max(initial=0)), 1e-300)
     colours = np.where(mass > 0, PLUS, MINUS)
 
     turn = np.linspace(0, 2 * np.pi, 361)
     plane.plot(np.cos(turn), np.sin(turn), color=QUIET, lw=0.8, zorder=1)
     for line in (plane.axhline, plane.axvline):
         line(0, color=QUIET, lw=0.5, zorder=0)
-    size = 14 + 620 * share / max(float(share.max(initial=0)), 1e-300) * min(1.0, 4 * float(share.max(initial=0)))
+    size = 8 + 600 * share / largest * min(1.0, 4 * largest)
     plane.scatter(theta[:, i], theta[:, j], s=size, c=colours, alpha=0.62, edgecolors="white", linewidths=0.7, zorder=2)
     plane.set_xlim(-1.12, 1.12)
     plane.set_ylim(-1.12, 1.12)
-    plane.set_aspect("equal")
+    plane.set_box_aspect(1)
     plane.set_xticks([-1, 0, 1])
     plane.set_yticks([-1, 0, 1])
     plane.set_xlabel(f"direction, coordinate {i + 1}")
@@ -97,12 +104,15 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
     rank = np.arange(1, len(mass) + 1)
     for name, chosen, colour in (("positive", mass > 0, PLUS), ("negative", mass < 0, MINUS)):
         bars.bar(rank[chosen], share[chosen], color=colour, width=0.85, label=f"{name} mass ({int(chosen.sum())})")
-    bars.set_xlim(0.3, max(len(mass), 1) + 0.7)
-    bars.set_ylim(0, 1.18 * float(share.max(initial=0)) or 1.0)
+    hidden = len(unit.mass) - len(mass)
+    bars.set_xlim(0.3, max(len(mass), 4) + 0.7)
+    bars.set_ylim(0, 1.25 * largest)
+    bars.set_box_aspect(0.87)
     bars.xaxis.get_major_locator().set_params(integer=True)
     bars.set_xlabel("neuron, by mass")
     bars.set_ylabel("share of the norm")
-    bars.set_title(f"{len(mass)} neurons", loc="left", fontsize=10.5)
+    said = f" ({hidden} more below {SMALL:.1%} of the norm)" if hidden else ""
+    bars.set_title(f"{len(mass)} neurons{said}", loc="left", fontsize=10.5)
     bars.legend(frameon=False, fontsize=9.5, loc="upper right")
     return figure
 
@@ -112,27 +122,41 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
     rows = [(float(s), float(lower), float(upper)) for s, lower, upper, *_ in records]
     if not rows:
         raise InputError("there are no records to draw; collect them with the progress callback of the solver")
-    figure, (axes,) = _figure(7.2, 4.2)
+    figure, (axes, gaps) = _figure(9.6, 4.0, 2, [1.25, 1.0])
     t, lower, upper = (np.array(column) for column in zip(*sorted(rows)))
     # Bounds only improve; a solver may report the current round's instead of the best one.
     lower = np.maximum.accumulate(np.where(np.isfinite(lower), lower, 0.0))
     upper = np.minimum.accumulate(np.where(np.isfinite(upper), upper, np.inf))
     known = np.isfinite(upper)
     if known.any():
-        axes.fill_between(t[known], lower[known], upper[known], step="post", color=PLUS, alpha=0.1, lw=0)
+        axes.fill_between(t[known], lower[known], upper[known], step="post", color=PLUS, alpha=0.12, lw=0)
         axes.step(t[known], upper[known], where="post", color=MINUS, lw=1.8, label=f"upper bound {upper[-1]:.6g}")
     axes.step(t, lower, where="post", color=PLUS, lw=1.8, label=f"lower bound {lower[-1]:.6g}")
-    axes.plot(t[-1:], lower[-1:], "o", color=PLUS, ms=4)
     axes.plot(t[-1:][known[-1:]], upper[-1:][known[-1:]], "o", color=MINUS, ms=4)
-    # The first bounds may be far off: show three times the final upper bound at most.
+    axes.plot(t[-1:], lower[-1:], "o", color=PLUS, ms=4)
+    # The first bounds may be far off: show three times the final one at most.
     end = float(upper[-1]) if known[-1] else float(lower[-1])
     highest = min(float(upper[known].max()) if known.any() else end, 3 * end) if end > 0 else 1.0
     axes.set_ylim(0, 1.08 * highest)
-    axes.set_xlim(min(0.0, float(t[0])), max(1.04 * float(t[-1]), 1e-3))
-    axes.set_xlabel("seconds")
     axes.set_ylabel(ylabel)
     axes.set_title(title, loc="left")
-    axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.3))
+    axes.legend(frameon=False, loc="lower right", fontsize=9.5)
+
+    gap = np.where(known & (upper > 0), 1 - lower / np.where(known & (upper > 0), upper, 1.0), np.nan)
+    drawn = gap > 0
+    if drawn.any():
+        gaps.step(t[drawn], gap[drawn], where="post", color=INK, lw=1.8)
+        gaps.plot(t[drawn], gap[drawn], "o", color=INK, ms=3)
+        gaps.set_yscale("log")
+        gaps.set_ylim(min(0.5 * float(gap[drawn].min()), 0.1), 1.5)
+    else:
+        gaps.text(0.5, 0.5, "no gap to show", ha="center", va="center", color=QUIET, transform=gaps.transAxes)
+        gaps.set_yticks([])
+    gaps.set_ylabel("(upper - lower) / upper")
+    gaps.set_title("Relative gap", loc="left")
+    for one in (axes, gaps):
+        one.set_xlim(min(0.0, float(t[0])), max(1.04 * float(t[-1]), 1e-3))
+        one.set_xlabel("seconds")
     return figure
 
 
@@ -207,6 +231,11 @@ def _figure(width: float, height: float, columns: int = 1, ratios: list[float] |
         one.spines[["top", "right"]].set_visible(False)
         one.tick_params(labelsize=9.5)
     return figure, axes
+
+
+def _kind(cert: Certificate) -> str:
+    squared = ", squared ReLU" if cert.activation == "srelu" and cert.kind != "linear" else ""
+    return f"{KINDS.get(cert.kind, cert.kind)}{squared} ({cert.convention})"
 
 
 def _short(name: str, most: int = 60) -> str:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 ACTIVE, INACTIVE, FREE = 1, 0, -1
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
+LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
 RECORD_BYTES = 1 << 29  # above this the proof is not kept
 
 
@@ -147,7 +148,7 @@ class Tree:
                 break
             if time.monotonic() > deadline or nodes > max_nodes or pool.bytes() > memory:
                 break
-            if best > give_up:
+            if best > give_up and nodes > LEAVE_AFTER:
                 aborted = True
                 break
             ids, S, B = pool.ids[top], pool.sign[top], pool.slopes[top]

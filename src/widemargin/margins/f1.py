@@ -21,6 +21,7 @@ Progress = Callable[[float, float, float, str], None]
 
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
+HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -90,8 +91,12 @@ class Solver:
         self.dual = Dual(np.inf, np.full(self.n, 1 / self.n), "none")
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # all neurons met
         self.seen: set[bytes] = set()
-        self.rounds = self.nodes = 0
-        self.message = ""
+        self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
+        self.columns = (self.V, self.s)
+        self.q = self.centre = self.dual.q  # last dual, and the one that looks best, with its estimated value
+        self.estimate = np.inf
+        self.support, self.fresh = np.zeros(0, dtype=int), 0
+        self.rounds = self.nodes = self.stuck = 0
 
     # ------------------------------------------------------------------ the run
 
@@ -105,8 +110,8 @@ class Solver:
         status = "time-limit"
         try:
             self.cheap_bound()
-            self.linear_phase()
-            while not self.closed() and not self.late():
+            self.linear_phase(HANDOVER, 80)
+            while not self.closed() and not self.late() and self.stuck < 4:
                 self.pattern_round()
         except KeyboardInterrupt:
             status = "interrupted"
@@ -192,38 +197,47 @@ class Solver:
             self.search(self.fold(q), STARTS, 2 * PATTERNS // 3)
         self.tell("cheap bounds")
 
-    def linear_phase(self) -> None:
-        """Column generation over neurons, pricing near the best dual so far, until the estimate is within 2 %."""
-        lp = column_lp(self.n)
-        added = 0
-        centre, estimate, stalled = np.full(self.n, 1 / self.n), np.inf, 0
-        while not self.late() and stalled < 8 and self.left() > 0.5:
-            lp.add(self.features(self.V[added:], self.s[added:]))
-            added = len(self.V)
-            a, q = lp.solve(self.left())
-            support = a > 1e-9
-            self.offer_network(self.V[support] * a[support, None], self.s[support])
-            self.q = q
-            if self.closed():
+    def linear_phase(self, goal: float, rounds: int) -> None:
+        """Column generation over neurons, pricing near the best dual so far, until its estimate is below goal * lower."""
+        stalled = 0
+        for _ in range(rounds):
+            self.add_columns(self.V[self.known :], self.s[self.known :])
+            self.known = len(self.V)
+            if self.late():
                 return
-            point = self.fold(q if not np.isfinite(estimate) else CENTRE * centre + (1 - CENTRE) * q)
+            a, q = self.lp.solve(self.left())
+            self.offer_mixture(a)
+            point = self.fold(q if np.isinf(self.estimate) else CENTRE * self.centre + (1 - CENTRE) * q)
             value, new = self.search(point, STARTS, 30)
-            if value < estimate * (1 - 1e-4):
-                centre, estimate, stalled = point, value, 0
-            else:
-                stalled += 1
-            self.tell(f"linear program, {len(self.V)} neurons, estimated gap {max(0.0, value / max(self.lower, 1e-300) - 1):.1e}")
+            stalled = 0 if self.offer_centre(point, value) else stalled + 1
+            self.tell(f"linear program, {len(self.V)} neurons, estimate {value / self.unit():.4f}")
+            if self.lower > 0 and self.estimate < goal * self.lower:
+                return
             if new == 0:
                 value, new = self.search(self.fold(q), STARTS, 30)
-                if new == 0:
-                    break
-            if self.lower > 0 and estimate < self.lower * 1.02:
-                break
-        self.centre = centre
+                self.offer_centre(self.fold(q), value)
+            if new == 0 or stalled >= 8:
+                return
+
+    def add_columns(self, V: np.ndarray, s: np.ndarray) -> None:
+        self.lp.add(self.features(V, s))
+        self.columns = (np.vstack([self.columns[0], V]), np.append(self.columns[1], s))  # copies: neurons move later
+
+    def offer_mixture(self, a: np.ndarray) -> None:
+        V, s = self.columns
+        support = np.flatnonzero(a > 1e-9)
+        self.offer_network(V[support] * a[support, None], s[support])
+
+    def offer_centre(self, q: np.ndarray, value: float) -> bool:
+        """Keep q as the centre of pricing if it looks like the best dual so far."""
+        better = value < self.estimate * (1 - 1e-5)
+        if better:
+            self.centre, self.estimate = q, value
+        return better
 
     def pattern_round(self) -> None:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
-        chosen = self.choose(PATTERNS)
+        chosen = self.choose()
         patterns = self.V[chosen] @ self.X.T > 0
         near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
         master = _socp.solve(self.X, self.y, patterns, self.s[chosen], self.V[chosen], near, 1e-10, self.left())
@@ -232,27 +246,34 @@ class Solver:
             size = np.linalg.norm(master.W, axis=1)
             moved = size > 1e-7 * size.max()
             self.V[chosen[moved]] = master.W[moved] / size[moved, None]
+            self.support = chosen[moved]
+            self.add_columns(self.V[self.support], self.s[self.support])
         self.q = q = self.fold(master.q)
         value, new = self.search(q, STARTS, 40)
-        gap = value / self.lower - 1 if self.lower > 0 else np.inf
-        if (gap < 0.02 or new == 0) and not self.late():
+        self.offer_centre(q, value)
+        if value > 1.02 * self.lower:  # a dual of too few patterns: let the linear program, which keeps all neurons, mend it
+            before = len(self.V)
+            self.linear_phase(1.02, 12)
+            new += len(self.V) - before
+            if self.estimate < value:
+                q, value = self.centre, self.estimate
+        if (value < 1.02 * self.lower or new == 0) and not self.late():
             new += self.prove(q, value)
-        self.tell(f"{len(chosen)} patterns, {self.nodes} nodes, estimated gap {max(0.0, gap):.1e}")
-        if new == 0 and not self.closed():
-            self.stuck += 1
-            if self.stuck > 3:
-                self.door_closed = True
+        self.tell(f"{len(chosen)} patterns, {self.nodes} nodes, estimate {value / self.unit():.6f}")
+        self.stuck = 0 if new else self.stuck + 1
 
-    stuck = 0
-    door_closed = False
-    q: np.ndarray
-    centre: np.ndarray
+    def unit(self) -> float:
+        return self.lower or 1.0
 
-    def choose(self, most: int) -> np.ndarray:
-        """Indices of the patterns worth having in the master: the network's own, then the best at the current dual."""
-        value = self.q @ self.features(self.V, self.s)
-        order = np.argsort(-value)[: max(most, 2 * self.n)]
-        return np.sort(order)
+    def choose(self) -> np.ndarray:
+        """Indices of the patterns worth having in the master: the network's own, the newest, the best at the last duals."""
+        Z = self.features(self.V, self.s)
+        value = np.maximum(self.q @ Z, self.centre @ Z)
+        value[self.support] = np.inf
+        value[self.fresh :] = np.inf
+        self.fresh = len(self.V)
+        most = max(PATTERNS, 2 * self.n, len(self.support) + 80)
+        return np.sort(np.argsort(-value)[:most])
 
     def prove(self, q: np.ndarray, value: float) -> int:
         """Run the tree at q on both sides; keep the bound if it is the best, and take what it finds as new patterns."""
@@ -267,7 +288,9 @@ class Solver:
             tree = _tree.Tree(self.Xt, c, roots)
             deadline = time.monotonic() + share / (2 - side)
             batch = 65536 if self.device.type == "cuda" else 1024
-            give_up = self.dual.upper if np.isfinite(self.dual.upper) and self.dual.bound == "tree" else np.inf
+            # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on.
+            early = self.seconds() < 0.5 * (self.door.deadline - self.door.started)
+            give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
             result = tree.run(known, 0.3 * self.tol, deadline=deadline, batch=batch, give_up=give_up)
             self.nodes += result.nodes
             values = (result.found @ self.Xt.T).clamp_min(0) @ c
@@ -278,6 +301,7 @@ class Solver:
             known = max(known, result.value)
             share = max(self.left(), 0.0)
             if result.aborted:
+                self.estimate = max(self.estimate, known) if q is self.centre else self.estimate
                 return new
         if max(uppers) < self.dual.upper:
             self.dual = Dual(max(uppers), q, "tree", tuple(logs))
