@@ -153,7 +153,7 @@ def verify(options: argparse.Namespace) -> int:
     for item, detail in verdict.checks:
         failed = item == verdict.failed
         table.add_row(_plain(item), _plain(f"FAILED {detail}".rstrip() if failed else detail or "ok"))
-    _console().print(table)
+    _print_rich(table)
     if verdict.ok:
         print(f"{fields.get('kind')} margin ({fields.get('convention')}): {verdict}")
         return 0
@@ -272,12 +272,20 @@ def _print_certificates(data: Dataset, certs: Sequence[Certificate]) -> None:
             _plain(str(cert.atoms) if cert.primal is not None else "-"),
             _plain("-" if seconds is None else f"{seconds:.2f}"),
         )
-    _console().print(table)
+    _print_rich(table)
     for convention in dict.fromkeys(cert.convention for cert in certs):
         print(f"{convention}: {CONVENTIONS.get(convention, 'see docs/notation.md')}")
     for cert in certs:
         if cert.reason:
             print(f"{cert.kind}: {cert.reason}")
+
+
+def _print_rich(table: Any) -> None:
+    """Through `print`, since rich would end the program by itself where the reader has gone."""
+    console = _console()
+    with console.capture() as captured:
+        console.print(table)
+    print(captured.get(), end="")
 
 
 def _plain(text: str) -> Any:
@@ -376,7 +384,7 @@ def _save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:
     if save is None:
         return {}
     path = Path(save)
-    if not path.name or "\0" in save:
+    if not path.name:
         raise InputError(f"--save {save!r} is no file name; give one such as cert.json")
     if len(kinds) == 1:
         paths = {kinds[0]: path}
@@ -391,18 +399,22 @@ def _save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:
 
 def _check_writable(name: str) -> None:
     """Refuse early what could not be written after a long computation."""
+    if not _legal(name):
+        raise InputError(f"cannot write {name[:80]!r}: this is no legal file name; choose another")
     path = Path(name)
+    if path.is_dir():
+        raise InputError(f"cannot write {name}: it is a folder; give a file name")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {name}: there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {name}: the folder {path.parent} is not writable; choose another")
+
+
+def _legal(name: str) -> bool:
     try:
-        if path.is_dir():
-            raise InputError(f"cannot write {name}: it is a folder; give a file name")
-        if not path.parent.is_dir():
-            raise InputError(f"cannot write {name}: there is no folder {path.parent}; make it first")
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise InputError(f"cannot write {name}: the folder {path.parent} is not writable; choose another")
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot write {name[:80]!r}: {error}; choose another name") from None
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
 
 
 def _make_folder(name: str) -> Path:

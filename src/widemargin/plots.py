@@ -41,14 +41,14 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
         axes.plot([max(cert.lower, left), upper], [row, row], color=colour, lw=5, solid_capstyle="butt", zorder=2)
         axes.plot([max(cert.lower, left), upper], [row, row], "|", color=colour, ms=16, mew=2, zorder=3, clip_on=False)
         said = f"[{cert.lower:.6g}, {cert.upper:.6g}]" + ("" if cert.proved else ", upper bound not proved")
-        on_left = upper > (math.sqrt(left * right) if log else 0.5 * right)
         start = max(cert.lower, left)
-        # Text on the left begins left of a mark that is close, so that it does not cover the mark's line.
-        near = [m for m in known.values() if 0.75 * start < m < start] if on_left and not log else []
+        on_left = start > (math.sqrt(left * right) if log else 0.5 * right)
+        # Text on the left ends before a mark that is close, so that it does not cover the mark's line.
+        near = [m for m in known.values() if 0.75 * start < m < upper] if on_left and not log else []
         axes.annotate(
             f"{said}, {cert.status}",
-            (min([start, *near]) if on_left else upper, row),
-            (-10 if on_left else 10, 0),
+            (min([upper, *near]) if on_left else start, row - 0.3),
+            (-6 if on_left else 4, 0),
             "data",
             "offset points",
             ha="right" if on_left else "left",
@@ -61,7 +61,7 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
     if known:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=9.5, borderpad=0)
     axes.set_yticks(range(len(certs)), [_kind(c) for c in certs])
-    axes.set_ylim(len(certs) - 0.4, -0.6)
+    axes.set_ylim(len(certs) - 0.5, -0.65)
     axes.tick_params(axis="y", length=0)
     axes.set_xscale("log" if log else "linear")
     axes.set_xlim(left, right)

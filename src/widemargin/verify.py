@@ -746,11 +746,13 @@ class _Tree:
     leaves: Sequence[Any]
 
 
-def _read_tree(problem: _Problem, c: list[int], side: Mapping[str, Any], name: str, any_sign: bool) -> _Tree:
+def _read_tree(
+    problem: _Problem, c: list[int], weights: list[int], side: Mapping[str, Any], name: str, any_sign: bool
+) -> _Tree:
     shift = _integer(side.get("shift"), f"{name}: shift", 0, 1024)
     points = [_integer(i, f"{name}: points", 0, len(c) - 1) for i in _list(side.get("points"), f"{name}: points")]
     _need(len(set(points)) == len(points), f"{name}: a point is listed twice")
-    roots = _roots(problem, c, side, name)
+    roots = _roots(problem, weights, side, name)
     tree = _list(side.get("tree"), f"{name}: tree")
     leaves = _list(side.get("leaves"), f"{name}: leaves")
     _need(len(tree) <= 2 * len(leaves), f"{name}: tree and leaves do not match")
@@ -822,8 +824,26 @@ def _leaf_block(rows: Sequence[Any], start: int, width: int, name: str) -> np.nd
     return _objects(rows, len(rows), width) if big else np.array(rows, dtype=np.int64).reshape(len(rows), width)
 
 
+def _fold_mirrors(
+    problem: _Problem, c: list[int], side: Mapping[str, Any], name: str
+) -> tuple[list[int], np.ndarray]:
+    """Fold each listed pair x_j = -x_i into one term: c_j relu(-t) = c_j relu(t) - c_j t. Returns new c and sum_j c_j x_j."""
+    c, used = list(c), set()
+    linear = np.zeros(problem.D, dtype=object)
+    for pair in _list(side.get("mirrors", []), f"{name}: mirrors"):
+        i, j = (_integer(v, f"{name}: mirrors", 0, len(c) - 1) for v in _list(pair, f"{name}: mirrors", 2))
+        _need(i != j and not {i, j} & used, f"{name}: mirrors name a point twice")
+        _need(bool((problem.grid[i] == -problem.grid[j]).all()), f"{name}: points {i} and {j} are not opposite")
+        used |= {i, j}
+        linear = linear + c[j] * problem.grid[j].astype(object)
+        c[i], c[j] = c[i] + c[j], 0
+    return c, linear
+
+
 def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
-    tree = _read_tree(problem, c, side, name, any_sign=False)
+    weights = c
+    c, linear = _fold_mirrors(problem, weights, side, name)
+    tree = _read_tree(problem, c, weights, side, name, any_sign=False)
     listed = set(tree.points)
     for i, v in enumerate(c):
         _need(v <= 0 or i in listed, f"{name}: point {i} has positive weight and is not among points")
@@ -855,7 +875,7 @@ def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, sid
         share = np.where(positive, share, K[:, :P])
         signs = np.hstack([np.where(positive, state, 0), np.ones((len(K), len(tree.roots)), dtype=np.int8)])
         R = matmul(share.astype(np.int64), weighted) << (top - UNIT)
-        R = R + (matmul(signs * K, spanning) * (total << (top - tree.shift)))
+        R = R + (matmul(signs * K, spanning) * (total << (top - tree.shift))) + (linear << top)
         squares = (R * R).sum(axis=1) if problem.D else np.zeros(len(K), dtype=object)
         constants = matmul(free.astype(np.int64), sizes)[:, 0]  # 2^(ROOT_BITS + 1) total 2^k const
         for j, (square, constant) in enumerate(zip(squares.tolist(), constants.tolist())):
@@ -868,7 +888,7 @@ def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, sid
 def _eigen_tree(
     problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str
 ) -> str:
-    tree = _read_tree(problem, c, side, name, any_sign=True)
+    tree = _read_tree(problem, c, c, side, name, any_sign=True)
     _need(len(tree.roots) == 0, f"{name}: roots are not part of this proof")
     D = problem.D
     upper_part = np.triu_indices(D)

@@ -13,7 +13,9 @@ UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 BLOCK = 4096
 
 
-def write(log: Log, X: np.ndarray, c: np.ndarray, roots: np.ndarray, root_scale: float) -> tuple[dict[str, Any], float]:
+def write(
+    log: Log, X: np.ndarray, c: np.ndarray, linear: np.ndarray, roots: np.ndarray, root_scale: float
+) -> tuple[dict[str, Any], float]:
     """The proof of one side as JSON-ready values, and the bound it proves in the units of X (n, D).
 
     `root_scale` is the factor between the units of X and those of the original data, in which the roots are integers.
@@ -54,7 +56,8 @@ def write(log: Log, X: np.ndarray, c: np.ndarray, roots: np.ndarray, root_scale:
         exact[:, n:] = k[:, n:] / 2.0**shift / root_scale
         const = (state == FREE) @ (weight[:p] * size[:p] / 2)
         length = np.linalg.norm(rows, axis=1)
-        bound = const + np.linalg.norm(exact @ rows, axis=1) + error * (np.abs(exact) @ length + const)
+        bound = const + np.linalg.norm(linear + exact @ rows, axis=1)
+        bound += error * (np.abs(exact) @ length + const + np.linalg.norm(linear) + 1)
         upper = max(upper, float(bound.max()))
         leaves.extend(k.tolist())
     side: dict[str, Any] = {"shift": shift, "points": points.tolist(), "tree": tree, "leaves": leaves}

@@ -58,7 +58,8 @@ class Log:
 class Tree:
     """One pricing problem. `rows` are the points with c != 0 (positive first), then the roots of the symmetry."""
 
-    def __init__(self, X: Tensor, c: Tensor, roots: Tensor | None = None):
+    def __init__(self, X: Tensor, c: Tensor, roots: Tensor | None = None, linear: Tensor | None = None):
+        self.linear = X.new_zeros(X.shape[1]) if linear is None else linear  # a term linear . v of the objective
         points = torch.nonzero(c).flatten()
         points = points[torch.argsort((c[points] < 0).to(torch.int8), stable=True)]
         self.points, self.c = points, c[points]
@@ -86,16 +87,16 @@ class Tree:
         low, high = low * self.size, high * self.size  # slopes of the unit rows: better conditioned
         const = free.to(start.dtype) @ (half * self.rp)  # (B,)
         b = torch.clamp(start * self.size, low, high)
-        first, first_norm = b, (b @ self.unit).norm(dim=1)
+        first, first_norm = b, (self.linear + b @ self.unit).norm(dim=1)
         z, t = b, 1.0
         for _ in range(steps):
-            new = torch.clamp(z - ((z @ self.unit) @ self.unit.T) / self.lipschitz, low, high)
+            new = torch.clamp(z - ((self.linear + z @ self.unit) @ self.unit.T) / self.lipschitz, low, high)
             t_new = (1 + (1 + 4 * t * t) ** 0.5) / 2
             z, b, t = new + (t - 1) / t_new * (new - b), new, t_new
-        r = b @ self.unit  # (B, d)
+        r = self.linear + b @ self.unit  # (B, d)
         worse = r.norm(dim=1) > first_norm  # never above the parent: the start is the parent's bound or better
         b = torch.where(worse[:, None], first, b)
-        r = torch.where(worse[:, None], first @ self.unit, r)
+        r = torch.where(worse[:, None], self.linear + first @ self.unit, r)
         return const + r.norm(dim=1), b / self.size, const, r
 
     def children(self, const: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -111,7 +112,7 @@ class Tree:
 
     def value(self, r: Tensor) -> tuple[Tensor, Tensor]:
         v = r / r.norm(dim=1, keepdim=True).clamp_min(1e-300)
-        return (v @ self.X.T).clamp_min(0) @ self.c, v
+        return (v @ self.X.T).clamp_min(0) @ self.c + v @ self.linear, v
 
     def run(
         self,
@@ -190,10 +191,9 @@ class Tree:
 
     def expand(self, S: Tensor, B: Tensor, ids: Tensor, limit: float, log: Log | None):
         """Look ahead at the chosen nodes: close children that are below the limit, choose where to branch."""
-        p = self.positive
         free = S == FREE
         const = free.to(B.dtype) @ (0.5 * self.cp * self.rp)
-        r = B @ self.rows
+        r = self.linear + B @ self.rows
         active, inactive, slope_active, slope_inactive = self.children(const, r)
         to_active, to_inactive = free & (inactive <= limit), free & (active <= limit)
         dead = (to_active & to_inactive).any(1)
@@ -212,7 +212,6 @@ class Tree:
         branch = torch.where(free, score, -1.0).argmax(1)
         branch = torch.where(free.any(1), branch, -1)
         keep = ~dead
-        del p
         return S[keep], B[keep], ids[keep], branch[keep], keep
 
     def _log_fixes(self, log: Log, ids: Tensor, mask: Tensor, sign: int, slope: Tensor, S: Tensor) -> None:

@@ -85,6 +85,7 @@ class Solver:
         self.n, self.r = self.X.shape
         self.device = torch.device(device)
         self.Xt = torch.as_tensor(self.X, device=self.device)
+        self.mirrors = opposite_pairs(self.X0)  # (k, 2)
         self.symmetry = _symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
         self.lower, self.W = 0.0, np.zeros((0, self.r))
         self.signs = np.zeros(0)
@@ -285,7 +286,13 @@ class Solver:
             roots = None
             if self.symmetry is not None and len(self.symmetry.roots):
                 roots = torch.as_tensor(self.symmetry.roots @ self.basis, device=self.device)
-            tree = _tree.Tree(self.Xt, c, roots)
+            folded, linear = self.folded(s * q * self.y)
+            tree = _tree.Tree(
+                self.Xt,
+                torch.as_tensor(folded, device=self.device),
+                roots,
+                torch.as_tensor(linear @ self.X, device=self.device),
+            )
             deadline = time.monotonic() + share / (2 - side)
             batch = 65536 if self.device.type == "cuda" else 1024
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on.
@@ -306,6 +313,14 @@ class Solver:
         if max(uppers) < self.dual.upper:
             self.dual = Dual(max(uppers), q, "tree", tuple(logs))
         return new
+
+    def folded(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t; and those of the linear rest."""
+        c, linear = c.copy(), np.zeros(self.n)
+        i, j = self.mirrors.T
+        linear[j] = c[j]
+        c[i], c[j] = c[i] + c[j], 0.0
+        return c, linear
 
     # ------------------------------------------------------------------ results
 
@@ -364,9 +379,10 @@ class Solver:
         sides, upper = [], 0.0
         for s, log in zip((1, -1), dual.logs):
             c = s * dual.q * self.y
-            side, bound = _proof.write(log, self.X0, c, roots, 2.0**self.door.shift)
+            folded, linear = self.folded(c)
+            side, bound = _proof.write(log, self.X0, folded, linear @ self.X0, roots, 2.0**self.door.shift)
             side["points"] = self.first[side["points"]].tolist()
-            side |= {"sign": s, "roots": roots.tolist()}
+            side |= {"sign": s, "mirrors": self.first[self.mirrors].tolist(), "roots": roots.tolist()}
             if len(roots):
                 side["rho"] = [int(v) for v in self.symmetry.rho]
             sides.append(side)
@@ -416,6 +432,14 @@ def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if r == D:
         return np.ascontiguousarray(X), np.eye(D)
     return X @ Vt[:r].T, Vt[:r].T
+
+
+def opposite_pairs(X: np.ndarray) -> np.ndarray:
+    """(k, 2) indices of rows with x_j = -x_i exactly, each row in at most one pair."""
+    X = X + 0.0
+    where = {row.tobytes(): i for i, row in enumerate(X)}
+    found = [(i, where.get((0.0 - row).tobytes(), -1)) for i, row in enumerate(X)]
+    return np.array([(i, j) for i, j in found if i < j], dtype=int).reshape(-1, 2)
 
 
 def check_device(device: str) -> None:

@@ -1,0 +1,185 @@
+"""Pictures: drawn without a screen, with labels that do not overlap, of awkward certificates too."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from widemargin import Certificate, Dataset, InputError, Measure, margins, plots
+
+XOR = Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1], name="xor $1 & 2$")
+ROOT = np.sqrt(0.5)
+BEST = np.sqrt(2) / 4  # of XOR, in closed form
+WITNESS = Measure([[ROOT, ROOT], [-ROOT, -ROOT], [ROOT, -ROOT], [-ROOT, ROOT]], [0.25, 0.25, -0.25, -0.25])
+
+
+def certificate(lower=BEST, upper=BEST, **keys):
+    fields = {
+        "kind": "f1",
+        "dual": np.full(4, 0.25),
+        "status": "certified",
+        "proved": True,
+        "bound": "tree",
+        "n": 4,
+        "d": 2,
+        "primal": WITNESS,
+        "data_name": XOR.name,
+    }
+    return Certificate(lower=lower, upper=upper, **(fields | keys))
+
+
+def draw(figure):
+    """A PNG, and no text on top of other text."""
+    file = io.BytesIO()
+    figure.set_dpi(75)
+    figure.savefig(file, format="png")
+    assert file.getvalue().startswith(b"\x89PNG")
+    renderer = figure.canvas.get_renderer()
+    boxes = []
+    for axes in figure.axes:
+        texts = [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+        legend = axes.get_legend()
+        texts += legend.get_texts() if legend else []
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            texts += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        boxes += [(t.get_text(), t.get_window_extent(renderer)) for t in texts if t.get_visible() and t.get_text()]
+    inside = figure.bbox.expanded(1.001, 1.001)
+    for i, (text, box) in enumerate(boxes):
+        assert inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1), f"{text!r} leaves the picture"
+        for other, second in boxes[:i]:
+            assert not box.shrunk(0.9, 0.9).overlaps(second.shrunk(0.9, 0.9)), f"{text!r} and {other!r} overlap"
+    return figure
+
+
+def lines(axes):
+    return [np.array(line.get_data(), dtype=float) for line in axes.lines]
+
+
+@pytest.mark.parametrize(
+    "certs",
+    [
+        [certificate()],
+        [certificate(), margins.f2(XOR), margins.linear(XOR)],
+        [certificate(), certificate(1e-7, 2e-6, kind="rf", convention="M7"), certificate(0.01, 0.02, kind="frozen")],
+        [certificate(0.0, 0.0, status="not-separable", primal=None)],
+        [certificate(0.1, np.inf, status="time-limit", proved=False)],
+        [certificate(0.1, 0.4, activation="srelu", kind="f2", convention="M7")],
+    ],
+)
+@pytest.mark.parametrize("marks", [None, {"4 neurons": 0.34}, {"one": 0.34, "two": 0.2}])
+def test_intervals(certs, marks):
+    figure = draw(plots.intervals(certs, marks))
+    (axes,) = figure.axes
+    said = " ".join(text.get_text() for text in axes.texts)
+    names = " ".join(label.get_text() for label in axes.get_yticklabels())
+    for cert in certs:
+        assert f"[{cert.lower:.6g}, {cert.upper:.6g}]" in said and cert.status in said
+        assert f"({cert.convention})" in names
+    assert ("not proved" in said) == (not all(cert.proved for cert in certs))
+    left, right = axes.get_xlim()
+    assert all(left <= value <= right for value in (marks or {}).values())
+
+
+def test_far_apart_margins_are_on_a_logarithmic_axis():
+    near, far = plots.intervals([certificate()]), plots.intervals([certificate(), certificate(1e-5, 1e-5)])
+    assert (near.axes[0].get_xscale(), far.axes[0].get_xscale()) == ("linear", "log")
+
+
+def test_neurons():
+    plane, bars = draw(plots.neurons(WITNESS)).axes
+    assert_allclose(plane.collections[0].get_offsets(), WITNESS.theta)
+    assert_allclose([bar.get_height() for bar in bars.patches], 0.25)
+    said = [text.get_text() for text in bars.get_legend().get_texts()]
+    assert said == ["positive mass (2)", "negative mass (2)"]
+
+
+def test_neurons_counts_the_small_ones():
+    many = Measure(np.eye(300), np.concatenate([[1.0, -2.0], np.full(298, 1e-5)]))
+    plane, bars = draw(plots.neurons(many, axes=(1, 0))).axes
+    assert "2 neurons (298 more" in bars._left_title.get_text()
+    assert "coordinate 2" in plane.get_xlabel()
+    spread = Measure(np.random.default_rng(0).uniform(1, 2, (200, 3)), np.ones(200))
+    assert len(draw(plots.neurons(spread)).axes[1].patches) == 200
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, 2), (-1, 1)])
+def test_neurons_refuses(axes):
+    with pytest.raises(InputError, match="two different coordinates"):
+        plots.neurons(WITNESS, axes)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [(0.1, 0.0, np.inf, "start"), (1.0, 0.2, np.inf, "a"), (2.0, 0.3, 0.5, "b"), (3.0, 0.29, 0.36, "c")],
+        [(0.0, 0.0, np.inf, "")],
+        [(0.5, -np.inf, np.nan, "")],
+        [(0.5, 0.3, 0.3, "")],
+        [(0.5, 0.0, 0.0, ""), (0.6, 0.0, 0.0, "")],
+    ],
+)
+def test_progress(records):
+    axes, gaps = draw(plots.progress(records)).axes
+    assert axes.get_xlabel() == gaps.get_xlabel() == "seconds"
+    assert axes.get_ylim()[0] == 0
+
+
+def test_progress_draws_the_best_bounds():
+    axes, gaps = plots.progress([(1.0, 0.3, 0.5, ""), (2.0, 0.2, 0.4, ""), (3.0, 0.3, 0.6, "")]).axes
+    upper, lower = lines(axes)[:2]
+    assert_allclose(upper[1], [0.5, 0.4, 0.4])
+    assert_allclose(lower[1], [0.3, 0.3, 0.3])
+    assert_allclose(lines(gaps)[0][1], [0.4, 0.25, 0.25])
+    with pytest.raises(InputError, match="no records"):
+        plots.progress([])
+
+
+def test_decision():
+    shifted = Dataset(XOR.X + 5.0, XOR.y, classes=("cat", "dog"))
+    for cert, data in (
+        (certificate(), XOR),
+        (margins.frozen(XOR, 50), XOR),
+        (margins.random_features(XOR, 50), XOR),
+        (margins.random_features(shifted, 50, bias=True), shifted),
+        (margins.linear(Dataset(XOR.X, [1, -1, 1, -1]), bias=True), Dataset(XOR.X, [1, -1, 1, -1])),
+        (margins.linear(Dataset([[0, 0], [1, 0]], [1, -1]), bias=True), Dataset([[0, 0], [1, 0]], [1, -1])),
+    ):
+        figure = draw(plots.decision(cert, data))
+        assert cert.convention in figure.axes[0]._left_title.get_text()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: certificate(), lambda: margins.frozen(XOR, 50), lambda: margins.linear(XOR, bias=True)]
+)
+def test_the_function_reaches_the_margin(make):
+    """What `decision` draws has norm 1: its smallest margin is the certificate's lower bound."""
+    cert = make()
+    if cert.lower > 0:
+        f = plots._function(cert)
+        assert_allclose((XOR.y * f(XOR.X)).min(), cert.lower, rtol=1e-9)
+    else:
+        with pytest.raises(InputError, match=r"is zero|holds no function"):
+            plots._function(cert)
+
+
+def test_random_features_reach_the_margin():
+    cert = margins.random_features(XOR, 40, bias=True)
+    assert_allclose((XOR.y * plots._function(cert)(XOR.X)).min(), cert.lower, rtol=1e-6)
+
+
+def test_decision_refuses():
+    with pytest.raises(InputError, match="2 features"):
+        plots.decision(certificate(), Dataset(np.eye(3), [1, -1, 1]))
+    with pytest.raises(InputError, match="give f"):
+        plots.decision(margins.f2(XOR), XOR)
+    draw(plots.decision(margins.f2(XOR), XOR, lambda X: X[:, 0] * X[:, 1]))
+    with pytest.raises(InputError, match="no certificate"):
+        plots.intervals([])
+
+
+def test_pyplot_stays_out():
+    plots.intervals([certificate()])
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
