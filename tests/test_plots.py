@@ -33,9 +33,9 @@ def certificate(lower=BEST, upper=BEST, **keys):
 def draw(figure):
     """A PNG, and no text on top of other text."""
     file = io.BytesIO()
-    figure.set_dpi(75)
-    figure.savefig(file, format="png")
+    figure.savefig(file, format="png", dpi=40)
     assert file.getvalue().startswith(b"\x89PNG")
+    figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
     boxes = []
     for axes in figure.axes:
@@ -69,7 +69,7 @@ def lines(axes):
         [certificate(0.1, 0.4, activation="srelu", kind="f2", convention="M7")],
     ],
 )
-@pytest.mark.parametrize("marks", [None, {"4 neurons": 0.34}, {"one": 0.34, "two": 0.2}])
+@pytest.mark.parametrize("marks", [None, {"4 neurons": 0.34, "two": 0.2}])
 def test_intervals(certs, marks):
     figure = draw(plots.intervals(certs, marks))
     (axes,) = figure.axes
@@ -141,10 +141,7 @@ def test_decision():
     shifted = Dataset(XOR.X + 5.0, XOR.y, classes=("cat", "dog"))
     for cert, data in (
         (certificate(), XOR),
-        (margins.frozen(XOR, 50), XOR),
-        (margins.random_features(XOR, 50), XOR),
         (margins.random_features(shifted, 50, bias=True), shifted),
-        (margins.linear(Dataset(XOR.X, [1, -1, 1, -1]), bias=True), Dataset(XOR.X, [1, -1, 1, -1])),
         (margins.linear(Dataset([[0, 0], [1, 0]], [1, -1]), bias=True), Dataset([[0, 0], [1, 0]], [1, -1])),
     ):
         figure = draw(plots.decision(cert, data))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
+import io
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import widemargin
 from widemargin import data as datasets
 from widemargin import verify as exact
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.types import Certificate, Dataset, InputError, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +37,7 @@ CONVENTIONS = {
 DEMO = "parity:d=20,n=64,seed=0"
 VERIFY_BYTES = 64_000_000  # the demo re-checks proofs up to this size, so that it ends in time
 EVERY = 10.0  # seconds between lines of progress where there is no terminal
+NARROW = 102  # columns the table of certificates needs; below, one sentence each
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
 Progress = Callable[[float, float, float, str], None]
@@ -92,16 +94,16 @@ def margin(options: argparse.Namespace) -> int:
             if status or certs[-1].status == "interrupted":
                 status = INTERRUPTED
                 break
-    for cert in certs:
-        if paths:
-            cert.save(paths[cert.kind])
-            _say(f"certificate of {cert.kind} written to {paths[cert.kind]}")
     if options.json:
         if len(kinds) > 1 or certs:
             shown = [_finite(cert.summary()) for cert in certs]
             print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
     elif certs:
         _print_certificates(data, certs)
+    sys.stdout.flush()
+    for cert in certs if paths else ():
+        _save(cert, paths[cert.kind])
+        _say(f"certificate of {cert.kind} written to {paths[cert.kind]}")
     return status
 
 
@@ -181,17 +183,18 @@ def demo(options: argparse.Namespace) -> int:
     asked = argparse.Namespace(bias=False, activation="relu", seed=0, device="cpu", width=1000, time_limit=60.0)
     records: list[tuple[float, float, float, str]] = []
     certs = []
-    for kind, tol in (("f1", 1e-4), ("f2", 1e-6), ("linear", 1e-6)):
-        asked.tol = tol
-        with _progress(kind) as report:
-            keep = _recorded(report, records) if kind == "f1" else report
-            certs.append(solve(kind, data, asked, keep))
-        if certs[-1].status == "interrupted":
-            break
+    with _threads(1):  # for so small a problem more are slower, by far where other programs run
+        for kind, tol in (("f1", 1e-4), ("f2", 1e-6), ("linear", 1e-6)):
+            asked.tol = tol
+            with _progress(kind) as report:
+                keep = _recorded(report, records) if kind == "f1" else report
+                certs.append(solve(kind, data, asked, keep))
+            if certs[-1].status == "interrupted":
+                break
     files = []
     for cert in certs:
         files.append(folder / f"{cert.kind}.json.gz")
-        cert.save(files[-1])
+        _save(cert, files[-1])
     _print_certificates(data, certs)
     status = INTERRUPTED if certs[-1].status == "interrupted" else 0
     witness = 1 / math.sqrt(8 * data.d)
@@ -209,7 +212,7 @@ def demo(options: argparse.Namespace) -> int:
 def _compare(cert: Certificate, value: float) -> str:
     if cert.upper < value:
         return "but the certified interval lies below that: please report this"
-    return f"{value / cert.upper:.1%} of the certified largest margin on these points at least"
+    return f"at least {value / cert.upper:.1%} of the largest margin on these points"
 
 
 def _demo_verify(path: Path, data: Dataset) -> int:
@@ -237,7 +240,9 @@ def _demo_pictures(folder: Path, certs: Sequence[Certificate], records: list[Any
     paths = []
     for name, figure in figures.items():
         paths.append(folder / f"{name}.png")
-        figure.savefig(paths[-1])
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+        write_atomically(paths[-1], picture.getvalue())
     return paths
 
 
@@ -272,7 +277,13 @@ def _print_certificates(data: Dataset, certs: Sequence[Certificate]) -> None:
             _plain(str(cert.atoms) if cert.primal is not None else "-"),
             _plain("-" if seconds is None else f"{seconds:.2f}"),
         )
-    _print_rich(table)
+    console = _console()
+    if console.width < NARROW:
+        print(data)
+        for cert in certs:
+            print(f"{cert}, {cert.stats.get('seconds') or 0:.2f} seconds")
+    else:
+        _print_rich(table)
     for convention in dict.fromkeys(cert.convention for cert in certs):
         print(f"{convention}: {CONVENTIONS.get(convention, 'see docs/notation.md')}")
     for cert in certs:
@@ -342,7 +353,7 @@ def _progress(what: str) -> Iterator[Progress]:
     console = _console(stderr=True)
     if console.is_terminal:
         with console.status(f"{what} ...") as status:
-            yield lambda *now: status.update(_plain(_progress_line(what, *now)))
+            yield lambda *now: status.update(_plain(_progress_line(what, *now)[: console.width - 4]))
         return
     last = 0.0
 
@@ -377,6 +388,12 @@ def _kinds(options: argparse.Namespace) -> tuple[list[str], str]:
     if not kinds:
         raise InputError(f"--kind is empty; choose from {', '.join(KINDS)}")
     return list(dict.fromkeys(kinds)), source
+
+
+def _save(cert: Certificate, path: Path) -> None:
+    if not math.isfinite(cert.upper):
+        raise InputError(f"{cert.kind} has no upper bound yet, so nothing was saved; give it a longer --time-limit")
+    cert.save(path)
 
 
 def _save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:

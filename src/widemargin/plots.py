@@ -134,9 +134,9 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
     axes.step(t, lower, where="post", color=PLUS, lw=1.8, label=f"lower bound {lower[-1]:.6g}")
     axes.plot(t[-1:][known[-1:]], upper[-1:][known[-1:]], "o", color=MINUS, ms=4)
     axes.plot(t[-1:], lower[-1:], "o", color=PLUS, ms=4)
-    # The first bounds may be far off: show three times the final one at most.
+    # The first bounds may be far off: show six times the final one at most.
     end = float(upper[-1]) if known[-1] else float(lower[-1])
-    highest = min(float(upper[known].max()) if known.any() else end, 3 * end) if end > 0 else 1.0
+    highest = min(float(upper[known].max()) if known.any() else end, 6 * end) if end > 0 else 1.0
     axes.set_ylim(0, 1.08 * highest)
     axes.set_ylabel(ylabel)
     axes.set_title(title, loc="left")

@@ -23,7 +23,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 FORMAT = "widemargin-certificate-1"
-CONVENTION = {"f1": "M1", "frozen": "M1", "f2": "M7", "rf": "M7", "linear": "M11"}
+CONVENTION = {
+    "f1": "M1",
+    "frozen": "M1",
+    "f2": "M7",
+    "rf": "M7",
+    "linear": "M11",
+    "l1-regression": "norm",
+    "l2-regression": "norm",
+}
+REGRESSION = ("l1-regression", "l2-regression")
+LARGEST = float(np.finfo(np.float64).max)  # stands for infinity in `upper`
 DEGREE = {"relu": 1, "srelu": 2}
 UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 ROOT_BITS = 64  # square roots are rounded up to a multiple of 2^-ROOT_BITS of the integer grid
@@ -117,7 +127,8 @@ def _run(payload: Mapping[str, Any], X: Any, y: Any, done: list[tuple[str, str]]
 
     stage[0] = "shape"
     problem = _problem(payload, X, y)
-    done.append(("shape", f"n={payload['n']}, d={payload['d']}, bias={payload['bias']}, labels -1 and +1"))
+    what = "real targets" if kind in REGRESSION else "labels -1 and +1"
+    done.append(("shape", f"n={payload['n']}, d={payload['d']}, bias={payload['bias']}, {what}"))
 
     stage[0] = "data hash"
     data = payload.get("data")
@@ -128,13 +139,16 @@ def _run(payload: Mapping[str, Any], X: Any, y: Any, done: list[tuple[str, str]]
     lower, upper = _number(payload.get("lower"), "lower"), _number(payload.get("upper"), "upper")
     _need(upper >= 0, "lower <= upper: upper is negative", "every margin is at least 0")
     _need(lower <= upper, "lower <= upper")
+    _need(isinstance(payload.get("extra"), Mapping), "format: extra is not an object")
+    if kind in REGRESSION:
+        done.append(("lower <= upper", f"[{_show(lower)}, {_show(upper)}]"))
+        _regression(problem, payload, lower, upper, done, stage)
+        return
     unreachable = payload["status"] == "not-separable"
     _need(lower == 0 or not unreachable, "lower <= upper: status not-separable with a nonzero lower bound")
     done.append(("lower <= upper", f"[{_show(lower)}, {_show(upper)}]"))
 
     stage[0] = "lower bound"
-    extra = payload.get("extra")
-    _need(isinstance(extra, Mapping), "format: extra is not an object")
     rules = _KINDS[kind](problem, payload)
     if lower <= 0:
         done.append(("lower bound", f"{_show(lower)}, which the zero function reaches"))
@@ -398,12 +412,13 @@ def _eliminate(S: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class _Problem:
-    """X = grid / 2^k with the bias coordinate appended; y in {-1, +1}; phi(t) = relu(t)^degree."""
+    """X = grid / 2^k with the bias coordinate appended; y / 2^ky, labels -1 and +1 for margins; phi(t) = relu(t)^degree."""
 
     grid: np.ndarray  # (n, D)
     k: int
     y: list[int]
     degree: int
+    ky: int = 0
 
     @property
     def D(self) -> int:
@@ -418,13 +433,15 @@ def _problem(payload: Mapping[str, Any], X: Any, y: Any) -> _Problem:
         value = payload.get(name)
         _need(type(value) is int and value == size, f"shape: {name}", f"the data have {name}={size}")
     _need(type(payload.get("bias")) is bool, "shape: bias is not true or false")
+    _need(bool(np.isfinite(y).all()), "shape: y holds NaN or infinity")
     for i in np.flatnonzero((y != 1) & (y != -1)):
-        raise _Fail(f"labels: row {i} is neither -1 nor +1")
+        _need(payload.get("kind") in REGRESSION, f"labels: row {i} is neither -1 nor +1")
     grid, k = integers(X)
+    targets, ky = integers(y)
     if payload["bias"]:
         one = np.full((len(X), 1), 1 << k, dtype=np.int64 if k < 62 and grid.dtype != object else object)
         grid = np.hstack([grid.astype(object) if one.dtype == object else grid, one])
-    return _Problem(grid, k, [int(v) for v in y], DEGREE.get(str(payload.get("activation")), 1))
+    return _Problem(grid, k, [int(v) for v in targets.tolist()], DEGREE.get(str(payload.get("activation")), 1), ky)
 
 
 def _features(problem: _Problem, rows: np.ndarray) -> np.ndarray:
@@ -583,21 +600,26 @@ def _rf(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
     return _Rules(lower, upper)
 
 
-def _f2(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
-    extra, n = payload["extra"], len(problem.y)
-    kernel = extra.get("kernel")
+def _kernel(
+    problem: _Problem, extra: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray, Fraction, Fraction, str]:
+    """Integer matrices low, high and numbers least, most: the kernel is K / c with low <= K <= high, least <= c <= most."""
+    n, kernel = len(problem.y), extra.get("kernel")
     if kernel == "given":
         K, bits = _rows(extra.get("gram"), n, "format: extra.gram", n)
         _need(bool((K == K.T).all()), "format: extra.gram is not symmetric")
-        low, high = K, K
-        least = most = Fraction(1 << bits)  # the kernel is K / c with least <= c <= most
         note = ", for the Gram matrix stored in the certificate (taken as given, assumed positive semidefinite)"
-    else:
-        _need(kernel == "relu" and problem.degree == 1, "format: extra.kernel is neither relu (with relu) nor given")
-        low, high = relu_kernel(problem.grid)
-        pi_low, pi_high = _pi()
-        scale = 2 * problem.D * 4**problem.k  # low / 2^P <= 2 pi D 4^k kernel <= high / 2^P
-        least, most, note = Fraction(scale * pi_low), Fraction(scale * pi_high), ""
+        return K, K, Fraction(1 << bits), Fraction(1 << bits), note
+    _need(kernel == "relu" and problem.degree == 1, "format: extra.kernel is neither relu (with relu) nor given")
+    low, high = relu_kernel(problem.grid)
+    pi_low, pi_high = _pi()
+    scale = 2 * problem.D * 4**problem.k  # low / 2^P <= 2 pi D 4^k kernel <= high / 2^P
+    return low, high, Fraction(scale * pi_low), Fraction(scale * pi_high), ""
+
+
+def _f2(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    extra, n = payload["extra"], len(problem.y)
+    low, high, least, most, note = _kernel(problem, extra)
 
     def product(w: list[int]) -> tuple[list[int], list[int]]:
         """Enclosures of sum_j y_i y_j K_ij w_j."""
@@ -637,6 +659,221 @@ _KINDS: dict[str, Callable[[_Problem, Mapping[str, Any]], _Rules]] = {
     "rf": _rf,
     "f2": _f2,
 }
+
+
+# ---------------------------------------------------------------- regression
+#
+# lower <= the least norm of a function f with f(x_i) = y_i for all i <= upper.
+
+
+def _regression(
+    problem: _Problem,
+    payload: Mapping[str, Any],
+    lower: Fraction,
+    upper: Fraction,
+    done: list[tuple[str, str]],
+    stage: list[str],
+) -> None:
+    n, kind, extra = len(problem.y), payload["kind"], payload["extra"]
+    _need(kind != "l1-regression" or problem.degree == 1, "format: no rule to check this activation")
+    stage[0] = "dual"
+    lam, bits = _vector(payload.get("dual"), n, "dual")
+    inner = Fraction(sum(a * b for a, b in zip(problem.y, lam)), 1 << (problem.ky + bits))  # y . lam
+    done.append(("dual", f"{sum(w != 0 for w in lam)} of {n} weights are not zero"))
+    proof = payload.get("proof")
+    _need(isinstance(proof, Mapping), "lower bound: the proof is not an object")
+    assert isinstance(proof, Mapping)
+    if payload["status"] == "no-interpolation" and payload["proved"]:
+        stage[0] = "lower bound"
+        _need(upper == Fraction(LARGEST), "lower <= upper: upper must be the largest float where nothing interpolates")
+        _need(inner != 0, "lower bound: the targets do not break the relation")
+        _need(_vanishes(problem, lam), "lower bound: the weights are not a relation of the points")
+        done.append(("lower bound", "infinity: the targets break a relation that holds for every function of the space"))
+        return
+    rule = _l1_rule if kind == "l1-regression" else _l2_rule
+    show_lower, show_upper = rule(problem, extra, lam, bits)
+    stage[0] = "lower bound"
+    if lower <= 0:
+        done.append(("lower bound", f"{_show(lower)}, no norm is smaller"))
+    else:
+        _need(
+            proof.get("type") not in (None, "omitted"), "lower bound: the proof is not stored in this certificate"
+        )
+        done.append(("lower bound", f"{_show(lower)} {show_lower(lower, inner, proof)}"))
+    stage[0] = "upper bound"
+    if not payload["proved"]:
+        done.append(("upper bound", f"{_show(upper)} {ESTIMATE}"))
+        return
+    free = _free_points(problem, extra)
+    done.append(("upper bound", f"{_show(upper)} {show_upper(upper, free, payload)}"))
+
+
+def _vanishes(problem: _Problem, c: list[int]) -> bool:
+    """Whether sum_i c_i phi(v . x_i) = 0 for all v. True is proved.
+
+    relu(t) = (t + |t|) / 2 and relu(t)^2 = (t^2 + t |t|) / 2: it is enough that sum_i c_i x_i (or sum_i c_i x_i x_i') is
+    zero, and that on each line through 0 the sum of the other parts is.
+    """
+    lines: dict[tuple[int, ...], int] = {}
+    total: dict[tuple[int, ...], int] = {}
+    for i, weight in enumerate(c):
+        row = problem.grid[i].tolist() if weight else []
+        if not any(row):
+            continue
+        u, g = _ray(row), math.gcd(*row)
+        if next(v for v in u if v) < 0:
+            u, g = tuple(-v for v in u), -g
+        lines[u] = lines.get(u, 0) + weight * (abs(g) if problem.degree == 1 else g * abs(g))
+        for a, v in enumerate(row):
+            for b in range(a, problem.D) if problem.degree == 2 else (a,):
+                total[a, b] = total.get((a, b), 0) + weight * v * (row[b] if problem.degree == 2 else 1)
+    return not any(lines.values()) and not any(total.values())
+
+
+def _free_points(problem: _Problem, extra: Mapping[str, Any]) -> list[int]:
+    """The points without a relation; at each other point, right values at these and earlier ones give the right value."""
+    n, related = len(problem.y), set()
+    stored = []
+    for j, item in enumerate(_list(extra.get("relations", []), "upper bound: extra.relations")):
+        name = f"upper bound: relation {j}"
+        _need(isinstance(item, Mapping), f"{name}: not an object")
+        point = _integer(item.get("point"), name, 0, n - 1)
+        _need(point not in related, f"{name}: its point has one already")
+        related.add(point)
+        c = [0] * n
+        for pair in _list(item.get("weights"), name):
+            i, w = _list(pair, name, 2)
+            _integer(i, name, 0, n - 1)
+            c[i] += _integer(w, name, -(1 << 1100), 1 << 1100)
+        _need(c[point] != 0, f"{name}: its point has no weight")
+        _need(sum(w * t for w, t in zip(c, problem.y)) == 0, f"{name}: the targets break it")
+        stored.append((name, point, c))
+    known = set(range(n)) - related
+    for name, point, c in stored:
+        _need(all(not w or i in known or i == point for i, w in enumerate(c)), f"{name}: it uses a later point")
+        _need(_vanishes(problem, c), f"{name}: it does not hold for all functions")
+        known.add(point)
+    return sorted(set(range(n)) - related)
+
+
+_Bounds = tuple[
+    Callable[[Fraction, Fraction, Mapping[str, Any]], str], Callable[[Fraction, list[int], Mapping[str, Any]], str]
+]
+
+
+def _l1_rule(problem: _Problem, extra: Mapping[str, Any], lam: list[int], bits: int) -> _Bounds:
+    def lower(bound: Fraction, inner: Fraction, proof: Mapping[str, Any]) -> str:
+        kind = proof.get("type")
+        _need(isinstance(kind, str) and kind in _PROOFS[1], "lower bound: no such proof type")
+        assert isinstance(kind, str)
+        most = _number(proof.get("maximum"), "lower bound: proof.maximum")
+        _need(most > 0, "lower bound: proof.maximum is not positive")
+        sides = _sides(proof, kind) if kind not in ("norm", "enumeration") else {1: {}, -1: {}}
+        for sign in (1, -1):
+            c = [sign * w for w in lam]
+            _PROOFS[1][kind](problem, c, 1 << bits, most, sides[sign], f"{kind} side {_signed(sign)}")
+        _need(bound * most <= inner, "lower bound: y . lam is smaller than lower times the maximum")
+        return f"is proved by the dual weights and {kind}"
+
+    def upper(bound: Fraction, free: list[int], payload: Mapping[str, Any]) -> str:
+        primal = payload.get("primal")
+        _need(isinstance(primal, Mapping), "upper bound: no primal is stored")
+        assert isinstance(primal, Mapping)
+        theta, kt = _rows(primal.get("theta"), problem.D, "upper bound: primal.theta")
+        mass, km = _vector(primal.get("mass"), len(theta), "upper bound: primal.mass")
+        norm = Fraction(
+            sum(abs(m) * sqrt_up(s) for m, s in zip(mass, _squares(theta))), 1 << (ROOT_BITS + kt + km)
+        )
+        values = matmul(_features(problem, theta), _column(mass))[:, 0].tolist()
+        values = values or [0] * len(problem.y)
+        residuals = [
+            abs(Fraction(problem.y[i], 1 << problem.ky) - Fraction(values[i], 1 << (problem.k + kt + km))) for i in free
+        ]
+        cost = Fraction(0)
+        if any(residuals):
+            cost = _repair(problem, free, residuals, extra)
+        _need(norm + cost <= bound, "upper bound: the norm of the network, residual included, is larger")
+        return f"is the norm of {len(mass)} atoms, of which at most {_show(cost)} makes their values exact"
+
+    return lower, upper
+
+
+def _repair(problem: _Problem, free: list[int], residuals: list[Fraction], extra: Mapping[str, Any]) -> Fraction:
+    """A norm with which neurons of extra.frame can take any values of at most these sizes at the free points.
+
+    S_ij = relu(v_j . x_i) 2^-(a_i + b_j) on the integer grids, 2^b_j >= |v_j|. For a matrix R (a rounded inverse of S in
+    floating point) with |S R - I| = delta < 1 in the norm max_k sum_i, S is invertible on the range of R and
+    S w = r has a solution with |w|_1 <= |R| |r|_1 / (1 - delta); neuron j with w_j costs at most |w_j|.
+    """
+    frame, _ = _rows(extra.get("frame"), problem.D, "upper bound: extra.frame", len(free))
+    a = [(math.isqrt(s) + 1).bit_length() for s in _squares(problem.grid[free])]
+    b = [(math.isqrt(s) + 1).bit_length() for s in _squares(frame)]
+    H = _features(problem, frame)[free].tolist()
+    top = max(a) + max(b)
+    rows = [[v << (top - ai - bj) for v, bj in zip(row, b)] for row, ai in zip(H, a)]
+    S = np.array([[v / (1 << top) for v in row] for row in rows])
+    try:
+        R = np.linalg.inv(S)
+    except np.linalg.LinAlgError:
+        raise _Fail("upper bound: the frame is singular") from None
+    _need(bool(np.isfinite(R).all()), "upper bound: the frame is singular")
+    whole, k = integers(R)
+    m = len(free)
+    E = matmul(_objects(rows, m, m), whole.astype(object))
+    one = 1 << (top + k)
+    for i in range(m):
+        E[i, i] -= one
+    delta = Fraction(max(int(v) for v in abs(E).sum(axis=0)), one)
+    _need(delta < 1, "upper bound: the frame is too close to singular")
+    size = Fraction(max(int(v) for v in abs(whole.astype(object)).sum(axis=0)), 1 << k)
+    total = sum(r * Fraction(1 << problem.k, 1 << ai) for r, ai in zip(residuals, a))
+    return size * total / (1 - delta)
+
+
+def _l2_rule(problem: _Problem, extra: Mapping[str, Any], lam: list[int], bits: int) -> _Bounds:
+    low, high, least, most, note = _kernel(problem, extra)
+    plus, minus = _column([max(w, 0) for w in lam]), _column([max(-w, 0) for w in lam])
+    down = (matmul(low, plus) - matmul(high, minus))[:, 0].tolist()  # low and high ends of K lam, times least .. most
+    up = (matmul(high, plus) - matmul(low, minus))[:, 0].tolist()
+    square = sum(w * (b if w > 0 else a) for w, a, b in zip(lam, down, up))  # an upper bound of lam' K lam
+    norm2 = Fraction(max(square, 0)) / least / 4**bits
+
+    def lower(bound: Fraction, inner: Fraction, proof: Mapping[str, Any]) -> str:
+        _need(proof.get("type") == "dual", "lower bound: this kind needs proof.type = dual")
+        _need(inner >= 0 and inner**2 >= bound**2 * norm2, "lower bound: y . b / sqrt(b' K b) is smaller")
+        _need(norm2 > 0, "lower bound: b is zero")
+        return f"is proved by the dual weights{note}"
+
+    def upper(bound: Fraction, free: list[int], payload: Mapping[str, Any]) -> str:
+        squares = Fraction(0)
+        for i in free:
+            target = Fraction(problem.y[i], 1 << problem.ky)
+            ends = [Fraction(v, 1 << bits) / c for v in (down[i], up[i]) for c in (least, most)]
+            squares += max(abs(target - v) for v in ends) ** 2
+        cost = Fraction(0)
+        if squares:
+            smallest = _number(extra.get("smallest"), "upper bound: extra.smallest")
+            _need(smallest > 0, "upper bound: extra.smallest is not positive")
+            pick = np.ix_(free, free)
+            width = max(int(v) for v in (high[pick] - low[pick]).sum(axis=1))
+            S = low[pick].copy()
+            for i in range(len(free)):
+                S[i, i] -= math.ceil(smallest * most) + width
+            _need(positive_semidefinite(S), "upper bound: extra.smallest is not shown to bound the eigenvalues")
+            cost = _root_up(squares / smallest)
+        _need(_root_up(norm2) + cost <= bound, "upper bound: the norm, residual included, is larger")
+        return f"is the norm of sum_j b_j k(x_j, .), of which at most {_show(cost)} makes its values exact{note}"
+
+    return lower, upper
+
+
+def _root_up(value: Fraction, bits: int = 120) -> Fraction:
+    """At least sqrt(value), close to it in relative terms."""
+    if value == 0:
+        return value
+    shift = bits + max(0, value.denominator.bit_length() - value.numerator.bit_length())
+    scaled = -((-value.numerator << (2 * shift)) // value.denominator)
+    return Fraction(math.isqrt(scaled) + 1, 1 << shift)
 
 
 # ---------------------------------------------------------------- proofs of the upper bound of f1

@@ -6,21 +6,25 @@ import numpy as np
 
 
 class ColumnLP:
-    """max gamma  s.t.  Z a >= gamma,  sum a <= 1,  a >= 0, with columns added and the last basis kept."""
+    """max gamma  s.t.  Z a >= gamma,  sum a <= 1,  a >= 0, with columns added and the last basis kept.
 
-    def __init__(self, n: int):
+    With `target` (n,): Z a = gamma target instead, and the dual q has any signs with q . target = 1.
+    """
+
+    def __init__(self, n: int, target: np.ndarray | None = None):
         import highspy
 
-        self.n, self.size = n, 0
+        self.n, self.size, self.target = n, 0, target
         self.highs = highspy.Highs()
         self.highs.setOptionValue("output_flag", False)
         self.highs.setOptionValue("threads", 1)
         self.highs.setOptionValue("simplex_strategy", 4)  # primal simplex: new columns keep the basis primal feasible
         infinity = highspy.kHighsInf
         none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
-        for low, high in [(0.0, infinity)] * n + [(-infinity, 1.0)]:
+        for low, high in [(0.0, infinity if target is None else 0.0)] * n + [(-infinity, 1.0)]:
             self.highs.addRow(low, high, 0, *none)
-        self.highs.addCol(-1.0, -infinity, infinity, n, np.arange(n, dtype=np.int32), np.full(n, -1.0))  # gamma
+        gamma = np.full(n, -1.0) if target is None else -target
+        self.highs.addCol(-1.0, -infinity, infinity, n, np.arange(n, dtype=np.int32), gamma)
 
     def add(self, Z: np.ndarray) -> None:
         """New columns Z (n, k): y_i s_k phi(v_k . x_i)."""
@@ -38,7 +42,11 @@ class ColumnLP:
         self.highs.run()
         solution = self.highs.getSolution()
         a = np.array(solution.col_value)[1:].clip(0)
-        q = np.abs(np.array(solution.row_dual)[: self.n])
+        dual = np.array(solution.row_dual)[: self.n]
+        if self.target is not None:
+            good = len(a) == self.size and len(dual) == self.n and abs(dual @ self.target) > 0.5
+            return (a, dual / (dual @ self.target)) if good else (np.zeros(self.size), np.zeros(self.n))
+        q = np.abs(dual)
         if len(a) != self.size or not q.sum() > 0:
             return np.zeros(self.size), np.full(self.n, 1 / self.n)
         return a, q / q.sum()
@@ -47,8 +55,8 @@ class ColumnLP:
 class ScipyLP:
     """The same with scipy, for machines without highspy: solved anew each time."""
 
-    def __init__(self, n: int):
-        self.Z = np.zeros((n, 0))
+    def __init__(self, n: int, target: np.ndarray | None = None):
+        self.Z, self.target = np.zeros((n, 0)), target
 
     def add(self, Z: np.ndarray) -> None:
         self.Z = np.hstack([self.Z, Z])
@@ -57,6 +65,21 @@ class ScipyLP:
         from scipy.optimize import linprog
 
         n, k = self.Z.shape
+        if self.target is not None:
+            result = linprog(
+                np.append(np.zeros(k), -1.0),
+                np.append(np.ones(k), 0.0)[None],
+                [1.0],
+                np.hstack([self.Z, -self.target[:, None]]),
+                np.zeros(n),
+                bounds=[(0, None)] * k + [(None, None)],
+                method="highs",
+                options={"time_limit": max(time_limit, 0.05)},
+            )
+            dual = np.zeros(n) if result.x is None else result.eqlin.marginals
+            if abs(dual @ self.target) < 0.5:
+                return np.zeros(k), np.zeros(n)
+            return result.x[:-1].clip(0), dual / (dual @ self.target)
         A = np.vstack([np.hstack([-self.Z, np.ones((n, 1))]), np.append(np.ones(k), 0.0)[None]])
         result = linprog(
             np.append(np.zeros(k), -1.0),
@@ -72,8 +95,8 @@ class ScipyLP:
         return result.x[:-1].clip(0), q / q.sum() if q.sum() > 0 else np.full(n, 1 / n)
 
 
-def column_lp(n: int) -> ColumnLP | ScipyLP:
+def column_lp(n: int, target: np.ndarray | None = None) -> ColumnLP | ScipyLP:
     try:
-        return ColumnLP(n)
+        return ColumnLP(n, target)
     except ImportError:
-        return ScipyLP(n)
+        return ScipyLP(n, target)

@@ -171,7 +171,6 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
-        tags.non_deterministic = self.space == "f1"  # where the clock ends the search, the machine's speed matters
         return tags
 
 
@@ -261,11 +260,6 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
         return self._function(points)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = self.space == "f1"
-        return tags
 
 
 def _plain(values: Any) -> Any:

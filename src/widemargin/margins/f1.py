@@ -14,11 +14,13 @@ import torch
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _bounds, _door, _proof, _search, _socp, _symmetry, _tree
+from . import _bounds, _door, _polish, _proof, _qp, _search, _socp, _symmetry, _tree
 from ._columns import column_lp
 
 Progress = Callable[[float, float, float, str], None]
 
+CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
+CONE_COLUMNS = 8000  # patterns * rank in a cone program
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
@@ -96,8 +98,10 @@ class Solver:
         self.columns = (self.V, self.s)
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best, with its estimated value
         self.estimate = np.inf
-        self.support, self.fresh = np.zeros(0, dtype=int), 0
+        self.support = np.zeros(0, dtype=int)
         self.rounds = self.nodes = self.stuck = 0
+        gpu = self.device.type == "cuda"
+        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, 65536 if gpu else STARTS))
 
     # ------------------------------------------------------------------ the run
 
@@ -113,7 +117,10 @@ class Solver:
             self.cheap_bound()
             self.linear_phase(HANDOVER, 80)
             while not self.closed() and not self.late() and self.stuck < 4:
-                self.pattern_round()
+                if self.n * self.r <= CONE_LIMIT:
+                    self.pattern_round()
+                else:
+                    self.particle_round()
         except KeyboardInterrupt:
             status = "interrupted"
         return self.finish("certified" if self.closed() else status)
@@ -192,11 +199,19 @@ class Solver:
     # ------------------------------------------------------------------ phases
 
     def cheap_bound(self) -> None:
-        """Bounds that are there for any n and d: norms and eigenvalues at the uniform and the linear dual."""
-        self.dual = _bounds.cheap(self, self.dual)
-        for q in (np.full(self.n, 1 / self.n),):
-            self.search(self.fold(q), STARTS, 2 * PATTERNS // 3)
-        self.tell("cheap bounds")
+        """What is there for any n and d: the linear predictor, and the root of the tree at its dual and a uniform one."""
+        uniform = np.where(self.y > 0, 0.5 / max((self.y > 0).sum(), 1), 0.5 / max((self.y < 0).sum(), 1))
+        duals = [self.fold(uniform)]
+        q = _qp.solve_factor(self.y[:, None] * self.X, 1e-6, self.door.started + 0.2 * (self.door.deadline - self.door.started)).q
+        u = (q * self.y) @ self.X
+        if (self.y * (self.X @ u)).min() > 0:  # separated by a line: u and -u make a network with half its margin
+            duals.append(self.fold(q))
+            self.V, self.s = np.vstack([u, -u]) / np.linalg.norm(u), np.array([1.0, -1.0])
+            self.offer_network(self.V, self.s)
+        for q in duals:
+            self.prove(q, 0.0, max_nodes=1)
+            self.search(q, self.starts, PATTERNS // len(duals))
+        self.tell("linear predictor and root bounds")
 
     def linear_phase(self, goal: float, rounds: int) -> None:
         """Column generation over neurons, pricing near the best dual so far, until its estimate is below goal * lower."""
@@ -209,13 +224,13 @@ class Solver:
             a, q = self.lp.solve(self.left())
             self.offer_mixture(a)
             point = self.fold(q if np.isinf(self.estimate) else CENTRE * self.centre + (1 - CENTRE) * q)
-            value, new = self.search(point, STARTS, 30)
+            value, new = self.search(point, self.starts, 30)
             stalled = 0 if self.offer_centre(point, value) else stalled + 1
             self.tell(f"linear program, {len(self.V)} neurons, estimate {value / self.unit():.4f}")
             if self.lower > 0 and self.estimate < goal * self.lower:
                 return
             if new == 0:
-                value, new = self.search(self.fold(q), STARTS, 30)
+                value, new = self.search(self.fold(q), self.starts, 30)
                 self.offer_centre(self.fold(q), value)
             if new == 0 or stalled >= 8:
                 return
@@ -250,7 +265,7 @@ class Solver:
             self.support = chosen[moved]
             self.add_columns(self.V[self.support], self.s[self.support])
         self.q = q = self.fold(master.q)
-        value, new = self.search(q, STARTS, 40)
+        value, new = self.search(q, self.starts, 40)
         self.offer_centre(q, value)
         if value > 1.02 * self.lower:  # a dual of too few patterns: let the linear program, which keeps all neurons, mend it
             before = len(self.V)
@@ -263,20 +278,43 @@ class Solver:
         self.tell(f"{len(chosen)} patterns, {self.nodes} nodes, estimate {value / self.unit():.6f}")
         self.stuck = 0 if new else self.stuck + 1
 
+    def particle_round(self) -> None:
+        """For large n * d: ascend on the network itself, price at its soft dual, and prove what the time allows."""
+        width = max(8, min(200, int(2e8 / (self.n * self.r))))
+        chosen = self.choose()[:width] if len(self.W) == 0 else np.zeros(0, dtype=int)
+        if len(self.W) == 0:
+            W, s = self.V[chosen], self.s[chosen]
+        else:
+            Z = self.q @ self.features(self.V, self.s)
+            extra = np.argsort(-Z)[: max(0, width - len(self.W))]
+            size = np.linalg.norm(self.W, axis=1).mean()
+            W = np.vstack([self.W, 0.1 * size * self.V[extra]])
+            s = np.append(self.signs, self.s[extra])
+        W = W + 1e-3 * np.linalg.norm(W, axis=1).mean() * self.rng.standard_normal(W.shape) / np.sqrt(self.r)
+        to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
+        share = time.perf_counter() + 0.4 * self.left() if np.isfinite(self.door.deadline) else np.inf
+        _, W_best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share)
+        before = self.lower
+        self.offer_network(W_best.cpu().numpy(), s)
+        self.q = self.fold(q.cpu().numpy())
+        value, new = self.search(self.q, self.starts, 40)
+        self.offer_centre(self.q, value)
+        self.prove(self.q, value, max_nodes=1 if self.left() > 60 else np.inf)
+        self.tell(f"{len(W)} particles, estimate {value / self.unit():.3f}")
+        self.stuck = 0 if self.lower > before * (1 + 0.1 * self.tol) else self.stuck + 1
+
     def unit(self) -> float:
         return self.lower or 1.0
 
     def choose(self) -> np.ndarray:
-        """Indices of the patterns worth having in the master: the network's own, the newest, the best at the last duals."""
+        """Indices of the patterns worth having in the master: the network's own, then the best at the last duals."""
         Z = self.features(self.V, self.s)
         value = np.maximum(self.q @ Z, self.centre @ Z)
         value[self.support] = np.inf
-        value[self.fresh :] = np.inf
-        self.fresh = len(self.V)
-        most = max(PATTERNS, 2 * self.n, len(self.support) + 80)
+        most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
         return np.sort(np.argsort(-value)[:most])
 
-    def prove(self, q: np.ndarray, value: float) -> int:
+    def prove(self, q: np.ndarray, value: float, max_nodes: float = np.inf) -> int:
         """Run the tree at q on both sides; keep the bound if it is the best, and take what it finds as new patterns."""
         new, logs, uppers = 0, [], []
         known = max(value, self.lower)
@@ -298,7 +336,7 @@ class Solver:
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on.
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started)
             give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
-            result = tree.run(known, 0.3 * self.tol, deadline=deadline, batch=batch, give_up=give_up)
+            result = tree.run(known, 0.3 * self.tol, deadline=deadline, batch=batch, give_up=give_up, max_nodes=max_nodes)
             self.nodes += result.nodes
             values = (result.found @ self.Xt.T).clamp_min(0) @ c
             good = result.found[values > self.lower * (1 + 0.1 * self.tol)]

@@ -1,18 +1,185 @@
-"""The smallest norm of an interpolant in the kernel space F2."""
+"""The smallest norm of an interpolant: over two-layer ReLU networks (F1), and in the kernel space (F2)."""
 
 from __future__ import annotations
 
 import math
 import time
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from scipy import linalg
 
-from widemargin.types import Certificate, Dataset
+from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _door
+from . import _door, _interpolant, _relations
+from .f1 import Progress
 
 LARGEST = float(np.finfo(np.float64).max)
+
+
+def min_norm_l1(
+    data: Dataset,
+    *,
+    bias: bool = False,
+    activation: str = "relu",
+    tol: float = 1e-3,
+    time_limit: float | None = 60.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Smallest norm of a two-layer ReLU network of any width with f(x_i) = y_i, certified.
+
+        norm = min { |nu| : int relu(v . x_i) dnu(v) = y_i }              nu a signed measure on the unit sphere
+             = max { y . lam : |sum_i lam_i relu(v . x_i)| <= 1 for all unit v }
+
+    `primal` is the network; its values are right up to rounding, and `upper` includes what it costs to make them exactly
+    right (docs/certificates.md). `dual` holds lam up to a positive factor: lam / proof["maximum"] is feasible, and so
+    y . lam / proof["maximum"] bounds the norm from below; the maximum is proved as for the F1 margin. Stops when
+    upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C. Status "no-interpolation": no network takes the
+    values y, by a relation in `dual` that holds for all networks (both bounds are the largest float); status "rounding":
+    the points are too close to such a relation for float64.
+
+    `progress(seconds, lower, upper, message)` is called after every round.
+
+    Reference: Wei, Lee, Liu and Ma (2019), (D.3).
+    """
+    if activation != "relu":
+        raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
+    space = _door.as_space(bias, activation)
+    door = _door.enter(Dataset(data.X, np.ones(data.n), data.name), space, tol, time_limit)
+    known = _relations.find(door.X, data.y)
+    if known.obstruction is not None:
+        stats = {"seconds": time.perf_counter() - door.started, "seed": seed}
+        return _impossible(data, "l1-regression", known, bias, activation, stats)
+    free = known.free
+    power = math.frexp(float(np.abs(data.y).max()))[1]  # the largest target is scaled to [1/2, 1)
+    y = np.ldexp(data.y[free], -power)
+    unit = power - door.shift  # norms are in units of 2^unit
+
+    def tell(lower: float, upper: float, message: str) -> None:
+        if progress is not None:
+            seconds = time.perf_counter() - door.started
+            progress(seconds, float(np.ldexp(lower, unit)), float(np.ldexp(upper, unit)), message)
+
+    theta, mass = np.zeros((0, door.X.shape[1])), np.zeros(0)
+    frame, lam = np.zeros((0, door.X.shape[1])), np.zeros(data.n)
+    proof: dict[str, Any] = {"type": "norm", "maximum": 1.0}
+    upper, lower, status, proved, reason = 0.0, 0.0, "certified", True, ""
+    stats = {"rounds": 0, "nodes": 0}
+    if y.any():
+        solver = _interpolant.Solver(door.X[free], y, tol, seed, door.deadline, tell)
+        solver.run()
+        status, stats = solver.status, {"rounds": solver.rounds, "nodes": solver.nodes}
+        proof, lam[free], maximum = solver.proof(free)
+        proof["maximum"] = _outward(maximum, door.shift, up=True)
+        inner = sum(Fraction(a) * Fraction(b) for a, b in zip(lam.tolist(), data.y.tolist()))
+        lower = _down(inner / Fraction(proof["maximum"])) if inner > 0 else 0.0
+        frame = solver.frame @ solver.basis.T
+        upper, proved = LARGEST, False
+        if np.isfinite(solver.norm):
+            theta, mass = solver.network()
+            upper = _outward(_exact_norm(door, free, y, theta, mass, frame), unit, up=True)
+            mass, proved = np.ldexp(mass, unit), upper < LARGEST
+        if status == "certified" and upper - lower > tol * lower:
+            status = "rounding"
+        if status == "rounding":
+            reason = "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks"
+    return Certificate(
+        kind="l1-regression",
+        lower=min(lower, upper),
+        upper=upper,
+        dual=lam,
+        status=status,
+        proved=proved,
+        bound=str(proof["type"]),
+        n=data.n,
+        d=data.d,
+        primal=Measure(theta, mass, "relu", bias) if proved else None,
+        bias=bias,
+        activation=activation,
+        convention="norm",
+        data_sha256=data.sha256(),
+        data_name=data.name,
+        reason=reason,
+        proof=proof,
+        extra={"relations": _saved(known), "frame": frame.tolist()},
+        stats={"seconds": time.perf_counter() - door.started, "seed": seed, **stats},
+    )
+
+
+def _exact_norm(
+    door: _door.Door, free: np.ndarray, y: np.ndarray, theta: np.ndarray, mass: np.ndarray, frame: np.ndarray
+) -> float:
+    """The norm of the network plus the cost of its exact residual in neurons of the frame, rounding included."""
+    X, size = door.X[free], door.size[free]
+    total = float(np.abs(mass) @ np.linalg.norm(theta, axis=1))
+    residual = np.abs(y - (X @ theta.T).clip(0) @ mass)
+    residual += 2 * _door.EPS * (X.shape[1] + len(mass) + 8) * (total * size + np.abs(y))
+    B = (X / size[:, None] @ frame.T).clip(0)
+    inverse, condition = _interpolant.invert(B)
+    if not condition < 1e14:
+        return math.inf
+    # the checker scales points and neurons by powers of two instead of their sizes: a factor 4 covers both
+    cost = 4 * float(np.abs(inverse).sum(axis=0).max()) * float((residual / size).sum())
+    return (total + 2 * cost) * (1 + _door.EPS * (len(mass) + 16))
+
+
+def _impossible(
+    data: Dataset,
+    kind: str,
+    known: _relations.Relations,
+    bias: bool,
+    activation: str,
+    stats: dict[str, Any],
+    extra: dict[str, Any] | None = None,
+) -> Certificate:
+    """No function takes the values y: the relation that they break is the proof, an infinite lower bound."""
+    assert known.obstruction is not None
+    weights = known.obstruction
+    exact = all(abs(w) <= 2**53 for w in weights.values())
+    dual = np.zeros(data.n, dtype=np.float64 if exact else object)
+    for i, w in weights.items():
+        dual[i] = w
+    proved = max(abs(w).bit_length() for w in weights.values()) <= 1100  # what a certificate may hold
+    return Certificate(
+        kind=kind,
+        lower=LARGEST if proved else 0.0,
+        upper=LARGEST,
+        dual=dual if proved else np.zeros(data.n),
+        status="no-interpolation",
+        proved=proved,
+        bound="relation",
+        n=data.n,
+        d=data.d,
+        bias=bias,
+        activation=activation,
+        convention="norm",
+        data_sha256=data.sha256(),
+        data_name=data.name,
+        reason=known.reason,
+        proof={"type": "relation"},
+        extra=extra or {},
+        stats=stats,
+    )
+
+
+def _saved(known: _relations.Relations) -> list[dict[str, Any]]:
+    return [{"point": i, "weights": [[j, w] for j, w in weights.items()]} for i, weights in known.relations]
+
+
+def _outward(value: float, power: int, up: bool) -> float:
+    """value * 2^power, rounded outward and at most the largest float."""
+    with np.errstate(over="ignore", under="ignore"):
+        result = float(np.ldexp(value, power))
+    return min(math.nextafter(result, math.inf if up else 0.0), LARGEST)
+
+
+def _down(value: Fraction) -> float:
+    """A double that is at most the positive fraction."""
+    if value >= Fraction(LARGEST):
+        return LARGEST
+    return math.nextafter(float(value), 0.0)
 
 
 def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", tol: float = 1e-6) -> Certificate:
@@ -22,17 +189,23 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
 
     `dual` holds b: the interpolant is f = sum_j b_j k(x_j, .), and by the last form any b bounds the norm from below.
     The upper bound is the norm of that f plus the cost ||y - k b|| / sqrt(smallest eigenvalue of k) of its residual.
-    Status "no-interpolation": k is singular and y is not in its range (the norm is infinite, `upper` the largest
-    float); status "rounding": k is too close to singular for an upper bound within tol.
+    Status "no-interpolation": y breaks a relation in `dual` that holds for all functions of the space (the norm is
+    infinite, both bounds are the largest float), or, not proved, k is singular up to rounding and y not in its range;
+    status "rounding": k is too close to singular for an upper bound within tol.
 
     Reference: Wei, Lee, Liu and Ma (2019), (D.4) and Claim D.8, whose ||alpha||_2 is this over sqrt(vol of the sphere).
     """
     space = _door.as_space(bias, activation)
     labels = Dataset(data.X, np.ones(data.n), data.name)  # the targets are any numbers here
     door = _door.enter(labels, space, tol, None)
-    keep, clash = _distinct(door.X, data.y)
+    known = _relations.find(door.X, data.y, space.degree)
+    stats: dict[str, Any] = {"seconds": time.perf_counter() - door.started, "seed": None}
+    if known.obstruction is not None:
+        return _impossible(data, "l2-regression", known, bias, activation, stats, {"kernel": "relu"})
+    keep = known.free if data.y.any() else np.arange(data.n)
     X, y = door.X[keep], data.y[keep]
-    k = _door.as_space(False, activation).kernel(X)
+    whole = _door.as_space(False, activation).kernel(door.X)
+    k = whole[np.ix_(keep, keep)]
     n, D, degree = len(X), X.shape[1], space.degree
     bound = door.size[keep] ** degree / np.sqrt(
         2 * D if degree == 1 else 2 * D * (D + 2) / 3
@@ -42,7 +215,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     target = y / scale
     values, vectors = linalg.eigh(k, check_finite=False)
     noise = _door.EPS * n * float(bound @ bound) + blur * float(bound @ bound)  # of the eigenvalues
-    smallest = float(values[0]) - noise
+    smallest = 0.9 * (float(values[0]) - noise)  # with room for a checker that works on intervals
     coefficients = vectors.T @ target
     good = values > 4 * noise if smallest <= 0 else np.ones(n, bool)
     b = vectors[:, good] @ (coefficients[good] / values[good])
@@ -53,11 +226,11 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     status, reason, proved = "certified", "", True
     if not target.any():
         b = np.zeros(n)
-    elif clash or outside > 1e-6 * float(np.linalg.norm(target)):
-        if not clash:  # b far out along the component of y that k cannot reach
-            b = b + vectors[:, ~good] @ (coefficients[~good] / np.maximum(values[~good], noise))
-        lower, upper, status = _lower(k, bound, blur, b, target), LARGEST, "no-interpolation"
-        reason = clash or "the kernel matrix is singular and y is not in its range, up to rounding"
+    elif outside > 1e-6 * float(np.linalg.norm(target)):
+        # b far out along the component of y that k cannot reach
+        b = b + vectors[:, ~good] @ (coefficients[~good] / np.maximum(values[~good], noise))
+        lower, upper, status, proved = _lower(k, bound, blur, b, target), LARGEST, "no-interpolation", False
+        reason = "the kernel matrix is singular and y is not in its range, up to rounding"
     else:
         lower = _lower(k, bound, blur, b, target)
         proved = smallest > 0
@@ -89,31 +262,26 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         d=data.d,
         bias=bias,
         activation=activation,
-        convention="M7",
+        convention="norm",
         data_sha256=data.sha256(),
         data_name=data.name,
         reason=reason,
         proof={"type": "dual"},
-        stats={"seconds": time.perf_counter() - door.started, "seed": None, "smallest_eigenvalue": smallest},
+        extra=_kernel_extra(whole, smallest, -2 * power, activation) | {"relations": _saved(known)},
+        stats=stats | {"seconds": time.perf_counter() - door.started, "smallest_eigenvalue": smallest},
     )
 
 
-def _distinct(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str]:
-    """Indices of the different points, and a sentence if equal points (or the origin) have incompatible targets."""
-    keep: list[int] = []
-    first: dict[bytes, int] = {}
-    clash = ""
-    for i, row in enumerate(X + 0.0):
-        j = first.setdefault(row.tobytes(), i)
-        if not row.any():
-            clash = clash or (
-                f"point {i} is the origin, where every function vanishes, but its target is not 0" if y[i] else ""
-            )
-        elif i == j:
-            keep.append(i)
-        elif y[i] != y[j]:
-            clash = clash or f"points {j} and {i} are equal but have different targets"
-    return np.array(keep, dtype=int), clash
+def _kernel_extra(k: np.ndarray, smallest: float, power: int, activation: str) -> dict[str, Any]:
+    """What a checker needs: the kernel times 2^power (its name for relu, its values else) and a smallest eigenvalue."""
+    with np.errstate(over="ignore", under="ignore"):
+        gram, least = np.ldexp(k, power), float(np.ldexp(smallest, power))
+    extra: dict[str, Any] = {"kernel": "relu"} if activation == "relu" else {"kernel": "given"}
+    if activation != "relu" and np.isfinite(gram).all():
+        extra["gram"] = ((gram + gram.T) / 2).tolist()
+    if smallest > 0 and 0 < least < math.inf:
+        extra["smallest"] = least
+    return extra
 
 
 def _lower(k: np.ndarray, bound: np.ndarray, blur: float, b: np.ndarray, y: np.ndarray) -> float:

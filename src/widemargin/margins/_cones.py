@@ -1,0 +1,70 @@
+"""The best network over given activation patterns as a cone program for Clarabel: margins, or interpolation.
+
+A neuron with activation pattern P and output sign s is linear in its weights on the data as long as they stay in the
+pattern's cone: s relu(x_i . w) = s P_i x_i . w where (2 P_i - 1) x_i . w >= 0. So over K patterns, with f_i the value
+sum_k s_k P_ik x_i . w_k at point i, both problems are convex:
+
+    max gamma   s.t.   y_i f_i >= gamma (margin), or f_i = gamma y_i (interpolation),   sum_k ||w_k|| <= 1,   w_k in its cone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import clarabel
+import numpy as np
+from scipy import sparse
+
+
+@dataclass(frozen=True)
+class Solution:
+    W: np.ndarray  # (K, d) weights, one neuron per pattern
+    q: np.ndarray  # (n,) dual weights: in the simplex (margin), or of any signs with q . y = 1 (interpolation)
+    gamma: float  # the solver's value; callers evaluate W and q themselves
+    ok: bool
+
+
+def solve(
+    X: np.ndarray,
+    y: np.ndarray,
+    patterns: np.ndarray,
+    signs: np.ndarray,
+    *,
+    interpolate: bool,
+    tol: float = 1e-10,
+    time_limit: float = 60.0,
+) -> Solution:
+    """Solve over `patterns` (K, n) with output signs (K,), for points X (n, d) and targets y (n,)."""
+    n, d = X.shape
+    K = len(patterns)
+    columns = K * d + K + 1  # w, their norms, gamma
+    labelled, target = (X, y) if interpolate else (y[:, None] * X, np.ones(n))
+    gated = (signs[:, None] * patterns)[:, :, None] * labelled[None]  # (K, n, d)
+    fit = np.hstack([-gated.transpose(1, 0, 2).reshape(n, K * d), np.zeros((n, K)), target[:, None]])
+    total = np.zeros((1, columns))
+    total[0, K * d : K * d + K] = 1
+    side = np.where(patterns, -1.0, 1.0)[:, :, None] * X  # (K, n, d)
+    at = (np.arange(K)[:, None, None] * d + np.arange(d) + np.zeros((1, n, 1), int)).ravel()
+    inside = sparse.csc_matrix((side.ravel(), (np.repeat(np.arange(K * n), d), at)), shape=(K * n, columns))
+    index = np.concatenate([(K * d + np.arange(K))[:, None], np.arange(K * d).reshape(K, d)], 1).ravel()
+    norms = sparse.csc_matrix((-np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), columns))
+    A = sparse.vstack([sparse.csc_matrix(fit), sparse.csc_matrix(total), inside, norms]).tocsc()
+    b, c = np.zeros(A.shape[0]), np.zeros(columns)
+    b[n], c[-1] = 1, -1
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1
+    settings.time_limit = max(time_limit, 0.1)
+    settings.tol_gap_abs = settings.tol_gap_rel = tol
+    settings.tol_feas = min(tol, 1e-8)
+    kinds = [
+        clarabel.ZeroConeT(n) if interpolate else clarabel.NonnegativeConeT(n),
+        clarabel.NonnegativeConeT(1 + K * n),
+        *[clarabel.SecondOrderConeT(d + 1)] * K,
+    ]
+    solution = clarabel.DefaultSolver(sparse.csc_matrix((columns, columns)), c, A, b, kinds, settings).solve()
+    x, z = np.array(solution.x), np.array(solution.z)
+    q = z[:n] if interpolate else z[:n].clip(0)
+    if not (np.isfinite(x).all() and np.isfinite(q).all() and q @ target > 0.5):
+        return Solution(np.zeros((K, d)), np.full(n, 1 / n), 0.0, False)
+    return Solution(x[: K * d].reshape(K, d), q / (q @ target), float(x[-1]), True)

@@ -1,0 +1,79 @@
+"""Caratheodory's theorem for networks: as few neurons as there are points."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import linalg
+
+from widemargin.types import Dataset, InputError, Measure
+
+TINY = 1e-13  # singular values below this, relative to the largest, count as zero
+
+
+def prune(measure: Measure, data: Dataset) -> Measure:
+    """At most n atoms of `measure` with new masses: the same values on the data, and a norm that is no larger.
+
+    While the columns s_j phi(theta_j . x_i) of the atoms are linearly dependent, sum_j c_j s_j phi(theta_j . x) = 0 on
+    the data, moving the masses |m_j| along c or -c, whichever does not raise their sum, keeps the values until one
+    mass is zero. Values are kept up to rounding: about 1e-12 of the norm times the largest point.
+
+    Reference: Wei, Lee, Liu and Ma (2019), Lemma B.1 and Claim B.4.
+    """
+    unit = measure.normalized()
+    if unit.theta.shape[1] != data.d + measure.bias:
+        raise InputError(
+            f"the measure has directions with {unit.theta.shape[1]} entries but the data need {data.d + measure.bias}"
+        )
+    ones = Measure(unit.theta, np.ones(len(unit.mass)), unit.activation, unit.bias)
+    columns = np.sign(unit.mass) * _features(ones, data.X)  # (n, m)
+    scale = np.abs(columns).max(initial=0.0) or 1.0
+    mass = prune_masses(columns / scale, np.abs(unit.mass))
+    keep = mass > 0
+    return Measure(unit.theta[keep], (np.sign(unit.mass) * mass)[keep], unit.activation, unit.bias)
+
+
+def _features(measure: Measure, X: np.ndarray) -> np.ndarray:
+    X = np.hstack([X, np.ones((len(X), 1))]) if measure.bias else X
+    h = (X @ measure.theta.T).clip(0)
+    return h if measure.activation == "relu" else h * h
+
+
+def prune_masses(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Masses a >= 0 with Z a = Z mass, sum a <= sum mass, whose support has linearly independent columns of Z (n, m)."""
+    n, m = Z.shape
+    start, target = mass.sum(), Z @ mass
+    a = np.zeros(m)
+    held: list[int] = []
+    for j in np.argsort(-mass, kind="stable"):  # the heaviest first: they are the likeliest to stay
+        if mass[j] <= 0:
+            continue
+        a[j] = mass[j]
+        held.append(int(j))
+        while held:
+            c = _dependency(Z[:, held])
+            if c is None:
+                break
+            c = -c if c.sum() > 0 else c
+            step = np.where(c < 0, a[held] / np.where(c < 0, -c, 1.0), np.inf)
+            gone = int(step.argmin())
+            a[held] = (a[held] + step[gone] * c).clip(0)
+            a[held[gone]] = 0.0
+            held = [i for i in held if a[i] > 0]
+    for _ in range(2):  # what rounding moved is put back on the same atoms
+        if not held:
+            break
+        change = linalg.lstsq(Z[:, held], target - Z @ a, cond=TINY)[0]
+        moved = a[held] + change
+        if (moved < 0).any() or moved.sum() > start * (1 + 1e-12):
+            break
+        a[held] = moved
+    return a
+
+
+def _dependency(Z: np.ndarray) -> np.ndarray | None:
+    """A null vector of Z (n, k), or None if the columns are independent: k <= n and no singular value is negligible."""
+    n, k = Z.shape
+    if k > n:
+        return linalg.qr(Z.T)[0][:, -1]  # orthogonal to all rows of Z
+    _, size, Vt = linalg.svd(Z, full_matrices=False)
+    return Vt[-1] if size[-1] <= TINY * max(size[0], 1e-300) else None
