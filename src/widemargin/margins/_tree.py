@@ -26,7 +26,7 @@ from torch import Tensor
 ACTIVE, INACTIVE, FREE = 1, 0, -1
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
-RECORD_BYTES = 1 << 29  # above this the proof is not kept
+RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
 
 @dataclass

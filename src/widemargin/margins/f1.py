@@ -332,11 +332,12 @@ class Solver:
                 torch.as_tensor(linear @ self.X, device=self.device),
             )
             deadline = time.monotonic() + share / (2 - side)
-            batch = 65536 if self.device.type == "cuda" else 1024
+            gpu = self.device.type == "cuda"
+            batch, memory = (65536, 8e10) if gpu else (1024, 4e9)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on.
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started)
             give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
-            result = tree.run(known, 0.3 * self.tol, deadline=deadline, batch=batch, give_up=give_up, max_nodes=max_nodes)
+            result = tree.run(known, 0.3 * self.tol, deadline=deadline, batch=batch, give_up=give_up, max_nodes=max_nodes, memory=memory)
             self.nodes += result.nodes
             values = (result.found @ self.Xt.T).clamp_min(0) @ c
             good = result.found[values > self.lower * (1 + 0.1 * self.tol)]
