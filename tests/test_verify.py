@@ -17,7 +17,9 @@ from widemargin.verify import check, integers, matmul, positive_semidefinite, sq
 XOR = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
 XOR_Y = np.array([1.0, 1.0, -1.0, -1.0])
 ROOT = math.sqrt(2) / 4
-CONVENTIONS = {"f1": "M1", "frozen": "M1", "f2": "M7", "rf": "M7", "linear": "M11"}
+CONVENTIONS = {"f1": "M1", "frozen": "M1", "f2": "M7", "rf": "M7", "linear": "M11"} | dict.fromkeys(
+    ("l1-regression", "l2-regression"), "norm"
+)
 quick = settings(deadline=None, max_examples=40)
 
 
@@ -780,6 +782,164 @@ def test_malformed_payloads_never_raise_and_never_prove_anything_false(data):
     if verdict.ok and not {"gram", "directions", "activation", "bias"} & set(path):
         assert payload["lower"] <= margin * (1 + 1e-12) + 1e-300
         assert not payload["proved"] or payload["upper"] >= margin * (1 - 1e-12)
+
+
+# ------------------------------------------------------------ regression
+
+
+def regression():
+    """(name, payload, X, y, smallest norm) for both kinds."""
+    one, line = [[3.0, 4.0]], [[1.0], [-2.0], [3.0], [0.0]]
+    largest = float(np.finfo(float).max)
+    out = []
+
+    def add(name, X, y, norm, kind, **fields):
+        X, y = np.asarray(X, float), np.asarray(y, float)
+        out.append((name, certificate(X, y, kind, **fields), X, y, norm))
+
+    # f(x) = 0.4 relu(3 x_1 + 4 x_2): norm 2, exactly 10 at (3, 4)
+    exact = {"lower": 2, "upper": 2, "primal": {"theta": one, "mass": [0.4]}, "dual": [0.5]}
+    exact["primal"]["mass"], y = [0.5], 12.5
+    proof = {"type": "norm", "maximum": 2.5}
+    add("l1 point", one, [y], 2.5, "l1-regression", **exact | {"lower": 2.5, "upper": 2.5}, proof=proof)
+    rounded = exact | {"lower": 2.5, "upper": 2.5 + 1e-9, "primal": {"theta": one, "mass": [0.5 - 1e-12]}}
+    add("l1 repaired", one, [y], 2.5, "l1-regression", **rounded, proof=proof, extra={"frame": [[1, 2]]})
+    # on the line: 3 relu(x) - 0.5 relu(-x); x_2 = 3 x_0 and x_3 = 0 are bound by relations
+    relations = [{"point": 2, "weights": [[2, 1], [0, -3]]}, {"point": 3, "weights": [[3, 1]]}]
+    add(
+        "l1 relations",
+        line,
+        [3, -1, 9, 0],
+        3.5,
+        "l1-regression",
+        lower=3.5,
+        upper=3.5,
+        primal={"theta": [[1], [-1]], "mass": [3, -0.5]},
+        dual=[1, -0.5, 0, 0],
+        proof={"type": "enumeration", "maximum": 1},
+        extra={"relations": relations},
+    )
+    none = {"status": "no-interpolation", "upper": largest, "lower": largest, "proof": {"type": "relation"}}
+    add("l1 none", line, [3, -1, 8, 0], math.inf, "l1-regression", **none, dual=[-3, 0, 1, 0])
+    add("l2 none", line, [3, -1, 8, 0], math.inf, "l2-regression", **none, dual=[-3, 0, 1, 0], activation="relu")
+    add("l2 none srelu", line, [3, -1, 8, 0], math.inf, "l2-regression", **none, dual=[-9, 0, 1, 0], activation="srelu")
+    # k(x, x) = |x|^2 / 4 in the plane: f = k(x, .) has f(x) = 6.25 and norm 2.5
+    bounds = {"lower": down(2.5), "upper": 2.5 + 1e-12, "dual": [1]}
+    add("l2", one, [6.25], 2.5, "l2-regression", **bounds, extra={"kernel": "relu", "smallest": 6})
+    given = {"kernel": "given", "gram": [[1, 0], [0, 4]]}
+    pair = [[1.0, 0.0], [0.0, 1.0]]
+    root = math.sqrt(8)
+    add(
+        "l2 given",
+        pair,
+        [2, 4],
+        root,
+        "l2-regression",
+        lower=down(root),
+        upper=up(root),
+        dual=[2, 1],
+        extra=given,
+        activation="srelu",
+    )
+    return out
+
+
+NORMS = regression()
+NORM_PATHS = [(k, path) for k, entry in enumerate(NORMS) for path in paths(entry[1]) if path]
+
+
+@pytest.mark.parametrize("entry", NORMS, ids=[entry[0] for entry in NORMS])
+def test_known_norms(entry):
+    _, payload, X, y, norm = entry
+    verdict = check(payload, X, y)
+    assert verdict and "verified exactly" in str(verdict), verdict
+    assert check(payload | {"upper": payload["upper"] / 2}, X, y).failed == "digest"
+    assert check(payload, X, y + 1).failed == "data hash"
+    assert check(changed(payload, convention="M1"), X, y).failed.startswith("format")
+    if math.isinf(norm):
+        assert "infinity" in str(verdict)
+        assert check(changed(payload, upper=9.0, lower=0), X, y).failed.startswith("lower <= upper")
+        assert check(changed(payload, dual=[0] * len(y)), X, y).failed.startswith("lower bound: the targets")
+        assert check(changed(payload, dual=[1] * len(y)), X, y).failed.startswith("lower bound: the weights")
+        return
+    high = check(changed(payload, lower=norm * (1 + 1e-9), upper=99), X, y)
+    assert not high and high.failed.startswith("lower bound"), high
+    low = check(changed(payload, lower=0, upper=norm * (1 - 1e-9)), X, y)
+    assert not low and low.failed.startswith("upper bound"), low
+    assert check(changed(payload, proof={"type": "omitted"}), X, y).failed.startswith("lower bound: the proof")
+    estimate = check(changed(payload, proved=False, upper=99), X, y)
+    assert estimate.ok and "estimate and was not checked" in str(estimate)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "failed"),
+    [
+        ("l1 point", ("proof", "maximum"), 2.4999, "norm side +1"),
+        ("l1 point", ("proof", "maximum"), 0, "lower bound: proof.maximum"),
+        ("l1 point", ("proof", "maximum"), 2.6, "lower bound: y . lam"),
+        ("l1 point", ("proof", "type"), "eigen", "lower bound: no such proof"),
+        ("l1 point", ("primal", "mass"), [0.5 - 1e-12], "upper bound: extra.frame"),
+        ("l1 point", ("primal",), None, "upper bound: no primal"),
+        ("l1 point", ("activation",), "srelu", "format: no rule"),
+        ("l1 repaired", ("extra", "frame"), [[-1, 0]], "upper bound: the frame is singular"),
+        ("l1 repaired", ("extra", "frame"), [[1, 2], [1, 3]], "upper bound: extra.frame"),
+        ("l1 repaired", ("primal", "mass"), [0.4], "upper bound: the norm"),
+        (
+            "l1 relations",
+            ("extra", "relations", 0, "weights"),
+            [[2, 1], [0, -2]],
+            "upper bound: relation 0: the targets",
+        ),
+        (
+            "l1 relations",
+            ("extra", "relations", 0, "weights"),
+            [[2, 1], [1, 9]],
+            "upper bound: relation 0: it does not",
+        ),
+        ("l1 relations", ("extra", "relations", 0, "point"), 3, "upper bound: relation 0: its point has no weight"),
+        ("l1 relations", ("extra", "relations", 1, "point"), 2, "upper bound: relation 1: its point has one"),
+        (
+            "l1 relations",
+            ("extra", "relations", 0, "weights"),
+            [[2, 1], [0, -3], [3, 1]],
+            "upper bound: relation 0: it uses",
+        ),
+        ("l1 relations", ("primal", "mass"), [3, -0.25], "upper bound: extra.frame"),
+        ("l2", ("extra", "smallest"), 6.26, "upper bound: extra.smallest is not shown"),
+        ("l2", ("extra", "smallest"), -1, "upper bound: extra.smallest is not positive"),
+        ("l2", ("extra", "kernel"), "other", "format: extra.kernel"),
+        ("l2 given", ("dual",), [2, 2], "lower bound"),
+        ("l2 given", ("extra", "gram"), [[1, 0], [0.5, 4]], "format: extra.gram"),
+    ],
+)
+def test_mutated_norms(name, path, value, failed):
+    _, payload, X, y, _ = next(entry for entry in NORMS if entry[0] == name)
+    verdict = check(edit(payload, path, value), X, y)
+    assert not verdict and verdict.failed.startswith(failed), verdict
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_malformed_norms_never_raise_and_never_prove_anything_false(data):
+    k, path = data.draw(st.sampled_from(NORM_PATHS))
+    _, payload, X, y, norm = NORMS[k]
+    payload = copy.deepcopy(payload)
+    at = payload
+    for key in path[:-1]:
+        at = at[key]
+    if data.draw(st.booleans()):
+        at[path[-1]] = data.draw(st.sampled_from(JUNK) | st.integers(-3, 9) | st.floats())
+    else:
+        del at[path[-1]]
+    try:
+        payload = seal(payload)
+    except (TypeError, ValueError):
+        payload["digest"] = "0" * 64
+    verdict = check(payload, X, y)
+    json.dumps(verdict.to_dict())
+    if verdict.ok and not {"gram", "activation", "bias"} & set(path):
+        assert payload["lower"] <= norm * (1 + 1e-12)
+        assert not payload["proved"] or payload["upper"] >= min(norm, 1e308) * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("payload", [None, [], "text", 3, {}, {"format": "widemargin-certificate-1"}, {1: 2, "a": 3}])

@@ -412,7 +412,7 @@ def _eliminate(S: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class _Problem:
-    """X = grid / 2^k with the bias coordinate appended; y / 2^ky, labels -1 and +1 for margins; phi(t) = relu(t)^degree."""
+    """X = grid / 2^k with the bias coordinate appended; targets y / 2^ky (labels: -1, +1); phi(t) = relu(t)^degree."""
 
     grid: np.ndarray  # (n, D)
     k: int
@@ -600,10 +600,8 @@ def _rf(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
     return _Rules(lower, upper)
 
 
-def _kernel(
-    problem: _Problem, extra: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray, Fraction, Fraction, str]:
-    """Integer matrices low, high and numbers least, most: the kernel is K / c with low <= K <= high, least <= c <= most."""
+def _kernel(problem: _Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Fraction, Fraction, str]:
+    """low, high, least, most, a note: the kernel is K / c with low <= K <= high (integers) and least <= c <= most."""
     n, kernel = len(problem.y), extra.get("kernel")
     if kernel == "given":
         K, bits = _rows(extra.get("gram"), n, "format: extra.gram", n)
@@ -688,7 +686,9 @@ def _regression(
         _need(upper == Fraction(LARGEST), "lower <= upper: upper must be the largest float where nothing interpolates")
         _need(inner != 0, "lower bound: the targets do not break the relation")
         _need(_vanishes(problem, lam), "lower bound: the weights are not a relation of the points")
-        done.append(("lower bound", "infinity: the targets break a relation that holds for every function of the space"))
+        done.append(
+            ("lower bound", "infinity: the targets break a relation that holds for every function of the space")
+        )
         return
     rule = _l1_rule if kind == "l1-regression" else _l2_rule
     show_lower, show_upper = rule(problem, extra, lam, bits)
@@ -696,9 +696,7 @@ def _regression(
     if lower <= 0:
         done.append(("lower bound", f"{_show(lower)}, no norm is smaller"))
     else:
-        _need(
-            proof.get("type") not in (None, "omitted"), "lower bound: the proof is not stored in this certificate"
-        )
+        _need(proof.get("type") not in (None, "omitted"), "lower bound: the proof is not stored in this certificate")
         done.append(("lower bound", f"{_show(lower)} {show_lower(lower, inner, proof)}"))
     stage[0] = "upper bound"
     if not payload["proved"]:
@@ -711,8 +709,8 @@ def _regression(
 def _vanishes(problem: _Problem, c: list[int]) -> bool:
     """Whether sum_i c_i phi(v . x_i) = 0 for all v. True is proved.
 
-    relu(t) = (t + |t|) / 2 and relu(t)^2 = (t^2 + t |t|) / 2: it is enough that sum_i c_i x_i (or sum_i c_i x_i x_i') is
-    zero, and that on each line through 0 the sum of the other parts is.
+    relu(t) = (t + |t|) / 2 and relu(t)^2 = (t^2 + t |t|) / 2: it is enough that sum_i c_i x_i (or sum_i c_i x_i x_i')
+    is zero, and that on each line through 0 the sum of the other parts is.
     """
     lines: dict[tuple[int, ...], int] = {}
     total: dict[tuple[int, ...], int] = {}
@@ -731,8 +729,8 @@ def _vanishes(problem: _Problem, c: list[int]) -> bool:
 
 
 def _free_points(problem: _Problem, extra: Mapping[str, Any]) -> list[int]:
-    """The points without a relation; at each other point, right values at these and earlier ones give the right value."""
-    n, related = len(problem.y), set()
+    """The points without a relation; right values at these, and at earlier ones, imply that of each other point."""
+    n, related = len(problem.y), set[int]()
     stored = []
     for j, item in enumerate(_list(extra.get("relations", []), "upper bound: extra.relations")):
         name = f"upper bound: relation {j}"
@@ -781,9 +779,7 @@ def _l1_rule(problem: _Problem, extra: Mapping[str, Any], lam: list[int], bits: 
         assert isinstance(primal, Mapping)
         theta, kt = _rows(primal.get("theta"), problem.D, "upper bound: primal.theta")
         mass, km = _vector(primal.get("mass"), len(theta), "upper bound: primal.mass")
-        norm = Fraction(
-            sum(abs(m) * sqrt_up(s) for m, s in zip(mass, _squares(theta))), 1 << (ROOT_BITS + kt + km)
-        )
+        norm = Fraction(sum(abs(m) * sqrt_up(s) for m, s in zip(mass, _squares(theta))), 1 << (ROOT_BITS + kt + km))
         values = matmul(_features(problem, theta), _column(mass))[:, 0].tolist()
         values = values or [0] * len(problem.y)
         residuals = [
@@ -801,9 +797,9 @@ def _l1_rule(problem: _Problem, extra: Mapping[str, Any], lam: list[int], bits: 
 def _repair(problem: _Problem, free: list[int], residuals: list[Fraction], extra: Mapping[str, Any]) -> Fraction:
     """A norm with which neurons of extra.frame can take any values of at most these sizes at the free points.
 
-    S_ij = relu(v_j . x_i) 2^-(a_i + b_j) on the integer grids, 2^b_j >= |v_j|. For a matrix R (a rounded inverse of S in
-    floating point) with |S R - I| = delta < 1 in the norm max_k sum_i, S is invertible on the range of R and
-    S w = r has a solution with |w|_1 <= |R| |r|_1 / (1 - delta); neuron j with w_j costs at most |w_j|.
+    S_ij = relu(v_j . x_i) 2^-(a_i + b_j) on the integer grids, 2^b_j >= |v_j|. For a matrix R (a floating-point inverse
+    of S, a guess) with |S R - I| = delta < 1 in the norm max_k sum_i, S R is invertible and S w = r has the solution
+    w = R (S R)^-1 r with |w|_1 <= |R| |r|_1 / (1 - delta); neuron j with w_j costs at most |w_j|.
     """
     frame, _ = _rows(extra.get("frame"), problem.D, "upper bound: extra.frame", len(free))
     a = [(math.isqrt(s) + 1).bit_length() for s in _squares(problem.grid[free])]
@@ -1061,11 +1057,9 @@ def _leaf_block(rows: Sequence[Any], start: int, width: int, name: str) -> np.nd
     return _objects(rows, len(rows), width) if big else np.array(rows, dtype=np.int64).reshape(len(rows), width)
 
 
-def _fold_mirrors(
-    problem: _Problem, c: list[int], side: Mapping[str, Any], name: str
-) -> tuple[list[int], np.ndarray]:
-    """Fold each listed pair x_j = -x_i into one term: c_j relu(-t) = c_j relu(t) - c_j t. Returns new c and sum_j c_j x_j."""
-    c, used = list(c), set()
+def _fold_mirrors(problem: _Problem, c: list[int], side: Mapping[str, Any], name: str) -> tuple[list[int], np.ndarray]:
+    """Fold each listed pair x_j = -x_i into one term, c_j relu(-t) = c_j relu(t) - c_j t: new c, and sum_j c_j x_j."""
+    c, used = list(c), set[int]()
     linear = np.zeros(problem.D, dtype=object)
     for pair in _list(side.get("mirrors", []), f"{name}: mirrors"):
         i, j = (_integer(v, f"{name}: mirrors", 0, len(c) - 1) for v in _list(pair, f"{name}: mirrors", 2))

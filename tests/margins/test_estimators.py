@@ -20,7 +20,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from widemargin import Dataset, InputError, Measure, margins
-from widemargin.margins import regression
 from widemargin.margins.estimators import MaxMarginClassifier, MinNormRegressor
 
 SPACES = ("f1", "f2", "linear")
@@ -228,23 +227,19 @@ def test_a_constant_and_zero():
     assert_allclose(MinNormRegressor().fit(X, np.full(16, 1e6)).predict(X), 1e6, rtol=1e-5)
 
 
-def test_f1_regression(monkeypatch):
-    """The f1 norm comes from margins.regression.min_norm_l1; until it is there, a sentence."""
-    measure = Measure([[1.0, 0.0, 0.0]], [2.0], bias=True)
-
-    def solve(data, *, bias, tol, time_limit, seed):
-        cert = margins.min_norm_l2(data, bias=bias)
-        return type(cert)(**{**vars(cert), "primal": measure, "kind": "l1-regression"})
-
-    monkeypatch.setattr(regression, "min_norm_l1", solve, raising=False)
-    model = MinNormRegressor("f1").fit(X, Y)
-    assert model.measure_ is measure and not model.soft_
-    assert_allclose(model.predict([[3.0, 1.0]]), [6.0])
+def test_f1_regression():
+    """The network interpolates, its norm lies within the certificate, and one ReLU is recovered."""
+    targets = (X @ [2.0, 0.0]).clip(0)
+    model = MinNormRegressor("f1", bias=False).fit(X, targets)
+    assert not model.soft_
+    assert_allclose(model.predict(X), targets, atol=1e-6)
+    assert_allclose(model.measure_.norm, model.norm_, rtol=1e-3)
+    assert model.certificate_.lower <= 2 * (1 + 1e-9) and model.norm_ >= model.certificate_.lower
+    clash = MinNormRegressor("f1").fit(np.vstack([X, X[:1]]), np.append(targets, targets[0] + 1))
+    assert (clash.soft_, clash.measure_, clash.norm_) == (True, None, math.inf)
+    assert_allclose(clash.predict(X[1:]), targets[1:], atol=0.01)
     with pytest.raises(InputError, match="relu"):
         MinNormRegressor("f1", activation="srelu").fit(X, Y)
-    monkeypatch.delattr(regression, "min_norm_l1")
-    with pytest.raises(InputError, match="not implemented"):
-        MinNormRegressor("f1").fit(X, Y)
 
 
 # ---------------------------------------------------------------- both

@@ -4,7 +4,8 @@ A neuron with activation pattern P and output sign s is linear in its weights on
 pattern's cone: s relu(x_i . w) = s P_i x_i . w where (2 P_i - 1) x_i . w >= 0. So over K patterns, with f_i the value
 sum_k s_k P_ik x_i . w_k at point i, both problems are convex:
 
-    max gamma   s.t.   y_i f_i >= gamma (margin), or f_i = gamma y_i (interpolation),   sum_k ||w_k|| <= 1,   w_k in its cone.
+    max gamma   s.t.   y_i f_i >= gamma (margin), or f_i = gamma y_i (interpolation),
+                       sum_k ||w_k|| <= 1,   w_k in its cone.
 """
 
 from __future__ import annotations

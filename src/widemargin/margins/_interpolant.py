@@ -46,7 +46,8 @@ class Solver:
         self.cells = cells(self.X) if self.r <= 2 and self.n <= CELLS else None  # (k, r), or None
         self.norm = np.inf  # of the best network, theta (m, r) and mass (m,)
         self.theta, self.mass = np.zeros((0, self.r)), np.zeros(0)
-        self.bound, self.q, self.logs = np.inf, np.zeros(self.n), ()  # a proved maximum at q, with q . y = 1
+        self.bound, self.q = np.inf, np.zeros(self.n)  # a proved maximum at q, with q . y = 1
+        self.logs: tuple[Any, ...] = ()
         self.centre, self.estimate = np.zeros(self.n), np.inf
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons met, one per pattern and sign
         self.seen: set[bytes] = set()
@@ -137,9 +138,9 @@ class Solver:
     def search(self, q: np.ndarray, most: int) -> tuple[float, int]:
         """Local searches on both sides: the best value at q, and how many new patterns were taken."""
         best, new = 0.0, 0
-        starts = torch.as_tensor(np.vstack([self.rng.standard_normal((STARTS, self.r)), self.theta]))
         if self.cells is not None:
             return self.largest(q), 0
+        starts = torch.as_tensor(np.vstack([self.rng.standard_normal((STARTS, self.r)), self.theta]))
         for s in (1.0, -1.0):
             V, value = _search.ascend(self.Xt, torch.as_tensor(s * q), starts, 40)
             order = torch.argsort(-value)
@@ -150,6 +151,7 @@ class Solver:
 
     def largest(self, q: np.ndarray) -> float:
         """max_{|v| <= 1} |sum_i q_i relu(v . x_i)| in the plane: at a gradient of a cell, or where a point vanishes."""
+        assert self.cells is not None
         V = ((self.cells @ self.X.T > 0) * q) @ self.X
         if self.r == 2:
             V = np.vstack([V, -V, self.X[:, ::-1] * [1, -1], self.X[:, ::-1] * [-1, 1]])
@@ -244,7 +246,7 @@ class Solver:
         known = max(value, 1 / self.norm) / size
         early = self.left() > time.perf_counter() - self.started
         for side, s in enumerate((1.0, -1.0)):
-            c, linear = self.folded(s * weights)
+            c, linear, _ = self.folded(s * weights)
             tree = _tree.Tree(self.Xt, torch.as_tensor(c), None, torch.as_tensor(linear @ self.X))
             wait = self.left() / (2 - side) if np.isfinite(self.deadline) else 1e9
             give_up = min(self.bound, (1 + 10 * self.tol) / self.norm) / size if early else np.inf
@@ -256,6 +258,9 @@ class Solver:
                 give_up=give_up,
                 max_nodes=MAX_NODES,
             )
+            if result.log is not None:  # the tree's pool reuses the memory of the root's slopes: put them back
+                root = torch.full((1, tree.positive), _tree.FREE, dtype=torch.int8)
+                result.log.slopes[0] = tree.evaluate(root, self.Xt.new_zeros(1, len(tree.rows)), steps=300)[1]
             self.nodes += result.nodes
             found = result.found.numpy()
             good = found[s * (q @ relu(self.X, found)) > (1 + 0.1 * self.tol) / self.norm]
@@ -270,13 +275,16 @@ class Solver:
             self.bound, self.q, self.logs = max(uppers) * size, q, tuple(logs)
         return new
 
-    def folded(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t; and those of the linear rest."""
-        c, linear = c.copy(), np.zeros(self.n)
+    def folded(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Weights with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t; of the linear rest; and the pairs.
+
+        The tree needs some weight to branch on, so where nothing but a linear function is left the pairs stay apart.
+        """
+        whole, linear = c.copy(), np.zeros(self.n)
         i, j = self.mirrors.T
         linear[j] = c[j]
-        c[i], c[j] = c[i] + c[j], 0.0
-        return c, linear
+        whole[i], whole[j] = c[i] + c[j], 0.0
+        return (whole, linear, self.mirrors) if whole.any() else (c, np.zeros(self.n), self.mirrors[:0])
 
     # ------------------------------------------------------------------ results
 
@@ -293,7 +301,7 @@ class Solver:
         return theta / np.linalg.norm(theta, axis=1, keepdims=True), mass[on]
 
     def proof(self, names: np.ndarray) -> tuple[dict[str, Any], np.ndarray, float]:
-        """The proof as it is saved (`names` are the indices of the points in the data), its weights, and the maximum."""
+        """The proof as it is saved (`names` are the indices of the points in the data), its weights, the maximum."""
         if not self.logs:
             q = self.centre if self.centre.any() else self.y
             weights = q / np.abs(q).sum()
@@ -307,10 +315,10 @@ class Solver:
         roots = np.zeros((0, self.X0.shape[1]), dtype=int)
         sides, most = [], 0.0
         for s, log in zip((1, -1), self.logs):
-            c, linear = self.folded(s * weights)
+            c, linear, mirrors = self.folded(s * weights)
             side, bound = _proof.write(log, self.X0, c, linear @ self.X0, roots, 1.0)
             side["points"] = names[side["points"]].tolist()
-            sides.append(side | {"sign": s, "mirrors": names[self.mirrors].tolist()})
+            sides.append(side | {"sign": s, "mirrors": names[mirrors].tolist()})
             most = max(most, bound)
         return {"type": "tree", "sides": sides}, weights, most
 

@@ -32,7 +32,8 @@ def write(
     size = np.linalg.norm(X[points], axis=1)
     error = np.finfo(float).eps * (len(rows) + X.shape[1] + 16)
     for start in range(0, len(owners), BLOCK):
-        state = np.array(signs[start : start + BLOCK], dtype=np.int8).reshape(-1, p)  # (L, p)
+        block = signs[start : start + BLOCK]
+        state = np.array(block, dtype=np.int8).reshape(len(block), p)  # (L, p)
         b = slopes[owners[start : start + BLOCK]].copy()  # (L, rows)
         for j, change in enumerate(changes[start : start + BLOCK]):
             if change is not None:

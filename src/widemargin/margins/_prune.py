@@ -39,10 +39,9 @@ def _features(measure: Measure, X: np.ndarray) -> np.ndarray:
 
 
 def prune_masses(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Masses a >= 0 with Z a = Z mass, sum a <= sum mass, whose support has linearly independent columns of Z (n, m)."""
-    n, m = Z.shape
+    """Masses a >= 0 with Z a = Z mass, sum a <= sum mass, and linearly independent columns of Z (n, m) where a > 0."""
     start, target = mass.sum(), Z @ mass
-    a = np.zeros(m)
+    a = np.zeros(len(mass))
     held: list[int] = []
     for j in np.argsort(-mass, kind="stable"):  # the heaviest first: they are the likeliest to stay
         if mass[j] <= 0:

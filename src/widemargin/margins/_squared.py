@@ -2,10 +2,13 @@
 
     margin = min_{q in simplex} max_{|v| = 1} |sum_i q_i y_i relu(v . x_i)^2|
 
-For fixed signs of v . x_i the inner objective is a quadratic form, so its maximum over a cone of directions is bounded by the
-largest eigenvalue of A = sum_{active} c_i x_i x_i' + sum_{free, c_i > 0} c_i x_i x_i' + sum_{p, q fixed} N_pq s_p s_q x_p x_q' for any
-N >= 0: on the cone s_p (v . x_p) >= 0. `Tree` branches on signs, best bound first, many nodes at a time, and lowers each bound by
-projected gradient steps on N. In the plane the maximum is a finite enumeration.
+For fixed signs of v . x_i the inner objective is a quadratic form, so its maximum over a cone of directions is bounded
+by the largest eigenvalue of
+
+    A = sum_{active} c_i x_i x_i' + sum_{free, c_i > 0} c_i x_i x_i' + sum_{p, q fixed} N_pq s_p s_q x_p x_q',  N >= 0,
+
+since s_p (v . x_p) >= 0 on the cone. `Tree` branches on signs, worst bound first, many nodes at a time, and lowers each
+bound by choosing N (`lower_top`). In the plane the maximum is a finite enumeration (`circle`).
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from . import _bounds, _door, _search, _symmetry
 from ._columns import column_lp
 from .f1 import Progress, reduce_rank
 
-STARTS = 384  # local searches per side and round
+STARTS = 384  # most local searches per side and round
 CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices
-STEPS = 18  # interior-point steps on the multipliers of a node
-ROUNDS = 2  # choices of the pairs that have multipliers
+STEPS = 12  # interior-point steps on the multipliers of a node
+MOST_PAIRS = 96  # with multipliers in one node; usually 3 r, more was slower on parity
+ROUNDS = 1  # choices of these pairs per node
 INFLATE = 1e-10  # relative room that the exact check of positive semidefiniteness needs
 PROOF_SIZE = 3e6  # leaves times D^2 of a proof, about a minute of exact checking
 MAX_LEAVES = 30_000
@@ -73,7 +77,7 @@ class Solver:
         self.dual, self.lower = Dual(np.inf, uniform, "eigen"), 0.0
         self.mass, self.atoms, self.atom_signs = np.zeros(0), np.zeros((0, self.r)), np.zeros(0)
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons of the linear program
-        self.lp, self.known = column_lp(self.n), 0
+        self.lp, self.known, self.unit = column_lp(self.n), 0, 1.0  # features enter the program divided by `unit`
         self.centre, self.estimate = uniform, np.inf  # the dual that looks best, with its estimated value
         self.rounds = self.nodes = 0
 
@@ -181,7 +185,7 @@ class Solver:
     def search(self, q: np.ndarray, most: int = 30) -> tuple[float, int]:
         """Price at q on both sides: the best value found, and how many new neurons were taken. Exact in the plane."""
         best, new = 0.0, 0
-        random = torch.as_tensor(self.rng.standard_normal((STARTS, self.r)), device=self.device)
+        random = torch.as_tensor(self.rng.standard_normal((min(STARTS, 48 + 16 * self.r), self.r)), device=self.device)
         old = torch.as_tensor(self.atoms, device=self.device)
         for s in (1.0, -1.0):
             c = s * q * self.y
@@ -215,13 +219,9 @@ class Solver:
         if len(self.V) == 0:
             self.search(self.fold(np.full(self.n, 1 / self.n)), 100)
         for _ in range(150):
-            V, s = self.V[self.known :], self.s[self.known :]
-            self.lp.add(self.y[:, None] * self.features(V) * s)
-            self.known = len(self.V)
             if self.late():
                 return
-            a, q = self.lp.solve(self.left())
-            self.offer_mixture(a)
+            q = self.master()
             point = self.fold(q if np.isinf(self.estimate) else CENTRE * self.centre + (1 - CENTRE) * q)
             value, new = self.search(point)
             stalled = 0 if self.offer_centre(point, value) else stalled + 1
@@ -231,8 +231,21 @@ class Solver:
                 new += more
                 stalled = 0 if self.offer_centre(q, value) else stalled
             self.tell(f"linear program, {len(self.V)} neurons, estimate {self.estimate / (self.lower or 1.0):.6f}")
-            if self.closed() or self.estimate <= self.lower * (1 + 0.25 * self.tol) or new == 0 or stalled >= 12:
+            if self.closed() or self.estimate <= self.lower * (1 + 0.5 * self.tol) or new == 0 or stalled >= 12:
                 return
+
+    def master(self) -> np.ndarray:
+        """Solve the linear program over all neurons; its dual weights."""
+        if (
+            self.lower > 0 and not 0.1 < self.lower / self.unit < 10
+        ):  # its tolerances are absolute: keep the margin near 1
+            self.lp, self.known, self.unit = column_lp(self.n), 0, self.lower
+        V, s = self.V[self.known :], self.s[self.known :]
+        self.lp.add(self.y[:, None] * self.features(V) * (s / self.unit))
+        self.known = len(self.V)
+        a, q = self.lp.solve(self.left())
+        self.offer_mixture(a)
+        return q
 
     # ------------------------------------------------------------------ proofs
 
@@ -371,10 +384,10 @@ def objective(X: np.ndarray, c: np.ndarray, V: np.ndarray) -> np.ndarray:
     return (V @ X.T).clip(0) ** 2 @ c  # (k,)
 
 
-def polish(X: np.ndarray, c: np.ndarray, V: np.ndarray, most: int = 60) -> tuple[np.ndarray, np.ndarray]:
-    """The best different rows of V, best first, each moved to the top eigenvector of its activation pattern while that helps."""
-    value = objective(X, c, V)
-    V, value = distinct(V, value, 1e-4, most)
+def polish(X: np.ndarray, c: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best different rows of V, best first, moved to the top eigenvectors of their patterns while that helps."""
+    most = max(8, min(60, 800 // X.shape[1]))
+    V, value = distinct(V, objective(X, c, V), 1e-4, most)
     for _ in range(8):
         M = (X.T[None] * (c * (V @ X.T > 0))[:, None, :]) @ X  # (k, r, r)
         W = np.linalg.eigh(M)[1][:, :, -1]
@@ -405,8 +418,8 @@ def distinct(V: np.ndarray, value: np.ndarray, near: float, most: int) -> tuple[
 def circle(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All local maxima of sum_i c_i relu(v . x_i)^2 on the unit circle (X has one or two columns), best first.
 
-    Between two neighbouring directions orthogonal to points the objective is a quadratic form, so a maximum is one of these
-    directions or the top eigenvector of an arc; each is a direction, so evaluating too many does no harm.
+    Between two neighbouring directions orthogonal to points the objective is a quadratic form, so a maximum is one of
+    these directions or the top eigenvector of an arc; each is a direction, so evaluating too many does no harm.
     """
     if X.shape[1] == 1:
         V = np.array([[1.0], [-1.0]])
@@ -419,7 +432,8 @@ def circle(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ends = np.unique(np.concatenate([across, across + np.pi, np.arange(4) * np.pi / 2]) % (2 * np.pi))
     middle = (ends + np.append(ends[1:], ends[0] + 2 * np.pi)) / 2
     W = w[:, None] * np.stack([P[:, 0] ** 2, P[:, 0] * P[:, 1], P[:, 1] ** 2], 1)  # (n, 3)
-    turn, value = [], []
+    turn: list[np.ndarray] = []
+    found: list[np.ndarray] = []
     for block in np.array_split(np.arange(len(ends)), -(-len(ends) // 1024)):
         at = middle[block]
         M = (np.stack([np.cos(at), np.sin(at)], 1) @ P.T > 0) @ W
@@ -427,8 +441,8 @@ def circle(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         top += np.pi * np.rint((at - top) / np.pi)  # of both signs the one nearer to the arc
         here = np.concatenate([ends[block], top])
         turn.append(here)
-        value.append(objective(P, w, np.stack([np.cos(here), np.sin(here)], 1)))
-    angle, values = np.concatenate(turn), np.concatenate(value)
+        found.append(objective(P, w, np.stack([np.cos(here), np.sin(here)], 1)))
+    angle, values = np.concatenate(turn), np.concatenate(found)
     return distinct(np.stack([np.cos(angle), np.sin(angle)], 1), values, 1e-12, 400)
 
 
@@ -436,11 +450,11 @@ def circle(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lower_top(A: Tensor, a: Tensor, b: Tensor, used: Tensor, limit: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Minimise lambda_max(A + sum_k N_k (a_k b_k' + b_k a_k') / 2) over N >= 0, for a batch; stop a problem below `limit`.
+    """Minimise lambda_max(A + sum_k N_k B_k) over N >= 0, B_k = (a_k b_k' + b_k a_k') / 2, each problem until `limit`.
 
-    A primal-dual interior-point method for the pair  min t, S = t I - A - sum N_k B_k >= 0  and  max <A, V>, tr V = 1,
-    <B_k, V> >= 0 (HKM direction). A (m, r, r); a, b (m, K, r); `used` (m, K) marks the k that are there. Returns the best value,
-    its N (m, K), and the last V; every N >= 0 is valid, so nothing depends on how well the problem was solved.
+    A primal-dual interior-point method (HKM direction) for  min t, S = t I - A - sum N_k B_k >= 0  and  max <A, V>,
+    tr V = 1, <B_k, V> >= 0. A (m, r, r); a, b (m, K, r); `used` (m, K) marks the k that are there. Returns the best
+    value, its N (m, K), and the last V; every N >= 0 is valid, so nothing depends on how well it was solved.
     """
     m, r = A.shape[:2]
     eye = torch.eye(r, dtype=A.dtype, device=A.device)
@@ -453,7 +467,7 @@ def lower_top(A: Tensor, a: Tensor, b: Tensor, used: Tensor, limit: float, steps
     N = torch.full_like(best_N, 0.1) / used.sum(1, keepdim=True).clamp_min(1)
     z = torch.full_like(N, 1.0 / r)
     V = best_V.clone()
-    A, a, b = A / scale[:, None, None], a, b
+    A = A / scale[:, None, None]
 
     def total(N: Tensor, a: Tensor, b: Tensor) -> Tensor:
         half = (a * N[:, :, None]).mT @ b
@@ -471,7 +485,12 @@ def lower_top(A: Tensor, a: Tensor, b: Tensor, used: Tensor, limit: float, steps
         mu = ((V * S).sum((1, 2)) + (N * z * used).sum(1)) / count
         target = 0.12 * mu
         aV, bV, aS, bS = a @ V, b @ V, a @ inverse, b @ inverse
-        H = (bV @ a.mT) * (aS @ b.mT) + (bV @ b.mT) * (aS @ a.mT) + (aV @ a.mT) * (bS @ b.mT) + (aV @ b.mT) * (bS @ a.mT)
+        H = (
+            (bV @ a.mT) * (aS @ b.mT)
+            + (bV @ b.mT) * (aS @ a.mT)
+            + (aV @ a.mT) * (bS @ b.mT)
+            + (aV @ b.mT) * (bS @ a.mT)
+        )
         H = H / 4
         H = (H + H.mT) / 2 + torch.diag_embed(torch.where(used, z / N, 1.0))
         VS = V @ inverse
@@ -488,7 +507,9 @@ def lower_top(A: Tensor, a: Tensor, b: Tensor, used: Tensor, limit: float, steps
         dS = dt[:, None, None] * eye - total(dN, a, b)
         dV = target[:, None, None] * inverse - V - (V @ dS @ inverse + inverse @ dS @ V) / 2
         dz = (target[:, None] - z * dN) / N - z
-        good = (bad == 0) & (bad2 == 0) & torch.isfinite(dN).all(1) & torch.isfinite(dt) & torch.isfinite(dV).all(2).all(1)
+        good = (
+            (bad == 0) & (bad2 == 0) & torch.isfinite(dN).all(1) & torch.isfinite(dt) & torch.isfinite(dV).all(2).all(1)
+        )
         dN, dz = torch.where(used & good[:, None], dN, 0.0), torch.where(used & good[:, None], dz, 0.0)
         dt, dS = torch.where(good, dt, 0.0), torch.where(good[:, None, None], dS, 0.0)
         dV = torch.where(good[:, None, None], dV, 0.0)
@@ -531,9 +552,10 @@ def ratio(x: Tensor, d: Tensor) -> Tensor:
 
 
 class Tree:
-    """Branch and bound for max_{|v| = 1} sum_i c_i relu(v . x_i)^2 over the signs of v . x_i (1 active, -1 inactive, 0 free).
+    """Branch and bound for max_{|v| = 1} sum_i c_i relu(v . x_i)^2 over the signs of v . x_i.
 
-    Every node keeps the multipliers of at most K pairs of fixed points: `pairs` (K,) as first * p + second, and `N` (K,).
+    Signs are 1 (active), -1 (inactive) and 0 (free). Every node keeps the multipliers of at most K pairs of fixed
+    points: `pairs` (K,) as first * p + second, and `N` (K,).
     """
 
     def __init__(self, X: Tensor, c: Tensor):
@@ -544,7 +566,7 @@ class Tree:
         self.best, self.nodes, self.leaves = 0.0, 1, 1
         (self.p, r), device = self.U.shape, X.device
         self.up = torch.triu_indices(self.p, self.p, 1, device=device)
-        self.K = min(self.up.shape[1], r * (r + 1) + 12, 96)
+        self.K = min(self.up.shape[1], max(24, 3 * r), MOST_PAIRS)
         self.batch = 4096 if device.type == "cuda" else 64 if r <= 16 else 8
         # blocks of nodes: parent, sign of the branching, its point
         self.parent, self.sign, self.where = [[-1]], [[0]], [[-1]]
@@ -581,7 +603,7 @@ class Tree:
     def evaluate(
         self, S: Tensor, pairs: Tensor, N: Tensor, limit: float, rounds: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Bounds, pairs, multipliers, and where to branch next. Each round takes the pairs most violated by the last V."""
+        """Bounds, pairs, multipliers, where to branch next. Each round takes the pairs most violated by V."""
         value, Q = torch.linalg.eigh(self.matrices(S, pairs, N))
         bound = value[:, -1]
         near = ((value - bound[:, None]) / (0.05 * bound.abs() + 1e-300)[:, None]).exp()
@@ -613,7 +635,8 @@ class Tree:
         score = torch.where(there, product + many * scale, math.inf)
         i, j = pairs // self.p, pairs % self.p
         flat = i * self.p - i * (i + 1) // 2 + j - i - 1  # position of (i, j) in the upper triangle
-        kept = N > 1e-3 * N.amax(1, keepdim=True).clamp_min(1e-300)
+        least = N.topk(max(1, self.K // 2), dim=1).values[:, -1:]  # half of the places are for new pairs
+        kept = (N - least >= 0) & (N / N.amax(1, keepdim=True).clamp_min(1e-300) > 1e-3)
         bonus = torch.zeros_like(score).scatter_reduce(1, flat.clamp_min(0), kept.double(), "amax")
         score = torch.where(there & (bonus > 0), score - 4 * scale, score)
         lowest = torch.topk(score, self.K, dim=1, largest=False)
@@ -651,7 +674,9 @@ class Tree:
         rows = torch.arange(len(chosen), device=at.device)
         left[rows, at], right[rows, at] = 1, -1
         S = torch.cat([left, right])
-        bound, pairs, N, branch = self.evaluate(S, pool["pairs"][chosen].repeat(2, 1), pool["N"][chosen].repeat(2, 1), limit, ROUNDS)
+        bound, pairs, N, branch = self.evaluate(
+            S, pool["pairs"][chosen].repeat(2, 1), pool["N"][chosen].repeat(2, 1), limit, ROUNDS
+        )
         last = (branch < 0) & (bound > limit)
         if last.any():  # all signs are fixed: nothing is left but more rounds
             bound[last], pairs[last], N[last], _ = self.evaluate(S[last], pairs[last], N[last], limit, 6)
@@ -679,7 +704,7 @@ class Tree:
         return V[torch.argsort(-values)[:400]].cpu().numpy()
 
     def proof(self, limit: float) -> Proof:
-        """The tree on paper: preorder, and per leaf the multipliers as integers, the smallest left out where that is free."""
+        """The tree on paper: preorder, and per leaf integer multipliers, the smallest left out where that is free."""
         leaves = [*self.closed, tuple(self.open[k].cpu() for k in ("id", "S", "pairs", "N"))]
         position = {int(i): (a, b) for a, block in enumerate(leaves) for b, i in enumerate(block[0])}
         parent, sign = list(itertools.chain(*self.parent)), list(itertools.chain(*self.sign))
@@ -747,10 +772,11 @@ class Proof:
 def zero_margin(door: _door.Door) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
     """Weights, proof, upper bound and reason where the margin is 0 and that can be proved.
 
-    relu(t)^2 = (t^2 + t |t|) / 2, and the functions t |t| of different lines through 0 are linearly independent. With x_i = a_i u on
-    its line, sum_i c_i relu(v . x_i)^2 = 0 for all v if and only if sum_i c_i a_i |a_i| = 0 on each line and sum_i c_i x_i x_i' = 0.
+    relu(t)^2 = (t^2 + t |t|) / 2, and the functions t |t| of different lines through 0 are linearly independent. With
+    x_i = a_i u on its line, sum_i c_i relu(v . x_i)^2 = 0 for all v if and only if sum_i c_i a_i |a_i| = 0 on each line
+    and sum_i c_i x_i x_i' = 0.
     """
-    X, y = door.X, door.y
+    X, y, upper = door.X, door.y, 0.0
     twin = _door.twins(door)
     if twin is not None:
         q, reason = twin
@@ -759,18 +785,39 @@ def zero_margin(door: _door.Door) -> tuple[np.ndarray, dict[str, Any], float, st
     else:
         found = null_weights(X, y)
         if found is None:
-            return None
+            found = same_ray(X, y)
+            if found is None:
+                return None
+            upper = 1e-11 * float(found @ door.size**2)  # the weights are right up to rounding only
         q = found
         some = np.flatnonzero(q)
         text = ", ".join(map(str, some[:6])) + (" ..." if len(some) > 6 else "")
         reason = f"every network of squared ReLU units averages to zero over points {text}"
     if X.shape[1] <= 2:
-        return q, {"type": "enumeration"}, 0.0, reason
+        return q, {"type": "enumeration"}, upper, reason
     points = np.flatnonzero(q)
-    if len(points) > NULL_POINTS or (twin is None and X.shape[1] > 12):
+    if len(points) > NULL_POINTS or (twin is None and upper == 0 and X.shape[1] > 12):
         return None
     sides = [null_tree(X, s * y * q / q.sum(), points, twin is not None) | {"sign": s} for s in (1, -1)]
-    return q, {"type": "eigen-tree", "sides": sides}, 0.0, reason
+    return q, {"type": "eigen-tree", "sides": sides}, upper, reason
+
+
+def same_ray(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+    """Weights on two points x and a x, a > 0 exactly, with different labels: f(a x) = a^2 f(x) for every network f."""
+    line = _bounds.lines(X)
+    lead = np.abs(X).argmax(1)
+    for l in np.flatnonzero(np.bincount(line) > 1):
+        members = np.flatnonzero(line == l)
+        way = np.sign(X[members, lead[members[0]]])
+        for i, j in itertools.product(members[y[members] > 0][:20], members[y[members] < 0][:20]):
+            if way[members == i] != way[members == j]:
+                continue
+            a, b = ([Fraction(float(x)) for x in X[k]] for k in (i, j))
+            if all(x * b[lead[i]] == z * a[lead[i]] for x, z in zip(a, b)):
+                q = np.zeros(len(y))
+                q[i], q[j] = (X[j] ** 2).sum(), (X[i] ** 2).sum()
+                return q / q.sum()
+    return None
 
 
 def null_weights(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
@@ -819,9 +866,9 @@ def vanishes(X: np.ndarray, c: np.ndarray) -> bool:
 def null_tree(X: np.ndarray, c: np.ndarray, points: np.ndarray, equal: bool) -> dict[str, Any]:
     """All sign patterns of `points`, where sum_i c_i relu(v . x_i)^2 vanishes: the proof of the bound 0.
 
-    A pattern that some v has gives A = 0. In any other, two points of one line contradict each other; their product is a
-    negative multiple of u u' that takes away what the pattern has too much on that line. For two `equal` points all numbers are
-    exact, and what is too little is filled up as well, so that A = 0 everywhere.
+    A pattern that some v has gives A = 0. In any other, two points of one line contradict each other; their product is
+    a negative multiple of u u' that takes away what the pattern has too much on that line. For two `equal` points all
+    numbers are exact, and what is too little is filled up as well, so that A = 0 everywhere.
     """
     P, m, shift = X[points], len(points), 60
     line = _bounds.lines(P)

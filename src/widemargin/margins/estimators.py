@@ -195,7 +195,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     certificate_ : Certificate
         lower <= smallest norm of an interpolant <= upper.
     norm_ : float
-        The certificate's upper bound, infinity if nothing interpolates.
+        The certificate's upper bound, infinity if nothing interpolates or was found.
     measure_ : Measure or None
         The neurons of f (f1 only).
     soft_ : bool
@@ -232,7 +232,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         cert = self.certificate_
         self.soft_ = cert.status == "no-interpolation" or (self.space == "f1" and cert.primal is None)
         self.measure_ = None if self.soft_ else cert.primal
-        self.norm_ = math.inf if cert.status == "no-interpolation" else cert.upper
+        self.norm_ = math.inf if cert.upper >= regression.LARGEST else cert.upper
         self._function = self.measure_ if self.measure_ is not None else self._expand(data)
         return self
 
@@ -245,16 +245,10 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         return expansion
 
     def _solve(self, data: Dataset) -> Certificate:
+        options: dict[str, Any] = {"bias": bool(self.bias), "activation": self.activation, "tol": self.tol}
         if self.space == "f2":
-            return regression.min_norm_l2(data, bias=bool(self.bias), activation=self.activation, tol=self.tol)
-        solve = getattr(regression, "min_norm_l1", None)
-        if solve is None:
-            raise InputError("the smallest f1 norm is not implemented yet; choose space='f2'")
-        if self.activation != "relu":
-            raise InputError(
-                f"the smallest f1 norm needs activation='relu', not {self.activation!r}; choose space='f2'"
-            )
-        return solve(data, bias=bool(self.bias), tol=self.tol, time_limit=self.time_limit, seed=self.seed)
+            return regression.min_norm_l2(data, **options)
+        return regression.min_norm_l1(data, time_limit=self.time_limit, seed=self.seed, **options)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)

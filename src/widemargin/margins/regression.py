@@ -33,12 +33,12 @@ def min_norm_l1(
         norm = min { |nu| : int relu(v . x_i) dnu(v) = y_i }              nu a signed measure on the unit sphere
              = max { y . lam : |sum_i lam_i relu(v . x_i)| <= 1 for all unit v }
 
-    `primal` is the network; its values are right up to rounding, and `upper` includes what it costs to make them exactly
-    right (docs/certificates.md). `dual` holds lam up to a positive factor: lam / proof["maximum"] is feasible, and so
-    y . lam / proof["maximum"] bounds the norm from below; the maximum is proved as for the F1 margin. Stops when
+    `primal` is the network; its values are right up to rounding, and `upper` includes what it costs to make them
+    exactly right (docs/certificates.md). `dual` holds lam up to a positive factor: lam / proof["maximum"] is feasible,
+    and so y . lam / proof["maximum"] bounds the norm from below; the maximum is proved as for the F1 margin. Stops when
     upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C. Status "no-interpolation": no network takes the
-    values y, by a relation in `dual` that holds for all networks (both bounds are the largest float); status "rounding":
-    the points are too close to such a relation for float64.
+    values y, by a relation in `dual` that holds for all networks (both bounds are the largest float); status
+    "rounding": the points are too close to such a relation for float64.
 
     `progress(seconds, lower, upper, message)` is called after every round.
 
@@ -84,7 +84,9 @@ def min_norm_l1(
         if status == "certified" and upper - lower > tol * lower:
             status = "rounding"
         if status == "rounding":
-            reason = "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks"
+            reason = (
+                "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks"
+            )
     return Certificate(
         kind="l1-regression",
         lower=min(lower, upper),

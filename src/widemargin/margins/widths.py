@@ -18,7 +18,7 @@ from .f1 import f1, reduce_rank
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 
 STARTS = 64  # random networks per width
-STEPS = 300  # of gradient ascent from each
+STEPS = 200  # of gradient ascent from each
 POLISHED = 3  # of these go to the cone program
 FLIPS = 40  # changes of one sign in a pattern that are tried
 
@@ -28,8 +28,8 @@ class WidthCurve:
     """Margins of networks with at most m neurons, in convention M2: min_i y_i f(x_i) / ||all parameters||^2.
 
     `lower[j]` is the margin of `networks[j]` (None for 0), which has at most `widths[j]` neurons. Where
-    `widths[j] >= saturated` it is within the gap of `certificate` of the best; below, it is the best that a search found, a
-    lower bound only. `upper` is proved for every width: half of the F1 margin's upper bound.
+    `widths[j] >= saturated` it is within the gap of `certificate` of the best; below, it is the best that a search
+    found, a lower bound only. `upper` is proved for every width: half of the F1 margin's upper bound.
     """
 
     widths: tuple[int, ...]
@@ -57,10 +57,10 @@ def width_margin_curve(
 
         gamma^m = max_{||(W, a)|| <= 1} min_i y_i sum_{j <= m} a_j relu(w_j . x_i)
 
-    grows with m and equals half of the F1 margin from m = n on (a measure on n neurons is optimal). From as many neurons
-    on as the F1 solver's network has, that network is the answer. Below, the problem is not convex: local searches from
-    parts of that network, from the best narrower network and from random ones give lower bounds. Each search alternates
-    between the activation patterns and the cone program of the best weights for them.
+    grows with m and equals half of the F1 margin from m = n on (a measure on n neurons is optimal). From as many
+    neurons on as the F1 solver's network has, that network is the answer. Below, the problem is not convex: local
+    searches from parts of that network, from the best narrower network and from random ones give lower bounds. Each
+    search alternates between the activation patterns and the cone program of the best weights for them.
 
     Reference: Wei, Lee, Liu and Ma (2019), Theorems 3.2 and 3.3.
     """
@@ -112,6 +112,8 @@ class _Search:
 
     def run(self, m: int, narrower: Measure | None, deadline: float) -> Measure | None:
         """The best network found with at most m neurons."""
+        if m == 1 and len(set(self.y)) == 2:
+            return None  # one neuron has one sign
         starts = []
         heavy = np.argsort(-np.linalg.norm(self.wide, axis=1))
         starts.append((self.wide[heavy[:m]], self.wide_signs[heavy[:m]]))
@@ -119,7 +121,7 @@ class _Search:
             W = narrower.theta @ self.basis * np.abs(narrower.mass)[:, None]
             more = heavy[self.rng.permutation(len(heavy))[: m - len(W)]]
             starts.append((np.vstack([W, self.wide[more]]), np.append(np.sign(narrower.mass), self.wide_signs[more])))
-        starts += self.random(m)
+        starts += self.random(m, deadline)
         best, keep = 0.0, None
         for j, (W, s) in enumerate(starts):
             now = time.perf_counter()
@@ -137,16 +139,18 @@ class _Search:
         size = np.linalg.norm(W, axis=1).sum()
         return float((self.y * ((self.X @ W.T).clip(0) @ s)).min() / size) if size > 0 else 0.0
 
-    def random(self, m: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def random(self, m: int, deadline: float) -> list[tuple[np.ndarray, np.ndarray]]:
         """Gradient ascent of a softened margin from random networks of m neurons; the best few."""
         W = torch.as_tensor(self.rng.standard_normal((STARTS, m, self.X.shape[1])))
         s = np.sign(self.rng.standard_normal((STARTS, m)))
         if m > 1:
             s[:, 0], s[:, 1] = 1.0, -1.0
-        signs, X, y = torch.as_tensor(s), torch.as_tensor(self.X), torch.as_tensor(self.y)
+        signs, X, y = torch.as_tensor(s), torch.as_tensor(self.X), torch.as_tensor(self.y.copy())
         W.requires_grad_(True)
         optimiser = torch.optim.Adam([W], lr=0.05)
         for step in range(STEPS):
+            if time.perf_counter() > deadline:
+                break
             sharp = 10.0 * 30.0 ** (step / STEPS)
             f = torch.einsum("rmn,rm->rn", (W @ X.T).clamp_min(0), signs)
             margins = y * f / W.norm(dim=2).sum(1, keepdim=True).clamp_min(1e-12)
@@ -159,7 +163,7 @@ class _Search:
         return [(networks[j], s[j]) for j in np.argsort(-values)[:POLISHED]]
 
     def polish(self, W: np.ndarray, s: np.ndarray, deadline: float) -> tuple[float, np.ndarray]:
-        """Best weights for the patterns of W, then for patterns with one sign changed where a point is on the boundary."""
+        """Best weights for the patterns of W, then for patterns with one sign changed where a point is on the edge."""
         best, patterns = self.margin(W, s), W @ self.X.T > 0
         value, new = self.weights(patterns, s, deadline)
         if value > best:

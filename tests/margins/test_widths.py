@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from widemargin import Dataset, InputError, Measure
+from widemargin.margins import f1
+from widemargin.margins.widths import prune, width_margin_curve
+
+XOR = Dataset([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], [1.0, 1.0, -1.0, -1.0])
+
+
+def random_data(n: int, d: int, seed: int) -> Dataset:
+    rng = np.random.default_rng(seed)
+    return Dataset(rng.standard_normal((n, d)), np.where(np.arange(n) % 2, 1.0, -1.0))
+
+
+def random_measure(m: int, d: int, seed: int, bias: bool = False, activation: str = "relu") -> Measure:
+    rng = np.random.default_rng(seed)
+    return Measure(rng.standard_normal((m, d + bias)), rng.standard_normal(m), activation, bias)
+
+
+@pytest.mark.parametrize("activation", ["relu", "srelu"])
+@pytest.mark.parametrize(
+    ("n", "d", "m", "bias"), [(5, 3, 40, False), (8, 2, 9, True), (12, 4, 200, True), (6, 6, 3, False)]
+)
+def test_pruning_keeps_the_values_and_the_norm(n: int, d: int, m: int, bias: bool, activation: str):
+    data = random_data(n, d, seed=m)
+    measure = random_measure(m, d, seed=n, bias=bias, activation=activation)
+    pruned = prune(measure, data)
+    assert len(pruned.mass) <= min(n, m)
+    assert_allclose(pruned(data.X), measure(data.X), rtol=0, atol=1e-10 * measure.norm)
+    assert pruned.norm <= measure.norm * (1 + 1e-12)
+    kept = measure.normalized().theta
+    assert all((np.abs(kept - theta).max(axis=1) == 0).any() for theta in pruned.theta)  # no new directions
+
+
+def test_pruning_where_features_are_dependent():
+    data = random_data(6, 3, seed=0)
+    theta = np.vstack([data.X[:2], data.X[:2] * 2, -data.X[:1]])  # the same neuron twice, and with opposite masses
+    measure = Measure(theta, np.array([1.0, 2.0, 3.0, -0.25, 1.0]))
+    pruned = prune(measure, data)
+    assert len(pruned.mass) == 3
+    assert_allclose(pruned(data.X), measure(data.X), atol=1e-12)
+    assert_allclose(pruned.norm, measure.norm - 2 * 0.5 * np.linalg.norm(data.X[1]), rtol=1e-12)
+    dead = Measure([[-1.0, 0.0, 0.0]], [5.0])  # zero on all points
+    assert len(prune(dead, Dataset([[1.0, 0.0, 0.0]], [1.0])).mass) == 0
+    assert len(prune(Measure(np.zeros((0, 3)), np.zeros(0)), data).mass) == 0
+    with pytest.raises(InputError, match="entries"):
+        prune(random_measure(3, 2, seed=0), data)
+
+
+def test_pruning_an_optimal_network_keeps_its_margin():
+    data = random_data(7, 3, seed=1)
+    measure = f1(data).primal
+    spread = Measure(np.vstack([measure.theta, measure.theta]), np.append(measure.mass, measure.mass) / 2)
+    pruned = prune(spread, data)
+    assert len(pruned.mass) <= data.n
+    assert_allclose(pruned.margin(data), measure.margin(data), rtol=1e-10)
+
+
+def m2_margin(measure: Measure, data: Dataset) -> float:
+    """min_i y_i f(x_i) over the squared norm of all parameters of the balanced network."""
+    W, a = measure.to_network()
+    X = np.hstack([data.X, np.ones((data.n, 1))]) if measure.bias else data.X
+    return float((data.y * ((X @ W.T).clip(0) @ a)).min() / ((W**2).sum() + (a**2).sum()))
+
+
+@pytest.mark.parametrize(("n", "d", "bias", "seed"), [(5, 2, True, 2), (6, 3, False, 3)])
+def test_the_curve_grows_and_is_flat_from_n(n: int, d: int, bias: bool, seed: int):
+    data = random_data(n, d, seed)
+    curve = width_margin_curve(data, [1, 2, 3, n - 1, n, n + 2], bias=bias, seed=1, time_limit=4)
+    assert (np.diff(curve.lower) >= 0).all() and (curve.lower <= curve.upper).all()
+    assert curve.lower[0] == 0  # one neuron has one sign
+    assert curve.saturated <= n and len(set(curve.lower[np.array(curve.widths) >= curve.saturated])) == 1
+    certificate = curve.certificate
+    assert certificate.status == "certified"
+    assert curve.upper == certificate.upper / 2 and curve.lower[-1] >= certificate.lower / 2 * (1 - 1e-9)
+    for m, value, network in zip(curve.widths, curve.lower, curve.networks):
+        if network is None:
+            assert value == 0
+            continue
+        assert len(network.mass) <= m
+        assert_allclose(m2_margin(network, data), value, rtol=1e-9)
+    assert "any width" in str(curve)
+
+
+def test_xor_needs_four_neurons_and_three_with_a_bias():
+    """Each point needs an active neuron of its own sign, and none is active at x and -x."""
+    curve = width_margin_curve(XOR, [1, 3, 4, 9], time_limit=4)
+    assert_allclose(curve.lower, [0, 0, np.sqrt(2) / 8, np.sqrt(2) / 8], rtol=1e-3)
+    with_bias = width_margin_curve(XOR, [1, 3], bias=True, time_limit=4)
+    assert with_bias.lower[0] == 0 and with_bias.lower[1] > 0.01
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_two_neurons_against_brute_force(seed: int):
+    """Two neurons in the plane: all pairs of directions on a grid and all shares of the mass."""
+    rng = np.random.default_rng(seed)
+    u, v = rng.standard_normal((2, 2))
+    X = rng.standard_normal((5, 2))
+    f = (X @ u).clip(0) - (X @ v).clip(0)
+    while np.abs(f).min() < 0.05 or abs(np.sign(f).sum()) == 5:
+        X = rng.standard_normal((5, 2))
+        f = (X @ u).clip(0) - (X @ v).clip(0)
+    data = Dataset(X, np.sign(f))
+    curve = width_margin_curve(data, [2], seed=seed, time_limit=4)
+    angle = np.linspace(0, 2 * np.pi, 181)
+    H = (np.stack([np.cos(angle), np.sin(angle)], 1) @ X.T).clip(0)  # (181, n)
+    best = 0.0
+    for share in np.linspace(0.02, 0.98, 49):
+        P, N = share * H * data.y, (1 - share) * H * data.y
+        best = max(best, float((P[:, None] - N[None]).min(axis=2).max()))
+    assert curve.lower[0] >= best / 2 * (1 - 1e-3)
+    assert curve.lower[0] <= best / 2 * 1.1 + 0.01
+
+
+def test_all_labels_equal_need_one_neuron_or_a_few():
+    data = Dataset([[1.0, 0.2], [2.0, -0.3], [1.0, 0.0]], [1.0, 1.0, 1.0])
+    curve = width_margin_curve(data, [1, 2, 3], time_limit=5)
+    assert_allclose(curve.lower, curve.upper, rtol=2e-3)
+
+
+def test_not_separable_and_bad_input():
+    twice = Dataset([[1.0, 0.0], [1.0, 0.0]], [1.0, -1.0])
+    curve = width_margin_curve(twice, [3, 1], time_limit=5)
+    assert curve.upper == 0 and (curve.lower == 0).all() and curve.networks == (None, None) and curve.widths == (3, 1)
+    for widths in ([0], [1.5], [], [True]):
+        with pytest.raises(InputError, match="widths"):
+            width_margin_curve(XOR, widths)
