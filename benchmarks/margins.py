@@ -32,6 +32,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def environment(method: str, folder: Path) -> Path:
 
 
 def execute(
-    python: Path | str, method: str, setting: dict[str, Any], source: Path, limit: float, threads: int
+    python: Path | str, method: str, setting: dict[str, Any], source: Path, limit: float, args: argparse.Namespace
 ) -> dict[str, np.ndarray] | str:
     """What one run of benchmarks/peers.py saved, or one line that says why there is nothing."""
     with tempfile.TemporaryDirectory() as folder:
@@ -111,12 +112,16 @@ def execute(
             str(limit),
         ]
         names = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
-        variables = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in names}
+        variables = (
+            os.environ
+            | {f"{name}_NUM_THREADS": str(args.threads) for name in names}
+            | {"WIDEMARGIN_BENCH_CLOCK": args.clock}
+        )
         try:
-            done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=4 * limit + 600)
+            done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=10 * limit + 600)
         except subprocess.TimeoutExpired:
             return "late"
-        if done.returncode == -14:  # SIGALRM
+        if -done.returncode in (signal.SIGALRM, signal.SIGPROF):
             return "late"
         if done.returncode or not target.exists():
             return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:120]
@@ -159,7 +164,7 @@ def climb(method: str, python: Path | str, source: Path, data: Any, args: argpar
         curves: list[Curve] = []
         spent = 0.0
         while len(curves) < args.repeats and spent < 5.0:
-            saved = execute(python, method, setting, source, limit, args.threads)
+            saved = execute(python, method, setting, source, limit, args)
             if isinstance(saved, str):
                 if saved == "late":
                     reached[rest] = (size, np.inf)
@@ -191,7 +196,7 @@ def ours(source: Path, data: Any, args: argparse.Namespace) -> dict[str, Any]:
 
     limit, traces, verdicts, statuses, claims = max(args.budgets), [], [], [], []
     for _ in range(args.repeats):
-        saved = execute(sys.executable, "widemargin", {}, source, limit, args.threads)
+        saved = execute(sys.executable, "widemargin", {}, source, limit, args)
         if isinstance(saved, str):
             raise RuntimeError(f"widemargin: {saved}")
         traces.append((saved["trace_seconds"], saved["lower"], saved["upper"]))
@@ -282,6 +287,7 @@ def main() -> None:
     parser.add_argument("--skip-peers", action="store_true", help="leave out pyscnn and adelie (nothing is installed)")
     parser.add_argument("--repeats", type=int, default=3, help="of widemargin and of runs under 5 s; medians are shown")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a machine with other work")
     parser.add_argument("--environments", type=Path, default=HERE / ".venv", help="folder for the peers' environments")
     parser.add_argument("--json", type=Path, help="write every run to this file")
     parser.add_argument("--verbose", action="store_true", help="a line per setting")
@@ -290,7 +296,7 @@ def main() -> None:
 
     from widemargin.data import load
 
-    print(f"{processor()}, {os.cpu_count()} cores, {args.threads} thread(s) a method", end="; ")
+    print(f"{processor()}, {os.cpu_count()} cores, {args.threads} thread(s) a method, {args.clock} seconds", end="; ")
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {time.strftime('%Y-%m-%d')}", flush=True)
     methods = [m for m in args.methods if not (args.skip_peers and m in INSTALLED)]
     pythons: dict[str, Path | str] = {}
@@ -301,7 +307,13 @@ def main() -> None:
         except (RuntimeError, OSError) as error:
             missing[method] = str(error)
 
-    record: dict[str, Any] = {"machine": processor(), "threads": args.threads, "budgets": args.budgets, "data": {}}
+    record: dict[str, Any] = {
+        "machine": processor(),
+        "threads": args.threads,
+        "clock": args.clock,
+        "budgets": args.budgets,
+        "data": {},
+    }
     for name in args.data:
         data = load(DATA.get(name, name))
         with tempfile.TemporaryDirectory() as folder:

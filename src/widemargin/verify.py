@@ -1044,15 +1044,15 @@ def _roots(problem: _Problem, c: list[int], side: Mapping[str, Any], name: str) 
     return _objects(rows, len(rows), problem.D)
 
 
-def _leaf_block(rows: Sequence[Any], start: int, width: int, name: str) -> np.ndarray:
-    for j, row in enumerate(rows):
+def _leaf_block(rows: Sequence[Any], index: Sequence[int], width: int, name: str) -> np.ndarray:
+    for j, row in zip(index, rows):
         _need(
-            isinstance(row, list | tuple) and len(row) == width, f"{name}, leaf {start + j}: needs {width} multipliers"
+            isinstance(row, list | tuple) and len(row) == width, f"{name}, leaf {j}: needs {width} multipliers"
         )
         kinds = set(map(type, row))
-        _need(kinds <= {int}, f"{name}, leaf {start + j}: a multiplier is not an integer")
-        _need(width == 0 or min(row) >= 0, f"{name}, leaf {start + j}: a multiplier is negative")
-        _need(width == 0 or max(row).bit_length() <= 1100, f"{name}, leaf {start + j}: a multiplier is too large")
+        _need(kinds <= {int}, f"{name}, leaf {j}: a multiplier is not an integer")
+        _need(width == 0 or min(row) >= 0, f"{name}, leaf {j}: a multiplier is negative")
+        _need(width == 0 or max(row).bit_length() <= 1100, f"{name}, leaf {j}: a multiplier is too large")
     big = any(max(row) >> 62 for row in rows) if width else False
     return _objects(rows, len(rows), width) if big else np.array(rows, dtype=np.int64).reshape(len(rows), width)
 
@@ -1069,6 +1069,60 @@ def _fold_mirrors(problem: _Problem, c: list[int], side: Mapping[str, Any], name
         linear = linear + c[j] * problem.grid[j].astype(object)
         c[i], c[j] = c[i] + c[j], 0
     return c, linear
+
+
+def _quadratic_leaf(
+    problem: _Problem,
+    tree: _Tree,
+    weight: list[int],
+    linear: np.ndarray,
+    total: int,
+    bound: Fraction,
+    index: int,
+    name: str,
+) -> bool:
+    """c_i relu(t) <= a_i t^2 + b_i t + kappa_i for the t the leaf allows, so its objective is at most
+
+        sum kappa_i + lam + max_{|v| <= 1} (v' M v + g . v - lam |v|^2),   M = sum a_i x_i x_i',   g = sum b_i x_i + linear,
+
+    which is at most `bound` if and only if [[lam I - M, -g/2], [-g'/2, bound - sum kappa_i - lam]] is positive semidefinite
+    (lam >= 0). Any a, b, lam >= 0 may be given: kappa_i is worked out here.
+    """
+    leaf, P, s, k = tree.leaves[index], len(tree.points), tree.shift, problem.k
+    a, b = (_list(leaf.get(key), f"{name}: {key}", P + extra) for key, extra in (("a", 0), ("b", len(tree.roots))))
+    limit = 1 << 1100
+    a = [_integer(v, f"{name}: a", -limit, limit) for v in a]
+    b = [_integer(v, f"{name}: b", -limit, limit) for v in b]
+    lam = _integer(leaf.get("lam"), f"{name}: lam", 0, limit)
+    _need(all(v >= 0 for v in b[P:]), f"{name}: a root has a negative multiplier")
+    grid = problem.grid[tree.points].astype(object)
+    kappa = Fraction(0)
+    for i, square in enumerate(_squares(grid)):
+        state, c = int(tree.states[index, i]), weight[i]
+        length = Fraction(sqrt_up(square), 1 << (ROOT_BITS + k))  # |x_i| rounded up
+        curve = Fraction(-a[i] * square, 1 << (s + 2 * k))  # -a_i |x_i|^2
+        worst = Fraction(0)
+        # t >= 0 with slope c - b_i, then t <= 0 with slope b_i in -t
+        for allowed, slope in ((state >= 0, Fraction(c, total) - Fraction(b[i], 1 << s)), (state <= 0, Fraction(b[i], 1 << s))):
+            if not allowed:
+                continue
+            if a[i] > 0:
+                value = slope * slope / (4 * Fraction(a[i], 1 << s)) if slope > 0 else Fraction(0)
+            else:
+                value = slope * length + curve
+            worst = max(worst, value)
+        kappa += worst
+    M = matmul((_column(a) * grid).T, grid)  # in units of 2^-(s + 2k)
+    rows = np.vstack([grid, tree.roots << k]) if len(tree.roots) else grid
+    g = total * matmul(_column(b).T, rows)[0] + (linear << s)  # in units of 1 / (total 2^(s + k))
+    corner = 2 * (bound - kappa - Fraction(lam, 1 << s)) * total * total * (1 << (s + 2 * k))
+    S = np.zeros((problem.D + 1, problem.D + 1), dtype=object)
+    S[:-1, :-1] = -2 * M
+    for j in range(problem.D):
+        S[j, j] += lam << (2 * k + 1)
+        S[j, -1] = S[-1, j] = -int(g[j]) << k
+    S[-1, -1] = math.floor(corner)
+    return positive_semidefinite(S)
 
 
 def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
@@ -1090,16 +1144,22 @@ def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, sid
     numerator, ku = bound.numerator, bound.denominator.bit_length() - 1
     extra = ku + ROOT_BITS + 1
     ceiling = numerator * total << (k + top + ROOT_BITS + 1)
-    for start in range(0, len(tree.leaves), LEAF_BLOCK):
-        K = _leaf_block(tree.leaves[start : start + LEAF_BLOCK], start, P + len(tree.roots), name)
-        state = tree.states[start : start + LEAF_BLOCK]
+    curved = [j for j, leaf in enumerate(tree.leaves) if isinstance(leaf, Mapping)]
+    for j in curved:
+        room = _quadratic_leaf(problem, tree, weight, linear, total, bound, j, f"{name}, leaf {j}")
+        _need(room, f"{name}, leaf {j}: its bound is larger than upper")
+    straight = [j for j, leaf in enumerate(tree.leaves) if not isinstance(leaf, Mapping)]
+    for begin in range(0, len(straight), LEAF_BLOCK):
+        index = straight[begin : begin + LEAF_BLOCK]
+        K = _leaf_block([tree.leaves[j] for j in index], index, P + len(tree.roots), name)
+        state = tree.states[index]
         free = (state == 0) & positive
         for what, bad in (
             ("a free point has a multiplier", free & (K[:, :P] != 0)),
             ("a multiplier of a negative weight exceeds 2^32", ~positive & (K[:, :P] > 1 << UNIT)),
         ):
             if bad.any():
-                raise _Fail(f"{name}, leaf {start + int(np.argwhere(bad)[0][0])}: {what}")
+                raise _Fail(f"{name}, leaf {index[int(np.argwhere(bad)[0][0])]}: {what}")
         share = np.where(
             positive, (1 << (UNIT - 1)) * (state + 1).astype(np.int64), 0
         )  # active 2^UNIT, free half of it, else 0
@@ -1112,7 +1172,7 @@ def _relu_tree(problem: _Problem, c: list[int], total: int, bound: Fraction, sid
         for j, (square, constant) in enumerate(zip(squares.tolist(), constants.tolist())):
             room = ceiling - (constant << (top + ku))
             if room < 0 or square << (2 * extra) > room * room:
-                raise _Fail(f"{name}, leaf {start + j}: its bound is larger than upper")
+                raise _Fail(f"{name}, leaf {index[j]}: its bound is larger than upper")
     return f"{len(tree.leaves)} leaves"
 
 

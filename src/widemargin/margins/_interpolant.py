@@ -26,6 +26,7 @@ from .f1 import opposite_pairs, reduce_rank
 
 STARTS = 256  # local searches per side and round
 PATTERNS = 120  # patterns in a cone program
+CONE_LIMIT = 1e6  # points * dimensions * patterns of a cone program: about 5 seconds
 MAX_NODES = 300_000  # of one tree: beyond that its proof takes longer to write down than to find
 CELLS = 400  # points in a plane up to which all activation patterns are listed
 CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices
@@ -75,9 +76,12 @@ class Solver:
             self.linear_phase(1.1, 60)
             stuck = 0
             while not self.closed() and not self.late() and stuck < 4:
-                stuck = 0 if self.pattern_round() else stuck + 1
+                small = self.most() >= self.n + 10
+                stuck = 0 if (self.pattern_round() if small else self.linear_round()) else stuck + 1
             if stuck == 4:
                 self.status = "rounding"
+            if not self.logs and self.centre.any():
+                self.prove(self.centre, self.estimate)  # out of time: the bound of the tree's root
         except KeyboardInterrupt:
             self.status = "interrupted"
         if self.closed():
@@ -225,6 +229,20 @@ class Solver:
         self.say(f"{len(chosen)} patterns, {self.nodes} nodes, estimate {1 / value if value else 0:.6f}")
         return new > 0 or self.norm < before[0] * (1 - 1e-9) or self.bound < before[1] * (1 - 1e-9)
 
+    def linear_round(self) -> bool:
+        """For many points: linear programs only, then the tree at their best dual."""
+        before, count = (self.norm, self.bound), len(self.V)
+        self.linear_phase(1 + self.tol, 20)
+        if not self.late():
+            self.prove(self.centre, self.estimate)
+        self.say(f"{len(self.V)} neurons, {self.nodes} nodes")
+        better = self.norm < before[0] * (1 - 1e-9) or self.bound < before[1] * (1 - 1e-9)
+        return better or len(self.V) > count
+
+    def most(self) -> int:
+        """How many patterns a cone program may have."""
+        return int(min(max(PATTERNS, 2 * self.n, len(self.support) + 60), CONE_LIMIT / (self.n * self.r)))
+
     def choose(self) -> np.ndarray:
         value = self.s * (self.centre @ relu(self.X, self.V))
         value[self.support] = np.inf
@@ -232,7 +250,7 @@ class Solver:
         self.fresh = len(self.V)
         if self.cells is not None:
             value[:] = np.inf  # all patterns there are
-        most = len(value) if self.cells is not None else max(PATTERNS, 2 * self.n, len(self.support) + 60)
+        most = len(value) if self.cells is not None else self.most()
         return np.sort(np.argsort(-value)[:most])
 
     def prove(self, q: np.ndarray, value: float) -> int:

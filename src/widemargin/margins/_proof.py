@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ def write(
     tree, signs, owners, changes = _preorder(log, p)
     slopes = torch.cat(log.slopes).numpy()  # (nodes, rows)
     shift = 48 + max(0, int(np.ceil(-np.log2(np.abs(weight).max()))))
-    leaves: list[list[int]] = []
+    curved = _Curved(log)
+    leaves: list[Any] = []
     upper = 0.0
     rows = np.vstack([X[points], roots.astype(float)]) if len(roots) else X[points]
     size = np.linalg.norm(X[points], axis=1)
@@ -59,10 +61,72 @@ def write(
         length = np.linalg.norm(rows, axis=1)
         bound = const + np.linalg.norm(linear + exact @ rows, axis=1)
         bound += error * (np.abs(exact) @ length + const + np.linalg.norm(linear) + 1)
+        straight = k.tolist()
+        for j in range(len(b)):
+            bent = curved.leaf(owners[start + j]) if changes[start + j] is None else None
+            if bent is not None:
+                leaf, value = bent.write(state[j], weight, size, rows, linear, shift, root_scale, n)
+                if value < bound[j]:
+                    straight[j], bound[j] = leaf, value
         upper = max(upper, float(bound.max()))
-        leaves.extend(k.tolist())
+        leaves.extend(straight)
     side: dict[str, Any] = {"shift": shift, "points": points.tolist(), "tree": tree, "leaves": leaves}
     return side, upper
+
+
+class _Curved:
+    """The quadratic bounds of a log, by node."""
+
+    def __init__(self, log: Log):
+        self.where = {int(i): (part, j) for part, entry in enumerate(log.curved) for j, i in enumerate(entry[0].tolist())}
+        self.log = log
+
+    def leaf(self, node: int) -> _Bent | None:
+        if node not in self.where:
+            return None
+        part, j = self.where[node]
+        _, a, b, lam = self.log.curved[part]
+        return _Bent(a[j].numpy(), b[j].numpy(), float(lam[j]))
+
+
+@dataclass
+class _Bent:
+    a: np.ndarray
+    b: np.ndarray
+    lam: float
+
+    def write(self, state, weight, size, rows, linear, shift, root_scale, n) -> tuple[dict[str, Any], float]:
+        """The leaf in integers, and the bound those integers prove, with room for the checker's factorisation."""
+        unit = 2.0**shift
+        # Points are in scaled units, x = X / root_scale: curvature a of t^2 becomes a / root_scale, lam times root_scale.
+        a = np.rint(self.a / root_scale * unit)
+        b = np.rint(self.b * unit)
+        b[n:] = np.rint(self.b[n:].clip(0) * root_scale * unit)
+        lam = np.ceil(self.lam * root_scale * unit * (1 + 1e-9)) + 1
+        alpha, slope = a / unit * root_scale, b / unit
+        slope[n:] /= root_scale
+        level = lam / unit / root_scale
+        p = len(state)
+        full = np.full(n, FREE)
+        full[:p] = state
+        kappa = np.zeros(n)
+        for allowed, gain in ((full != INACTIVE, weight - slope[:n]), (full != ACTIVE, slope[:n])):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                bowl = np.where(alpha > 0, gain.clip(0) ** 2 / (4 * alpha), 0.0)
+            line = np.where(alpha > 0, 0.0, gain * size - alpha * size**2)
+            kappa = np.where(allowed, np.maximum(kappa, np.maximum(bowl, line)), kappa)
+        X = rows[:n]
+        M = (X.T * alpha) @ X
+        g = linear + slope @ rows
+        spectrum, Q = np.linalg.eigh(M)
+        h = g @ Q
+        rest = level - spectrum
+        if rest.min() <= 1e-12 * level:
+            return {}, np.inf
+        value = kappa.sum() + level + 0.25 * float((h * h / rest).sum())
+        value += 1e-11 * (np.abs(kappa).sum() + level + np.abs(alpha) @ size**2)
+        leaf = {"a": [int(v) for v in a], "b": [int(v) for v in b], "lam": int(lam)}
+        return leaf, value
 
 
 def _preorder(log: Log, p: int) -> tuple[list[int], list[np.ndarray], list[int], list[tuple[int, float] | None]]:

@@ -48,16 +48,13 @@ def prune_masses(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
             continue
         a[j] = mass[j]
         held.append(int(j))
-        while held:
-            c = _dependency(Z[:, held])
-            if c is None:
-                break
-            c = -c if c.sum() > 0 else c
-            step = np.where(c < 0, a[held] / np.where(c < 0, -c, 1.0), np.inf)
-            gone = int(step.argmin())
-            a[held] = (a[held] + step[gone] * c).clip(0)
-            a[held[gone]] = 0.0
-            held = [i for i in held if a[i] > 0]
+        while len(held) > len(Z):
+            held = _move(a, held, linalg.qr(Z[:, held].T)[0][:, -1])  # orthogonal to all rows of Z
+    while held:  # at most n now, but they may still be dependent
+        _, size, Vt = linalg.svd(Z[:, held], full_matrices=False)
+        if size[-1] > TINY * size[0]:
+            break
+        held = _move(a, held, Vt[-1])
     for _ in range(2):  # what rounding moved is put back on the same atoms
         if not held:
             break
@@ -69,10 +66,11 @@ def prune_masses(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
     return a
 
 
-def _dependency(Z: np.ndarray) -> np.ndarray | None:
-    """A null vector of Z (n, k), or None if the columns are independent: k <= n and no singular value is negligible."""
-    n, k = Z.shape
-    if k > n:
-        return linalg.qr(Z.T)[0][:, -1]  # orthogonal to all rows of Z
-    _, size, Vt = linalg.svd(Z, full_matrices=False)
-    return Vt[-1] if size[-1] <= TINY * max(size[0], 1e-300) else None
+def _move(a: np.ndarray, held: list[int], c: np.ndarray) -> list[int]:
+    """Move the masses a[held] > 0 along c, or -c if that is what lowers their sum, until one is zero; those left."""
+    c = -c if c.sum() > 0 else c
+    step = np.where(c < 0, a[held] / np.where(c < 0, -c, 1.0), np.inf)
+    gone = int(step.argmin())
+    a[held] = (a[held] + step[gone] * c).clip(0)
+    a[held[gone]] = 0.0
+    return [i for i in held if a[i] > 0]

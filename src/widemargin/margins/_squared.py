@@ -31,7 +31,7 @@ from ._columns import column_lp
 from .f1 import Progress, reduce_rank
 
 STARTS = 384  # most local searches per side and round
-CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices
+CENTRE = 0.4  # weight of the best dual so far in the point where the linear program prices
 STEPS = 12  # interior-point steps on the multipliers of a node
 MOST_PAIRS = 96  # with multipliers in one node; usually 3 r, more was slower on parity
 ROUNDS = 1  # choices of these pairs per node
@@ -79,6 +79,7 @@ class Solver:
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons of the linear program
         self.lp, self.known, self.unit = column_lp(self.n), 0, 1.0  # features enter the program divided by `unit`
         self.centre, self.estimate = uniform, np.inf  # the dual that looks best, with its estimated value
+        self.goal = 0.5  # share of tol at which the linear program hands over to the tree
         self.rounds = self.nodes = 0
 
     # ------------------------------------------------------------------ the run
@@ -101,7 +102,9 @@ class Solver:
                     if not self.fresh():
                         break
                 elif not self.prove():
-                    break
+                    self.goal *= 0.4  # nothing new was found: the dual is not good enough yet
+                    if self.goal < 0.05:
+                        break
         except KeyboardInterrupt:
             status = "interrupted"
         return self.finish("certified" if self.closed() else status)
@@ -231,7 +234,7 @@ class Solver:
                 new += more
                 stalled = 0 if self.offer_centre(q, value) else stalled
             self.tell(f"linear program, {len(self.V)} neurons, estimate {self.estimate / (self.lower or 1.0):.6f}")
-            if self.closed() or self.estimate <= self.lower * (1 + 0.5 * self.tol) or new == 0 or stalled >= 12:
+            if self.closed() or self.estimate <= self.lower * (1 + self.goal * self.tol) or new == 0 or stalled >= 12:
                 return
 
     def master(self) -> np.ndarray:
@@ -386,17 +389,19 @@ def objective(X: np.ndarray, c: np.ndarray, V: np.ndarray) -> np.ndarray:
 
 def polish(X: np.ndarray, c: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The best different rows of V, best first, moved to the top eigenvectors of their patterns while that helps."""
-    most = max(8, min(60, 800 // X.shape[1]))
+    most = max(3, min(60, 300 // X.shape[1]))
     V, value = distinct(V, objective(X, c, V), 1e-4, most)
+    live = np.arange(len(V))
     for _ in range(8):
-        M = (X.T[None] * (c * (V @ X.T > 0))[:, None, :]) @ X  # (k, r, r)
+        M = (X.T[None] * (c * (V[live] @ X.T > 0))[:, None, :]) @ X  # (k, r, r)
         W = np.linalg.eigh(M)[1][:, :, -1]
-        W *= np.where((W * V).sum(1) < 0, -1.0, 1.0)[:, None]
+        W *= np.where((W * V[live]).sum(1) < 0, -1.0, 1.0)[:, None]
         other = objective(X, c, W)
-        better = other > value
-        if not better.any():
+        better = other > value[live] * (1 + 1e-14)
+        live = live[better]
+        if len(live) == 0:
             break
-        V, value = np.where(better[:, None], W, V), np.maximum(value, other)
+        V[live], value[live] = W[better], other[better]
     return distinct(V, value, 1e-12, most)
 
 

@@ -21,6 +21,8 @@ Progress = Callable[[float, float, float, str], None]
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
+STRAIGHT_NODES = 60_000  # nodes of linear bounds tried before the tree turns to quadratic ones
+CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
@@ -100,6 +102,7 @@ class Solver:
         self.estimate = np.inf
         self.support = np.zeros(0, dtype=int)
         self.rounds = self.nodes = self.stuck = 0
+        self.hard = False  # whether trees need quadratic bounds
         gpu = self.device.type == "cuda"
         self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, 65536 if gpu else STARTS))
 
@@ -333,11 +336,21 @@ class Solver:
             )
             deadline = time.monotonic() + share / (2 - side)
             gpu = self.device.type == "cuda"
-            batch, memory = (65536, 8e10) if gpu else (1024, 4e9)
+            batch, memory = (65536, 6e10) if gpu else (1024, 4e9)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on.
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started)
             give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
-            result = tree.run(known, 0.3 * self.tol, deadline=deadline, batch=batch, give_up=give_up, max_nodes=max_nodes, memory=memory)
+            options = {"deadline": deadline, "batch": batch, "give_up": give_up, "memory": memory}
+            # A small tree of linear bounds first: it is all that easy problems need. Then quadratic bounds.
+            straight = 1 if max_nodes == 1 else STRAIGHT_NODES * (50 if gpu else 1)
+            result = None
+            if not self.hard and max_nodes > 1:
+                result = tree.run(known, 0.3 * self.tol, max_nodes=straight, curved=False, **options)
+                self.hard = result.bound > max(known, result.value) * (1 + 0.31 * self.tol) and not result.aborted
+            if result is None or self.hard:
+                curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK)
+                options["batch"] = batch // 4
+                result = tree.run(known, 0.3 * self.tol, max_nodes=max_nodes, curved=curved, **options)
             self.nodes += result.nodes
             values = (result.found @ self.Xt.T).clamp_min(0) @ c
             good = result.found[values > self.lower * (1 + 0.1 * self.tol)]
