@@ -21,13 +21,13 @@ options = parser.parse_args()
 data = wm.data.clusters(n=options.n, k=3, seed=0)
 X, X_test, y, y_test = train_test_split(data.X, data.y, test_size=0.5, random_state=0, stratify=data.y)
 
+models = {}
 for space in ("f1", "f2", "linear"):
-    model = MaxMarginClassifier(space, time_limit=20).fit(X, y)
+    models[space] = model = MaxMarginClassifier(space, time_limit=20).fit(X, y)
     kind = "soft" if model.soft_ else "hard"
     print(f"{space:6}  {kind} margin {model.margin_:.6f}, test accuracy {model.score(X_test, y_test):.2f}")
     print(f"        {model.certificate_}")
 
-model = MaxMarginClassifier("f1", time_limit=20).fit(X, y)
-figure = plots.decision(model.certificate_, wm.Dataset(X, y, name=data.name))
+figure = plots.decision(models["f1"].certificate_, wm.Dataset(X, y, name=data.name))
 figure.savefig(options.out)
 print(f"picture written to {options.out}")

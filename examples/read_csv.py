@@ -40,7 +40,7 @@ except wm.InputError as error:
     raise SystemExit(f"cannot use {options.file}: {error}") from None
 print(data, *data.notes, sep="\n")
 
-# A bias is needed here: without one, every line through the origin treats x and 2 x alike.
+# A bias is needed here: without one every network has f(2 x) = 2 f(x), so only directions matter.
 print(wm.margins.f1(data, bias=True, time_limit=20))
 print(wm.margins.f2(data, bias=True))
 linear = wm.margins.linear(data, bias=True)

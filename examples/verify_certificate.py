@@ -27,4 +27,5 @@ forged = claim | {"upper": 0.999 * claim["upper"], "lower": 0.99 * claim["lower"
 forged["digest"] = wm.verify.digest(forged)
 verdict = wm.verify.check(forged, data.X, data.y)
 print(verdict)
-raise SystemExit(1 if verdict else 0)
+if verdict:
+    raise SystemExit("a forged certificate was accepted; please report this")

@@ -195,6 +195,9 @@ def test_l1_scaling():
         assert scaled.status == "certified" and scaled.verify(scaled_data)
         factor = abs(s) / c
         assert scaled.lower <= base.upper * factor * (1 + 1e-9) and base.lower * factor <= scaled.upper * (1 + 1e-9)
+    space = sample(6, 3, seed=36)
+    for c in (2.0**-300, 1e3):
+        assert min_norm_l1(Dataset(c * space.X, space.y)).verify(Dataset(c * space.X, space.y))
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -191,13 +191,11 @@ def test_trained_network_stays_below():
     X, y = torch.tensor(data.X), torch.tensor(data.y)
     W = torch.randn(40, 3, dtype=torch.float64, requires_grad=True)
     a = torch.randn(40, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([W, a], lr=0.05)
-    for _ in range(150):
+    for _ in range(300):  # gradient ascent on a soft minimum of the normalised margins
         f = (X @ W.T).clamp_min(0) ** 2 @ a
         loss = torch.logsumexp(-y * f / (a.abs() @ (W**2).sum(1)) * 300, 0)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        for p, g in zip((W, a), torch.autograd.grad(loss, (W, a))):
+            p.data -= 0.1 * g / g.norm()
     trained = Measure(W.detach().numpy(), a.detach().numpy(), "srelu").margin(data)
     assert 0 < trained <= certificate.upper
     for seed in range(20):
@@ -216,9 +214,7 @@ def test_invariances():
     order = np.random.default_rng(2).permutation(7)
     for X, y, factor in (
         (data.X @ turn, data.y, 1.0),
-        (data.X[order], data.y[order], 1.0),
-        (data.X, -data.y, 1.0),
-        (3.0 * data.X, data.y, 9.0),
+        (3.0 * data.X[order], -data.y[order], 9.0),
         (np.vstack([data.X, data.X[:3]]), np.append(data.y, data.y[:3]), 1.0),
         (np.hstack([data.X, np.zeros((7, 2))]), data.y, 1.0),
     ):
@@ -261,7 +257,7 @@ def test_interrupt_keeps_the_best_so_far(when):
 
 
 def test_same_seed_same_certificate():
-    data = random(10, 3, 4)
+    data = random(6, 3, 4)
     a, b = closed(data, seed=3), closed(data, seed=3)
     assert a.lower == b.lower and a.upper == b.upper
 
@@ -283,7 +279,7 @@ def test_circle_finds_the_maximum():
 def test_multipliers_reach_the_semidefinite_optimum():
     cp = pytest.importorskip("cvxpy")
     rng = np.random.default_rng(0)
-    for r, f in ((3, 6), (5, 8)):
+    for r, f in ((3, 5), (5, 7)):
         U = rng.standard_normal((f, r))
         U *= np.sign(U @ rng.standard_normal(r))[:, None] / np.linalg.norm(U, axis=1, keepdims=True)
         A = (U.T * rng.standard_normal(f)) @ U

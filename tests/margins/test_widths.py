@@ -55,7 +55,7 @@ def test_pruning_an_optimal_network_keeps_its_margin():
     spread = Measure(np.vstack([measure.theta, measure.theta]), np.append(measure.mass, measure.mass) / 2)
     pruned = prune(spread, data)
     assert len(pruned.mass) <= data.n
-    assert_allclose(pruned.margin(data), measure.margin(data), rtol=1e-10)
+    assert pruned.margin(data) >= measure.margin(data) * (1 - 1e-10)
 
 
 def m2_margin(measure: Measure, data: Dataset) -> float:

@@ -34,10 +34,15 @@ Tell = Callable[[float, float, str], None]
 
 
 class Solver:
-    """X (n, D) free points (no relation among them), entries about 1; y (n,) targets, largest in [1/2, 1)."""
+    """X (n, D) free points (no relation among them), entries about 1; y (n,) targets, largest in [1/2, 1).
 
-    def __init__(self, X: np.ndarray, y: np.ndarray, tol: float, seed: int, deadline: float, tell: Tell):
+    The proof is written for the points 2^shift X.
+    """
+
+    def __init__(self, X: np.ndarray, y: np.ndarray, shift: int, tol: float, seed: int, deadline: float, tell: Tell):
         self.X0, self.y, self.tol, self.deadline, self.tell = X, y, tol, deadline, tell
+        self.curved = abs(shift) < 20  # quadratic bounds are written as integers in the units of the data
+        self.scale = 2.0**shift if self.curved else 1.0  # linear ones do not depend on them
         self.started = time.perf_counter()
         self.rng = np.random.default_rng(seed)
         self.X, self.basis = reduce_rank(X)  # (n, r), (D, r)
@@ -275,10 +280,8 @@ class Solver:
                 batch=1024,
                 give_up=give_up,
                 max_nodes=MAX_NODES,
+                curved=self.curved,
             )
-            if result.log is not None:  # the tree's pool reuses the memory of the root's slopes: put them back
-                root = torch.full((1, tree.positive), _tree.FREE, dtype=torch.int8)
-                result.log.slopes[0] = tree.evaluate(root, self.Xt.new_zeros(1, len(tree.rows)), steps=300)[1]
             self.nodes += result.nodes
             found = result.found.numpy()
             good = found[s * (q @ relu(self.X, found)) > (1 + 0.1 * self.tol) / self.norm]
@@ -334,7 +337,7 @@ class Solver:
         sides, most = [], 0.0
         for s, log in zip((1, -1), self.logs):
             c, linear, mirrors = self.folded(s * weights)
-            side, bound = _proof.write(log, self.X0, c, linear @ self.X0, roots, 1.0)
+            side, bound = _proof.write(log, self.X0, c, linear @ self.X0, roots, self.scale)
             side["points"] = names[side["points"]].tolist()
             sides.append(side | {"sign": s, "mirrors": names[mirrors].tolist()})
             most = max(most, bound)

@@ -7,7 +7,7 @@ from scipy import linalg
 
 from widemargin.types import Dataset, InputError, Measure
 
-TINY = 1e-13  # singular values below this, relative to the largest, count as zero
+TINY = 2e-15  # singular values below this, relative to the largest, count as zero
 
 
 def prune(measure: Measure, data: Dataset) -> Measure:
@@ -58,7 +58,7 @@ def prune_masses(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
     for _ in range(2):  # what rounding moved is put back on the same atoms
         if not held:
             break
-        change = linalg.lstsq(Z[:, held], target - Z @ a, cond=TINY)[0]
+        change = linalg.lstsq(Z[:, held], target - Z @ a, cond=1e-13)[0]
         moved = a[held] + change
         if (moved < 0).any() or moved.sum() > start * (1 + 1e-12):
             break

@@ -31,7 +31,7 @@ from ._columns import column_lp
 from .f1 import Progress, reduce_rank
 
 STARTS = 384  # most local searches per side and round
-CENTRE = 0.4  # weight of the best dual so far in the point where the linear program prices
+CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices
 STEPS = 12  # interior-point steps on the multipliers of a node
 MOST_PAIRS = 96  # with multipliers in one node; usually 3 r, more was slower on parity
 ROUNDS = 1  # choices of these pairs per node
@@ -197,6 +197,9 @@ class Solver:
             else:
                 T, _ = _search.ascend(self.Xt, torch.as_tensor(c, device=self.device), torch.cat([random, old]), 30, 2)
                 V, value = polish(self.X, c, T.cpu().numpy())
+            best = max(
+                best, float(objective(self.X, c, self.V[self.s == s]).max(initial=0.0))
+            )  # all neurons met so far
             if len(value):
                 best = max(best, float(value[0]))
                 new += self.add(V[value > self.lower * (1 + 0.02 * self.tol)], s, most)
@@ -218,11 +221,11 @@ class Solver:
 
     def linear_phase(self) -> None:
         """Column generation over neurons, pricing near the best dual so far, until dual estimate and network meet."""
-        stalled = 0
+        stalled, until = 0, time.perf_counter() + 0.5 * self.left()  # the other half is for a proof
         if len(self.V) == 0:
             self.search(self.fold(np.full(self.n, 1 / self.n)), 100)
         for _ in range(150):
-            if self.late():
+            if time.perf_counter() > until:
                 return
             q = self.master()
             point = self.fold(q if np.isinf(self.estimate) else CENTRE * self.centre + (1 - CENTRE) * q)
@@ -270,7 +273,7 @@ class Solver:
                     told = time.perf_counter()
                     nodes = sum(tree.nodes for tree in trees)
                     self.tell(f"tree, {nodes} nodes, bound {worst.bound * 4.0**self.door.shift:.6g}")
-                if best > self.lower * (1 + self.tol) and best > known * (1 + 0.1 * self.tol) and self.left() > early:
+                if best > self.lower * (1 + self.tol) and best > known * (1 + 0.1 * self.tol) and self.left() >= early:
                     break  # this q cannot be certified: the neurons found will mend it
         finally:  # also when interrupted: a tree is valid after every step
             limit = max(known, *(tree.best for tree in trees)) * (1 + 0.3 * self.tol)
@@ -606,7 +609,7 @@ class Tree:
         return self.base(S) + (half + half.mT) / 2
 
     def evaluate(
-        self, S: Tensor, pairs: Tensor, N: Tensor, limit: float, rounds: int
+        self, S: Tensor, pairs: Tensor, N: Tensor, limit: float, rounds: int, steps: int = STEPS
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bounds, pairs, multipliers, where to branch next. Each round takes the pairs most violated by V."""
         value, Q = torch.linalg.eigh(self.matrices(S, pairs, N))
@@ -621,7 +624,7 @@ class Tree:
                 break
             chosen, used = self.pick(S[live], work[live], size[live], V[live])
             a, b = self.ends(S[live], chosen)
-            new, best, V[live] = lower_top(self.base(S[live]), a, b, used, limit, STEPS)
+            new, best, V[live] = lower_top(self.base(S[live]), a, b, used, limit, steps)
             work[live], size[live] = chosen, best
             better = new < bound[live]
             at = live[better]
@@ -684,7 +687,7 @@ class Tree:
         )
         last = (branch < 0) & (bound > limit)
         if last.any():  # all signs are fixed: nothing is left but more rounds
-            bound[last], pairs[last], N[last], _ = self.evaluate(S[last], pairs[last], N[last], limit, 6)
+            bound[last], pairs[last], N[last], _ = self.evaluate(S[last], pairs[last], N[last], limit, 6, 4 * STEPS)
         done = (bound <= limit) | (branch < 0)
         new = torch.arange(self.nodes, self.nodes + len(S), device=S.device)
         keep = torch.ones(len(pool["U"]), dtype=torch.bool, device=S.device)

@@ -68,7 +68,7 @@ def min_norm_l1(
     upper, lower, status, proved, reason = 0.0, 0.0, "certified", True, ""
     stats = {"rounds": 0, "nodes": 0}
     if y.any():
-        solver = _interpolant.Solver(door.X[free], y, tol, seed, door.deadline, tell)
+        solver = _interpolant.Solver(door.X[free], y, door.shift, tol, seed, door.deadline, tell)
         solver.run()
         status, stats = solver.status, {"rounds": solver.rounds, "nodes": solver.nodes}
         proof, lam[free], maximum = solver.proof(free)

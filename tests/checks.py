@@ -1,0 +1,193 @@
+"""What several test files share. Everything here is computed from definitions, without the solvers."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+from typing import Any
+
+import numpy as np
+from numpy.testing import assert_allclose
+from scipy.optimize import linprog
+
+from widemargin import Certificate, Dataset, verify
+
+ROUNDING = 1e-12  # what float64 may lose in the sums below
+
+
+def noise(n: int, d: int, seed: int) -> Dataset:
+    """Gaussian points with independent labels."""
+    rng = np.random.default_rng(seed)
+    return Dataset(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n), f"noise(n={n}, d={d}, seed={seed})")
+
+
+def circle(*degrees: float) -> np.ndarray:
+    """Unit vectors of the plane at these angles: (k, 2)."""
+    angle = np.radians(degrees)
+    return np.column_stack([np.cos(angle), np.sin(angle)])
+
+
+def unit(V: np.ndarray) -> np.ndarray:
+    return V / np.linalg.norm(V, axis=1, keepdims=True)
+
+
+def features(V: np.ndarray, X: np.ndarray, degree: int = 1) -> np.ndarray:
+    """phi(v_j . x_i): (n, m)."""
+    return (X @ V.T).clip(0) ** degree
+
+
+def dual_values(V: np.ndarray, X: np.ndarray, c: np.ndarray, degree: int = 1) -> np.ndarray:
+    """sum_i c_i phi(v . x_i) of every row v of V."""
+    return c @ features(V, X, degree)
+
+
+def ascended(X: np.ndarray, c: np.ndarray, V: np.ndarray, degree: int = 1, steps: int = 60) -> np.ndarray:
+    """Unit vectors no worse than those of V for sum_i c_i phi(v . x_i): gradient steps, kept where they help."""
+    V, step = unit(V), np.ones((len(V), 1))
+    value = dual_values(V, X, c, degree)
+    for _ in range(steps):
+        h = features(V, X, degree=1)  # (n, m)
+        G = (c[:, None] * ((h > 0) if degree == 1 else 2 * h)).T @ X
+        new = unit(V + step * G / np.linalg.norm(G, axis=1, keepdims=True).clip(1e-300))
+        better = dual_values(new, X, c, degree) > value
+        V = np.where(better[:, None], new, V)
+        value = dual_values(V, X, c, degree)
+        step = np.where(better[:, None], 1.3 * step, 0.5 * step)
+    return V
+
+
+def directions(X: np.ndarray, m: int, seed: int) -> np.ndarray:
+    """Random unit vectors, the points and their opposites, and vectors orthogonal to pairs of points: (>= m, D)."""
+    rng = np.random.default_rng(seed)
+    D = X.shape[1]
+    P = unit(X[np.linalg.norm(X, axis=1) > 0])
+    mixed = rng.standard_normal((200, len(P))) @ P  # in the span of the points
+    pairs = P[rng.integers(len(P), size=200)] - P[rng.integers(len(P), size=200)]
+    V = np.vstack([rng.standard_normal((m, D)), P, -P, mixed, pairs[pairs.any(axis=1)]])
+    return unit(V[np.linalg.norm(V, axis=1) > 1e-9])
+
+
+def check_certificate(
+    certificate: Certificate, data: Dataset, *, tol: float | None = None, status: str | None = None, samples: int = 2000
+) -> None:
+    """An F1 certificate against the definition of the margin.
+
+    It verifies exactly; lower <= upper; the network's margin, computed here, reaches lower and stays below upper; the
+    dual value of no sampled or ascended direction exceeds upper. With `tol` the gap must be that small.
+    """
+    assert certificate.kind == "f1" and certificate.convention == "M1"
+    degree = 1 if certificate.activation == "relu" else 2
+    assert (certificate.n, certificate.d) == (data.n, data.d)
+    assert certificate.data_sha256 == data.sha256()
+    assert certificate.proved, "no proved upper bound"
+    assert 0 <= certificate.lower <= certificate.upper < math.inf
+    assert 0 <= certificate.gap <= 1
+    if status is not None:
+        assert certificate.status == status, str(certificate)
+    if tol is not None:
+        assert certificate.upper - certificate.lower <= tol * certificate.upper, str(certificate)
+    assert (certificate.status == "not-separable") == (certificate.upper == 0)
+    assert "\n" not in str(certificate)
+
+    verdict = certificate.verify(data)
+    assert verdict.ok, str(verdict)
+    assert str(verdict).startswith("verified exactly"), str(verdict)
+
+    X = np.hstack([data.X, np.ones((data.n, 1))]) if certificate.bias else data.X  # (n, D)
+    shift = math.frexp(float(np.abs(X).max()))[1]
+    X = np.ldexp(X, -shift)
+    lower, upper = (math.ldexp(value, -shift * degree) for value in (certificate.lower, certificate.upper))
+
+    q = np.asarray(certificate.dual)
+    assert q.shape == (data.n,) and (q >= 0).all() and q.sum() > 0
+    c = q / q.sum() * data.signs()
+    V = directions(X, samples, seed=data.n)
+    if certificate.primal is not None:
+        theta, mass = certificate.primal.theta, certificate.primal.mass
+        assert theta.shape == (len(mass), X.shape[1]) and certificate.atoms == len(mass)
+        assert_allclose(np.linalg.norm(theta, axis=1), 1, rtol=1e-12)
+        margin = float((data.y * (features(theta, X, degree) @ mass)).min() / np.abs(mass).sum())
+        assert margin >= lower * (1 - ROUNDING), "the network does not reach the lower bound"
+        assert margin <= upper * (1 + ROUNDING), "the network beats the upper bound"
+        V = np.vstack([V, theta])
+    else:
+        assert lower == 0
+    room = upper * (1 + ROUNDING) + ROUNDING * float(np.abs(c) @ np.linalg.norm(X, axis=1) ** degree)
+    for sign in (1.0, -1.0):
+        values = dual_values(V, X, sign * c, degree)
+        assert values.max() <= room, "a direction beats the upper bound"
+        best = V[np.argsort(-values)[:100]]
+        assert dual_values(ascended(X, sign * c, best, degree), X, sign * c, degree).max() <= room
+
+
+def overlap(a: Certificate, b: Certificate, factor: float = 1.0, slack: float = ROUNDING) -> None:
+    """The intervals of a and of factor * b have a common point, up to the rounding of the data."""
+    assert a.lower / factor <= b.upper * (1 + slack), f"{a} against {factor} * ({b})"
+    assert b.lower <= a.upper / factor * (1 + slack), f"{a} against {factor} * ({b})"
+
+
+def encloses(certificate: Certificate, value: float, slack: float = ROUNDING) -> None:
+    assert certificate.lower <= value * (1 + slack) and value * (1 - slack) <= certificate.upper, (
+        f"{value!r} is not in [{certificate.lower!r}, {certificate.upper!r}]"
+    )
+
+
+def changed(certificate: Certificate, **fields: Any) -> dict[str, Any]:
+    """The saved form with some fields replaced and a fresh digest."""
+    body = json.loads(json.dumps(copy.deepcopy(certificate.payload()) | fields))
+    return body | {"digest": verify.digest(body)}
+
+
+def lp_margin(Z: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """The margin of signed measures on columns Z (n, m) with labels in Z: evaluated bounds around it, and the dual."""
+    n, m = Z.shape
+    both = np.hstack([Z, -Z])
+    A = np.vstack([np.hstack([-both, np.ones((n, 1))]), np.append(np.ones(2 * m), 0.0)[None]])
+    result = linprog(
+        np.append(np.zeros(2 * m), -1.0), A, np.eye(n + 1)[n], bounds=[(0, None)] * (2 * m) + [(None, None)]
+    )
+    assert result.status == 0, result.message
+    a = result.x[:-1].clip(0)
+    q = np.maximum(-result.ineqlin.marginals[:n], 0)
+    q /= q.sum()
+    return float((both @ a).min() / a.sum()), float(np.abs(q @ Z).max()), q
+
+
+def brute_force(X: np.ndarray, c: np.ndarray, linear: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+    """max_{|v| <= 1} sum_i c_i relu(v . x_i) + linear . v for a few points, and a maximiser.
+
+    The maximum lies inside some face {v . x_i = 0 for i in T} of the arrangement of hyperplanes, with the other signs
+    constant. There the objective is g . v, so v is the projection of g on the face. All T and all signs are tried.
+    """
+    n, d = X.shape
+    pattern = np.array(list(itertools.product([0.0, 1.0], repeat=n)))  # (2^n, n)
+    linear = np.zeros(d) if linear is None else linear
+    G = (pattern * c) @ X + linear  # (2^n, d)
+    best, arg = 0.0, np.zeros(d)
+    for size in range(d):
+        for T in itertools.combinations(range(n), size):
+            Q = np.linalg.qr(X[list(T)].T)[0] if T else np.zeros((d, 0))
+            V = G - (G @ Q) @ Q.T
+            length = np.linalg.norm(V, axis=1)
+            V = V[length > 1e-13] / length[length > 1e-13, None]
+            if len(V):
+                values = dual_values(V, X, c) + V @ linear
+                if values.max() > best:
+                    best, arg = float(values.max()), V[values.argmax()]
+    return best, arg
+
+
+def reference_margin(X: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[float, float]:
+    """The F1 margin of a few points between two evaluated bounds: column generation with `brute_force` as oracle."""
+    V = directions(X, 300, seed)
+    low, high = 0.0, math.inf
+    for _ in range(200):
+        value, _, q = lp_margin(y[:, None] * features(V, X))
+        found = [brute_force(X, s * q * y) for s in (1.0, -1.0)]
+        low, high = max(low, value), min(high, max(found[0][0], found[1][0]))
+        if high - low <= 1e-8 * high:
+            break
+        V = np.vstack([V, *(v for _, v in found if v.any())])
+    return low, high

@@ -1,0 +1,83 @@
+"""The order of the rooms, and what importing the package costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import widemargin
+
+ORDER = [{"verify"}, {"types"}, {"data", "spaces", "plots"}, {"margins"}, {"cli"}, {"__main__"}]
+LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+SRC = Path(widemargin.__file__).parent
+FILES = sorted(SRC.rglob("*.py"))
+MODULES = sorted(module.name for module in pkgutil.walk_packages([str(SRC)], "widemargin.")) + ["widemargin"]
+
+
+def imports(file: Path) -> list[tuple[int, str]]:
+    """(number of leading dots, full name) of everything a file imports, inside functions too."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [(node.level, f"{node.module or ''}.{alias.name}") for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f != SRC / "__init__.py"], ids=lambda f: str(f.relative_to(SRC)))
+def test_a_room_imports_only_earlier_rooms(file: Path):
+    parts = file.relative_to(SRC).parts
+    room = parts[0].removesuffix(".py")
+    assert room in LEVEL, f"{room} is a new room: give it a place in ORDER"
+    for level, name in imports(file):
+        if level:
+            assert level == 1 and len(parts) == 2, f"{file.name} leaves its room by a relative import of {name}"
+        elif name in ("widemargin", "widemargin.__version__"):
+            assert LEVEL[room] >= LEVEL["cli"], f"{room} imports the front door"
+        elif name.startswith("widemargin."):
+            other = name.split(".")[1]
+            assert other in LEVEL, f"{room} imports {name} from the front door, not from its room"
+            assert other == room or LEVEL[other] < LEVEL[room], f"{room} imports {other}"
+
+
+def test_the_verifier_trusts_only_the_standard_library_and_numpy():
+    for level, name in imports(SRC / "verify.py"):
+        top = name.split(".")[0]
+        assert level == 0 and (top == "numpy" or top in sys.stdlib_module_names), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_exists_once(name: str):
+    if name.endswith("__main__"):
+        return
+    module = importlib.import_module(name)
+    public = getattr(module, "__all__", [])
+    assert len(set(public)) == len(public)
+    for item in public:
+        assert hasattr(module, item), f"{name}.__all__ promises {item}"
+
+
+def test_the_front_door():
+    assert {"Certificate", "Dataset", "InputError", "Measure", "data", "margins", "spaces", "verify"} <= set(
+        widemargin.__all__
+    )
+    assert {"f1", "f2", "frozen", "linear"} <= set(widemargin.margins.__all__)
+    assert widemargin.__version__.count(".") == 2
+
+
+def test_no_file_without_a_clear_job():
+    for path in SRC.rglob("*"):
+        assert path.stem.strip("_") not in {"utils", "util", "helpers", "misc", "common", "manager"}, path
+
+
+def test_import_leaves_drawing_and_learning_libraries_alone():
+    code = "import sys, widemargin; print([m for m in ('matplotlib', 'sklearn', 'pandas', 'rich') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "[]" and not run.stderr
