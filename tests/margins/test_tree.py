@@ -82,12 +82,13 @@ def test_no_direction_beats_the_bound_of_an_unfinished_tree(limit: float, mode: 
 
 
 @modes
-def test_more_nodes_never_raise_the_bound(mode: dict):
+def test_a_larger_tree_has_a_smaller_bound(mode: dict):
     X, c = problem(40, 6, 5)
     bounds = [price(X, c, tol=1e-4, max_nodes=limit, batch=16, **mode).bound for limit in (1, 10, 100, 1000, 10_000)]
-    for few, many in itertools.pairwise(bounds):
-        assert many <= few * TIGHT
     assert bounds[-1] < 0.99 * bounds[0]
+    if not mode.get("curved"):  # a child need not inherit the quadratic bound of its parent
+        for few, many in itertools.pairwise(bounds):
+            assert many <= few * TIGHT
 
 
 @modes
@@ -245,30 +246,21 @@ def test_every_direction_has_an_image_in_the_chamber_with_the_same_value():
 
 def test_averaging_over_orbits_keeps_the_mass_and_never_raises_the_dual():
     rng = np.random.default_rng(2)
-    X = np.vstack([parity(3, marginal="full").X, 2 * np.eye(3), -2 * np.eye(3)])
-    y = np.append(parity(3, marginal="full").y, np.ones(6))
-    for labels in (y, np.append(np.ones(8), -np.ones(6))):
+    for labels in (np.repeat([1.0, -1.0], [4, 4]), np.array([1.0, 1, -1, -1, 1, 1, -1, -1]), np.ones(8)):
+        X = np.vstack([parity(2, marginal="full").X, 2 * np.eye(2), -2 * np.eye(2)])
         symmetry = _symmetry.find(X, labels)
-        if symmetry is None:
-            continue
-        V = directions(X, 3000, seed=3)
-        group = [V] + [reflected(V, root.astype(float)) for root in symmetry.roots]
+        assert symmetry is not None
+        norms = np.linalg.norm(X, axis=1)
+        for orbit in np.unique(symmetry.orbit):
+            assert np.ptp(norms[symmetry.orbit == orbit]) < 1e-12
         for _ in range(5):
-            q = rng.random(len(X))
-            q /= q.sum()
+            q = rng.random(8)
             mean = symmetry.average(q)
-            assert_allclose(mean.sum(), 1, rtol=1e-14)
+            assert_allclose(mean.sum(), q.sum(), rtol=1e-14)
             assert_allclose(symmetry.average(mean), mean, rtol=1e-13)
             assert_allclose(np.bincount(symmetry.orbit, mean), np.bincount(symmetry.orbit, q), rtol=1e-13)
-            norms = np.linalg.norm(X, axis=1)
-            for orbit in np.unique(symmetry.orbit):
-                assert np.ptp(norms[symmetry.orbit == orbit]) < 1e-12
-            before = max(np.abs(dual_values(W, X, q * labels)).max() for W in group)
-            # V is a sample, so the maximum before is polished from the best directions of the average
-            best = ascended(X, mean * labels, V[:50])
-            after = np.abs(dual_values(np.vstack([V, best]), X, mean * labels)).max()
-            exact = max(np.abs(dual_values(ascended(X, s * q * labels, V, steps=80), X, q * labels)).max() for s in (1, -1))
-            assert after <= max(before, exact) * (1 + 1e-3)
+            dual = [max(brute_force(X, s * w * labels)[0] for s in (1, -1)) for w in (q, mean)]
+            assert dual[1] <= dual[0] * TIGHT
 
 
 def test_random_data_has_no_symmetry():
@@ -277,18 +269,18 @@ def test_random_data_has_no_symmetry():
         assert _symmetry.find(data.X, data.y) is None
 
 
-def test_one_moved_point_or_one_label_breaks_a_symmetry():
+def test_a_symmetry_leaves_a_changed_point_where_it_is():
     data = parity(3, k=2, marginal="full")
-    X = data.X.copy()
+    X, y = data.X.copy(), data.y.copy()
     X[0] *= 1 + 1e-15
-    for points, labels in ((X, data.y), (data.X, np.where(np.arange(8) == 0, -data.y, data.y))):
+    y[0] = -y[0]
+    for points, labels in ((X, data.y), (data.X, y)):
         symmetry = _symmetry.find(points, labels)
+        assert symmetry is None or (symmetry.orbit == symmetry.orbit[0]).sum() == 1
         for root in [] if symmetry is None else symmetry.roots.astype(float):
-            image = reflected(points, root)
-            where = positions(points, image)
-            assert_array_equal(points[where], image.round(17) + 0.0 if False else points[where])
+            where = positions(points, reflected(points, root))
+            assert where[0] == 0
             assert_array_equal(labels[where], labels)
-            assert 0 not in np.flatnonzero(where != np.arange(8)), "the changed point is moved"
 
 
 # ---------------------------------------------------------------------- margin 0

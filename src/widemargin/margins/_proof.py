@@ -26,7 +26,7 @@ def write(
     p = int((weight > 0).sum())
     tree, signs, owners, changes = _preorder(log, p)
     slopes = torch.cat(log.slopes).numpy()  # (nodes, rows)
-    shift = 48 + max(0, int(np.ceil(-np.log2(np.abs(weight).max()))))
+    shift = 48 + max(0, int(np.ceil(-np.log2(np.abs(weight).max(initial=1e-9)))))
     curved = _Curved(log)
     leaves: list[Any] = []
     upper = 0.0

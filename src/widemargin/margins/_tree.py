@@ -190,13 +190,14 @@ class Tree:
         *,
         deadline: float,
         batch: int,
+        target: float = 0.0,
         give_up: float = np.inf,
         record: bool = True,
         max_nodes: float = np.inf,
         memory: float = 4e9,
         curved: bool = True,
     ) -> Pricing:
-        """Explore until the maximum is known to be at most max(known, best found) * (1 + tol).
+        """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
@@ -212,7 +213,7 @@ class Tree:
             root = torch.tensor([-1])
             _append(log, root, root, root, b)
         mean, square = self.start(1)
-        if curved and float(U.max()) > self.limit(best, tol):
+        if curved and float(U.max()) > max(target, best * (1 + tol)) + 1e-300:
             bent, a, slopes, lam, mean, square, v = self.curve(sign, mean, square, CURVED_ROOT, True)
             if log is not None and float(bent) < float(U):
                 log.curved.append((torch.zeros(1, dtype=torch.long), a.cpu(), slopes.cpu(), lam.cpu()))
@@ -220,7 +221,7 @@ class Tree:
             value, v = self.value(v)
             found.append((value, v))
             best = max(best, float(value.max()))
-        limit = self.limit(best, tol)
+        limit = max(target, best * (1 + tol)) + 1e-300
         pool = Pool(sign=sign, slopes=b, mean=mean.float(), square=square.float(), U=U, ids=torch.zeros(1, dtype=torch.long, device=device))
         nodes, aborted = 1, False
         while pool.count:
@@ -257,7 +258,7 @@ class Tree:
                 best = max(best, float(value.max()))
                 good = torch.topk(value, min(32, len(value))).indices
                 found.append((value[good], v[good]))
-            limit = self.limit(best, tol)
+            limit = max(target, best * (1 + tol)) + 1e-300
             child = {name: array[child["U"] > limit] for name, array in child.items()}
             if curved and len(child["U"]):
                 mean, square = child["mean"].to(dtype), child["square"].to(dtype)
@@ -272,7 +273,7 @@ class Tree:
                 good = torch.topk(value, min(32, len(value))).indices
                 found.append((value[good], v[good]))
                 best = max(best, float(value.max()))
-                limit = self.limit(best, tol)
+                limit = max(target, best * (1 + tol)) + 1e-300
                 child = {name: array[child["U"] > limit] for name, array in child.items()}
             pool.replace(top, child)
         bound = limit
@@ -282,10 +283,6 @@ class Tree:
         values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
         order = torch.argsort(-values)[:400]
         return Pricing(float(values.max()), bound, nodes, directions[order], log, aborted)
-
-    @staticmethod
-    def limit(best: float, tol: float) -> float:
-        return best * (1 + tol) + 1e-300
 
     def expand(self, node: dict[str, Tensor], limit: float, log: Log | None, curved: bool):
         """Look ahead at the chosen nodes: close children that are below the limit, choose where to branch."""

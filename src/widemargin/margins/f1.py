@@ -14,7 +14,7 @@ import torch
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _bounds, _door, _polish, _proof, _qp, _search, _socp, _symmetry, _tree
+from . import _bounds, _door, _polish, _proof, _prune, _qp, _search, _socp, _symmetry, _tree
 from ._columns import column_lp
 
 Progress = Callable[[float, float, float, str], None]
@@ -56,6 +56,9 @@ def f1(
     Reference: Chizat and Bach (2020), (4) and Proposition 12; Wei, Lee, Liu and Ma (2019), (3.6).
     """
     space = space or _door.as_space(bias, activation)
+    if space.activation not in ("relu", "srelu"):
+        raise InputError(f"f1 knows activations relu and srelu, not {space.activation!r}")
+    check_device(device)
     door = _door.enter(data, space, tol, time_limit)
     if space.activation == "srelu":
         from . import _squared
@@ -340,17 +343,20 @@ class Solver:
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on.
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started)
             give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
-            options = {"deadline": deadline, "batch": batch, "give_up": give_up, "memory": memory}
+            # Below `target` the gap is closed: no need to know more.
+            target = 0.0 if self.lower == 0 else self.lower * (1 + 0.9 * self.tol)
+            options = {"deadline": deadline, "batch": batch, "give_up": give_up, "memory": memory, "target": target}
             # A small tree of linear bounds first: it is all that easy problems need. Then quadratic bounds.
             straight = 1 if max_nodes == 1 else STRAIGHT_NODES * (50 if gpu else 1)
             result = None
             if not self.hard and max_nodes > 1:
-                result = tree.run(known, 0.3 * self.tol, max_nodes=straight, curved=False, **options)
-                self.hard = result.bound > max(known, result.value) * (1 + 0.31 * self.tol) and not result.aborted
+                result = tree.run(known, 0.1 * self.tol, max_nodes=straight, curved=False, **options)
+                reached = max(target, max(known, result.value) * (1 + 0.1 * self.tol))
+                self.hard = result.bound > reached * (1 + 1e-9) and not result.aborted
             if result is None or self.hard:
                 curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK)
                 options["batch"] = batch // 4
-                result = tree.run(known, 0.3 * self.tol, max_nodes=max_nodes, curved=curved, **options)
+                result = tree.run(known, 0.1 * self.tol, max_nodes=max_nodes, curved=curved, **options)
             self.nodes += result.nodes
             values = (result.found @ self.Xt.T).clamp_min(0) @ c
             good = result.found[values > self.lower * (1 + 0.1 * self.tol)]
@@ -398,14 +404,12 @@ class Solver:
         size = np.linalg.norm(self.W, axis=1)
         theta, mass = self.W / size[:, None], size * self.signs
         if len(mass) > self.n:
-            lp = column_lp(self.n)
-            lp.add(self.features(theta, np.sign(mass)))
-            a, _ = lp.solve(10.0)
-            keep = a > 1e-12
-            if keep.any():
-                margin = (self.features(theta[keep], np.sign(mass[keep])) @ a[keep]).min() / a[keep].sum()
-                if margin >= self.lower * (1 - 1e-9):
-                    theta, mass = theta[keep], np.sign(mass[keep]) * a[keep]
+            sign = np.sign(mass)
+            pruned = sign * _prune.prune_masses((self.X @ theta.T).clip(0) * sign, np.abs(mass))
+            keep = pruned != 0
+            margin = (self.y * ((self.X @ theta[keep].T).clip(0) @ pruned[keep])).min() / np.abs(pruned).sum()
+            if margin >= self.lower * (1 - 1e-9):
+                theta, mass = theta[keep], pruned[keep]
         theta = theta @ self.basis.T  # (m, D)
         theta /= np.linalg.norm(theta, axis=1, keepdims=True)
         return Measure(theta, mass / np.abs(mass).sum(), "relu", self.door.space.bias)
