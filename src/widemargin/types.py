@@ -171,7 +171,7 @@ class Certificate:
     lower: float
     upper: float
     dual: np.ndarray
-    status: str  # certified, time-limit, interrupted, not-separable
+    status: str  # certified, time-limit, interrupted, not-separable, rounding, no-interpolation
     proved: bool
     bound: str
     n: int
@@ -251,7 +251,8 @@ class Certificate:
 
     def __str__(self) -> str:
         proved = "" if self.proved else ", upper bound not proved"
-        line = f"{self.kind} margin ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
+        what = self.kind if self.convention == "norm" else f"{self.kind} margin"
+        line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
         return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
 
 

@@ -21,7 +21,7 @@ Progress = Callable[[float, float, float, str], None]
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
-STRAIGHT_NODES = 60_000  # nodes of linear bounds tried before the tree turns to quadratic ones
+STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree turns to quadratic ones
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
@@ -259,7 +259,7 @@ class Solver:
 
     def pattern_round(self) -> None:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
-        chosen = self.choose()
+        chosen, before = self.choose(), self.lower
         patterns = self.V[chosen] @ self.X.T > 0
         near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
         master = _socp.solve(self.X, self.y, patterns, self.s[chosen], self.V[chosen], near, 1e-10, self.left())
@@ -274,10 +274,10 @@ class Solver:
         value, new = self.search(q, self.starts, 40)
         self.offer_centre(q, value)
         if value > 1.02 * self.lower:  # a dual of too few patterns: let the linear program, which keeps all neurons, mend it
-            before = len(self.V)
+            count = len(self.V)
             self.linear_phase(1.02, 12)
-            new += len(self.V) - before
-            if self.estimate < value:
+            new += len(self.V) - count
+            if self.estimate < value and self.lower < before * (1 + 1e-3):  # else the next master is the better bet
                 q, value = self.centre, self.estimate
         if (value < 1.02 * self.lower or new == 0) and not self.late():
             new += self.prove(q, value)
@@ -354,7 +354,8 @@ class Solver:
                 reached = max(target, max(known, result.value) * (1 + 0.1 * self.tol))
                 self.hard = result.bound > reached * (1 + 1e-9) and not result.aborted
             if result is None or self.hard:
-                curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK)
+                # Far from unit scale the integers of a quadratic leaf would not fit; linear bounds have no such limit.
+                curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK) and abs(self.door.shift) < 20
                 options["batch"] = batch // 4
                 result = tree.run(known, 0.1 * self.tol, max_nodes=max_nodes, curved=curved, **options)
             self.nodes += result.nodes
