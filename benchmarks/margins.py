@@ -5,7 +5,8 @@
 The claim to test: after the same seconds on the same machine, widemargin's network has a larger margin than that of
 every other method, and it alone has a proved upper bound. A line under each table says whether this run agrees. One
 thread for every method (--threads); the first line printed names the machine. The default takes about an hour,
-`--budgets 1 2 5` ten minutes. On a busy machine seconds vary by a factor of two, so compare neighbouring budgets.
+`--budgets 1 2 5 10 --repeats 1` a quarter of one. On a machine with other work use `--clock cpu`: all seconds are then
+processor seconds, which one thread on a quiet machine would need.
 
 Every method returns networks f(x) = sum_j a_j relu(W_j . x), and one function, Measure.margin, judges them in
 float64: min_i y_i f(x_i) / sum_j |a_j| ||W_j||. A method's entry at a budget is the best margin over its ladder of

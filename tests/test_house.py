@@ -17,7 +17,7 @@ ORDER = [{"verify"}, {"types"}, {"data", "spaces", "plots"}, {"margins"}, {"cli"
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 SRC = Path(widemargin.__file__).parent
 FILES = sorted(SRC.rglob("*.py"))
-MODULES = sorted(module.name for module in pkgutil.walk_packages([str(SRC)], "widemargin.")) + ["widemargin"]
+MODULES = ["widemargin", *sorted(module.name for module in pkgutil.walk_packages([str(SRC)], "widemargin."))]
 
 
 def imports(file: Path) -> list[tuple[int, str]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import changed, noise, unit
 from numpy.testing import assert_allclose, assert_array_equal
 
+from checks import changed, noise, unit
 from widemargin import Certificate, Dataset, InputError, Measure, verify
 from widemargin.margins import frozen
 from widemargin.types import F1_CONVERSIONS, content_hash, write_atomically
@@ -162,7 +162,7 @@ def test_network_to_measure_and_back(bias: bool):
 
 
 def test_half_of_each_atom_makes_a_network_of_unit_size():
-    """The map of the papers: (a, v) = (sgn sqrt(|m| / 2), sqrt(|m| / 2) theta) has ||(W, a)||^2 = norm and output f / 2."""
+    """The papers' map m, theta -> sgn(m) sqrt(|m| / 2), sqrt(|m| / 2) theta: ||(W, a)||^2 = norm, output f / 2."""
     theta, mass = network(5, 3, seed=6)
     measure = Measure(theta, mass).normalized()
     W, a = (part / math.sqrt(2) for part in measure.to_network())

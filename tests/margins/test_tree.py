@@ -10,10 +10,10 @@ import time
 import numpy as np
 import pytest
 import torch
-from checks import ascended, brute_force, directions, dual_values, features, noise, unit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import linprog
 
+from checks import ascended, brute_force, directions, dual_values, features, noise, unit
 from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins import _bounds, _door, _symmetry
@@ -59,7 +59,7 @@ def check_pricing(result: Pricing, X: np.ndarray, c: np.ndarray, linear: np.ndar
 @modes
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (6, 1), (7, 2), (8, 3), (6, 4)])
 def test_the_bound_is_brute_force_over_sign_patterns(n: int, d: int, mode: dict):
-    for seed in range(4):
+    for seed in range(3):
         X, c = problem(n, d, seed)
         exact, _ = brute_force(X, c)
         result = price(X, c, tol=1e-6, **mode)
@@ -71,11 +71,11 @@ def test_the_bound_is_brute_force_over_sign_patterns(n: int, d: int, mode: dict)
 
 
 @modes
-@pytest.mark.parametrize("limit", [1, 2, 10, 100, math.inf])
+@pytest.mark.parametrize("limit", [1, 10, math.inf])
 def test_no_direction_beats_the_bound_of_an_unfinished_tree(limit: float, mode: dict):
-    for seed, (n, d) in enumerate([(20, 3), (40, 6), (15, 10), (60, 2)]):
+    for seed, (n, d) in enumerate([(20, 3), (30, 6), (60, 2)]):
         X, c = problem(n, d, seed)
-        result = price(X, c, tol=1e-3, max_nodes=limit, batch=32, seconds=3.0, **mode)
+        result = price(X, c, tol=1e-3, max_nodes=limit, batch=64, seconds=2.0, **mode)
         check_pricing(result, X, c)
         if limit == 1:
             assert result.nodes == 1
@@ -83,8 +83,8 @@ def test_no_direction_beats_the_bound_of_an_unfinished_tree(limit: float, mode: 
 
 @modes
 def test_a_larger_tree_has_a_smaller_bound(mode: dict):
-    X, c = problem(40, 6, 5)
-    bounds = [price(X, c, tol=1e-4, max_nodes=limit, batch=16, **mode).bound for limit in (1, 10, 100, 1000, 10_000)]
+    X, c = problem(30, 5, 5)
+    bounds = [price(X, c, tol=1e-4, max_nodes=limit, batch=16, **mode).bound for limit in (1, 10, 100, 1000)]
     assert bounds[-1] < 0.99 * bounds[0]
     if not mode.get("curved"):  # a child need not inherit the quadratic bound of its parent
         for few, many in itertools.pairwise(bounds):
@@ -117,7 +117,7 @@ def test_a_value_known_from_elsewhere_stops_the_tree(record: bool, mode: dict):
 @modes
 def test_batches_do_not_change_the_answer(mode: dict):
     X, c = problem(12, 3, 8)
-    for batch in (1, 3, 1024):
+    for batch in (2, 1024):
         result = price(X, c, tol=1e-5, batch=batch, **mode)
         check_pricing(result, X, c)
         assert_allclose(result.bound, price(X, c, tol=1e-5, **mode).bound, rtol=2e-5)
@@ -246,7 +246,7 @@ def test_every_direction_has_an_image_in_the_chamber_with_the_same_value():
 
 def test_averaging_over_orbits_keeps_the_mass_and_never_raises_the_dual():
     rng = np.random.default_rng(2)
-    for labels in (np.repeat([1.0, -1.0], [4, 4]), np.array([1.0, 1, -1, -1, 1, 1, -1, -1]), np.ones(8)):
+    for labels in (np.repeat([1.0, -1.0], [4, 4]), np.array([1.0, -1, -1, 1, 1, 1, 1, 1]), np.ones(8)):
         X = np.vstack([parity(2, marginal="full").X, 2 * np.eye(2), -2 * np.eye(2)])
         symmetry = _symmetry.find(X, labels)
         assert symmetry is not None
@@ -287,7 +287,7 @@ def test_a_symmetry_leaves_a_changed_point_where_it_is():
 
 
 def vanishing(data: Dataset, seed: int) -> bool:
-    """Whether some q in the simplex has sum_i q_i y_i relu(v . x_i) = 0: tested at many random v, all integers small."""
+    """Whether some q in the simplex has sum_i q_i y_i relu(v . x_i) = 0 for all v: tested at many random v."""
     V = np.random.default_rng(seed).standard_normal((8 * data.n, data.d))
     Z = data.y[:, None] * features(V, data.X)  # (n, m)
     m = Z.shape[1]

@@ -21,7 +21,7 @@ def polish(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=1e-4 * size)
     best, best_W, q = -torch.inf, W.detach().clone(), torch.full_like(y, 1 / len(y))
     margin = (y * ((X @ W.detach().T).clamp_min(0) @ s)) / W.detach().norm(dim=1).sum()
-    start = max(float(margin.std()), 1e-3 * float(margin.abs().mean()))
+    start = max(float(margin.std(correction=0)), 1e-3 * float(margin.abs().mean()), 1e-12)
     for step in range(steps):
         temperature = start * 0.3 * (1e-3 ** (step / steps))
         margin = y * ((X @ W.T).clamp_min(0) @ s) / W.norm(dim=1).sum()  # (n,)

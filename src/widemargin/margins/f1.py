@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,9 @@ CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and par
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree turns to quadratic ones
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
+LARGE = 100_000  # entries of X from which more than one thread pays
+SMALL = 400  # n * rank below which a few local searches are enough to start
+WARM_WIDTH, WARM_STEPS = 50, 600  # of the ascent that finds the first patterns
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
@@ -60,11 +64,13 @@ def f1(
         raise InputError(f"f1 knows activations relu and srelu, not {space.activation!r}")
     check_device(device)
     door = _door.enter(data, space, tol, time_limit)
-    if space.activation == "srelu":
-        from . import _squared
+    # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
+    with threads(1 if door.X.size < LARGE else torch.get_num_threads()):
+        if space.activation == "srelu":
+            from . import _squared
 
-        return _squared.solve(door, tol, seed, device, progress)
-    return Solver(door, tol, seed, device, progress).run()
+            return _squared.solve(door, tol, seed, device, progress)
+        return Solver(door, tol, seed, device, progress).run()
 
 
 @dataclass
@@ -120,6 +126,7 @@ class Solver:
             return self.zero(*found)
         status = "time-limit"
         try:
+            self.warm_start()
             self.cheap_bound()
             self.linear_phase(HANDOVER, 80)
             while not self.closed() and not self.late() and self.stuck < 4:
@@ -212,12 +219,34 @@ class Solver:
         u = (q * self.y) @ self.X
         if (self.y * (self.X @ u)).min() > 0:  # separated by a line: u and -u make a network with half its margin
             duals.append(self.fold(q))
-            self.V, self.s = np.vstack([u, -u]) / np.linalg.norm(u), np.array([1.0, -1.0])
-            self.offer_network(self.V, self.s)
+            pair = np.vstack([u, -u]) / np.linalg.norm(u)
+            self.offer_network(pair, np.array([1.0, -1.0]))
+            self.add(pair[:1], 1.0, 1)
+            self.add(pair[1:], -1.0, 1)
         for q in duals:
             self.prove(q, 0.0, max_nodes=1)
-            self.search(q, self.starts, PATTERNS // len(duals))
+            value, _ = self.search(q, self.starts, PATTERNS // len(duals))
+            self.offer_centre(q, value)
         self.tell("linear predictor and root bounds")
+
+    def warm_start(self) -> None:
+        """A short ascent on a network of random neurons: its patterns and its soft dual are where the programs start."""
+        if self.n * self.r < SMALL:
+            return
+        W = self.rng.standard_normal((WARM_WIDTH, self.r)) / np.sqrt(self.r)
+        s = np.resize([1.0, -1.0], WARM_WIDTH)
+        to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
+        share = time.perf_counter() + 0.1 * min(self.left(), 600.0)
+        _, best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share, steps=WARM_STEPS)
+        W = best.cpu().numpy()
+        self.offer_network(W, s)
+        size = np.linalg.norm(W, axis=1)
+        for sign in (1.0, -1.0):
+            self.add((W / size[:, None])[(s == sign) & (size > 0)], sign, WARM_WIDTH)
+        self.q = self.fold(q.cpu().numpy())
+        value, _ = self.search(self.q, self.starts, 40)
+        self.offer_centre(self.q, value)
+        self.tell(f"{WARM_WIDTH} particles, estimate {value / self.unit():.4f}")
 
     def linear_phase(self, goal: float, rounds: int) -> None:
         """Column generation over neurons, pricing near the best dual so far, until its estimate is below goal * lower."""
@@ -356,6 +385,7 @@ class Solver:
             if result is None or self.hard:
                 # Far from unit scale the integers of a quadratic leaf would not fit; linear bounds have no such limit.
                 curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK) and abs(self.door.shift) < 20
+                curved &= max_nodes > 1 or self.n * self.r >= SMALL
                 options["batch"] = batch // 4
                 result = tree.run(known, 0.1 * self.tol, max_nodes=max_nodes, curved=curved, **options)
             self.nodes += result.nodes
@@ -396,7 +426,10 @@ class Solver:
         proved = math.isfinite(upper)
         if status == "certified" and upper - lower > self.tol * lower * (1 + 1e-6):
             status = "time-limit"
-        return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, "", proved)
+        reason = "" if status == "certified" else "both bounds hold; the gap is above tol"
+        if status == "time-limit" and not self.late():
+            reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
+        return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, reason, proved)
 
     def network(self) -> Measure | None:
         """The best network as a measure in the original coordinates, pruned to at most n atoms where that costs nothing."""
@@ -479,6 +512,17 @@ class Solver:
             proof=proof,
             stats=stats,
         )
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """torch on `count` threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
