@@ -60,7 +60,9 @@ class Dataset:
         if y.ndim != 1 or len(y) != len(X):
             raise InputError(f"{self.name}: X has {len(X)} rows but y has shape {y.shape}; give one target per row")
         if X.size == 0:
-            raise InputError(f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature")
+            raise InputError(
+                f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature"
+            )
         for what, bad in (("X", ~np.isfinite(X)), ("y", ~np.isfinite(y)[:, None])):
             if bad.any():
                 row, column = np.argwhere(bad)[0]
@@ -83,7 +85,11 @@ class Dataset:
         """y as -1.0 / +1.0; an InputError if these are not labels of two classes."""
         if not np.isin(self.y, (-1.0, 1.0)).all():
             values = np.unique(self.y)
-            what = f"{len(values)} different values" if len(values) > 4 else "values " + ", ".join(f"{v:g}" for v in values)
+            what = (
+                f"{len(values)} different values"
+                if len(values) > 4
+                else "values " + ", ".join(f"{v:g}" for v in values)
+            )
             raise InputError(f"{self.name}: margins need labels -1 and +1, but y has {what}; choose two classes")
         return self.y
 
@@ -152,7 +158,9 @@ class Measure:
 
     def _need_relu(self, what: str) -> None:
         if self.activation != "relu":
-            raise InputError(f"{what} needs activation relu: a squared ReLU unit has no balanced two-layer form of degree 2")
+            raise InputError(
+                f"{what} needs activation relu: a squared ReLU unit has no balanced two-layer form of degree 2"
+            )
 
     def __str__(self) -> str:
         return f"{len(self.mass)} atoms, norm {self.norm:.6g}"

@@ -1046,9 +1046,7 @@ def _roots(problem: _Problem, c: list[int], side: Mapping[str, Any], name: str) 
 
 def _leaf_block(rows: Sequence[Any], index: Sequence[int], width: int, name: str) -> np.ndarray:
     for j, row in zip(index, rows):
-        _need(
-            isinstance(row, list | tuple) and len(row) == width, f"{name}, leaf {j}: needs {width} multipliers"
-        )
+        _need(isinstance(row, list | tuple) and len(row) == width, f"{name}, leaf {j}: needs {width} multipliers")
         kinds = set(map(type, row))
         _need(kinds <= {int}, f"{name}, leaf {j}: a multiplier is not an integer")
         _need(width == 0 or min(row) >= 0, f"{name}, leaf {j}: a multiplier is negative")
@@ -1103,7 +1101,10 @@ def _quadratic_leaf(
         curve = Fraction(-a[i] * square, 1 << (s + 2 * k))  # -a_i |x_i|^2
         worst = Fraction(0)
         # t >= 0 with slope c - b_i, then t <= 0 with slope b_i in -t
-        for allowed, slope in ((state >= 0, Fraction(c, total) - Fraction(b[i], 1 << s)), (state <= 0, Fraction(b[i], 1 << s))):
+        for allowed, slope in (
+            (state >= 0, Fraction(c, total) - Fraction(b[i], 1 << s)),
+            (state <= 0, Fraction(b[i], 1 << s)),
+        ):
             if not allowed:
                 continue
             if a[i] > 0:

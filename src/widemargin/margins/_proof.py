@@ -61,7 +61,7 @@ def write(
         length = np.linalg.norm(rows, axis=1)
         bound = const + np.linalg.norm(linear + exact @ rows, axis=1)
         bound += error * (np.abs(exact) @ length + const + np.linalg.norm(linear) + 1)
-        straight = k.tolist()
+        straight: Any = k.tolist()
         for j in range(len(b)):
             bent = curved.leaf(owners[start + j]) if changes[start + j] is None else None
             if bent is not None:
@@ -78,7 +78,9 @@ class _Curved:
     """The quadratic bounds of a log, by node."""
 
     def __init__(self, log: Log):
-        self.where = {int(i): (part, j) for part, entry in enumerate(log.curved) for j, i in enumerate(entry[0].tolist())}
+        self.where = {
+            int(i): (part, j) for part, entry in enumerate(log.curved) for j, i in enumerate(entry[0].tolist())
+        }
         self.log = log
 
     def leaf(self, node: int) -> _Bent | None:

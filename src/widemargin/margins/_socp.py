@@ -39,7 +39,8 @@ def solve(
     """Solve the master over `patterns` (K, n) with output signs (K,).
 
     `near` limits the cone constraints per pattern to that many points, those closest to the pattern's boundary as seen
-    from the best known neuron `directions` (K, d) inside it; callers evaluate the true network, so a missing constraint costs a little of the
+    from the best known neuron `directions` (K, d) inside it; callers evaluate the true network, so a
+    missing constraint costs a little of the
     lower bound and never its validity.
     """
     import clarabel

@@ -122,9 +122,9 @@ class Tree:
     def majorants(self, sign: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Curvatures a (B, n'), slopes b (B, rows) and sum of kappa (B,) that are best at the moments of t.
 
-        Free points with c > 0: c relu(t) <= c t / 2 + c (t^2 / s + s) / 4, best at s^2 = mean of t^2. Points with c < 0: relu(t) is at
-        least 0, t and (t + t^2 / |x|) / 2, mixed by a softmax because Frank-Wolfe needs smoothness; fixed signs: a slope
-        that grows where the mean has the wrong sign.
+        Free points with c > 0: c relu(t) <= c t / 2 + c (t^2 / s + s) / 4, best at s^2 = mean of t^2. Points with c < 0:
+        relu(t) is at least 0, t and (t + t^2 / |x|) / 2, mixed by a softmax because Frank-Wolfe needs smoothness. Fixed signs:
+        a slope that grows where the mean has the wrong sign.
         """
         p, n = self.positive, len(self.c)
         free, active = sign == FREE, sign == ACTIVE
@@ -160,11 +160,15 @@ class Tree:
                 best = [bound, a, b, lam]
             else:
                 better = bound < best[0]
-                best = [torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in zip((bound, a, b, lam), best)]
+                best = [
+                    torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, old)
+                    for new, old in zip((bound, a, b, lam), best)
+                ]
             t = v @ self.rows.T
             t2 = t * t + spare[:, None] * (top @ self.rows.T) ** 2
             eta = 2 / (step + 3) if first else 0.35 / (1 + 0.3 * step)
             mean, square = (1 - eta) * mean + eta * t, (1 - eta) * square + eta * t2
+        assert best is not None
         bound, a, b, lam = best
         return bound, a, b, lam, mean, square, v
 
@@ -222,7 +226,14 @@ class Tree:
             found.append((value, v))
             best = max(best, float(value.max()))
         limit = max(target, best * (1 + tol)) + 1e-300
-        pool = Pool(sign=sign, slopes=b, mean=mean.float(), square=square.float(), U=U, ids=torch.zeros(1, dtype=torch.long, device=device))
+        pool = Pool(
+            sign=sign,
+            slopes=b,
+            mean=mean.float(),
+            square=square.float(),
+            U=U,
+            ids=torch.zeros(1, dtype=torch.long, device=device),
+        )
         nodes, aborted = 1, False
         while pool.count:
             top, highest = pool.best(batch)
@@ -266,7 +277,9 @@ class Tree:
                 child["mean"], child["square"] = mean.float(), square.float()
                 better = bent < child["U"]
                 if log is not None and bool(better.any()):
-                    log.curved.append(tuple(x[better].cpu() for x in (child["ids"], a, slopes, lam)))
+                    log.curved.append(
+                        (child["ids"][better].cpu(), a[better].cpu(), slopes[better].cpu(), lam[better].cpu())
+                    )
                     log.bytes += 16 * int(better.sum()) * rows
                 child["U"] = torch.minimum(child["U"], bent)
                 value, v = self.value(v)
@@ -294,7 +307,10 @@ class Tree:
         to_active, to_inactive = free & (inactive <= limit), free & (active <= limit)
         dead = (to_active & to_inactive).any(1)
         if log is not None:
-            for mask, sign, slope in ((to_active, ACTIVE, slope_inactive), (to_inactive & ~to_active, INACTIVE, slope_active)):
+            for mask, sign, slope in (
+                (to_active, ACTIVE, slope_inactive),
+                (to_inactive & ~to_active, INACTIVE, slope_active),
+            ):
                 self._log_fixes(log, ids, mask, sign, slope)
             # a node of which both children of one point are closed is finished: record the other child too
             both = (to_active & to_inactive).to(torch.int8).argmax(1)[dead]
@@ -350,7 +366,7 @@ class Pool:
 
     def lowest(self, batch: int) -> Tensor:
         U = self.arrays["U"][: self.count]
-        return torch.topk(torch.where(U > -torch.inf, U, torch.inf), min(batch, self.count), largest=False).indices
+        return torch.topk(torch.where(-torch.inf < U, U, torch.inf), min(batch, self.count), largest=False).indices
 
     def take(self, slots: Tensor) -> dict[str, Tensor]:
         return {name: array[slots] for name, array in self.arrays.items()}
@@ -386,7 +402,7 @@ class Pool:
 
 
 def trust_region(M: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """max_{|v| <= 1} v' M v + g . v for a batch: an upper bound, its lam, a maximiser v of the Lagrangian, 1 - |v|^2, top eigenvector.
+    """max_{|v| <= 1} v' M v + g . v for a batch: upper bound, lam, v of the Lagrangian, 1 - |v|^2, top eigenvector.
 
     The dual  lam + g' (lam I - M)^-1 g / 4  is an upper bound for every lam >= 0 above the spectrum of M. Newton's method on
     1 / |v(lam)| = 1 climbs to the best one from below; where it stops does not matter for validity.

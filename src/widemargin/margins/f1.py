@@ -215,7 +215,9 @@ class Solver:
         """What is there for any n and d: the linear predictor, and the root of the tree at its dual and a uniform one."""
         uniform = np.where(self.y > 0, 0.5 / max((self.y > 0).sum(), 1), 0.5 / max((self.y < 0).sum(), 1))
         duals = [self.fold(uniform)]
-        q = _qp.solve_factor(self.y[:, None] * self.X, 1e-6, self.door.started + 0.2 * (self.door.deadline - self.door.started)).q
+        q = _qp.solve_factor(
+            self.y[:, None] * self.X, 1e-6, self.door.started + 0.2 * (self.door.deadline - self.door.started)
+        ).q
         u = (q * self.y) @ self.X
         if (self.y * (self.X @ u)).min() > 0:  # separated by a line: u and -u make a network with half its margin
             duals.append(self.fold(q))
@@ -302,7 +304,9 @@ class Solver:
         self.q = q = self.fold(master.q)
         value, new = self.search(q, self.starts, 40)
         self.offer_centre(q, value)
-        if value > 1.02 * self.lower:  # a dual of too few patterns: let the linear program, which keeps all neurons, mend it
+        if (
+            value > 1.02 * self.lower
+        ):  # a dual of too few patterns: let the linear program, which keeps all neurons, mend it
             count = len(self.V)
             self.linear_phase(1.02, 12)
             new += len(self.V) - count
@@ -332,7 +336,7 @@ class Solver:
         before = self.lower
         self.offer_network(W_best.cpu().numpy(), s)
         self.q = self.fold(q.cpu().numpy())
-        value, new = self.search(self.q, self.starts, 40)
+        value, _ = self.search(self.q, self.starts, 40)
         self.offer_centre(self.q, value)
         self.prove(self.q, value, max_nodes=1 if self.left() > 60 else np.inf)
         self.tell(f"{len(W)} particles, estimate {value / self.unit():.3f}")
@@ -374,7 +378,13 @@ class Solver:
             give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
             # Below `target` the gap is closed: no need to know more.
             target = 0.0 if self.lower == 0 else self.lower * (1 + 0.9 * self.tol)
-            options = {"deadline": deadline, "batch": batch, "give_up": give_up, "memory": memory, "target": target}
+            options: dict[str, Any] = {
+                "deadline": deadline,
+                "batch": batch,
+                "give_up": give_up,
+                "memory": memory,
+                "target": target,
+            }
             # A small tree of linear bounds first: it is all that easy problems need. Then quadratic bounds.
             straight = 1 if max_nodes == 1 else STRAIGHT_NODES * (50 if gpu else 1)
             result = None
@@ -473,7 +483,7 @@ class Solver:
             side, bound = _proof.write(log, self.X0, folded, linear @ self.X0, roots, 2.0**self.door.shift)
             side["points"] = self.first[side["points"]].tolist()
             side |= {"sign": s, "mirrors": self.first[self.mirrors].tolist(), "roots": roots.tolist()}
-            if len(roots):
+            if self.symmetry is not None and len(roots):
                 side["rho"] = [int(v) for v in self.symmetry.rho]
             sides.append(side)
             upper = max(upper, bound)
