@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -198,6 +199,8 @@ class Certificate:
     @property
     def gap(self) -> float:
         """(upper - lower) / upper: 0 when exact, 1 when nothing is known below."""
+        if not math.isfinite(self.upper):
+            return 1.0
         return max(0.0, (self.upper - self.lower) / self.upper) if self.upper > 0 else 0.0
 
     @property

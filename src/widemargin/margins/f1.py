@@ -102,7 +102,7 @@ class Solver:
         self.symmetry = _symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
         self.lower, self.W = 0.0, np.zeros((0, self.r))
         self.signs = np.zeros(0)
-        self.dual = Dual(np.inf, np.full(self.n, 1 / self.n), "none")
+        self.dual = self.norm_bound()  # there from the first moment on
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # all neurons met
         self.seen: set[bytes] = set()
         self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
@@ -157,6 +157,16 @@ class Solver:
             self.progress(self.seconds(), self.lower * scale, self.dual.upper * scale, message)
 
     # ------------------------------------------------------------------ pieces
+
+    def norm_bound(self) -> Dual:
+        """relu(t) = (t + |t|) / 2 at q balanced over the classes: |sum c_i x_i| / 2 + sum_{c_i > 0} c_i |x_i| / 2."""
+        q = np.where(self.y > 0, 1 / max((self.y > 0).sum(), 1), 1 / max((self.y < 0).sum(), 1))
+        q = q / q.sum()
+        size = np.linalg.norm(self.X0, axis=1)
+        part = max(q[self.y > 0] @ size[self.y > 0], q[self.y < 0] @ size[self.y < 0])
+        upper = float(np.linalg.norm((q * self.y) @ self.X0) + part) / 2 * (1 + 1e-12) + 1e-14 * float(size.max())
+        return Dual(upper, q, "norm", proof={"type": "norm"})
+
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> float:
         """Keep the network sum_k s_k relu(W_k . x) if its margin, from the definition, is the best so far."""
@@ -436,6 +446,9 @@ class Solver:
         proved = math.isfinite(upper)
         if status == "certified" and upper - lower > self.tol * lower * (1 + 1e-6):
             status = "time-limit"
+        if status == "time-limit" and lower == 0 and upper < 1e-9 * float(self.door.size.max()):
+            reason = "no network separates the points up to rounding: the margin is 0 or far below the size of the points"
+            return self.certificate("not-separable", 0.0, upper, q, self.dual.bound, proof, None, reason, proved)
         reason = "" if status == "certified" else "both bounds hold; the gap is above tol"
         if status == "time-limit" and not self.late():
             reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
@@ -470,8 +483,6 @@ class Solver:
         dual = self.dual
         if dual.proof is not None:
             return dual.proof, dual.upper
-        if dual.bound != "tree":
-            return {"type": "none"}, np.inf
         inflated = dual.upper * (1 + 1e-12)
         if any(log is None for log in dual.logs):
             return {"type": "omitted"}, inflated

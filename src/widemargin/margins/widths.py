@@ -13,7 +13,7 @@ from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import _cones, _door
 from ._prune import prune
-from .f1 import f1, reduce_rank
+from .f1 import f1, reduce_rank, threads
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 
@@ -82,7 +82,8 @@ def width_margin_curve(
         deadline = started + time_limit
         for j, m in enumerate(narrow):
             now = time.perf_counter()
-            measure = search.run(m, best[1], now + max(deadline - now, 0.0) / (len(narrow) - j))
+            with threads(1):
+                measure = search.run(m, best[1], now + max(deadline - now, 0.0) / (len(narrow) - j))
             value = 0.0 if measure is None else measure.margin(data) / 2
             if value > best[0]:
                 best = value, measure
