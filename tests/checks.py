@@ -90,10 +90,7 @@ def check_certificate(
         assert certificate.status == status, str(certificate)
     if tol is not None:
         assert certificate.upper - certificate.lower <= tol * certificate.upper, str(certificate)
-    if certificate.status == "not-separable":  # exactly 0, or 0 up to rounding where no exact weights are floats
-        assert certificate.lower == 0 and certificate.upper <= 1e-9 * np.abs(data.X).max() * data.d
-    else:
-        assert certificate.upper > 0
+    assert (certificate.status == "not-separable") == (certificate.upper == 0)
     assert "\n" not in str(certificate)
 
     verdict = certificate.verify(data)

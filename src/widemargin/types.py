@@ -215,7 +215,7 @@ class Certificate:
         return {}
 
     def summary(self) -> dict[str, Any]:
-        """What `widemargin margin --json` prints."""
+        """What `widemargin margin --json` prints; `conversions` are those of `lower`."""
         return {
             "kind": self.kind,
             "lower": self.lower,
@@ -232,7 +232,7 @@ class Certificate:
             "atoms": self.atoms,
             "seconds": self.stats.get("seconds"),
             "seed": self.stats.get("seed"),
-            "conversions": self.conversions,
+            "conversions": {name: both["lower"] for name, both in self.conversions.items()},
             "reason": self.reason,
         }
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from . import _door
-
-if TYPE_CHECKING:
-    from .f1 import Dual, Solver
 
 
 def lines(X: np.ndarray) -> np.ndarray:
@@ -27,10 +22,13 @@ def not_separable(door: _door.Door) -> tuple[np.ndarray, str] | None:
     q has sum_i q_i y_i x_i = 0 and, on each line, sum_i q_i y_i ||x_i|| = 0: a linear program over the lines with both labels.
     """
     line, y = lines(door.X), door.y
-    mixed = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
+    mixed: list[np.int64] = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
     index = np.flatnonzero(np.isin(line, mixed))
     if len(index) == 0:
         return None
+    pair = opposite_labels_on_a_ray(door, line, mixed)
+    if pair is not None:
+        return pair
     from scipy.optimize import linprog
 
     X, sign = door.X[index], y[index]
@@ -53,5 +51,22 @@ def not_separable(door: _door.Door) -> tuple[np.ndarray, str] | None:
     )
 
 
-def cheap(solver: Solver, best: Dual) -> Dual:
-    return best
+def opposite_labels_on_a_ray(door: _door.Door, line: np.ndarray, mixed: list[np.int64]) -> tuple[np.ndarray, str] | None:
+    """Points x and a x, a > 0, with different labels: weights a and 1 cancel, as a relu(v . x) = relu(v . a x)."""
+    for l in mixed:
+        index = np.flatnonzero(line == l)
+        lead = int(np.abs(door.X[index[0]]).argmax())
+        size = door.X[index, lead]  # the points are multiples of each other, in the ratio of these
+        for sign in (1, -1):
+            ray = index[np.sign(size) == sign]
+            plus, minus = ray[door.y[ray] > 0], ray[door.y[ray] < 0]
+            if len(plus) and len(minus):
+                i, j = int(plus[0]), int(minus[0])
+                q = np.zeros(len(door.y))
+                q[i], q[j] = abs(door.X[j, lead]), abs(door.X[i, lead])
+                if _door.vanishes(door.X, q * door.y, linear=False):
+                    return (
+                        q,
+                        f"points {i} and {j} lie on one ray from the origin but have different labels; a bias may help",
+                    )
+    return None

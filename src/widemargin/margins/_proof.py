@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from ._tree import ACTIVE, FREE, INACTIVE, Log
 
 UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 BLOCK = 4096
+ANCESTORS = 4  # how far up a leaf looks for a better quadratic bound
 
 
 def write(
@@ -63,8 +65,9 @@ def write(
         bound += error * (np.abs(exact) @ length + const + np.linalg.norm(linear) + 1)
         straight: Any = k.tolist()
         for j in range(len(b)):
-            bent = curved.leaf(owners[start + j]) if changes[start + j] is None else None
-            if bent is not None:
+            if changes[start + j] is not None:
+                continue
+            for bent in curved.bounds(owners[start + j]):
                 leaf, value = bent.write(state[j], weight, size, rows, linear, shift, root_scale, n)
                 if value < bound[j]:
                     straight[j], bound[j] = leaf, value
@@ -75,20 +78,24 @@ def write(
 
 
 class _Curved:
-    """The quadratic bounds of a log, by node."""
+    """The quadratic bounds of a log. What was shown for a node holds for its descendants, with their signs."""
 
     def __init__(self, log: Log):
         self.where = {
             int(i): (part, j) for part, entry in enumerate(log.curved) for j, i in enumerate(entry[0].tolist())
         }
-        self.log = log
+        self.log, self.parent = log, torch.cat(log.parent).tolist()
 
-    def leaf(self, node: int) -> _Bent | None:
-        if node not in self.where:
-            return None
-        part, j = self.where[node]
-        _, a, b, lam = self.log.curved[part]
-        return _Bent(a[j].numpy(), b[j].numpy(), float(lam[j]))
+    def bounds(self, node: int) -> Iterator[_Bent]:
+        """Of the node and its nearest ancestors that have one."""
+        found = 0
+        while node >= 0 and found < ANCESTORS:
+            if node in self.where:
+                part, j = self.where[node]
+                _, a, b, lam = self.log.curved[part]
+                yield _Bent(a[j].numpy(), b[j].numpy(), float(lam[j]))
+                found += 1
+            node = self.parent[node]
 
 
 @dataclass

@@ -257,7 +257,7 @@ class Tree:
             child["sign"][index, branch[~done]] = ACTIVE
             child["sign"][torch.arange(k, len(child["U"]), device=device), branch[~done]] = INACTIVE
             U, child["slopes"], _, r = self.evaluate(child["sign"], child["slopes"])
-            child["U"] = torch.minimum(U, child["U"]) if log is None else U
+            child["U"] = torch.minimum(U, child["U"])  # what holds for the parent holds for its part
             value, v = self.value(r)
             parents, child["ids"] = child["ids"], torch.arange(nodes, nodes + len(U), device=device)
             if log is not None:

@@ -128,9 +128,11 @@ class Solver:
         try:
             self.warm_start()
             self.cheap_bound()
-            self.linear_phase(HANDOVER, 80)
+            small = self.n * self.r <= CONE_LIMIT
+            if small:
+                self.linear_phase(HANDOVER, 80)
             while not self.closed() and not self.late() and self.stuck < 4:
-                if self.n * self.r <= CONE_LIMIT:
+                if small:
                     self.pattern_round()
                 else:
                     self.particle_round()
@@ -166,7 +168,6 @@ class Solver:
         part = max(q[self.y > 0] @ size[self.y > 0], q[self.y < 0] @ size[self.y < 0])
         upper = float(np.linalg.norm((q * self.y) @ self.X0) + part) / 2 * (1 + 1e-12) + 1e-14 * float(size.max())
         return Dual(upper, q, "norm", proof={"type": "norm"})
-
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> float:
         """Keep the network sum_k s_k relu(W_k . x) if its margin, from the definition, is the best so far."""
@@ -225,9 +226,11 @@ class Solver:
         """What is there for any n and d: the linear predictor, and the root of the tree at its dual and a uniform one."""
         uniform = np.where(self.y > 0, 0.5 / max((self.y > 0).sum(), 1), 0.5 / max((self.y < 0).sum(), 1))
         duals = [self.fold(uniform)]
-        q = _qp.solve_factor(
-            self.y[:, None] * self.X, 1e-6, self.door.started + 0.2 * (self.door.deadline - self.door.started)
-        ).q
+        early = self.door.started + 0.2 * (self.door.deadline - self.door.started)
+        linear = _qp.solve_factor(self.y[:, None] * self.X, 1e-6, early)
+        if linear.stopped == "interrupted":
+            raise KeyboardInterrupt
+        q = linear.q
         u = (q * self.y) @ self.X
         if (self.y * (self.X @ u)).min() > 0:  # separated by a line: u and -u make a network with half its margin
             duals.append(self.fold(q))
@@ -446,9 +449,6 @@ class Solver:
         proved = math.isfinite(upper)
         if status == "certified" and upper - lower > self.tol * lower * (1 + 1e-6):
             status = "time-limit"
-        if status == "time-limit" and lower == 0 and upper < 1e-9 * float(self.door.size.max()):
-            reason = "no network separates the points up to rounding: the margin is 0 or far below the size of the points"
-            return self.certificate("not-separable", 0.0, upper, q, self.dual.bound, proof, None, reason, proved)
         reason = "" if status == "certified" else "both bounds hold; the gap is above tol"
         if status == "time-limit" and not self.late():
             reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
