@@ -151,7 +151,7 @@ def test_orthogonal_points_of_one_label():
         ("point 1 is the origin", [[1.0, 2.0], [0.0, 0.0]], [1, 1]),
         ("point 0 is the origin", [[-0.0, 0.0]], [-1]),
         ("points 0 and 1", [[1.0, 1.0], [2.0, 2.0]], [1, -1]),
-        ("linear", [[1.0, 0.0], [-1.0, 0.0], [2.0, 0.0], [-2.0, 0.0]], [1, -1, -1, 1]),
+        ("points 0 and 2 lie on one ray", [[1.0, 0.0], [-1.0, 0.0], [2.0, 0.0], [-2.0, 0.0]], [1, -1, -1, 1]),
     ],
 )
 def test_margin_zero_comes_with_its_reason(reason: str, X, y):

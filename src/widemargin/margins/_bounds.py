@@ -51,7 +51,9 @@ def not_separable(door: _door.Door) -> tuple[np.ndarray, str] | None:
     )
 
 
-def opposite_labels_on_a_ray(door: _door.Door, line: np.ndarray, mixed: list[np.int64]) -> tuple[np.ndarray, str] | None:
+def opposite_labels_on_a_ray(
+    door: _door.Door, line: np.ndarray, mixed: list[np.int64]
+) -> tuple[np.ndarray, str] | None:
     """Points x and a x, a > 0, with different labels: weights a and 1 cancel, as a relu(v . x) = relu(v . a x)."""
     for l in mixed:
         index = np.flatnonzero(line == l)
