@@ -467,6 +467,13 @@ class Solver:
             margin = (self.y * ((self.X @ theta[keep].T).clip(0) @ pruned[keep])).min() / np.abs(pruned).sum()
             if margin >= self.lower * (1 - 1e-9):
                 theta, mass = theta[keep], pruned[keep]
+        # Neurons that the cone program left with next to no mass only clutter the answer.
+        for share in (1e-5, 1e-6, 1e-7, 1e-8, 1e-9):
+            keep = np.abs(mass) > share * np.abs(mass).sum()
+            margin = (self.y * ((self.X @ theta[keep].T).clip(0) @ mass[keep])).min() / np.abs(mass[keep]).sum()
+            if margin >= self.lower * (1 - 1e-8):
+                theta, mass = theta[keep], mass[keep]
+                break
         theta = theta @ self.basis.T  # (m, D)
         theta /= np.linalg.norm(theta, axis=1, keepdims=True)
         return Measure(theta, mass / np.abs(mass).sum(), "relu", self.door.space.bias)

@@ -1,0 +1,88 @@
+"""How the cost of a certified F1 margin grows with n and d: a table and a plot for docs/cost.md.
+
+    python benchmarks/scaling.py [--time-limit 20] [--out docs]
+
+2-sparse parity (uniform, seed 0) and disks (reading "code", seed 0), tol 1e-3, one thread, one run each. Prints the table
+as Markdown and writes cost.md and cost.png to the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+import widemargin as wm
+
+PARITY = [(n, d) for d in (3, 5, 10, 20) for n in (16, 32, 64, 128)]
+DISKS = [(n, d) for d in (3, 5, 10, 15) for n in (16, 32, 64, 128)]
+
+
+def measure(spec: str, time_limit: float) -> dict:
+    data = wm.data.load(spec)
+    cert = wm.margins.f1(data, tol=1e-3, time_limit=time_limit)
+    return {
+        "seconds": cert.stats["seconds"],
+        "gap": cert.gap,
+        "nodes": cert.stats["nodes"],
+        "lower": cert.lower,
+        "upper": cert.upper,
+        "status": cert.status,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--time-limit", type=float, default=20.0)
+    parser.add_argument("--out", type=Path, default=Path("docs"))
+    args = parser.parse_args()
+    rows = []
+    families = {
+        "parity": (PARITY, "parity:d={d},n={n},k=2,seed=0"),
+        "disks": (DISKS, "disks:d={d},n={n},k=3,seed=0,reading=code"),
+    }
+    for family, (sizes, pattern) in families.items():
+        for n, d in sizes:
+            found = measure(pattern.format(n=n, d=d), args.time_limit)
+            rows.append({"data": family, "n": n, "d": d} | found)
+            print(family, n, d, f"{found['seconds']:.1f} s, gap {found['gap']:.1e}, {found['nodes']} nodes", flush=True)
+    names = ("data", "n", "d", "seconds", "certified gap", "nodes", "lower", "upper", "status")
+    header = "| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|\n"
+    lines = []
+    for r in rows:
+        cells = [r["data"], str(r["n"]), str(r["d"]), f"{r['seconds']:.1f}", f"{r['gap']:.1e}", str(r["nodes"])]
+        lines.append("| " + " | ".join([*cells, f"{r['lower']:.6f}", f"{r['upper']:.6f}", r["status"]]) + " |")
+    text = (
+        "# How the cost of a certified F1 margin grows\n\n"
+        f"Printed by `python benchmarks/scaling.py --time-limit {args.time_limit:g}`: tol 1e-3, one thread, one run each, "
+        f"{platform.machine()}, Python {platform.python_version()}. `d` of disks counts its constant coordinate.\n"
+        "`gap` is what is certified when the solver stops, at tol or at the time limit.\n\n"
+        "![seconds and gap against n](cost.png)\n\n" + header + "\n".join(lines) + "\n"
+    )
+    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True)
+    for column, family in enumerate(families):
+        for d in sorted({r["d"] for r in rows if r["data"] == family}):
+            mine = [r for r in rows if r["data"] == family and r["d"] == d]
+            n = [r["n"] for r in mine]
+            axes[0, column].loglog(n, [r["seconds"] for r in mine], "o-", label=f"d = {d}")
+            axes[1, column].loglog(n, [max(r["gap"], 1e-10) for r in mine], "o-", label=f"d = {d}")
+        axes[0, column].set_title(family)
+        axes[0, column].axhline(args.time_limit, color="grey", linestyle=":", linewidth=1)
+        axes[1, column].axhline(1e-3, color="grey", linestyle=":", linewidth=1)
+        axes[1, column].set_xlabel("points n")
+        axes[1, column].set_xticks([16, 32, 64, 128], ["16", "32", "64", "128"], minor=False)
+        axes[1, column].minorticks_off()
+        axes[0, column].legend(frameon=False, fontsize=8)
+    axes[0, 0].set_ylabel("seconds (dotted: time limit)")
+    axes[1, 0].set_ylabel("certified relative gap (dotted: tol)")
+    args.out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(args.out / "cost.png", dpi=130)
+    (args.out / "cost.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
