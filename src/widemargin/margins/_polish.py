@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 
 def polish(
-    X: Tensor, y: Tensor, W: Tensor, s: Tensor, *, deadline: float, steps: int = 2000
+    X: Tensor,
+    y: Tensor,
+    W: Tensor,
+    s: Tensor,
+    *,
+    deadline: float,
+    steps: int = 2000,
+    report: Callable[[Tensor], None] | None = None,
 ) -> tuple[float, Tensor, Tensor]:
     """Raise min_i y_i sum_k s_k relu(W_k . x_i) / sum_k ||W_k|| by Adam on the soft minimum at falling temperatures.
 
+    `report` sees the best weights every 100 steps.
     Returns the best margin met, its W (m, d), and the softmax weights q (n,) at the end, which approximate the dual.
     """
     W = W.clone().requires_grad_(True)
@@ -33,6 +42,8 @@ def polish(
         loss.backward()
         optimizer.step()
         schedule.step()
+        if report is not None and step % 100 == 99:
+            report(best_W)
         if step % 20 == 0 and time.perf_counter() > deadline:
             break
     q = torch.softmax(-margin.detach() / temperature, 0)

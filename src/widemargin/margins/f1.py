@@ -251,8 +251,13 @@ class Solver:
         W = self.rng.standard_normal((WARM_WIDTH, self.r)) / np.sqrt(self.r)
         s = np.resize([1.0, -1.0], WARM_WIDTH)
         to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
-        share = time.perf_counter() + 0.1 * min(self.left(), 600.0)
-        _, best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share, steps=WARM_STEPS)
+        share = time.perf_counter() + 0.25 * min(self.left(), 240.0)
+
+        def report(W: torch.Tensor) -> None:
+            self.offer_network(W.cpu().numpy(), s)
+            self.tell(f"{WARM_WIDTH} particles")
+
+        _, best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share, steps=WARM_STEPS, report=report)
         W = best.cpu().numpy()
         self.offer_network(W, s)
         size = np.linalg.norm(W, axis=1)
