@@ -81,3 +81,10 @@ def test_import_leaves_drawing_and_learning_libraries_alone():
     code = "import sys, widemargin; print([m for m in ('matplotlib', 'sklearn', 'pandas', 'rich') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[]" and not run.stderr
+
+
+def test_the_package_imports_without_the_solvers_it_does_not_always_need():
+    """On a machine with numpy, scipy and torch alone: the LP and cone solvers are imported where they are used."""
+    code = "import sys; sys.modules['clarabel'] = sys.modules['highspy'] = None; import widemargin; print('ok')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stdout == "ok\n", result.stderr

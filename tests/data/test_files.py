@@ -240,7 +240,7 @@ def test_unreadable_files(tmp_path, monkeypatch):
             data.load_file(tmp_path / name)
 
 
-def loads_or_says_why(path, **options):
+def check_loads_or_says_why(path, **options):
     try:
         back = data.load_file(path, **options)
     except InputError as error:
@@ -252,7 +252,7 @@ def loads_or_says_why(path, **options):
 @fuzz
 @given(content=st.binary(max_size=300), suffix=st.sampled_from([".csv", ".npz", ".npy"]))
 def test_random_bytes(tmp_path, content, suffix):
-    loads_or_says_why(write(tmp_path / f"random{suffix}", content))
+    check_loads_or_says_why(write(tmp_path / f"random{suffix}", content))
 
 
 @fuzz
@@ -262,7 +262,7 @@ def test_random_bytes(tmp_path, content, suffix):
     targets=st.booleans(),
 )
 def test_random_text(tmp_path, text, head, targets):
-    loads_or_says_why(write(tmp_path / "random.csv", head + text), targets=targets)
+    check_loads_or_says_why(write(tmp_path / "random.csv", head + text), targets=targets)
 
 
 @fuzz
@@ -281,4 +281,4 @@ def test_damaged_bytes(tmp_path, place, byte, length, suffix):
     content = bytearray(good.read_bytes())
     place %= len(content)
     content[place : place + length] = bytes([byte]) * length
-    loads_or_says_why(write(tmp_path / f"random{suffix}", bytes(content)))
+    check_loads_or_says_why(write(tmp_path / f"random{suffix}", bytes(content)))

@@ -60,7 +60,7 @@ def clock(monkeypatch):
     return fake
 
 
-def check(estimator):
+def check_all(estimator):
     """All of scikit-learn's checks, none expected to fail."""
     results = check_estimator(estimator, on_skip=None)
     skipped = [result["check_name"] for result in results if result["status"] != "passed"]
@@ -69,7 +69,7 @@ def check(estimator):
 
 def test_scikit_learn_checks_f1(clock):
     """Fits that are compared with each other need the same end of the search: the clock is not real."""
-    check(MaxMarginClassifier(tol=0.3, time_limit=8.0))
+    check_all(MaxMarginClassifier(tol=0.3, time_limit=8.0))
     assert clock.now > 0
 
 
@@ -85,7 +85,7 @@ def test_scikit_learn_checks_f1(clock):
     ids=str,
 )
 def test_scikit_learn_checks(estimator):
-    check(estimator)
+    check_all(estimator)
 
 
 # ---------------------------------------------------------------- classifier

@@ -34,7 +34,7 @@ XOR = Dataset([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], [1, 1, -1, -
 slow = pytest.mark.slow
 
 
-def certified(data: Dataset, value: float, *, slack: float = 1e-12, **options) -> Certificate:
+def check_certified(data: Dataset, value: float, *, slack: float = 1e-12, **options) -> Certificate:
     """Solve, and check the certificate and that it encloses the value to 1e-6."""
     certificate = f1(data, **({"tol": 1e-6} | options))
     check_certificate(certificate, data, tol=1e-6, status="certified")
@@ -47,13 +47,13 @@ def certified(data: Dataset, value: float, *, slack: float = 1e-12, **options) -
 
 @pytest.mark.parametrize("d", [2, 3, 4, 5, 6])
 def test_parity_of_two_bits(d: int):
-    certified(parity(d, k=2, marginal="full"), 1 / math.sqrt(8 * d), tol=1e-6 if d == 6 else 1e-7)
+    check_certified(parity(d, k=2, marginal="full"), 1 / math.sqrt(8 * d), tol=1e-6 if d == 6 else 1e-7)
 
 
 @pytest.mark.parametrize(("k", "d"), [(4, 4), pytest.param(4, 6, marks=slow), pytest.param(6, 6, marks=slow)])
 def test_parity_of_an_even_number_of_bits(k: int, d: int):
     value = math.comb(k - 2, k // 2 - 1) / (2 ** (k - 1) * math.sqrt(k * d))
-    certified(parity(d, k=k, marginal="full"), value)
+    check_certified(parity(d, k=k, marginal="full"), value)
 
 
 @pytest.mark.parametrize(("k", "d"), [(3, 3), (3, 5), (5, 5)])
@@ -69,17 +69,17 @@ def test_parity_of_an_odd_number_of_bits_needs_a_bias(k: int, d: int):
 def test_parity_of_an_odd_number_of_bits_with_a_bias(k: int, value: float):
     formula = math.comb(k - 1, (k - 1) // 2) * 2.0**-k / math.sqrt(k * k + 1)
     assert round(formula, 7) == round(value, 7) or abs(formula - value) < 2e-7
-    certified(parity(k, k=k, marginal="full"), formula, bias=True)
+    check_certified(parity(k, k=k, marginal="full"), formula, bias=True)
 
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_a_bias_does_not_help_an_even_parity(k: int):
     data = parity(4, k=k, marginal="full")
-    certified(data, math.comb(k - 2, k // 2 - 1) / (2 ** (k - 1) * math.sqrt(4 * k)), bias=True)
+    check_certified(data, math.comb(k - 2, k // 2 - 1) / (2 ** (k - 1) * math.sqrt(4 * k)), bias=True)
 
 
 def test_four_points_and_the_distribution_they_stand_for():
-    certificate = certified(XOR, math.sqrt(2) / 4, tol=1e-7)
+    certificate = check_certified(XOR, math.sqrt(2) / 4, tol=1e-7)
     assert certificate.conversions["M2"]["lower"] <= math.sqrt(2) / 8 <= certificate.conversions["M2"]["upper"]
     sample = mt_distribution(4, 20, seed=0)  # a subset of the support in R^4: its margin is at least sqrt(2) / 4
     other = f1(sample, tol=1e-3, time_limit=20)
@@ -92,14 +92,14 @@ def test_four_points_and_the_distribution_they_stand_for():
 )
 def test_the_plane_with_a_bad_kkt_point(alpha: float, value: float):
     data = bad_kkt_plane(alpha)
-    certificate = certified(data, value, slack=1.1e-7, tol=1e-7)
+    certificate = check_certified(data, value, slack=1.1e-7, tol=1e-7)
     assert certificate.upper > math.cos(math.pi / 8) / (1 + math.cos(math.pi / 8))
     encloses(linear(data), math.sin(math.asin(alpha) / 2), 1e-9)
 
 
 @pytest.mark.parametrize("labels", list(itertools.product([-1, 1], repeat=3)))
 def test_the_regular_simplex_has_margin_one_third_for_every_labelling(labels: tuple[int, ...]):
-    certified(Dataset(circle(90, 210, 330), labels), 1 / 3, slack=1e-14, tol=1e-7)
+    check_certified(Dataset(circle(90, 210, 330), labels), 1 / 3, slack=1e-14, tol=1e-7)
 
 
 def test_the_simplex_in_higher_dimension():
@@ -113,17 +113,17 @@ def test_the_simplex_in_higher_dimension():
 def test_two_antipodal_points():
     for scale in (1.0, 0.3):
         data = Dataset([[scale, 0.0], [-scale, 0.0]], [1, -1])
-        certificate = certified(data, scale / 2)
+        certificate = check_certified(data, scale / 2)
         encloses(linear(data), scale, 1e-9)
         assert_allclose(certificate.conversions["M2"]["upper"], scale / 4, rtol=1e-6)
     same = Dataset([[1.0, 0.0], [-1.0, 0.0]], [1, 1])
-    certified(same, 0.5)
+    check_certified(same, 0.5)
 
 
 @pytest.mark.parametrize("x", [[1.0], [3.0, 4.0], [-0.1, 0.2, -0.3, 0.4], [1e-9, 0.0], [5e7, -1.0]])
 def test_the_margin_of_one_point_is_its_length(x: list[float]):
     for label in (1, -1):
-        certificate = certified(Dataset([x], [label]), float(np.linalg.norm(x)))
+        certificate = check_certified(Dataset([x], [label]), float(np.linalg.norm(x)))
         assert certificate.atoms == 1
         assert_allclose(certificate.conversions["M2"]["upper"], np.linalg.norm(x) / 2, rtol=1e-6)
 
@@ -131,13 +131,13 @@ def test_the_margin_of_one_point_is_its_length(x: list[float]):
 def test_points_of_a_line():
     """x_1 > 0 > x_2 in one dimension: two neurons share the mass, 1 / (1/x_1 + 1/|x_2|), whatever the labels."""
     for labels in itertools.product([-1, 1], repeat=2):
-        certified(Dataset([[2.0], [-1.0]], labels), 2 / 3)
-    certified(Dataset([[2.0], [5.0]], [1, 1]), 2.0)
+        check_certified(Dataset([[2.0], [-1.0]], labels), 2 / 3)
+    check_certified(Dataset([[2.0], [5.0]], [1, 1]), 2.0)
 
 
 def test_orthogonal_points_of_one_label():
     """e_1, ..., e_d, all +1: one neuron at (1, ..., 1) / sqrt(d)."""
-    certified(Dataset(np.eye(5), np.ones(5)), 1 / math.sqrt(5))
+    check_certified(Dataset(np.eye(5), np.ones(5)), 1 / math.sqrt(5))
 
 
 # ---------------------------------------------------------------------- margin 0
@@ -274,7 +274,7 @@ def test_scaling(base: Dataset, margin: Certificate, c: float):
 def test_a_symmetric_set_at_any_scale():
     for c in (1e-150, 1e7):
         data = Dataset(c * XOR.X, XOR.y)
-        certified(data, c * math.sqrt(2) / 4)
+        check_certified(data, c * math.sqrt(2) / 4)
 
 
 def test_embedding_in_more_dimensions(base: Dataset, margin: Certificate):
