@@ -38,7 +38,8 @@ STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on pari
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
 CURVED_STEPS = 8  # Frank-Wolfe steps per node for the quadratic bound, and at the root
 CURVED_ROOT = 80
-HARD_AFTER, HARD_STEPS = 1000, 24  # large trees need sharper bounds: disks n=128 went from a gap of 34 % to 5 % in 70 s with 24
+# Large trees need sharper bounds: on disks n=128 the gap after 70 s went from 34 % (8 steps) to 5 % (24).
+HARD_AFTER, HARD_STEPS = 1000, 24
 CURVED_MEMORY = 2e8  # entries of the matrices M worked on at once
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
