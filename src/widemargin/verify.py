@@ -1081,10 +1081,11 @@ def _quadratic_leaf(
 ) -> bool:
     """c_i relu(t) <= a_i t^2 + b_i t + kappa_i for the t the leaf allows, so its objective is at most
 
-        sum kappa_i + lam + max_{|v| <= 1} (v' M v + g . v - lam |v|^2),   M = sum a_i x_i x_i',   g = sum b_i x_i + linear,
+        sum kappa_i + lam + max_{|v| <= 1} (v' M v + g . v - lam |v|^2),   M = sum a_i x_i x_i',   g = sum b_i x_i + linear.
 
-    which is at most `bound` if and only if [[lam I - M, -g/2], [-g'/2, bound - sum kappa_i - lam]] is positive semidefinite
-    (lam >= 0). Any a, b, lam >= 0 may be given: kappa_i is worked out here.
+    Two points whose signs s_i, s_j the leaf has fixed may add pi s_i s_j t_i t_j >= 0 with any pi >= 0 (`pairs`), that is
+    pi s_i s_j (x_i x_j' + x_j x_i') / 2 to M. All this is at most `bound` if and only if
+    [[lam I - M, -g/2], [-g'/2, bound - sum kappa_i - lam]] is positive semidefinite (lam >= 0). Any a, b, lam >= 0 may be given: kappa_i is worked out here.
     """
     leaf, P, s, k = tree.leaves[index], len(tree.points), tree.shift, problem.k
     a, b = (_list(leaf.get(key), f"{name}: {key}", P + extra) for key, extra in (("a", 0), ("b", len(tree.roots))))
@@ -1113,12 +1114,20 @@ def _quadratic_leaf(
                 value = slope * length + curve
             worst = max(worst, value)
         kappa += worst
-    M = matmul((_column(a) * grid).T, grid)  # in units of 2^-(s + 2k)
+    twice = 2 * matmul((_column(a) * grid).T, grid)  # 2 M in units of 2^-(s + 2k)
+    for entry in _list(leaf.get("pairs", []), f"{name}: pairs"):
+        i, j, pi = _list(entry, f"{name}: pairs", 3)
+        i, j = (_integer(v, f"{name}: pairs", 0, P - 1) for v in (i, j))
+        pi = _integer(pi, f"{name}: pairs", 0, limit)
+        signs = int(tree.states[index, i]) * int(tree.states[index, j])
+        _need(i != j and signs != 0, f"{name}: pairs name a point whose sign is not fixed")
+        outer = np.outer(grid[i], grid[j])
+        twice = twice + signs * pi * (outer + outer.T)
     rows = np.vstack([grid, tree.roots << k]) if len(tree.roots) else grid
     g = total * matmul(_column(b).T, rows)[0] + (linear << s)  # in units of 1 / (total 2^(s + k))
     corner = 2 * (bound - kappa - Fraction(lam, 1 << s)) * total * total * (1 << (s + 2 * k))
     S = np.zeros((problem.D + 1, problem.D + 1), dtype=object)
-    S[:-1, :-1] = -2 * M
+    S[:-1, :-1] = -twice
     for j in range(problem.D):
         S[j, j] += lam << (2 * k + 1)
         S[j, -1] = S[-1, j] = -int(g[j]) << k

@@ -17,6 +17,7 @@ from checks import ascended, brute_force, directions, dual_values, features, noi
 from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins import _bounds, _door, _symmetry
+from widemargin.margins._moments import FrankWolfe, Splitting
 from widemargin.margins._tree import ACTIVE, FREE, INACTIVE, Pricing, Tree
 from widemargin.spaces import ReLU
 
@@ -167,8 +168,9 @@ def test_the_bound_of_every_node_holds_on_its_region(spread: float):
         value = dual_values(V, X, c)
         slopes = torch.zeros(200, n, dtype=torch.float64)
         bounds = [tree.evaluate(nodes, slopes, steps)[0].numpy() for steps in (1, 30, 300)]
-        if hasattr(tree, "curve"):
-            bounds += [tree.curve(nodes, *tree.start(200), steps, True)[0].numpy() for steps in (1, 8, 80)]
+        for moments in (Splitting(tree), FrankWolfe(tree)):
+            start = moments.start().expand(200, -1)
+            bounds += [moments.solve(nodes, start, steps)[0].bound.numpy() for steps in (1, 8, 80)]
         for bound in bounds:
             assert (value <= bound * TIGHT).all()
         if spread == 0:  # one line: the linear bound of the root is exact when all weights are positive

@@ -1,9 +1,12 @@
+import time
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, Measure
 from widemargin.margins import f1
+from widemargin.margins._prune import prune_masses
 from widemargin.margins.widths import prune, width_margin_curve
 
 XOR = Dataset([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], [1.0, 1.0, -1.0, -1.0])
@@ -47,6 +50,17 @@ def test_pruning_where_features_are_dependent():
     assert len(prune(Measure(np.zeros((0, 3)), np.zeros(0)), data).mass) == 0
     with pytest.raises(InputError, match="entries"):
         prune(random_measure(3, 2, seed=0), data)
+
+
+def test_pruning_that_runs_out_of_time_keeps_the_values_and_the_norm():
+    rng = np.random.default_rng(0)
+    Z, mass = rng.standard_normal((40, 300)), rng.random(300)
+    whole, cut = prune_masses(Z, mass), prune_masses(Z, mass, time.perf_counter() + 0.01)
+    late = prune_masses(Z, mass, -np.inf)
+    assert (whole > 0).sum() <= 40 <= (cut > 0).sum() <= (late > 0).sum() == 300
+    for a in (whole, cut, late):
+        assert (a >= 0).all() and a.sum() <= mass.sum() * (1 + 1e-12)
+        assert_allclose(Z @ a, Z @ mass, rtol=0, atol=1e-10 * mass.sum())
 
 
 def test_pruning_an_optimal_network_keeps_its_margin():

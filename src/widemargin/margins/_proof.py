@@ -92,8 +92,8 @@ class _Curved:
         while node >= 0 and found < ANCESTORS:
             if node in self.where:
                 part, j = self.where[node]
-                _, a, b, lam = self.log.curved[part]
-                yield _Bent(a[j].numpy(), b[j].numpy(), float(lam[j]))
+                bent = self.log.curved[part][1]
+                yield _Bent(bent.a[j].numpy(), bent.b[j].numpy(), float(bent.lam[j]), bent.pairs[j])
                 found += 1
             node = self.parent[node]
 
@@ -103,6 +103,7 @@ class _Bent:
     a: np.ndarray
     b: np.ndarray
     lam: float
+    pairs: list[tuple[int, int, float]]
 
     def write(self, state, weight, size, rows, linear, shift, root_scale, n) -> tuple[dict[str, Any], float]:
         """The leaf in integers, and the bound those integers prove, with room for the checker's factorisation."""
@@ -126,6 +127,14 @@ class _Bent:
             kappa = np.where(allowed, np.maximum(kappa, np.maximum(bowl, line)), kappa)
         X = rows[:n]
         M = (X.T * alpha) @ X
+        whole = []  # pairs of points with fixed signs, pi as integers
+        for i, j, pi in self.pairs:
+            value = int(np.rint(pi / root_scale * unit))
+            if value > 0:
+                whole.append([i, j, value])
+                same = 1.0 if state[i] == state[j] else -1.0
+                outer = np.outer(X[i], X[j])
+                M += same * 0.5 * value / unit * root_scale * (outer + outer.T)
         g = linear + slope @ rows
         spectrum, Q = np.linalg.eigh(M)
         h = g @ Q
@@ -133,8 +142,10 @@ class _Bent:
         if rest.min() <= 1e-12 * level:
             return {}, np.inf
         value = kappa.sum() + level + 0.25 * float((h * h / rest).sum())
-        value += 1e-11 * (np.abs(kappa).sum() + level + np.abs(alpha) @ size**2)
+        value += 1e-11 * (np.abs(kappa).sum() + level + np.abs(alpha) @ size**2 + float(np.abs(M).sum()))
         leaf = {"a": [int(v) for v in a], "b": [int(v) for v in b], "lam": int(lam)}
+        if whole:
+            leaf["pairs"] = whole
         return leaf, value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from scipy import linalg
 
@@ -38,8 +40,11 @@ def _features(measure: Measure, X: np.ndarray) -> np.ndarray:
     return h if measure.activation == "relu" else h * h
 
 
-def prune_masses(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Masses a >= 0 with Z a = Z mass, sum a <= sum mass, and linearly independent columns of Z (n, m) where a > 0."""
+def prune_masses(Z: np.ndarray, mass: np.ndarray, deadline: float = np.inf) -> np.ndarray:
+    """Masses a >= 0 with Z a = Z mass, sum a <= sum mass, and linearly independent columns of Z (n, m) where a > 0.
+
+    At `deadline` (on time.perf_counter) it stops early: then more columns than needed may be left, and the rest holds.
+    """
     start, target = mass.sum(), Z @ mass
     a = np.zeros(len(mass))
     held: list[int] = []
@@ -48,15 +53,15 @@ def prune_masses(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
             continue
         a[j] = mass[j]
         held.append(int(j))
-        while len(held) > len(Z):
+        while len(held) > len(Z) and time.perf_counter() < deadline:
             held = _move(a, held, linalg.qr(Z[:, held].T)[0][:, -1])  # orthogonal to all rows of Z
-    while held:  # at most n now, but they may still be dependent
+    while held and time.perf_counter() < deadline:  # at most n now, but they may still be dependent
         _, size, Vt = linalg.svd(Z[:, held], full_matrices=False)
         if size[-1] > TINY * size[0]:
             break
         held = _move(a, held, Vt[-1])
     for _ in range(2):  # what rounding moved is put back on the same atoms
-        if not held:
+        if not held or time.perf_counter() >= deadline:
             break
         change = linalg.lstsq(Z[:, held], target - Z @ a, cond=1e-13)[0]
         moved = a[held] + change

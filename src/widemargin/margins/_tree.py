@@ -10,14 +10,8 @@ So a node is a box-constrained least-squares problem in b of which *every* feasi
 inexactly by accelerated projected gradient, warm-started from the parent, thousands at a time.
 
 That relaxation is weak while many points are free: it lets every |v . x_i| be |x_i| at once. Nodes it does not close get a
-quadratic bound. For any curvatures a_i and slopes b_i with c_i relu(t) <= a_i t^2 + b_i t + kappa_i on the node's range of t,
-
-    objective <= sum_i kappa_i + max_{|v| <= 1} (v' M v + g . v),        M = sum_i a_i x_i x_i',   g = sum_i b_i x_i,
-
-a trust-region problem with an exact dual in one number lam. Minimised over (a, b) this is the dual of a semidefinite program over
-the mean of v and of v v'; it is solved by Frank-Wolfe on that program, whose state is (mean of t_i, mean of t_i^2), a few
-steps per node from the parent's state. On 2-parity with n=128, d=20 the root is within 4 % where the linear bound is off by
-a factor 3, and 11 nodes prove 1 % where the linear tree needed millions.
+quadratic bound from the moments of v (`_moments`). On 2-parity with n=128, d=20 the root is then within 3 % where the linear
+bound is off by a factor 3, and a few nodes prove 1 % where the linear tree needed millions.
 
 Two more ideas keep the tree small. Looking ahead: for every free point the best bound of both children over the one changed
 slope is a closed form; a child below the target is closed at once and its sibling's sign is fixed without a branching.
@@ -33,14 +27,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ACTIVE, INACTIVE, FREE = 1, 0, -1
+from ._moments import ACTIVE, FREE, INACTIVE, Bent, FrankWolfe, LoggedBent, Splitting, relaxation
+
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
-CURVED_STEPS = 8  # Frank-Wolfe steps per node for the quadratic bound, and at the root
-CURVED_ROOT = 80
-# Large trees need sharper bounds: on disks n=128 the gap after 70 s went from 34 % (8 steps) to 5 % (24).
-HARD_AFTER, HARD_STEPS = 1000, 24
-CURVED_MEMORY = 2e8  # entries of the matrices M worked on at once
+NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
 
@@ -65,7 +56,7 @@ class Log:
     branch: list[Tensor] = field(default_factory=list)  # index into points
     sign: list[Tensor] = field(default_factory=list)
     slopes: list[Tensor] = field(default_factory=list)  # (B, rows)
-    curved: list[tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)  # node ids, a, b, lam
+    curved: list[tuple[Tensor, LoggedBent]] = field(default_factory=list)  # node ids, and their quadratic bounds
     fixes: list[Tensor] = field(default_factory=list)  # (k, 3): node, point, sign it was fixed to
     fix_slope: list[Tensor] = field(default_factory=list)  # slope of that point in the closed child
     bytes: int = 0
@@ -87,7 +78,6 @@ class Tree:
         self.lipschitz = torch.linalg.matrix_norm(self.unit, 2) ** 2
         p = self.positive
         self.cp, self.xp, self.rp = self.c[:p], self.X[:p], size[:p]
-        self.penalty = 2 * float(self.c.abs().max()) if len(points) else 0.0
 
     def evaluate(self, sign: Tensor, start: Tensor, steps: int = STEPS) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bound, slopes, const and residual of nodes `sign` (B, p), from the slopes `start` (B, rows) of their parents."""
@@ -116,63 +106,17 @@ class Tree:
         r = torch.where(worse[:, None], self.linear + first @ self.unit, r)
         return const + r.norm(dim=1), b / self.size, const, r
 
-    def start(self, nodes: int) -> tuple[Tensor, Tensor]:
-        """Frank-Wolfe state at the root: mean 0, and v spread over the whole sphere."""
-        square = (self.size**2 / self.rows.shape[1]).expand(nodes, -1).clone()
-        return torch.zeros_like(square), square
-
-    def majorants(self, sign: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Curvatures a (B, n'), slopes b (B, rows) and sum of kappa (B,) that are best at the moments of t.
-
-        Free points with c > 0: c relu(t) <= c t / 2 + c (t^2 / s + s) / 4, best at s^2 = mean of t^2. Points with c < 0:
-        relu(t) is at least 0, t and (t + t^2 / |x|) / 2, mixed by a softmax because Frank-Wolfe needs smoothness. Fixed signs:
-        a slope that grows where the mean has the wrong sign.
-        """
+    def kappa(self, sign: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """sum_i max over the allowed t of c_i relu(t) - a_i t^2 - b_i t, for any a (B, n') and b (B, rows)."""
         p, n = self.positive, len(self.c)
-        free, active = sign == FREE, sign == ACTIVE
-        s = torch.maximum(square[:, :p].clamp_min(0).sqrt(), 1e-3 * self.rp)
-        heat = 0.02 * self.size
-        size, t = self.size[p:n], mean[:, p:n]
-        mix = torch.softmax(torch.stack([torch.zeros_like(t), t, (t + square[:, p:n] / size) / 2]) / heat[p:n], 0)
-        wrong = torch.where(active, -mean[:, :p], mean[:, :p]) / heat[:p]
-        push = self.penalty * torch.sigmoid(wrong - 2)
-        b_fixed = torch.where(active, self.cp + push, -push)
-        roots = self.penalty * torch.sigmoid(-mean[:, n:] / heat[n:] - 2)
-        a = torch.cat([torch.where(free, self.cp / (4 * s), 0.0), self.c[p:] * mix[2] / (2 * size)], 1)
-        b = torch.cat([torch.where(free, 0.5 * self.cp, b_fixed), self.c[p:] * (mix[1] + mix[2] / 2), roots], 1)
-        return a, b, torch.where(free, self.cp * s / 4, 0.0).sum(1)
-
-    def curve(self, sign: Tensor, mean: Tensor, square: Tensor, steps: int, first: bool):
-        """Frank-Wolfe on the semidefinite relaxation: the best bound met with its (a, b, lam), the state, and the last v."""
-        block = max(1, int(CURVED_MEMORY / (self.X.shape[1] ** 2 + len(self.rows))))
-        if len(sign) > block:
-            parts = [
-                self.curve(sign[i : i + block], mean[i : i + block], square[i : i + block], steps, first)
-                for i in range(0, len(sign), block)
-            ]
-            return tuple(torch.cat(column) for column in zip(*parts))
-        best = None
-        for step in range(steps):
-            a, b, kappa = self.majorants(sign, mean, square)
-            M = (self.X.T * a[:, None, :]) @ self.X  # (B, d, d)
-            g = self.linear + b @ self.rows
-            value, lam, v, spare, top = trust_region(M, g)
-            bound = kappa + value
-            if best is None:
-                best = [bound, a, b, lam]
-            else:
-                better = bound < best[0]
-                best = [
-                    torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, old)
-                    for new, old in zip((bound, a, b, lam), best)
-                ]
-            t = v @ self.rows.T
-            t2 = t * t + spare[:, None] * (top @ self.rows.T) ** 2
-            eta = 2 / (step + 3) if first else 0.35 / (1 + 0.3 * step)
-            mean, square = (1 - eta) * mean + eta * t, (1 - eta) * square + eta * t2
-        assert best is not None
-        bound, a, b, lam = best
-        return bound, a, b, lam, mean, square, v
+        size, total = self.size[:n], torch.zeros_like(a)
+        up, down = torch.ones_like(a, dtype=torch.bool), torch.ones_like(a, dtype=torch.bool)
+        up[:, :p], down[:, :p] = sign != INACTIVE, sign != ACTIVE
+        for allowed, gain in ((up, self.c - b[:, :n]), (down, b[:, :n])):
+            bowl = gain.clamp_min(0) ** 2 / (4 * a.clamp_min(1e-300))
+            most = torch.where(a > 0, bowl, gain * size - a * size**2)
+            total = torch.where(allowed, torch.maximum(total, most), total)
+        return total.sum(1)
 
     def children(self, const: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """For every positive point: bounds of its active and inactive child over its own slope, and those slopes."""
@@ -218,24 +162,22 @@ class Tree:
         if log is not None:
             root = torch.tensor([-1])
             _append(log, root, root, root, b)
-        mean, square = self.start(1)
-        if curved and float(U.max()) > max(target, best * (1 + tol)) + 1e-300:
-            bent, a, slopes, lam, mean, square, v = self.curve(sign, mean, square, CURVED_ROOT, True)
-            if log is not None and float(bent) < float(U):
-                log.curved.append((torch.zeros(1, dtype=torch.long), a.cpu(), slopes.cpu(), lam.cpu()))
-            U = torch.minimum(U, bent)
+        limit = max(target, best * (1 + tol)) + 1e-300
+        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol)) if curved else None
+        state = torch.zeros(1, 0, device=device)
+        if moments is not None and float(U.max()) > limit:
+            bent, state, v = moments.solve(sign, moments.start(), moments.root_steps)
+            if log is not None and float(bent.bound) < float(U):
+                _append_curved(
+                    log, torch.zeros(1, dtype=torch.long), bent, torch.zeros(1, dtype=torch.long, device=device)
+                )
+            U = torch.minimum(U, bent.bound)
             value, v = self.value(v)
             found.append((value, v))
             best = max(best, float(value.max()))
-        limit = max(target, best * (1 + tol)) + 1e-300
-        pool = Pool(
-            sign=sign,
-            slopes=b,
-            mean=mean.float(),
-            square=square.float(),
-            U=U,
-            ids=torch.zeros(1, dtype=torch.long, device=device),
-        )
+            limit = max(target, best * (1 + tol)) + 1e-300
+        ids = torch.zeros(1, dtype=torch.long, device=device)
+        pool = Pool(sign=sign, slopes=b, state=state, U=U, ids=ids)
         nodes, aborted = 1, False
         while pool.count:
             top, highest = pool.best(batch)
@@ -251,7 +193,7 @@ class Tree:
             node = pool.take(top)
             if log is not None and log.bytes > RECORD_BYTES:
                 log = None
-            node, branch = self.expand(node, limit, log, curved)
+            node, branch = self.expand(node, limit, log, moments)
             # two children each, or the node itself where every sign is fixed but its problem is not solved well yet
             done = branch < 0
             child = {name: torch.cat([array, array[~done]]) for name, array in node.items()}
@@ -273,18 +215,11 @@ class Tree:
                 found.append((value[good], v[good]))
             limit = max(target, best * (1 + tol)) + 1e-300
             child = {name: array[child["U"] > limit] for name, array in child.items()}
-            if curved and len(child["U"]):
-                steps = CURVED_STEPS if nodes < HARD_AFTER else HARD_STEPS
-                mean, square = child["mean"].to(dtype), child["square"].to(dtype)
-                bent, a, slopes, lam, mean, square, v = self.curve(child["sign"], mean, square, steps, False)
-                child["mean"], child["square"] = mean.float(), square.float()
-                better = bent < child["U"]
-                if log is not None and bool(better.any()):
-                    log.curved.append(
-                        (child["ids"][better].cpu(), a[better].cpu(), slopes[better].cpu(), lam[better].cpu())
-                    )
-                    log.bytes += 16 * int(better.sum()) * rows
-                child["U"] = torch.minimum(child["U"], bent)
+            if moments is not None and len(child["U"]):
+                v = self.bend(child, moments, torch.arange(len(child["U"]), device=device), log)
+                near = torch.nonzero((child["U"] > limit) & (child["U"] < NEAR * limit)).flatten()
+                if len(near):  # a little more work may close them
+                    v[near] = self.bend(child, moments, near, log)
                 value, v = self.value(v)
                 good = torch.topk(value, min(32, len(value))).indices
                 found.append((value[good], v[good]))
@@ -300,7 +235,18 @@ class Tree:
         order = torch.argsort(-values)[:400]
         return Pricing(float(values.max()), bound, nodes, directions[order], log, aborted)
 
-    def expand(self, node: dict[str, Tensor], limit: float, log: Log | None, curved: bool):
+    def bend(
+        self, nodes: dict[str, Tensor], moments: Splitting | FrankWolfe, chosen: Tensor, log: Log | None
+    ) -> Tensor:
+        """Quadratic bounds of the nodes `chosen`: lowers their U, moves their state on, returns a direction of each."""
+        bent, nodes["state"][chosen], v = moments.solve(nodes["sign"][chosen], nodes["state"][chosen], moments.steps)
+        better = torch.nonzero(bent.bound < nodes["U"][chosen]).flatten()
+        if log is not None and len(better):
+            _append_curved(log, nodes["ids"][chosen][better].cpu(), bent, better)
+        nodes["U"][chosen] = torch.minimum(nodes["U"][chosen], bent.bound)
+        return v
+
+    def expand(self, node: dict[str, Tensor], limit: float, log: Log | None, moments: Splitting | FrankWolfe | None):
         """Look ahead at the chosen nodes: close children that are below the limit, choose where to branch."""
         S, B, ids = node["sign"], node["slopes"], node["ids"]
         free = S == FREE
@@ -322,10 +268,9 @@ class Tree:
             log.fix_slope.append(slope_active[at, both].cpu())
         S = torch.where(to_active, ACTIVE, torch.where(to_inactive, INACTIVE, S)).to(torch.int8)
         free = S == FREE
-        p = self.positive
-        if curved:  # where the relaxation is most undecided about the sign of t
-            square, mean = node["square"][:, :p].to(B.dtype), node["mean"][:, :p].to(B.dtype)
-            score = self.cp * (square.clamp_min(0).sqrt() - mean.abs() + 1e-9)
+        if moments is not None:  # where the relaxation is most undecided about the sign of t
+            mean, square = moments.moments(node["state"])  # (B, p)
+            score = self.cp * self.rp * (square - mean**2).clamp_min(1e-12).sqrt()
         else:
             U = (const + r.norm(dim=1))[:, None]
             score = (U - active).clamp_min(1e-12) * (U - inactive).clamp_min(1e-12)
@@ -348,6 +293,12 @@ def _append(log: Log, parent: Tensor, branch: Tensor, sign: Tensor, slopes: Tens
     for target, tensor in ((log.parent, parent), (log.branch, branch), (log.sign, sign), (log.slopes, slopes)):
         target.append(tensor.cpu())
     log.bytes += 8 * slopes.numel()
+
+
+def _append_curved(log: Log, ids: Tensor, bent: Bent, chosen: Tensor) -> None:
+    entry = bent.log(chosen)
+    log.curved.append((ids, entry))
+    log.bytes += 8 * (entry.a.numel() + entry.b.numel()) + 24 * sum(map(len, entry.pairs))
 
 
 class Pool:
@@ -402,26 +353,3 @@ class Pool:
             new = old.new_empty((size, *old.shape[1:]))
             new[: self.count] = old[: self.count]
             self.arrays[name] = new
-
-
-def trust_region(M: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """max_{|v| <= 1} v' M v + g . v for a batch: upper bound, lam, v of the Lagrangian, 1 - |v|^2, top eigenvector.
-
-    The dual  lam + g' (lam I - M)^-1 g / 4  is an upper bound for every lam >= 0 above the spectrum of M. Newton's method on
-    1 / |v(lam)| = 1 climbs to the best one from below; where it stops does not matter for validity.
-    """
-    spectrum, Q = torch.linalg.eigh(M)  # (B, d)
-    h = (g[:, None, :] @ Q)[:, 0]
-    size, top = g.norm(dim=1, keepdim=True), spectrum[:, -1:].clamp_min(0)
-    floor = top + 1e-9 * (size + top) + 1e-300
-    lam = torch.maximum(floor, spectrum[:, -1:] + h[:, -1:].abs() / 2)
-    for _ in range(7):
-        w = h / (2 * (lam - spectrum))
-        norm2 = (w * w).sum(1, keepdim=True)
-        slope = (w * w / (lam - spectrum)).sum(1, keepdim=True)
-        step = (norm2.sqrt() - 1) * norm2 / slope.clamp_min(1e-300)
-        lam = torch.maximum(floor, lam + step)
-    w = h / (2 * (lam - spectrum))
-    value = lam[:, 0] + 0.25 * (h * h / (lam - spectrum)).sum(1)
-    v = (Q @ w[:, :, None])[:, :, 0]
-    return value, lam[:, 0], v, (1 - (w * w).sum(1)).clamp_min(0), Q[:, :, -1]

@@ -23,13 +23,15 @@ Progress = Callable[[float, float, float, str], None]
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree turns to quadratic ones
+NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 LARGE = 100_000  # entries of X from which more than one thread pays
 SMALL = 400  # n * rank below which a few local searches are enough to start
-WARM_WIDTH, WARM_STEPS = 50, 600  # of the ascent that finds the first patterns
+WARM_WIDTH, WARM_STEPS = 50, 2000  # of the ascent that finds the first patterns
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
+MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -239,7 +241,11 @@ class Solver:
             self.add(pair[:1], 1.0, 1)
             self.add(pair[1:], -1.0, 1)
         for q in duals:
+            if self.late():
+                break
             self.prove(q, 0.0, max_nodes=1)
+            if self.late() or self.estimate < HANDOVER * self.lower:
+                continue  # the warm start's dual is better than these: their patterns would only fill the programs
             value, _ = self.search(q, self.starts, PATTERNS // len(duals))
             self.offer_centre(q, value)
         self.tell("linear predictor and root bounds")
@@ -252,17 +258,20 @@ class Solver:
         s = np.resize([1.0, -1.0], WARM_WIDTH)
         to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
         share = time.perf_counter() + 0.25 * min(self.left(), 240.0)
+        # Large problems go on with an ascent of their own, so a short one is enough here.
+        steps = WARM_STEPS if self.n * self.r <= CONE_LIMIT else WARM_STEPS // 4
 
         def report(W: torch.Tensor) -> None:
             self.offer_network(W.cpu().numpy(), s)
             self.tell(f"{WARM_WIDTH} particles")
 
-        _, best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share, steps=WARM_STEPS, report=report)
+        _, best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share, steps=steps, report=report)
         W = best.cpu().numpy()
         self.offer_network(W, s)
         size = np.linalg.norm(W, axis=1)
         for sign in (1.0, -1.0):
             self.add((W / size[:, None])[(s == sign) & (size > 0)], sign, WARM_WIDTH)
+        self.support = np.arange(len(self.V))  # the first cone program is then at least as good as this network
         self.q = self.fold(q.cpu().numpy())
         value, _ = self.search(self.q, self.starts, 40)
         self.offer_centre(self.q, value)
@@ -322,9 +331,8 @@ class Solver:
         self.q = q = self.fold(master.q)
         value, new = self.search(q, self.starts, 40)
         self.offer_centre(q, value)
-        if (
-            value > 1.02 * self.lower
-        ):  # a dual of too few patterns: let the linear program, which keeps all neurons, mend it
+        # A dual of too few patterns: let the linear program, which keeps all neurons, mend it.
+        if value > MEND * self.lower:
             count = len(self.V)
             self.linear_phase(1.02, 12)
             new += len(self.V) - count
@@ -403,20 +411,25 @@ class Solver:
                 "memory": memory,
                 "target": target,
             }
-            # A small tree of linear bounds first: it is all that easy problems need. Then quadratic bounds.
-            straight = 1 if max_nodes == 1 else STRAIGHT_NODES * (50 if gpu else 1)
-            result = None
-            if not self.hard and max_nodes > 1:
-                result = tree.run(known, 0.1 * self.tol, max_nodes=straight, curved=False, **options)
+            # Far from unit scale the integers of a quadratic leaf would not fit; linear bounds have no such limit.
+            curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK) and abs(self.door.shift) < 20
+            curved &= max_nodes > 1 or self.n * self.r >= SMALL
+            # Quadratic bounds close trees in few nodes, linear ones are a hundred times cheaper. So look at the quadratic root,
+            # and let linear bounds try first where it is far off; settle for quadratic ones once a tree was too large.
+            stages = [(curved, max_nodes)]
+            if curved and max_nodes > 1 and not self.hard:
+                stages = [(True, 1), (False, STRAIGHT_NODES * (10 if gpu else 1)), (True, max_nodes)]
+            while stages:
+                bent, most = stages.pop(0)
+                options["batch"] = batch // 4 if bent else batch
+                result = tree.run(known, 0.1 * self.tol, max_nodes=most, curved=bent, **options)
+                self.nodes += result.nodes
                 reached = max(target, max(known, result.value) * (1 + 0.1 * self.tol))
-                self.hard = result.bound > reached * (1 + 1e-9) and not result.aborted
-            if result is None or self.hard:
-                # Far from unit scale the integers of a quadratic leaf would not fit; linear bounds have no such limit.
-                curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK) and abs(self.door.shift) < 20
-                curved &= max_nodes > 1 or self.n * self.r >= SMALL
-                options["batch"] = batch // 4
-                result = tree.run(known, 0.1 * self.tol, max_nodes=max_nodes, curved=curved, **options)
-            self.nodes += result.nodes
+                if result.bound <= reached * (1 + 1e-9) or result.aborted:
+                    break
+                if most == 1 and result.bound < NEAR_ROOT * reached:
+                    stages = stages[-1:]
+                self.hard |= not bent
             values = (result.found @ self.Xt.T).clamp_min(0) @ c
             good = result.found[values > self.lower * (1 + 0.1 * self.tol)]
             new += self.add(good.cpu().numpy(), s, 40)
@@ -446,16 +459,17 @@ class Solver:
         return self.certificate("not-separable", 0.0, 0.0, q, "norm", {"type": "norm"}, None, reason)
 
     def finish(self, status: str) -> Certificate:
+        late = self.late()  # asked before the network is pruned and the proof written, which take time of their own
         primal = self.network()
         proof, upper = self.proof()
         q = np.zeros(self.door.data.n)
         q[self.first] = self.dual.q
         lower = max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
         proved = math.isfinite(upper)
-        if status == "certified" and upper - lower > self.tol * lower * (1 + 1e-6):
-            status = "time-limit"
         reason = "" if status == "certified" else "both bounds hold; the gap is above tol"
-        if status == "time-limit" and not self.late():
+        if status == "certified" and upper - lower > self.tol * lower * (1 + 1e-6):
+            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+        if status == "time-limit" and not late:
             reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
         return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, reason, proved)
 
@@ -467,7 +481,9 @@ class Solver:
         theta, mass = self.W / size[:, None], size * self.signs
         if len(mass) > self.n:
             sign = np.sign(mass)
-            pruned = sign * _prune.prune_masses((self.X @ theta.T).clip(0) * sign, np.abs(mass))
+            columns = (self.X @ theta.T).clip(0) * sign
+            until = max(self.door.deadline, time.perf_counter() + 0.5)  # small networks are pruned even when time is up
+            pruned = sign * _prune.prune_masses(columns, np.abs(mass), until)
             keep = pruned != 0
             margin = (self.y * ((self.X @ theta[keep].T).clip(0) @ pruned[keep])).min() / np.abs(pruned).sum()
             if margin >= self.lower * (1 - 1e-9):
