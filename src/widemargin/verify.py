@@ -1085,7 +1085,8 @@ def _quadratic_leaf(
 
     Two points whose signs s_i, s_j the leaf has fixed may add pi s_i s_j t_i t_j >= 0 with any pi >= 0 (`pairs`), that is
     pi s_i s_j (x_i x_j' + x_j x_i') / 2 to M. All this is at most `bound` if and only if
-    [[lam I - M, -g/2], [-g'/2, bound - sum kappa_i - lam]] is positive semidefinite (lam >= 0). Any a, b, lam >= 0 may be given: kappa_i is worked out here.
+    [[lam I - M, -g/2], [-g'/2, bound - sum kappa_i - lam]] is positive semidefinite (lam >= 0).
+    Any a, b, lam >= 0 may be given: kappa_i is worked out here.
     """
     leaf, P, s, k = tree.leaves[index], len(tree.points), tree.shift, problem.k
     a, b = (_list(leaf.get(key), f"{name}: {key}", P + extra) for key, extra in (("a", 0), ("b", len(tree.roots))))

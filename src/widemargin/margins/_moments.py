@@ -20,6 +20,8 @@ parent's state; `FrankWolfe` has steps of cost r^3 for larger ranks r, and leave
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -83,10 +85,10 @@ def concatenate(parts: list[Bent]) -> Bent:
     return Bent(bound, a, b, lam, [pairs for part in parts for pairs in part.pairs])
 
 
-def relaxation(tree: Tree, tol: float) -> Splitting | FrankWolfe:
+def relaxation(tree: Tree, tol: float, deadline: float) -> Splitting | FrankWolfe:
     """The solver for this rank. On a GPU single precision is a third faster; its rounding costs about 1e-5 of the bound."""
     if tree.rows.shape[1] > SPLIT_RANK:
-        return FrankWolfe(tree)
+        return FrankWolfe(tree, deadline)
     single = tree.X.device.type == "cuda" and tol > 1e-3
     return Splitting(tree, torch.float32 if single else torch.float64)
 
@@ -299,8 +301,8 @@ class FrankWolfe:
     root_steps, steps = 80, 12
     memory = 2e8  # entries of the matrices M worked on at once
 
-    def __init__(self, tree: Tree):
-        self.tree = tree
+    def __init__(self, tree: Tree, deadline: float = math.inf):
+        self.tree, self.deadline = tree, deadline  # of time.monotonic: one step of rank 1000 takes half a second
         self.penalty = 2 * float(tree.c.abs().max()) if len(tree.c) else 0.0
 
     def start(self) -> Tensor:
@@ -345,6 +347,8 @@ class FrankWolfe:
         tree, best = self.tree, None
         mean, square = state.to(tree.X.dtype).chunk(2, 1)
         for step in range(steps):
+            if best is not None and time.monotonic() > self.deadline:
+                break
             a, b, kappa = self.majorants(sign, mean, square)
             M = (tree.X.T * a[:, None, :]) @ tree.X  # (B, d, d)
             value, lam, v, spare, top = trust_region(M, tree.linear + b @ tree.rows)

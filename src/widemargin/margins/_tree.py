@@ -163,7 +163,7 @@ class Tree:
             root = torch.tensor([-1])
             _append(log, root, root, root, b)
         limit = max(target, best * (1 + tol)) + 1e-300
-        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol)) if curved else None
+        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if curved else None
         state = torch.zeros(1, 0, device=device)
         if moments is not None and float(U.max()) > limit:
             bent, state, v = moments.solve(sign, moments.start(), moments.root_steps)

@@ -31,6 +31,7 @@ WARM_WIDTH, WARM_STEPS = 50, 2000  # of the ascent that finds the first patterns
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
+ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
 MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
@@ -110,7 +111,7 @@ class Solver:
         self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
         self.columns = (self.V, self.s)
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best, with its estimated value
-        self.estimate = np.inf
+        self.estimate = self.priced = np.inf  # of the centre, and of the last cone program's dual
         self.support = np.zeros(0, dtype=int)
         self.rounds = self.nodes = self.stuck = 0
         self.hard = False  # whether trees need quadratic bounds
@@ -331,8 +332,9 @@ class Solver:
         self.q = q = self.fold(master.q)
         value, new = self.search(q, self.starts, 40)
         self.offer_centre(q, value)
-        # A dual of too few patterns: let the linear program, which keeps all neurons, mend it.
-        if value > MEND * self.lower:
+        # A dual of too few patterns, and no better than the last: let the linear program, which keeps all neurons, mend it.
+        stale, self.priced = value > 0.98 * self.priced, value
+        if value > 1.02 * self.lower and (stale or value > MEND * self.lower):
             count = len(self.V)
             self.linear_phase(1.02, 12)
             new += len(self.V) - count
@@ -399,11 +401,14 @@ class Solver:
             deadline = time.monotonic() + share / (2 - side)
             gpu = self.device.type == "cuda"
             batch, memory = (65536, 6e10) if gpu else (1024, 4e9)
-            # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on.
-            early = self.seconds() < 0.5 * (self.door.deadline - self.door.started)
+            # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
+            # bound is worth having.
+            rough = max_nodes > 1 and self.dual.upper > ROUGH[0] * self.lower > 0
+            early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
             give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
             # Below `target` the gap is closed: no need to know more.
-            target = 0.0 if self.lower == 0 else self.lower * (1 + 0.9 * self.tol)
+            target = 0.0 if self.lower == 0 else self.lower * (1 + 0.9 * max(self.tol, ROUGH[1] if rough else 0.0))
+            tol = max(0.1 * self.tol, 0.1 * ROUGH[1] if rough else 0.0)
             options: dict[str, Any] = {
                 "deadline": deadline,
                 "batch": batch,
@@ -422,9 +427,9 @@ class Solver:
             while stages:
                 bent, most = stages.pop(0)
                 options["batch"] = batch // 4 if bent else batch
-                result = tree.run(known, 0.1 * self.tol, max_nodes=most, curved=bent, **options)
+                result = tree.run(known, tol, max_nodes=most, curved=bent, **options)
                 self.nodes += result.nodes
-                reached = max(target, max(known, result.value) * (1 + 0.1 * self.tol))
+                reached = max(target, max(known, result.value) * (1 + tol))
                 if result.bound <= reached * (1 + 1e-9) or result.aborted:
                     break
                 if most == 1 and result.bound < NEAR_ROOT * reached:
