@@ -1,0 +1,1 @@
+"""How training reaches a margin: batched networks, losses in the log domain, algorithms, records."""

@@ -1,0 +1,116 @@
+"""Losses in the log domain: sums, smooth margins and dual weights that neither overflow nor vanish (CLAIMS 0.4, 0.5).
+
+A loss is a decreasing function of the margin p = y f (for several classes p = f_y - log sum_{j != y} exp f_j, so that the
+cross-entropy is the logistic loss at p). Everything is computed from ln l and ln |l'|: margins of 1e4 and sums of 1e-5000
+are ordinary numbers here. Shapes: p (..., n), results (...,) or (..., n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from widemargin.types import InputError
+
+FAR = 36.0  # beyond it exp(-p) is below the rounding of 1
+
+
+@dataclass(frozen=True)
+class Loss:
+    """l_exp(p) = e^{-p} or l_log(p) = ln(1 + e^{-p})."""
+
+    name: str
+
+    def log(self, p: Tensor) -> Tensor:
+        """ln l(p)."""
+        if self.name == "exp":
+            return -p
+        near = softplus(-p.clamp_max(FAR)).log()
+        return torch.where(p > FAR, -p, near)  # ln l = -p - e^{-p} / 2 + ...
+
+    def log_slope(self, p: Tensor) -> Tensor:
+        """ln |l'(p)|."""
+        return -p if self.name == "exp" else -softplus(p)
+
+    def inverse(self, log_s: Tensor) -> Tensor:
+        """l^{-1}(s) from ln s: -ln s, or -ln(e^s - 1)."""
+        if self.name == "exp":
+            return -log_s
+        s = log_s.exp()
+        small = -log_s - 0.5 * s  # ln(e^s - 1) = ln s + s / 2 + ...
+        large = -(s + torch.log1p(-torch.exp(-s.clamp_min(1e-3))))
+        return torch.where(log_s < -7.0, small - s * s / 24, large)
+
+    @property
+    def at_zero(self) -> float:
+        """l(0): the sum of losses below it means that all points are fitted."""
+        return 1.0 if self.name == "exp" else 0.6931471805599453
+
+
+EXP, LOGISTIC = Loss("exp"), Loss("logistic")
+LOSSES = {"exp": EXP, "logistic": LOGISTIC, "ce": LOGISTIC}
+
+
+def as_loss(name: str | Loss) -> Loss:
+    if isinstance(name, Loss):
+        return name
+    if name not in LOSSES:
+        raise InputError(f"unknown loss {name!r}; choose exp, logistic, ce or squared")
+    return LOSSES[name]
+
+
+def log_sum(loss: Loss, p: Tensor) -> Tensor:
+    """ln sum_i l(p_i)."""
+    return torch.logsumexp(loss.log(p), -1)
+
+
+def psi(loss: Loss, p: Tensor) -> Tensor:
+    """The smooth margin l^{-1}(sum_i l(p_i)) of UH and LR; at most min_i p_i."""
+    return loss.inverse(log_sum(loss, p))
+
+
+def soft_margin(loss: Loss, p: Tensor, beta: float | Tensor = 1.0) -> Tensor:
+    """CB's S_beta(u) = -(1 / beta) ln((1/n) sum_i l(beta u_i))."""
+    scale = torch.as_tensor(beta, dtype=p.dtype, device=p.device)
+    return -(log_sum(loss, scale[..., None] * p) - torch.log(torch.tensor(float(p.shape[-1])))) / scale
+
+
+def weights(loss: Loss, p: Tensor, kind: str) -> Tensor:
+    """Weights of the points (..., n).
+
+    "cb":   |l'_i| / sum l               gradient of S; sums to 1 for exp
+    "lr":   |l'_i| / |l'(psi)|           gradient of psi; sums to 1 for exp and to at least 1 for logistic
+    "mean": |l'_i| / n                   of the mean risk
+    "unit": |l'_i| / sum |l'|            in the simplex
+    """
+    slope = loss.log_slope(p)
+    if kind == "cb":
+        return (slope - log_sum(loss, p)[..., None]).exp()
+    if kind == "lr":
+        return (slope - log_Q(loss, p)[..., None]).exp()
+    if kind == "mean":
+        return slope.exp() / p.shape[-1]
+    if kind == "unit":
+        return torch.softmax(slope, -1)
+    raise ValueError(f"unknown kind of weights {kind!r}")
+
+
+def log_Q(loss: Loss, p: Tensor) -> Tensor:
+    """ln |l'(psi)|: LR's Q. For the logistic loss |l'(psi)| = 1 - prod_i (1 - s_i), s_i = |l'(p_i)|."""
+    return loss.log_slope(psi(loss, p))
+
+
+def log_G(loss: Loss, p: Tensor) -> Tensor:
+    """ln of UH's G = (1/n) sum_i |l'(p_i)|."""
+    return torch.logsumexp(loss.log_slope(p), -1) - torch.log(torch.tensor(float(p.shape[-1])))
+
+
+def class_margin(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """p = f_y - log sum_{j != y} exp f_j (..., n) for outputs (..., n, K), and dp/df (..., n, K). CE = l_log(p)."""
+    own = torch.nn.functional.one_hot(labels, outputs.shape[-1]).to(torch.bool)
+    others = outputs.masked_fill(own, -torch.inf)
+    p = outputs.masked_fill(~own, 0).sum(-1) - torch.logsumexp(others, -1)
+    return p, own.to(outputs.dtype) - torch.softmax(others, -1)

@@ -1,0 +1,87 @@
+"""A net on data with a loss: margins of a batch of trials, and the pull-back of weights on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from widemargin.types import Dataset, InputError
+
+from .losses import Loss, as_loss, class_margin
+from .nets import Net, Params
+
+
+@dataclass(frozen=True)
+class Problem:
+    """B trials of one net. X (1, n, d) shared by all trials or (B, n, d); y (1, n) or (B, n): signs, targets or classes."""
+
+    net: Net
+    X: Tensor
+    y: Tensor
+    loss: Loss | None  # none: squared loss on real targets
+
+    @property
+    def n(self) -> int:
+        return self.X.shape[1]
+
+    def look(self, W: Params) -> tuple[Tensor, Any]:
+        """p (B, n): y f, or f_y - log sum_{j != y} exp f_j, or the residuals y - f; and what `pull` can use again."""
+        f, saved = self.net.evaluate(W, self.X)
+        if self.loss is None:
+            return self.y - f, (saved, None)
+        if self.net.outputs > 1:
+            p, slopes = class_margin(f, self.y.expand(f.shape[:2]))
+            return p, (saved, slopes)
+        return self.y * f, (saved, None)
+
+    def margins(self, W: Params) -> Tensor:
+        return self.look(W)[0]
+
+    def pull(self, W: Params, weights: Tensor, saved: Any = None) -> Params:
+        """sum_i weights_i dp_i/dW, weights (B, n); for the squared loss sum_i weights_i df_i/dW. `saved` from `look` at W."""
+        if saved is None:
+            saved = self.look(W)[1]
+        activations, slopes = saved
+        if self.loss is None:
+            return self.net.pull(W, self.X, weights, activations)
+        g = weights * self.y if slopes is None else weights[:, :, None] * slopes
+        return self.net.pull(W, self.X, g, activations)
+
+    def gram(self, W: Params) -> Tensor:
+        """<dp_i/dW, dp_j/dW> (B, n, n), for nets with one output."""
+        return self.y[:, :, None] * self.net.gram(W, self.X) * self.y[:, None, :]
+
+    def push(self, W: Params, V: Params) -> Tensor:
+        """Derivative of p (B, n) along V."""
+        return self.y * self.net.push(W, self.X, V)
+
+
+def pose(
+    net: Net,
+    data: Dataset | list[Dataset],
+    loss: str,
+    *,
+    bias: bool = False,
+    device: str = "cpu",
+    dtype: str = "float64",
+) -> Problem:
+    """The problem of a net on one data set, or on one data set per trial (same n and d)."""
+    sets = data if isinstance(data, list) else [data]
+    if len({(one.n, one.d) for one in sets}) != 1:
+        raise InputError("data sets of one batch must have the same number of points and features")
+    kind = getattr(torch, dtype)
+    X = np.stack([np.hstack([one.X, np.ones((one.n, 1))]) if bias else one.X for one in sets])
+    if X.shape[2] != net.d:
+        raise InputError(f"the network takes {net.d} features but the data has {X.shape[2]}")
+    if loss == "squared":
+        targets, kind_y, law = np.stack([one.y for one in sets]), kind, None
+    elif net.outputs > 1:
+        targets, kind_y, law = np.stack([one.y for one in sets]).astype(np.int64), torch.int64, as_loss(loss)
+    else:
+        targets, kind_y, law = np.stack([one.signs() for one in sets]), kind, as_loss(loss)
+    points, labels = torch.tensor(X, dtype=kind, device=device), torch.tensor(targets, dtype=kind_y, device=device)
+    return Problem(net, points, labels, law)
