@@ -1,17 +1,20 @@
 """How the cost of a certified F1 margin grows with n and d: a table and a plot for docs/cost.md.
 
-    python benchmarks/scaling.py [--time-limit 20] [--out docs]
+    python benchmarks/scaling.py [--time-limit 20] [--out docs] [--clock cpu]
 
 2-sparse parity (uniform, seed 0) and disks (reading "code", seed 0), tol 1e-3, one thread, one run each. Prints the table
-as Markdown and writes cost.md and cost.png to the folder.
+as Markdown and writes cost.md and cost.png to the folder. With `--clock cpu` all seconds, those of the time limit included, are
+processor seconds: for a machine with other work.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
+import time
 from pathlib import Path
 
+import torch
 from matplotlib.figure import Figure
 
 import widemargin as wm
@@ -37,7 +40,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a machine with other work")
     args = parser.parse_args()
+    if args.clock == "cpu":  # the clocks that the solver looks at
+        time.perf_counter = time.monotonic = time.process_time
+    torch.set_num_threads(1)
+    wm.margins.f1(wm.data.load("parity:d=3,n=8"))  # what is imported on first use is not timed
     rows = []
     families = {
         "parity": (PARITY, "parity:d={d},n={n},k=2,seed=0"),
@@ -54,10 +62,12 @@ def main() -> None:
     for r in rows:
         cells = [r["data"], str(r["n"]), str(r["d"]), f"{r['seconds']:.1f}", f"{r['gap']:.1e}", str(r["nodes"])]
         lines.append("| " + " | ".join([*cells, f"{r['lower']:.6f}", f"{r['upper']:.6f}", r["status"]]) + " |")
+    unit = "processor seconds" if args.clock == "cpu" else "seconds"
     text = (
         "# How the cost of a certified F1 margin grows\n\n"
-        f"Printed by `python benchmarks/scaling.py --time-limit {args.time_limit:g}`: tol 1e-3, one thread, one run each, "
-        f"{platform.machine()}, Python {platform.python_version()}. `d` of disks counts its constant coordinate.\n"
+        f"Printed by `python benchmarks/scaling.py --time-limit {args.time_limit:g} --clock {args.clock}`: tol 1e-3, one thread, "
+        f"one run each, {unit}, {platform.machine()}, Python {platform.python_version()}. "
+        "`d` of disks counts its constant coordinate.\n"
         "`gap` is what is certified when the solver stops, at tol or at the time limit.\n\n"
         "![seconds and gap against n](cost.png)\n\n" + header + "\n".join(lines) + "\n"
     )
@@ -76,7 +86,7 @@ def main() -> None:
         axes[1, column].set_xticks([16, 32, 64, 128], ["16", "32", "64", "128"], minor=False)
         axes[1, column].minorticks_off()
         axes[0, column].legend(frameon=False, fontsize=8)
-    axes[0, 0].set_ylabel("seconds (dotted: time limit)")
+    axes[0, 0].set_ylabel(f"{unit} (dotted: time limit)")
     axes[1, 0].set_ylabel("certified relative gap (dotted: tol)")
     args.out.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.out / "cost.png", dpi=130)

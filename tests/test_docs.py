@@ -22,7 +22,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 HASH = re.compile(r"\b[0-9a-f]{64}\b")
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?(e[-+]?\d+)?")
 FRAME = re.compile(r"[\s─-╿]+")  # spaces and the lines of tables
-PROGRESS = re.compile(r"^f1 +[\d.]+ s  .*$", re.MULTILINE)
+PROGRESS = re.compile(r"^(f1|train) +[\d.]+ s .*$", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,18 @@
-"""widemargin: certified margins of neural networks."""
+"""widemargin: certified margins of neural networks, and the training that reaches them."""
 
-from widemargin import data, margins, spaces, verify
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin import data, flows, margins, spaces, verify
+from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 __version__ = "0.1.0"
-__all__ = ["Certificate", "Dataset", "InputError", "Measure", "data", "margins", "spaces", "verify"]
+__all__ = [
+    "Certificate",
+    "Dataset",
+    "InputError",
+    "Measure",
+    "Trajectory",
+    "data",
+    "flows",
+    "margins",
+    "spaces",
+    "verify",
+]

@@ -1,4 +1,4 @@
-"""The types every room shares: Dataset, Measure, Certificate, and the one exception for bad input.
+"""The types every room shares: Dataset, Measure, Certificate, Trajectory, and the one exception for bad input.
 
 All are frozen dataclasses that store numpy float64 arrays and print as one readable line.
 """
@@ -265,6 +265,67 @@ class Certificate:
         what = self.kind if self.convention == "norm" else f"{self.kind} margin"
         line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
         return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What training recorded: T records of B trials.
+
+    `t` are the steps (or times) at which records were taken, `records` arrays (T, B, ...) by name; `traj["margin_M2"]` is
+    one of them. A trial that has ended keeps its last values in later rows. `final` holds the parameters at the end,
+    `status` one word per trial: finished, reached (the event asked for), diverged, or running where training was
+    interrupted. `config` is all that is needed to run it again.
+    """
+
+    t: np.ndarray  # (T,)
+    records: Mapping[str, np.ndarray]  # (T, B, ...)
+    final: Mapping[str, np.ndarray]  # (B, ...)
+    status: tuple[str, ...]  # (B,)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.records:
+            raise InputError(f"nothing called {name!r} was recorded; there is {', '.join(self.records)}")
+        return self.records[name]
+
+    @property
+    def trials(self) -> int:
+        return len(self.status)
+
+    @property
+    def interrupted(self) -> bool:
+        return "running" in self.status
+
+    def last(self, trial: int = 0) -> dict[str, Any]:
+        """The last records of one trial that are single numbers, and its status."""
+        found: dict[str, Any] = {"trial": trial, "status": self.status[trial]}
+        for name, values in self.records.items():
+            if values.ndim == 2 and len(values):
+                found[name] = values[-1, trial].item()
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """What `widemargin train --json` prints: the last records of every trial."""
+        known = ("loss", "seed", "data", "net", "rule", "device", "dtype", "bias")
+        return {
+            "trials": [self.last(trial) for trial in range(self.trials)],
+            "steps": self.stats.get("steps"),
+            "seconds": self.stats.get("seconds"),
+            "interrupted": self.interrupted,
+            "notes": list(self.notes),
+        } | {key: self.config[key] for key in known if key in self.config}
+
+    def __str__(self) -> str:
+        counts = {word: self.status.count(word) for word in dict.fromkeys(self.status)}
+        how = ", ".join(f"{count} {word}" for word, count in counts.items())
+        line = f"{self.trials} trial{'s' * (self.trials > 1)} ({how}), {len(self.t)} records"
+        for name in ("margin_M2", "margin_M1", "risk"):
+            if name in self.records and len(self.t):
+                ends = np.asarray(self.records[name])[-1]
+                return f"{line}, last {name} {np.median(ends):.6g}" + (" (median)" if self.trials > 1 else "")
+        return line
 
 
 def write_atomically(path: Path, content: bytes) -> None:

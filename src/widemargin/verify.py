@@ -504,6 +504,8 @@ def _measure_lower(problem: _Problem, payload: Mapping[str, Any], lower: Fractio
 def _f1(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
         kind = proof.get("type")
+        if kind == "pairing" and problem.degree == 1:
+            return f"is proved by pairing ({_pairing(problem, weights, total, bound, proof)})"
         table = _PROOFS[problem.degree]
         _need(isinstance(kind, str) and kind in table, "upper bound: no such proof type for this activation")
         assert isinstance(kind, str)
@@ -959,6 +961,50 @@ def _gram_below(problem: _Problem, weights: list[int], index: list[int], total: 
     for j in range(D):
         S[j, j] += total << (2 * problem.k + bits)
     return positive_semidefinite(S) or (n <= 12 and small())
+
+
+def _pairing(problem: _Problem, weights: list[int], total: int, bound: Fraction, proof: Mapping[str, Any]) -> str:
+    """relu(s) - relu(t) <= relu(s - t): points of the two classes in pairs p = (i, j), y_i = 1, y_j = -1, d = x_i - x_j.
+
+    With T_p >= 0 and a_p > 0, T relu(t) <= T t / 2 + a t^2 + T^2 / (16 a). What q and the pairs differ by, rest_i, is at
+    most |rest_i| |x_i|. So on the unit ball the objective of side +1 is at most
+
+        sum_p T_p^2 / (16 a_p) + sum_i |rest_i| |x_i| + v' M v + g . v,   M = sum_p a_p d_p d_p',   g = sum_p T_p d_p / 2,
+
+    and side -1 has -g instead of g, which is the same at -v. With e = bound - the first two sums - lam this is at most
+    `bound` if and only if [[lam I - M, -g/2], [-g'/2, e]] is positive semidefinite (lam >= 0).
+    """
+    n, k, limit = len(weights), problem.k, 1 << 1100
+    s = _integer(proof.get("shift"), "pairing: shift", 0, 1024)
+    lam = _integer(proof.get("lam"), "pairing: lam", 0, limit)
+    rest, h = [w << s for w in weights], [0] * n
+    laplacian = np.zeros((n, n), dtype=object)  # M = X' laplacian X
+    kappa = Fraction(0)
+    pairs = _list(proof.get("pairs"), "pairing: pairs")
+    for entry in pairs:
+        i, j, T, a = _list(entry, "pairing: pairs", 4)
+        i, j = (_integer(v, "pairing: pairs", 0, n - 1) for v in (i, j))
+        T, a = _integer(T, "pairing: pairs", 0, limit), _integer(a, "pairing: pairs", 1, limit)
+        _need(problem.y[i] > 0 > problem.y[j], "pairing: pairs are not of a point with label +1 and one with label -1")
+        for at, sign in ((i, 1), (j, -1)):
+            rest[at] -= T * total
+            h[at] += sign * T
+            laplacian[at, at] += a
+        laplacian[i, j] -= a
+        laplacian[j, i] -= a
+        kappa += Fraction(T * T, a << (s + 4))
+    lengths = [sqrt_up(square) for square in _squares(problem.grid)]  # 2^(ROOT_BITS + k) |x_i|, rounded up
+    kappa += Fraction(sum(abs(r) * l for r, l in zip(rest, lengths)), total << (s + ROOT_BITS + k))
+    grid = problem.grid
+    S = np.zeros((problem.D + 1, problem.D + 1), dtype=object)
+    S[:-1, :-1] = -matmul(grid.T, matmul(laplacian, grid))  # in units of 2^-(s + 2k)
+    g = matmul(_column(h).T, grid)[0]  # 2 g in units of 2^-(s + k)
+    for r in range(problem.D):
+        S[r, r] += lam << (2 * k)
+        S[r, -1] = S[-1, r] = -int(g[r]) << k  # four times the entry, and so the corner sixteen times
+    S[-1, -1] = math.floor(16 * (bound - kappa - Fraction(lam, 1 << s)) * (1 << (s + 2 * k)))
+    _need(positive_semidefinite(S), "pairing: the bound is larger than upper")
+    return f"{len(pairs)} pairs"
 
 
 def _eigen(problem: _Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:

@@ -45,9 +45,17 @@ def check_certified(data: Dataset, value: float, *, slack: float = 1e-12, **opti
 # ---------------------------------------------------------------------- closed forms
 
 
-@pytest.mark.parametrize("d", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("d", [2, 3, 4, 5, 6, 7, 8])
 def test_parity_of_two_bits(d: int):
-    check_certified(parity(d, k=2, marginal="full"), 1 / math.sqrt(8 * d), tol=1e-6 if d == 6 else 1e-7)
+    check_certified(parity(d, k=2, marginal="full"), 1 / math.sqrt(8 * d), tol=1e-6 if d >= 6 else 1e-7)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_a_certificate_that_checks():
+    data = parity(10, k=2, n=64, seed=0)
+    certificate = f1(data, tol=1e-3, device="cuda")
+    check_certificate(certificate, data, tol=1e-3, status="certified")
+    overlap(certificate, f1(data, tol=1e-3))
 
 
 @pytest.mark.parametrize(("k", "d"), [(4, 4), pytest.param(4, 6, marks=slow), pytest.param(6, 6, marks=slow)])

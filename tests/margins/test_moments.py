@@ -108,6 +108,22 @@ def test_a_batch_is_a_loop():
         assert_allclose(state[0], states[i], atol=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("steps", [1, 10, 120])
+def test_a_gpu_gives_the_same_bounds(steps: int):
+    data = disks(k=3, d=15, n=64, seed=0, reading="code")
+    c = torch.as_tensor(data.y * np.random.default_rng(0).dirichlet(np.ones(64)))
+    sign = torch.as_tensor(np.random.default_rng(1).integers(-1, 2, (50, int((c > 0).sum()))).astype(np.int8))
+    found = []
+    for device in ("cpu", "cuda"):
+        solver = Splitting(Tree(torch.tensor(data.X, device=device), c.to(device)))
+        bent, _, v = solver.solve(sign.to(device), solver.start().expand(50, -1), steps)
+        assert bent.bound.device.type == v.device.type == device
+        found.append((bent.bound.cpu(), bent.lam.cpu()))
+    for cpu, cuda in zip(*found):
+        assert_allclose(cuda, cpu, rtol=1e-6)
+
+
 def test_projections():
     rng = np.random.default_rng(0)
     x, y, size = rng.normal(0, 2, 300), rng.normal(0, 2, 300), rng.uniform(0.5, 2, 300)

@@ -12,7 +12,7 @@ import torch
 from widemargin.data import parity
 from widemargin.margins._polish import SoftMargin, polish
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def problem(n: int, d: int, m: int, device: str = "cpu") -> tuple[torch.Tensor, ...]:

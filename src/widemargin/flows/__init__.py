@@ -1,1 +1,48 @@
 """How training reaches a margin: batched networks, losses in the log domain, algorithms, records."""
+
+from .flow import GradientFlow, kkt_residual, parse_until
+from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net
+from .observe import OBSERVERS, View
+from .paths import WeaklyRegularized
+from .problem import Problem, pose
+from .rules import CB, GD, SGD, WGF, Adam, Mirror, NormalizedGD, PerturbedWGF, Prop6, Prop7, Rule, TwoPhase, make_rule
+from .runs import load, load_certificate, load_data, save_certificate
+from .train import train
+
+__all__ = [
+    "CB",
+    "GD",
+    "MLP",
+    "OBSERVERS",
+    "SGD",
+    "WGF",
+    "Adam",
+    "BatchNorm",
+    "Frozen",
+    "GradientFlow",
+    "Mirror",
+    "Net",
+    "Normalized",
+    "NormalizedGD",
+    "PerturbedWGF",
+    "Problem",
+    "Product",
+    "Prop6",
+    "Prop7",
+    "Rule",
+    "Scalar",
+    "TwoLayer",
+    "TwoPhase",
+    "View",
+    "WeaklyRegularized",
+    "kkt_residual",
+    "load",
+    "load_certificate",
+    "load_data",
+    "make_net",
+    "make_rule",
+    "parse_until",
+    "pose",
+    "save_certificate",
+    "train",
+]

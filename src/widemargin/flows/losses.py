@@ -7,6 +7,7 @@ are ordinary numbers here. Shapes: p (..., n), results (...,) or (..., n).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.functional import softplus
 
 from widemargin.types import InputError
 
-FAR = 36.0  # beyond it exp(-p) is below the rounding of 1
+FAR = 40.0  # beyond it exp(-p) is below the rounding of 1 (torch's own threshold of 20 costs 2e-9)
 
 
 @dataclass(frozen=True)
@@ -28,21 +29,21 @@ class Loss:
         """ln l(p)."""
         if self.name == "exp":
             return -p
-        near = softplus(-p.clamp_max(FAR)).log()
+        near = softplus(-p.clamp_max(FAR), threshold=FAR).log()
         return torch.where(p > FAR, -p, near)  # ln l = -p - e^{-p} / 2 + ...
 
     def log_slope(self, p: Tensor) -> Tensor:
         """ln |l'(p)|."""
-        return -p if self.name == "exp" else -softplus(p)
+        return -p if self.name == "exp" else -softplus(p, threshold=FAR)
 
     def inverse(self, log_s: Tensor) -> Tensor:
         """l^{-1}(s) from ln s: -ln s, or -ln(e^s - 1)."""
         if self.name == "exp":
             return -log_s
         s = log_s.exp()
-        small = -log_s - 0.5 * s  # ln(e^s - 1) = ln s + s / 2 + ...
-        large = -(s + torch.log1p(-torch.exp(-s.clamp_min(1e-3))))
-        return torch.where(log_s < -7.0, small - s * s / 24, large)
+        small = -log_s - s / 2 - s * s / 24  # ln(e^s - 1) = ln s + s / 2 + s^2 / 24 - s^4 / 2880 + ...
+        large = -(s + torch.log(-torch.expm1(-s.clamp_min(1e-4))))  # the clamp is for gradients of the unused branch
+        return torch.where(log_s < -7.0, small, large)
 
     @property
     def at_zero(self) -> float:
@@ -75,7 +76,7 @@ def psi(loss: Loss, p: Tensor) -> Tensor:
 def soft_margin(loss: Loss, p: Tensor, beta: float | Tensor = 1.0) -> Tensor:
     """CB's S_beta(u) = -(1 / beta) ln((1/n) sum_i l(beta u_i))."""
     scale = torch.as_tensor(beta, dtype=p.dtype, device=p.device)
-    return -(log_sum(loss, scale[..., None] * p) - torch.log(torch.tensor(float(p.shape[-1])))) / scale
+    return -(log_sum(loss, scale[..., None] * p) - math.log(p.shape[-1])) / scale
 
 
 def weights(loss: Loss, p: Tensor, kind: str) -> Tensor:
@@ -105,12 +106,24 @@ def log_Q(loss: Loss, p: Tensor) -> Tensor:
 
 def log_G(loss: Loss, p: Tensor) -> Tensor:
     """ln of UH's G = (1/n) sum_i |l'(p_i)|."""
-    return torch.logsumexp(loss.log_slope(p), -1) - torch.log(torch.tensor(float(p.shape[-1])))
+    return torch.logsumexp(loss.log_slope(p), -1) - math.log(p.shape[-1])
 
 
 def class_margin(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """p = f_y - log sum_{j != y} exp f_j (..., n) for outputs (..., n, K), and dp/df (..., n, K). CE = l_log(p)."""
-    own = torch.nn.functional.one_hot(labels, outputs.shape[-1]).to(torch.bool)
-    others = outputs.masked_fill(own, -torch.inf)
+    own, others = _split(outputs, labels)
     p = outputs.masked_fill(~own, 0).sum(-1) - torch.logsumexp(others, -1)
     return p, own.to(outputs.dtype) - torch.softmax(others, -1)
+
+
+def hard_class_margin(outputs: Tensor, labels: Tensor) -> Tensor:
+    """f_y - max_{j != y} f_j (..., n): the margin of MT-2. The soft one above lies between this minus ln(K - 1) and this."""
+    own, others = _split(outputs, labels)
+    return outputs.masked_fill(~own, 0).sum(-1) - others.amax(-1)
+
+
+def _split(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the own class is (..., n, K), and the outputs with -inf there."""
+    classes = torch.arange(outputs.shape[-1], device=outputs.device)  # one_hot would wait for the device
+    own = labels[..., None] == classes
+    return own, outputs.masked_fill(own, -torch.inf)

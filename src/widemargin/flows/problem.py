@@ -80,6 +80,13 @@ def pose(
     if loss == "squared":
         targets, kind_y, law = np.stack([one.y for one in sets]), kind, None
     elif net.outputs > 1:
+        for one in sets:
+            bad = np.flatnonzero((one.y != np.floor(one.y)) | (one.y < 0) | (one.y >= net.outputs))
+            if len(bad):
+                raise InputError(
+                    f"{one.name}: label {one.y[bad[0]]:g} of row {bad[0]} is not one of the classes 0 to {net.outputs - 1}; "
+                    "number the classes from 0 or give the network more outputs"
+                )
         targets, kind_y, law = np.stack([one.y for one in sets]).astype(np.int64), torch.int64, as_loss(loss)
     else:
         targets, kind_y, law = np.stack([one.signs() for one in sets]), kind, as_loss(loss)

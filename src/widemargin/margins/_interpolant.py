@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from scipy import linalg
 
-from . import _cones, _proof, _prune, _search, _tree
+from . import _proof, _prune, _search, _socp, _tree
 from ._columns import column_lp
 from .f1 import opposite_pairs, reduce_rank
 
@@ -210,7 +210,7 @@ class Solver:
         before = self.norm, self.bound
         patterns = self.V[chosen] @ self.X.T > 0
         target = self.y / self.norm  # so that gamma is about 1
-        master = _cones.solve(self.X, target, patterns, self.s[chosen], interpolate=True, time_limit=self.left())
+        master = _socp.solve(self.X, target, patterns, self.s[chosen], interpolate=True, time_limit=self.left())
         q = self.centre
         if master.ok:
             size = np.linalg.norm(master.W, axis=1)

@@ -348,7 +348,7 @@ class Pool:
     def _reserve(self, size: int) -> None:
         if size <= len(self.arrays["U"]):
             return
-        size = max(size, 2 * len(self.arrays["U"]))
+        size = max(size, int(1.5 * len(self.arrays["U"])))
         for name, old in self.arrays.items():
             new = old.new_empty((size, *old.shape[1:]))
             new[: self.count] = old[: self.count]

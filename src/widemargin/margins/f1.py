@@ -15,7 +15,7 @@ import torch
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _bounds, _door, _polish, _proof, _prune, _qp, _search, _socp, _symmetry, _tree
+from . import _bounds, _door, _pairing, _polish, _proof, _prune, _qp, _search, _socp, _symmetry, _tree
 from ._columns import column_lp
 
 Progress = Callable[[float, float, float, str], None]
@@ -95,7 +95,7 @@ class Solver:
         self.rng = np.random.default_rng(seed)
         # Distinct labelled points: a repeated one adds nothing to a minimum.
         labelled = np.hstack([door.X + 0.0, door.y[:, None]])
-        _, self.first, self.copy = np.unique(labelled, axis=0, return_index=True, return_inverse=True)
+        _, self.first = np.unique(labelled, axis=0, return_index=True)
         self.X0, self.y = door.X[self.first], door.y[self.first]  # (n, D), (n,)
         self.X, self.basis = reduce_rank(self.X0)  # (n, r), (D, r)
         self.n, self.r = self.X.shape
@@ -115,6 +115,7 @@ class Solver:
         self.support = np.zeros(0, dtype=int)
         self.rounds = self.nodes = self.stuck = 0
         self.hard = False  # whether trees need quadratic bounds
+        self.searched = 0.0  # seconds of the last local search
         gpu = self.device.type == "cuda"
         self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, 65536 if gpu else STARTS))
 
@@ -211,7 +212,7 @@ class Solver:
 
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
-        best, new = 0.0, 0
+        best, new, began = 0.0, 0, time.perf_counter()
         random = torch.as_tensor(self.rng.standard_normal((starts, self.r)), device=self.device)
         own = torch.as_tensor(self.W, device=self.device)
         for s in (1.0, -1.0):
@@ -221,6 +222,7 @@ class Solver:
             best = max(best, float(value[order[0]]))
             order = order[value[order] > self.lower * (1 + 0.1 * self.tol)]
             new += self.add(V[order].cpu().numpy(), s, most)
+        self.searched = time.perf_counter() - began
         return best, new
 
     # ------------------------------------------------------------------ phases
@@ -241,6 +243,8 @@ class Solver:
             self.offer_network(pair, np.array([1.0, -1.0]))
             self.add(pair[:1], 1.0, 1)
             self.add(pair[1:], -1.0, 1)
+        if self.n * self.r > CONE_LIMIT:
+            self.pairing_bound()
         for q in duals:
             if self.late():
                 break
@@ -250,6 +254,20 @@ class Solver:
             value, _ = self.search(q, self.starts, PATTERNS // len(duals))
             self.offer_centre(q, value)
         self.tell("linear predictor and root bounds")
+
+    def pairing_bound(self) -> None:
+        """For large n * d: the bound from pairs of points of the two classes, with a q of its own."""
+        if self.r > ROOT_RANK or abs(self.door.shift) >= 20 or self.late():
+            return
+        until = time.perf_counter() + 0.3 * self.left()
+        found = _pairing.solve(self.Xt, torch.as_tensor(self.y, device=self.device), until)
+        if found is None or found.bound >= self.dual.upper:
+            return
+        proof, upper = found.write(self.Xt, 2.0**self.door.shift)
+        if upper < self.dual.upper:
+            proof["pairs"] = [[int(self.first[i]), int(self.first[j]), *rest] for i, j, *rest in proof["pairs"]]
+            self.dual = Dual(upper, found.weights(self.n), "pairing", proof=proof)
+        self.tell(f"{len(found.T)} pairs")
 
     def warm_start(self) -> None:
         """A short ascent on a network of random neurons: its patterns and its soft dual are where the programs start."""
@@ -320,8 +338,9 @@ class Solver:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
         chosen, before = self.choose(), self.lower
         patterns = self.V[chosen] @ self.X.T > 0
+        V, s = self.V[chosen], self.s[chosen]
         near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
-        master = _socp.solve(self.X, self.y, patterns, self.s[chosen], self.V[chosen], near, 1e-10, self.left())
+        master = _socp.solve(self.X, self.y, patterns, s, directions=V, near=near, time_limit=self.left())
         if master.ok:
             self.offer_network(master.W, self.s[chosen])
             size = np.linalg.norm(master.W, axis=1)
@@ -364,8 +383,10 @@ class Solver:
         before = self.lower
         self.offer_network(W_best.cpu().numpy(), s)
         self.q = self.fold(q.cpu().numpy())
-        value, _ = self.search(self.q, self.starts, 40)
-        self.offer_centre(self.q, value)
+        value = self.estimate
+        if self.left() > self.searched:  # a search does not look at the clock
+            value, _ = self.search(self.q, self.starts, 40)
+            self.offer_centre(self.q, value)
         self.prove(self.q, value, max_nodes=1 if self.left() > 60 else np.inf)
         self.tell(f"{len(W)} particles, estimate {value / self.unit():.3f}")
         self.stuck = 0 if self.lower > before * (1 + 0.1 * self.tol) else self.stuck + 1
@@ -383,6 +404,8 @@ class Solver:
 
     def prove(self, q: np.ndarray, value: float, max_nodes: float = np.inf) -> int:
         """Run the tree at q on both sides; keep the bound if it is the best, and take what it finds as new patterns."""
+        if self.dual.bound == "pairing" and self.r > CURVED_RANK:
+            return 0  # linear bounds, and the quadratic one of the root, are far above: the time is better spent on networks
         new, logs, uppers = 0, [], []
         known = max(value, self.lower)
         share = 0.5 * self.left() if np.isinf(self.door.deadline) else max(self.left(), 0.0)
@@ -400,7 +423,7 @@ class Solver:
             )
             deadline = time.monotonic() + share / (2 - side)
             gpu = self.device.type == "cuda"
-            batch, memory = (65536, 6e10) if gpu else (1024, 4e9)
+            batch, memory = (65536, 8e10) if gpu else (1024, 4e9)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
             rough = max_nodes > 1 and self.dual.upper > ROUGH[0] * self.lower > 0

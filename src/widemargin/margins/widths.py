@@ -11,7 +11,7 @@ import torch
 
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _cones, _door
+from . import _door, _socp
 from ._prune import prune
 from .f1 import f1, reduce_rank, threads
 
@@ -190,5 +190,5 @@ class _Search:
 
     def weights(self, patterns: np.ndarray, s: np.ndarray, deadline: float) -> tuple[float, np.ndarray]:
         left = deadline - time.perf_counter()
-        solution = _cones.solve(self.X, self.y, patterns, s, interpolate=False, tol=1e-9, time_limit=left)
+        solution = _socp.solve(self.X, self.y, patterns, s, tol=1e-9, time_limit=left)
         return (self.margin(solution.W, s), solution.W) if solution.ok else (0.0, solution.W)
