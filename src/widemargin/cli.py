@@ -228,10 +228,11 @@ def train(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     for note in found.notes:
         _say(note)
+    if any(note.startswith("cannot write") for note in found.notes):
+        return 2
     if options.out is not None:
-        _say(f"run {'kept' if not status else 'interrupted; go on with --resume'}: {options.out}")
-    broken = [note for note in found.notes if note.startswith("cannot write")]
-    return 2 if broken else status
+        _say(f"run {'interrupted; go on with --resume' if found.interrupted else 'kept'}: {options.out}")
+    return status
 
 
 def plot(options: argparse.Namespace) -> int:

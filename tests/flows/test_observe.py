@@ -79,7 +79,7 @@ def test_clocks(traj):
 def test_what_is_dear_is_recorded_now_and_then():
     traj = train(DATA, NET, GD(lr=0.5), steps=200, points=90, observe=["kkt_residual", "risk"])
     known = np.isfinite(traj["kkt_residual"][:, 0])
-    assert 10 <= known.sum() <= 20 and known[0] and known[-1]
+    assert 10 <= known.sum() <= 25 and known[0] and known[-1]
     assert np.isfinite(traj["risk"]).all()
 
 
@@ -102,9 +102,8 @@ def test_no_trajectory_beats_the_certificate_and_no_dual_goes_below_it(traj):
     assert cert.proved
     assert traj["margin_M1"].max() <= cert.upper
     assert traj["margin_M2"].max() <= cert.upper / 2
-    assert traj["dual_estimate"].min() >= cert.lower * (
-        1 - 1e-2
-    )  # an estimate from below of what is at least the margin
+    # The bound of any q is at least the margin; its estimate may fall short of it a little.
+    assert traj["dual_estimate"].min() >= cert.lower * (1 - 1e-2)
     assert_allclose(traj["gap_estimate"], traj["dual_estimate"] - traj["margin_M1"], rtol=1e-9)
 
 
@@ -197,7 +196,7 @@ def test_every_net_is_recorded(kind):
     names = [name for name in traj.records if name.startswith("margin_")]
     assert len(names) >= 2, names
     for name in traj.records:
-        if name not in ("kkt_residual", "log_t_mean"):
+        if name != "log_t_mean":
             assert np.isfinite(traj[name][1:]).all(), name  # an output layer that starts at 0 has no margin there
         assert traj[name].shape[:2] == (len(traj.t), 2)
 

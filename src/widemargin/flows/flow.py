@@ -328,10 +328,14 @@ def implicit_weights(
         rise = (w * d).sum(1, keepdim=True) - bend * d  # of ln w
         damp = (3 / rise.amax(1).clamp_min(1e-300)).clamp_max(1.0)
         eta = torch.where(done[:, None], eta, eta + damp[:, None] * d)
-        blur = 200 * torch.finfo(p.dtype).eps * (p.abs() + Kw).amax(1) / e  # rounding of the margins, in eta
+        blur = 8 * torch.finfo(p.dtype).eps * (p.abs() + Kw).amax(1) / e  # rounding of the margins, in eta
         close = (w * rise.abs()).amax(1) < 1e-7 + blur  # the error after this step is its square
         done = done | ((e <= eps) & close & (damp == 1))
-        e = torch.where(done | (damp <= 0.5), e, torch.maximum(eps, e / 10))
+        colder = torch.where(done | (damp <= 0.5), e, torch.maximum(eps, e / 10))
+        # margins stay, so eta grows; its common part is moved by hand, or rounding of that part would swamp the rest
+        w = losses.weights(loss, eta, "cb")
+        eta = eta + ((e / colder - 1) * (w * eta).sum(1) / w.sum(1))[:, None]
+        e = colder
         if bool((done | ~eta.isfinite().all(1)).all()):
             break
     w = losses.weights(loss, eta, "cb")

@@ -28,9 +28,12 @@ from .rules import State
 
 Observer = Callable[["View"], Tensor | Mapping[str, Tensor]]
 
-STARTS, CLIMB = 24, 40  # local searches for the bound of the dual, and steps of each: an estimate to about 1e-3
+STARTS, CLIMB = 12, 60  # local searches for the bound of the dual, and steps of each: an estimate to about 1e-3
 COLD = math.log(1e2)  # ln |W|^L from which the weights are those that the flow solved for
-SPARSE = 20  # moments at which what is dear is recorded; NaN at the others
+SPARSE = 25  # moments at which what is dear is recorded; NaN at the others
+QUICK = (
+    100_000  # trials * points * neurons up to which the KKT residual is recorded by default: above, it takes seconds
+)
 SMALL = 40_000_000  # numbers of one record over the whole run, up to which what is long is recorded by default
 
 
@@ -395,8 +398,8 @@ OBSERVERS: dict[str, Known] = {
     "norm": Known(norm),
     "log_norm": Known(log_norm),
     "log_Q": Known(log_Q, lambda on: on.classifies),
-    "dual_estimate": Known(dual_estimate, lambda on: on.prices),
-    "gap_estimate": Known(gap_estimate, lambda on: on.prices),
+    "dual_estimate": Known(dual_estimate, lambda on: on.prices, dear=True),
+    "gap_estimate": Known(gap_estimate, lambda on: on.prices, dear=True),
     "kkt_residual": Known(kkt_residual, lambda on: on.has_kkt, dear=True),
     "effective_neurons": Known(effective_neurons, lambda on: on.is_measure),
     "moved": Known(moved, lambda on: not on.grows),
@@ -426,7 +429,8 @@ def choose(asked: str | Sequence[str] | Mapping[str, Any], on: Setting) -> tuple
             for usual, known in OBSERVERS.items():
                 if known.default and known.applies(on):
                     length = {"n": on.problem.n, "m": on.problem.net.m, "": 1}[known.long]
-                    if on.rows * on.trials * length > SMALL:
+                    slow = usual == "kkt_residual" and on.trials * on.problem.n * on.problem.net.m > QUICK
+                    if slow or on.rows * on.trials * length > SMALL:
                         left.append(usual)
                     else:
                         chosen.setdefault(usual, known.observer)
@@ -436,7 +440,7 @@ def choose(asked: str | Sequence[str] | Mapping[str, Any], on: Setting) -> tuple
             chosen[name] = _own(name, what)
         else:
             chosen[name] = _named(name if what is None else what, on)
-    notes = (f"not recorded, to save memory: {', '.join(left)}; ask for them by name",) if left else ()
+    notes = (f"not recorded, to save time or memory: {', '.join(left)}; ask for them by name",) if left else ()
     return chosen, notes
 
 
