@@ -87,6 +87,11 @@ class GradientFlow(Rule):
     largest: float = 0.5  # growth of ln |W| in a step
     smallest: float = 1e-7  # movement of Y in a step at which the error is no longer asked
 
+    @property
+    def graph(self) -> bool:
+        """A step asks the host whether its equations are solved, so it cannot be recorded."""
+        return False
+
     def check(self, problem: Problem) -> None:
         if problem.loss is None:
             raise InputError(
