@@ -17,10 +17,17 @@ ANCESTORS = 4  # how far up a leaf looks for a better quadratic bound
 
 
 def write(
-    log: Log, X: np.ndarray, c: np.ndarray, linear: np.ndarray, roots: np.ndarray, root_scale: float
+    log: Log,
+    X: np.ndarray,
+    c: np.ndarray,
+    linear: np.ndarray,
+    roots: np.ndarray,
+    root_scale: float,
+    enough: float = -np.inf,
 ) -> tuple[dict[str, Any], float]:
     """The proof of one side as JSON-ready values, and the bound it proves in the units of X (n, D).
 
+    A leaf takes the best of its bounds, or the first that is at most `enough`.
     `root_scale` is the factor between the units of X and those of the original data, in which the roots are integers.
     """
     points = log.points.numpy()
@@ -68,6 +75,8 @@ def write(
             if changes[start + j] is not None:
                 continue
             for bent in curved.bounds(owners[start + j]):
+                if bound[j] <= enough:
+                    break
                 leaf, value = bent.write(state[j], weight, size, rows, linear, shift, root_scale, n)
                 if value < bound[j]:
                     straight[j], bound[j] = leaf, value

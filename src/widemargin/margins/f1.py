@@ -547,7 +547,9 @@ class Solver:
         for s, log in zip((1, -1), dual.logs):
             c = s * dual.q * self.y
             folded, linear = self.folded(c)
-            side, bound = _proof.write(log, self.X0, folded, linear @ self.X0, roots, 2.0**self.door.shift)
+            side, bound = _proof.write(
+                log, self.X0, folded, linear @ self.X0, roots, 2.0**self.door.shift, enough=dual.upper
+            )
             side["points"] = self.first[side["points"]].tolist()
             side |= {"sign": s, "mirrors": self.first[self.mirrors].tolist(), "roots": roots.tolist()}
             if self.symmetry is not None and len(roots):
