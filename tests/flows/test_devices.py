@@ -74,4 +74,5 @@ def test_gradient_flow_on_a_gpu():
         flows.train(data, net, flows.GradientFlow(), steps=80, trials=3, device=device, observe=["risk", "margin"])
         for device in ("cuda", "cpu")
     )
-    assert_allclose(there["margin"][-1], here["margin"][-1], rtol=1e-3)
+    # 80 adaptive steps with an error of at most 1e-4 each: which step crosses a kink first is a matter of rounding
+    assert_allclose(there["margin"][-1], here["margin"][-1], rtol=1e-2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from widemargin.data import parity
-from widemargin.flows import _graph, _kernels
+from widemargin.flows import _graph, _kernels, losses
 from widemargin.flows._graph import Stepper
 from widemargin.flows.nets import TwoLayer
 from widemargin.flows.problem import pose
@@ -87,3 +87,19 @@ def test_fused_kernels(shape, dtype, shared: bool):
     grad_a, grad_V = _kernels.backward(X, V, a, g)
     torch.testing.assert_close(grad_a, (g[:, None] @ H)[:, 0], **tol)
     torch.testing.assert_close(grad_V, a[:, :, None] * (((H > 0).to(dtype) * g[:, :, None]).mT @ X), **tol)
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", ["exp", "logistic"])
+@pytest.mark.parametrize("kind", ["mean", "cb", "unit"])
+@pytest.mark.parametrize("spread", [1.0, 30.0, 3000.0])
+def test_fused_weights(dtype, loss: str, kind: str, spread: float):
+    p = spread * torch.randn(5, 77, device="cuda", dtype=dtype, generator=torch.Generator("cuda").manual_seed(1))
+    p = p if kind != "mean" or loss == "logistic" else p.abs()  # e^{3000} is no number
+    fused = _kernels.dual(p, loss == "logistic", kind)
+    assert fused is not None
+    law = losses.LOSSES[loss]
+    tol = {"rtol": 2e-4, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-13}
+    torch.testing.assert_close(fused[0], losses.weights(law, p, kind), **tol)
+    torch.testing.assert_close(fused[1], losses.log_sum(law, p), **tol)

@@ -24,6 +24,7 @@ def _kernels() -> Any:
     try:
         import triton
         import triton.language as tl
+        from triton.language.extra import libdevice
     except ImportError:
         return None
 
@@ -68,7 +69,32 @@ def _kernels() -> Any:
         grad_V = grad_V * outer[:, None]
         tl.store(out_V + trial * m * d + j[:, None] * d + k[None, :], grad_V, mask=(j[:, None] < m) & (k[None, :] < d))
 
-    return triton, forward, backward
+    @triton.jit
+    def dual(P, out, total, n, LOGISTIC: tl.constexpr, KIND: tl.constexpr, N: tl.constexpr):  # type: ignore
+        trial, i = tl.program_id(0), tl.arange(0, N)
+        p = tl.load(P + trial * n + i, mask=i < n, other=float("inf"))
+        if LOGISTIC:
+            near = libdevice.log1p(tl.exp(-tl.abs(p)))  # ln(1 + e^{-|p|})
+            log_loss = tl.where(p > 40.0, -p, tl.log(near + tl.maximum(-p, 0.0)))
+            log_slope = -(near + tl.maximum(p, 0.0))
+        else:
+            log_loss, log_slope = -p, -p
+        log_loss = tl.where(i < n, log_loss, -float("inf"))
+        log_slope = tl.where(i < n, log_slope, -float("inf"))
+        top = tl.max(log_loss, axis=0)
+        log_sum = top + tl.log(tl.sum(tl.exp(log_loss - top), axis=0))
+        if KIND == "mean":
+            weight = tl.exp(log_slope) / n
+        elif KIND == "cb":
+            weight = tl.exp(log_slope - log_sum)
+        else:
+            high = tl.max(log_slope, axis=0)
+            weight = tl.exp(log_slope - high)
+            weight = weight / tl.sum(weight, axis=0)
+        tl.store(out + trial * n + i, weight, mask=i < n)
+        tl.store(total + trial, log_sum)
+
+    return triton, forward, backward, dual
 
 
 def _blocks(X: Tensor, m: int, back: bool) -> tuple[int, int, int]:
@@ -85,7 +111,7 @@ def _blocks(X: Tensor, m: int, back: bool) -> tuple[int, int, int]:
 
 def forward(X: Tensor, V: Tensor, a: Tensor) -> Tensor:
     """sum_j a_j relu(v_j . x_i) (B, n) for X (1 or B, n, d), V (B, m, d), a (B, m)."""
-    triton, kernel, _ = _kernels()
+    triton, kernel, *_ = _kernels()
     (B, m, d), n = V.shape, X.shape[1]
     BN, BM, D = _blocks(X, m, back=False)
     blocks = triton.cdiv(m, BM)
@@ -96,10 +122,21 @@ def forward(X: Tensor, V: Tensor, a: Tensor) -> Tensor:
 
 def backward(X: Tensor, V: Tensor, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """sum_i g_i relu(v_j . x_i) (B, m) and sum_i g_i a_j 1[v_j . x_i > 0] x_i (B, m, d) for g (B, n)."""
-    triton, _, kernel = _kernels()
+    triton, _, kernel, _ = _kernels()
     (B, m, d), n = V.shape, X.shape[1]
     BN, BM, D = _blocks(X, m, back=True)
     out_a, out_V = torch.empty_like(a), torch.empty_like(V)
     stride = 0 if len(X) == 1 else n * d
     kernel[(B, triton.cdiv(m, BM))](X, V, a, g, out_a, out_V, n, m, d, stride, D=D, BN=BN, BM=BM)
     return out_a, out_V
+
+
+def dual(p: Tensor, logistic: bool, kind: str) -> tuple[Tensor, Tensor] | None:
+    """`losses.weights` of p (B, n) and ln of the sum of losses (B,) in one kernel; None where it does not apply."""
+    if not p.is_cuda or kind not in ("mean", "cb", "unit") or p.shape[1] > 8192 or _kernels() is None:
+        return None
+    triton, *_, kernel = _kernels()
+    p = p.contiguous()
+    out, total = torch.empty_like(p), p.new_empty(len(p))
+    kernel[(len(p),)](p, out, total, p.shape[1], LOGISTIC=logistic, KIND=kind, N=triton.next_power_of_2(p.shape[1]))
+    return out, total

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
-from . import losses
+from . import _kernels, losses
 from .nets import Frozen, Net, Params
 from .problem import Problem
 
@@ -72,8 +72,8 @@ class Rule:
 
 def tick(state: State, dt_mean: Tensor | float, log_risk: Tensor) -> State:
     """The state after a step of length dt_mean in the clock of the mean risk."""
-    log_dt = dt_mean.log() if isinstance(dt_mean, Tensor) else math.log(dt_mean)
-    return tick_log(state, torch.zeros_like(log_risk) + log_dt, log_risk)
+    log_dt = dt_mean.log() if isinstance(dt_mean, Tensor) else torch.full_like(log_risk, math.log(dt_mean))
+    return tick_log(state, log_dt, log_risk)
 
 
 def tick_log(state: State, log_dt_mean: Tensor, log_risk: Tensor) -> State:
@@ -97,18 +97,21 @@ def guard(W: Params, state: State, moved: Params, after: State, log_risk: Tensor
     status = state["status"]
     if not status.is_cuda and _all_well(W, status, moved, log_risk):
         return moved, after
-    sound = torch.ones_like(status, dtype=torch.bool) if log_risk is None else log_risk < torch.inf  # (B,)
-    for name, new in moved.items():
-        if new is not W[name]:
-            sound = sound & new.flatten(1).sum(1).isfinite()
-    keep = (status == RUNNING) & sound
+    sums = [new.flatten(1).sum(1) for name, new in moved.items() if new is not W[name]]
+    sound = torch.isfinite(sum(sums[1:], sums[0])) if sums else torch.ones_like(status, dtype=torch.bool)  # (B,)
+    if log_risk is not None:
+        sound = sound & (log_risk < torch.inf)
+    running = status == RUNNING
+    keep = running & sound
     out = {name: new if new is W[name] else _choose(keep, new, W[name]) for name, new in moved.items()}
-    status = torch.where((status == RUNNING) & ~sound, DIVERGED, after["status"]).to(torch.int8)
     kept = {
-        name: _choose(keep, new, state[name]) if isinstance(new, Tensor) and name in state else new
+        name: _choose(keep, new, state[name])
+        if isinstance(new, Tensor) and name in state and new is not state[name]
+        else new
         for name, new in after.items()
     }
-    return out, kept | {"status": torch.where(state["status"] == RUNNING, status, state["status"])}
+    ended = torch.where(keep, after["status"], status)  # a rule may say that a trial is finished
+    return out, kept | {"status": torch.where(running & ~sound, DIVERGED, ended).to(torch.int8)}
 
 
 def _all_well(W: Params, status: Tensor, moved: Params, log_risk: Tensor | None) -> bool:
@@ -131,15 +134,20 @@ def slopes(problem: Problem, p: Tensor, kind: str = "mean") -> tuple[Tensor, Ten
     """
     if problem.loss is None:
         return p / p.shape[1], (p**2).mean(1).log()
-    return losses.weights(problem.loss, p, kind), losses.log_sum(problem.loss, p) - math.log(p.shape[1])
+    fused = _kernels.dual(p, problem.loss.name == "logistic", kind)
+    weights, log_sum = fused or (losses.weights(problem.loss, p, kind), losses.log_sum(problem.loss, p))
+    return weights, log_sum - math.log(p.shape[1])
 
 
 def move(W: Params, grads: Params, lr: float | Tensor, decay: float = 0.0) -> Params:
     """W + lr (grads - decay W), lr a number or (B,)."""
     out = dict(W)
     for name, grad in grads.items():
-        rate = lr.view(-1, *[1] * (grad.ndim - 1)) if isinstance(lr, Tensor) else lr
-        out[name] = W[name] + rate * (grad - decay * W[name] if decay else grad)
+        step = grad - decay * W[name] if decay else grad
+        if isinstance(lr, Tensor):
+            out[name] = W[name] + lr.view(-1, *[1] * (grad.ndim - 1)) * step
+        else:
+            out[name] = torch.add(W[name], step, alpha=lr)
     return out
 
 
