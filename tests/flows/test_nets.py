@@ -8,8 +8,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from torch import Tensor, nn
 
+from widemargin import flows
+from widemargin.data import parity
 from widemargin.flows.nets import (
     KINDS,
     MLP,
@@ -651,3 +654,30 @@ def test_bad_choices_get_a_sentence(make, words: str):
     with pytest.raises(InputError, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("activation", ["relu", "srelu"])
+def test_widths_of_their_own(activation: str):
+    """Trials of different widths in one batch are the trials of these widths alone."""
+    data = parity(d=5, n=12, seed=0)
+    widths = (3, 8, 5)
+    together = flows.train(
+        data,
+        TwoLayer(5, 8, activation=activation, widths=widths),
+        flows.GD(lr=0.5),
+        steps=40,
+        trials=3,
+        observe=["risk"],
+    )
+    for trial, width in enumerate(widths):
+        alone = flows.train(
+            data, TwoLayer(5, width, activation=activation), flows.GD(lr=0.5), steps=40, trials=3, observe=["risk"]
+        )
+        assert_allclose(together["risk"][:, trial], alone["risk"][:, trial], rtol=1e-10)
+        assert_allclose(together.final["V"][trial, :width], alone.final["V"][trial], rtol=1e-9, atol=1e-12)
+        assert (together.final["V"][trial, width:] == 0).all()
+    for bad, text in (({"widths": (9,)}, "from 1 to the width 8"), ({"widths": (3,), "mean_field": True}, "no 1/m")):
+        with pytest.raises(InputError, match=text):
+            TwoLayer(5, 8, **bad)
+    with pytest.raises(InputError, match="2 widths for 3 trials"):
+        TwoLayer(5, 8, widths=(1, 2)).init(3, 0)

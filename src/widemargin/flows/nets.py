@@ -131,6 +131,8 @@ class TwoLayer(Net):
     `law_scale` multiplies it. `mean_field` puts CB's 1/m in front. `train`: "both" layers or the "output" layer alone
     (with CB's laws the output weights then start at 0, as in Proposition 7). Squared ReLU follows CB-1: outer weights are
     signs and stay, only V is trained, and the network is 2-homogeneous in V.
+    `widths` gives each trial a width of its own, at most m: the other neurons are zero and stay so, since both their gradients
+    vanish (but rules that draw neurons anew would revive them).
 
     Margins: M1 (mass on unit directions), M2 (squared norm; in mean field its mean over neurons, which is CB's M3 when the
     data has a bias coordinate). Output layer alone: M7 is the L2 norm of the weights on unit directions, M7_raw the same on
@@ -142,6 +144,7 @@ class TwoLayer(Net):
     law_scale: float = 1.0
     mean_field: bool = False
     train: str = "both"
+    widths: tuple[int, ...] | None = None
 
     name = "relu"
 
@@ -149,12 +152,30 @@ class TwoLayer(Net):
         super().__post_init__()
         self._one_of(activation=("relu", "srelu"), law=("lr", "cb", "sphere"), train=("both", "output"))
         self._positive("law_scale")
+        if self.widths is not None:
+            if self.mean_field or self.train == "output":
+                raise InputError("two-layer network: widths per trial need both layers trained and no 1/m in front")
+            if not all(1 <= width <= self.m for width in self.widths):
+                raise InputError(f"two-layer network: every one of widths must be from 1 to the width {self.m}")
         moving = ("a",) if self.train == "output" else ("V",) if self.activation == "srelu" else ("a", "V")
         self._set(trained=moving, homogeneous=moving, degree=1 if self.train == "output" else 2)
 
     @property
     def factor(self) -> float:
         return 1 / self.m if self.mean_field else 1.0
+
+    def init(self, trials: int, seed: int) -> dict[str, np.ndarray]:
+        if self.widths is None:
+            return super().init(trials, seed)
+        if len(self.widths) != trials:
+            raise InputError(
+                f"two-layer network: there are {len(self.widths)} widths for {trials} trials; give one for each"
+            )
+        each = []
+        for trial, width in enumerate(self.widths):
+            one = dataclasses.replace(self, m=width, widths=None).draw(np.random.default_rng([seed, trial]))
+            each.append({k: np.concatenate([v, np.zeros((self.m - width, *v.shape[1:]))]) for k, v in one.items()})
+        return {name: np.stack([one[name] for one in each]) for name in each[0]}
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         a, V = rng.standard_normal(self.m), rng.standard_normal((self.m, self.d))
