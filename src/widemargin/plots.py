@@ -19,7 +19,7 @@ PLUS, MINUS, INK, QUIET = "#1f6fb4", "#d9661f", "#222222", "#8a8a8a"
 KINDS = {"f1": "F1", "f2": "F2", "linear": "linear", "frozen": "frozen neurons", "rf": "random features"}
 SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 THIRD = "#2f8f5b"
-OVERFLOW = 690.0  # natural logarithm beyond which a number is drawn by its logarithm
+OVERFLOW = 230.0  # ln of the largest time drawn on its own clock: beyond 1e100 an axis says nothing, and soon overflows
 LINES = 40  # trials drawn one by one, thinly; the median is thick
 LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axis
 
