@@ -4,6 +4,7 @@ from .flow import GradientFlow, kkt_residual, parse_until
 from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net
 from .observe import OBSERVERS, View
 from .paths import WeaklyRegularized
+from .potentials import divergence, growth
 from .problem import Problem, pose
 from .rules import CB, GD, SGD, WGF, Adam, Mirror, NormalizedGD, PerturbedWGF, Prop6, Prop7, Rule, TwoPhase, make_rule
 from .runs import load, load_certificate, load_data, save_certificate
@@ -35,6 +36,8 @@ __all__ = [
     "TwoPhase",
     "View",
     "WeaklyRegularized",
+    "divergence",
+    "growth",
     "kkt_residual",
     "load",
     "load_certificate",
