@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from widemargin.flows import losses
 from widemargin.flows.losses import EXP, LOGISTIC, Loss
 from widemargin.types import InputError
 
-close = torch.testing.assert_close
 BOTH = pytest.mark.parametrize("loss", [EXP, LOGISTIC], ids=lambda loss: loss.name)
 
 
@@ -97,9 +97,9 @@ def test_against_decimal_arithmetic(loss: Loss, margins: list[float]):
 @BOTH
 def test_the_inverse_inverts_at_every_scale(loss: Loss):
     p = torch.cat([torch.linspace(-50, 60, 5001, dtype=torch.float64), torch.tensor([1e3, 1e4], dtype=torch.float64)])
-    close(loss.inverse(loss.log(p)), p, rtol=1e-13, atol=1e-13)
+    assert_close(loss.inverse(loss.log(p)), p, rtol=1e-13, atol=1e-13)
     near = torch.linspace(-7.2, -6.7, 1001, dtype=torch.float64)  # where the formula changes
-    close(loss.log(loss.inverse(near)), near, rtol=1e-13, atol=1e-13)
+    assert_close(loss.log(loss.inverse(near)), near, rtol=1e-13, atol=1e-13)
 
 
 @BOTH
@@ -108,7 +108,7 @@ def test_float32(loss: Loss):
     for function in (losses.psi, losses.log_sum, losses.soft_margin, losses.log_Q, losses.log_G):
         low = function(loss, p.float())
         assert low.dtype == torch.float32
-        close(low.double(), function(loss, p), rtol=1e-4, atol=1e-4)
+        assert_close(low.double(), function(loss, p), rtol=1e-4, atol=1e-4)
     far = torch.tensor([[1e4, 1.1e4]], dtype=torch.float32)
     assert losses.psi(loss, far).item() == 1e4 and losses.weights(loss, far, "lr").tolist() == [[1.0, 0.0]]
 
@@ -117,7 +117,7 @@ def test_float32(loss: Loss):
 def test_slopes_are_derivatives(loss: Loss):
     p = torch.linspace(-45, 60, 200, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(loss.log(p).exp().sum(), p)
-    close(-slope, loss.log_slope(p).exp().detach(), rtol=1e-11, atol=0)
+    assert_close(-slope, loss.log_slope(p).exp().detach(), rtol=1e-11, atol=0)
     assert loss.at_zero == pytest.approx(math.exp(float(loss.log(torch.zeros((), dtype=torch.float64)))), rel=1e-15)
 
 
@@ -128,11 +128,11 @@ def test_weights_are_gradients(loss: Loss):
         (psi,) = torch.autograd.grad(losses.psi(loss, p).sum(), p, retain_graph=True)
         (S,) = torch.autograd.grad(losses.soft_margin(loss, p).sum(), p)
         with torch.no_grad():
-            close(losses.weights(loss, p, "lr"), psi, rtol=1e-9, atol=1e-12)
-            close(losses.weights(loss, p, "cb"), S, rtol=1e-10, atol=1e-14)
+            assert_close(losses.weights(loss, p, "lr"), psi, rtol=1e-9, atol=1e-12)
+            assert_close(losses.weights(loss, p, "cb"), S, rtol=1e-10, atol=1e-14)
     p = sample(7, 2.0).requires_grad_()
     (risk,) = torch.autograd.grad(loss.log(p).exp().mean(1).sum(), p)
-    close(losses.weights(loss, p.detach(), "mean"), -risk, rtol=1e-12, atol=1e-15)
+    assert_close(losses.weights(loss, p.detach(), "mean"), -risk, rtol=1e-12, atol=1e-15)
     with pytest.raises(ValueError, match="unknown kind"):
         losses.weights(loss, p, "dual")
 
@@ -143,16 +143,16 @@ def test_sums_of_weights(loss: Loss):
         p = sample(9, 3.0, shift)
         unit, cb, lr = (losses.weights(loss, p, kind).sum(1) for kind in ("unit", "cb", "lr"))
         one = torch.ones_like(unit)
-        close(unit, one, rtol=1e-12, atol=0)
+        assert_close(unit, one, rtol=1e-12, atol=0)
         if loss is EXP:
-            close(cb, one, rtol=1e-11, atol=0)
-            close(lr, one, rtol=1e-11, atol=0)
+            assert_close(cb, one, rtol=1e-11, atol=0)
+            assert_close(lr, one, rtol=1e-11, atol=0)
         else:
             assert (cb <= 1 + 1e-12).all() and (lr >= 1 - 1e-11).all()
             if shift >= 50:
-                close(cb, one, rtol=1e-11, atol=0)
+                assert_close(cb, one, rtol=1e-11, atol=0)
         mean = losses.weights(loss, p, "mean").sum(1)
-        close(mean, losses.log_G(loss, p).exp(), rtol=1e-12, atol=0)
+        assert_close(mean, losses.log_G(loss, p).exp(), rtol=1e-12, atol=0)
 
 
 def test_logistic_slope_at_psi_is_one_minus_the_product():
@@ -160,10 +160,10 @@ def test_logistic_slope_at_psi_is_one_minus_the_product():
         p = sample(8, 2.0, shift)
         s = torch.sigmoid(-p)
         product = -torch.expm1(torch.log1p(-s).sum(1))  # 1 - prod(1 - s_i) without cancellation
-        close(losses.log_Q(LOGISTIC, p).exp(), product, rtol=1e-12, atol=0)
+        assert_close(losses.log_Q(LOGISTIC, p).exp(), product, rtol=1e-12, atol=0)
         M = torch.expm1(torch.log1p(torch.exp(-p)).sum(1))  # prod(1 + e^{-p_i}) - 1
-        close(losses.psi(LOGISTIC, p), -M.log(), rtol=1e-12, atol=1e-12)
-        close(losses.log_Q(LOGISTIC, p).exp(), M / (1 + M), rtol=1e-12, atol=0)
+        assert_close(losses.psi(LOGISTIC, p), -M.log(), rtol=1e-12, atol=1e-12)
+        assert_close(losses.log_Q(LOGISTIC, p).exp(), M / (1 + M), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 200])
@@ -201,20 +201,20 @@ def test_exp_sandwiches_and_offsets(n: int):
         tiny = 1e-12 * (1 + abs(shift))
         psi, least = losses.psi(EXP, p), p.amin(1)
         assert (psi <= least + tiny).all() and (least <= psi + math.log(n) + tiny).all()
-        close(losses.soft_margin(EXP, p), psi + math.log(n), rtol=1e-13, atol=1e-13)
-        close(losses.log_Q(EXP, p), losses.log_sum(EXP, p), rtol=1e-14, atol=0)
-        close(losses.log_G(EXP, p), losses.log_sum(EXP, p) - math.log(n), rtol=1e-13, atol=1e-13)
+        assert_close(losses.soft_margin(EXP, p), psi + math.log(n), rtol=1e-13, atol=1e-13)
+        assert_close(losses.log_Q(EXP, p), losses.log_sum(EXP, p), rtol=1e-14, atol=0)
+        assert_close(losses.log_G(EXP, p), losses.log_sum(EXP, p) - math.log(n), rtol=1e-13, atol=1e-13)
         last = None
         for beta in (0.1, 1.0, 7.0, 1000.0):
             soft = losses.soft_margin(EXP, p, beta)
-            close(soft, losses.psi(EXP, beta * p) / beta + math.log(n) / beta, rtol=1e-12, atol=1e-11)
+            assert_close(soft, losses.psi(EXP, beta * p) / beta + math.log(n) / beta, rtol=1e-12, atol=1e-11)
             assert (least <= soft + tiny).all() and (soft <= least + math.log(n) / beta + tiny).all()
             lowered = soft - math.log(n) / beta  # nondecreasing in beta
             assert last is None or (lowered >= last - tiny).all()
             last = lowered
         each = torch.linspace(0.5, 3, len(p), dtype=torch.float64)
         fifth = losses.soft_margin(EXP, p[5], float(each[5]))
-        close(losses.soft_margin(EXP, p, each)[5], fifth, rtol=1e-13, atol=1e-13)
+        assert_close(losses.soft_margin(EXP, p, each)[5], fifth, rtol=1e-13, atol=1e-13)
 
 
 def test_logarithms_of_n_are_not_rounded_to_float32():
@@ -243,24 +243,24 @@ def test_cross_entropy_is_the_logistic_loss_of_the_class_margin(K: int):
     f.requires_grad_()
     p, slopes = losses.class_margin(f, labels)
     ce = torch.nn.functional.cross_entropy(f.reshape(-1, K), labels.reshape(-1), reduction="none").reshape(4, 7)
-    close(LOGISTIC.log(p).exp(), ce, rtol=1e-12, atol=1e-14)
+    assert_close(LOGISTIC.log(p).exp(), ce, rtol=1e-12, atol=1e-14)
     (auto,) = torch.autograd.grad(p.sum(), f)
-    close(slopes, auto, rtol=1e-12, atol=1e-14)
+    assert_close(slopes, auto, rtol=1e-12, atol=1e-14)
     hard = losses.hard_class_margin(f, labels)
     assert (p <= hard + 1e-12).all() and (hard <= p + math.log(K - 1) + 1e-12).all()
     if K == 2:
-        close(p, hard)
+        assert_close(p, hard)
         signs = 2.0 * labels - 1
-        close(p, signs * (f[..., 1] - f[..., 0]))
+        assert_close(p, signs * (f[..., 1] - f[..., 0]))
 
 
 def test_class_margins_of_huge_scores():
     f = torch.tensor([[[2e4, -3e4, 1e4], [1e4, 1e4, 3e4]]], dtype=torch.float64)
     p, slopes = losses.class_margin(f, torch.tensor([[0, 1]]))
-    close(p, torch.tensor([[1e4, -2e4]], dtype=torch.float64))
-    close(losses.hard_class_margin(f, torch.tensor([[0, 1]])), p)
-    close(slopes, torch.tensor([[[1.0, 0, -1], [0, 1, -1]]], dtype=torch.float64))
-    close(losses.log_sum(LOGISTIC, p[:, :1]), torch.tensor([-1e4], dtype=torch.float64))
+    assert_close(p, torch.tensor([[1e4, -2e4]], dtype=torch.float64))
+    assert_close(losses.hard_class_margin(f, torch.tensor([[0, 1]])), p)
+    assert_close(slopes, torch.tensor([[[1.0, 0, -1], [0, 1, -1]]], dtype=torch.float64))
+    assert_close(losses.log_sum(LOGISTIC, p[:, :1]), torch.tensor([-1e4], dtype=torch.float64))
 
 
 def test_names():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from widemargin import flows
 from widemargin.data import parity
@@ -30,7 +31,6 @@ from widemargin.flows.nets import (
 from widemargin.types import InputError
 
 B, n, d, m = 3, 6, 4, 5
-close = torch.testing.assert_close
 
 
 def points(batched: bool, seed: int = 0, n: int = n, d: int = d) -> Tensor:
@@ -154,13 +154,13 @@ def test_outputs_and_gradients_agree_with_autograd_of_the_definition(name: str, 
     expected = torch.autograd.grad((f * g).sum(), [W[k] for k in net.trained])
     W = {k: v.detach() for k, v in W.items()}
     got, saved = net.evaluate(W, X)
-    close(got, f.detach(), rtol=1e-11, atol=1e-11)
-    close(net.forward(W, X), got)
+    assert_close(got, f.detach(), rtol=1e-11, atol=1e-11)
+    assert_close(net.forward(W, X), got)
     for pulled in (net.pull(W, X, g, saved), net.pull(W, X, g)):
         assert set(pulled) == set(net.trained)
         for k, value in zip(net.trained, expected):
             assert pulled[k].shape == W[k].shape
-            close(pulled[k], value, rtol=1e-10, atol=1e-10)
+            assert_close(pulled[k], value, rtol=1e-10, atol=1e-10)
 
 
 @ALL
@@ -173,7 +173,7 @@ def test_gradients_agree_with_central_differences(name: str):
         way = torch.randn_like(W[k])
         both = [(net.forward(W | {k: W[k] + s * h * way}, X) * g).flatten(1).sum(1) for s in (1, -1)]
         slope = (both[0] - both[1]) / (2 * h)
-        close((pulled[k] * way).flatten(1).sum(1), slope, rtol=1e-5, atol=1e-6 * float(slope.abs().max()) + 1e-8)
+        assert_close((pulled[k] * way).flatten(1).sum(1), slope, rtol=1e-5, atol=1e-6 * float(slope.abs().max()) + 1e-8)
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -184,13 +184,13 @@ def test_gram_and_push_agree_with_the_jacobian(name: str, batched: bool):
     J = jacobian(net, W, X)
     K = net.gram(W, X)
     assert K.shape == (B, n, n)
-    close(K, J @ J.mT, rtol=1e-10, atol=1e-10 * float(J.abs().max()) ** 2 + 1e-13)
+    assert_close(K, J @ J.mT, rtol=1e-10, atol=1e-10 * float(J.abs().max()) ** 2 + 1e-13)
     torch.manual_seed(5)
     way = {k: torch.randn_like(W[k]) for k in net.trained}
     flat = torch.cat([way[k].flatten(1) for k in net.pull(W, X, torch.zeros(B, n, dtype=X.dtype))], 1)
     pushed = net.push(W, X, way)
     assert pushed.shape == (B, n)
-    close(pushed, (J @ flat[:, :, None])[:, :, 0], rtol=1e-10, atol=1e-10 * float(J.abs().max()))
+    assert_close(pushed, (J @ flat[:, :, None])[:, :, 0], rtol=1e-10, atol=1e-10 * float(J.abs().max()))
 
 
 def test_push_of_several_classes_and_no_gram():
@@ -198,7 +198,7 @@ def test_push_of_several_classes_and_no_gram():
     W = params(net)
     way = {k: torch.randn_like(v) for k, v in W.items()}
     both = [net.forward({k: W[k] + s * h * way[k] for k in W}, X) for s in (1, -1)]
-    close(net.push(W, X, way), (both[0] - both[1]) / (2 * h), rtol=1e-6, atol=1e-7)
+    assert_close(net.push(W, X, way), (both[0] - both[1]) / (2 * h), rtol=1e-6, atol=1e-7)
     with pytest.raises(InputError, match="one output"):
         net.gram(W, X)
 
@@ -212,9 +212,9 @@ def test_float32_follows_float64_and_points_can_be_fewer_or_more(name: str):
     low = {k: v.float() for k, v in W.items()}
     f32, narrow = net.forward(low, X.float()), net.pull(low, X.float(), g.float())
     assert f32.dtype == torch.float32 and all(part.dtype == torch.float32 for part in narrow.values())
-    close(f32.double(), f, rtol=1e-3, atol=1e-4 * float(f.abs().max()))
+    assert_close(f32.double(), f, rtol=1e-3, atol=1e-4 * float(f.abs().max()))
     for k in net.trained:
-        close(narrow[k].double(), wide[k], rtol=1e-3, atol=1e-4 * float(wide[k].abs().max()))
+        assert_close(narrow[k].double(), wide[k], rtol=1e-3, atol=1e-4 * float(wide[k].abs().max()))
     if net.outputs == 1:
         assert net.gram(low, X.float()).dtype == net.push(low, X.float(), narrow).dtype == torch.float32
     assert net.forward(W, points(False, n=2)).shape[:2] == (B, 2)
@@ -228,11 +228,11 @@ def test_a_batch_is_a_loop(name: str):
     pulled = net.pull(W, X, g, saved)
     for b in range(B):
         one = {k: v[b : b + 1] for k, v in W.items()}
-        close(net.forward(one, X[b : b + 1]), f[b : b + 1], rtol=1e-12, atol=1e-12 * float(f.abs().max()))
+        assert_close(net.forward(one, X[b : b + 1]), f[b : b + 1], rtol=1e-12, atol=1e-12 * float(f.abs().max()))
         for k, v in net.pull(one, X[b : b + 1], g[b : b + 1]).items():
-            close(v, pulled[k][b : b + 1], rtol=1e-11, atol=1e-12 * float(v.abs().max()) + 1e-14)
+            assert_close(v, pulled[k][b : b + 1], rtol=1e-11, atol=1e-12 * float(v.abs().max()) + 1e-14)
         for k, v in net.normalizers(W).items():
-            close(net.normalizers(one)[k], v[b : b + 1], rtol=1e-12, atol=0)
+            assert_close(net.normalizers(one)[k], v[b : b + 1], rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name != "batchnorm-each"])  # it has three trials, always
@@ -261,11 +261,11 @@ def test_homogeneous_of_the_stated_degree_in_the_stated_subset(name: str):
     f = net.forward(W, X)
     for c in (0.0, 0.37, 2.5):
         scaled = W | {k: c * W[k] for k in net.homogeneous}
-        close(net.forward(scaled, X), c**net.degree * f, rtol=1e-11, atol=1e-11 * float(f.abs().max()))
+        assert_close(net.forward(scaled, X), c**net.degree * f, rtol=1e-11, atol=1e-11 * float(f.abs().max()))
         if c:
             grown = net.normalizers(scaled)
             for k, size in net.normalizers(W).items():
-                close(grown[k], c**net.degree * size, rtol=1e-11, atol=0)
+                assert_close(grown[k], c**net.degree * size, rtol=1e-11, atol=0)
 
 
 @ALL
@@ -275,7 +275,7 @@ def test_euler(name: str):
     f, saved = net.evaluate(W, X)
     pulled = net.pull(W, X, g, saved)
     inner = sum((W[k] * pulled[k]).flatten(1).sum(1) for k in net.homogeneous)
-    close(inner, net.degree * (g * f).flatten(1).sum(1), rtol=1e-10, atol=1e-10 * float(f.abs().max()))
+    assert_close(inner, net.degree * (g * f).flatten(1).sum(1), rtol=1e-10, atol=1e-10 * float(f.abs().max()))
 
 
 def test_euler_of_each_layer():
@@ -284,7 +284,7 @@ def test_euler_of_each_layer():
         W = params(net)
         total, pulled = (g * net.forward(W, X)).sum(1), net.pull(W, X, g)
         for k in net.homogeneous if name not in ("lr", "cb") else ("a", "V"):
-            close((W[k] * pulled[k]).flatten(1).sum(1), total, rtol=1e-10, atol=1e-11)
+            assert_close((W[k] * pulled[k]).flatten(1).sum(1), total, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", ["batchnorm", "batchnorm-each"])
@@ -302,10 +302,10 @@ def test_batch_norm_identity_in_the_inner_weights(name: str):
         N = (((data - mu) @ W["V"][b].T) ** 2).mean(0).add(net.eps).sqrt()
         score = W["V"][b] @ (X[b, i] - mu)
         right = W["a"][b] * W["c"][b] * (W["c"][b] * score > 0) * score * net.eps / N**3
-        close(left[b], right, rtol=1e-10, atol=1e-12)
+        assert_close(left[b], right, rtol=1e-10, atol=1e-12)
     if net.eps == 0:
-        close(left, torch.zeros_like(left), rtol=0, atol=1e-12)
-        close(net.forward(W | {"V": 3 * W["V"]}, X), net.forward(W, X), rtol=1e-12, atol=1e-12)
+        assert_close(left, torch.zeros_like(left), rtol=0, atol=1e-12)
+        assert_close(net.forward(W | {"V": 3 * W["V"]}, X), net.forward(W, X), rtol=1e-12, atol=1e-12)
 
 
 def test_batch_norm_of_several_data_sets_is_one_net_per_set():
@@ -318,7 +318,7 @@ def test_batch_norm_of_several_data_sets_is_one_net_per_set():
         for k, v in alone.init(B, 0).items():
             np.testing.assert_array_equal(mine[k][0].numpy(), v[b])
         one = {k: v[b : b + 1] for k, v in W.items() if k in alone.trained}
-        close(alone.forward(one, X[b : b + 1]), f[b : b + 1], rtol=1e-12, atol=1e-12)
+        assert_close(alone.forward(one, X[b : b + 1]), f[b : b + 1], rtol=1e-12, atol=1e-12)
     with pytest.raises(InputError, match="3 data sets for 2 trials"):
         many.init(2, 0)
 
@@ -329,9 +329,9 @@ def test_batch_norm_does_not_see_shifts_and_scales_of_the_data():
     net, moved = BatchNorm.with_data(X[0].numpy(), m), BatchNorm.with_data((scale * X[0] + shift).numpy(), m)
     mini = BatchNorm(d, m, minibatch=True)
     W = params(net)
-    close(moved.forward(W, scale * X + shift), net.forward(W, X), rtol=1e-11, atol=1e-11)
-    close(mini.forward(W, X), net.forward(W, X), rtol=1e-11, atol=1e-11)  # one batch that is all the data
-    close(mini.gram(W, X), net.gram(W, X), rtol=1e-10, atol=1e-10)
+    assert_close(moved.forward(W, scale * X + shift), net.forward(W, X), rtol=1e-11, atol=1e-11)
+    assert_close(mini.forward(W, X), net.forward(W, X), rtol=1e-11, atol=1e-11)  # one batch that is all the data
+    assert_close(mini.gram(W, X), net.gram(W, X), rtol=1e-10, atol=1e-10)
 
 
 def test_batch_norm_gives_zero_on_a_direction_without_spread():
@@ -350,10 +350,10 @@ def test_normalized_does_not_see_the_lengths_of_v():
     W = params(net)
     lengths = torch.rand(B, m, 1, dtype=torch.float64) * 5 + 0.1
     scaled = W | {"V": lengths * W["V"]}
-    close(net.forward(scaled, X), net.forward(W, X), rtol=1e-12, atol=1e-12)
-    close(net.pull(scaled, X, g)["V"], net.pull(W, X, g)["V"] / lengths, rtol=1e-10, atol=1e-12)
+    assert_close(net.forward(scaled, X), net.forward(W, X), rtol=1e-12, atol=1e-12)
+    assert_close(net.pull(scaled, X, g)["V"], net.pull(W, X, g)["V"] / lengths, rtol=1e-10, atol=1e-12)
     radial = (W["V"] * net.pull(W, X, g)["V"]).sum(2)
-    close(radial, torch.zeros_like(radial), rtol=0, atol=1e-12)
+    assert_close(radial, torch.zeros_like(radial), rtol=0, atol=1e-12)
 
 
 def test_the_product_head_on_normalized_relu_is_the_normalized_net():
@@ -368,23 +368,23 @@ def test_the_product_head_on_normalized_relu_is_the_normalized_net():
     general, special, X = Product(d, m, feature_map=UnitReLU()), Normalized(d, m), points(True)
     W, g = params(special), weights(special)
     same = {"a": W["a"], "b": W["b"], "V.weight": W["V"]}
-    close(general.forward(same, X), special.forward(W, X), rtol=1e-12, atol=1e-12)
+    assert_close(general.forward(same, X), special.forward(W, X), rtol=1e-12, atol=1e-12)
     for one, other in zip(general.pull(same, X, g).values(), special.pull(W, X, g).values()):
-        close(one, other, rtol=1e-11, atol=1e-12)
-    close(general.gram(same, X), special.gram(W, X), rtol=1e-10, atol=1e-11)
+        assert_close(one, other, rtol=1e-11, atol=1e-12)
+    assert_close(general.gram(same, X), special.gram(W, X), rtol=1e-10, atol=1e-11)
 
 
 def test_the_mlp_of_depth_two_is_the_two_layer_net():
     deep, shallow, X = MLP(d, m, depth=2), TwoLayer(d, m), points(True)
     W, g = params(shallow), weights(shallow)
     same = {"W1": W["V"], "W2": W["a"][:, None]}
-    close(deep.forward(same, X), shallow.forward(W, X), rtol=1e-12, atol=1e-12)
-    close(deep.gram(same, X), shallow.gram(W, X), rtol=1e-11, atol=1e-11)
+    assert_close(deep.forward(same, X), shallow.forward(W, X), rtol=1e-12, atol=1e-12)
+    assert_close(deep.gram(same, X), shallow.gram(W, X), rtol=1e-11, atol=1e-11)
     pulled, expected = deep.pull(same, X, g), shallow.pull(W, X, g)
-    close(pulled["W1"], expected["V"], rtol=1e-11, atol=1e-12)
-    close(pulled["W2"][:, 0], expected["a"], rtol=1e-11, atol=1e-12)
+    assert_close(pulled["W1"], expected["V"], rtol=1e-11, atol=1e-12)
+    assert_close(pulled["W2"][:, 0], expected["a"], rtol=1e-11, atol=1e-12)
     for k in ("M1", "M2", "partial"):
-        close(deep.normalizers(same)[k], shallow.normalizers(W)[k])
+        assert_close(deep.normalizers(same)[k], shallow.normalizers(W)[k])
 
 
 # Measures and margins
@@ -429,7 +429,7 @@ def test_outputs_are_features_times_outer_weights(name: str):
             net.outer(W)
     else:
         both = (net.features(W, X) @ net.outer(W)[:, :, None])[:, :, 0]
-        close(both, net.forward(W, X), rtol=1e-11, atol=1e-11)
+        assert_close(both, net.forward(W, X), rtol=1e-11, atol=1e-11)
 
 
 def test_sizes_of_every_convention():
@@ -437,30 +437,30 @@ def test_sizes_of_every_convention():
     size = {name: net.normalizers(W[name]) for name, net in NETS.items()}
     a, V = W["cb"]["a"], W["cb"]["V"]
     square = (a**2).sum(1) + (V**2).sum((1, 2))
-    close(size["cb"]["M1"], (a.abs() * V.norm(dim=2)).mean(1))
-    close(size["cb"]["M2"], square / m)
-    close(size["cb"]["M3"], square / m)
-    close(size["cb"]["partial"], square)
-    close(size["lr"]["M2"], NETS["lr"].norm2(W["lr"]))
+    assert_close(size["cb"]["M1"], (a.abs() * V.norm(dim=2)).mean(1))
+    assert_close(size["cb"]["M2"], square / m)
+    assert_close(size["cb"]["M3"], square / m)
+    assert_close(size["cb"]["partial"], square)
+    assert_close(size["lr"]["M2"], NETS["lr"].norm2(W["lr"]))
     assert "M3" not in size["lr"] and set(size["output"]) == {"partial", "M1", "M7", "M7_raw"}
-    close(size["srelu"]["M1"], (W["srelu"]["V"] ** 2).sum((1, 2)) / m)
-    close(size["srelu"]["M2"], size["srelu"]["M1"])
-    close(size["frozen"]["M6"], (W["frozen"]["r"] ** 2).mean(1))
-    close(size["frozen"]["M6"], 2 * size["frozen"]["M1"])  # balanced: z is half of the unit features
+    assert_close(size["srelu"]["M1"], (W["srelu"]["V"] ** 2).sum((1, 2)) / m)
+    assert_close(size["srelu"]["M2"], size["srelu"]["M1"])
+    assert_close(size["frozen"]["M6"], (W["frozen"]["r"] ** 2).mean(1))
+    assert_close(size["frozen"]["M6"], 2 * size["frozen"]["M1"])  # balanced: z is half of the unit features
     assert (size["frozen-sphere"]["M6"] > 2 * size["frozen-sphere"]["M1"]).all()
-    close(size["frozen-srelu"]["M6"], size["frozen-srelu"]["M1"])
+    assert_close(size["frozen-srelu"]["M6"], size["frozen-srelu"]["M1"])
     for name in ("scalar", "normalized", "product"):
         a, b = W[name]["a"], W[name]["b"]
-        close(size[name]["M4"], (a**2 + b**2).sum(1))
-        close(size[name]["M5"], (a * b).abs().sum(1))
+        assert_close(size[name]["M4"], (a**2 + b**2).sum(1))
+        assert_close(size[name]["M5"], (a * b).abs().sum(1))
         assert (size[name]["M4"] >= 2 * size[name]["M5"]).all()
         balanced = NETS[name].normalizers(params(NETS[name], rough=False))
-        close(balanced["M4"], 2 * balanced["M5"])
+        assert_close(balanced["M4"], 2 * balanced["M5"])
     a, c = W["batchnorm"]["a"], W["batchnorm"]["c"]
-    close(size["batchnorm"]["M10"], a.norm(dim=1) * c.norm(dim=1))
+    assert_close(size["batchnorm"]["M10"], a.norm(dim=1) * c.norm(dim=1))
     total = sum((v**2).sum((1, 2)) for v in W["mlp-4"].values())
-    close(size["mlp-4"]["MT2"], total**2)
-    close(size["mlp-1"]["M11"], W["mlp-1"]["W1"][:, 0].norm(dim=1))
+    assert_close(size["mlp-4"]["MT2"], total**2)
+    assert_close(size["mlp-1"]["M11"], W["mlp-1"]["W1"][:, 0].norm(dim=1))
 
 
 def test_balanced_two_layer_weights_have_half_the_margin_in_m2():
@@ -468,7 +468,7 @@ def test_balanced_two_layer_weights_have_half_the_margin_in_m2():
     W = params(net)
     W["V"] = W["V"] / W["V"].norm(dim=2, keepdim=True) * W["a"].abs()[:, :, None]
     size = net.normalizers(W)
-    close(size["M2"], 2 * size["M1"])
+    assert_close(size["M2"], 2 * size["M1"])
 
 
 def test_m7_measures_the_weights_on_unit_directions():
@@ -477,10 +477,10 @@ def test_m7_measures_the_weights_on_unit_directions():
         W = params(net)
         g = W["a"] * W["V"].norm(dim=2) * (1 if mean_field else m)  # f = E_tau[g relu(theta . x)]
         size = net.normalizers(W)
-        close(size["M7"], (g**2).mean(1).sqrt())
-        close(size["M7_raw"], math.sqrt(m) * net.outer(W).norm(dim=1))
+        assert_close(size["M7"], (g**2).mean(1).sqrt())
+        assert_close(size["M7_raw"], math.sqrt(m) * net.outer(W).norm(dim=1))
         unit = W | {"V": W["V"] / W["V"].norm(dim=2, keepdim=True)}
-        close(net.normalizers(unit)["M7"], net.normalizers(unit)["M7_raw"])
+        assert_close(net.normalizers(unit)["M7"], net.normalizers(unit)["M7_raw"])
         assert (size["M1"] <= size["M7"] * (1 + 1e-12)).all()  # Jensen
 
 
@@ -533,11 +533,11 @@ def test_frozen_on_given_directions():
     unit = torch.relu(X[0] @ torch.tensor(V / np.linalg.norm(V, axis=1, keepdims=True)).T)  # (n, m)
     both = Frozen(d, 2 * m, directions=V)
     W = params(both, rough=False)
-    close(both.features(W, X)[0], torch.hstack([unit, -unit]) / 2)
-    close(both.forward(W, X), torch.zeros(B, n, dtype=torch.float64))
+    assert_close(both.features(W, X)[0], torch.hstack([unit, -unit]) / 2)
+    assert_close(both.forward(W, X), torch.zeros(B, n, dtype=torch.float64))
     signs = np.array([1.0, -1, 1, 1, -1])
     one = Frozen(d, m, directions=V, signs=signs)
-    close(one.features(params(one), X)[2], unit * torch.tensor(signs) / 2)
+    assert_close(one.features(params(one), X)[2], unit * torch.tensor(signs) / 2)
     drawn = Frozen(d, m, directions=V).init(20, 0)["b"]
     assert len(np.unique(drawn, axis=0)) > 1 and (np.abs(drawn) == math.sqrt(0.5)).all()
 
@@ -545,17 +545,17 @@ def test_frozen_on_given_directions():
 def test_product_laws():
     for net in (Normalized(d, 64), Product(d, 64)):
         W = params(net, rough=False)
-        close(net.u(W), torch.full((B, 64), 1 / 64, dtype=torch.float64), rtol=1e-15, atol=0)
-        close(net.u(W).sum(1), torch.ones(B, dtype=torch.float64), rtol=1e-14, atol=0)
-        close(net.norm2(W), torch.full((B,), 2.0, dtype=torch.float64), rtol=1e-14, atol=0)
+        assert_close(net.u(W), torch.full((B, 64), 1 / 64, dtype=torch.float64), rtol=1e-15, atol=0)
+        assert_close(net.u(W).sum(1), torch.ones(B, dtype=torch.float64), rtol=1e-14, atol=0)
+        assert_close(net.norm2(W), torch.full((B,), 2.0, dtype=torch.float64), rtol=1e-14, atol=0)
         assert set(net.beta(W).unique().tolist()) == {-1.0, 1.0}
-        close(net.u(W) * net.beta(W), W["a"] * W["b"])
+        assert_close(net.u(W) * net.beta(W), W["a"] * W["b"])
         assert abs(float(torch.sign(W["a"]).mean())) < 0.3 and abs(float(torch.sign(W["b"]).mean())) < 0.3
     scalar = Scalar(d, 81)
     W = params(scalar, rough=False)
-    close(W["a"].abs(), torch.full((B, 81), 1 / 3, dtype=torch.float64), rtol=1e-14, atol=0)
-    close(scalar.norm2(W), torch.full((B,), 18.0, dtype=torch.float64), rtol=1e-13, atol=0)  # 2 sqrt(m)
-    close(W["V"].norm(dim=2), torch.ones(B, 81, dtype=torch.float64))
+    assert_close(W["a"].abs(), torch.full((B, 81), 1 / 3, dtype=torch.float64), rtol=1e-14, atol=0)
+    assert_close(scalar.norm2(W), torch.full((B,), 18.0, dtype=torch.float64), rtol=1e-13, atol=0)  # 2 sqrt(m)
+    assert_close(W["V"].norm(dim=2), torch.ones(B, 81, dtype=torch.float64))
     assert W["a"].sign().unique().tolist() == W["b"].sign().unique().tolist() == [-1.0, 1.0]
 
 
@@ -590,10 +590,10 @@ def test_feature_maps_with_buffers():
     W = params(net)
     assert net.trained == ("a", "b", "V.linear.weight") and "V.shift" in W
     J = jacobian(net, W, X)
-    close(net.gram(W, X), J @ J.mT)
+    assert_close(net.gram(W, X), J @ J.mT)
     bare = Product(d, d, feature_map=nn.Tanh())
     W = params(bare)
-    close(bare.forward(W, X), (torch.tanh(X) @ (W["a"] * W["b"])[:, :, None])[:, :, 0])
+    assert_close(bare.forward(W, X), (torch.tanh(X) @ (W["a"] * W["b"])[:, :, None])[:, :, 0])
     assert set(bare.pull(W, X[:1], torch.ones(B, n, dtype=X.dtype))) == {"a", "b"}
 
 
