@@ -1,7 +1,18 @@
 """Puts this folder on the path, so that tests in any subfolder can import `checks`, and skips `gpu` tests without a GPU."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch on one thread: for small tensors more are slower, by far where other programs run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,12 +34,7 @@ def real(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def begin(net, trials=1, seed=0):

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from checks import noise
 from widemargin import Dataset, InputError, data, margins
-from widemargin.flows import losses, rules
+from widemargin.flows import losses, rules, streams
 from widemargin.flows.nets import MLP, BatchNorm, Frozen, Net, Normalized, Params, Scalar, TwoLayer
 from widemargin.flows.paths import WeaklyRegularized, follow_path
 from widemargin.flows.problem import Problem, pose
@@ -25,10 +25,8 @@ from widemargin.flows.rules import (
     SGD,
     WGF,
     Adam,
-    LawStream,
     Mirror,
     NormalizedGD,
-    ParityStream,
     PerturbedWGF,
     Prop6,
     Prop7,
@@ -40,6 +38,7 @@ from widemargin.flows.rules import (
     prop7_bound,
     weight_decay_schedule,
 )
+from widemargin.flows.streams import LawStream, ParityStream
 
 POINTS = noise(7, 3, 0)
 RELU = TwoLayer(d=3, m=6, law="cb")
@@ -257,16 +256,16 @@ def test_epochs_see_every_point_once():
 
 def test_random_streams_are_uniform_and_independent_of_the_batch():
     trial, step = torch.arange(50), torch.full((50,), 7)
-    u = rules.uniforms(1, 0, trial, step, 400)
+    u = streams.uniforms(1, 0, trial, step, 400)
     assert_close(u.mean().item(), 0.5, atol=0.01, rtol=0)
     assert_close(u.var().item(), 1 / 12, atol=0.002, rtol=0)
     corr = torch.corrcoef(u)
     assert float((corr - torch.eye(50)).abs().max()) < 0.25
     assert len(u.unique()) == u.numel()
-    for other in (rules.uniforms(2, 0, trial, step, 400), rules.uniforms(1, 1, trial, step, 400)):
+    for other in (streams.uniforms(2, 0, trial, step, 400), streams.uniforms(1, 1, trial, step, 400)):
         assert float((other - u).abs().mean()) == pytest.approx(1 / 3, abs=0.01)
-    assert_close(rules.uniforms(1, 0, trial[20:22], step[20:22], 30), u[20:22, :30], rtol=0, atol=0)
-    points = rules.sphere_points(0, 3, trial, step, 200, 3)
+    assert_close(streams.uniforms(1, 0, trial[20:22], step[20:22], 30), u[20:22, :30], rtol=0, atol=0)
+    points = streams.sphere_points(0, 3, trial, step, 200, 3)
     assert_close(points.norm(dim=2), torch.ones(50, 200, dtype=torch.float64))
     second = torch.einsum("bki,bkj->ij", points, points) / 10_000
     assert_close(second, torch.eye(3, dtype=torch.float64) / 3, atol=0.02, rtol=0)

@@ -10,13 +10,7 @@ from widemargin import Dataset
 from widemargin.margins import _squared, f1
 from widemargin.types import Certificate, Measure
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def margin(data: Dataset, **options) -> Certificate:

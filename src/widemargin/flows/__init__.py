@@ -8,6 +8,7 @@ from .potentials import divergence, growth
 from .problem import Problem, pose
 from .rules import CB, GD, SGD, WGF, Adam, Mirror, NormalizedGD, PerturbedWGF, Prop6, Prop7, Rule, TwoPhase, make_rule
 from .runs import load, load_certificate, load_data, save_certificate
+from .streams import LawStream, ParityStream
 from .train import train
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "BatchNorm",
     "Frozen",
     "GradientFlow",
+    "LawStream",
     "Mirror",
     "Net",
     "Normalized",
     "NormalizedGD",
+    "ParityStream",
     "PerturbedWGF",
     "Problem",
     "Product",
