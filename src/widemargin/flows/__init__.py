@@ -1,7 +1,7 @@
 """How training reaches a margin: batched networks, losses in the log domain, algorithms, records."""
 
 from .flow import GradientFlow, kkt_residual, parse_until
-from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net
+from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net, rebuild_net
 from .observe import OBSERVERS, View
 from .paths import WeaklyRegularized
 from .potentials import divergence, growth
@@ -49,6 +49,7 @@ __all__ = [
     "make_rule",
     "parse_until",
     "pose",
+    "rebuild_net",
     "save_certificate",
     "train",
 ]

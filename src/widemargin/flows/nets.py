@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -892,6 +892,29 @@ def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
             choices = f"it takes {', '.join(known)}" if known else "it takes no options"
             raise InputError(f"{name} does not apply to the network {kind}; {choices}")
     return make(d, m, **(defaults | given))
+
+
+def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None = None) -> Net:
+    """The network of `Net.config()`; batch normalisation takes its statistics from `points`, one (n, d) or one per trial.
+
+    Arrays are kept there as hashes only: directions given by hand, or a feature map of the user's own, cannot be rebuilt.
+    """
+    kept = {name: value for name, value in config.items() if value is not None}
+    name, d, m = kept.pop("net"), kept.pop("d"), kept.pop("m")
+    classes = {"relu": TwoLayer, "frozen": Frozen, "scalar": Scalar, "normalized": Normalized, "mlp": MLP}
+    if name == "batchnorm" and not kept.get("minibatch"):
+        if points is None:
+            raise InputError("batchnorm: the statistics are those of the data; give the points too")
+        return BatchNorm.with_data(np.stack(points) if len(points) > 1 else points[0], m, kept["eps"])
+    classes["batchnorm"] = BatchNorm
+    if name not in classes or "directions" in kept:
+        raise InputError(
+            f"a network {name!r} with parts of your own cannot be built from its configuration; give net too"
+        )
+    make = classes[name]
+    known = {one.name for one in dataclasses.fields(make) if one.init}
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in kept.items() if key in known}
+    return make(d, m, **options)
 
 
 def _mix(features: Tensor, a: Tensor) -> Tensor:

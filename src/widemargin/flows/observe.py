@@ -324,6 +324,11 @@ def path(view: View) -> dict[str, Tensor]:
     return {name: value for name, value in view.state.items() if name.startswith("path_")}
 
 
+def sums(view: View) -> dict[str, Tensor]:
+    """sum_s |l'_s| over the steps of SGD so far, as `slopes` (LR-13, BN-21); nothing for other rules."""
+    return {name: view.state[name] for name in ("slopes",) if name in view.state}
+
+
 def honesty(view: View) -> dict[str, Tensor]:
     """Whether a gradient flow is still one (see `flow`); nothing for other rules."""
     return {name: view.state[name] for name in ("honest", "left") if name in view.state}
@@ -409,6 +414,7 @@ OBSERVERS: dict[str, Known] = {
     "rotation": Known(rotation, lambda on: on.turns, long="m"),
     "path": Known(path),
     "honesty": Known(honesty),
+    "sums": Known(sums),
     "weights": Known(weights, lambda on: not on.grows, default=False),
 }
 

@@ -1,0 +1,20 @@
+"""What a margin guarantees: theorems as functions, inequalities as checks along runs."""
+
+from .facts import Facts, facts
+from .guarantee import THEOREMS, Assumption, Guarantee, Huge, Theorem
+from .inequality import CHECKS, Inequality
+from .track import Track, follow
+
+__all__ = [
+    "CHECKS",
+    "THEOREMS",
+    "Assumption",
+    "Facts",
+    "Guarantee",
+    "Huge",
+    "Inequality",
+    "Theorem",
+    "Track",
+    "facts",
+    "follow",
+]

@@ -1,0 +1,156 @@
+"""What is known about a data set and a trained network, computed when a theorem asks for it and only once."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from widemargin import flows, margins
+from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
+
+from .track import follow
+
+TIME_LIMIT = 60.0  # seconds for one margin
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Data, and optionally one trial of a run or a network with weights.
+
+    `start` and `end` are parameters by name (arrays without the trial dimension). `data` is as the network sees it: with a
+    bias, the constant coordinate is the last one of `data.X`, and all margins here are those of the extended points.
+    """
+
+    data: Dataset
+    delta: float = 0.05
+    net: flows.Net | None = None
+    start: Mapping[str, np.ndarray] | None = None
+    end: Mapping[str, np.ndarray] | None = None
+    run: Trajectory | None = None
+    trial: int = 0
+    seed: int = 0
+    time_limit: float = TIME_LIMIT
+    _certs: dict[Any, Certificate | None] = field(default_factory=dict, compare=False, repr=False)
+
+    # ------------------------------------------------------------ sizes
+
+    @property
+    def n(self) -> int:
+        return self.data.n
+
+    @property
+    def d(self) -> int:
+        return self.data.d
+
+    @property
+    def m(self) -> int | None:
+        return None if self.net is None else self.net.m
+
+    @cached_property
+    def radius(self) -> float:
+        """max_i ||x_i||."""
+        return float(np.linalg.norm(self.data.X, axis=1).max())
+
+    @cached_property
+    def unit(self) -> Facts:
+        """The same with every point divided by max ||x_i||, so that ||x|| <= 1; the network is dropped where that changes it."""
+        if self.radius <= 1:
+            return self
+        return Facts(Dataset(self.data.X / self.radius, self.data.y, self.data.name), self.delta, seed=self.seed)
+
+    # ------------------------------------------------------------ margins
+
+    def margin(self, kind: str, **keys: Any) -> Certificate | None:
+        """The certificate of a kind of `widemargin.margins` (f1, f2, linear, ntk, batchnorm, ...), or None if it failed."""
+        key = (kind, *sorted((name, _hashable(value)) for name, value in keys.items()))
+        if key not in self._certs:
+            solver = getattr(margins, kind)
+            if "time_limit" in solver.__kwdefaults__ if solver.__kwdefaults__ else False:
+                keys.setdefault("time_limit", self.time_limit)
+            found = None
+            with contextlib.suppress(InputError):
+                found = solver(self.data, **keys)
+            self._certs[key] = found
+        return self._certs[key]
+
+    @cached_property
+    def measure(self) -> Measure | None:
+        """The trained network as a measure on unit directions, if it is one."""
+        return None if self.net is None or self.end is None else self.net.measure(self._batched(self.end), 0)
+
+    @cached_property
+    def p(self) -> np.ndarray | None:
+        """Margins y_i f(x_i) (n,) of the trained network."""
+        if self.net is None or self.end is None or self.net.outputs > 1:
+            return None
+        X = torch.as_tensor(np.array(self.data.X))[None]
+        return self.data.signs() * self.net.forward(self._batched(self.end), X)[0].numpy()
+
+    def normalized(self, convention: str) -> float | None:
+        """min_i p_i over the size of the trained network in a convention (M1, M2, M4, ...), None where it has none."""
+        if self.p is None:
+            return None
+        size = self.net.normalizers(self._batched(self.end)).get(convention)  # type: ignore[union-attr,arg-type]
+        return None if size is None else float(self.p.min() / float(size[0]))
+
+    # ------------------------------------------------------------ the run
+
+    @property
+    def loss(self) -> str | None:
+        return None if self.run is None else self.run.config.get("loss")
+
+    @property
+    def rule(self) -> Mapping[str, Any]:
+        """Class name and fields of the training rule, {} without a run."""
+        return {} if self.run is None else self.run.config.get("rule", {})
+
+    def last(self, name: str) -> float | None:
+        """The last record of this name, None if there is none."""
+        if self.run is None or name not in self.run.records:
+            return None
+        value = float(self.run.records[name][-1, self.trial])
+        return value if math.isfinite(value) else None
+
+    def _batched(self, W: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        return {name: torch.as_tensor(np.array(value, dtype=np.float64))[None] for name, value in W.items()}
+
+
+def _hashable(value: Any) -> Any:
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def facts(
+    data: Dataset,
+    run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
+    *,
+    delta: float = 0.05,
+    trial: int = 0,
+    seed: int = 0,
+    time_limit: float = TIME_LIMIT,
+) -> Facts:
+    """Facts of data and a Trajectory or run folder, or a pair (net, parameters)."""
+    if not 0 < delta < 1:
+        raise InputError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    if run_or_net is None:
+        return Facts(data, delta, seed=seed, time_limit=time_limit)
+    if isinstance(run_or_net, tuple):
+        net, end = run_or_net
+        return Facts(data, delta, net, None, dict(end), seed=seed, time_limit=time_limit)
+    track = follow(run_or_net, data if isinstance(run_or_net, Trajectory) else None)
+    if not 0 <= trial < track.run.trials:
+        raise InputError(f"the run has trials 0 to {track.run.trials - 1}, not {trial}")
+    seen = track.problem.X[min(trial, len(track.problem.X) - 1)].numpy()
+    start = {name: value[trial].numpy() for name, value in track.start.items()}
+    end = start | {name: value[trial] for name, value in track.run.final.items()}
+    y = track.problem.y[min(trial, len(track.problem.y) - 1)].numpy()
+    extended = Dataset(seen, y, data.name)
+    return Facts(extended, delta, track.net, start, end, track.run, trial, seed, time_limit)

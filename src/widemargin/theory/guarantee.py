@@ -1,0 +1,243 @@
+"""What a theorem gives: a number, what it says, and whether its assumptions hold. The registry of all theorems.
+
+A theorem is a function of numbers with explicit constants that returns a `Guarantee`. The decorator `theorem` puts it into
+THEOREMS under its id (docs/claims.md); `applied` adds how to evaluate it on data and a network, from `Facts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from widemargin.types import InputError
+
+if TYPE_CHECKING:
+    from .facts import Facts
+
+QUANTITIES = {
+    "test error": 1.0,  # value from which an upper bound says nothing
+    "population risk": math.inf,
+    "training risk": math.inf,
+    "margin": 0.0,  # value up to which a lower bound says nothing
+    "width": None,
+    "steps": None,
+    "time": None,
+    "step size": None,
+    "samples": None,
+    "movement": math.inf,
+    "norm": math.inf,
+    "output": math.inf,
+    "constant": None,
+}
+
+
+@dataclass(frozen=True, order=True)
+class Huge:
+    """exp(exp(loglog)): numbers such as the doubly exponential times, which no float holds."""
+
+    loglog: float
+
+    @property
+    def log(self) -> float:
+        """ln of the number, infinite where that is beyond floating point too."""
+        return math.exp(self.loglog) if self.loglog < 709 else math.inf
+
+    def __float__(self) -> float:
+        return math.exp(self.log) if self.log < 709 else math.inf
+
+    def __str__(self) -> str:
+        return f"exp({self.log:.6g})" if self.loglog < 14 else f"exp(exp({self.loglog:.6g}))"
+
+    def to_dict(self) -> dict[str, float]:
+        return {"loglog": self.loglog}
+
+
+Value = float | Huge
+
+
+def from_log(log: float) -> Value:
+    """exp(log) as a float where it fits, otherwise as a Huge."""
+    return math.exp(log) if log < 700 else Huge(math.log(log))
+
+
+def from_loglog(loglog: float) -> Value:
+    """exp(exp(loglog)) likewise."""
+    return from_log(math.exp(loglog)) if loglog < 700 else Huge(loglog)
+
+
+def log_of(value: Value) -> float:
+    return value.log if isinstance(value, Huge) else math.log(value) if value > 0 else -math.inf
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One hypothesis: `holds` is True, False, or None where it was not or cannot be checked; `detail` has the numbers."""
+
+    text: str
+    holds: bool | None
+    detail: str = ""
+
+    @property
+    def word(self) -> str:
+        return {True: "yes", False: "no", None: "not checked"}[self.holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"text": self.text, "holds": self.word, "detail": self.detail}
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A theorem with numbers put in.
+
+    `value` is the guaranteed number of the quantity `quantity`: an upper bound, or a lower bound for margins, or what is
+    required (width, steps, samples). It is computed whether or not the assumptions hold; `applies` says if they do.
+    `convention`: "derived" where a printed constant was corrected, "printed" for the variant as printed, "" where both
+    agree. `unit` is the convention of a margin (M2, M5, ...). `explicit` is False where the paper gives an order only and
+    a constant was supplied. `probability` is that with which it holds. `numbers` are further results by name.
+    """
+
+    statement: str
+    value: Value
+    assumptions: tuple[Assumption, ...]
+    reference: str
+    id: str = ""
+    quantity: str = "test error"
+    unit: str = ""
+    convention: str = ""
+    explicit: bool = True
+    probability: float | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.quantity not in QUANTITIES:
+            raise ValueError(f"unknown quantity {self.quantity!r}")
+        if isinstance(self.value, float) and math.isnan(self.value):
+            raise ValueError(f"{self.id}: the guaranteed value is not a number")
+
+    @property
+    def applies(self) -> bool | None:
+        """False if an assumption fails, True if all were checked and hold, otherwise None."""
+        words = [one.holds for one in self.assumptions]
+        return False if False in words else None if None in words else True
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the number says nothing (an error of at least 1, a margin of at most 0, an infinite bound)."""
+        limit = QUANTITIES[self.quantity]
+        if limit is None:
+            return False
+        value = float(self.value)
+        return value <= limit if self.quantity == "margin" else value >= limit
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON: a Huge is {"loglog": x}."""
+        return {
+            "id": self.id,
+            "statement": self.statement,
+            "quantity": self.quantity,
+            "value": _plain(self.value),
+            "unit": self.unit,
+            "applies": {True: "yes", False: "no", None: "not checked"}[self.applies],
+            "vacuous": self.vacuous,
+            "explicit": self.explicit,
+            "convention": self.convention,
+            "probability": self.probability,
+            "assumptions": [one.to_dict() for one in self.assumptions],
+            "reference": self.reference,
+            "numbers": {name: _plain(value) for name, value in self.numbers.items()},
+        }
+
+    def __str__(self) -> str:
+        value = str(self.value) if isinstance(self.value, Huge) else f"{self.value:.6g}"
+        unit = f" ({self.unit})" if self.unit else ""
+        applies = {True: "applies", False: "does not apply", None: "not all assumptions checked"}[self.applies]
+        return f"{self.id}: {self.quantity}{unit} {value}, {applies}{', vacuous' * self.vacuous} [{self.reference}]"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Huge):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value
+
+
+# ---------------------------------------------------------------- the registry
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """An entry of the registry. `claims` are the ids it covers; `apply` evaluates it on Facts, if there is a way."""
+
+    id: str
+    name: str
+    says: str  # one sentence, in our words
+    assumes: tuple[str, ...]
+    reference: str
+    function: Callable[..., Guarantee]
+    claims: tuple[str, ...]
+    apply: Callable[[Facts], Guarantee | list[Guarantee] | None] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "statement": self.says,
+            "assumptions": list(self.assumes),
+            "reference": self.reference,
+            "claims": list(self.claims),
+            "on_data": self.apply is not None,
+        }
+
+
+THEOREMS: dict[str, Theorem] = {}
+
+F = TypeVar("F", bound=Callable[..., Guarantee])
+A = TypeVar("A", bound=Callable[..., Any])
+
+
+def theorem(*claims: str, says: str, assumes: tuple[str, ...], reference: str) -> Callable[[F], F]:
+    """Register a function under the first of its ids. Its Guarantee gets this id and reference."""
+
+    def register(function: F) -> F:
+        if claims[0] in THEOREMS:
+            raise ValueError(f"{claims[0]} is registered twice")
+        THEOREMS[claims[0]] = Theorem(claims[0], function.__name__, says, assumes, reference, function, claims)
+        return function
+
+    return register
+
+
+def applied(id: str) -> Callable[[A], A]:
+    """Register how a theorem is evaluated on Facts; return None where it has nothing to say about them."""
+
+    def register(function: A) -> A:
+        THEOREMS[id] = replace(THEOREMS[id], apply=function)
+        return function
+
+    return register
+
+
+def positive(where: str, **numbers: float) -> None:
+    """The door of the calculators: every number must be finite and positive."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise InputError(f"{where}: {name} must be a positive number, not {value!r}")
+
+
+def probability(where: str, **numbers: float) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+            raise InputError(f"{where}: {name} must lie strictly between 0 and 1, not {value!r}")
+
+
+def one_of(where: str, **choices: tuple[str, tuple[str, ...]]) -> None:
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise InputError(f"{where}: {name} must be {' or '.join(allowed)}, not {value!r}")

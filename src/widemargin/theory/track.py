@@ -1,0 +1,143 @@
+"""A run as the checks see it: what was recorded, the data, and the parameters at every record where they were kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from widemargin import flows
+from widemargin.flows import losses
+from widemargin.types import Dataset, InputError, Trajectory
+
+
+@dataclass(frozen=True)
+class Track:
+    """T records of B trials. Arrays are (T, B, ...); what the run did not record is None."""
+
+    run: Trajectory
+    problem: flows.Problem  # float64, on the CPU; X (1 or B, n, d), bias coordinate included
+    start: Mapping[str, Tensor]  # parameters at the beginning (B, ...)
+
+    @property
+    def net(self) -> flows.Net:
+        return self.problem.net
+
+    @property
+    def n(self) -> int:
+        return self.problem.n
+
+    @property
+    def loss(self) -> str:
+        """exp, logistic, ce or squared."""
+        return self.run.config["loss"]
+
+    @property
+    def rule(self) -> str:
+        """Class of the training rule: GradientFlow, GD, SGD, CB, ..."""
+        return self.run.config["rule"]["class"]
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Fields of the training rule."""
+        return self.run.config["rule"]
+
+    @property
+    def is_flow(self) -> bool:
+        """Whether the run follows a gradient flow closely: the flow itself, or gradient descent (whose steps are finite)."""
+        return self.rule in ("GradientFlow", "GD")
+
+    @property
+    def t(self) -> np.ndarray:
+        return self.run.t
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.run.t), self.run.trials
+
+    def get(self, name: str) -> np.ndarray | None:
+        """Record `name` (T, B, ...) if there is one."""
+        return self.run.records.get(name)
+
+    @cached_property
+    def t_mean(self) -> np.ndarray:
+        """The clock of the mean risk (T, B)."""
+        return self.run["t_mean"]
+
+    @cached_property
+    def every_step(self) -> bool:
+        """Whether every step was recorded, so that sums over steps are exact."""
+        step = self.get("step")
+        return step is not None and bool((np.diff(step, axis=0) <= 1).all())
+
+    @cached_property
+    def W(self) -> list[dict[str, Tensor]] | None:
+        """Parameters (B, ...) at each record, where the run kept them (observe weights)."""
+        kept = {name[2:]: values for name, values in self.run.records.items() if name.startswith("W_")}
+        if not kept:
+            return None
+        rest = {name: value for name, value in self.start.items() if name not in kept}
+        return [{**rest, **{k: torch.as_tensor(v[i]) for k, v in kept.items()}} for i in range(len(self.t))]
+
+    @cached_property
+    def p(self) -> np.ndarray | None:
+        """Margins y_i f(x_i) (T, B, n) at each record, from the parameters."""
+        if self.W is None or self.problem.loss is None or not len(self.t):
+            return None
+        with torch.no_grad():
+            return np.stack([self.problem.margins(W).numpy() for W in self.W])
+
+    def of_p(self, function: Any) -> np.ndarray | None:
+        """A function of `flows.losses` such as psi, log_Q, log_G at every record (T, B)."""
+        return None if self.p is None else function(self.problem.loss, torch.as_tensor(self.p)).numpy()
+
+    @cached_property
+    def psi(self) -> np.ndarray | None:
+        """The smooth margin l^{-1}(sum_i l(p_i)) (T, B)."""
+        kept = self.get("psi")
+        return kept if kept is not None else self.of_p(losses.psi)
+
+    @cached_property
+    def log_risk(self) -> np.ndarray:
+        """ln of the mean loss (T, B)."""
+        return self.run["log_risk"]
+
+    @cached_property
+    def fitted(self) -> np.ndarray:
+        """Where the mean risk has been below l(0)/n (T, B): from the first such record on."""
+        if self.problem.loss is None:
+            return np.zeros(self.shape, bool)
+        below = self.log_risk < np.log(self.problem.loss.at_zero / self.n)
+        return np.logical_or.accumulate(below, axis=0)
+
+
+def follow(
+    run: Trajectory | str | os.PathLike[str],
+    data: Dataset | Sequence[Dataset] | None = None,
+    net: flows.Net | None = None,
+) -> Track:
+    """The track of a run folder, or of a Trajectory with its data. `net` only where it cannot be built from the run's
+    configuration (product networks with feature maps of the user's own)."""
+    if not isinstance(run, Trajectory):
+        data = flows.load_data(run) if data is None else data
+        run = flows.load(Path(run))
+    if data is None:
+        raise InputError("a trajectory in memory does not hold its data; give data too, or the folder of the run")
+    sets = [data] if isinstance(data, Dataset) else list(data)
+    config = run.config
+    if [one.sha256() for one in sets] != config["data"]["sha256"]:
+        raise InputError(
+            f"{sets[0].name} is not the data of this run ({config['data']['names'][0]}); give the data it used"
+        )
+    if net is None:
+        net = flows.rebuild_net(config["net"], [one.X for one in sets])
+    problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
+    start = {name: torch.as_tensor(value) for name, value in net.init(run.trials, config["seed"]).items()}
+    return Track(run, problem, start)
