@@ -142,7 +142,7 @@ def test_table_shows_the_convention():
 
 
 def test_narrow_terminals_get_sentences(monkeypatch):
-    monkeypatch.setattr(cli, "NARROW", 1000)
+    monkeypatch.setattr(cli.margin, "NARROW", 1000)
     status, out, _ = run("margin", SMALL, "--kind", "f2", "linear")
     assert status == 0 and "f2 margin (M7) in [" in out and "linear margin (M11) in [" in out
 
@@ -214,7 +214,7 @@ def test_a_failing_save_keeps_the_old_file(xor, tmp_path, monkeypatch):
 
 def test_no_upper_bound_is_not_saved(tmp_path, monkeypatch):
     cert = Certificate("f1", 0.1, np.inf, np.array([0.5, 0.5]), "time-limit", False, "none", 2, 2)
-    monkeypatch.setattr(cli, "solve", lambda *_: cert)
+    monkeypatch.setattr(cli.margin, "solve", lambda *_: cert)
     status, out, err = run("margin", SMALL, "--save", tmp_path / "c.json", "--json")
     assert status == 2 and "no upper bound" in err and os.listdir(tmp_path) == []
     assert json.loads(out)["upper"] is None
@@ -228,7 +228,7 @@ def stopped(kind="f1"):
 
 
 def test_interrupt_prints_the_best_so_far(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "solve", lambda kind, *_: stopped(kind))
+    monkeypatch.setattr(cli.margin, "solve", lambda kind, *_: stopped(kind))
     status, out, _ = run("margin", SMALL, "--json", "--save", tmp_path / "c.json")
     assert status == 130 and json.loads(out)["status"] == "interrupted" and (tmp_path / "c.json").exists()
     status, out, _ = run("margin", SMALL, "--kind", "f1", "f2", "--json")
@@ -238,14 +238,14 @@ def test_interrupt_prints_the_best_so_far(monkeypatch, tmp_path):
 
 
 def test_interrupt_before_a_result(monkeypatch):
-    real = cli.solve
+    real = cli.margin.solve
 
     def solve(kind, *rest):
         if kind == "linear":
             raise KeyboardInterrupt
         return real(kind, *rest)
 
-    monkeypatch.setattr(cli, "solve", solve)
+    monkeypatch.setattr(cli.margin, "solve", solve)
     status, out, err = run("margin", SMALL, "--kind", "f2", "linear", "--json")
     assert status == 130 and [one["kind"] for one in json.loads(out)] == ["f2"] and "interrupted" in err
     assert run("margin", SMALL, "--kind", "linear", "--json")[:2] == (130, "")
@@ -253,7 +253,7 @@ def test_interrupt_before_a_result(monkeypatch):
 
 def test_ctrl_c():
     """A real signal to a real process, once it reports progress: the certificate so far, status 130."""
-    code = "import sys; from widemargin import cli; cli.EVERY = 0.0; sys.exit(cli.main(sys.argv[1:]))"
+    code = "import sys; from widemargin import cli; cli.screen.EVERY = 0.0; sys.exit(cli.main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "margin", "parity:d=20,n=64", "--tol", "1e-9", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stderr.readline().startswith("f1 ")
@@ -478,7 +478,7 @@ def test_a_full_disk_behind_stdout(xor):
 def test_help_is_fast():
     """What is slow to import stays away from the command line itself."""
     code = (
-        "import sys, widemargin.cli as c; c._parser(); print(*[m for m in ('matplotlib', 'rich') if m in sys.modules])"
+        "import sys, widemargin.cli as c; c.parser(); print(*[m for m in ('matplotlib', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "\n"), done
@@ -487,12 +487,12 @@ def test_help_is_fast():
 def test_progress_on_a_terminal_and_off(monkeypatch, capsys):
     import rich.console
 
-    with cli._progress("f1") as report:
+    with cli.screen.solver_progress("f1") as report:
         report(1.0, 0.1, 0.2, "[early]")
         report(11.0, 0.1, 0.2, "[later]")
     assert capsys.readouterr().err == "f1   11.0 s  [0.1, 0.2]  [later]\n"
     monkeypatch.setattr(rich.console.Console, "is_terminal", True)
-    with cli._progress("f1") as report:
+    with cli.screen.solver_progress("f1") as report:
         report(11.0, 0.1, 0.2, "[later]")
     assert capsys.readouterr().out == ""
 
@@ -558,7 +558,7 @@ def test_any_options(options, kinds):
 
 
 def test_demo(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "DEMO", "parity:d=3,n=8,seed=0,marginal=full")
+    monkeypatch.setattr(cli.demo, "DEMO", "parity:d=3,n=8,seed=0,marginal=full")
     status, out, _ = run("demo", "--out", tmp_path / "deep" / "folder")
     assert status == 0
     names = ["f1.json.gz", "f2.json.gz", "linear.json.gz", "margins.png", "neurons.png", "progress.png", "training.png"]
@@ -571,7 +571,7 @@ def test_demo(tmp_path, monkeypatch):
 
 
 def test_demo_leaves_large_proofs_to_the_user(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "DEMO", "parity:d=3,n=8,seed=0,marginal=full")
-    monkeypatch.setattr(cli, "VERIFY_BYTES", 10)
+    monkeypatch.setattr(cli.demo, "DEMO", "parity:d=3,n=8,seed=0,marginal=full")
+    monkeypatch.setattr(cli.demo, "VERIFY_BYTES", 10)
     status, out, _ = run("demo", "--out", tmp_path)
     assert status == 0 and "check it with: widemargin verify" in out

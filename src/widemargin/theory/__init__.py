@@ -1,5 +1,6 @@
 """What a margin guarantees: theorems as functions, inequalities as checks along runs."""
 
+from .evaluate import Guarantees, check, guarantees, order
 from .facts import Facts, facts
 from .guarantee import THEOREMS, Assumption, Guarantee, Huge, Theorem
 from .inequality import CHECKS, Inequality
@@ -11,10 +12,14 @@ __all__ = [
     "Assumption",
     "Facts",
     "Guarantee",
+    "Guarantees",
     "Huge",
     "Inequality",
     "Theorem",
     "Track",
+    "check",
     "facts",
     "follow",
+    "guarantees",
+    "order",
 ]

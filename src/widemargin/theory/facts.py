@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ class Facts:
         key = (kind, *sorted((name, _hashable(value)) for name, value in keys.items()))
         if key not in self._certs:
             solver = getattr(margins, kind)
-            if "time_limit" in solver.__kwdefaults__ if solver.__kwdefaults__ else False:
+            if "time_limit" in inspect.signature(solver).parameters:
                 keys.setdefault("time_limit", self.time_limit)
             found = None
             with contextlib.suppress(InputError):
@@ -145,7 +146,7 @@ def facts(
     if isinstance(run_or_net, tuple):
         net, end = run_or_net
         return Facts(data, delta, net, None, dict(end), seed=seed, time_limit=time_limit)
-    track = follow(run_or_net, data if isinstance(run_or_net, Trajectory) else None)
+    track = follow(run_or_net, data)
     if not 0 <= trial < track.run.trials:
         raise InputError(f"the run has trials 0 to {track.run.trials - 1}, not {trial}")
     seen = track.problem.X[min(trial, len(track.problem.X) - 1)].numpy()

@@ -54,6 +54,11 @@ class Inequality:
         return bool((np.nan_to_num(self.slack, nan=0.0, posinf=0.0) >= -np.asarray(room)).all())
 
     @property
+    def violated(self) -> bool:
+        """Whether an inequality that is proved fails; forms as printed in a paper, with an error in them, are not proved."""
+        return self.holds is False and "printed" not in self.id
+
+    @property
     def smallest(self) -> dict[str, float] | None:
         """The smallest slack with its time and trial."""
         if not self.checked:

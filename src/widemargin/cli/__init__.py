@@ -1,0 +1,66 @@
+"""The command line, one module per group of commands.
+
+Results go to standard output, everything else to standard error. Exit status: 0 a result, 1 a certificate or an inequality
+that does not hold, 2 bad input, 130 interrupted. What is slow to import is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import widemargin
+from widemargin.types import InputError
+
+from . import data, demo, margin, theory, train
+from .options import INTERRUPTED, PIPE_CLOSED, Parser
+from .screen import complain, drop_stdout, in_cli_words, say
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        options = parser().parse_args(argv)
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except InputError as error:
+        return complain(in_cli_words(str(error)))
+    except BrokenPipeError:  # the reader went away, as in `| head`
+        drop_stdout()
+        return PIPE_CLOSED
+    except OSError as error:
+        drop_stdout()
+        where = f"{error.filename}: " if error.filename else ""
+        return complain(f"{where}{error.strerror or error}; check the path and the space left on the disk")
+    except MemoryError:
+        return complain("there is not enough memory for this problem; use fewer points or a smaller --width")
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+
+
+def parser() -> Parser:
+    whole = Parser(
+        prog="widemargin",
+        description="Certified largest margins of data sets: lower <= margin <= upper, with proofs to re-check.",
+        epilog="exit status: 0 a result, 1 a certificate or inequality that does not hold, 2 bad input, 130 interrupted",
+        allow_abbrev=False,
+    )
+    whole.add_argument("--version", action="version", version=f"widemargin {widemargin.__version__}")
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str, **keys: Any) -> Parser:
+        one = commands.add_parser(name, help=text, description=f"{text}.", allow_abbrev=False, **keys)
+        one.set_defaults(run=run)
+        return one
+
+    for group in (margin, train, theory, data, demo):
+        group.add(command)
+    return whole

@@ -1,0 +1,28 @@
+"""`widemargin data`: a named data set as a file."""
+
+from __future__ import annotations
+
+import argparse
+
+from widemargin import data as datasets
+
+from .options import Command, check_writable, readable, sources
+from .screen import say
+
+
+def write_data(options: argparse.Namespace) -> int:
+    """Write a named data set to a file."""
+    data = datasets.load(options.spec, options.label)
+    check_writable(options.out)
+    datasets.save_dataset(data, options.out)
+    for note in data.notes:
+        say(f"{data.name}: {note}")
+    say(f"{data} written to {options.out}")
+    return 0
+
+
+def add(command: Command) -> None:
+    one = command("data", write_data, "write a named data set to a file", epilog=sources())
+    one.add_argument("spec", metavar="SPEC", help="a spec such as parity:d=20,n=64,seed=0 (or a file to convert)")
+    one.add_argument("--out", metavar="FILE", required=True, help="FILE.npz or FILE.csv")
+    readable(one)

@@ -1,0 +1,140 @@
+"""What the commands read: options, file names, certificates; bad ones end in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import json
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from widemargin import data as datasets
+from widemargin.types import InputError
+
+from .screen import complain, say
+
+INTERRUPTED, PIPE_CLOSED = 130, 141  # exit statuses
+
+Command = Callable[..., "Parser"]  # command(name, run, text, **keys) -> the parser of its options
+
+
+def legal(name: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+
+
+def check_writable(name: str) -> None:
+    """Refuse early what could not be written after a long computation."""
+    if not legal(name):
+        raise InputError(f"cannot write {name[:80]!r}: this is no legal file name; choose another")
+    path = Path(name)
+    if path.is_dir():
+        raise InputError(f"cannot write {name}: it is a folder; give a file name")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {name}: there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {name}: the folder {path.parent} is not writable; choose another")
+
+
+def make_folder(name: str) -> Path:
+    try:
+        folder = Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot make the folder {name[:80]!r}: {why}; choose another with --out") from None
+    check_writable(str(folder / "f1.json.gz"))
+    return folder
+
+
+def read_certificate(name: str) -> Any:
+    try:
+        raw = Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read the certificate {name[:200]!r}: {why}; check the path") from None
+    try:
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{name}: the gzip file is damaged ({error}); save the certificate again") from None
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: this is not JSON ({error}); give a file written by --save") from None
+
+
+def check_device(device: str) -> None:
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("--device cuda: torch finds no CUDA device here; use --device cpu")
+
+
+@contextlib.contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Use `count` threads in torch and in the linear algebra below numpy and scipy."""
+    if count is None:
+        yield
+        return
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    say(f"using {count} thread{'s' * (count > 1)}")
+    try:
+        with threadpool_limits(count):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Parser(argparse.ArgumentParser):
+    """Bad options end in one sentence, like all bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        complain(f"{message}; see {self.prog} --help")
+        raise SystemExit(2)
+
+
+def number(low: float, high: float, what: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low < value < high:
+            raise argparse.ArgumentTypeError(f"must be {what}, not {text[:40]!r}")
+        return value
+
+    return read
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must be an integer from {low} to {high}, not {text[:40]!r}")
+        return value
+
+    return read
+
+
+def sources() -> str:
+    names = "; ".join(f"{name}: {', '.join(keys)}" for name, (_, keys) in datasets.SOURCES.items())
+    return f"specs are NAME:KEY=VALUE,... with these names and keys. {names}."
+
+
+def readable(one: Parser) -> None:
+    one.add_argument("--label", metavar="NAME", help="the column (or .npz array) with the labels [y or label]")

@@ -1,0 +1,190 @@
+"""`widemargin bound`, `check` and `theorems`: what a margin guarantees, and whether a run obeys the theory."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from widemargin import data as datasets
+from widemargin.types import Dataset
+
+from .options import Command, integer, number, readable, sources, use_threads
+from .screen import finite_json, plain, print_rich, say, terminal
+
+WORDS = {True: "yes", False: "no", None: "not checked"}
+
+
+def bound(options: argparse.Namespace) -> int:
+    """Every guarantee that could apply to data, and to a run on them."""
+    from widemargin import theory
+
+    data = datasets.load(options.data, options.label)
+    for note in data.notes:
+        say(f"{data.name}: {note}")
+    data.signs()
+    if options.bias and options.run_folder is None:  # a run knows whether it had a bias
+        import numpy as np
+
+        data = Dataset(np.hstack([data.X, np.ones((data.n, 1))]), data.y, data.name, data.classes)
+    with use_threads(options.threads), _progress("bound") as report:
+        found = theory.guarantees(
+            data,
+            options.run_folder,
+            delta=options.delta,
+            theorems=options.theorem,
+            trial=options.trial,
+            seed=options.seed,
+            time_limit=options.time_limit,
+            progress=report,
+        )
+    if options.json:
+        print(json.dumps(finite_json(found.to_dict()), allow_nan=False))
+        return 0
+    _print_guarantees(found)
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """Every inequality along a run; status 1 if one is violated."""
+    from widemargin import theory
+
+    with use_threads(options.threads), _progress("check") as report:
+        found = theory.check(options.run_folder, progress=report)
+    violated = [one for one in found if one.violated]
+    if options.json:
+        shown = {
+            "run": options.run_folder,
+            "violated": [one.id for one in violated],
+            "checks": [one.to_dict() for one in found],
+        }
+        print(json.dumps(finite_json(shown), allow_nan=False))
+        return 1 if violated else 0
+    _print_checks(found)
+    for one in violated:
+        print(f"VIOLATED {one}")
+    return 1 if violated else 0
+
+
+def theorems(options: argparse.Namespace) -> int:
+    """The theorems that there are."""
+    from widemargin import theory
+
+    known = [theory.THEOREMS[id] for id in sorted(theory.THEOREMS, key=theory.order)]
+    if options.json:
+        print(json.dumps([one.to_dict() for one in known]))
+        return 0
+    for one in known:
+        print(f"{one.id}  {one.says} [{one.reference}; theory.{one.name}]")
+        for text in one.assumes:
+            print(f"    assumes {text}")
+    return 0
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def _print_guarantees(found: Any) -> None:
+    from rich.table import Table
+
+    facts = found.facts
+    table = Table(title=plain(f"{facts.data}, delta {facts.delta:g}"), title_justify="left")
+    for column in ("id", "quantity", "value", "applies", "says", "reference"):
+        table.add_column(column, no_wrap=column not in ("says", "reference"), overflow="fold")
+    for one in found:
+        value = f"{one.value:.5g}" if isinstance(one.value, float | int) else str(one.value)
+        marks = [word for word, on in (("vacuous", one.vacuous), ("order only", not one.explicit)) if on]
+        if one.convention == "printed":
+            marks.append("as printed")
+        table.add_row(
+            plain(one.id),
+            plain(one.quantity + (f" ({one.unit})" if one.unit else "")),
+            plain(value + (f" [{', '.join(marks)}]" if marks else "")),
+            plain(WORDS[one.applies]),
+            plain(one.statement),
+            plain(one.reference),
+        )
+    print_rich(table)
+    for one in found:
+        failed = [f"{a.text}{' (' + a.detail + ')' if a.detail else ''}" for a in one.assumptions if a.holds is False]
+        if failed:
+            print(f"{one.id} does not apply: {'; '.join(failed)}")
+    best = found.best
+    if best is None:
+        print("No bound on the test error says anything here: all are at least 1, or an assumption fails.")
+        return
+    print(f"best bound on the test error: {float(best.value):.4g} ({best.id}, {best.reference})")
+    unchecked = [a.text for a in best.assumptions if a.holds is None]
+    if unchecked:
+        print(f"  if {'; and '.join(unchecked)}")
+
+
+def _print_checks(found: Any) -> None:
+    from rich.table import Table
+
+    table = Table()
+    for column in ("id", "holds", "records", "smallest slack", "at t", "says", "note"):
+        right = column in ("records", "smallest slack", "at t")
+        table.add_column(
+            column, justify="right" if right else "left", no_wrap=column not in ("says", "note"), overflow="fold"
+        )
+    for one in found:
+        least = one.smallest or {}
+        table.add_row(
+            plain(one.id),
+            plain(WORDS[one.holds]),
+            plain(str(one.checked)),
+            plain(f"{least['slack']:.3g}" if least else "-"),
+            plain(f"{least['t']:.4g}" if least else "-"),
+            plain(one.statement),
+            plain(one.note),
+        )
+    print_rich(table)
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[str, float], None] | None]:
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status(f"{what} ...") as status:
+        yield lambda id, share: status.update(plain(f"{what} {share:4.0%}  {id}"))
+
+
+def add(command: Command) -> None:
+    one = command("bound", bound, "evaluate every guarantee that could apply", epilog=sources())
+    one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
+    one.add_argument("--run", metavar="RUN", dest="run_folder", help="a folder written by train --out on these data")
+    one.add_argument("--trial", metavar="B", type=integer(0, 10**6), default=0, help="which network of the run [0]")
+    one.add_argument(
+        "--delta",
+        type=number(0, 1, "a number between 0 and 1"),
+        default=0.05,
+        help="bounds hold with probability 1 - delta (or a multiple of delta, as each says) [0.05]",
+    )
+    one.add_argument("--theorem", metavar="ID", nargs="+", help="only these, such as MT-7 LR-15 [all]")
+    one.add_argument("--bias", action="store_true", help="extend every point by a coordinate 1 (with --run: as it was)")
+    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+    one.add_argument(
+        "--time-limit",
+        metavar="S",
+        default=60.0,
+        type=number(0, float("inf"), "a positive number of seconds"),
+        help="seconds for each margin that is needed [60]",
+    )
+    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    one.add_argument("--json", action="store_true", help="print one object")
+    readable(one)
+
+    one = command("check", check, "check every inequality of the papers along a run")
+    one.add_argument(
+        "run_folder", metavar="RUN", help="a folder written by train --out; more is checked with --weights"
+    )
+    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    one.add_argument("--json", action="store_true", help="print one object")
+
+    one = command("theorems", theorems, "list the theorems: id, statement, assumptions, reference")
+    one.add_argument("--json", action="store_true", help="print a list of objects")

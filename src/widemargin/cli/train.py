@@ -1,0 +1,391 @@
+"""`widemargin train` and `plot`: batches of networks, kept as runs and drawn."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from widemargin import data as datasets
+from widemargin.types import Dataset, InputError, write_atomically
+
+from . import screen
+from .options import (
+    INTERRUPTED,
+    Command,
+    check_device,
+    check_writable,
+    integer,
+    legal,
+    number,
+    readable,
+    sources,
+    use_threads,
+)
+from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
+
+NETS = ("relu", "srelu", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
+ALGORITHMS = tuple(
+    ["gf", "gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam"]
+)
+STEPS = 10_000  # of training, where nothing is said
+MOST_ROWS = 12  # trials shown one by one
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train a batch of networks, print where they ended, keep the run."""
+    from widemargin import flows
+
+    _refuse(options)
+    check_device(options.device)
+    regression = options.loss == "squared"
+    data = datasets.load(options.data, options.label, targets=regression)
+    test = None if options.test is None else datasets.load(options.test, options.label, targets=regression)
+    for one in (data, test):
+        for note in one.notes if one is not None else ():
+            say(f"{one}: {note}")
+    if not regression:
+        data.signs()
+    net, rule = _net_and_rule(options, data)
+    if net.outputs > 1:  # classes 0 and 1
+        data, test = _as_classes(data), None if test is None else _as_classes(test)
+    if options.certify and "M1" not in _conventions(net):
+        raise InputError(f"--certify is about two-layer networks on the points themselves; --net {options.net} is none")
+    steps = options.steps
+    if steps is None and options.time is None and options.until is None and options.algorithm != "weakreg":
+        steps = STEPS
+    with use_threads(options.threads):
+        with _training(options) as report:
+            found = flows.train(
+                data,
+                net,
+                rule,
+                loss=options.loss,
+                steps=steps,
+                time=options.time,
+                clock=options.clock,
+                until=options.until,
+                trials=options.trials,
+                seed=options.seed,
+                bias=options.bias,
+                observe=["default", "weights"] if options.weights else "default",
+                points=options.points,
+                device=options.device,
+                dtype=options.dtype,
+                test=test,
+                out=options.out,
+                resume=options.resume,
+                checkpoint_seconds=options.checkpoint_seconds,
+                progress=report,
+            )
+        status = INTERRUPTED if found.interrupted else 0
+        cert = None
+        if options.certify and not status:
+            cert = _certified(data, net, options)
+            status = INTERRUPTED if cert["status"] == "interrupted" else 0
+    said = _with_fraction(found.summary(), cert)
+    if options.json:
+        print(json.dumps(finite_json(said), allow_nan=False))
+    else:
+        _print_training(data, found, said)
+    sys.stdout.flush()
+    for note in found.notes:
+        say(note)
+    if any(note.startswith("cannot write") for note in found.notes):
+        return 2
+    if options.out is not None:
+        say(f"run {'interrupted; go on with --resume' if found.interrupted else 'kept'}: {options.out}")
+    return status
+
+
+def plot(options: argparse.Namespace) -> int:
+    """Draw a run."""
+    from widemargin import flows, plots
+
+    target = options.out or str(Path(options.run_folder) / "run.png")
+    ending = Path(target).suffix.lower().removeprefix(".")
+    if ending not in ("png", "pdf", "svg"):
+        raise InputError(f"cannot draw to {target!r}: the name must end in .png, .pdf or .svg")
+    found = flows.load(options.run_folder)
+    for note in found.notes:
+        say(note)
+    check_writable(target)
+    cert = flows.load_certificate(options.run_folder)
+    figure = plots.trajectory(found, None if cert is None else (cert["lower"], cert["upper"]))
+    picture = io.BytesIO()
+    figure.savefig(picture, format=ending)
+    write_atomically(Path(target), picture.getvalue())
+    say(f"{found} drawn to {target}")
+    return 0
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    """Combinations that make no sense."""
+    if options.resume and options.out is None:
+        raise InputError("--resume needs the folder of the run; give --out RUN")
+    if options.steps is not None and options.time is not None:
+        raise InputError("--steps and --time both say when to end; give one of them")
+    if options.certify and options.loss == "squared":
+        raise InputError("--certify compares margins, and the squared loss has none; leave one of them out")
+    if options.bias and options.net == "batchnorm":
+        raise InputError("--bias adds a constant feature, which batch normalisation takes away; leave it out")
+    if options.clock is not None and options.time is None:
+        raise InputError("--clock says what --time counts; give --time too")
+    if options.out is not None and not (options.out and legal(options.out)):
+        raise InputError(f"cannot write {options.out[:80]!r}: this is no legal folder name; choose another")
+
+
+def _net_and_rule(options: argparse.Namespace, data: Dataset) -> tuple[Any, Any]:
+    from dataclasses import fields
+
+    from widemargin.flows import flow, nets, rules
+
+    make = flow.GradientFlow if options.algorithm == "gf" else type(rules.make_rule(options.algorithm))
+    names = [one.name for one in fields(make)]
+    for_net: dict[str, Any] = {}
+    for_rule: dict[str, Any] = {"seed": options.seed} if "seed" in names else {}
+    if options.lr is not None:
+        rate = next((name for name in ("lr", "eta") if name in names), None)
+        if rate is None:
+            raise InputError(f"--algorithm {options.algorithm} has no learning rate; leave --lr out")
+        for_rule[rate] = options.lr
+    for text in options.option:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--option {text[:60]!r} must be KEY=VALUE")
+        if key in nets.KINDS[options.net][2]:
+            for_net[key] = _value(value)
+        elif key in names:
+            for_rule[key] = _value(value)
+        else:
+            known = ", ".join(dict.fromkeys([*nets.KINDS[options.net][2], *names]))
+            raise InputError(
+                f"--net {options.net} and --algorithm {options.algorithm} have no option {key!r}, only {known}"
+            )
+    if options.net == "batchnorm" and not for_net.get("minibatch"):
+        for_net["data"] = data.X
+    try:
+        net = nets.make_net(options.net, data.d + int(options.bias), options.width, **for_net)
+        return net, make(**for_rule)
+    except TypeError as error:  # a word where a number belongs
+        raise InputError(f"--option {', '.join(options.option)}: a value is of the wrong kind ({error})") from None
+
+
+def _value(text: str) -> Any:
+    """A number, true or false where the text is one, otherwise the text."""
+    try:
+        value = json.loads(text.lower() if text.lower() in ("true", "false") else text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+def _as_classes(data: Dataset) -> Dataset:
+    return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes)
+
+
+def _conventions(net: Any) -> tuple[str, ...]:
+    import torch
+
+    drawn = {name: torch.tensor(value) for name, value in net.init(1, 0).items()}
+    return tuple(net.normalizers(drawn)) if net.outputs == 1 else ()
+
+
+def _certified(data: Dataset, net: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Lower and upper bound of the F1 margin (M1); from the run folder where it is there already."""
+    from widemargin import flows
+    from widemargin.margins.f1 import f1
+
+    kept = None if options.out is None else flows.load_certificate(options.out)
+    if kept is not None and kept["data"]["sha256"] == data.sha256() and kept["bias"] == options.bias:
+        return kept
+    with solver_progress("f1") as report:
+        cert = f1(
+            data,
+            bias=options.bias,
+            activation=getattr(net, "activation", "relu"),
+            time_limit=options.time_limit,
+            seed=options.seed,
+            progress=report,
+        )
+    if options.out is not None and math.isfinite(cert.upper):
+        flows.save_certificate(options.out, cert)
+    return cert.summary()
+
+
+def _with_fraction(said: dict[str, Any], cert: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The summary with every key that the contract promises, and each trial's share of the largest margin."""
+    for trial in said["trials"]:
+        for key in ("margin_M2", "psi", "train_error", "test_error"):
+            trial.setdefault(key, None)
+    if cert is None:
+        return said
+    keys = ("kind", "lower", "upper", "gap", "status", "proved", "convention")
+    said["certificate"] = {key: cert[key] for key in keys}
+    upper = cert["upper"] or 0.0
+    halves = any(trial.get("margin_M2") is not None for trial in said["trials"])  # the best M2 is half of the best M1
+    said["fraction_convention"] = "M2" if halves else "M1"
+    for trial in said["trials"]:
+        reached = trial["margin_M2"] if halves else trial["margin_M1"]
+        best = upper / 2 if halves else upper
+        trial["fraction"] = reached / best if math.isfinite(best) and best > 0 else None
+    return said
+
+
+def _print_training(data: Dataset, found: Any, said: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    trials = said["trials"]
+    wanted = (
+        "step",
+        "t_mean",
+        "risk",
+        "train_error",
+        "test_error",
+        "margin_M2",
+        "margin_M1",
+        "psi",
+        "norm",
+        "fraction",
+    )
+    extra = () if any(t.get("margin_M1") is not None for t in trials) else ("margin_M4", "margin_M10", "margin_MT2")
+    names = [name for name in (*wanted, *extra) if any(trial.get(name) is not None for trial in trials)]
+    table = Table(
+        title=plain(f"{data}, {found.config['net']['net']}, {found.config['rule']['class']}"), title_justify="left"
+    )
+    for column in ("trial", "status", *names):
+        table.add_column(plain(column), justify="left" if column == "status" else "right", no_wrap=True)
+    if len(trials) <= MOST_ROWS:
+        for trial in trials:
+            table.add_row(str(trial["trial"]), trial["status"], *(_cell(name, trial) for name in names))
+    else:
+        for word, choose in (("median", 0.5), ("least", 0.0), ("most", 1.0)):
+            row = {name: _quantile([trial.get(name) for trial in trials], choose) for name in names}
+            row["log_risk"] = _quantile([trial.get("log_risk") for trial in trials], choose)
+            table.add_row(word, "", *(_cell(name, row) for name in names))
+    print_rich(table)
+    print(f"{found}, {said['seconds']:.1f} seconds")
+    cert = said.get("certificate")
+    if cert is not None:
+        proved = "" if cert["proved"] else ", upper bound NOT proved"
+        print(f"largest margin (M1) in [{cert['lower']:.7g}, {cert['upper']:.7g}], {cert['status']}{proved}")
+        shares = [trial["fraction"] for trial in trials if trial["fraction"] is not None]
+        if shares:
+            print(
+                f"training reached {min(shares):.2%} to {max(shares):.2%} of the upper bound"
+                f" (convention {said['fraction_convention']})"
+            )
+
+
+def _quantile(values: Sequence[Any], share: float) -> float | None:
+    known = sorted(value for value in values if value is not None and not math.isnan(value))
+    return known[round(share * (len(known) - 1))] if known else None
+
+
+def _cell(name: str, trial: Mapping[str, Any]) -> Any:
+    value = trial.get(name)
+    if value is None:
+        return "-"
+    if name == "risk" and value == 0 and trial.get("log_risk") is not None:
+        return plain(f"1e{trial['log_risk'] / math.log(10):.0f}")  # below floating point
+    return plain(f"{value:.0f}" if name == "step" else f"{value:.1%}" if name == "fraction" else f"{value:.5g}")
+
+
+@contextlib.contextmanager
+def _training(options: argparse.Namespace) -> Iterator[Callable[[float, float, Mapping[str, float]], None]]:
+    """Progress of training: a bar with loss, margin and time left on a terminal, otherwise a line now and then."""
+
+    def line(seconds: float, share: float, now: Mapping[str, float]) -> str:
+        margins = ("margin_M2", "margin_M1", "margin_M4", "margin_M10", "margin_MT2")
+        shown = next((f"  {name} {now[name]:.5g}" for name in margins if name in now), "")
+        loss = f"ln risk {now['log_risk']:.4g}" if "log_risk" in now else ""
+        left = f"  {seconds * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
+        return f"step {now.get('step', 0):.0f}  {loss}{shown}{left}"
+
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        last = 0.0
+
+        def report(seconds: float, share: float, now: Mapping[str, float]) -> None:
+            nonlocal last
+            if seconds - last >= screen.EVERY and share < 1:
+                last = seconds
+                done = "" if math.isnan(share) else f" {share:4.0%}"
+                say(f"train {seconds:6.1f} s{done}  {line(seconds, share, now)}")
+
+        yield report
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    with Progress(
+        BarColumn(30), TextColumn("{task.description}", markup=False), console=console, transient=True
+    ) as bar:
+        task = bar.add_task("train", total=1.0)
+        yield lambda seconds, share, now: bar.update(
+            task, completed=0.0 if math.isnan(share) else share, description=line(seconds, share, now)
+        )
+
+
+def add(command: Command) -> None:
+    one = command("train", train, "train networks and record margins on the way", epilog=sources())
+    one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
+    one.add_argument("--net", choices=NETS, default="relu", help="the network [relu]")
+    one.add_argument("--width", metavar="M", type=integer(1, 10**7), default=100, help="neurons [100]")
+    one.add_argument("--algorithm", choices=ALGORITHMS, default="gd", help="the training rule [gd]")
+    one.add_argument("--loss", choices=("exp", "logistic", "ce", "squared"), default="logistic", help="[logistic]")
+    one.add_argument("--lr", type=number(0, math.inf, "a positive number"), help="learning rate [the rule's own]")
+    one.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="any other field of the net or the rule, such as law=cb, depth=3, batch=8; may be repeated",
+    )
+    one.add_argument("--steps", metavar="N", type=integer(1, 10**12), help=f"end after N steps [{STEPS}]")
+    one.add_argument("--time", metavar="T", type=number(0, math.inf, "a positive number"), help="end at this time")
+    one.add_argument(
+        "--clock", choices=("mean", "cb"), help="what --time counts: flow of the mean risk, or CB's [mean]"
+    )
+    one.add_argument(
+        "--until",
+        metavar="EVENT",
+        help="end each trial at fitted (risk < l(0)/n), stationary, margin=..., radius=... or risk=...",
+    )
+    one.add_argument("--trials", metavar="B", type=integer(1, 10**6), default=1, help="independent networks [1]")
+    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+    one.add_argument("--bias", action=argparse.BooleanOptionalAction, default=False, help="a coordinate 1 [--no-bias]")
+    readable(one)
+    one.add_argument("--test", metavar="DATA", help="data for the test error")
+    one.add_argument("--points", metavar="K", type=integer(2, 10**6), default=200, help="log-spaced records [200]")
+    one.add_argument("--weights", action="store_true", help="record the weights themselves too")
+    one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[cpu]")
+    one.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="[float64]")
+    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    one.add_argument("--out", metavar="RUN", help="keep configuration, records and checkpoints in this folder")
+    one.add_argument("--resume", action="store_true", help="go on with the run in --out, to the same last bit")
+    one.add_argument(
+        "--checkpoint-seconds",
+        metavar="S",
+        type=number(0, math.inf, "a positive number of seconds"),
+        default=10.0,
+        help="seconds between checkpoints [10]",
+    )
+    one.add_argument("--certify", action="store_true", help="also certify the largest margin, and compare")
+    one.add_argument(
+        "--time-limit",
+        metavar="S",
+        default=60.0,
+        type=number(0, math.inf, "a positive number of seconds"),
+        help="seconds for the certificate [60]",
+    )
+    one.add_argument("--json", action="store_true", help="print one object with the last records of every trial")
+
+    one = command("plot", plot, "draw margins, loss, norms and rotations of a run")
+    one.add_argument("run_folder", metavar="RUN", help="a folder written by train --out")
+    one.add_argument("--out", metavar="FILE.png", help="the picture, .png, .pdf or .svg [RUN/run.png]")

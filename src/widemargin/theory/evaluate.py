@@ -1,0 +1,132 @@
+"""All theorems on given data, all inequalities along a given run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widemargin import flows
+from widemargin.types import Dataset, InputError, Trajectory
+
+from .facts import TIME_LIMIT, Facts, facts
+from .guarantee import THEOREMS, Guarantee
+from .inequality import CHECKS, Inequality
+from .track import follow
+
+Progress = Callable[[str, float], None]  # id, share done
+
+
+@dataclass(frozen=True)
+class Guarantees:
+    """Every guarantee that could be evaluated, and the best bound on the test error."""
+
+    facts: Facts
+    found: tuple[Guarantee, ...]
+
+    def __iter__(self) -> Iterator[Guarantee]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @property
+    def best(self) -> Guarantee | None:
+        """The smallest bound on the test error that says something, has explicit constants and no assumption that fails."""
+        useful = [
+            one
+            for one in self.found
+            if one.quantity == "test error"
+            and one.explicit
+            and one.convention != "printed"
+            and one.applies is not False
+            and not one.vacuous
+        ]
+        return min(useful, key=lambda one: float(one.value), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        data, best = self.facts.data, self.best
+        return {
+            "data": data.name,
+            "n": data.n,
+            "d": data.d,
+            "delta": self.facts.delta,
+            "best": None if best is None else best.to_dict(),
+            "guarantees": [one.to_dict() for one in self.found],
+        }
+
+
+def guarantees(
+    data: Dataset,
+    run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
+    *,
+    delta: float = 0.05,
+    theorems: Sequence[str] | None = None,
+    trial: int = 0,
+    seed: int = 0,
+    time_limit: float = TIME_LIMIT,
+    progress: Progress | None = None,
+) -> Guarantees:
+    """Evaluate every theorem (or those of `theorems`, by id) that could apply to the data and the network.
+
+    `run_or_net` is a run folder, a Trajectory, or a pair (net, parameters). Margins that a theorem needs are computed once,
+    each within `time_limit` seconds. A theorem that has nothing to say about what is given is left out.
+    """
+    known = facts(data, run_or_net, delta=delta, trial=trial, seed=seed, time_limit=time_limit)
+    chosen = [THEOREMS[id] for id in _chosen(theorems, THEOREMS, "theorem")]
+    found: list[Guarantee] = []
+    for k, one in enumerate(chosen):
+        if progress is not None:
+            progress(one.id, k / len(chosen))
+        if one.apply is not None:
+            given = one.apply(known)
+            found += given if isinstance(given, list) else [] if given is None else [given]
+    return Guarantees(known, tuple(found))
+
+
+def check(
+    run: Trajectory | str | os.PathLike[str],
+    data: Dataset | Sequence[Dataset] | None = None,
+    *,
+    net: flows.Net | None = None,
+    ids: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> list[Inequality]:
+    """Evaluate every inequality (or those of `ids`) that the records of a run allow.
+
+    `run` is a run folder, or a Trajectory together with its `data`. More can be checked where the run kept its parameters
+    (observe "weights"; --weights on the command line).
+    """
+    track = follow(run, data, net)
+    chosen = [CHECKS[id] for id in _chosen(ids, CHECKS, "check")]
+    found: list[Inequality] = []
+    for k, one in enumerate(chosen):
+        if progress is not None:
+            progress(one.id, k / len(chosen))
+        with np.errstate(all="ignore"):  # trials that ended or overflowed have entries that are no numbers
+            given = one.function(track)
+        found += given if isinstance(given, list) else [] if given is None else [given]
+    return found
+
+
+def _chosen(asked: Sequence[str] | None, registry: Mapping[str, Any], what: str) -> list[str]:
+    """Ids of the registry, or those asked for; an id may also be one that an entry covers beside its own."""
+    if asked is None:
+        return sorted(registry, key=order)
+    also = {claim: one.id for one in registry.values() for claim in one.claims}
+    unknown = [id for id in asked if id not in also]
+    if unknown:
+        raise InputError(f"there is no {what} {unknown[0]!r}; there are {', '.join(sorted(registry, key=order))}")
+    return list(dict.fromkeys(also[id] for id in asked))
+
+
+def order(id: str) -> tuple[int, int, str]:
+    """The order of the papers, then of the numbers."""
+    paper, _, number = id.partition("-")
+    digits = "".join(c for c in number if c.isdigit())
+    papers = ("UH", "LR", "MT", "BN", "CB")
+    return (papers.index(paper) if paper in papers else len(papers), int(digits or 0), id)
