@@ -180,7 +180,7 @@ class Certificate:
     lower: float
     upper: float
     dual: np.ndarray
-    status: str  # certified, time-limit, interrupted, not-separable, rounding, no-interpolation
+    status: str  # certified, time-limit, interrupted, not-separable, rounding, no-interpolation, found, not-found
     proved: bool
     bound: str
     n: int

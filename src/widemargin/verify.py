@@ -6,11 +6,13 @@ integer square roots rounded in the safe direction. Floating point appears in tw
 beyond what is checked afterwards: inside `matmul`, where every partial sum is an integer below 2^53 (so a float64
 matrix product is exact in any order of summation), and in `positive_semidefinite`, where a floating-point Cholesky
 factor is only a guess whose residual is then bounded exactly.
+The statistical bounds of kind ntk are the exception: their samples are drawn again and averaged in float64.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +30,18 @@ CONVENTION = {
     "frozen": "M1",
     "f2": "M7",
     "rf": "M7",
+    "bn": "M9",
+    "ntk": "M8",
+    "tangent": "tangent",
     "linear": "M11",
+    "projected": "distance",
+    "collapse": "NC",
     "l1-regression": "norm",
     "l2-regression": "norm",
+    "linear-multiclass": "MT2-linear",
+    "f1-multiclass": "M1",
 }
+MULTICLASS = ("linear-multiclass", "f1-multiclass")
 REGRESSION = ("l1-regression", "l2-regression")
 LARGEST = float(np.finfo(np.float64).max)  # stands for infinity in `upper`
 DEGREE = {"relu": 1, "srelu": 2}
@@ -39,6 +49,7 @@ UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 ROOT_BITS = 64  # square roots are rounded up to a multiple of 2^-ROOT_BITS of the integer grid
 LEAF_BLOCK = 4096
 ESTIMATE = "is an estimate and was not checked"
+CHANCE = "with probability at least"
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,8 @@ class Verdict:
             detail = next((d for name, d in self.checks if name == self.failed and d), "")
             return f"NOT verified, {self.failed}" + (f" ({detail})" if detail else "")
         said = "; ".join(f"{name} {detail}" for name, detail in self.checks if name.endswith("bound"))
+        if CHANCE in said:
+            return f"verified on the evaluation sample, drawn again: {said}"
         return ("lower bound verified, upper bound NOT: " if ESTIMATE in said else "verified exactly: ") + said
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,6 +141,8 @@ def _run(payload: Mapping[str, Any], X: Any, y: Any, done: list[tuple[str, str]]
     stage[0] = "shape"
     problem = _problem(payload, X, y)
     what = "real targets" if kind in REGRESSION else "labels -1 and +1"
+    if kind in MULTICLASS:
+        what = f"{_classes(problem)} classes"
     done.append(("shape", f"n={payload['n']}, d={payload['d']}, bias={payload['bias']}, {what}"))
 
     stage[0] = "data hash"
@@ -156,7 +171,11 @@ def _run(payload: Mapping[str, Any], X: Any, y: Any, done: list[tuple[str, str]]
         done.append(("lower bound", f"{_show(lower)} {rules.lower(lower)}"))
 
     stage[0] = "dual"
-    weights, bits = _vector(payload.get("dual"), len(problem.y), "dual")
+    if kind in MULTICLASS:
+        rows, bits = _rows(payload.get("dual"), _classes(problem), "dual", len(problem.y))
+        weights = rows.ravel().tolist()
+    else:
+        weights, bits = _vector(payload.get("dual"), len(problem.y), "dual")
     for i, w in enumerate(weights):
         _need(w >= 0, f"dual: entry {i} is negative")
     total = sum(weights)
@@ -166,7 +185,7 @@ def _run(payload: Mapping[str, Any], X: Any, y: Any, done: list[tuple[str, str]]
     done.append(("dual", f"{sum(w > 0 for w in weights)} of {len(weights)} weights are positive"))
 
     stage[0] = "upper bound"
-    if not payload["proved"]:
+    if not payload["proved"] and kind != "ntk":
         done.append(("upper bound", f"{_show(upper)} {ESTIMATE}"))
         return
     proof = payload.get("proof")
@@ -434,8 +453,11 @@ def _problem(payload: Mapping[str, Any], X: Any, y: Any) -> _Problem:
         _need(type(value) is int and value == size, f"shape: {name}", f"the data have {name}={size}")
     _need(type(payload.get("bias")) is bool, "shape: bias is not true or false")
     _need(bool(np.isfinite(y).all()), "shape: y holds NaN or infinity")
-    for i in np.flatnonzero((y != 1) & (y != -1)):
-        _need(payload.get("kind") in REGRESSION, f"labels: row {i} is neither -1 nor +1")
+    if payload.get("kind") in MULTICLASS:
+        _need(bool((y == np.floor(y)).all()) and set(y) == set(range(max(2, len(set(y))))), "labels: not 0, ..., K-1")
+    else:
+        for i in np.flatnonzero((y != 1) & (y != -1)):
+            _need(payload.get("kind") in REGRESSION, f"labels: row {i} is neither -1 nor +1")
     grid, k = integers(X)
     targets, ky = integers(y)
     if payload["bias"]:
@@ -602,6 +624,136 @@ def _rf(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
     return _Rules(lower, upper)
 
 
+GRID = 192  # batch-normalised preactivations are enclosed in integers over 2^GRID
+NEURONS = 256  # neurons at a time
+
+
+def _bn_weights(problem: _Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray, Callable[[int, int], np.ndarray]]:
+    """a (m,), and a function that gives the rows start..stop of V (to be asked for in order); drawn, or as stored."""
+    m = _integer(extra.get("width"), "format: extra.width", 1, 10**6)
+    stored = extra.get("directions")
+    if stored is None:
+        seed, trial = (_integer(extra.get(name), f"format: extra.{name}", 0, 1 << 64) for name in ("seed", "trial"))
+        rng = np.random.default_rng([seed, trial])
+        a = rng.standard_normal(m) / np.sqrt(m)
+        return a, lambda start, stop: rng.standard_normal((stop - start, problem.D)) / np.sqrt(problem.D)
+    for j, row in enumerate(_list(stored, "format: extra.directions", m)):
+        _ratios(_list(row, f"format: extra.directions, row {j}", problem.D), f"format: extra.directions, row {j}")
+    _ratios(_list(extra.get("a"), "format: extra.a", m), "format: extra.a")
+    V = np.array(stored, dtype=np.float64)
+    return np.array(extra["a"], dtype=np.float64), lambda start, stop: V[start:stop]
+
+
+def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
+    """Twice a Lipschitz constant of v -> sum_i q_i y_i relu(v . b_i), over 2^ROOT_BITS, rounded up."""
+    plain = 2 * sum(w * sqrt_up(s) for w, s in zip(q, _squares(B)))
+    mean = sqrt_up(_squares(matmul(_column([s * w for s, w in zip(y, q)]).T, B))[0])
+    G, w = matmul(B, B.T), _column(q)
+    fourth = sum(q) ** 2 * int(matmul(matmul(w.T, G * G), w)[0, 0])
+    root = math.isqrt(fourth)
+    return min(plain, mean + sqrt_up(root + (root * root != fourth)))
+
+
+def _bn(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    extra, n, y = payload["extra"], len(problem.y), problem.y
+    _need(not payload["bias"] and problem.degree == 1, "format: kind bn has no bias and activation relu")
+    part = extra.get("part")
+    _need(part in ("a", "c", "sum"), "format: extra.part is neither a, c nor sum")
+    names = ("a", "c") if part == "sum" else (str(part),)
+    eps, delta = (_number(extra.get(name), f"format: extra.{name}") for name in ("eps", "displacement"))
+    _need(eps >= 0 and delta >= 0, "format: extra.eps and extra.displacement must not be negative")
+    a, rows = _bn_weights(problem, extra)
+    m = len(a)
+    outer, ka = integers(a)
+    factors = {"a": [1] * m, "c": [int(v) for v in outer.tolist()]}  # of the features, over 2^bits
+    factor_bits = {"a": 0, "c": ka}
+    bounds: dict[str, tuple[Fraction, Fraction]] = {}
+    u, q = {}, {}
+    for name in names:
+        both = extra.get(f"gamma_{name}")
+        _need(isinstance(both, Mapping), f"format: extra.gamma_{name} is not an object")
+        bounds[name] = (_number(both.get("lower"), f"gamma_{name}"), _number(both.get("upper"), f"gamma_{name}"))
+        u[name] = _vector(extra.get(f"weights_{name}"), m, f"lower bound: extra.weights_{name}")[0]
+        dual = payload.get("dual") if name == names[0] else extra.get(f"dual_{name}")
+        q[name] = _vector(dual, n, f"dual of gamma_{name}")[0]
+        _need(min(q[name]) >= 0 and sum(q[name]) > 0, f"dual of gamma_{name}: negative or zero")
+    move, km = np.zeros((0, problem.D), dtype=object), 0
+    if extra.get("move") is not None:
+        _need(extra["move"] != "omitted", "lower bound: the moved weights are not stored in this certificate")
+        move, km = _rows(extra["move"], problem.D, "lower bound: extra.move", m)
+        _need(sum(_squares(move)) <= m * delta**2 * 4**km, "lower bound: the weights moved by more than displacement")
+
+    grid = problem.grid.astype(object)
+    B = n * grid - grid.sum(axis=0)  # n 2^k xbar
+    state = hashlib.sha256(a.astype("<f8").tobytes())
+    reached = {name: [(0, 0)] * n for name in names}  # enclosures of sum_j u_j z_ij, over 2^(GRID + factor bits)
+    most = dict.fromkeys(names, 0)  # at least ||z' q||^2, over 2^(GRID + 2 factor bits)
+    e, ke = eps.numerator, eps.denominator.bit_length() - 1
+    for start in range(0, m, NEURONS):
+        stop = min(start + NEURONS, m)
+        V = rows(start, stop)
+        state.update(V.astype("<f8").tobytes())
+        block, kv = integers(V)
+        P = matmul(B, block.T)  # n 2^(k + kv) <v_j, xbar_i>
+        # <v_j, xbar_i> / N(v_j) = P_ij sqrt(D / M_j)
+        D = n << ke
+        M = [(int(s) << ke) + (e * n**3 << (2 * (problem.k + kv))) for s in (P * P).sum(axis=0)]
+        bits = GRID + max(v.bit_length() for v in M)
+        roots = [math.isqrt((D << (2 * bits)) // v) if v else 0 for v in M]
+        low, high = P * _column(roots).T, P * _column([r + (v > 0) for r, v in zip(roots, M)]).T
+        low, high = (
+            np.where(P > 0, low, high) >> (bits - GRID),
+            (np.where(P > 0, high, low) >> (bits - GRID)) + (P != 0),
+        )
+        if len(move):
+            moved = (matmul(B, move[start:stop].T) << GRID) // (n << (problem.k + km))
+            low, high = low + moved, high + moved + 1
+        low, high = np.where(low > 0, low, 0), np.where(high > 0, high, 0)
+        active = np.where(P > 0, P, 0)
+        for name in names:
+            factor = factors[name][start:stop]
+            weight = [f * v for f, v in zip(factor, u[name][start:stop])]
+            plus, minus = _column([max(w, 0) for w in weight]), _column([max(-w, 0) for w in weight])
+            down = (matmul(low, plus) - matmul(high, minus))[:, 0].tolist()
+            up = (matmul(high, plus) - matmul(low, minus))[:, 0].tolist()
+            reached[name] = [(f + r, g + s) for (f, g), r, s in zip(reached[name], down, up)]
+            c = _column([s * w for s, w in zip(y, q[name])])
+            values = matmul(active.T, c)[:, 0].tolist()
+            most[name] += sum(-((-((f * v) ** 2) * D << GRID) // w) for f, v, w in zip(factor, values, M) if w)
+    known = "format: extra.weights_sha256: the drawn weights are not those of the certificate"
+    _need(extra.get("weights_sha256") == state.hexdigest(), known, "made with another version of numpy?")
+
+    for name in names:
+        least = bounds[name][0]
+        norm2 = sum(v * v for v in u[name])
+        need = least**2 * m * norm2 * 4 ** (GRID + factor_bits[name])
+        if least > 0:
+            _need(norm2 > 0, f"lower bound: extra.weights_{name} is zero")
+            for i, (s, (f, g)) in enumerate(zip(y, reached[name])):
+                worst = f if s > 0 else -g
+                good = worst >= 0 and worst * worst >= need
+                _need(good, f"lower bound: point {i}", f"its margin is below the lower bound of gamma_{name}")
+
+    def lower(bound: Fraction) -> str:
+        total = sum(max(least, Fraction(0)) for least, _ in bounds.values())
+        _need(bound <= total, "lower bound: larger than those of its parts together")
+        return f"is reached at all {n} points by the weights of gamma_{' and gamma_'.join(names)}"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _only_dual(proof)
+        for name in names:
+            largest = Fraction(max(abs(f) for f in factors[name]), 1 << factor_bits[name])
+            slope = _bn_slope(B, y, q[name]) if delta else 0
+            cost = delta * largest * Fraction(slope, n << (ROOT_BITS + problem.k + 1))
+            room = bounds[name][1] * sum(q[name]) - cost
+            limit = room**2 * m * 2 ** (GRID + 2 * factor_bits[name])
+            _need(room >= 0 and most[name] <= limit, f"upper bound: gamma_{name} is not shown to be that small")
+        _need(bound >= sum(top for _, top in bounds.values()), "upper bound: smaller than those of its parts together")
+        return f"is proved by the dual weights over {m} neurons"
+
+    return _Rules(lower, upper)
+
+
 def _kernel(problem: _Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Fraction, Fraction, str]:
     """low, high, least, most, a note: the kernel is K / c with low <= K <= high (integers) and least <= c <= most."""
     n, kernel = len(problem.y), extra.get("kernel")
@@ -610,8 +762,9 @@ def _kernel(problem: _Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray, np
         _need(bool((K == K.T).all()), "format: extra.gram is not symmetric")
         note = ", for the Gram matrix stored in the certificate (taken as given, assumed positive semidefinite)"
         return K, K, Fraction(1 << bits), Fraction(1 << bits), note
-    _need(kernel == "relu" and problem.degree == 1, "format: extra.kernel is neither relu (with relu) nor given")
-    low, high = relu_kernel(problem.grid)
+    known = kernel in ("relu", "ntk") and problem.degree == 1
+    _need(known, "format: extra.kernel is neither relu, ntk (both with relu) nor given")
+    low, high = ntk_kernel(problem.grid, str(extra.get("part"))) if kernel == "ntk" else relu_kernel(problem.grid)
     pi_low, pi_high = _pi()
     scale = 2 * problem.D * 4**problem.k  # low / 2^P <= 2 pi D 4^k kernel <= high / 2^P
     return low, high, Fraction(scale * pi_low), Fraction(scale * pi_high), ""
@@ -652,11 +805,368 @@ def _f2(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
     return _Rules(lower, upper)
 
 
+def _projected(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    rank = _integer(payload["extra"].get("rank"), "format: extra.rank", 1, problem.D)
+    plus, minus = ([i for i, s in enumerate(problem.y) if s == sign] for sign in (1, -1))
+
+    def lower(bound: Fraction) -> str:
+        frame, _ = _rows(payload["extra"].get("frame"), problem.D, "lower bound: extra.frame", rank)
+        gram = matmul(frame, frame.T)
+        most = max(int(v) for v in abs(gram).sum(axis=1))  # at least the largest eigenvalue of F F'
+        _need(most > 0, "lower bound: the frame is zero")
+        W = matmul(problem.grid, frame.T)  # (n, rank)
+        sizes, inner = _squares(W), matmul(W[plus], W[minus].T).tolist()
+        need = bound**2 * most * 4**problem.k
+        for i, row in zip(plus, inner):
+            for k, v in zip(minus, row):
+                _need(
+                    sizes[i] + sizes[k] - 2 * v >= need,
+                    f"lower bound: points {i} and {k}",
+                    "their distance is below lower",
+                )
+        return f"is reached by all {len(plus) * len(minus)} pairs in the span of the frame"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        kind = proof.get("type")
+        if kind == "signs":
+            _need(rank == 1, "upper bound: a tree over signs needs rank 1")
+            return f"is proved by signs ({_sign_tree(problem, bound, proof)})"
+        _need(kind in ("trace", "fantope", "fantope-pairs"), "upper bound: no such proof type for this kind")
+        entries = [_list(entry, "upper bound: pairs", 3) for entry in _list(proof.get("pairs"), "upper bound: pairs")]
+        Z = _differences(problem, [entry[:2] for entry in entries])
+        w, _ = _vector([entry[2] for entry in entries], len(entries), "upper bound: weights of the pairs")
+        _need(all(v >= 0 for v in w) and sum(w) > 0, "upper bound: the weights of the pairs are not nonnegative")
+        if kind == "trace":
+            most = sum(v * s for v, s in zip(w, _squares(Z)))
+            _need(most <= bound**2 * sum(w) * 4**problem.k, "upper bound: the weighted mean of the distances is larger")
+        else:
+            _fantope(problem, bound, rank, Z, w, proof, kind == "fantope-pairs")
+        return f"is proved by weights on {len(w)} pairs ({kind})"
+
+    return _Rules(lower, upper)
+
+
+def _differences(problem: _Problem, pairs: Sequence[Any]) -> np.ndarray:
+    """x_i - x_k on the integer grid for pairs of different labels."""
+    n, rows = len(problem.y), []
+    _need(len(pairs) > 0, "upper bound: no pairs are stored")
+    for i, k in pairs:
+        i, k = (_integer(v, "upper bound: pairs", 0, n - 1) for v in (i, k))
+        _need(problem.y[i] != problem.y[k], "upper bound: a pair has equal labels")
+        rows.append([int(a) - int(b) for a, b in zip(problem.grid[i].tolist(), problem.grid[k].tolist())])
+    return _objects(rows, len(rows), problem.D)
+
+
+def _fantope(
+    problem: _Problem, bound: Fraction, rank: int, Z: np.ndarray, w: list[int], proof: Mapping[str, Any], by_pairs: bool
+) -> None:
+    """sum q z z' <= t I + B B', or by pairs Z Z' <= t diag(1 / q) + B B'; in units of 4^shift."""
+    t = _number(proof.get("t"), "upper bound: t")
+    _need(t >= 0, "upper bound: t is negative")
+    shift = _integer(proof.get("shift"), "upper bound: shift", -1200, 1200)
+    total, size = sum(w), len(Z) if by_pairs else problem.D
+    stored = _list(proof.get("B"), "upper bound: B", size)
+    columns = len(_list(stored[0], "upper bound: B"))
+    B, kb = _rows(stored, columns, "upper bound: B", size)
+    BB = matmul(B, B.T)
+    unit = Fraction(4) ** (problem.k + shift)  # X in units of 2^shift is grid / sqrt(unit)
+    weight = w if by_pairs else [1] * size
+    trace = sum(Fraction(v * s, 4**kb) for v, s in zip(weight, _squares(B))) / (total if by_pairs else 1)
+    _need(rank * t + trace <= bound**2 / Fraction(4) ** shift, "upper bound: rank t + tr B B' is larger")
+    if by_pairs:
+        _need(all(v > 0 for v in w), "upper bound: a pair has weight zero")
+        K, scale = matmul(Z, Z.T), unit
+        diagonal = [t * total / v * scale for v in w]
+    else:
+        K, scale = matmul((_column(w) * Z).T, Z), unit * total
+        diagonal = [t * scale] * size
+    # all in units of 2^-e, the diagonal rounded down
+    bits = 2 * kb + max(0, -2 * (problem.k + shift))
+    e = bits + 128
+    S = BB * int(scale * 2**e / 4**kb) - K * 2**e
+    for j, v in enumerate(diagonal):
+        S[j, j] += math.floor(v * 2**e)
+    _need(positive_semidefinite(S), "upper bound: t I + B B' is not shown to dominate the weighted pairs")
+
+
+def _sign_tree(problem: _Problem, bound: Fraction, proof: Mapping[str, Any]) -> str:
+    Z = _differences(problem, [_list(pair, "signs: pairs", 2) for pair in _list(proof.get("pairs"), "signs: pairs")])
+    tree, leaves = _list(proof.get("tree"), "signs: tree"), _list(proof.get("leaves"), "signs: leaves")
+    limit, at, leaf = bound**2 * 4**problem.k, 0, 0
+    stack: list[list[tuple[int, int]]] = [[(0, 1)]]  # v -> -v: the first pair has v . z >= 0
+    while stack:
+        path = stack.pop()
+        _need(at < len(tree), "signs: the tree ends early")
+        branch = _integer(tree[at], "signs: tree", -1, len(Z) - 1)
+        at += 1
+        if branch >= 0:
+            stack += [[*path, (branch, -1)], [*path, (branch, 1)]]
+            continue
+        _need(leaf < len(leaves), "signs: there are too few leaves")
+        q, _ = _vector(leaves[leaf], len(path), f"signs, leaf {leaf}")
+        _need(all(v >= 0 for v in q) and sum(q) > 0, f"signs, leaf {leaf}: its weights are not nonnegative")
+        c = _column([v * s for v, (_, s) in zip(q, path)])
+        size = _squares(matmul(c.T, Z[[p for p, _ in path]]))[0]
+        _need(size <= limit * sum(q) ** 2, f"signs, leaf {leaf}: its bound is larger than upper")
+        leaf += 1
+    _need(at == len(tree) and leaf == len(leaves), "signs: the tree has entries to spare")
+    return f"{leaf} leaves"
+
+
+def _collapse(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    extra, n = payload["extra"], len(problem.y)
+
+    def lower(bound: Fraction) -> str:
+        beta, _ = _rows(extra.get("beta"), problem.D, "lower bound: extra.beta")
+        r = len(beta)
+        _need(r > 0, "lower bound: no cone is stored")
+        signs = [
+            _integer(v, "lower bound: extra.signs", -1, 1) for v in _list(extra.get("signs"), "lower bound: signs", r)
+        ]
+        gamma, eps = (_number(extra.get(key), f"lower bound: extra.{key}") for key in ("gamma_nc", "eps"))
+        _need(0 < eps < gamma, "lower bound: not 0 < eps < gamma_nc")
+        _need(type(extra.get("strict")) is bool, "lower bound: extra.strict is not true or false")
+        _need(bound * r <= gamma, "lower bound: gamma_nc / r is smaller")
+        across2 = gamma**2 * (eps**2 / 4 if extra["strict"] else eps / 2)
+        unit = 4**problem.k
+        inner, sizes = matmul(problem.grid, beta.T).tolist(), _squares(problem.grid)
+        lengths = _squares(beta)
+        for k, size in enumerate(lengths):
+            _need(size > 0, f"lower bound: beta {k} is zero")
+        for i, row in enumerate(inner):
+            inside = 0
+            for k, v in enumerate(row):
+                # beta is divided by its length: (beta . x)^2 = v^2 / length in units of 4^-k
+                own = (
+                    signs[k] == problem.y[i]
+                    and v > 0
+                    and v * v >= gamma**2 * unit * lengths[k]
+                    and sizes[i] * lengths[k] - v * v <= across2 * unit * lengths[k]
+                )
+                polar = v < 0 and v * v >= eps**2 * unit * lengths[k]
+                _need(own or polar, f"lower bound: point {i} is neither in cone {k} nor in its polar")
+                inside += own
+            _need(inside > 0, f"lower bound: point {i} is in no cone")
+        return f"is gamma_nc / r of {r} cones that hold all {n} points"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _need(proof.get("type") == "cone", "upper bound: this kind needs proof.type = cone")
+        i = _integer(proof.get("point"), "upper bound: point", 0, n - 1)
+        q, _ = _vector(proof.get("weights"), n, "upper bound: weights")
+        _need(all(v >= 0 for v in q) and sum(q) > 0, "upper bound: the weights are not nonnegative")
+        c = [v if j == i else -v for j, v in enumerate(q)]
+        _need(
+            all(j == i or v == 0 or problem.y[j] != problem.y[i] for j, v in enumerate(q)),
+            "upper bound: a point of the same label has a weight",
+        )
+        size = _squares(matmul(_column(c).T, problem.grid))[0]
+        if size == 0:
+            return "holds, since there are no such cones: the weights prove eps <= 0"
+        clique = [
+            _integer(v, "upper bound: clique", 0, n - 1) for v in _list(proof.get("clique"), "upper bound: clique")
+        ]
+        _need(len(set(clique)) == len(clique) > 0, "upper bound: the clique is empty or names a point twice")
+        G = matmul(problem.grid[clique], problem.grid[clique].T)
+        short = min(_squares(problem.grid)) <= 4 * 4**problem.k  # then eps < gamma_nc <= 2
+        for a, j in enumerate(clique):
+            for b, k in enumerate(clique[:a]):
+                apart = problem.y[j] != problem.y[k] or (short and G[a, b] <= 0)
+                _need(apart, f"upper bound: points {j} and {k} could be in one cone")
+        _need(size <= (bound * q[i] * len(clique)) ** 2 * 4**problem.k, "upper bound: the distance is larger")
+        return (
+            f"is proved by the distance of point {i} from the other class and {len(clique)} points in different cones"
+        )
+
+    return _Rules(lower, upper)
+
+
+# --- several classes: dual weights are n rows of K, g_i = sum_j q_ij (e_{y_i} - e_j)
+
+
+def _classes(problem: _Problem) -> int:
+    return max(problem.y) + 1
+
+
+def _dual_vectors(problem: _Problem, weights: list[int]) -> np.ndarray:
+    """g (n, K) in units of the weights."""
+    n, K = len(problem.y), _classes(problem)
+    g = -_objects([weights[i * K : (i + 1) * K] for i in range(n)], n, K)
+    for i, label in enumerate(problem.y):
+        _need(g[i, label] == 0, f"dual: row {i} has a weight on its own class")
+        g[i, label] = -sum(g[i].tolist())
+    return g
+
+
+def _least_gaps(problem: _Problem, scores: np.ndarray) -> list[int]:
+    """f_{y_i} - max_{j != y_i} f_j for integer scores (n, K)."""
+    return [
+        row[label] - max(v for j, v in enumerate(row) if j != label) for label, row in zip(problem.y, scores.tolist())
+    ]
+
+
+def _linear_multiclass(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    K = _classes(problem)
+
+    def lower(bound: Fraction) -> str:
+        U, _ = _rows(payload["extra"].get("U"), problem.D, "lower bound: extra.U", K)
+        norm2 = sum(_squares(U))
+        _need(norm2 > 0, "lower bound: U is zero")
+        need = bound**2 * norm2 * 4**problem.k
+        for i, v in enumerate(_least_gaps(problem, matmul(problem.grid, U.T))):
+            _need(v >= 0 and v * v >= need, f"lower bound: point {i}", "its margin is below lower")
+        return f"is reached at all {len(problem.y)} points by U"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _only_dual(proof)
+        norm2 = sum(_squares(matmul(_dual_vectors(problem, weights).T, problem.grid)))
+        _need(norm2 <= (bound * total * 2**problem.k) ** 2, "upper bound: the norm of sum g_i x_i' is larger")
+        return "is proved by the dual weights"
+
+    return _Rules(lower, upper)
+
+
+def _f1_multiclass(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    K = _classes(problem)
+    _need(problem.degree == 1, "format: no rule to check this activation")
+
+    def lower(bound: Fraction) -> str:
+        extra = payload["extra"]
+        theta, _ = _rows(extra.get("theta"), problem.D, "lower bound: extra.theta")
+        outer, _ = _rows(extra.get("outer"), K, "lower bound: extra.outer", len(theta))
+        norm = sum(sqrt_up(a * b) for a, b in zip(_squares(theta), _squares(outer)))
+        _need(norm > 0, "lower bound: the network is zero")
+        need = (bound.numerator * norm) << problem.k
+        scale = bound.denominator << ROOT_BITS
+        for i, v in enumerate(_least_gaps(problem, matmul(_features(problem, theta), outer))):
+            _need(v * scale >= need, f"lower bound: point {i}", "its margin is below lower")
+        return f"is reached at all {len(problem.y)} points by {len(theta)} neurons"
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        kind = proof.get("type")
+        _need(isinstance(kind, str) and kind in _VECTOR_PROOFS, "upper bound: no such proof type for several classes")
+        assert isinstance(kind, str)
+        said = _VECTOR_PROOFS[kind](problem, _dual_vectors(problem, weights), total, bound, proof)
+        return f"is proved by {kind}" + (f" ({said})" if said else "")
+
+    return _Rules(lower, upper)
+
+
+def _tangent(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    _need(payload["extra"].get("kernel") == "given", "format: kind tangent needs extra.kernel = given")
+    return _f2(problem, payload)
+
+
+def _ntk(problem: _Problem, payload: Mapping[str, Any]) -> _Rules:
+    extra = payload["extra"]
+    _need(payload.get("activation") == "relu", "format: kind ntk needs activation relu")
+    _need(extra.get("part") in ("total", "outer", "inner"), "format: extra.part is not total, outer or inner")
+    _need(extra.get("transport") in ("sup", "l2"), "format: extra.transport is neither sup nor l2")
+    if payload["proved"]:
+        _need(extra.get("kernel") == "ntk", "format: a proved ntk margin needs extra.kernel = ntk")
+        exact = _f2(problem, payload)
+        if extra["transport"] == "l2":
+            return exact
+
+        def none(bound: Fraction) -> str:
+            raise _Fail("lower bound: a kernel function is no proof for transports in the sup norm")
+
+        return _Rules(none, exact.upper)  # the sup margin is at most the L2 margin
+    _need(extra["transport"] == "sup", "format: transport l2 needs proved = true")
+    found = _SampledMargin(problem, payload)
+    said = f"holds {CHANCE} {found.confidence:g} over {found.samples} samples"
+
+    def lower(bound: Fraction) -> str:
+        _need(bound <= Fraction(found.lower) * found.unit, "lower bound: the evaluation sample gives less")
+        return said
+
+    def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
+        _need(proof.get("type") == "samples", "upper bound: this bound needs proof.type = samples")
+        _need(bound >= Fraction(found.upper) * found.unit, "upper bound: the evaluation sample gives more")
+        return said
+
+    return _Rules(lower, upper)
+
+
+class _SampledMargin:
+    """Both statistical bounds of an ntk certificate (docs/certificates.md), in units of `unit`."""
+
+    def __init__(self, problem: _Problem, payload: Mapping[str, Any]) -> None:
+        extra, n, D = payload["extra"], len(problem.y), problem.D
+        self.samples = N = _integer(extra.get("samples"), "format: extra.samples", 2, 10**10)
+        self.confidence = float(_number(extra.get("confidence"), "format: extra.confidence"))
+        _need(0 < self.confidence < 1, "format: extra.confidence is not between 0 and 1")
+        bins = _integer(extra.get("bins"), "format: extra.bins", 1, 10**4)
+        _need(bins == 1 or extra["part"] == "total", "format: extra.bins must be 1 for one layer")
+        floor = np.array([float(_number(v, "extra.floor")) for v in _list(extra.get("floor"), "extra.floor", bins)])
+        a, b = (float(_number(v, "extra.control")) for v in _list(extra.get("control"), "extra.control", 2))
+        _need(
+            bool((floor >= 0).all()) and a >= 0 and b >= 0, "format: a negative entry in extra.floor or extra.control"
+        )
+        q = np.array([float(_number(v, "dual")) for v in _list(payload.get("dual"), "dual", n)])
+        _need(bool((q >= 0).all()) and q.sum() > 0, "dual: not in the simplex")
+        q = q / q.sum()
+
+        top = max(1, max(int(abs(v)).bit_length() for v in problem.grid.ravel().tolist()))
+        self.unit = Fraction(2) ** (top - problem.k)
+        X = np.array([[v / (1 << top) for v in row] for row in problem.grid.tolist()])  # exact
+        y = np.array(problem.y, dtype=np.float64)
+        S, C, P, R = ntk_radial(D, bins, extra["part"])
+        c, norms = q * y, np.sqrt((X * X).sum(axis=1))
+        names = ("part", "seed", "bins", "control", "floor")
+        words = [payload["data"]["sha256"], payload["dual"], *(extra.get(name) for name in names)]
+        seed = hashlib.sha256(json.dumps(words, separators=(",", ":")).encode()).digest()
+        rng = np.random.default_rng(int.from_bytes(seed, "big"))
+
+        block = max(1, 2**18 // (n + D))
+        z1, z2, v1, v2 = np.zeros(n), np.zeros(n), 0.0, 0.0
+        for start in range(0, N, block):
+            s = rng.standard_normal((min(block, N - start), D))
+            s /= np.sqrt((s * s).sum(axis=1))[:, None]
+            z, value = np.zeros((len(s), n)), np.zeros(len(s))
+            for sign in (1.0, -1.0):
+                t = sign * (s @ X.T)
+                relu, active = np.maximum(t, 0), np.where(t > 0, 1.0, 0.0)
+                u, g = relu @ c, (active * c) @ X
+                g2 = (g * g).sum(axis=1)
+                f = np.sqrt(np.outer(u * u, S**2) + np.outer(g2, C**2))
+                f = np.maximum(np.maximum(f, floor), 1e-300)
+                A, B = (S**2 / f).sum(axis=1), (C**2 / f).sum(axis=1)
+                z += y * (relu * ((A - a) * u)[:, None] + active * ((g @ X.T) * (B - b)[:, None])) / 2
+                value += np.sqrt(np.outer(u * u, P**2) + np.outer(g2, R**2)).sum(axis=1) / 2
+                value -= (a * u * u + b * g2) / 4
+            z1, z2 = z1 + z.sum(axis=0), z2 + (z * z).sum(axis=0)
+            v1, v2 = v1 + value.sum(), v2 + (value * value).sum()
+
+        unit_rows = X / np.where(norms > 0, norms, 1)[:, None]
+        known = np.zeros(n)  # y_i E[a u relu(s.x_i) + b 1[s.x_i > 0] g.x_i]
+        for i in range(n):
+            near, far = (np.sqrt(((unit_rows[i] + e * unit_rows) ** 2).sum(axis=1)) for e in (-1, 1))
+            angle = 2 * np.arctan2(near, far)
+            size, dot = norms[i] * norms, X @ X[i]
+            turn = (math.pi - angle) * dot
+            known[i] = y[i] * (c @ (a * (size * np.sin(angle) + turn) / D + b * turn)) / (2 * math.pi)
+        L = math.log(2 * (n + 1) / (1 - self.confidence))
+        reach = (np.linalg.norm(c @ X) + np.linalg.norm(np.sqrt(q)[:, None] * X, 2)) / 2  # of |g|
+        spans = norms * (np.hypot(S, C).sum() + (a + b) * reach)
+        span = np.hypot(P, R).sum() * reach + (a + b) / 2 * reach**2
+        wide = np.sqrt(2 * L / N * ((z2 - z1 * z1 / N) / (N - 1)).clip(0)) + 7 * L * spans / (3 * (N - 1))
+        self.lower = float((known + z1 / N - wide).min())
+        spread = max(float(v2 - v1 * v1 / N) / (N - 1), 0.0)
+        self.upper = float(q @ known / 2 + v1 / N + math.sqrt(2 * L * spread / N) + 7 * L * span / (3 * (N - 1)))
+
+
 _KINDS: dict[str, Callable[[_Problem, Mapping[str, Any]], _Rules]] = {
+    "ntk": _ntk,
+    "tangent": _tangent,
+    "linear-multiclass": _linear_multiclass,
+    "f1-multiclass": _f1_multiclass,
     "f1": _f1,
     "linear": _linear,
+    "projected": _projected,
+    "collapse": _collapse,
     "frozen": _frozen,
     "rf": _rf,
+    "bn": _bn,
     "f2": _f2,
 }
 
@@ -1354,6 +1864,211 @@ _PROOFS: dict[int, dict[str, _Proof]] = {
 }
 
 
+# ---------------------------------------------------------------- proofs of the upper bound of f1-multiclass
+#
+# Each takes integer vectors g (n, K) and shows |F(u)| <= bound total 2^k |u| for all u, where
+# F(u) = sum_i g_i relu(u . X_i), X_i the integer grid.
+
+LAMBDA = 64  # multipliers of cones are integers over this
+W_BITS = 8  # vertices of covers are integers over 2^W_BITS
+
+
+def _copositive(C: np.ndarray) -> bool:
+    """Whether a' C a >= 0 for all a >= 0. True is proved: C, or C less its positive entries off the diagonal, is
+    positive semidefinite."""
+    if positive_semidefinite(C):
+        return True
+    C = C.copy()
+    for k, l in np.ndindex(*C.shape):
+        if k != l and C[k, l] > 0:
+            C[k, l] = 0
+    return positive_semidefinite(C)
+
+
+def _cells(entries: Sequence[Any], roots: list[list[tuple[int, ...]]], name: str) -> list[list[tuple[int, ...]]]:
+    """The leaves of a forest of splits in preorder: -1, or [k, l, s] for a new vertex 2^s v_k + v_l (v_k + 2^-s v_l)."""
+    leaves, stack, entries = [], roots[::-1], list(entries)[::-1]
+    while stack:
+        cone = stack.pop()
+        _need(bool(entries), f"{name}: the tree ends too early")
+        entry = entries.pop()
+        if entry == -1:
+            leaves.append(cone)
+            continue
+        k, l, s = _list(entry, f"{name}: a split", 3)
+        k, l = (_integer(v, f"{name}: a split", 0, len(cone) - 1) for v in (k, l))
+        s = _integer(s, f"{name}: a split", -1000, 1000)
+        _need(k != l, f"{name}: a split of one vertex")
+        a, b = 1 << max(s, 0), 1 << max(-s, 0)
+        middle = tuple(a * v + b * w for v, w in zip(cone[k], cone[l]))
+        stack.append([*cone[:k], middle, *cone[k + 1 :]])
+        stack.append([*cone[:l], middle, *cone[l + 1 :]])
+    _need(not entries, f"{name}: the tree has too many entries")
+    return leaves
+
+
+def _vector_norm(problem: _Problem, g: np.ndarray, total: int, bound: Fraction, proof: Mapping[str, Any]) -> str:
+    """relu(t) = (t + |t|) / 2, and points on one line through 0 share |u . x| / |x|."""
+    lines: dict[tuple[int, ...], np.ndarray] = {}
+    for vector, row in zip(g, problem.grid.tolist()):
+        if any(row):
+            u = _ray(row)
+            if next(v for v in u if v) < 0:
+                u = tuple(-v for v in u)
+            lines[u] = lines.get(u, 0 * vector) + vector * math.gcd(*row)
+    most = sqrt_up(sum(_squares(matmul(g.T, problem.grid))))
+    most += sum(sqrt_up(int((v * v).sum()) * sum(x * x for x in u)) for u, v in lines.items())
+    _need(most <= 2 * bound * total * 2 ** (problem.k + ROOT_BITS), "norm: the bound is larger than upper")
+    return ""
+
+
+def _vector_enumeration(problem: _Problem, g: np.ndarray, total: int, bound: Fraction, proof: Mapping[str, Any]) -> str:
+    """Between neighbouring directions a, b orthogonal to points F is linear: F(s a + t b) = s F(a) + t F(b), s, t >= 0."""
+    _need(problem.D <= 2, "enumeration: needs at most two dimensions")
+    rows = [(row[0], row[1] if problem.D == 2 else 0) for row in problem.grid.tolist()]
+    items = [(v, x) for v, x in zip(g.tolist(), rows) if any(v) and any(x)]
+    ends = {(1, 0), (0, 1), (-1, 0), (0, -1)}
+    for _, x in items:
+        e, f = _ray(x)
+        ends |= {(-f, e), (f, -e)}
+
+    def order(a: tuple[int, int], b: tuple[int, int]) -> int:
+        half = [0 if d[1] > 0 or (d[1] == 0 and d[0] > 0) else 1 for d in (a, b)]
+        cross = a[0] * b[1] - a[1] * b[0]
+        return half[0] - half[1] or (-1 if cross > 0 else int(cross < 0))
+
+    directions = sorted(ends, key=cmp_to_key(order))
+    limit = (bound * total * 2**problem.k) ** 2
+    X = _objects([x for _, x in items], len(items), 2)
+    G = _objects([v for v, _ in items], len(items), g.shape[1])
+    H = matmul(_objects(directions, len(directions), 2), X.T)
+    F = matmul(np.where(H > 0, H, 0), G).tolist()
+    for j, a in enumerate(directions):
+        b, Fa, Fb = directions[(j + 1) % len(directions)], F[j], F[(j + 1) % len(directions)]
+        aa, ab, bb = (
+            limit * (p[0] * q[0] + p[1] * q[1]) - sum(v * w for v, w in zip(P, Q))
+            for p, P, q, Q in ((a, Fa, a, Fa), (a, Fa, b, Fb), (b, Fb, b, Fb))
+        )
+        _need(aa >= 0 and bb >= 0 and (ab >= 0 or ab * ab <= aa * bb), "enumeration: the maximum is larger than upper")
+    return f"{len(directions)} arcs"
+
+
+def _vector_cones(problem: _Problem, g: np.ndarray, total: int, bound: Fraction, proof: Mapping[str, Any]) -> str:
+    D, K = problem.D, g.shape[1]
+    _need(D <= 12, "cones: needs few dimensions")
+    roots = [
+        [tuple(sign * (j == k) for j in range(D)) for k, sign in enumerate(signs)]
+        for signs in itertools.product((1, -1), repeat=D)
+    ]
+    cones = _cells(_list(proof.get("tree"), "cones: tree"), roots, "cones")
+    leaves = _list(proof.get("leaves"), "cones: leaves", len(cones))
+    used = [i for i in range(len(g)) if g[i].any()]
+    place = {i: j for j, i in enumerate(used)}
+    X, G = problem.grid[used].astype(object), g[used]
+    GG = _squares(G)
+    numerator, denominator = bound.numerator * total << problem.k, bound.denominator
+    seen: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def at(v: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """u . x_i (n,) and F(u) (K,) at u = v."""
+        if v not in seen:
+            t = (X * np.array(v, dtype=object)).sum(axis=1)
+            seen[v] = t, (np.where(t > 0, t, 0)[:, None] * G).sum(axis=0)
+        return seen[v]
+
+    for j, (cone, leaf) in enumerate(zip(cones, leaves)):
+        name = f"cones, leaf {j}"
+        found = [at(v) for v in cone]
+        tau = _objects([t.tolist() for t, _ in found], D, len(used))
+        F = _objects([f.tolist() for _, f in found], D, K)
+        w = F.sum(axis=0)
+        if not w.any():
+            w[:2] = 1, -1
+        ww = int((w * w).sum())
+        s, along = (G * w).sum(axis=1), (F * w).sum(axis=1)
+        free = [i for i in range(len(used)) if (tau[:, i] > 0).any() and (tau[:, i] < 0).any()]
+        lam = [LAMBDA // 2] * len(used)
+        for entry in _list(leaf, name):
+            i, value = _list(entry, name, 2)
+            _need(type(i) is int and i in place, f"{name}: no such point")
+            lam[place[i]] = _integer(value, f"{name}: multiplier", 0, LAMBDA)
+        # in units of 2^-(ROOT_BITS): A bounds |w . F|, e the free points across w, p |F(v_k)| across w
+        alpha, beta, e = along * LAMBDA, -along, np.zeros(D, dtype=object)
+        for i in free:
+            plus, minus = np.where(tau[:, i] > 0, tau[:, i], 0), np.where(tau[:, i] < 0, -tau[:, i], 0)
+            rest = plus if plus.sum() <= minus.sum() else minus
+            if s[i] < 0:
+                alpha = alpha - s[i] * (lam[i] * plus + (LAMBDA - lam[i]) * minus)
+            else:
+                beta = beta + s[i] * rest
+            e = e + sqrt_up(ww * GG[i] - int(s[i]) ** 2) * rest
+        A = np.maximum(alpha, beta * LAMBDA)
+        FF = matmul(F, F.T)
+        p = np.array([sqrt_up(ww * int(FF[k, k]) - int(along[k]) ** 2) for k in range(D)], dtype=object)
+        one, unit = 1 << (2 * ROOT_BITS), LAMBDA * LAMBDA
+        V = _objects(cone, D, D)
+        cross = np.outer(p, e) + np.outer(e, p) + np.outer(e, e)
+        B = one * (np.outer(A, A) + unit * (ww * FF - np.outer(along, along))) + unit * cross
+        C = (one * unit * ww * numerator**2) * matmul(V, V.T) - denominator**2 * B
+        _need(_copositive(C), f"{name}: its bound is larger than upper")
+    return f"{len(cones)} cones"
+
+
+def _vector_cover(problem: _Problem, g: np.ndarray, total: int, bound: Fraction, proof: Mapping[str, Any]) -> str:
+    K = g.shape[1]
+    basis = []
+    for row in _list(proof.get("basis"), "cover: basis", K - 1):
+        basis.append([_integer(v, "cover: basis", -(1 << 30), 1 << 30) for v in _list(row, "cover: basis", K)])
+        _need(sum(basis[-1]) == 0, "cover: a vector of the basis does not sum to zero")
+    _need(_independent(basis), "cover: the basis is not linearly independent")
+    roots = [
+        [tuple(sign * v for v in row) for row, sign in zip(basis, signs)]
+        for signs in itertools.product((1, -1), repeat=K - 1)
+    ]
+    cones = _cells(_list(proof.get("tree"), "cover: tree"), roots, "cover")
+    known: dict[tuple[int, ...], Fraction] = {}
+    for j, item in enumerate(_list(proof.get("vertices"), "cover: vertices")):
+        name = f"cover, vertex {j}"
+        _need(isinstance(item, Mapping) and isinstance(item.get("side"), Mapping), f"{name}: not an object")
+        w = [_integer(v, name, -(1 << 60), 1 << 60) for v in _list(item.get("w"), name, K)]
+        most = _number(item.get("maximum"), f"{name}: maximum")
+        _need(most >= 0, f"{name}: maximum is negative")
+        c = [int(v) for v in matmul(g, _column(w))[:, 0]]
+        _relu_tree(problem, c, total << W_BITS, most, item["side"], name)
+        known[tuple(w)] = most
+    for j, cone in enumerate(cones):
+        name = f"cover, cone {j}"
+        _need(all(w in known for w in cone), f"{name}: a vertex has no proof")
+        b = [known[w] for w in cone]
+        bits = max(v.denominator for v in [*b, bound])
+        column = _column([int(v * bits) << W_BITS for v in b])
+        W, top = _objects(cone, K - 1, K), int(bound * bits)
+        C = top * top * matmul(W, W.T) - column @ column.T
+        _need(_copositive(C), f"{name}: its bound is larger than upper")
+    return f"{len(cones)} cones, {len(known)} scalar proofs"
+
+
+def _independent(rows: list[list[int]]) -> bool:
+    """Whether integer vectors are linearly independent, by exact elimination."""
+    left = [[Fraction(v) for v in row] for row in rows]
+    while left:
+        row = left.pop()
+        lead = next((j for j, v in enumerate(row) if v), None)
+        if lead is None:
+            return False
+        left = [[v - other[lead] / row[lead] * r for v, r in zip(other, row)] for other in left]
+    return True
+
+
+_VectorProof = Callable[[_Problem, np.ndarray, int, Fraction, Mapping[str, Any]], str]
+_VECTOR_PROOFS: dict[str, _VectorProof] = {
+    "norm": _vector_norm,
+    "enumeration": _vector_enumeration,
+    "cones": _vector_cones,
+    "cover": _vector_cover,
+}
+
+
 # ---------------------------------------------------------------- the relu kernel, enclosed
 
 PRECISION = 160  # fixed point: numbers are integers over 2^PRECISION
@@ -1423,6 +2138,45 @@ def relu_kernel(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             low[i, j], high[i, j] = _kernel_entry(gram[i][i], gram[j][j], gram[i][j])
             low[j, i], high[j, i] = low[i, j], high[i, j]
     return low, high
+
+
+def ntk_kernel(grid: np.ndarray, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Enclosures of 2^P 2 pi D times the NTK kernel for all pairs of integer rows.
+
+    outer: |x| |x'| (sin t + (pi - t) cos t); inner: D (pi - t) x.x'; total: their sum.
+    """
+    D, outer = grid.shape[1], relu_kernel(grid)
+    if part == "outer":
+        return outer
+    gram = matmul(grid, grid.T).tolist()
+    areas = [[gram[i][i] * gram[j][j] - xy * xy for j, xy in enumerate(row)] for i, row in enumerate(gram)]
+    least = _objects([[math.isqrt(area << (2 * PRECISION)) for area in row] for row in areas], len(gram), len(gram))
+    most = _objects([[r + (area > 0) for r, area in zip(*rows)] for rows in zip(least.tolist(), areas)], *least.shape)
+    inner = D * (outer[0] - most), D * (outer[1] - least)
+    return inner if part == "inner" else (outer[0] + inner[0], outer[1] + inner[1])
+
+
+def ntk_radial(D: int, bins: int, part: str) -> np.ndarray:
+    """Rows S, C, P, R of docs/certificates.md for the NTK margin, by Gauss-Legendre sums over rho < 2 and the angle."""
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    cells = 16  # of rho and, for one bin, of the angle; 40 nodes in each
+    rho = ((np.arange(cells)[:, None] + (nodes + 1) / 2) * (2 / cells)).ravel()
+    rho_weights = np.tile(weights, cells) / cells
+    log_constant = math.log(4) - math.log(2 * math.pi) / 2 + D / 2 * math.log(D / 2) - math.lgamma(D / 2)
+    pieces = bins if part == "total" else cells
+    rows = np.zeros((5, pieces))  # of rho, with the factors 1, sin, cos, sin^2, cos^2
+    for k in range(pieces):
+        t = (k + (nodes + 1) / 2) * math.pi / (2 * pieces)
+        sin, cos = np.sin(t), np.cos(t)
+        exponent = (D + 1) * np.log(rho)[:, None] + (D - 1) * np.log(sin) + log_constant
+        density = np.exp(exponent - np.outer(rho**2 / 2, cos**2 + D * sin**2))  # times rho
+        mass = (rho_weights @ density) * weights * math.pi / (4 * pieces)
+        rows[:, k] = [mass @ factor for factor in (np.ones_like(t), sin, cos, sin**2, cos**2)]
+    E, S, C, S2, C2 = rows
+    if part != "total":
+        one = np.array([[S.sum()], [0.0]] if part == "outer" else [[0.0], [C.sum()]])
+        return np.vstack([one, one])
+    return np.array([S, C, np.sqrt(E * S2), np.sqrt(E * C2)])
 
 
 def _kernel_entry(xx: int, yy: int, xy: int) -> tuple[int, int]:

@@ -215,3 +215,8 @@ def test_balance_of_flows():
     assert 1.6 < drift[0] / drift[1] < 2.4
     assert train(DATA, make_net("scalar", 2, 8), GD(lr=0.02), steps=50, **keys)["balance"].max() < 1e-14
     assert flows.OBSERVERS is OBSERVERS
+
+
+def test_trials_of_their_own_widths_are_recorded():
+    traj = train(PARITY, TwoLayer(4, 6, widths=(2, 6)), GD(lr=0.1), steps=3, trials=2)
+    assert traj["effective_neurons"].shape == (4, 2) and (traj["effective_neurons"][:, 0] <= 2 + 1e-9).all()

@@ -28,11 +28,17 @@ from .options import (
 )
 from .screen import Progress, finite_json, plain, print_rich, say, solver_progress, terminal
 
-KINDS = ("f1", "f2", "linear", "frozen", "rf")
+KINDS = ("f1", "f2", "linear", "frozen", "rf", "ntk", "bn", "collapse", "projected")
+SEVERAL = ("f1", "linear")  # kinds with --multiclass
 CONVENTIONS = {
     "M1": "sum of |mass| at most 1 on unit inner weights",
     "M7": "unit ball of the random feature kernel, uniform probability on the sphere",
+    "M8": "transports of Gaussian initial weights, at most 1 everywhere and 0 beyond norm 2",
+    "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
     "M11": "unit Euclidean norm of u",
+    "MT2-linear": "unit Frobenius norm of U; own score minus the largest other",
+    "NC": "radius of the cones over their number: a lower bound of the F1 margin (M1)",
+    "distance": "smallest distance between the classes after a projection of rank r",
 }
 NARROW = 102  # columns the table of certificates needs; below, one sentence each
 
@@ -41,8 +47,15 @@ def margin(options: argparse.Namespace) -> int:
     """Compute, print and save margins."""
     kinds, source = _kinds(options)
     paths = _save_paths(options.save, kinds)
-    data = datasets.load(source, options.label)
-    data.signs()
+    data = _load(source, options.label, options.multiclass)
+    if options.multiclass:
+        refused = [kind for kind in kinds if kind not in SEVERAL]
+        if refused:
+            raise InputError(
+                f"--multiclass is for {' and '.join(SEVERAL)}, not for {refused[0]}; leave one of them out"
+            )
+    else:
+        data.signs()
     for note in data.notes:
         say(f"{data.name}: {note}")
     check_device(options.device)
@@ -61,49 +74,75 @@ def margin(options: argparse.Namespace) -> int:
                 break
     if options.json:
         if len(kinds) > 1 or certs:
-            shown = [finite_json(cert.summary()) for cert in certs]
+            shown = [finite_json(cert.summary() | _more(cert)) for cert in certs]
             print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
     elif certs:
         print_certificates(data, certs)
     sys.stdout.flush()
-    for cert in certs if paths else ():
-        save_certificate(cert, paths[cert.kind])
-        say(f"certificate of {cert.kind} written to {paths[cert.kind]}")
+    for kind, cert in zip(kinds, certs) if paths else ():
+        save_certificate(cert, paths[kind])
+        say(f"certificate of {kind} written to {paths[kind]}")
     return status
+
+
+def _load(source: str, label: str | None, several: bool) -> Dataset:
+    return datasets.load(source, label, multiclass=True) if several else datasets.load(source, label)
 
 
 def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None) -> Certificate:
     """The margin of one kind with the options of the command line."""
-    keys: dict[str, Any] = {"bias": options.bias, "time_limit": options.time_limit}
+    from widemargin import margins
+
+    keys: dict[str, Any] = {"time_limit": options.time_limit}
     if options.tol is not None:
         keys["tol"] = options.tol
+    if kind in ("bn", "collapse", "projected"):
+        if options.bias:
+            raise InputError(f"--bias does not apply to {kind}; leave one of them out")
+        keys["seed"] = options.seed
+        if kind == "collapse":
+            return margins.collapse(data, **keys)
+        if kind == "projected":
+            return margins.projected(data, options.rank, **keys)
+        return margins.batchnorm(data, options.width, eps=options.eps, displacement=options.displacement, **keys)
+    keys["bias"] = options.bias
+    if getattr(options, "multiclass", False):
+        if kind == "linear":
+            return margins.multiclass_linear(data, **keys)
+        return margins.multiclass_f1(data, seed=options.seed, **keys)
     if kind == "linear":
-        from widemargin.margins.linear import linear
-
-        return linear(data, **keys)
+        return margins.linear(data, **keys)
+    if kind == "ntk":
+        asked = {"samples": options.samples, "confidence": options.confidence}
+        keys |= {name: value for name, value in asked.items() if value is not None}
+        return margins.ntk(data, part=options.part, transport=options.transport, seed=options.seed, **keys)
     keys["activation"] = options.activation
     if kind == "f2":
-        from widemargin.margins.f2 import f2
-
-        return f2(data, **keys)
+        return margins.f2(data, **keys)
     keys["seed"] = options.seed
     if kind == "frozen":
-        from widemargin.margins.frozen import frozen
-
-        return frozen(data, options.width, **keys)
+        return margins.frozen(data, options.width, **keys)
     if kind == "rf":
-        from widemargin.margins.f2 import random_features
+        return margins.random_features(data, options.width, **keys)
+    return margins.f1(data, device=options.device, progress=report, **keys)
 
-        return random_features(data, options.width, **keys)
-    from widemargin.margins.f1 import f1
 
-    return f1(data, device=options.device, progress=report, **keys)
+def _more(cert: Certificate) -> dict[str, Any]:
+    """What the summary of some kinds has beside the usual keys."""
+    keys = {
+        "ntk": ("samples", "confidence", "part", "transport"),
+        "bn": ("gamma_a", "gamma_c", "width", "eps_N", "displacement"),
+        "projected": ("rank",),
+        "collapse": ("r", "gamma_nc", "eps"),
+    }
+    return {key: cert.extra[key] for key in keys.get(cert.kind, ()) if key in cert.extra}
 
 
 def verify(options: argparse.Namespace) -> int:
     """Re-check a saved certificate in exact arithmetic."""
     payload = read_certificate(options.certificate)
-    data = datasets.load(options.data, options.label)
+    several = isinstance(payload, Mapping) and str(payload.get("kind")).endswith("-multiclass")
+    data = _load(options.data, options.label, several)
     for note in data.notes:
         say(f"{data.name}: {note}")
     verdict = exact.check(payload, data.X, data.y)
@@ -239,7 +278,29 @@ def add(command: Command) -> None:
     )
     one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
     one.add_argument(
-        "--width", metavar="M", type=integer(1, 10**6), default=1000, help="random neurons of frozen, rf [1000]"
+        "--width", metavar="M", type=integer(1, 10**6), default=1000, help="random neurons of frozen, rf, bn [1000]"
+    )
+    one.add_argument(
+        "--part", choices=("total", "outer", "inner"), default="total", help="ntk: which layer moves [total, both]"
+    )
+    one.add_argument(
+        "--transport", choices=("sup", "l2"), default="sup", help="ntk: bounded everywhere, or in the mean square [sup]"
+    )
+    one.add_argument("--samples", metavar="N", type=integer(1, 10**9), help="ntk: fresh weights that the bounds use")
+    one.add_argument(
+        "--confidence", type=number(0, 1, "a number between 0 and 1"), help="ntk: with which the bounds hold [0.99]"
+    )
+    one.add_argument("--rank", metavar="R", type=integer(1, 10**6), default=2, help="projected: of the projection [2]")
+    one.add_argument("--eps", type=number(-1e-300, math.inf, "zero or a positive number"), default=0.0, help="bn: [0]")
+    one.add_argument(
+        "--displacement",
+        metavar="D",
+        type=number(-1e-300, math.inf, "zero or a positive number"),
+        default=0.0,
+        help="bn: how far the inner weights may move, root mean square [0]",
+    )
+    one.add_argument(
+        "--multiclass", action="store_true", help="f1, linear: more than two classes; own score minus the next"
     )
     one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
     one.add_argument(

@@ -24,7 +24,9 @@ LABEL_COLUMNS = ("y", "label")
 SUFFIXES = (".csv", ".npz", ".npy")
 
 
-def load_file(path: str | os.PathLike[str], label: str | None = None, *, targets: bool = False) -> Dataset:
+def load_file(
+    path: str | os.PathLike[str], label: str | None = None, *, targets: bool = False, multiclass: bool = False
+) -> Dataset:
     """Read a data set from a file.
 
     - `.csv`: a header line, commas, numbers in UTF-8. The target is column `label`, by default the one named y or
@@ -35,8 +37,11 @@ def load_file(path: str | os.PathLike[str], label: str | None = None, *, targets
 
     Labels may be any two different numbers, booleans or texts; they become -1 and +1 in sorted order, and
     `Dataset.notes` says so. With `targets`, y stays as it is: numbers for regression, or labels -1 and +1 of one
-    class only. Object arrays are refused, since reading them could run code.
+    class only. With `multiclass`, labels may have any number of different values, and y holds the class numbers
+    0, ..., K-1 in sorted order. Object arrays are refused, since reading them could run code.
     """
+    if targets and multiclass:
+        raise InputError("targets are numbers and multiclass means labels; choose one of them")
     text = os.fspath(path)
     if not isinstance(text, str):
         raise InputError(f"{show(text, 200)}: the path must be text")
@@ -50,7 +55,7 @@ def load_file(path: str | os.PathLike[str], label: str | None = None, *, targets
         raise InputError(f"{show(text, 200)}: the file name must end in {', '.join(SUFFIXES)}")
     name = Path(parts[0]).name
     if suffix == ".csv":
-        return _from_csv(parts[0], name, label, targets)
+        return _from_csv(parts[0], name, label, targets, multiclass)
     if suffix == ".npz":
         key = "y" if label is None else label
         arrays = read_npz(parts[0], ("X", key))
@@ -59,7 +64,7 @@ def load_file(path: str | os.PathLike[str], label: str | None = None, *, targets
         if label is not None:
             raise InputError(f"{name}: .npy files have no named labels, so leave label={show(label)} out")
         X, y = _read_npy(parts[0]), _read_npy(parts[1] if len(parts) == 2 else _partner(parts[0]))
-    return _dataset(_numbers(X, name, "X"), y, name, targets)
+    return _dataset(_numbers(X, name, "X"), y, name, targets, multiclass)
 
 
 def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
@@ -157,7 +162,7 @@ def _numbers(array: np.ndarray, name: str, what: str) -> np.ndarray:
         return array.astype(np.float64)
 
 
-def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool) -> Dataset:
+def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool, multiclass: bool) -> Dataset:
     """A Dataset from checked features and raw targets."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -166,25 +171,40 @@ def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool) -> Dataset:
     if targets:
         return Dataset(X, _numbers(y, name, "y"), name)
     Dataset(X, np.ones(y.shape), name)  # shapes first: a wrong length explains more than a wrong label
-    signs, classes, notes = _two_labels(y, name)
+    index, classes = _class_numbers(y, name)
+    if multiclass:
+        if len(classes) == 1:
+            raise InputError(f"{name}: y has only one class ({show(classes[0])}); give points of at least two")
+        same = classes == tuple(range(len(classes)))
+        return Dataset(X, index, name, classes, () if same else (f"labels {_listed(classes)} -> 0, 1, ...",))
+    signs, notes = _two_labels(index, classes, name)
     return Dataset(X, signs, name, classes, notes)
 
 
-def _two_labels(y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[Any, ...], tuple[str, ...]]:
-    """Labels as -1, +1 in sorted order, the two classes, and a note if they were others."""
+def _class_numbers(y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Labels as 0, 1, ... in sorted order, and what they were."""
     if y.dtype.kind not in "USb":
         y = _numbers(y, name, "y")
         bad = np.flatnonzero(~np.isfinite(y))
         if len(bad):
             raise InputError(f"{name}: y has NaN or infinity at row {bad[0]}; remove or impute it")
     values, index = np.unique(y, return_inverse=True)
-    classes = tuple(_plain(value) for value in values)
-    if len(values) != 2:
-        what = ", ".join(map(show, classes[:4])) + (", ..." if len(classes) > 4 else "")
-        count = "only one class" if len(values) == 1 else f"{len(values)} classes"
-        raise InputError(f"{name}: y has {count} ({what}); keep two classes, or read y as numbers with targets=True")
+    return index.reshape(y.shape), tuple(_plain(value) for value in values)
+
+
+def _listed(classes: tuple[Any, ...]) -> str:
+    return ", ".join(map(show, classes[:4])) + (", ..." if len(classes) > 4 else "")
+
+
+def _two_labels(index: np.ndarray, classes: tuple[Any, ...], name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels as -1, +1, and a note if they were others."""
+    if len(classes) != 2:
+        count = "only one class" if len(classes) == 1 else f"{len(classes)} classes"
+        raise InputError(
+            f"{name}: y has {count} ({_listed(classes)}); keep two classes, or read y as numbers with targets=True"
+        )
     notes = () if classes == (-1, 1) else (f"label {show(classes[0])} -> -1, {show(classes[1])} -> +1",)
-    return 2.0 * index.reshape(y.shape) - 1, classes, notes
+    return 2.0 * index - 1, notes
 
 
 def _plain(value: Any) -> Any:
@@ -195,7 +215,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
-def _from_csv(path: str, name: str, label: str | None, targets: bool) -> Dataset:
+def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass: bool) -> Dataset:
     _regular_file(path)
     header: list[str] = []
     rows: list[list[str]] = []
@@ -231,7 +251,7 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool) -> Dataset
         raise InputError(f"{name}: the only column is {show(target)}; give at least one feature column")
     columns = {key: [row[j].strip() for row in rows] for j, key in enumerate(header)}
     X = np.column_stack([_csv_numbers(columns[key], key, lines, name) for key in header if key != target])
-    return _dataset(X, _csv_target(columns[target], target, lines, name, targets), name, targets)
+    return _dataset(X, _csv_target(columns[target], target, lines, name, targets), name, targets, multiclass)
 
 
 def _header(row: list[str], name: str) -> list[str]:

@@ -31,6 +31,21 @@ def digits(classes: Sequence[int] = (3, 8), n: int | None = None, seed: int = 0)
     return Dataset(pixels[rows] / 16, np.where(labels[rows] == pair[1], 1, -1), spec, pair)
 
 
+def several_digits(classes: Sequence[int] = tuple(range(10)), n: int | None = None, seed: int = 0) -> Dataset:
+    """Up to ten of the `digits`; y is the position of the label in `classes`: 0, ..., K-1.
+
+    All images in their order, or a random n of them, as many of each class as far as available.
+    """
+    from sklearn.datasets import load_digits
+
+    several = _several("digits", classes)
+    pixels, labels = load_digits(return_X_y=True)
+    rows = _choose_several("digits", labels, several, n, seed)
+    spec = checks.spec_name("digits", classes=several, n=n, seed=None if n is None else seed)
+    numbers = np.argmax(labels[rows, None] == np.array(several), axis=1)
+    return Dataset(pixels[rows] / 16, numbers, spec, several)
+
+
 def cifar_cats_dogs(
     path: str | os.PathLike[str] | None = None,
     n: int | None = None,
@@ -135,6 +150,27 @@ def _pair(name: str, classes: Any) -> tuple[int, int]:
     if len(pair) != 2 or pair[0] == pair[1]:
         raise InputError(f"{name}: classes must be two different digits like 3-8, not {checks.show(classes)}")
     return pair[0], pair[1]
+
+
+def _several(name: str, classes: Any) -> tuple[int, ...]:
+    try:
+        several = tuple(checks.integer(name, "classes", c, 0, 9) for c in classes)
+    except TypeError:
+        several = ()
+    if len(several) < 2 or len(set(several)) < len(several):
+        raise InputError(f"{name}: classes must be different digits like 0-1-2, not {checks.show(classes)}")
+    return several
+
+
+def _choose_several(name: str, labels: np.ndarray, classes: tuple[int, ...], n: int | None, seed: int) -> np.ndarray:
+    """Rows of several classes: all in order, or a random n, as evenly as available."""
+    rng = np.random.default_rng(checks.seed(name, seed))
+    members = [rng.permutation(np.flatnonzero(labels == c)) for c in classes]
+    if n is None:
+        return np.sort(np.concatenate(members))
+    n = checks.integer(name, "n", n, len(classes), sum(map(len, members)))
+    turn = np.concatenate([np.arange(len(rows)) for rows in members])  # one of each class, then a second of each, ...
+    return rng.permutation(np.concatenate(members)[np.argsort(turn, kind="stable")[:n]])
 
 
 def _choose(name: str, labels: np.ndarray, pair: tuple[int, int], n: int | None, seed: int) -> np.ndarray:

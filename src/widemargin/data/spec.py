@@ -89,12 +89,15 @@ SOURCES: dict[str, tuple[Callable[..., Dataset], dict[str, Callable[[str], Any]]
 }
 
 
-def load(source: str, label: str | None = None, *, targets: bool = False) -> Dataset:
+def load(source: str, label: str | None = None, *, targets: bool = False, multiclass: bool = False) -> Dataset:
     """A data set from one line of text.
 
     `source` is a spec `name:key=value,key=value` with a name and keys of `SOURCES` (values have no commas), or the
     path of a file, read by `load_file` with `label` and `targets`. A name alone takes every default; a file whose
     path looks like a spec can be given as ./path.
+
+    With `multiclass`, y holds class numbers 0, ..., K-1: of files with any number of labels, of digits with any
+    `classes` (all ten by default), and 0 and 1 for the other data sets with labels -1 and +1.
     """
     if not isinstance(source, str):
         raise InputError(f"the data source must be text, a spec or a path, not {checks.show(source)}")
@@ -102,7 +105,7 @@ def load(source: str, label: str | None = None, *, targets: bool = False) -> Dat
     if name not in SOURCES:
         is_path = re.search(r"\.(csv|npz|npy)$", source, re.IGNORECASE) and not re.match(r"\w+:\w+=", source)
         if is_path or os.path.exists(source):
-            return files.load_file(source, label, targets=targets)
+            return files.load_file(source, label, targets=targets, multiclass=multiclass)
         what = f"unknown data set {checks.show(name)}" if colon else f"{checks.show(source)} is no data set"
         raise InputError(f"{what}; choose one of {', '.join(SOURCES)}, or a .csv, .npz or .npy file")
     if label is not None:
@@ -112,7 +115,12 @@ def load(source: str, label: str | None = None, *, targets: bool = False) -> Dat
     for key, parameter in inspect.signature(make).parameters.items():
         if parameter.default is inspect.Parameter.empty and key not in values:
             raise InputError(f"{name}: the key {key} is missing; give {key}=..., the keys are {', '.join(kinds)}")
-    return make(**values)
+    if not multiclass:
+        return make(**values)
+    if make is real.digits:
+        return real.several_digits(**values)
+    data = make(**values)
+    return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes, data.notes)
 
 
 def _values(name: str, text: str, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:

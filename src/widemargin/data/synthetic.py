@@ -253,13 +253,17 @@ def _signs(labels: str | Sequence[int] | None, r: int) -> np.ndarray:
 def check_nc(
     X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike, gamma_nc: float, eps: float, tol: float = 1e-12
 ) -> bool:
-    """Whether every point and direction satisfy the assumption in `neural_collapse`, up to rounding `tol`."""
+    """Whether every point and direction satisfy the assumption in `neural_collapse`, up to rounding `tol`.
+
+    Every point must lie in a cone of its own: without that, which the paper leaves to the reader, the margin can be 0.
+    """
     X, y, beta, signs = (np.asarray(array, dtype=np.float64) for array in (X, y, beta, signs))
     inner = X @ beta.T  # (n, r)
     across = np.sqrt(((X[:, None] - inner[:, :, None] * beta) ** 2).sum(axis=2))  # (n, r)
     own = (signs == y[:, None]) & (inner >= gamma_nc - tol) & (across <= gamma_nc * math.sqrt(eps / 2) + tol)
     unit = np.abs(np.linalg.norm(beta, axis=1) - 1) <= tol
-    return bool(0 < eps < gamma_nc and unit.all() and (own | (inner <= tol - eps)).all())
+    covered = own.any(axis=1).all()
+    return bool(0 < eps < gamma_nc and unit.all() and covered and (own | (inner <= tol - eps)).all())
 
 
 def mt_distribution(d: int, n: int, reject: bool = True, seed: int = 0) -> Dataset:

@@ -351,8 +351,11 @@ class Setting:
 
     @cached_property
     def is_measure(self) -> bool:
-        """Whether the net says what its neurons are, tried on one draw."""
-        drawn = self.problem.net.init(1, 0)
+        """Whether the net says what its neurons are, tried on a draw."""
+        try:
+            drawn = self.problem.net.init(1, 0)
+        except InputError:  # a net that differs between trials is drawn for all of them
+            drawn = self.problem.net.init(self.trials, 0)
         W = {name: torch.tensor(value, dtype=torch.float64) for name, value in drawn.items()}
         return self.problem.net.neurons(W) is not None
 

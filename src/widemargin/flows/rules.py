@@ -74,8 +74,9 @@ def tick(state: State, dt_mean: Tensor | float, log_risk: Tensor) -> State:
     return tick_log(state, log_dt, log_risk)
 
 
-def tick_log(state: State, log_dt_mean: Tensor, log_risk: Tensor) -> State:
-    t_cb = state["t_cb"] + (log_dt_mean + log_risk).exp()
+def tick_log(state: State, log_dt_mean: Tensor, log_risk: Tensor, dt_cb: Tensor | None = None) -> State:
+    """`dt_cb` where a step is known in CB's clock: as a sum of logarithms it would round by the size of ln risk."""
+    t_cb = state["t_cb"] + ((log_dt_mean + log_risk).exp() if dt_cb is None else dt_cb)
     after = {
         "step": state["step"] + 1,
         "t_cb": t_cb,
@@ -357,7 +358,7 @@ class NormalizedGD(Rule):
         gain = h * sum((grad.flatten(1) ** 2).sum(1) for grad in grads.values())
         noise = 8 * torch.finfo(h.dtype).eps * (1 + log_risk.abs())  # what rounding does to ln risk
         good = log_risk - new_risk >= self.decrease * gain - noise
-        after = tick_log(state, h.log() - log_risk, log_risk)
+        after = tick_log(state, h.log() - log_risk, log_risk, h)
         after |= {name: torch.where(good, after[name], state[name]) for name in ("t_cb", "log_t_mean", "taken")}
         after["h"] = torch.where(good, h * self.grow, h * self.shrink)
         after["rejected"] = state["rejected"] + (~good)
@@ -401,7 +402,7 @@ class CB(Rule):
             size = [_mass(net, W, name).flatten(1).norm(dim=1) for name in net.trained]
             rate = rate * (math.sqrt(net.m) * torch.stack(size).norm(dim=0)).clamp_min(1)
         moved = move(W, problem.pull(W, weights, saved), rate)
-        return guard(W, state, moved, tick_log(state, rate.log() - log_risk, log_risk), log_risk)
+        return guard(W, state, moved, tick_log(state, rate.log() - log_risk, log_risk, rate), log_risk)
 
 
 @dataclass(frozen=True)
@@ -472,7 +473,7 @@ class Prop6(Proposition):
         beta = _mass(net, W, net.trained[0]).sum(1)
         rate = self.lr * ascent_scale(net) / (16 * state["size"] * root)
         moved = move(W, problem.pull(W, weights, saved), rate)
-        after = tick_log(state, rate.log() - log_risk, log_risk) | {
+        after = tick_log(state, rate.log() - log_risk, log_risk, rate) | {
             "beta": beta,
             "best": torch.maximum(state["best"], p.amin(1) / beta),
             "growth": state["growth"] + 1 / (beta * root),
@@ -505,7 +506,7 @@ class Prop7(Proposition):
         beta = torch.maximum(state["beta"], math.sqrt(net.m) * _mass(net, W, net.trained[0]).norm(dim=1))
         rate = self.lr * ascent_scale(net) * beta * math.sqrt(2) / (state["size"] * root)
         moved = move(W, problem.pull(W, weights, saved), rate)
-        after = tick_log(state, rate.log() - log_risk, log_risk) | {
+        after = tick_log(state, rate.log() - log_risk, log_risk, rate) | {
             "beta": beta,
             "best": torch.maximum(state["best"], p.amin(1) / beta),
         }
@@ -572,7 +573,8 @@ class Mirror(Rule):
         moved = move(W, {name: grad for name, grad in grads.items() if name not in ("a", "b")}, self.lr)
         moved |= {"a": W["a"].sign() * root, "b": W["b"].sign() * root}
         log_dt = torch.full_like(log_risk, math.log(self.lr))
-        after = tick_log(state, log_dt - log_risk if self.clock == "cb" else log_dt, log_risk) | {"log_u": log_u}
+        clock = (log_dt - log_risk, log_risk, log_dt.exp()) if self.clock == "cb" else (log_dt, log_risk)
+        after = tick_log(state, *clock) | {"log_u": log_u}
         return guard(W, state, moved, after, log_risk)
 
 

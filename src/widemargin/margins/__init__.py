@@ -3,24 +3,41 @@
 from typing import Any
 
 from ._prune import prune
+from .batchnorm import batchnorm
+from .collapse import collapse
 from .f1 import f1
 from .f2 import f2, random_features
 from .frozen import frozen
 from .linear import linear
+from .multiclass import multiclass_f1, multiclass_linear
+from .ntk import linear_transports, ntk, ntk_kernel, parity_transport, positive_transport, tangent, transport_margin
+from .projected import projected
 from .regression import min_norm_l1, min_norm_l2
 from .widths import width_margin_curve
 
 __all__ = [
     "MaxMarginClassifier",
     "MinNormRegressor",
+    "batchnorm",
+    "collapse",
     "f1",
     "f2",
     "frozen",
     "linear",
+    "linear_transports",
     "min_norm_l1",
     "min_norm_l2",
+    "multiclass_f1",
+    "multiclass_linear",
+    "ntk",
+    "ntk_kernel",
+    "parity_transport",
+    "positive_transport",
+    "projected",
     "prune",
     "random_features",
+    "tangent",
+    "transport_margin",
     "width_margin_curve",
 ]
 

@@ -51,7 +51,7 @@ class Inequality:
         if not self.checked:
             return None
         room = self.allowance + ROUNDING * (np.abs(self.left) + np.abs(self.right))
-        return bool((np.nan_to_num(self.slack, nan=0.0, posinf=0.0) >= -np.asarray(room)).all())
+        return bool((~np.isfinite(self.slack) | (self.slack >= -room)).all())
 
     @property
     def violated(self) -> bool:

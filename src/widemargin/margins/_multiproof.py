@@ -1,0 +1,539 @@
+"""Pricing with several classes, max_{|u| <= 1} |F(u)| with F(u) = sum_i g_i relu(u . x_i) in R^K: search, master, proofs.
+
+Three proofs besides `norm` (docs/certificates.md). `enumeration`: in two dimensions F is linear on each of at most 2 n + 4
+arcs. `cones`: u-space is cut into simplicial cones until a quadratic bound closes each. `cover`: the same in w-space, where
+|F(u)| = max_{|w| = 1} w . F(u) and the support function S(w) = max_u w . F(u) is convex; each vertex w has a scalar proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import _door, _proof, _search, _tree
+
+CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
+COVER_CLASSES = 10
+MOST_CELLS = 200_000
+BLOCK = 2000  # cells at once
+LAMBDA = 64  # multipliers of cones are integers over this
+W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
+W_LIMIT = 2**13  # largest integer entry of w: with weights that are multiples of 2^-38 every w . g_i is exact
+SMALL = 400  # entries of X up to which trees with linear bounds are given more nodes
+VERTICES = 300  # scalar proofs in a cover
+
+Key = tuple[int, ...]  # a vertex of a cover
+
+
+@dataclass
+class Proof:
+    """upper >= max_u |F(u)| for the weights q (n, K), in the units of X; `saved` is what the certificate stores."""
+
+    upper: float
+    q: np.ndarray
+    bound: str
+    saved: dict[str, Any]
+    nodes: int = 0
+    found: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (k, D) good directions met
+
+
+def vectors(q: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """g_i = sum_j q_ij (e_{y_i} - e_j), (n, K)."""
+    g = -q
+    g[np.arange(len(y)), y] = q.sum(axis=1)
+    return g
+
+
+def values(X: np.ndarray, g: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """|F(v)| / |v| of the rows of V."""
+    size = np.linalg.norm(V, axis=1).clip(1e-300)
+    return np.linalg.norm((V @ X.T).clip(0) @ g, axis=1) / size
+
+
+def ascend(X: np.ndarray, g: np.ndarray, V: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ascend |F(v)| on the sphere from every row of V; each start has its own step, halved on failure."""
+    V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
+    h = (V @ X.T).clip(0)
+    F = h @ g
+    value = np.linalg.norm(F, axis=1)
+    step = np.ones((len(V), 1))
+    for _ in range(steps):
+        slope = ((F / value[:, None].clip(1e-300)) @ g.T * (h > 0)) @ X
+        W = V + step * slope / np.linalg.norm(slope, axis=1, keepdims=True).clip(1e-300)
+        W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
+        h_new = (W @ X.T).clip(0)
+        F_new = h_new @ g
+        new = np.linalg.norm(F_new, axis=1)
+        up = new > value
+        V, h, F = (np.where(up[:, None], a, b) for a, b in ((W, V), (h_new, h), (F_new, F)))
+        value = np.where(up, new, value)
+        step = np.where(up[:, None], 1.5 * step, 0.5 * step)
+    return V, value
+
+
+def climb(X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    """Ascend |F(v)| where gradient steps stall, at the creases of terms with w . g_i < 0.
+
+    With w = F(v) / |F(v)| and c_i = w . g_i, replace c_i relu(t) by c_i 1[t_i > 0] t where c_i > 0: a lower bound of w . F that
+    is concave and tight at v. Its maximiser on the ball is the shortest vector sum_i b_i x_i, b_i = c_i lambda_i with
+    lambda_i in [0, 1] where c_i < 0.
+    """
+    value = values(X, g, V)
+    for _ in range(rounds):
+        h = (V @ X.T).clip(0)
+        F = h @ g
+        c = (F / np.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)
+        base = (c.clip(0) * (h > 0)) @ X
+        A = (c.clip(max=0)[:, :, None] * X).transpose(0, 2, 1)  # (L, r, n)
+        W = base + np.einsum("lrn,ln->lr", A, _box_least_squares(base, A, 80))
+        W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
+        new = values(X, g, W)
+        up = new > value
+        if not up.any():
+            break
+        V, value = np.where(up[:, None], W, V), np.where(up, new, value)
+    return V, value
+
+
+def master(
+    X: np.ndarray, y: np.ndarray, V: np.ndarray, K: int, time_limit: float
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The best outer weights W (m, K) of the neurons V (m, d), sum_j |w_j| <= 1, and the dual weights q (n, K), or None.
+
+    max gamma   s.t.   sum_j relu(v_j . x_i) (w_{j, y_i} - w_{j, k}) >= gamma,   sum_j t_j <= 1,   |w_j| <= t_j
+    """
+    import clarabel  # where used: the package must import on machines without it
+    from scipy import sparse
+
+    n, m = len(X), len(V)
+    H = (X @ V.T).clip(0)  # (n, m)
+    points, others = np.nonzero(np.arange(K) != y[:, None])
+    P = len(points)
+    fit = np.zeros((P, m, K))
+    rows = np.arange(P)
+    fit[rows, :, y[points]] = -H[points]
+    fit[rows, :, others] = H[points]
+    top = np.hstack([fit.reshape(P, m * K), np.zeros((P, m)), np.ones((P, 1))])
+    total = np.hstack([np.zeros(m * K), np.ones(m), [0.0]])[None]
+    index = np.hstack([m * K + np.arange(m)[:, None], np.arange(m * K).reshape(m, K)]).ravel()
+    norms = sparse.csc_matrix((-np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), m * K + m + 1))
+    A = sparse.vstack([sparse.csc_matrix(np.vstack([top, total])), norms]).tocsc()
+    b, c = np.zeros(A.shape[0]), np.zeros(A.shape[1])
+    b[P], c[-1] = 1, -1
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1
+    settings.time_limit = max(time_limit, 0.1)
+    settings.tol_gap_abs = settings.tol_gap_rel = 1e-9
+    kinds = [clarabel.NonnegativeConeT(P + 1), *[clarabel.SecondOrderConeT(K + 1)] * m]
+    solution = clarabel.DefaultSolver(sparse.csc_matrix((len(c), len(c))), c, A, b, kinds, settings).solve()
+    x, z = np.array(solution.x), np.array(solution.z)[:P].clip(0)
+    if not (np.isfinite(x).all() and np.isfinite(z).all() and z.sum() > 0.5):
+        return np.zeros((m, K)), None
+    q = np.zeros((n, K))
+    q[points, others] = z
+    return x[: m * K].reshape(m, K), q / q.sum()
+
+
+# --- norm and enumeration -----------------------------------------------------------------------------------------------
+
+
+def norm(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> Proof:
+    """relu(t) = (t + |t|) / 2:  |F(u)| <= |sum_i g_i x_i'| / 2 + sum_i |g_i| |x_i| / 2."""
+    g = vectors(q, y)
+    part = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
+    upper = (float(np.linalg.norm(g.T @ X)) + part) / 2 / float(q.sum())
+    return Proof(upper * (1 + 1e-12) + 1e-14 * part, q, "norm", {"type": "norm"})
+
+
+def enumeration(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> tuple[Proof, np.ndarray]:
+    """At most two dimensions: the maximum of |F|, and the best direction of every arc (arcs, D), best first."""
+    g = vectors(q, y)
+    n, D = X.shape
+    flat = np.hstack([X, np.zeros((n, 2 - D))])
+    used = flat[g.any(axis=1) & flat.any(axis=1)]
+    angle = np.arctan2(used[:, 1], used[:, 0])
+    ends = np.concatenate([angle + np.pi / 2, angle - np.pi / 2, np.arange(4) * np.pi / 2]) % (2 * np.pi)
+    ends = np.unique(np.append(ends, 0.0))
+    after = np.append(ends[1:], ends[0] + 2 * np.pi)
+    middle = (ends + after) / 2
+    found = []
+    for start in range(0, len(ends), BLOCK):  # |M u| is largest at an end or at +- the top singular vector
+        part = slice(start, start + BLOCK)
+        active = np.column_stack([np.cos(middle[part]), np.sin(middle[part])]) @ flat.T > 0
+        M = np.einsum("ln,nk,nd->lkd", active, g, flat)
+        gram = np.einsum("lkd,lke->lde", M, M)
+        turn = 0.5 * np.arctan2(2 * gram[:, 0, 1], gram[:, 0, 0] - gram[:, 1, 1])
+        turn = middle[part] + (turn - middle[part] + np.pi / 2) % np.pi - np.pi / 2  # of both, the one near the arc
+        found.append(turn.clip(ends[part], after[part]))
+    best = np.concatenate([*found, ends])
+    V = np.column_stack([np.cos(best), np.sin(best)])[:, :D]
+    V = V[np.linalg.norm(V, axis=1) > 0.5] if D == 1 else V
+    value = values(X, g, V)
+    order = np.argsort(-value)
+    size = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
+    upper = float(value[order[0]]) * (1 + 1e-11) + 1e-13 * size
+    return Proof(upper / float(q.sum()), q, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
+
+
+# --- quadratic bounds on simplicial cones -------------------------------------------------------------------------------
+
+
+def copositive(C: np.ndarray) -> np.ndarray:
+    """Whether a' C a >= 0 for all a >= 0 is shown for the matrices C (L, r, r): C, or C without its positive entries off
+    the diagonal, is positive semidefinite."""
+    diagonal = np.eye(C.shape[1], dtype=bool)
+    plain = np.einsum("lkk->lk", C).min(axis=1) >= 0
+    size = np.sqrt(np.abs(np.einsum("lkk->lk", C)).clip(1e-300))
+    C = C / (size[:, :, None] * size[:, None, :])
+    good = np.linalg.eigvalsh(C)[:, 0] >= 0
+    good |= np.linalg.eigvalsh(np.where(diagonal, C, C.clip(max=0)))[:, 0] >= 0
+    return good & plain
+
+
+def level(W: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """(L,) numbers s, nearly the least, for which s^2 W - B is shown to be copositive; inf where none is found."""
+    low = np.sqrt((np.einsum("lkk->lk", B) / np.einsum("lkk->lk", W)).max(axis=1).clip(1e-300))
+    high = low * (1 + 1e-12)
+    bad = np.ones(len(W), dtype=bool)
+    for _ in range(60):
+        bad[bad] = ~copositive(high[bad, None, None] ** 2 * W[bad] - B[bad])
+        if not bad.any():
+            break
+        low[bad], high[bad] = high[bad], 1.3 * high[bad]
+    for _ in range(40):
+        middle = np.sqrt(low * high)
+        good = copositive(middle[:, None, None] ** 2 * W - B)
+        low, high = np.where(good, low, middle), np.where(good, middle, high)
+    return np.where(bad, np.inf, high)
+
+
+def longest_edge(V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For cones V (L, r, D): the edge k < l with the largest angle, and s such that 2^s v_k and v_l have similar length."""
+    size = np.linalg.norm(V, axis=2)
+    cosine = np.einsum("lkd,lmd->lkm", V, V) / (size[:, :, None] * size[:, None, :])
+    k, l = np.triu_indices(V.shape[1], 1)
+    edge = cosine[:, k, l].argmin(axis=1)
+    rows = np.arange(len(V))
+    first, second = k[edge], l[edge]
+    return first, second, np.rint(np.log2(size[rows, second] / size[rows, first])).astype(int)
+
+
+def split(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both halves (2 L, r, D) of cones with integer vertices, and the splits (L, 3): k, l, s."""
+    k, l, s = longest_edge(V)
+    rows = np.arange(len(V))
+    middle = V[rows, k] * 2.0 ** s.clip(0)[:, None] + V[rows, l] * 2.0 ** (-s).clip(0)[:, None]
+    first, second = V.copy(), V.copy()
+    first[rows, l], second[rows, k] = middle, middle
+    return np.concatenate([first, second]), np.column_stack([k, l, s])
+
+
+class Record:
+    """A forest of splits as it grew, to be written in preorder."""
+
+    def __init__(self, roots: int):
+        self.edge: list[Any] = [-1] * roots
+        self.child: list[tuple[int, int]] = [(-1, -1)] * roots
+        self.roots = roots
+
+    def add(self, nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Split `nodes`; the numbers of the new ones, all first halves and then all second."""
+        start, count = len(self.edge), len(nodes)
+        for j, (node, edge) in enumerate(zip(nodes.tolist(), edges.tolist())):
+            self.edge[node], self.child[node] = edge, (start + j, start + count + j)
+        self.edge += [-1] * (2 * count)
+        self.child += [(-1, -1)] * (2 * count)
+        return np.arange(start, start + 2 * count)
+
+    def preorder(self) -> tuple[list[Any], list[int]]:
+        """The entries, and the numbers of the leaves in the same order."""
+        entries, leaves, stack = [], [], list(range(self.roots))[::-1]
+        while stack:
+            node = stack.pop()
+            entries.append(self.edge[node])
+            if self.edge[node] == -1:
+                leaves.append(node)
+            else:
+                stack += self.child[node][::-1]
+        return entries, leaves
+
+
+def cell_bounds(V: np.ndarray, X: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """W, B (L, r, r), the multipliers (L, n), and which are needed: |F(sum_k a_k v_k)|^2 <= a' B a where |w|^2 |.|^2 = a' W a.
+
+    On a cone relu(u . x_i) = sum_k a_k relu(tau_ik) - r_i with 0 <= r_i <= sum_k a_k relu(+- tau_ik), either sign. Along
+    w = sum_k F(v_k) the terms with w . g_i < 0 take a mixture lambda of both signs, those with w . g_i > 0 are dropped; across
+    w the better sign is taken with |g_i|. All is multiplied by |w|^2. See "cones" in docs/certificates.md.
+    """
+    tau = V @ X.T  # (L, r, n)
+    plus, minus = tau.clip(0), (-tau).clip(0)
+    free = (tau > 0).any(axis=1) & (tau < 0).any(axis=1)  # (L, n)
+    F = plus @ g  # (L, r, K)
+    w = F.sum(axis=1)
+    w[~w.any(axis=1), :2] = 1.0, -1.0
+    ww = (w * w).sum(axis=1)
+    s = w @ g.T  # (L, n)
+    along = np.einsum("lrk,lk->lr", F, w)
+    dent = np.where(free, (-s).clip(0), 0.0)
+    length = np.linalg.norm(V, axis=2)
+    base = along + np.einsum("ln,lrn->lr", dent, minus)
+    A = dent[:, None, :] * tau  # alpha = base + A lambda
+    lam = _box_least_squares(base / length, A / length[:, :, None])
+    lam = np.rint(lam * LAMBDA) / LAMBDA
+    alpha = base + np.einsum("lrn,ln->lr", A, lam)
+    rest = np.where((plus.sum(axis=1) <= minus.sum(axis=1))[:, None, :], plus, minus) * free[:, None, :]
+    beta = -along + np.einsum("ln,lrn->lr", s.clip(0), rest)
+    A = np.maximum(alpha, beta)
+    gg, FF = (g * g).sum(axis=1), np.einsum("lrk,lsk->lrs", F, F)
+    across = np.sqrt((ww[:, None] * gg - s * s).clip(0))  # |w| |P g_i|
+    e = np.einsum("ln,lrn->lr", across, rest)
+    p = np.sqrt((ww[:, None] * np.einsum("lrr->lr", FF) - along**2).clip(0))
+
+    def outer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a[:, :, None] * b[:, None, :]
+
+    B = outer(A, A) + ww[:, None, None] * FF - outer(along, along) + outer(p, e) + outer(e, p) + outer(e, e)
+    return ww[:, None, None] * (V @ V.transpose(0, 2, 1)), B, lam, dent > 0
+
+
+def _box_least_squares(c: np.ndarray, A: np.ndarray, steps: int = 40) -> np.ndarray:
+    """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient."""
+    rate = 1 / np.linalg.norm(np.einsum("lrn,lsn->lrs", A, A), axis=(1, 2)).clip(1e-300)
+    lam = z = np.full((len(c), A.shape[2]), 0.5)
+    t = 1.0
+    for _ in range(steps):
+        slope = np.einsum("lrn,lr->ln", A, c + np.einsum("lrn,ln->lr", A, z))
+        new = (z - rate[:, None] * slope).clip(0, 1)
+        t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        z, lam, t = new + (t - 1) / t_new * (new - lam), new, t_new
+    return lam
+
+
+def cones(X: np.ndarray, q: np.ndarray, y: np.ndarray, goal: float, until: float, slack: float = 1e-6) -> Proof:
+    """max |F| <= about `goal` by subdivision of the orthants, or the best bound at time `until`.
+
+    A cone that does not reach the goal is halved at its longest edge. The bound is inflated by `slack` in the end, to have
+    room for the exact check.
+    """
+    g = vectors(q, y)
+    used = np.flatnonzero(g.any(axis=1))
+    points, weights, D = X[used], g[used], X.shape[1]
+    V = np.array([np.diag(s) for s in itertools.product((1.0, -1.0), repeat=D)])
+    record, ids, cells = Record(len(V)), np.arange(len(V)), len(V)
+    lams: dict[int, list[list[int]]] = {}
+    upper = goal
+    while len(V):
+        stop = time.perf_counter() > until or cells > MOST_CELLS or bool(np.abs(V).max() > 2.0**50)
+        keep, high = np.zeros(len(V), dtype=bool), []
+        for start in range(0, len(V), BLOCK):
+            part = V[start : start + BLOCK]
+            middle = (part / np.linalg.norm(part, axis=2, keepdims=True)).sum(axis=1)
+            value = values(points, weights, middle)
+            if value.max() > goal:
+                # No subdivision can reach the goal, and the neuron is worth more than the bound.
+                best, value = ascend(points, weights, middle[value > goal], 40)
+                best, _ = climb(points, weights, best[np.argsort(-value)[:40]])
+                return Proof(math.inf, q, "cones", {}, cells, best)
+            W, B, lam, need = cell_bounds(part, points, weights)
+            good = copositive(goal**2 * W - B)
+            if stop and not good.all():
+                high.append((W[~good], B[~good]))
+            for j in range(len(part)) if stop else np.flatnonzero(good).tolist():
+                index = np.flatnonzero(need[j]).tolist()
+                lams[int(ids[start + j])] = [[int(used[i]), round(lam[j, i] * LAMBDA)] for i in index]
+            keep[start : start + BLOCK] = ~good
+        if high:
+            upper = max(upper, _highest(*(np.concatenate(part) for part in zip(*high))))
+        if stop or not keep.any():
+            break
+        V, edges = split(V[keep])
+        ids = record.add(ids[keep], edges)
+        cells += len(V)
+    entries, leaves = record.preorder()
+    saved = {"type": "cones", "tree": entries, "leaves": [lams[j] for j in leaves]}
+    return Proof(upper * (1 + slack), q, "cones", saved, cells)
+
+
+def _highest(W: np.ndarray, B: np.ndarray) -> float:
+    """The largest `level`, worked out for the cones that a bound by entries puts on top; the others keep that bound."""
+    rough = np.sqrt(np.where(B > 0, B / W.clip(1e-300), 0.0).max(axis=(1, 2)))
+    rough = np.where((W > 0).all(axis=(1, 2)), rough, np.inf)
+    order = np.argsort(-rough)
+    top, rest = order[:BLOCK], order[BLOCK:]
+    fine = np.minimum(level(W[top], B[top]), rough[top])
+    return max(float(fine.max()), float(rough[rest].max(initial=0.0)))
+
+
+# --- covers -------------------------------------------------------------------------------------------------------------
+
+
+def cover(
+    door: _door.Door,
+    X: np.ndarray,
+    basis: np.ndarray,
+    q: np.ndarray,
+    y: np.ndarray,
+    goal: float,
+    until: float,
+    rng: np.random.Generator,
+    slack: float = 1e-6,
+) -> Proof:
+    """max |F| by scalar proofs of S(w) = max_u w . F(u) at the vertices w of cones that cover the hyperplane sum w = 0.
+
+    On a cone S(sum_k a_k w_k) <= sum_k a_k b_k, so |z|^2 <= sum_k a_k b_k for z = F(u) = sum_k a_k w_k in it, and |z| <= s as
+    soon as s^2 W - b b' is copositive, W the Gram matrix of the w_k. Cones are halved where estimates of S ask for it; then
+    each vertex is proved (`_tree`), no better than its cones need. X (n, r) are the points in `basis` (D, r).
+    """
+    g = vectors(q, y)
+    K = g.shape[1]
+    V, value = climb(X, g, ascend(X, g, rng.standard_normal((256, X.shape[1])), 60)[0])
+    rows = _integer_basis((V @ X.T).clip(0) @ g, value)
+    Xt, starts = torch.as_tensor(X), torch.as_tensor(V)
+    slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
+    estimate: dict[Key, float] = {}
+    proved: dict[Key, tuple[float, dict[str, Any] | None]] = {}
+    nodes, met = 0, [np.zeros((0, X.shape[1]))]
+
+    def weights(key: Key) -> np.ndarray:
+        return g @ (np.array(key) / 2.0**W_BITS)
+
+    def guess(key: Key) -> float:
+        if key not in estimate:
+            c = weights(key)
+            found, value = _search.ascend(Xt, torch.as_tensor(c), starts, 30)
+            top = found[torch.argsort(-value)[:10]].numpy()
+            estimate[key] = max(float(climb(X, c[:, None], top)[1].max()) if float(value.max()) > 0 else 0.0, 0.0)
+        return estimate[key] * slackness
+
+    def prove(key: Key, room: float, seconds: float) -> float:
+        nonlocal nodes
+        if key not in proved:
+            side, bound, used, found = _scalar(
+                door, Xt, weights(key), guess(key) / slackness, room * slackness, seconds
+            )
+            proved[key] = math.nextafter(bound, math.inf), side
+            nodes += used
+            met.append(found)
+        return proved[key][0]
+
+    def levels(cells: np.ndarray, of: Callable[[Key], float]) -> np.ndarray:
+        b = np.array([[of(_key(w)) for w in cell] for cell in cells])
+        real = cells / 2.0**W_BITS
+        return level(real @ real.transpose(0, 2, 1), b[:, :, None] * b[:, None, :])
+
+    cells = np.array([np.array(s)[:, None] * rows for s in itertools.product((1.0, -1.0), repeat=K - 1)])
+    record, ids = Record(len(cells)), np.arange(len(cells))
+
+    # Two vertices show how many there is time for.
+    began = time.perf_counter()
+    for sign in (1, -1):
+        prove(_key(sign * rows[0]), 1.0, (until - began) / 8)
+    each = max((time.perf_counter() - began) / 2, 0.01)
+    most = min(VERTICES, max(4 * K, int((until - began) / each)))
+
+    def refine(high: np.ndarray, of: Callable[[Key], float]) -> np.ndarray:
+        """Halve the highest cone until the goal is reached; the levels of all cones."""
+        nonlocal cells, ids
+        while K > 2 and len(estimate) < most and high.max() > goal and time.perf_counter() < until:
+            j = int(high.argmax())
+            halves, edge = split(cells[[j]])
+            if np.abs(halves).max() > W_LIMIT:
+                break
+            new = record.add(ids[[j]], edge)
+            cells, ids = np.concatenate([np.delete(cells, j, 0), halves]), np.concatenate([np.delete(ids, j), new])
+            high = np.concatenate([np.delete(high, j), levels(halves, of)])
+        return high
+
+    high = refine(levels(cells, guess), guess)
+    target = max(goal, float(high.max()))
+    room = dict.fromkeys(estimate, math.inf)  # a vertex need not be better than its highest cone asks for
+    for cell, s in zip(cells, high):
+        for w in cell:
+            room[_key(w)] = min(room[_key(w)], target / max(s, 1e-300))
+    room = {key: factor for key, factor in room.items() if math.isfinite(factor)}
+    for j, (key, factor) in enumerate(room.items()):
+        prove(key, factor, max(until - time.perf_counter(), 0.1) / (len(room) - j))
+
+    def exactly(key: Key) -> float:
+        return prove(key, 1.0, max(until - time.perf_counter(), 0.1) / 4)
+
+    high = refine(levels(cells, exactly), exactly)
+    upper = float(high.max()) * (1 + slack)
+    vertices = [
+        {"w": list(key), "maximum": door.unscale(bound, 1, up=True), "side": side}
+        for key, (bound, side) in proved.items()
+    ]
+    saved: dict[str, Any] = {"type": "omitted"}
+    if all(side is not None for _, side in proved.values()):
+        entries = record.preorder()[0]
+        saved = {"type": "cover", "basis": rows.astype(int).tolist(), "tree": entries, "vertices": vertices}
+    return Proof(upper, q, "cover", saved, nodes, np.vstack(met) @ basis.T)
+
+
+def _key(w: np.ndarray) -> Key:
+    return tuple(int(v) for v in w)
+
+
+def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """A basis (K - 1, K) of the hyperplane sum w = 0, nearly orthogonal, integers near 2^W_BITS times unit vectors.
+
+    The first points to the largest image F(u), the next to the largest rests: so few directions matter.
+    """
+    K = images.shape[1]
+    rows: list[np.ndarray] = []
+    rest = np.vstack([images * value[:, None], 1e-9 * value.max() * np.eye(K)])
+    rest = rest - rest.mean(axis=1, keepdims=True)
+    for _ in range(K - 1):
+        b = rest[np.linalg.norm(rest, axis=1).argmax()]
+        b = b / np.linalg.norm(b)
+        rest = rest - np.outer(rest @ b, b)
+        whole = np.rint(b * 2.0**W_BITS)
+        whole[np.abs(whole).argmax()] -= whole.sum()
+        rows.append(whole)
+    return np.array(rows)
+
+
+def _scalar(
+    door: _door.Door, Xt: torch.Tensor, c: np.ndarray, known: float, room: float, seconds: float
+) -> tuple[dict[str, Any] | None, float, int, np.ndarray]:
+    """One side of an f1 proof: max_u sum_i c_i relu(u . x_i) <= bound, as stored; nodes; directions met (k, r)."""
+    D = door.X.shape[1]
+    if (c <= 0).all():
+        points: list[int] = np.flatnonzero(c).tolist()
+        return (
+            {"shift": 0, "points": points, "tree": [-1], "leaves": [[0] * len(points)]},
+            0.0,
+            0,
+            Xt.new_zeros((0, Xt.shape[1])).numpy(),
+        )
+    tree = _tree.Tree(Xt, torch.as_tensor(c))
+    target, nodes, deadline = known * room, 0, time.monotonic() + seconds
+    curved = Xt.shape[1] <= 150 and abs(door.shift) < 20
+    # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
+    stages: list[tuple[bool, float]] = [(False, math.inf)]
+    if curved:
+        stages = [(False, 50_000 if Xt.numel() < SMALL else 5000), (True, math.inf)]
+    met = []
+    for bent, most in stages:
+        result = tree.run(
+            known, 1e-6, deadline=deadline, batch=256 if bent else 1024, target=target, max_nodes=most, curved=bent
+        )
+        nodes += result.nodes
+        met.append(result.found)
+        known = max(known, result.value)
+        if result.bound <= max(target, known * (1 + 1e-6)) * (1 + 1e-9) or time.monotonic() > deadline:
+            break
+    found = torch.cat(met).numpy()
+    if result.log is None:
+        return None, result.bound * (1 + 1e-12), nodes, found
+    roots = np.zeros((0, D), dtype=int)
+    side, bound = _proof.write(result.log, door.X, c, np.zeros(D), roots, 2.0**door.shift, enough=result.bound)
+    return side, bound, nodes, found

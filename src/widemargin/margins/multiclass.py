@@ -1,0 +1,539 @@
+"""Margins of several classes: y_i in 0..K-1, f with K outputs, margin min_i f_{y_i}(x_i) - max_{j != y_i} f_j(x_i).
+
+The dual has one weight q_ij >= 0 for each point and wrong class, sum 1, stored as `dual` (n, K) with q_{i, y_i} = 0. With
+
+    g_i = sum_j q_ij (e_{y_i} - e_j)  in R^K
+
+every f in the unit ball has margin at most max_f sum_i g_i . f(x_i). Two classes: both margins here are sqrt(2) times
+those of the labels -1 and +1, reached by f = (-h, h) / sqrt(2) with h the best binary function.
+
+Reference: MT (2.2) (MT-2, E-MT-3): gamma* is the largest margin over ||Theta|| <= 1, all parameters in one norm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from widemargin.spaces import ReLU
+from widemargin.types import Certificate, Dataset, InputError
+
+from . import _bounds, _door, _multiproof, _prune, _qp
+from ._multiproof import vectors as dual_vectors
+from .f1 import reduce_rank, threads
+
+ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
+STARTS = 192  # local searches per round
+COLUMNS = 40  # new neurons per round
+MOST_COLUMNS = 240  # neurons in a master problem
+CLIMBERS = 60  # of them, those that are polished
+CENTRE = 0.7  # weight of the best dual so far in the second point that is priced
+PATIENCE = 8  # rounds without a better dual before the solver gives up
+GRID = 38  # dual weights of F1 are multiples of 2^-GRID, so that w . g_i is exact for small integer w
+
+
+def class_numbers(data: Dataset) -> tuple[np.ndarray, int]:
+    """y as integers and K, the number of classes; an InputError unless y takes exactly the values 0..K-1, K >= 2."""
+    y = data.y
+    wrong = np.flatnonzero((y != np.floor(y)) | (y < 0))
+    advice = "number the classes 0, 1, ..., K-1 (a file: data.load with multiclass=True)"
+    if len(wrong):
+        raise InputError(f"{data.name}: row {wrong[0]} has the label {y[wrong[0]]:g}, no class number; {advice}")
+    values = np.unique(y)
+    if len(values) == 1:
+        raise InputError(f"{data.name}: y has only one class ({values[0]:g}); a multi-class margin needs at least two")
+    if values[-1] != len(values) - 1:
+        gap = int(np.flatnonzero(values != np.arange(len(values)))[0])
+        raise InputError(f"{data.name}: no point has the label {gap} although others are larger; {advice}")
+    return y.astype(np.int64), len(values)
+
+
+def margins(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """f_{y_i} - max_{j != y_i} f_j of scores (n, K): (n,)."""
+    rows = np.arange(len(y))
+    others = np.array(scores, dtype=float)
+    others[rows, y] = -np.inf
+    return np.asarray(scores)[rows, y] - others.max(axis=1)
+
+
+# --- linear -------------------------------------------------------------------------------------------------------------
+
+
+def multiclass_linear(
+    data: Dataset, *, bias: bool = False, tol: float = 1e-6, time_limit: float | None = None
+) -> Certificate:
+    """Largest multi-class margin of x -> U x (convention MT2-linear), as a convex quadratic program over pairs.
+
+        margin = max_{||U||_F <= 1} min_{i, j != y_i} (U_{y_i} - U_j) . x_i = min_q ||sum_i g_i x_i'||_F
+
+    With `bias` every point is extended by a coordinate 1. `extra["U"]` (K, D) is the best matrix. MT-2 with f = Theta x.
+    """
+    door, y, K = _enter(data, bias, tol, time_limit)
+    n, D = door.X.shape
+    found = _twins(door, y, K)
+    if found is not None:
+        return _linear_certificate(door, K, 0.0, 0.0, *found, np.zeros((K, D)), "", tol, {})
+    points, others = _pairs(y, K)
+    everything = len(points) * K * D <= ALL_PAIRS
+    chosen = np.arange(len(points)) if everything else np.unique(np.linspace(0, len(points) - 1, 40 * K).astype(int))
+    lower, upper, rounds = -np.inf, np.inf, 0
+    U, q, stopped = np.zeros((K, D)), np.zeros((n, K)), ""
+    while True:
+        rounds += 1
+        Z = _pair_rows(door.X, y, K, points[chosen], others[chosen])
+        progress = _qp.solve_factor(Z, tol / 4, door.deadline)
+        stopped = progress.stopped
+        trial = _qp.direction(Z, progress.q, tol / 2).reshape(K, D)
+        weights = np.zeros((n, K))
+        weights[points[chosen], others[chosen]] = progress.q
+        low, high = _linear_bounds(door, y, trial, weights)
+        if low > lower:
+            lower, U = low, trial
+        if high < upper:
+            upper, q = high, weights
+        if lower >= (1 - tol) * upper or len(chosen) == len(points) or stopped:
+            break
+        scores = door.X @ trial.T
+        slack = scores[points, y[points]] - scores[points, others]
+        outside = np.setdiff1d(np.arange(len(points)), chosen)
+        worst = outside[np.argsort(slack[outside])[: max(200, len(chosen) // 2)]]
+        worst = worst[slack[worst] < slack[chosen].min() * (1 - tol / 8)]
+        keep = chosen[progress.q > 1e-9 * progress.q.max()]
+        if len(worst) == 0 or rounds > 50:  # rounding, or pairs that come and go: take them all
+            chosen = np.arange(len(points))
+        else:
+            chosen = np.union1d(keep if rounds % 5 else chosen, worst)
+    zero = ""
+    if lower <= 0 and upper <= 1e-9 * door.size.max() and not stopped:
+        zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' up to rounding"
+        whole = _door.integer_weights(q.ravel())
+        if whole is not None:
+            g = dual_vectors(whole.reshape(n, K), y)
+            if all(_door.vanishes(door.X, g[:, k], linear=True) for k in range(K)):
+                q, upper = whole.reshape(n, K), 0.0
+                zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
+    stats = {"steps": progress.steps, "method": progress.method, "rounds": rounds, "pairs": len(chosen)}
+    return _linear_certificate(door, K, lower, upper, q, zero, U, stopped, tol, stats)
+
+
+def _linear_certificate(
+    door: _door.Door,
+    K: int,
+    lower: float,
+    upper: float,
+    q: np.ndarray,
+    zero: str,
+    U: np.ndarray,
+    stopped: str,
+    tol: float,
+    stats: dict[str, Any],
+) -> Certificate:
+    return door.certificate(
+        "linear-multiclass",
+        lower,
+        upper,
+        q,
+        degree=1,
+        tol=tol,
+        convention="MT2-linear",
+        stopped=stopped,
+        zero=zero,
+        extra={"U": U.tolist(), "classes": K},
+        stats=stats,
+    )
+
+
+def _linear_bounds(door: _door.Door, y: np.ndarray, U: np.ndarray, q: np.ndarray) -> tuple[float, float]:
+    """lower <= margin of U / ||U||_F, upper >= ||sum_i g_i x_i'||_F / sum q, in spite of rounding."""
+    K, D = U.shape
+    scores, e = _door.product(door.X, U.T)
+    length = float(np.linalg.norm(U)) or 1.0
+    # |U_y| + |U_j| <= sqrt(2) |U|, and the same for the entries of g_i
+    lower = float((margins(scores, y) / length - 2 * (e + 4 * _door.EPS) * door.size).min())
+    lower -= abs(lower) * _door.EPS * (K * D + 8)
+    nearest, e = _door.product(door.X.T, dual_vectors(q, y))
+    weights = q.sum(axis=1)
+    upper = float(np.linalg.norm(nearest)) * (1 + _door.EPS * (K * D + 8))
+    upper += 2 * (e + (K + 4) * _door.EPS) * float(weights @ door.size)
+    return lower, upper / float(weights.sum()) * (1 + 2 * _door.EPS * q.size + 8 * _door.EPS)
+
+
+def _pairs(y: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
+    """All (point, wrong class)."""
+    points, others = np.nonzero(np.arange(K) != y[:, None])
+    return points, others
+
+
+def _pair_rows(X: np.ndarray, y: np.ndarray, K: int, points: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(e_{y_i} - e_j) x_i' as rows (P, K D)."""
+    Z = np.zeros((len(points), K, X.shape[1]))
+    rows = np.arange(len(points))
+    Z[rows, y[points]] = X[points]
+    Z[rows, others] = -X[points]
+    return Z.reshape(len(points), -1)
+
+
+# --- the door -----------------------------------------------------------------------------------------------------------
+
+
+def _enter(data: Dataset, bias: bool, tol: float, time_limit: float | None) -> tuple[_door.Door, np.ndarray, int]:
+    y, K = class_numbers(data)
+    door = _door.enter(Dataset(data.X, np.ones(data.n), data.name), ReLU(bias), tol, time_limit)
+    return dataclasses.replace(door, data=data, y=data.y), y, K
+
+
+def _twins(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
+    """Weights q (n, K) that prove margin 0: the origin, one point with two labels, or two points on one ray."""
+    found = _door.twins(door)
+    if found is None:
+        return _two_on_a_ray(door, y, K)
+    q = np.zeros((len(y), K))
+    index = np.flatnonzero(found[0])
+    if len(index) == 1:
+        q[index[0], (y[index[0]] + 1) % K] = 1
+    else:
+        i, j = index
+        q[i, y[j]] = q[j, y[i]] = 1
+    return q, found[1]
+
+
+def _two_on_a_ray(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
+    """Points x and a x, a > 0, of different classes: weights a and 1 cancel."""
+    line = _bounds.lines(door.X)
+    for l in np.flatnonzero(np.bincount(line) > 1):
+        index = np.flatnonzero(line == l)
+        lead = int(np.abs(door.X[index[0]]).argmax())
+        for sign in (1, -1):
+            ray = index[np.sign(door.X[index, lead]) == sign]
+            other = ray[y[ray] != y[ray[0]]] if len(ray) else ray
+            if len(other):
+                i, j = int(ray[0]), int(other[0])
+                q = np.zeros((len(y), K))
+                q[i, y[j]], q[j, y[i]] = abs(door.X[j, lead]), abs(door.X[i, lead])
+                if _vanishes(door, q, y):
+                    return q, f"points {i} and {j} lie on one ray from the origin but differ in class; a bias may help"
+    return None
+
+
+def _not_separable(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
+    """Weights q under which sum_i g_i relu(v . x_i) = 0 for all v, if there are any (compare `_bounds.not_separable`).
+
+    A linear program over the lines through 0 with several classes: sum_i g_i x_i' = 0, and on each line
+    sum_i g_i ||x_i|| = 0.
+    """
+    line = _bounds.lines(door.X)
+    mixed = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
+    if not mixed:
+        return None
+    from scipy.optimize import linprog
+
+    index = np.flatnonzero(np.isin(line, mixed))
+    X, label, size = door.X[index], y[index], door.size[index]
+    points, others = _pairs(label, K)
+    onto = (line[index][:, None] == np.array(mixed)) * size[:, None]  # (k, lines)
+    Z = _pair_rows(np.hstack([X, onto]), label, K, points, others)
+    A = np.vstack([Z.T, np.ones((1, len(Z)))])
+    b = np.append(np.zeros(len(A) - 1), 1.0)
+    result = linprog(np.zeros(len(Z)), A_eq=A, b_eq=b, bounds=(0, None), method="highs")
+    if result.status != 0:
+        return None
+    q = np.zeros((len(y), K))
+    q[index[points], others] = result.x.clip(0)
+    whole = _door.integer_weights(q.ravel())
+    if whole is None or not _vanishes(door, whole.reshape(q.shape), y):
+        return None
+    return whole.reshape(q.shape), (
+        f"every two-layer ReLU network averages to zero over points {', '.join(map(str, np.unique(np.nonzero(q)[0])[:6]))}; "
+        "a bias may help"
+    )
+
+
+def _vanishes(door: _door.Door, q: np.ndarray, y: np.ndarray) -> bool:
+    g = dual_vectors(q, y)
+    return all(_door.vanishes(door.X, g[:, k], linear=False) for k in range(g.shape[1]))
+
+
+# --- F1 -----------------------------------------------------------------------------------------------------------------
+
+
+def multiclass_f1(
+    data: Dataset, *, bias: bool = False, tol: float = 1e-3, seed: int = 0, time_limit: float | None = 60.0
+) -> Certificate:
+    """Largest multi-class margin of two-layer ReLU networks of any width (convention M1), between a network and a proof.
+
+        f(x) = sum_j w_j relu(u_j . x),   w_j in R^K,   sum_j ||w_j|| ||u_j|| <= 1
+        margin = min_q max_{||u|| = 1} ||sum_i g_i relu(u . x_i)||
+
+    By ||w|| ||u|| <= (||w||^2 + ||u||^2) / 2 the gamma* of MT (2.2), all parameters in one Euclidean norm, is half of this:
+    `extra["gamma_star"]` = [lower / 2, upper / 2]. The network is `extra["theta"]` (m, D), `extra["outer"]` (m, K).
+
+    Networks come from column generation: a cone program over given neurons, whose dual q prices new ones by local search.
+    The upper bound is the value of q, proved by enumeration of arcs (two dimensions), by a subdivision of the neurons' space
+    into cones (few dimensions), or by a covering of the directions w in R^K with one scalar proof each; `norm` is the
+    fallback. With many classes and features the last leaves a gap; both bounds always hold.
+    """
+    door, y, K = _enter(data, bias, tol, time_limit)
+    with threads(1):
+        return Solver(door, y, K, tol, seed).run()
+
+
+class Solver:
+    """State of one solve; points are scaled and written in an orthonormal basis of their span."""
+
+    def __init__(self, door: _door.Door, y: np.ndarray, K: int, tol: float, seed: int):
+        self.door, self.y, self.K, self.tol, self.seed = door, y, K, tol, seed
+        self.rng = np.random.default_rng(seed)
+        self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
+        self.n, self.r = self.X.shape
+        self.V = np.zeros((0, self.r))  # neurons of the master problem
+        self.lower, self.theta, self.outer = 0.0, np.zeros((0, self.r)), np.zeros((0, K))
+        q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
+        self.proof = _multiproof.norm(door.X, self.exact(q), y)
+        self.estimate, self.q = np.inf, q / q.sum()  # the dual that looks best, and what its value seems to be
+        self.rounds = self.nodes = self.stale = 0
+
+    def run(self) -> Certificate:
+        for found in (_twins(self.door, self.y, self.K), _not_separable(self.door, self.y, self.K)):
+            if found is not None:
+                q, reason = found
+                return self.certificate(
+                    "not-separable", 0.0, _multiproof.Proof(0.0, q, "norm", {"type": "norm"}), reason
+                )
+        status = "time-limit"
+        try:
+            self.warm_start()
+            while not self.closed() and not self.late():
+                if not self.column_round():
+                    break
+            if not self.closed():
+                self.last_proof()
+        except KeyboardInterrupt:
+            status = "interrupted"
+        return self.finish("certified" if self.closed() else status)
+
+    def closed(self) -> bool:
+        return self.proof.upper - self.lower <= self.tol * self.lower
+
+    def late(self) -> bool:
+        """Half of the time is for networks, the rest for the proof."""
+        now = time.perf_counter()
+        return now > self.door.started + 0.5 * (self.door.deadline - self.door.started)
+
+    def exact(self, q: np.ndarray) -> np.ndarray:
+        """q as multiples of 2^-GRID that sum to one exactly, small weights left out (fewer branchings)."""
+        q = np.where(q > min(1e-6, 1e-3 * self.tol) * q.max(), q, 0.0)
+        q = np.rint(q / q.sum() * 2.0**GRID)
+        q.flat[q.argmax()] += 2.0**GRID - q.sum()
+        return q / 2.0**GRID
+
+    # ------------------------------------------------------------------ networks
+
+    def warm_start(self) -> None:
+        """First neurons: the points, their opposites, random directions, and ascents under balanced weights."""
+        unit = self.X / np.linalg.norm(self.X, axis=1, keepdims=True).clip(1e-300)
+        starts = np.vstack([unit, -unit, self.rng.standard_normal((STARTS, self.r))])
+        g = dual_vectors(self.q, self.y)
+        V, value = _multiproof.ascend(self.X, g, starts, 40)
+        order = np.argsort(-value)
+        self.take(V[order], 3 * COLUMNS)
+        self.take(unit[self.rng.permutation(self.n)], 2 * COLUMNS)
+        self.take(self.rng.standard_normal((COLUMNS, self.r)), COLUMNS)
+
+    def take(self, V: np.ndarray, most: int) -> int:
+        """Add up to `most` rows of V, best first, that are new.
+
+        On a crease a neuron that is off by e loses about e |x|, so those already there must be much closer than the
+        accuracy asked for; of those that come together one of a neighbourhood is enough.
+        """
+        V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
+        near = (0.01 * self.tol * self.lower / self.door.size.max()) ** 2 + 1e-24
+        fresh: list[np.ndarray] = []
+        for v in V:
+            if len(self.V) and ((self.V - v) ** 2).sum(axis=1).min() <= near:
+                continue
+            if fresh and ((np.array(fresh) - v) ** 2).sum(axis=1).min() <= 1e-4 * self.tol:
+                continue
+            fresh.append(v)
+            if len(fresh) == most:
+                break
+        if fresh:
+            self.V = np.vstack([self.V, fresh])
+        return len(fresh)
+
+    def column_round(self) -> bool:
+        """Solve the master problem, price, prove where nothing is left to gain; false when there is no progress."""
+        self.rounds += 1
+        left = self.door.deadline - time.perf_counter()
+        W, q = _multiproof.master(self.X, self.y, self.V, self.K, min(left, 60.0))
+        if q is None:
+            return False
+        self.offer(self.V, W)
+        size = np.linalg.norm(W, axis=1)
+        if len(self.V) > MOST_COLUMNS:
+            self.V = self.V[np.argsort(-size)[: MOST_COLUMNS // 2]]
+        q = self.exact(q)
+        # The dual of the master problem jumps; a mixture with the best one so far prices more steadily.
+        mixed = self.exact(CENTRE * self.q + (1 - CENTRE) * q)
+        before, new = self.estimate, 0
+        for weights in (q, mixed) if math.isfinite(before) else (q,):
+            V, value = self.price(weights)
+            if value[0] < self.estimate:
+                self.estimate, self.q = float(value[0]), weights
+            new += self.take(V[value > self.lower * (1 + 0.05 * self.tol)], COLUMNS)
+        self.stale = 0 if self.estimate < before else self.stale + 1
+        if self.estimate <= self.lower * (1 + 0.5 * self.tol) and self.door.X.shape[1] > 2:
+            violators = self.prove(self.q, self.lower * (1 + 0.9 * self.tol))
+            if len(violators):  # the estimate was wrong
+                self.estimate = math.inf
+                new += self.take(violators, COLUMNS)
+        return new > 0 and self.stale < PATIENCE
+
+    def price(self, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Neurons with a large |sum_i g_i relu(v . x_i)|, and these values, best first; in two dimensions the best one."""
+        g = dual_vectors(q, self.y)
+        starts = np.vstack([self.theta, self.rng.standard_normal((STARTS, self.r))])
+        V, value = _multiproof.ascend(self.X, g, starts, 40)
+        V, value = _multiproof.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
+        if self.door.X.shape[1] <= 2:
+            found, arcs = _multiproof.enumeration(self.door.X, q, self.y)
+            self.keep(found)
+            V = np.vstack([V, arcs @ self.basis])
+            value = np.append(value, _multiproof.values(self.X, g, arcs @ self.basis))
+        order = np.argsort(-value)
+        return V[order], value[order]
+
+    def offer(self, V: np.ndarray, W: np.ndarray) -> None:
+        """Keep the network if its margin, from the definition, is the best so far."""
+        size = np.linalg.norm(W, axis=1)
+
+        def margin(keep: np.ndarray) -> float:
+            scores = (self.X @ V[keep].T).clip(0) @ W[keep]
+            return float(margins(scores, self.y).min()) / float(size[keep].sum())
+
+        best = margin(size > 0)
+        if best > self.lower:
+            shares = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 0.0)  # neurons with next to no mass only clutter the answer
+            keep = next(k for k in (size > s * size.sum() for s in shares) if margin(k) >= best * (1 - 0.01 * self.tol))
+            self.lower, self.theta, self.outer = margin(keep), V[keep], W[keep] / size[keep].sum()
+
+    # ------------------------------------------------------------------ proofs
+
+    def prove(self, q: np.ndarray, goal: float) -> np.ndarray:
+        """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
+        D = self.door.X.shape[1]
+        until = max(self.door.deadline, time.perf_counter() + 0.2)
+        met = np.zeros((0, self.r))
+        if D <= 2:
+            self.keep(_multiproof.enumeration(self.door.X, q, self.y)[0])
+        # A cover needs few cones if w has one or two dimensions, cones if u has few.
+        several = {
+            "cover": D > 2 and self.K <= _multiproof.COVER_CLASSES,
+            "cones": 2 < D <= _multiproof.CONE_DIMENSIONS,
+        }
+        flat = self.K == 2 or (self.K == 3 and D > 3)
+        for method in ("cover", "cones") if flat else ("cones", "cover"):
+            if not several[method] or self.closed() or len(met):
+                continue
+            if method == "cover":
+                found = _multiproof.cover(self.door, self.X, self.basis, q, self.y, goal, until, self.rng)
+            else:
+                found = _multiproof.cones(self.door.X, q, self.y, goal, until)
+            near = self.keep(found)
+            met = near[_multiproof.values(self.X, dual_vectors(q, self.y), near) > goal]
+        value = _multiproof.values(self.X, dual_vectors(q, self.y), met)
+        return met[np.argsort(-value)]
+
+    def last_proof(self) -> None:
+        """The best bound of the best dual in the time left; the goal moves up where it turns out to be out of reach."""
+        goal = max(self.lower * (1 + 0.9 * self.tol), 1e-300)
+        for _ in range(4):
+            if math.isfinite(self.estimate):
+                goal = max(goal, self.estimate * (1 + 0.2 * self.tol))
+            met = self.prove(self.q, goal)
+            if not len(met):
+                return
+            self.estimate = float(_multiproof.values(self.X, dual_vectors(self.q, self.y), met).max())
+
+    def keep(self, found: _multiproof.Proof) -> np.ndarray:
+        """Take the proof if it is the best; its directions (k, r)."""
+        self.nodes += found.nodes
+        if found.upper < self.proof.upper:
+            self.proof = found
+        return found.found @ self.basis if found.found.size else np.zeros((0, self.r))
+
+    # ------------------------------------------------------------------ results
+
+    def finish(self, status: str) -> Certificate:
+        self.prune()
+        theta = self.theta @ self.basis.T
+        theta /= np.linalg.norm(theta, axis=1, keepdims=True)
+        lower = 0.0
+        if len(theta):
+            scores = (self.door.X @ theta.T).clip(0) @ self.outer
+            size = float(np.linalg.norm(self.outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
+            # every |w_j| |theta_j| |x_i| errs by (D + m + K) roundings, and a margin has two entries
+            error = 8 * _door.EPS * (self.door.X.shape[1] + len(theta) + self.K + 8) * self.door.size
+            lower = max(0.0, float((margins(scores, self.y) - error).min()) / size)
+        self.theta = theta
+        reason = "" if status == "certified" else "both bounds hold; the gap is above tol"
+        if status == "certified" and self.proof.upper - lower > self.tol * lower * (1 + 1e-6):
+            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+        if status == "time-limit" and time.perf_counter() < self.door.deadline:
+            reason = "nothing better was found before the time limit; both bounds hold"
+        return self.certificate(status, lower, self.proof, reason)
+
+    def prune(self) -> None:
+        """At most n (K - 1) neurons, if they keep the margin: only |w_j| changes, so Caratheodory's theorem applies."""
+        size = np.linalg.norm(self.outer, axis=1)
+        points, others = _pairs(self.y, self.K)
+        if not len(points) < len(size):
+            return
+        W = self.outer / size[:, None]
+        H = (self.X @ self.theta.T).clip(0)
+        columns = H[points] * (W[:, self.y[points]] - W[:, others]).T  # (P, m)
+        mass = _prune.prune_masses(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
+        keep = mass > 0
+        outer = W[keep] * mass[keep, None]
+        margin = float(margins(H[:, keep] @ outer, self.y).min()) / float(mass.sum())
+        if margin >= self.lower * (1 - 1e-9):
+            self.lower, self.theta, self.outer = margin, self.theta[keep], outer / mass.sum()
+
+    def certificate(self, status: str, lower: float, proof: _multiproof.Proof, reason: str) -> Certificate:
+        door = self.door
+        low, high = door.unscale(lower, 1, up=False), door.unscale(proof.upper, 1, up=True)
+        theta, outer = (self.theta, self.outer) if low > 0 else (np.zeros((0, 0)), np.zeros((0, 0)))
+        return Certificate(
+            kind="f1-multiclass",
+            lower=low,
+            upper=high,
+            dual=proof.q,
+            status=status,
+            proved=math.isfinite(high),
+            bound=proof.bound,
+            n=door.data.n,
+            d=door.data.d,
+            bias=door.space.bias,
+            activation="relu",
+            convention="M1",
+            data_sha256=door.data.sha256(),
+            data_name=door.data.name,
+            reason=reason,
+            proof=proof.saved,
+            extra={
+                "classes": self.K,
+                "theta": theta.tolist(),
+                "outer": outer.tolist(),
+                "gamma_star": [low / 2, high / 2],
+            },
+            stats={
+                "seconds": time.perf_counter() - door.started,
+                "seed": self.seed,
+                "rounds": self.rounds,
+                "nodes": self.nodes,
+                "atoms": len(theta),
+            },
+        )

@@ -1,0 +1,576 @@
+"""NTK margins: transports in the sup norm with statistical bounds, in the L2 norm as a kernel margin, finite networks.
+
+    gamma_ntk = max_theta min_i E <theta(w), dp_i(w)> = min_{q in simplex} E 1[|w| < 2] |sum_i q_i dp_i(w)|,
+    dp_i(w) = (y_i relu(v.x_i), y_i a 1[v.x_i > 0] x_i),    w = (a, v),  a ~ N(0, 1),  v ~ N(0, I/D)
+
+over theta with |theta(w)| <= 1 and theta(w) = 0 for |w| >= 2. Write v = r s, |s| = 1, and c_i = q_i y_i. Then
+sum_i q_i dp_i = (r u, a g) with u(s) = sum_i c_i relu(s.x_i) and g(s) = sum_i c_i 1[s.x_i > 0] x_i, so only s, uniform on
+the sphere, must be sampled; the law of (|a|, r) = rho (cos t, sin t) has two dimensions and is integrated. Cut t into
+bins, with S_k = E rho sin t, C_k = E rho cos t, E_k = E rho over bin k and rho < 2. For every q:
+
+- Jensen within bins: gamma <= E_s sum_k sqrt(P_k^2 u^2 + R_k^2 |g|^2), P_k^2 = E_k E[rho sin^2 t], R_k^2 = E_k E[rho cos^2 t];
+- theta = (S_k u, sgn(a) C_k g) / max(f_k, floor_k), f_k = sqrt(S_k^2 u^2 + C_k^2 |g|^2), is a transport, and
+  gamma >= min_i E_s y_i [A u relu(s.x_i) + B 1[s.x_i > 0] g.x_i],  A = sum_k S_k^2 / max(f_k, floor_k), B with C_k^2.
+
+E u relu(s.x_i) and E 1[s.x_i > 0] g.x_i are kernels in closed form, so constants times them are added and subtracted
+(control variates). Samples come in pairs s, -s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import gammainc, gammaln
+
+from widemargin.spaces import ReLU
+from widemargin.types import Certificate, Dataset, InputError
+
+from . import _door, _qp
+from ._transport import (
+    Estimate,
+    TransportMargin,
+    bernstein,
+    check_confidence,
+    linear_transports,
+    parity_transport,
+    positive_transport,
+    transport_margin,
+)
+from .f2 import _bounds, f2
+
+__all__ = [
+    "Estimate",
+    "TransportMargin",
+    "linear_transports",
+    "ntk",
+    "ntk_kernel",
+    "parity_transport",
+    "positive_transport",
+    "tangent",
+    "transport_margin",
+]
+
+PARTS = ("total", "outer", "inner")
+BINS, NODES = 16, 64  # bins of the angle t, and Gauss-Legendre nodes in each
+FLOOR = 0.1  # floor_k as a share of the mean of f_k: smooth enough to train, and costs well below a percent
+PILOT = 4096
+BLOCK = 2**17  # numbers in one array
+WORK = 2**26  # evaluation samples times points, and
+TRAINING = 2**29  # training samples times (points + 40)^2, that the automatic choice does not exceed
+SAFETY = 1e-9  # for rounding, as a share of the largest possible value
+
+
+def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total", bias: bool = False) -> np.ndarray:
+    """E <df(x; w), df(z; w)>, df = (relu(v.x), a 1[v.x > 0] x), over a ~ N(0, 1), v ~ N(0, I/D): (n, k).
+
+        outer = |x| |z| (sin t + (pi - t) cos t) / (2 pi D),   inner = x.z (pi - t) / (2 pi),   total = outer + inner
+
+    with t the angle between x and z. Points need not have norm 1.
+    """
+    check_part(part)
+    space = ReLU(bias)
+    points = space.extend(X)
+    others = points if Z is None else space.extend(Z)
+    outer = ReLU().kernel(points, others) if part != "inner" else 0.0
+    return np.asarray(outer + (_inner_kernel(points, others) if part != "outer" else 0.0))
+
+
+def _inner_kernel(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    """x.z (pi - t) / (2 pi); t from |u - v| and |u + v|, which loses nothing near 0 and pi, where arccos would."""
+    K = X @ Z.T
+    top = max(float(np.abs(X).max()), float(np.abs(Z).max()), 1e-300)
+    U, V = (A / top / np.linalg.norm(A / top, axis=1, keepdims=True).clip(1e-300) for A in (X, Z))
+    for i, row in enumerate(U):
+        t = 2 * np.arctan2(np.linalg.norm(row - V, axis=1), np.linalg.norm(row + V, axis=1))
+        K[i] *= (math.pi - t) / (2 * math.pi)
+    return K
+
+
+def ntk(
+    data: Dataset,
+    *,
+    part: str = "total",
+    transport: str = "sup",
+    samples: int | None = None,
+    confidence: float = 0.99,
+    bias: bool = False,
+    tol: float | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> Certificate:
+    """The NTK margin (convention M8): the largest min_i E <theta(w), dp_i(w)> over transports theta.
+
+    transport "sup": |theta(w)| <= 1, and 0 for |w| >= 2. Weights q are found on training samples (reweighted kernel
+    margins); both bounds are then evaluated on `samples` fresh pairs of directions and hold with probability at least
+    `confidence`: `proved` is false and `bound` is "confidence". `samples=None` chooses the number from a pilot so that
+    the gap should reach `tol` (default 0.05). The seed of the fresh sample is a hash of q and of all that was chosen
+    before, so that nothing could be fitted to it.
+
+    transport "l2": E |theta|^2 <= 1 without truncation, never smaller than "sup": the hard margin of the kernel
+    `ntk_kernel`, with rigorous bounds (tol 1e-6).
+
+    part "outer" or "inner" uses only that layer's gradients (E-LR-4: at the network's initialisation only the outer part
+    grows with the width).
+
+    Reference: LR Assumption 1.3 (LR-9), with |theta| <= 1 (E-LR-3); bounds of Maurer and Pontil (2009), Theorem 4.
+    """
+    check_part(part)
+    check_confidence(confidence)
+    if transport not in ("sup", "l2"):
+        raise InputError(f"transport must be 'sup' or 'l2', not {transport!r}")
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 2):
+        raise InputError(f"samples must be a whole number of at least 2, not {samples!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
+    tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
+    door = _door.enter(data, _door.as_space(bias, "relu"), tol, time_limit)
+    kernel = _kernel_margin(door, part, transport, tol if transport == "l2" else 1e-6)
+    if transport == "l2" or kernel.status == "not-separable":
+        return kernel
+
+    problem = Problem(door.X, door.y, _radial(door.X.shape[1], part))
+    rng = np.random.default_rng([seed, 0])
+    q, stopped = np.asarray(kernel.dual, dtype=np.float64), ""
+    control = (0.0, 0.0)
+    floor = _floor(problem, q, rng)
+    try:
+        q, floor = _train(problem, q, PILOT, rng, tol, door.deadline)
+        sums = _sums(problem, q, floor, control, _directions(rng, PILOT, problem.D))
+        deviation, value = float(np.sqrt(sums.variance().max())), sums.upper / PILOT
+        # the weights fit the noise of their sample: the margin of the worst point falls by about that noise
+        wanted = min(1.5 * deviation * math.sqrt(2 * math.log(problem.n + 1)) / max(tol * value, 1e-300), 1e9) ** 2
+        effort = max(1.0, 0 if samples is None else samples * problem.n / WORK)
+        room = min(effort * TRAINING / (problem.n + 40) ** 2, 2**25 / problem.D)
+        q, floor = _train(problem, q, int(np.clip(wanted, PILOT, max(room, PILOT))), rng, tol, door.deadline)
+        control, count = _plan(problem, q, floor, rng, tol, confidence, door.deadline)
+    except KeyboardInterrupt:
+        stopped, count = "interrupted", PILOT
+    count = int(samples) if samples is not None else count
+
+    q = q / q.sum()
+    extra: dict[str, Any] = {
+        "part": part,
+        "transport": "sup",
+        "seed": int(seed),
+        "bins": BINS if part == "total" else 1,
+        "control": list(control),
+        "floor": floor.tolist(),
+    }
+    stream = np.random.default_rng(_key(data, q, extra))
+    sums = _sums(problem, q, floor, control, _directions(stream, count, problem.D), door.deadline)
+    lower, upper = _interval(problem, q, control, sums, confidence)
+    extra |= {"samples": sums.count, "confidence": confidence}
+    certificate = door.certificate(
+        "ntk",
+        lower,
+        upper,
+        q,
+        degree=1,
+        tol=tol,
+        convention="M8",
+        stopped=stopped or sums.stopped or "time-limit",
+        extra=extra,
+        stats={"seed": int(seed), "samples": sums.count, "confidence": confidence, "l2": kernel.upper},
+    )
+    reason = f"both bounds hold with probability at least {confidence:g} over the {sums.count} evaluation samples"
+    if certificate.status != "certified":
+        reason += "; more samples or a larger tol would close the gap"
+    return replace(certificate, proved=False, bound="confidence", proof={"type": "samples"}, reason=reason)
+
+
+def tangent(
+    data: Dataset,
+    *,
+    jacobian: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
+    gram: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
+    tol: float = 1e-6,
+    time_limit: float | None = None,
+) -> Certificate:
+    """The tangent margin of a network at one point W: max_{|theta| <= 1} min_i y_i <theta, df(x_i; W)>.
+
+    `jacobian` (n, P) holds the gradients df(x_i; W) of the outputs with respect to all parameters, without labels, or is a
+    function of X that returns it; `gram` (n, n) their inner products instead. The margin is the hard margin
+    min_{q in simplex} |sum_i q_i y_i df(x_i; W)|; bounds hold for the Gram matrix in float64, which is stored.
+
+    Reference: LR Assumption 1.3 at finite width (LR-9); compare sqrt(m) times `ntk`.
+    """
+    if (jacobian is None) == (gram is None):
+        raise InputError("tangent needs either jacobian (n, P) or gram (n, n), and not both")
+    if jacobian is not None:
+        values = jacobian(data.X) if callable(jacobian) else jacobian
+        try:
+            J = np.array(values, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the jacobian must hold numbers only ({error})") from None
+        if J.ndim != 2 or len(J) != data.n or J.shape[1] == 0:
+            raise InputError(f"the jacobian must have shape ({data.n}, P), one row per point, not {J.shape}")
+        if not np.isfinite(J).all():
+            raise InputError("the jacobian has NaN or infinity")
+        gram = J @ J.T
+    else:
+        gram = gram(data.X) if callable(gram) else gram
+    assert gram is not None
+    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit)
+    return replace(found, kind="tangent", convention="tangent", reason=found.reason.replace("F2", "the tangent space"))
+
+
+def check_part(part: str) -> None:
+    if part not in PARTS:
+        raise InputError(f"part must be 'total', 'outer' or 'inner', not {part!r}")
+
+
+# --- the L2 version --------------------------------------------------------------------------------------------------
+
+
+def _kernel_margin(door: _door.Door, part: str, transport: str, tol: float) -> Certificate:
+    """The hard margin of the NTK kernel, rounding included."""
+    y, D = door.y, door.X.shape[1]
+    K = ntk_kernel(door.X, part=part)
+    K = np.tril(K) + np.tril(K, -1).T
+    share = {"outer": 1 / (2 * D), "inner": 0.5, "total": 0.5 + 1 / (2 * D)}[part]  # k(x, x) / |x|^2
+    size, blur = door.size * math.sqrt(share), _door.EPS * (2 * D + 25)
+    K *= y
+    K *= y[:, None]
+    stats: dict[str, Any] = {}
+    found = _door.twins(door)
+    if found is None:
+        progress = _qp.solve(K, tol / 4, door.deadline)
+        q, zero, stopped = progress.q, "", progress.stopped
+        lower, upper, noise = _bounds(K, size, blur, q)
+        stats = {"steps": progress.steps, "method": progress.method, "support": int((q > 0).sum())}
+        if lower <= 0 and upper <= 4 * noise and not stopped:
+            zero = f"a mixture of the gradients vanishes up to rounding ({upper / size.max():.1g} of their size)"
+    else:
+        (q, zero), lower, stopped = found, 0.0, ""
+        upper = 0.0 if not K[q > 0].any() else _bounds(K, size, blur, q)[1]
+    extra = {"part": part, "transport": transport, "kernel": "ntk", "alpha": q.tolist()}
+    return door.certificate(
+        "ntk",
+        lower,
+        upper,
+        q,
+        degree=1,
+        tol=tol,
+        convention="M8",
+        stopped=stopped,
+        zero=zero,
+        extra=extra,
+        stats=stats,
+    )
+
+
+# --- the law of (|a|, r) ---------------------------------------------------------------------------------------------
+
+
+def _radial(D: int, part: str) -> np.ndarray:
+    """Rows S, C, P, R of the module's docstring, one column per bin; (4, 1) where only one layer counts.
+
+    The density of (|a|, r) is proportional to exp(-a^2/2) r^(D-1) exp(-D r^2/2); the integral over rho < 2 at a fixed
+    angle is an incomplete gamma function, the one over the angle is a Gauss-Legendre sum.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    half = math.pi / (4 * BINS)
+    t = half * (2 * np.arange(BINS)[:, None] + 1 + nodes)  # (bins, nodes)
+    sin, cos = np.sin(t), np.cos(t)
+    beta, shape = cos**2 + D * sin**2, D / 2 + 1
+    with np.errstate(divide="ignore"):  # the gamma function underflows where there is no mass
+        logarithm = (
+            np.log(gammainc(shape, 2 * beta)) + gammaln(shape) + (shape - 1) * math.log(2) - shape * np.log(beta)
+        )
+    constant = 1.5 * math.log(2) - 0.5 * math.log(math.pi) + D / 2 * math.log(D / 2) - gammaln(D / 2)
+    mass = half * weights * np.exp(logarithm + constant + (D - 1) * np.log(sin))  # of rho
+    S, C = (mass * sin).sum(axis=1), (mass * cos).sum(axis=1)
+    if part == "outer":
+        return np.array([[S.sum()], [0.0], [S.sum()], [0.0]])
+    if part == "inner":
+        return np.array([[0.0], [C.sum()], [0.0], [C.sum()]])
+    E = mass.sum(axis=1)
+    return np.array([S, C, np.sqrt(E * (mass * sin**2).sum(axis=1)), np.sqrt(E * (mass * cos**2).sum(axis=1))])
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Points in scaled units, labels, and the table of `_radial`."""
+
+    X: np.ndarray
+    y: np.ndarray
+    table: np.ndarray
+
+    @property
+    def layers(self) -> tuple[bool, bool]:
+        """Whether the outer and the inner weights count."""
+        return bool(self.table[0].any()), bool(self.table[1].any())
+
+    @property
+    def n(self) -> int:
+        return len(self.X)
+
+    @property
+    def D(self) -> int:
+        return self.X.shape[1]
+
+
+@dataclass
+class Sums:
+    """Sums over pairs of directions: of the variables of the n points, and of the one of the upper bound."""
+
+    first: np.ndarray  # (n,)
+    second: np.ndarray  # (n,)
+    upper: float = 0.0
+    upper_second: float = 0.0
+    count: int = 0
+    stopped: str = ""
+
+    def variance(self) -> np.ndarray:
+        return ((self.second - self.first**2 / self.count) / (self.count - 1)).clip(0)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one direction of each pair sees: relu(s.x_i) (N, n), 1[s.x_i > 0] (N, n), u (N,), g (N, D)."""
+
+    relu: np.ndarray
+    active: np.ndarray
+    u: np.ndarray
+    g: np.ndarray
+
+    def size(self) -> np.ndarray:
+        return np.einsum("ij,ij->i", self.g, self.g)  # |g|^2
+
+    def weights(self, problem: Problem, floor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A and B."""
+        S2, C2 = problem.table[:2] ** 2
+        f = np.sqrt(self.u[:, None] ** 2 * S2 + self.size()[:, None] * C2)  # (N, bins)
+        f = 1 / np.maximum(f, np.maximum(floor, 1e-300))
+        return f @ S2, f @ C2
+
+
+def _sides(problem: Problem, c: np.ndarray, directions: np.ndarray) -> tuple[Side, Side]:
+    """Both directions s and -s of each pair: relu(-t) = relu(t) - t."""
+    outer, inner = problem.layers
+    P = directions @ problem.X.T
+    relu, active, mean = P.clip(0), (P > 0).astype(np.float64), c @ problem.X
+    u, g = np.zeros((2, len(P))), np.zeros((2, len(P), problem.D))
+    if outer:
+        u[0] = relu @ c
+        u[1] = u[0] - directions @ mean
+    if inner:
+        g[0] = active @ (c[:, None] * problem.X)
+        g[1] = mean - g[0]
+    return Side(relu, active, u[0], g[0]), Side(relu - P, 1 - active, u[1], g[1])
+
+
+def _directions(rng: np.random.Generator, count: int, D: int) -> Iterator[np.ndarray]:
+    """Uniform unit vectors in blocks; the numbers do not depend on the size of the blocks."""
+    block = max(1, 2**18 // D)
+    for start in range(0, count, block):
+        s = rng.standard_normal((min(block, count - start), D))
+        yield s / np.linalg.norm(s, axis=1, keepdims=True)
+
+
+def _pieces(problem: Problem, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    size = max(1, BLOCK // (problem.n + problem.D))
+    for block in blocks:
+        for start in range(0, len(block), size):
+            yield block[start : start + size]
+
+
+def _sums(
+    problem: Problem,
+    q: np.ndarray,
+    floor: np.ndarray,
+    control: tuple[float, float],
+    blocks: Iterator[np.ndarray],
+    deadline: float = math.inf,
+) -> Sums:
+    """Sums of the paired variables; the clock or Ctrl-C may end them early, whatever their values."""
+    (a, b), (outer, inner) = control, problem.layers
+    c, X = q * problem.y, problem.X
+    P2, R2 = problem.table[2:] ** 2
+    sums = Sums(np.zeros(problem.n), np.zeros(problem.n))
+    try:
+        for directions in _pieces(problem, blocks):
+            z, value = np.zeros((len(directions), problem.n)), np.zeros(len(directions))
+            for side in _sides(problem, c, directions):
+                A, B = side.weights(problem, floor)
+                size = side.size()
+                if outer:
+                    z += side.relu * ((A - a) * side.u)[:, None]
+                if inner:
+                    z += side.active * ((side.g * (B - b)[:, None]) @ X.T)
+                f = np.sqrt(side.u[:, None] ** 2 * P2 + size[:, None] * R2).sum(axis=1)
+                value += f - (a * side.u**2 + b * size) / 2
+            z *= problem.y / 2
+            value /= 2
+            sums.first += z.sum(axis=0)
+            sums.second += np.einsum("ij,ij->j", z, z)
+            sums.upper += float(value.sum())
+            sums.upper_second += float(value @ value)
+            sums.count += len(directions)
+            if time.perf_counter() > deadline and sums.count > 1:
+                sums.stopped = "time-limit"
+                break
+    except KeyboardInterrupt:
+        if sums.count < 2:
+            raise
+        sums.stopped = "interrupted"
+    return sums
+
+
+def _spans(problem: Problem, q: np.ndarray, control: tuple[float, float]) -> tuple[np.ndarray, float]:
+    """Lengths of intervals that contain the paired variables: of every point, and of the upper bound.
+
+    |u| <= |g| <= G = (|sum_i c_i x_i| + largest singular value of diag(sqrt(q)) X) / 2, because g = sum_i c_i (1 + e_i) x_i / 2
+    with signs e_i. A point is active in one direction of a pair only, so its variable is at most half of |x_i| times
+    sum_k sqrt(S_k^2 + C_k^2) + (a + b) G, in size.
+    """
+    a, b = control
+    spread = float(np.linalg.norm(np.sqrt(q)[:, None] * problem.X, 2))
+    G = (float(np.linalg.norm((q * problem.y) @ problem.X)) + spread) / 2 * (1 + 1e-9)
+    S, C, P, R = problem.table
+    point = float(np.hypot(S, C).sum()) + (a + b) * G
+    return np.linalg.norm(problem.X, axis=1) * point, float(np.hypot(P, R).sum()) * G + (a + b) / 2 * G**2
+
+
+def _interval(
+    problem: Problem, q: np.ndarray, control: tuple[float, float], sums: Sums, confidence: float
+) -> tuple[float, float]:
+    """The two bounds, from n + 1 one-sided statements."""
+    known = _known(problem, q, control)
+    spans, span = _spans(problem, q, control)
+    mean, width = bernstein(sums.first, sums.second, sums.count, spans, problem.n + 1, confidence)
+    lower = float((known + mean - width).min())
+    ends = np.array([sums.upper]), np.array([sums.upper_second])
+    mean, width = bernstein(*ends, sums.count, span, problem.n + 1, confidence)
+    slack = SAFETY * float(np.linalg.norm(problem.X, axis=1).max())
+    return lower - slack, float(q @ known) / 2 + float(mean[0] + width[0]) + slack
+
+
+def _known(problem: Problem, q: np.ndarray, control: tuple[float, float]) -> np.ndarray:
+    """y_i E [a u relu(s.x_i) + b 1[s.x_i > 0] g.x_i], in closed form."""
+    a, b = control
+    K = a * ntk_kernel(problem.X, part="outer") + b * ntk_kernel(problem.X, part="inner")
+    return np.asarray(problem.y * (K @ (q * problem.y)))
+
+
+def _key(data: Dataset, q: np.ndarray, extra: dict[str, Any]) -> int:
+    """The seed of the evaluation sample: a hash of all that was chosen before it was drawn."""
+    names = ("part", "seed", "bins", "control", "floor")
+    text = json.dumps([data.sha256(), q.tolist(), *(extra[name] for name in names)], separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+# --- weights and sample sizes ----------------------------------------------------------------------------------------
+
+
+def _floor(problem: Problem, q: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    S2, C2 = problem.table[:2] ** 2
+    total, count = np.zeros(problem.table.shape[1]), 0
+    for directions in _pieces(problem, _directions(rng, PILOT, problem.D)):
+        for side in _sides(problem, q * problem.y, directions):
+            total += np.sqrt(side.u[:, None] ** 2 * S2 + side.size()[:, None] * C2).sum(axis=0)
+            count += len(side.u)
+    return FLOOR * total / count
+
+
+def _train(
+    problem: Problem, q: np.ndarray, count: int, rng: np.random.Generator, tol: float, deadline: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights q near the minimum of E sum_k huber(f_k), by iteratively reweighted least squares, and the floor.
+
+    f <= f^2 / (2 f0) + f0 / 2 turns the problem at q0 into a kernel margin with the kernel E [A relu relu' + B 1 1' x.x'],
+    A and B at q0. Its samples are centred by the closed-form kernels, as in the evaluation.
+    """
+    X, y, n = problem.X, problem.y, problem.n
+    directions = np.concatenate(list(_directions(rng, count, problem.D)))
+    inner, outer, gram = ntk_kernel(X, part="inner"), ntk_kernel(X, part="outer"), X @ X.T
+    floor = _floor(problem, q, rng)
+    best, best_q = -math.inf, q
+    for _ in range(12):
+        a, b = _mean_weights(problem, q, floor, directions[:PILOT])
+        R, M = np.zeros((n, n)), np.zeros((n, n))
+        for piece in _pieces(problem, iter([directions])):
+            for side in _sides(problem, q * y, piece):
+                A, B = side.weights(problem, floor)
+                if problem.layers[0]:
+                    R += side.relu.T @ (side.relu * (A - a)[:, None])
+                if problem.layers[1]:
+                    M += side.active.T @ (side.active * (B - b)[:, None])
+            if time.perf_counter() > deadline:
+                return best_q, floor
+        K = (R + gram * M) / (2 * count) + a * outer + b * inner
+        K = y[:, None] * y * (K + K.T) / 2
+        h = K @ q
+        value = float(q @ h)
+        reached = float(h.min()) / value if value > 0 else -math.inf
+        if reached > best:
+            best, best_q = reached, q
+        if reached >= 1 - tol / 20:
+            break
+        q = _qp.solve(_nonnegative(K), 1e-6, deadline).q
+    return best_q, floor
+
+
+def _nonnegative(K: np.ndarray) -> np.ndarray:
+    """K without its negative eigenvalues, which the centring may leave."""
+    values, vectors = np.linalg.eigh(K)
+    if values[0] >= 0:
+        return K
+    K = (vectors * values.clip(0)) @ vectors.T
+    return np.asarray((K + K.T) / 2)
+
+
+def _mean_weights(problem: Problem, q: np.ndarray, floor: np.ndarray, directions: np.ndarray) -> tuple[float, float]:
+    """Averages of A weighted by u^2 and of B weighted by |g|^2: the control variates."""
+    sums = np.zeros(4)
+    for piece in _pieces(problem, iter([directions])):
+        for side in _sides(problem, q * problem.y, piece):
+            A, B = side.weights(problem, floor)
+            u2, size = side.u**2, side.size()
+            sums += [A @ u2, u2.sum(), B @ size, size.sum()]
+    return float(sums[0] / max(sums[1], 1e-300)), float(sums[2] / max(sums[3], 1e-300))
+
+
+def _plan(
+    problem: Problem,
+    q: np.ndarray,
+    floor: np.ndarray,
+    rng: np.random.Generator,
+    tol: float,
+    confidence: float,
+    deadline: float,
+) -> tuple[tuple[float, float], int]:
+    """Control variates and the number of evaluation samples, from a pilot.
+
+    The lower bound should lose at most tol / 2: (sqrt(2 V L) + sqrt(2 V ln n)) / sqrt(N) + 7 span L / (3 N), the second
+    root for the minimum over the points.
+    """
+    pilot = np.concatenate(list(_directions(rng, PILOT, problem.D)))
+    a, b = _mean_weights(problem, q, floor, pilot)
+    L = math.log(2 * (problem.n + 1) / (1 - confidence))
+    best: tuple[float, tuple[float, float]] = (math.inf, (0.0, 0.0))
+    started = time.perf_counter()
+    for control in dict.fromkeys([(0.0, 0.0), (0.0, b), (a, 0.0), (a, b)]):
+        sums = _sums(problem, q, floor, control, iter([pilot]))
+        value = (float(q @ _known(problem, q, control)) / 2 + sums.upper / sums.count) * tol / 2
+        root = math.sqrt(float(sums.variance().max())) * (math.sqrt(2 * L) + math.sqrt(2 * math.log(problem.n + 1)))
+        linear = 7 / 3 * L * float(_spans(problem, q, control)[0].max())
+        # the positive x = sqrt(N) with root / x + linear / x^2 = value
+        wanted = min((root + math.sqrt(root**2 + 4 * max(value, 0) * linear)) / max(2 * value, 1e-300), 1e9) ** 2
+        best = min(best, (wanted, control))
+    count = min(best[0], WORK / problem.n)
+    if deadline < math.inf:
+        rate = 4 * PILOT / max(time.perf_counter() - started, 1e-6)
+        count = min(count, 0.8 * rate * max(deadline - time.perf_counter(), 0))
+    return best[1], int(max(count, PILOT))

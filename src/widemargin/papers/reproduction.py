@@ -1,0 +1,253 @@
+"""A reproduction: one figure or table of a paper, from settings to verdicts, in a folder of its own.
+
+    @reproduction("cb-2d", paper="CB", shows="Figure 2d: margin against width", quick=60, full=120)
+    def figure_2d(job: Job) -> Outcome: ...
+
+`run` writes DIR/ID/: the pictures (PNG and PDF), data.npz, settings.json, verdict.json, README.md. What takes long goes through
+`job.keep` or `job.train`, which store their results in DIR/ID/work/, so that a reproduction that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from widemargin import flows
+from widemargin.types import Dataset, InputError, Trajectory, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = "widemargin-reproduction-1"
+SCALES = ("quick", "paper")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim: what was measured, how sure that is, what the paper says, and whether it holds (None: not decided here)."""
+
+    claim: str
+    measured: float | str
+    paper: str
+    holds: bool | None
+    uncertainty: float | str | None = None
+    reason: str = ""  # why it is not decided, or why it fails
+
+    def to_dict(self) -> dict[str, Any]:
+        word = {True: True, False: False, None: "inconclusive"}[self.holds]
+        return asdict(self) | {
+            "measured": _plain(self.measured),
+            "uncertainty": _plain(self.uncertainty),
+            "holds": word,
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Pictures by name, arrays by name, settings (all that is needed to run it again), verdicts, a paragraph."""
+
+    figures: Mapping[str, Figure]
+    data: Mapping[str, np.ndarray]
+    settings: Mapping[str, Any]
+    verdicts: Sequence[Verdict]
+    words: str
+
+
+@dataclass
+class Job:
+    """What a reproduction is given: how large, where, with which seed, and a place for what takes long."""
+
+    scale: str = "quick"
+    device: str = "cpu"
+    seed: int = 0
+    folder: Path | None = None
+    say: Callable[[str], None] = field(default=lambda text: None)
+
+    @property
+    def quick(self) -> bool:
+        return self.scale == "quick"
+
+    def pick(self, quick: Any, paper: Any) -> Any:
+        """The value for the scale."""
+        return quick if self.quick else paper
+
+    def keep(
+        self, name: str, key: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, np.ndarray]:
+        """Arrays of `compute()`, or those it gave before for the same `key` (everything that the result depends on)."""
+        if self.folder is None:
+            return {k: np.asarray(v) for k, v in compute().items()}
+        text = json.dumps({"key": _plain(key), "device": self.device, "seed": self.seed}, sort_keys=True)
+        path = self.folder / "work" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
+        if path.is_file():
+            try:
+                with np.load(path, allow_pickle=False) as kept:
+                    return {k: kept[k] for k in kept.files}
+            except (OSError, ValueError, EOFError):
+                path.unlink()  # damaged: compute it again
+        self.say(name)
+        found = {k: np.asarray(v) for k, v in compute().items()}
+        content = io.BytesIO()
+        np.savez_compressed(content, **found)  # type: ignore[arg-type]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
+        return found
+
+    def train(self, name: str, data: Dataset | list[Dataset], net: flows.Net, rule: Any, **keys: Any) -> Trajectory:
+        """`flows.train` on the job's device, checkpointed and resumed under `name`."""
+        keys = {"device": self.device, "seed": self.seed, **keys}
+        if self.folder is None:
+            return flows.train(data, net, rule, **keys)
+        text = json.dumps([net.config(), repr(rule), _plain(keys), _names(data)], sort_keys=True, default=str)
+        out = self.folder / "work" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        self.say(name)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return flows.train(data, net, rule, out=out, resume=out.exists(), **keys)
+
+
+def _names(data: Dataset | list[Dataset]) -> list[str]:
+    return [one.sha256() for one in (data if isinstance(data, list) else [data])]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """An entry of the registry. `quick` and `full` are seconds on 2 cores and on one GPU, as measured."""
+
+    id: str
+    paper: str
+    shows: str
+    quick: float
+    full: float
+    function: Callable[[Job], Outcome]
+    claims: tuple[str, ...] = ()  # ids of docs/claims.md
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "paper": self.paper,
+            "shows": self.shows,
+            "seconds": {"quick": self.quick, "paper": self.full},
+            "claims": list(self.claims),
+        }
+
+
+REPRODUCTIONS: dict[str, Reproduction] = {}
+
+
+def reproduction(id: str, *, paper: str, shows: str, quick: float, full: float, claims: tuple[str, ...] = ()) -> Any:
+    """Register a function of a Job under an id."""
+
+    def register(function: Callable[[Job], Outcome]) -> Callable[[Job], Outcome]:
+        if id in REPRODUCTIONS:
+            raise ValueError(f"{id} is registered twice")
+        REPRODUCTIONS[id] = Reproduction(id, paper, shows, quick, full, function, claims)
+        return function
+
+    return register
+
+
+def find(asked: Sequence[str]) -> list[Reproduction]:
+    """The reproductions of these ids; "all" for all of them, a paper's short name for all of its."""
+    found: dict[str, Reproduction] = {}
+    for word in asked:
+        some = [one for one in REPRODUCTIONS.values() if word in ("all", one.id, one.paper, one.paper.lower())]
+        if not some:
+            raise InputError(f"there is no reproduction {word!r}; there are {', '.join(REPRODUCTIONS)}, or all")
+        found |= {one.id: one for one in some}
+    return list(found.values())
+
+
+def run(
+    one: Reproduction,
+    out: str | Path,
+    *,
+    scale: str = "quick",
+    device: str = "cpu",
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> list[Verdict]:
+    """Reproduce one figure or table into out/ID and return its verdicts."""
+    if scale not in SCALES:
+        raise InputError(f"scale must be quick or paper, not {scale!r}")
+    folder = Path(out) / one.id
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}; choose another") from None
+    job = Job(scale, device, seed, folder, say or (lambda text: None))
+    started = time.perf_counter()
+    outcome = one.function(job)
+    _write(folder, one, job, outcome, time.perf_counter() - started)
+    return list(outcome.verdicts)
+
+
+def _write(folder: Path, one: Reproduction, job: Job, outcome: Outcome, seconds: float) -> None:
+    import matplotlib
+
+    from widemargin import __version__
+
+    for name, figure in outcome.figures.items():
+        for ending in ("png", "pdf"):
+            picture = io.BytesIO()
+            with matplotlib.rc_context({"savefig.dpi": 150, "pdf.fonttype": 42}):
+                figure.savefig(picture, format=ending)
+            write_atomically(folder / f"{name}.{ending}", picture.getvalue())
+    content = io.BytesIO()
+    np.savez_compressed(content, **{k: np.asarray(v) for k, v in outcome.data.items()})  # type: ignore[arg-type]
+    write_atomically(folder / "data.npz", content.getvalue())
+    settings = {
+        "format": FORMAT,
+        "id": one.id,
+        "version": __version__,
+        "scale": job.scale,
+        "device": job.device,
+        "seed": job.seed,
+        "seconds": round(seconds, 1),
+        "machine": platform.machine(),
+        "settings": _plain(outcome.settings),
+    }
+    write_atomically(folder / "settings.json", json.dumps(settings, indent=1, allow_nan=False).encode())
+    verdicts = [one.to_dict() for one in outcome.verdicts]
+    write_atomically(folder / "verdict.json", json.dumps(verdicts, indent=1, allow_nan=False).encode())
+    words = f"# {one.shows}\n\n{one.paper}, {job.scale} scale, seed {job.seed}. {outcome.words}\n\n" + table(verdicts)
+    write_atomically(folder / "README.md", words.encode())
+
+
+def table(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Verdicts as a table in markdown."""
+    lines = ["| claim | measured | paper | holds |", "|---|---|---|---|"]
+    for one in verdicts:
+        measured = one["measured"] if isinstance(one["measured"], str) else f"{one['measured']:.4g}"
+        if one["uncertainty"] is not None:
+            more = one["uncertainty"]
+            measured += f" ({more})" if isinstance(more, str) else f" +- {more:.2g}"
+        holds = {True: "yes", False: "no"}.get(one["holds"], "inconclusive")
+        lines.append(
+            f"| {one['claim']} | {measured} | {one['paper']} | {holds}{': ' + one['reason'] if one['reason'] else ''} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; numbers that are not finite become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

@@ -1,0 +1,195 @@
+"""What finite steps may cost: statements about gradient flow, checked on runs that take steps and are recorded now and then.
+
+A function f of the parameters changes along a step by its derivative along the flow and a rest. The rest is what gradient
+descent may owe to the size of its step; it is measured at the records, with the step that would be taken there, and the largest
+of the nearest records is counted for every step between them. The flow's own solver puts W within rtol |W| of the flow at each
+step, which moves f by at most |grad f| times that. Nothing else is allowed for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from widemargin.flows import losses
+
+from .inequality import Inequality
+from .track import Track
+
+Params = dict[str, Tensor]
+
+
+def flows_freely(track: Track) -> bool:
+    """Whether the run is a gradient flow of the risk alone, or gradient descent at one rate without weight decay."""
+    plain = not track.options.get("weight_decay") and track.options.get("schedule") is None
+    return track.is_flow and plain and track.problem.loss is not None and track.get("step") is not None
+
+
+def honest(track: Track) -> np.ndarray:
+    """Where the solver says that it still follows the flow (T, B)."""
+    kept = track.get("honest")
+    return np.ones(track.shape, bool) if kept is None else kept.astype(bool)
+
+
+def taken(track: Track) -> np.ndarray:
+    """Steps between records (T - 1, B)."""
+    return np.diff(track.run["step"], axis=0).clip(0)
+
+
+def descent(track: Track, W: Params) -> Params:
+    """dW/dt in the clock of the mean risk."""
+    p, saved = track.problem.look(W)
+    assert track.problem.loss is not None
+    return track.problem.pull(W, losses.weights(track.problem.loss, p, "mean"), saved)
+
+
+def cost(track: Track, f: Callable[[Params], Tensor], slope: Callable[[Params], Tensor] | None = None) -> np.ndarray:
+    """How far f, (B,) or (B, k), may be off since the start because of finite steps: (T, B) or (T, B, k), nondecreasing in T.
+
+    `slope` is |grad f| where f has several components. The parameters must have been recorded.
+    """
+    assert track.W is not None
+    each = np.stack([_of_a_step(track, W, f, slope) for W in track.W])
+    steps = taken(track).reshape(*taken(track).shape, *[1] * (each.ndim - 2))
+    return summed(steps * _nearby(np.maximum(each[:-1], each[1:])))
+
+
+def _of_a_step(track: Track, W: Params, f: Callable[[Params], Tensor], slope: Any) -> np.ndarray:
+    names = track.net.trained
+    free = {name: W[name].clone().requires_grad_(True) for name in names}
+    if track.rule == "GD":
+        with torch.no_grad():
+            g, lr = descent(track, W), float(track.options["lr"])
+            then = f(W | {name: W[name] + lr * g[name] for name in names})
+        here = f(W | free)
+        # The derivative along g is that of the pull-back v -> J'v, paired with g, by v
+        v = torch.zeros_like(here, requires_grad=True)
+        back = torch.autograd.grad(here, list(free.values()), v, create_graph=True, allow_unused=True)
+        paired = sum((part * g[name]).sum() for name, part in zip(names, back) if part is not None)
+        change = torch.autograd.grad(paired, v)[0]  # type: ignore[arg-type]
+        return (then - here - lr * change).abs().detach().numpy()
+    size = sum((W[name] ** 2).flatten(1).sum(1) for name in names).sqrt()  # type: ignore[union-attr]
+    rtol = float(track.options["rtol"])
+    if slope is not None:
+        steep = slope(W)
+        return (rtol * size.reshape(-1, *[1] * (steep.ndim - 1)) * steep).numpy()
+    grads = torch.autograd.grad(f(W | free).sum(), list(free.values()), allow_unused=True)
+    steep = sum((grad.flatten(1) ** 2).sum(1) for grad in grads if grad is not None).sqrt()  # type: ignore[union-attr]
+    return (rtol * size * steep).numpy()
+
+
+def summed(parts: np.ndarray) -> np.ndarray:
+    """Sums of the first k parts, k = 0, 1, ...: one row more than the parts."""
+    return np.concatenate([np.zeros_like(parts[:1]), np.cumsum(parts, axis=0)])
+
+
+def integral(s: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Integral of f (T, B, ...) over the clock s (T, B) from the first record, by trapezoids, and how far off it may be.
+
+    An integrand that is monotone between two records is known to half the difference of the two times the interval; for the
+    others the differences of the neighbouring intervals are considered too.
+    """
+    ds = np.diff(s, axis=0).reshape(len(s) - 1, s.shape[1], *[1] * (f.ndim - 2))
+    jump = _nearby(np.abs(np.diff(f, axis=0)))
+    return summed(ds * (f[:-1] + f[1:]) / 2), summed(ds * jump / 2)
+
+
+def _nearby(values: np.ndarray) -> np.ndarray:
+    """The largest of each interval and its two neighbours: something may have happened between the records."""
+    top = values.copy()
+    top[1:] = np.maximum(top[1:], values[:-1])
+    top[:-1] = np.maximum(top[:-1], values[1:])
+    return top
+
+
+def entry(
+    track: Track,
+    id: str,
+    statement: str,
+    reference: str,
+    left: np.ndarray,
+    right: np.ndarray,
+    applies: np.ndarray,
+    allowance: np.ndarray | float = 0.0,
+    **more: Any,
+) -> Inequality:
+    """An Inequality whose sides are numbers everywhere: 0 where it does not apply."""
+    left, right, allowance, applies = np.broadcast_arrays(left, right, allowance, applies)
+    yes = applies & np.isfinite(left) & np.isfinite(right) & np.isfinite(allowance)
+    left, right, allowance = (np.where(yes, one, 0.0) for one in (left, right, allowance))
+    return Inequality(id, statement, reference, track.t, left, right, yes, allowance=allowance, **more)
+
+
+def never_falls(
+    track: Track,
+    id: str,
+    statement: str,
+    reference: str,
+    f: np.ndarray,
+    owed: np.ndarray,
+    applies: np.ndarray,
+    **more: Any,
+) -> Inequality:
+    """f (T, B) at each record against its largest value at earlier ones; `owed` is its cost from `cost`."""
+    seen = np.where(applies & np.isfinite(f), f, -np.inf)
+    top = np.maximum.accumulate(seen, axis=0)
+    when = np.maximum.accumulate(np.where(seen >= top, np.arange(len(f))[:, None], 0), axis=0)
+    left, since = np.full_like(f, -np.inf), np.zeros_like(f)
+    left[1:], since[1:] = top[:-1], np.take_along_axis(owed, when, 0)[:-1]
+    return entry(track, id, statement, reference, left, f, applies, owed - since, **more)
+
+
+def worst(left: np.ndarray, right: np.ndarray, allowance: np.ndarray | float = 0.0) -> tuple[np.ndarray, ...]:
+    """Of several inequalities (T, B, k), the one that is nearest to fail at each record: left, right, allowance (T, B)."""
+    left, right, allowance = np.broadcast_arrays(left, right, allowance)
+    pick = np.argmin(np.nan_to_num(right + allowance - left, nan=np.inf), axis=-1)[..., None]
+    return tuple(np.take_along_axis(one, pick, -1)[..., 0] for one in (left, right, allowance))
+
+
+def of_loss(track: Track, name: str, p: np.ndarray) -> np.ndarray:
+    """`log`, `log_slope` or `inverse` of the loss."""
+    return getattr(track.problem.loss, name)(torch.as_tensor(p)).numpy()
+
+
+def ratio(track: Track, psi: np.ndarray) -> np.ndarray:
+    """|l'(psi)| / l(psi): turns the clock of CB into that of |l'(psi)| / n; 1 for the exponential loss, and grows with psi."""
+    return np.exp(of_loss(track, "log_slope", psi) - of_loss(track, "log", psi))
+
+
+def slopes(track: Track) -> np.ndarray:
+    """|l'(p_i)| / sum_k l(p_k) (T, B, n): dW/dt = sum_i of these times dp_i in CB's clock.
+
+    Their shares are those that were recorded, if they were: at a large |W| the margins are not known well enough to tell them.
+    """
+    assert track.problem.loss is not None and track.p is not None
+    w = losses.weights(track.problem.loss, torch.as_tensor(track.p), "cb").numpy()
+    q = track.get("q")
+    return w if q is None else q * w.sum(2, keepdims=True)
+
+
+def duals_known(track: Track) -> np.ndarray:
+    """Where `slopes` are those of the flow, up to each record (T, B): an error of rtol |W| in W is one of about L rtol p in p."""
+    yes = honest(track)
+    if track.rule != "GradientFlow" or track.get("q") is not None:
+        return yes
+    assert track.p is not None
+    loose = track.net.degree * float(track.options["rtol"]) * np.abs(track.p).max(2) > 0.05
+    return yes & ~np.logical_or.accumulate(loose, axis=0)
+
+
+def best_mixture(Z: np.ndarray) -> np.ndarray | None:
+    """p >= 0 (m,) with sum 1 and the largest min_i (Z p)_i, a linear program."""
+    from scipy.optimize import linprog
+
+    n, m = Z.shape
+    A = np.hstack([-Z, np.ones((n, 1))])
+    mass = np.append(np.ones(m), 0.0)[None]
+    found = linprog(-np.eye(m + 1)[-1], A, np.zeros(n), mass, [1.0], bounds=[(0, None)] * m + [(None, None)])
+    if found.x is None:
+        return None
+    p = found.x[:-1].clip(0)
+    return p / p.sum()

@@ -1,0 +1,266 @@
+"""Rates of CB's two ascents with frozen directions: what the best iterate's margin is after t steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.optimize import linprog
+
+from widemargin import margins
+from widemargin.types import InputError
+
+from .facts import Facts
+from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, theorem
+
+MOST = 10**7  # entries of a feature matrix
+
+
+@theorem(
+    "CB-14",
+    says="Training the norms of neurons with frozen directions, the best margin approaches the l1 max margin like ln(t)/sqrt(t).",
+    assumes=("steps eta(t) = 1/(16 |z| sqrt(t+1))", "uniform start", "exponential loss"),
+    reference="CB Proposition 6, Proposition 16",
+)
+def frozen_ascent_margin(
+    gamma: float,
+    size: float,
+    n: int,
+    m: int,
+    t: int,
+    growth: float,
+    *,
+    steps: bool | None = None,
+    uniform: bool | None = None,
+    exponential: bool | None = None,
+    convention: str = "printed",
+) -> Guarantee:
+    """max_{s < t} min_i z_i . abar(s) >= gamma_1 - (|z|/sqrt t)(8 ln m + ln t + 1) - (4 ln n/sqrt t) growth (CB-14).
+
+    growth = sum_{s < t} 1/(beta(s) sqrt(s+1)), beta = |a|_1; size = max |z_ij|; gamma = gamma_1^(m) (M6). The printed constants
+    hold. "sharp" keeps the sums of the proof: with S = sum_{s < t} 1/sqrt(s+1) and H = sum_{s <= t} 1/s, gamma_1 - |z| (4 ln m
+    + (6/16) H)/S - ln(n) growth/S.
+    """
+    where = "frozen_ascent_margin"
+    positive(where, gamma=gamma, size=size, n=n, m=m, t=t, growth=growth)
+    one_of(where, convention=(convention, ("printed", "sharp")))
+    root = math.sqrt(t)
+    if convention == "printed":
+        value = gamma - size / root * (8 * math.log(m) + math.log(t) + 1) - 4 * math.log(n) / root * growth
+    else:
+        S, H = step_sums(t)
+        value = gamma - size * (4 * math.log(m) + 6 / 16 * H) / S - math.log(n) * growth / S
+    return Guarantee(
+        "max_{s < t} min_i z_i . abar(s) >= gamma_1 - (|z|/sqrt t)(8 ln m + ln t + 1) - (4 ln n/sqrt t) growth",
+        value,
+        (
+            Assumption("steps eta(t) = 1/(16 |z| sqrt(t+1))", steps),
+            Assumption("uniform start", uniform),
+            Assumption("exponential loss", exponential),
+        ),
+        "CB Proposition 6, Proposition 16",
+        id="CB-14",
+        quantity="margin",
+        unit="M6",
+        convention=convention,
+        numbers={"gamma": gamma, "growth": growth, "t": t},
+    )
+
+
+def step_sums(t: int) -> tuple[float, float]:
+    """sum_{s=1}^t s^(-1/2) and sum_{s=1}^t 1/s."""
+    s = np.arange(1, int(t) + 1, dtype=np.float64)
+    return float((s**-0.5).sum()), float((1 / s).sum())
+
+
+@theorem(
+    "CB-16",
+    says="Along that ascent the norm beta grows at least like the exponential of the margins it passes.",
+    assumes=("beta(t+1) is the update of Proposition 6",),
+    reference="CB Lemmas 17, 18",
+)
+def norm_growth(
+    margins_passed: ArrayLike, size: float, log_beta_0: float = 0.0, *, update: bool | None = None
+) -> Guarantee:
+    """ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s)), mu(s) = min_i z_i . abar(s), eta(s) = 1/(16 |z|
+    sqrt(s+1)) (CB-16).
+
+    beta(t+1) = beta(t) sum_j abar_j (1 + 2 eta g_j)^2 >= beta(t) (1 + 2 eta g . abar)^2, g = Z' p with p in the simplex, so g .
+    abar >= mu >= -|z|. With margins near gamma_1 this is the lemma's ln beta >~ min(1, gamma_1) sqrt(t), whose constant is not
+    given: about gamma_1 sqrt(t)/(2 |z|). The value is beta(t) itself.
+    """
+    positive("norm_growth", size=size)
+    mu = np.asarray(margins_passed, dtype=np.float64)
+    if mu.ndim != 1 or (np.abs(mu) > size * (1 + 1e-9)).any():
+        raise InputError("norm_growth: margins_passed must be mu(0), mu(1), ..., each between -size and size")
+    eta = 1 / (16 * size * np.sqrt(np.arange(1, len(mu) + 1)))
+    log_beta = log_beta_0 + 2 * float(np.log1p(2 * eta * mu).sum())
+    return Guarantee(
+        "ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s))",
+        from_log(log_beta),
+        (Assumption("beta(t+1) is the update of Proposition 6", update),),
+        "CB Lemmas 17, 18",
+        id="CB-16",
+        quantity="norm",
+        numbers={"log_beta": log_beta, "t": len(mu)},
+    )
+
+
+@theorem(
+    "CB-18",
+    says="Training the output layer alone, the best margin approaches the l2 max margin like 1/sqrt(t).",
+    assumes=("steps eta(t) = beta(t) sqrt(2)/(|z| sqrt(t+1))", "r(0) = 0", "exponential loss", "gamma_2 > 0"),
+    reference="CB Proposition 7, Proposition 19",
+)
+def output_ascent_margin(
+    gamma: float,
+    size: float,
+    n: int,
+    t: int,
+    *,
+    inverse_betas: float | None = None,
+    steps: bool | None = None,
+    zero: bool | None = None,
+    exponential: bool | None = None,
+) -> Guarantee:
+    """max_{s < t} min_i z_i . abar(s) >= gamma_2 - (|z|/sqrt t)(2 sqrt 2 + sqrt(3) ln(n)/gamma_2), gamma_2 = gamma_2^(m) (M7,
+    CB-18).
+
+    With `inverse_betas` = sum_{s < t} 1/beta(s) of the run, the step before the last of the proof is used, which is sharper:
+    gamma_2 - 2 sqrt 2 |z|/sqrt t - ln(n) inverse_betas/t. The printed value is in `numbers`.
+    """
+    where = "output_ascent_margin"
+    positive(where, gamma=gamma, size=size, n=n, t=t)
+    root = math.sqrt(t)
+    printed = gamma - size / root * (2 * math.sqrt(2) + math.sqrt(3) * math.log(n) / gamma)
+    value = (
+        printed if inverse_betas is None else gamma - 2 * math.sqrt(2) * size / root - math.log(n) * inverse_betas / t
+    )
+    return Guarantee(
+        "max_{s < t} min_i z_i . abar(s) >= gamma_2 - (|z|/sqrt t)(2 sqrt 2 + sqrt(3) ln(n)/gamma_2)",
+        value,
+        (
+            Assumption("steps eta(t) = beta(t) sqrt(2)/(|z| sqrt(t+1))", steps),
+            Assumption("r(0) = 0", zero),
+            Assumption("exponential loss", exponential),
+            Assumption("gamma_2 > 0", gamma > 0, f"gamma_2 = {gamma:.6g}"),
+        ),
+        "CB Proposition 7, Proposition 19",
+        id="CB-18",
+        quantity="margin",
+        unit="M7",
+        numbers={"printed": printed, "t": t},
+    )
+
+
+# ---------------------------------------------------------------- on a run
+
+
+def _features(facts: Facts) -> np.ndarray | None:
+    """z_ij / y_i (n, m), the output of neuron j at point i per unit of its share a_j, read off at r = e_j."""
+    net = facts.net
+    if net is None or facts.start is None or len(net.trained) != 1 or net.outputs > 1 or facts.n * net.m > MOST:
+        return None
+    (name,) = net.trained
+    share = 1 / net.m if net.name == "frozen" or getattr(net, "mean_field", False) else 1.0
+    W = {key: torch.as_tensor(np.array(value, dtype=np.float64))[None] for key, value in facts.start.items()}
+    X = torch.as_tensor(np.array(facts.data.X))[None]
+    columns = []
+    for j in range(net.m):
+        unit = torch.zeros_like(W[name])
+        unit[0, j] = 1
+        columns.append(net.forward(W | {name: unit}, X)[0].numpy() / share)
+    return np.column_stack(columns)
+
+
+def simplex_margin(Z: np.ndarray) -> float:
+    """A lower bound, by the weights found, on gamma_1^(m) = max over the simplex of min_i z_i . a, Z with labels in it (n, m)."""
+    n, m = Z.shape
+    found = linprog(
+        np.append(np.zeros(m), -1.0),
+        A_ub=np.hstack([-Z, np.ones((n, 1))]),
+        b_ub=np.zeros(n),
+        A_eq=np.append(np.ones(m), 0.0)[None],
+        b_eq=[1.0],
+        bounds=[(0, None)] * m + [(None, None)],
+        method="highs",
+    )
+    if found.x is None:
+        return -math.inf
+    a = found.x[:m].clip(0)
+    return float((Z @ (a / a.sum())).min())
+
+
+def replay(Z: np.ndarray, t: int, r0: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """beta(s) and min_i z_i . abar(s), s < t, of the ascent of Proposition 6 from r = r0; Z has the labels in it (n, m)."""
+    m = Z.shape[1]
+    size, a = np.abs(Z).max(), np.full(m, r0**2 / m)
+    betas, passed = np.empty(t), np.empty(t)
+    for s in range(t):
+        p = Z @ a
+        betas[s], passed[s] = a.sum(), p.min() / a.sum()
+        q = np.exp(p.min() - p)
+        a = a * (1 + 2 * (q @ Z) / q.sum() / (16 * size * math.sqrt(s + 1))) ** 2
+    return betas, passed
+
+
+@applied("CB-14")
+def _frozen_ascent_on(facts: Facts) -> Guarantee | None:
+    found = _ascent(facts, "Prop6")
+    if found is None:
+        return None
+    Z, t = found
+    gamma = simplex_margin(Z)
+    r = np.asarray(next(facts.start[name] for name in facts.net.trained))  # type: ignore[index,union-attr]
+    if not gamma > 0 or t * Z.size > 1000 * MOST:
+        return None
+    betas, _ = replay(Z, t, float(np.abs(r[0])))
+    growth = float((1 / (betas * np.sqrt(np.arange(1, t + 1)))).sum())
+    uniform = bool(np.ptp(r) == 0)
+    return frozen_ascent_margin(
+        gamma,
+        float(np.abs(Z).max()),
+        len(Z),
+        Z.shape[1],
+        t,
+        growth,
+        steps=facts.rule.get("lr") == 1,
+        uniform=uniform,
+        exponential=facts.loss == "exp",
+    )
+
+
+@applied("CB-18")
+def _output_ascent_on(facts: Facts) -> Guarantee | None:
+    found = _ascent(facts, "Prop7")
+    if found is None:
+        return None
+    Z, t = found
+    cert = margins.f2(facts.data, kernel=_gram(Z * facts.data.signs()[:, None]), time_limit=facts.time_limit)
+    if not cert.lower > 0:
+        return None
+    r = np.asarray(next(facts.start[name] for name in facts.net.trained))  # type: ignore[index,union-attr]
+    return output_ascent_margin(
+        float(cert.lower),
+        float(np.abs(Z).max()),
+        len(Z),
+        t,
+        steps=facts.rule.get("lr") == 1,
+        zero=not r.any(),
+        exponential=facts.loss == "exp",
+    )
+
+
+def _gram(H: np.ndarray) -> np.ndarray:
+    return H @ H.T / H.shape[1]
+
+
+def _ascent(facts: Facts, rule: str) -> tuple[np.ndarray, int] | None:
+    """Signed features (n, m) and the number of steps of a run by this rule."""
+    steps = facts.last("step") if facts.rule.get("class") == rule else None
+    if not steps or not np.isin(facts.data.y, (-1.0, 1.0)).all():
+        return None
+    H = _features(facts)
+    return None if H is None else (H * facts.data.signs()[:, None], int(steps))

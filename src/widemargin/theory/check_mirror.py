@@ -1,0 +1,688 @@
+"""Inequalities of UH along runs: the mirror flow of product networks, its regret and margins, and partial homogeneity.
+
+A run of a product network is followed as u = |a b| and z_i = y_i sgn(a b) F(x_i), so that margins are <u, z_i>; a network with
+frozen directions (CB-13) is the same flow with u = r^2 / m in a clock that is 2/m times as fast. The comparator p is found by
+linear programming on the features along the run; its margin gamma(t) = min over records up to t of min_i <p, z_i> is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from widemargin import flows
+from widemargin.flows import losses
+
+from ._steps import (
+    Params,
+    best_mixture,
+    cost,
+    duals_known,
+    entry,
+    flows_freely,
+    honest,
+    integral,
+    never_falls,
+    of_loss,
+    ratio,
+    slopes,
+    summed,
+    taken,
+    worst,
+)
+from .inequality import Inequality, check
+from .track import Track
+
+PICKED = 8  # records whose features the comparator is chosen on
+LARGE = 4_000_000  # numbers in a Jacobian of the features, up to which its constants are computed
+FOREVER = 1e250  # beyond it time is not a number to work with
+PRINTED = "printed form, not proved"
+SEEN = "gamma is measured at the records"
+
+
+# ---------------------------------------------------------------- the run as a mirror flow
+
+
+@dataclass(frozen=True)
+class _Mirror:
+    """u (T, B, m) and what belongs to it along a run of a network with products of outer weights."""
+
+    track: Track
+
+    @cached_property
+    def speed(self) -> float:
+        """Time of the mirror flow d ln u = -2 grad L per time of the run."""
+        return 2 / self.track.net.m if isinstance(self.track.net, flows.Frozen) else 1.0
+
+    @cached_property
+    def t(self) -> np.ndarray:
+        return np.minimum(self.speed * self.track.t_mean, FOREVER)
+
+    @cached_property
+    def sound(self) -> np.ndarray:
+        """Where the run is a flow and its clock a number (T, B)."""
+        return honest(self.track) & (self.t < FOREVER)
+
+    @cached_property
+    def s(self) -> np.ndarray:
+        """Integral of the risk over t: CB's clock."""
+        return self.speed * self.track.run["t_cb"]
+
+    @cached_property
+    def weights(self) -> list[Params]:
+        assert self.track.W is not None
+        return self.track.W
+
+    @cached_property
+    def u(self) -> np.ndarray:
+        return np.stack([self.mass_of(W).numpy() for W in self.weights])
+
+    def mass_of(self, W: Params) -> Tensor:
+        net = self.track.net
+        return net.outer(W) if isinstance(net, flows.Frozen) else net.u(W)  # type: ignore[attr-defined]
+
+    def z(self, W: Params) -> Tensor:
+        """(B, n, m)."""
+        net = self.track.net
+        F = net.features(W, self.track.problem.X)
+        if not isinstance(net, flows.Frozen):
+            F = F * net.beta(W)[:, None, :]  # type: ignore[attr-defined]
+        return self.track.problem.y[:, :, None] * F
+
+    @cached_property
+    def comparator(self) -> np.ndarray | None:
+        """p (B, m)."""
+        picked = np.unique(np.linspace(0, len(self.weights) - 1, PICKED).round().astype(int))
+        Z = np.concatenate([self.z(self.weights[k]).expand(self.track.shape[1], -1, -1).numpy() for k in picked], 1)
+        found = [best_mixture(one) for one in Z]
+        return None if any(one is None for one in found) else np.stack(found)  # type: ignore[arg-type]
+
+    @cached_property
+    def along(self) -> np.ndarray:
+        """<p, z_i> (T, B, n)."""
+        p = torch.as_tensor(self.comparator)[:, :, None]
+        return np.stack([(self.z(W) @ p)[:, :, 0].numpy() for W in self.weights])
+
+    @cached_property
+    def gamma(self) -> np.ndarray:
+        """The margin of the comparator up to each record (T, B)."""
+        return np.minimum.accumulate(self.along.min(2), axis=0)
+
+    @cached_property
+    def pull(self) -> np.ndarray:
+        """sum_i |l'_i| z_i / sum_i l_i (T, B, m): half of d ln u / ds."""
+        w = torch.as_tensor(slopes(self.track))
+        return np.stack([(w[k][:, None, :] @ self.z(W))[:, 0].numpy() for k, W in enumerate(self.weights)])
+
+    @cached_property
+    def slope_share(self) -> np.ndarray:
+        """G / L (T, B), G the mean of |l'|."""
+        return np.exp(_log_G(self.track) - self.track.log_risk)
+
+    @cached_property
+    def size(self) -> np.ndarray:
+        """|u|_1 (T, B)."""
+        return self.u.sum(2)
+
+    @cached_property
+    def cross(self) -> np.ndarray:
+        """sum_j p_j ln u_j (T, B)."""
+        p = self.comparator
+        return np.where(p > 0, p * np.log(self.u), 0.0).sum(2)  # type: ignore[operator]
+
+    @cached_property
+    def entropy(self) -> np.ndarray:
+        """sum_j p_j ln p_j (B,)."""
+        return _xlogx(self.comparator).sum(1)  # type: ignore[arg-type]
+
+    def divergence(self, c: np.ndarray) -> np.ndarray:
+        """D(c p, u) (T, B), c (T, B) or (B,)."""
+        return c * (self.entropy + np.log(c) - self.cross - 1) + self.size
+
+    @cached_property
+    def costs(self) -> tuple[np.ndarray, np.ndarray]:
+        """What finite steps may cost in sum_j p_j ln u_j and in |u|_1: in D(c p, u), c times the first plus the second."""
+        p = torch.as_tensor(self.comparator)
+        of_cross = cost(self.track, lambda W: torch.where(p > 0, p * self.mass_of(W).log(), 0.0).sum(1))
+        of_size = cost(self.track, lambda W: self.mass_of(W).sum(1))
+        return of_cross, of_size
+
+    def owed(self, c: np.ndarray) -> np.ndarray:
+        return c * self.costs[0] + self.costs[1]
+
+    @cached_property
+    def fixed(self) -> np.ndarray:
+        """|ubar|_1 (B,) for what holds with every comparator: that of Lemma 3.4 at the end of the run where there is one."""
+        n, end, gamma = self.track.n, self.t[-1], self.gamma[-1]
+        good = (gamma > 0) & (end * n > 1)
+        return np.where(good, np.log(np.maximum(end * n, math.e)) / np.where(good, gamma, 1.0), 1.0)
+
+    def risk_of(self, c: np.ndarray) -> np.ndarray:
+        """L_s(c p) (T, B) at the features of every record."""
+        return np.exp(of_loss(self.track, "log", c[..., None] * self.along)).mean(2)
+
+    @cached_property
+    def lemma(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """|ubar|_1 = ln(tn) / gamma and R = D(ubar, u(0)) / |ubar|_1 of Lemma 3.4 at every record, and where they exist."""
+        n = self.track.n
+        good = (self.gamma > 0) & (self.t * n > 1) & self.sound
+        c = np.where(good, np.log(np.where(good, self.t * n, math.e)) / np.where(good, self.gamma, 1.0), 1.0)
+        return c, _at_start(self, c) / c, good
+
+
+def _mirror(track: Track) -> _Mirror | None:
+    """The mirror flow of a run, computed once; None where the run is none or there is no comparator."""
+    net = track.net
+    known = isinstance(net, flows.Scalar | flows.Normalized | flows.Product | flows.Frozen)
+    if not known or not flows_freely(track) or track.W is None or len(track.t) < 2 or track.get("t_cb") is None:
+        return None
+    if not isinstance(net, flows.Frozen):
+        a, b = track.start["a"].abs(), track.start["b"].abs()
+        if not (torch.allclose(a, b, rtol=1e-9, atol=0) and bool((a > 0).all())):
+            return None
+    if "_mirror" not in track.__dict__:  # as cached_property does it, which a frozen dataclass allows
+        track.__dict__["_mirror"] = _Mirror(track)
+    view: _Mirror = track.__dict__["_mirror"]
+    if not np.isfinite(view.u).all() or view.comparator is None:
+        return None
+    return view
+
+
+def _log_G(track: Track) -> np.ndarray:
+    value = track.of_p(losses.log_G)
+    assert value is not None
+    return value
+
+
+def _xlogx(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x * np.log(np.where(x > 0, x, 1.0)), 0.0)
+
+
+def kl(r: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """sum r ln(r/q) - r + q over the last axis (UH-8), q > 0."""
+    return (_xlogx(r) - np.where(r > 0, r * np.log(q), 0.0) - r + q).sum(-1)
+
+
+# ---------------------------------------------------------------- at every record
+
+
+@check("UH-6", says="G <= |l'(psi)| <= min(1, nG), and G <= risk", reference="UH Lemma A.1 (5), E-UH-11")
+def derivative_sandwich(track: Track) -> list[Inequality] | None:
+    if track.psi is None or track.p is None:
+        return None
+    slope, mean = of_loss(track, "log_slope", track.psi), _log_G(track)
+    more = math.log(track.n) + mean
+    if track.loss != "exp":  # |l'| <= 1
+        more = np.minimum(0.0, more)
+    yes = np.isfinite(slope) & np.isfinite(mean)
+    parts = [
+        ("ln G <= ln |l'(psi)|", mean, slope),
+        ("ln |l'(psi)| <= ln min(1, nG)", slope, more),
+        ("ln G <= ln risk", mean, track.log_risk),
+    ]
+    return [entry(track, "UH-6", says, "UH Lemma A.1 (5)", left, right, yes) for says, left, right in parts]
+
+
+@check("UH-8", says="decomposition and lower bounds of the unnormalised KL", reference="UH Lemma A.2, E-UH-14")
+def divergence_bounds(track: Track) -> list[Inequality] | None:
+    """KL(r, q) with q = u(t) and two r of the run: u(0), and the comparator at the size of u(t)/3 (so that all cases occur)."""
+    view = _mirror(track)
+    if view is None:
+        return None
+    u = view.u
+    found: list[Inequality] = []
+    assert view.comparator is not None
+    for name, r in (
+        ("u(0)", np.broadcast_to(u[0], u.shape)),
+        ("|u| p / 3", view.size[..., None] / 3 * view.comparator),
+    ):
+        R, q = r.sum(2), view.size
+        whole, shape = kl(r, u), kl(r / R[..., None], u / q[..., None])
+        parts = R * shape + R * (np.log(R / q) + q / R - 1)
+        yes = np.isfinite(whole)
+        apart = np.abs(r / R[..., None] - u / q[..., None]).sum(2)
+        far = np.where(q >= R, R / 2 * (np.sqrt(R / q) - np.sqrt(q / R)) ** 2, 0.0)
+        farther = np.where(q >= 2 * R, q / 8, 0.0)
+        blur = 1e-12 * (np.abs(_xlogx(r)).sum(2) + np.abs(r * np.log(u)).sum(2) + R + q)
+        for says, left, right in (
+            ("KL(r, u) is its parts", np.abs(whole - parts), blur),
+            ("KL(r, u) >= |r| KL(r~, u~) / 2 + (|r| / 2)(sqrt(|r|/|u|) - sqrt(|u|/|r|))^2", R / 2 * shape + far, whole),
+            ("KL(r, u) >= |r| KL(r~, u~) / 2 + |u| / 8 if |u| >= 2 |r|", R / 2 * shape + farther, whole),
+            ("KL(r~, u~) >= |r~ - u~|_1^2 / 2", apart**2 / 2, shape),
+        ):
+            found.append(entry(track, "UH-8", f"{says}, r = {name}", "UH Lemma A.2", left, right, yes, allowance=blur))
+    return found
+
+
+@check("UH-9", says="a^2 = b^2 = u, constant signs, d ln u = -2 grad L", reference="UH Lemma 3.2")
+def mirror_form(track: Track) -> list[Inequality] | None:
+    view = _mirror(track)
+    if view is None:
+        return None
+    net, reference, yes = track.net, "UH Lemma 3.2", honest(track)
+    found = []
+    frozen = isinstance(net, flows.Frozen)
+    if not frozen:
+
+        def gap(W: Params) -> Tensor:
+            return W["a"] ** 2 - W["b"] ** 2
+
+        size = np.stack([(W["a"] ** 2 + W["b"] ** 2).numpy() for W in view.weights])
+        gaps = np.stack([gap(W).numpy() for W in view.weights])
+        owed = cost(track, gap, lambda W: 2 * (W["a"] ** 2 + W["b"] ** 2).sqrt())
+        left, right, room = worst(np.abs(gaps - gaps[0]), 1e-13 * summed(taken(track))[..., None] * size + 1e-15, owed)
+        found.append(entry(track, "UH-9", "a_j^2 - b_j^2 stays, worst j", reference, left, right, yes, allowance=room))
+        signs = np.stack([(W["a"] * W["b"]).sign().numpy() for W in view.weights])
+        flips = (signs != track.start["a"].sign().numpy() * track.start["b"].sign().numpy()).sum(2).astype(float)
+        found.append(entry(track, "UH-9", "signs of a_j b_j that changed", reference, flips, np.zeros_like(flips), yes))
+
+    def steep(W: Params) -> Tensor:
+        return 2 / W["r"].abs() if frozen else (W["a"] ** -2.0 + W["b"] ** -2.0).sqrt()
+
+    owed = cost(track, lambda W: view.mass_of(W).log(), steep)
+    value, off = integral(view.s, 2 * view.pull)
+    left = np.abs(np.log(view.u) - np.log(view.u[0]) - value)
+    left, right, room = worst(left, off + 1e-12 * (1 + np.abs(np.log(view.u))), owed)
+    found.append(
+        entry(
+            track, "UH-9", "ln u_j(t) - ln u_j(0) = 2 int (1/n) sum_i |l'_i| z_ij, worst j", reference, left, right,
+            duals_known(track), allowance=room, note="right is how well the integral is known from the records",
+        )
+    )  # fmt: skip
+    return found
+
+
+# ---------------------------------------------------------------- regret
+
+
+@check("UH-10", says="regret of the mirror flow with f = 2 L", reference="UH Lemma 3.3 (1), eq. (8), E-UH-1")
+def regret(track: Track) -> list[Inequality] | None:
+    view = _mirror(track)
+    if view is None:
+        return None
+    reference, yes, c = "UH Lemma 3.3 (1)", view.sound, view.fixed
+    D, owed = view.divergence(c), view.owed(c)
+    fall = D - D[0]
+    toward = c[:, None] * view.comparator - view.u  # type: ignore[operator]
+    value, off = integral(view.s, -2 * (view.pull * toward).sum(2))
+    blur = 1e-12 * (1 + np.abs(D) + c * np.abs(view.cross))
+    theirs, unsure = integral(view.t, 2 * view.risk_of(c))
+    lead = 2 * (np.exp(track.log_risk) - view.risk_of(c))  # f_s(u_s) - f_s(ubar)
+    least = np.minimum.accumulate(lead, axis=0)
+    t = np.where(view.t > 0, view.t, 1.0)
+    numbers = {"size of the comparator": c.tolist(), "gamma": view.gamma[-1].tolist()}
+    return [
+        entry(
+            track, "UH-10", "D(ubar, u_t) - D(ubar, u_0) = int <grad f, ubar - u>", reference, np.abs(fall - value),
+            off + blur, yes & duals_known(track), allowance=owed, note="right is how well the integral is known from the records",
+            numbers=numbers,
+        ),
+        entry(
+            track, "UH-10", "D(ubar, u_t) - D(ubar, u_0) <= int f_s(ubar) - f_s(u_s)", reference, fall,
+            theirs - 2 * view.s, yes, allowance=owed + unsure + blur, numbers=numbers,
+        ),
+        entry(
+            track, "UH-10", "min_s f_s(u_s) - f_s(ubar) <= (D(ubar, u_0) - D(ubar, u_t)) / t", reference, least,
+            -fall / t, yes & (view.t > 0), allowance=(owed + unsure + blur + _coarse(view, lead)) / t, numbers=numbers,
+        ),
+    ]  # fmt: skip
+
+
+def _coarse(view: _Mirror, lead: np.ndarray) -> np.ndarray:
+    """What the minimum over records instead of all times may cost, times t: the minimum is at most the mean, known to this."""
+    return integral(view.t, lead)[1] + np.abs(2 * view.s - integral(view.t, 2 * np.exp(view.track.log_risk))[0])
+
+
+@check("UH-11", says="regret that keeps the norm", reference="UH Lemma 3.3 (2)")
+def biased_regret(track: Track) -> Inequality | None:
+    view = _mirror(track)
+    if view is None:
+        return None
+    c = view.fixed
+    norm = np.where(view.size >= 2 * c, view.size / 8, 0.0)
+    theirs, unsure = integral(view.t, 2 * view.risk_of(c))
+    D = view.divergence(c)
+    blur = 1e-12 * (1 + np.abs(D[0]) + c * np.abs(view.cross))
+    return entry(
+        track, "UH-11", "|u_t|/8 [|u_t| >= 2 |ubar|] + int f_s(u_s) <= KL(ubar, u_0) + int f_s(ubar)", "UH Lemma 3.3 (2)",
+        norm + 2 * view.s, D[0] + theirs, view.sound, allowance=view.owed(c) + unsure + blur,
+        numbers={"size of the comparator": c.tolist()},
+    )  # fmt: skip
+
+
+@check("UH-12", says="budgets of norm and loss", reference="UH Lemma 3.4, E-UH-4, E-UH-9")
+def budgets(track: Track) -> list[Inequality] | None:
+    view = _mirror(track)
+    if view is None:
+        return None
+    n, reference = track.n, "UH Lemma 3.4"
+    c, R, good = view.lemma
+    owed = view.owed(c)
+    G, off = integral(view.s, view.slope_share)
+    most = np.maximum.accumulate(view.size, axis=0)
+    inside = np.stack([view.z(W).abs().amax((1, 2)).expand(track.shape[1]).numpy() for W in view.weights]) <= 1 + 1e-12
+    falls = np.logical_and.accumulate(np.diff(track.log_risk, axis=0, prepend=track.log_risk[:1]) <= 1e-9, axis=0)
+    t = np.where(view.t > 0, view.t, 1.0)
+    parts = [
+        ("sup |u_s|_1 <= (8R + 2)|ubar|_1 + 16/n", most, (8 * R + 2) * c + 16 / n, good, 8 * owed),
+        ("2 int L <= R |ubar|_1 + 2/n", 2 * view.s, R * c + 2 / n, good, owed),
+        ("2 int G <= 2 int L", 2 * G, 2 * view.s, view.sound, 2 * off),
+        (
+            "ln |u_t|_1 <= ln |u_0|_1 + 2 int G", np.log(view.size), np.log(view.size[0]) + 2 * G,
+            view.sound & np.logical_and.accumulate(inside, axis=0), 2 * off + view.costs[1] / view.size[0],
+        ),
+        ("risk <= R |ubar|_1 / (2t) + 1/(tn)", np.exp(track.log_risk), (R * c / 2 + 1 / n) / t, good & falls, owed / t),
+    ]  # fmt: skip
+    return [
+        entry(
+            track, "UH-12", says, reference, left, right, yes, allowance=room, note=SEEN,
+            numbers={"R": R[-1].tolist(), "gamma": view.gamma[-1].tolist(), "size of the comparator": c[-1].tolist()},
+        )
+        for says, left, right, yes, room in parts
+    ]  # fmt: skip
+
+
+@check("UH-13", says="margin from the budgets", reference="UH Lemma 3.4 (1), (2), E-UH-7")
+def margin_from_budgets(track: Track) -> list[Inequality] | None:
+    view = _mirror(track)
+    if view is None or track.p is None:
+        return None
+    n = track.n
+    c, R, good = view.lemma
+    owed = view.owed(c)
+    t = np.where(view.t > 0, view.t, 1.0)
+    falls = np.logical_and.accumulate(np.diff(track.log_risk, axis=0, prepend=track.log_risk[:1]) <= 1e-9, axis=0)
+    total = np.log((n * (R * c + owed) / 2 + 1) / t)  # the cost of the steps goes into the budget
+    smooth = of_loss(track, "inverse", total)
+    margin = track.p.min(2) / view.size
+    yes = good & falls & (smooth > 0)
+    late = good & (t >= (20 * R / np.where(good, view.gamma, 1.0)) ** 4)
+    own = np.asarray(view.size / c)
+    parts = [
+        ("UH-13", "margin >= l^{-1}((nR|ubar|/2 + 1)/t) / ((8R + 2)|ubar| + 16/n)",
+         smooth / ((8 * R + 2) * c + 16 / n + 8 * owed), yes, SEEN),
+        ("UH-13", "margin >= l^{-1}((nR|ubar|/2 + 1)/t) / (C |ubar|), C = |u_t|/|ubar|", smooth / view.size, yes, SEEN),
+        ("UH-13 printed", "margin >= gamma / (2(1 + R)) from t = (20R/gamma)^4 on", view.gamma / (2 * (1 + R)), late, PRINTED),
+        ("UH-13 printed", "margin >= gamma / (2C) from t = (20R/gamma)^4 on, C = |u_t|/|ubar| <= 4 + R",
+         view.gamma / (2 * own), late & (own <= 4 + R), PRINTED),
+    ]  # fmt: skip
+    return [
+        entry(track, id, says, "UH Lemma 3.4", left, margin, where, note=note) for id, says, left, where, note in parts
+    ]
+
+
+@check("UH-14", says="rate of the smooth margin in |u|_1", reference="UH Lemma 3.5, A.3, corrected (E-UH-8)")
+def smooth_margin_rate(track: Track) -> list[Inequality] | None:
+    """psi_t/|u_t| >= gamma - KL(p, u~_{s0})/(2 xi) - k int (omega/|u|)/xi, omega = |l'(psi)|/n, xi = int omega from s0, psi >= 0.
+
+    <q, p_i> <= psi + k with k = ln n for the exponential loss (LR-24), 2 ln n + 1 for the logistic one.
+    """
+    view = _mirror(track)
+    if view is None or track.psi is None:
+        return None
+    n, psi, size = track.n, track.psi, view.size
+    assert view.comparator is not None
+    k = math.log(n) if track.loss == "exp" else 2 * math.log(n) + 1
+    begun = track.fitted & honest(track)
+    first = np.where(begun.any(0), begun.argmax(0), 0)
+    pick = np.arange(track.shape[1])
+    share = ratio(track, psi)  # omega dt = share ds, nondecreasing as psi is
+    ds = np.diff(view.s, axis=0) * begun[:-1]
+    xi = summed(ds * share[:-1])  # from below
+    over = summed(ds * share[1:] / size[:-1])  # from above
+    since = np.minimum.accumulate(np.where(begun, view.along.min(2), np.inf), axis=0)
+    gamma = np.where(np.isfinite(since), since, 0.0)
+    start = view.u[first, pick] / size[first, pick][:, None]
+    far = kl(view.comparator, start)
+    yes = begun & (xi > 0)
+    safe = np.where(xi > 0, xi, 1.0)
+
+    def normalised(W: Params) -> Tensor:
+        assert track.problem.loss is not None
+        return losses.psi(track.problem.loss, track.problem.margins(W)) / view.mass_of(W).sum(1)
+
+    p = torch.as_tensor(view.comparator)
+
+    def spread(W: Params) -> Tensor:
+        u = view.mass_of(W)
+        return u.sum(1).log() - torch.where(p > 0, p * u.log(), 0.0).sum(1)
+
+    owed_margin, owed_kl = cost(track, normalised), cost(track, spread)
+    since_first = (owed_margin - owed_margin[first, pick]).clip(0) + (owed_kl - owed_kl[first, pick]).clip(0) / (
+        2 * safe
+    )
+    own = psi / size
+    found = [
+        entry(
+            track, "UH-14", "psi/|u|_1 >= gamma - KL(p, u~_{s0}) / (2 xi) - k int (omega / |u|_1) / xi",
+            "UH Lemma 3.5, corrected (E-UH-8)", gamma - far / (2 * safe) - k * over / safe, own, yes,
+            allowance=since_first, note=SEEN, numbers={"gamma": gamma[-1].tolist(), "xi": xi[-1].tolist()},
+        )
+    ]  # fmt: skip
+    whole = summed(np.diff(view.s, axis=0) * share[1:])  # from 0, share taken at the better end
+    there = np.where(whole > 0, whole, 1.0)
+    ever = begun & (whole > 0) & (view.gamma > 0)
+    log = (1 + 2 * math.log(n)) / size
+    tail = kl(view.comparator, view.u[0])
+    sized = _at_start(view, size)
+    for says, rest in (
+        ("psi/|u|_1 >= gamma - (1 + 2 ln n)/|u|_1 - KL(p, u_0)/xi (Lemma 3.5)", tail / there),
+        ("psi/|u|_1 >= gamma - (1 + 2 ln n)/|u|_1 - D(|u| p, u_0)/(|u|_1 xi) (Lemma A.3)", sized / size / there),
+    ):
+        found.append(
+            entry(track, "UH-14 printed", says, "UH Lemma 3.5, A.3", view.gamma - log - rest, own, ever, note=PRINTED)
+        )
+    return found
+
+
+def _at_start(view: _Mirror, c: np.ndarray) -> np.ndarray:
+    """D(c p, u(0)) (T, B) for c (T, B)."""
+    return c * (view.entropy + np.log(c) - view.cross[0] - 1) + view.size[0]
+
+
+# ---------------------------------------------------------------- features
+
+
+def _constants(track: Track, W: Params) -> tuple[np.ndarray, np.ndarray] | None:
+    """C1 = max |<grad F_j(x_i), grad F_j(x_r)>| and C2 = the same over j != k (B,), from the Jacobian by autodiff."""
+    net, X = track.net, track.problem.X
+    inner = [name for name in net.trained if name.startswith("V")]
+    B = track.shape[1]
+    if not inner:
+        return np.zeros(B), np.zeros(B)
+    parameters = sum(W[name][0].numel() for name in inner)
+    if track.n * net.m * parameters > LARGE or track.n * net.m > 4000:
+        return None
+    one, two = [], []
+    for b in range(B):
+        here = {name: value[b] for name, value in W.items()}
+        point = X[b % len(X)]
+
+        def features(P: Params, here: Params = here, point: Tensor = point) -> Tensor:
+            return net.features({k: v[None] for k, v in (here | P).items()}, point[None])[0]  # (n, m)
+
+        parts = torch.func.jacrev(features)({name: here[name] for name in inner})
+        J = torch.cat([part.flatten(2) for part in parts.values()], 2)  # (n, m, P)
+        own = torch.einsum("ijp,rjp->irj", J, J).abs().amax()
+        flat = J.flatten(0, 1)  # (n m, P)
+        gram = (flat @ flat.mT).abs().reshape(track.n, net.m, track.n, net.m).amax((0, 2))
+        one.append(float(own))
+        two.append(float(gram.fill_diagonal_(0).amax()))
+    return np.array(one), np.array(two)
+
+
+@check("UH-17", says="drift of the features along the comparator", reference="UH proof of Theorem 3.1")
+def feature_drift(track: Track) -> Inequality | None:
+    view = _mirror(track)
+    if view is None or not isinstance(track.net, flows.Normalized | flows.Product):
+        return None
+    found = [_constants(track, W) for W in view.weights]
+    if any(one is None for one in found):
+        return None
+    C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in found]), axis=0) for k in (0, 1))  # type: ignore[index]
+    p = view.comparator
+    G, off = integral(view.s, view.slope_share)
+    drift = np.abs(view.along - view.along[0]).max(2)
+    most = np.maximum.accumulate(view.size, axis=0)
+    begin = torch.as_tensor(view.along[0])
+    mix = torch.as_tensor(p)[:, :, None]
+    owed = cost(track, lambda W: ((view.z(W) @ mix)[:, :, 0] - begin).abs().amax(1))
+    scale = (C1 * p.max(1) + C2) * most  # type: ignore[union-attr]
+    return entry(
+        track, "UH-17", "max_i |<p, z_i(t) - z_i(0)>| <= (C1 |p|_inf + C2) int G sup |u|_1", "UH proof of Theorem 3.1",
+        drift, scale * G, view.sound, allowance=scale * off + owed + 1e-13,
+        note="C1 and C2 are measured at the records", numbers={"C1": C1[-1].tolist(), "C2": C2[-1].tolist()},
+    )  # fmt: skip
+
+
+@check(
+    "UH-22",
+    says="gradient constants of the shallow net: C1 <= max |x|^2 / min |v|^2, C2 = 0",
+    reference="UH Theorem 4.1",
+)
+def gradient_constants(track: Track) -> list[Inequality] | None:
+    """|v_j| never falls (it stays along the flow, UH-2), so its value at the start serves for all times."""
+    if not isinstance(track.net, flows.Normalized) or track.W is None or not len(track.t):
+        return None
+    if not flows_freely(track):
+        return None
+    picked = np.unique(np.linspace(0, len(track.t) - 1, PICKED).round().astype(int))
+    C1, C2 = np.full(track.shape, np.nan), np.full(track.shape, np.nan)
+    for k in picked:
+        found = _constants(track, track.W[k])
+        if found is None:
+            return None
+        C1[k], C2[k] = found
+    largest = (track.problem.X**2).sum(2).amax(1).expand(track.shape[1]).numpy()
+    shortest = (track.start["V"] ** 2).sum(2).amin(1).numpy()
+    bound = np.broadcast_to(largest / shortest, track.shape)
+    yes = np.isfinite(C1)
+    C1, C2 = np.nan_to_num(C1), np.nan_to_num(C2)
+    owed = cost(track, lambda W: (W["V"] ** 2).sum(2).amin(1))
+    reference = "UH proof of Theorem 4.1"
+    return [
+        entry(
+            track, "UH-22", "C1 <= max |x_i|^2 / min |v_j(0)|^2", reference, C1, bound, yes,
+            allowance=bound * owed / shortest if track.rule == "GradientFlow" else 1e-12 * bound,
+        ),
+        entry(track, "UH-22", "C2 = 0", reference, C2, np.zeros(track.shape), yes),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- partial homogeneity
+
+
+@check("UH-18", says="psi/|w|^L and |w| never fall once fitted, psi never falls", reference="UH Theorem 3.6")
+def partial_margin(track: Track) -> list[Inequality] | None:
+    if track.psi is None or not flows_freely(track) or len(track.t) < 2:
+        return None
+    norm, reference, net = track.get("log_norm"), "UH Theorem 3.6", track.net
+    if norm is None:
+        return None
+    L, loss, psi = net.degree, track.problem.loss, track.psi
+    assert loss is not None
+
+    def of_psi(W: Params) -> Tensor:
+        return losses.psi(loss, track.problem.margins(W))
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        normalised = psi * np.exp(-L * norm)
+    note = ""
+    if track.W is None:
+        owed, owed_psi, owed_norm = _from_records(track, normalised)
+        note = "what finite steps cost is estimated from psi, norm and risk, as parameters were not recorded"
+    else:
+        owed_psi = cost(track, of_psi)
+        owed = cost(track, lambda W: of_psi(W) * net.norm2(W) ** (-L / 2))
+        owed_norm = cost(track, lambda W: 0.5 * net.norm2(W).log())
+    yes = honest(track) & np.isfinite(psi) & np.isfinite(norm)
+    once = yes & track.fitted
+    return [
+        never_falls(track, "UH-18", f"psi / |w|^{L} never falls", reference, normalised, owed, once, note=note),
+        never_falls(track, "UH-18", "ln |w| never falls", reference, norm, owed_norm, once, note=note),
+        never_falls(track, "UH-18", "psi never falls", reference, psi, owed_psi, yes, note=note),
+    ]
+
+
+def _from_records(track: Track, normalised: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Costs of psi/|w|^L, psi and ln |w| without parameters.
+
+    Descent adds lr^2 |grad|^2 to |w|^2 at each step, in sum lr times the fall of the risk, and changes psi by half of lr times
+    the variation of its rate beyond first order. For the flow, grad risk = (|l'(psi)|/n) grad psi gives |grad psi| from the rate
+    of psi, n psi' / |l'(psi)| = |grad psi|^2.
+    """
+    psi, norm, L = track.psi, np.exp(track.run["log_norm"]), track.net.degree
+    assert psi is not None
+    dt = np.diff(track.t_mean, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(dt > 0, np.diff(psi, axis=0) / np.where(dt > 0, dt, 1.0), 0.0)
+    if track.rule == "GD":
+        lr = float(track.options["lr"])
+        turn = np.abs(np.diff(rate, axis=0, prepend=rate[:1]))
+        turn = np.maximum(turn, np.abs(np.diff(rate, axis=0, append=rate[-1:])))
+        of_psi = lr * turn
+        fall = np.abs(np.diff(np.exp(track.log_risk), axis=0))
+        of_norm = lr * fall / (2 * norm[:-1] ** 2)
+    else:
+        rtol = float(track.options["rtol"])
+        Q = np.exp(of_loss(track, "log_slope", psi))[1:]
+        steep = np.sqrt(track.n * np.abs(rate) / np.where(Q > 0, Q, np.inf))
+        steep = np.maximum(steep, L * np.abs(psi[1:]) / norm[1:])
+        of_psi = taken(track) * rtol * norm[1:] * steep
+        of_norm = taken(track) * rtol
+    scale = norm[:-1] ** L
+    with np.errstate(over="ignore", invalid="ignore"):
+        both = of_psi / scale + L * np.abs(normalised[1:]) * of_norm
+    return summed(both), summed(of_psi), summed(of_norm)
+
+
+@check("UH-19", says="d ln |w|^2 / dt >= 2L psi |l'(psi)| / (n |w|^2) once fitted", reference="UH Theorem 3.6, E-UH-19")
+def norm_rate(track: Track) -> Inequality | None:
+    """In CB's clock the right side is 2L psi r / |w|^2 with r = |l'(psi)|/l(psi). From its value at the beginning of each
+    interval, where it is smallest: psi and r grow, |w| does too, and for L >= 2 psi/|w|^2 grows."""
+    norm, s = track.get("log_norm"), track.get("t_cb")
+    if track.psi is None or norm is None or s is None or not flows_freely(track) or len(track.t) < 2:
+        return None
+    L, psi = track.net.degree, track.psi
+    once = track.fitted & honest(track) & np.isfinite(psi)
+    below = norm[:-1] if L >= 2 else norm[1:]
+    rate = 2 * L * psi[:-1] * ratio(track, psi[:-1]) * np.exp(-2 * below)
+    parts = np.where(once[:-1] & (psi[:-1] > 0), np.diff(s, axis=0) * rate, 0.0)
+    grown = np.where(once[:-1], np.diff(2 * norm, axis=0), 0.0)
+    if track.W is None:
+        owed = 2 * _from_records(track, psi * np.exp(-L * norm))[2]
+    else:
+        owed = cost(track, lambda W: track.net.norm2(W).log())
+    # GD takes the value at the beginning of its own steps, so the value there serves it too
+    since = np.where(once, owed, 0.0) - np.max(np.where(once, 0.0, owed), axis=0)
+    return entry(
+        track, "UH-19", f"ln |w_t|^2 - ln |w_tau|^2 >= int {2 * L} psi |l'(psi)| / (n |w|^2)", "UH Theorem 3.6",
+        summed(parts), summed(grown), once, allowance=since.clip(0), numbers={"|w| at the end": np.exp(norm[-1]).tolist()},
+    )  # fmt: skip
+
+
+@check("UH-26", says="one switch from the early to the asymptotic phase", reference="UH Section 3.3")
+def phases(track: Track) -> Inequality | None:
+    """Early while |u_t|_1 <= 8 |ubar|_1, ubar that of Lemma 3.4 at time t; looked at from t n = e on, where |ubar|_1 >= 1."""
+    view = _mirror(track)
+    if view is None:
+        return None
+    c, _, good = view.lemma
+    good = good & (view.t * track.n >= math.e)
+    late = good & (view.size > 8 * c)
+    early = np.logical_or.accumulate(good & ~late, axis=0)
+    was = np.logical_or.accumulate(late & early, axis=0)
+    back = (was & good & ~late).astype(float)
+    begins = [
+        float(view.t[late[:, b] & early[:, b], b][0]) if (late & early)[:, b].any() else None
+        for b in range(late.shape[1])
+    ]
+    return entry(
+        track, "UH-26", "|u_t|_1 > 8 |ubar|_1 does not end once begun", "UH Section 3.3", back, np.zeros_like(back),
+        good, note="a picture of the paper, not proved", numbers={"switch time": begins, "ratio": (view.size / c)[-1].tolist()},
+    )  # fmt: skip

@@ -1,0 +1,1018 @@
+"""From a margin to the test error: Rademacher complexities, the bounds of the papers, and sharper ones with explicit constants.
+
+Every bound says: with probability 1 - delta over n independent points, P(y f(x) <= 0) is at most `value` for every f of the class
+with that margin on the sample. Complexities here are empirical, given the points:
+
+    Rad(F) = (1/n) E_eps sup_{f in F} sum_i eps_i f(x_i)
+
+Two steps turn them into bounds (Koltchinskii and Panchenko 2002). For a margin g fixed in advance, the ramp loss is
+1/g-Lipschitz, lies in [0, 1] and vanishes on the sample, so by symmetrisation, contraction and McDiarmid's inequality
+
+    P(y f(x) <= 0) <= 2 E Rad / g + sqrt(ln(1/delta) / (2n)) <= 2 Rad / g + 3 sqrt(ln(2/delta) / (2n)).
+
+For a margin seen afterwards take the union over a grid of margins fixed in advance. The papers quote the first form, with
+4 Rad / gamma after the union over powers of two, but insert the empirical Rad of the second: "derived" pays for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+from scipy.spatial.distance import cdist
+from scipy.special import log_ndtr, ndtr
+
+from widemargin.spaces import ReLU, sphere
+from widemargin.types import Certificate, InputError
+
+from .facts import Facts
+from .guarantee import THEOREMS, Assumption, Guarantee, applied, one_of, positive, probability, theorem
+
+HULL = 1.5  # of unit ReLUs: see rademacher_hull
+GRID = 1.2  # ratio of the margins tried in advance by our own bounds
+BOTH = ("derived", "printed")
+IID = "the points are independent draws of one law"
+SEPARATED = "the margin on the sample is positive"
+
+# ---------------------------------------------------------------- complexities
+
+
+def rademacher_hull(frobenius: float, n: int, B: float = 1.0, convention: str = "derived") -> float:
+    """Rad of {x -> int relu(v . x) dnu(v): total mass of nu at most B} is at most 1.5 B ||X||_F / n.
+
+    By duality it is (B/n) E sup_{||v|| = 1} |sum_i eps_i relu(v . x_i)|, and relu(t) = t/2 + |t|/2. The linear half gives E
+    ||sum_i eps_i x_i|| / 2 <= ||X||_F / 2. For the other half, sup |s| <= sup s + sup (-s) where both are at least 0 (take v =
+    0), both have the same mean, and contraction bounds it by E ||sum_i eps_i x_i||: together 2 (1/2) ||X||_F. MT Corollary C.5
+    prints 3 instead of 1.5 (MT-16); contraction of relu itself would give 2.
+    """
+    return {"derived": HULL, "printed": 3.0}[convention] * B * frobenius / n
+
+
+def rademacher_kernel(trace: float, n: int, B: float = 1.0) -> float:
+    """Rad of a ball of radius B in the space of a kernel is at most B sqrt(sum_i k(x_i, x_i)) / n, since
+    E ||sum_i eps_i k(x_i, .)|| <= sqrt(E ||.||^2) (MT Lemma C.3). For unit ReLUs (M7) k(x, x) = ||x||^2 / (2d) exactly."""
+    return B * math.sqrt(trace) / n
+
+
+def rademacher_linear(frobenius: float, n: int, B: float = 1.0) -> float:
+    """Rad of {u . x: ||u|| <= B} is at most B ||X||_F / n."""
+    return B * frobenius / n
+
+
+def rademacher_monte_carlo(
+    X: ArrayLike, kind: str = "hull", samples: int = 400, seed: int = 0, kernel: ArrayLike | None = None
+) -> tuple[float, float]:
+    """Mean and standard error of the unit ball's complexity over draws of the signs: "hull", "linear", "kernel".
+
+    The supremum is exact for the last two and, in at most two dimensions, for the hull (the best neuron of each sign pattern on
+    the circle); in more it is the best of 100 ascents over random starts and so a lower estimate.
+    """
+    one_of("rademacher_monte_carlo", kind=(kind, ("hull", "linear", "kernel")))
+    points = np.asarray(X, dtype=np.float64)
+    n, d = points.shape
+    eps = np.random.default_rng(seed).choice([-1.0, 1.0], (samples, n))
+    if kind == "linear":
+        values = np.linalg.norm(eps @ points, axis=1)
+    elif kind == "kernel":
+        K = ReLU().kernel(points) if kernel is None else np.asarray(kernel, dtype=np.float64)
+        values = np.sqrt(np.einsum("si,ij,sj->s", eps, K, eps).clip(0))
+    elif d <= 2:
+        values = np.array([_best_on_circle(points, e) for e in eps])
+    else:
+        starts = sphere(100, d, seed)
+        values = np.array([_best_by_ascent(points, e, starts) for e in eps])
+    return float(values.mean() / n), float(values.std(ddof=1) / math.sqrt(samples) / n)
+
+
+def _best_on_circle(X: np.ndarray, e: np.ndarray) -> float:
+    """max_{||v|| = 1} |sum_i e_i relu(v . x_i)|: on every arc between two boundaries the sum is g . v with one g."""
+    if X.shape[1] == 1:
+        return float(max(abs(e @ X.clip(0)[:, 0]), abs(e @ (-X).clip(0)[:, 0])))
+    angle = np.arctan2(X[:, 1], X[:, 0])
+    ends = np.sort(np.concatenate([angle + np.pi / 2, angle - np.pi / 2]) % (2 * np.pi))
+    ends = np.append(ends, ends[0] + 2 * np.pi)
+    middle = (ends[1:] + ends[:-1]) / 2
+    on = np.column_stack([np.cos(middle), np.sin(middle)]) @ X.T > 0  # (2n, n)
+    g = (on * e) @ X  # (2n, 2)
+    at_ends = np.column_stack([np.cos(ends), np.sin(ends)])
+    best = np.abs((e * (at_ends @ X.T).clip(0)).sum(1)).max()
+    for sign in (1, -1):  # the direction of +-g, where it lies inside its own arc
+        towards = np.arctan2(sign * g[:, 1], sign * g[:, 0]) % (2 * np.pi)
+        towards = np.where(towards < ends[:-1], towards + 2 * np.pi, towards)
+        inside = towards <= ends[1:]
+        if inside.any():
+            best = max(best, np.linalg.norm(g[inside], axis=1).max())
+    return float(best)
+
+
+def _best_by_ascent(X: np.ndarray, e: np.ndarray, V: np.ndarray, steps: int = 15) -> float:
+    best = 0.0
+    for sign in (1.0, -1.0):
+        W = V
+        for _ in range(steps):
+            g = ((X @ W.T > 0).T * (sign * e)) @ X  # (m, d)
+            size = np.linalg.norm(g, axis=1, keepdims=True)
+            W = np.where(size > 0, g / np.where(size > 0, size, 1), W)
+            best = max(best, float((sign * e @ (X @ W.T).clip(0)).max()))
+    return best
+
+
+def ramp_loss(a: ArrayLike, gamma: float) -> np.ndarray:
+    """1 for a <= 0, 1 - a/gamma up to gamma, then 0 (MT Section C)."""
+    positive("ramp_loss", gamma=gamma)
+    return np.clip(1 - np.asarray(a, dtype=np.float64) / gamma, 0, 1)
+
+
+# ---------------------------------------------------------------- from complexity to error
+
+
+def deviation(n: int, delta: float, empirical: bool = True) -> float:
+    """3 sqrt(ln(2/delta)/(2n)) for an empirical complexity, sqrt(ln(1/delta)/(2n)) for its mean over samples."""
+    return 3 * math.sqrt(math.log(2 / delta) / (2 * n)) if empirical else math.sqrt(math.log(1 / delta) / (2 * n))
+
+
+def grid_margin(gamma: float, scale: float, ratio: float) -> tuple[float, float]:
+    """The largest g = scale ratio^-j, j any integer, with g <= gamma, and its share of delta: 2 / (3 (|j| + 1)(|j| + 2)).
+
+    The shares add up to 1, so a union over the grid, fixed before the data, holds for every gamma.
+    """
+    j = math.ceil(math.log(scale / gamma) / math.log(ratio) - 1e-12)
+    g = scale * ratio**-j
+    while g > gamma:  # rounding
+        j, g = j + 1, g / ratio
+    return g, 2 / (3 * (abs(j) + 1) * (abs(j) + 2))
+
+
+def _iid() -> Assumption:
+    return Assumption(IID, None, "not checked: it concerns how the data were collected")
+
+
+def _separated(gamma: float) -> Assumption:
+    return Assumption(SEPARATED, gamma > 0, f"gamma = {gamma:.6g}")
+
+
+def _within(
+    gamma: float, C: float, known: bool | None, what: str = "|f(x)| <= C for every f and x of the law"
+) -> Assumption:
+    if gamma > C:
+        return Assumption(what, False, f"the margin {gamma:.6g} exceeds C = {C:.6g}")
+    return Assumption(what, known, f"C = {C:.6g}" + (" is the largest value of the sample" if known is None else ""))
+
+
+def _union_of_halves(gamma: float, C: float, n: int, delta: float, empirical: bool) -> float:
+    """Deviation terms of 4 Rad / gamma + ...: margins C 2^(1-j), j >= 1, with shares 1 / (j (j + 1)) of delta.
+
+    The margin used lies in (gamma/2, gamma], and its j + 1 is at most log2(8C/gamma).
+    """
+    union = 2 * math.log(math.log2(8 * max(C, gamma) / gamma))
+    if empirical:
+        return 3 * math.sqrt((math.log(2 / delta) + union) / (2 * n))
+    return math.sqrt(union / (2 * n)) + math.sqrt(math.log(1 / delta) / (2 * n))
+
+
+def _quoted(gamma: float, C: float, n: int, delta: float) -> float:
+    """sqrt(ln log2(4C/gamma) / n) + sqrt(ln(1/delta) / (2n)), as the papers quote it."""
+    return math.sqrt(math.log(math.log2(4 * max(C, gamma) / gamma)) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
+
+
+@theorem(
+    "MT-15",
+    says="A small ramp loss at margin gamma bounds the test error, for all margins at once.",
+    assumes=(IID, "|f(x)| <= C for every f and x of the law"),
+    reference="MT Theorem C.1",
+)
+def ramp_margin_bound(
+    ramp_risk: float,
+    rademacher: float,
+    gamma: float,
+    C: float,
+    n: int,
+    delta: float = 0.05,
+    *,
+    C_known: bool | None = None,
+    empirical: bool = True,
+    convention: str = "derived",
+) -> Guarantee:
+    """P(y f <= 0) <= mean ramp loss + 4 Rad/gamma + deviation, C = sup ||phi(x)|| in the dual norm (MT-15).
+
+    Derived: 3 sqrt((ln(2/delta) + 2 ln log2(8C/gamma)) / (2n)) for the empirical Rad that MT inserts, and sqrt(ln
+    log2(8C/gamma)/n) + sqrt(ln(1/delta)/(2n)) for its mean (`empirical=False`). Printed: the latter with 4C and the empirical
+    Rad; the shares 1/j^2 of delta which that needs add up to 1.64. `rademacher` is of the unit ball.
+    """
+    where = "ramp_margin_bound"
+    positive(where, rademacher=rademacher, gamma=gamma, C=C, n=n)
+    probability(where, delta=delta)
+    one_of(where, convention=(convention, BOTH))
+    if not 0 <= ramp_risk <= 1:
+        raise InputError(f"{where}: ramp_risk must lie between 0 and 1, not {ramp_risk!r}")
+    printed = convention == "printed"
+    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
+    leading = 4 * rademacher / gamma
+    return Guarantee(
+        "P(y f(x) <= 0) <= mean ramp loss + 4 Rad/gamma + deviation",
+        ramp_risk + leading + spread,
+        (_iid(), _within(gamma, C, C_known)),
+        "MT Theorem C.1",
+        id="MT-15",
+        convention=convention,
+        probability=1 - delta,
+        numbers={
+            "ramp_risk": ramp_risk,
+            "leading": leading,
+            "deviation": spread,
+            "rademacher": rademacher,
+            "gamma": gamma,
+        },
+    )
+
+
+@theorem(
+    "CB-22",
+    says="A margin gamma in a class of known complexity bounds the test error, for all margins at once.",
+    assumes=(IID, SEPARATED, "|f(x)| <= C for every f and x of the law"),
+    reference="CB Theorem 22",
+)
+def class_margin_bound(
+    rademacher: float,
+    gamma: float,
+    C: float,
+    n: int,
+    delta: float = 0.05,
+    *,
+    C_known: bool | None = None,
+    empirical: bool = True,
+    convention: str = "derived",
+) -> Guarantee:
+    """P(y f < 0) <= 4 Rad/gamma + sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)) (CB-22, printed).
+
+    Derived as in `ramp_margin_bound`; `empirical=False` where Rad is a bound on its mean, such as B radius/sqrt(n).
+    """
+    where = "class_margin_bound"
+    positive(where, rademacher=rademacher, gamma=gamma, C=C, n=n)
+    probability(where, delta=delta)
+    one_of(where, convention=(convention, BOTH))
+    printed = convention == "printed"
+    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
+    return Guarantee(
+        "P(y f(x) <= 0) <= 4 Rad/gamma + deviation",
+        4 * rademacher / gamma + spread,
+        (_iid(), _separated(gamma), _within(gamma, C, C_known)),
+        "CB Theorem 22",
+        id="CB-22",
+        convention=convention,
+        probability=1 - delta,
+        numbers={
+            "leading": 4 * rademacher / gamma,
+            "deviation": spread,
+            "rademacher": rademacher,
+            "gamma": gamma,
+            "C": C,
+        },
+    )
+
+
+@theorem(
+    "MT-7",
+    says="A two-layer ReLU network with normalised margin gamma has small test error.",
+    assumes=(IID, SEPARATED, "||x|| <= C for every x of the law"),
+    reference="MT Theorem 3.1",
+)
+def network_margin_bound(
+    gamma: float,
+    n: int,
+    mean_square: float,
+    C: float,
+    delta: float = 0.05,
+    *,
+    C_known: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """(6/gamma) sqrt(D/n) + deviation, gamma = min_i y_i f(x_i) / ||Theta||^2 (M2), D = ||X||_F^2/n, C = sup ||x|| (MT-7).
+
+    The leading term is 4 Rad / gamma_alpha with Rad <= 3 ||X||_F/n and gamma_alpha >= 2 gamma, the margin in M1. Printed:
+    sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)). Derived: what an empirical Rad costs, at gamma_alpha
+    (`ramp_margin_bound`).
+    """
+    where = "network_margin_bound"
+    positive(where, gamma=gamma, n=n, mean_square=mean_square, C=C)
+    probability(where, delta=delta)
+    one_of(where, convention=(convention, BOTH))
+    leading = 6 / gamma * math.sqrt(mean_square / n)
+    printed = convention == "printed"
+    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(2 * gamma, C, n, delta, True)
+    return Guarantee(
+        "P(y f(x) <= 0) <= (6/gamma) sqrt(D/n) + deviation",
+        leading + spread,
+        (_iid(), _separated(gamma), _within(2 * gamma, C, C_known, "||x|| <= C for every x of the law")),
+        "MT Theorem 3.1",
+        id="MT-7",
+        convention=convention,
+        probability=1 - delta,
+        numbers={"leading": leading, "deviation": spread, "gamma_M1": 2 * gamma, "D": mean_square},
+    )
+
+
+@theorem(
+    "MT-14",
+    says="The max-margin kernel classifier of ReLU features has test error of order sqrt(D/(dn)) / gamma.",
+    assumes=(IID, SEPARATED, "||x|| <= C for every x of the law"),
+    reference="MT Lemma 3.4",
+)
+def kernel_margin_bound(
+    gamma: float,
+    n: int,
+    d: int,
+    mean_square: float,
+    C: float,
+    delta: float = 0.05,
+    *,
+    C_known: bool | None = None,
+    constant: float = 1.0,
+    convention: str = "derived",
+) -> Guarantee:
+    """(2 sqrt 2/gamma) sqrt(D/(dn)) + deviation, gamma in M7 (MT-14): Rad <= ||X||_F/(n sqrt(2d)), sup ||phi|| = C/sqrt(2d).
+
+    Printed: `constant` times (1/gamma) sqrt(D/(dn)) + sqrt(ln max(log2(C sqrt(1/d)/gamma), 2)/n) + sqrt(ln(1/delta)/n); the kappa
+    in its logarithm must cancel (E-MT-7) and is left out here.
+    """
+    where = "kernel_margin_bound"
+    positive(where, gamma=gamma, n=n, d=d, mean_square=mean_square, C=C, constant=constant)
+    probability(where, delta=delta)
+    one_of(where, convention=(convention, BOTH))
+    size = C / math.sqrt(2 * d)
+    if convention == "printed":
+        leading = constant * math.sqrt(mean_square / (d * n)) / gamma
+        log = math.log(max(math.log2(max(C / math.sqrt(d) / gamma, 1)), 2))
+        spread = constant * (math.sqrt(log / n) + math.sqrt(math.log(1 / delta) / n))
+    else:
+        leading = 4 * rademacher_kernel(n * mean_square / (2 * d), n) / gamma
+        spread = _union_of_halves(gamma, size, n, delta, True)
+    return Guarantee(
+        "P(y f(x) <= 0) <= (2 sqrt 2/gamma) sqrt(D/(dn)) + deviation",
+        leading + spread,
+        (_iid(), _separated(gamma), _within(gamma, size, C_known, "||x|| <= C for every x of the law")),
+        "MT Lemma 3.4",
+        id="MT-14",
+        convention=convention,
+        explicit=convention == "derived",
+        probability=1 - delta,
+        numbers={"leading": leading, "deviation": spread},
+    )
+
+
+@theorem(
+    "MT-16",
+    says="The Rademacher complexity of measures on unit ReLUs, and of the kernel ball, is bounded by ||X||_F/n.",
+    assumes=("the activation is relu",),
+    reference="MT Lemmas C.2 to C.4, Corollary C.5",
+)
+def rademacher_bound(
+    frobenius: float, n: int, d: int, B: float = 1.0, kind: str = "hull", convention: str = "derived"
+) -> Guarantee:
+    """hull: 3 B ||X||_F/n (printed), 1.5 B ||X||_F/n (derived, `rademacher_hull`). kernel: B ||X||_F/(n sqrt(2d)) with B the
+    M7 norm; print has sqrt d and sqrt(kappa)||alpha||_2 for B (E-MT-7). linear: B ||X||_F/n."""
+    where = "rademacher_bound"
+    positive(where, frobenius=frobenius, n=n, d=d, B=B)
+    one_of(where, kind=(kind, ("hull", "kernel", "linear")), convention=(convention, BOTH))
+    value = {
+        "hull": rademacher_hull(frobenius, n, B, convention),
+        "kernel": rademacher_kernel(frobenius**2 / ((2 if convention == "derived" else 1) * d), n, B),
+        "linear": rademacher_linear(frobenius, n, B),
+    }[kind]
+    return Guarantee(
+        f"empirical Rademacher complexity of the {kind} ball",
+        value,
+        (Assumption("the activation is relu", True, "stated by the caller"),),
+        "MT Lemmas C.2 to C.4, Corollary C.5",
+        id="MT-16",
+        quantity="constant",
+        convention=convention,
+        numbers={"kind": kind},
+    )
+
+
+# ---------------------------------------------------------------- orders only
+
+
+def _optimistic(
+    id: str,
+    reference: str,
+    unit: str,
+    rademacher: float,
+    gamma: float,
+    n: int,
+    delta: float,
+    constant: float,
+    radius: float,
+):
+    positive(id, gamma=gamma, n=n, constant=constant, radius=radius)
+    probability(id, delta=delta)
+    value = constant * (math.log(n) ** 3 * (rademacher / gamma) ** 2 + math.log(1 / delta) / n)
+    return Guarantee(
+        "P(y f(x) <= 0) = O(ln(n)^3 Rad^2/gamma^2 + ln(1/delta)/n)",
+        value,
+        (_iid(), _separated(gamma), Assumption("||x|| <= 1", radius <= 1 + 1e-12, f"largest ||x_i|| = {radius:.6g}")),
+        reference,
+        id=id,
+        unit=unit,
+        explicit=False,
+        probability=1 - delta,
+        numbers={"rademacher": rademacher, "constant": constant},
+    )
+
+
+@theorem(
+    "UH-24",
+    says="A margin gamma in the l1 norm of outer weights on unit ReLUs gives test error of order ln(n)^3/(n gamma^2).",
+    assumes=(IID, SEPARATED, "||x|| <= 1"),
+    reference="UH end of Appendix B",
+)
+def fast_rate_l1(gamma: float, n: int, delta: float = 0.05, constant: float = 1.0, radius: float = 1.0) -> Guarantee:
+    """constant (ln(n)^3/(n gamma^2) + ln(1/delta)/n), gamma in M5 (UH-24): Srebro, Sridharan and Tewari (2010), Theorem 5, with
+    Rad <= 1/sqrt(n). The constant is not known; 1 is a placeholder, so `explicit` is False."""
+    return _optimistic(
+        "UH-24", "UH end of Appendix B", "M5", 1 / math.sqrt(max(n, 1)), gamma, n, delta, constant, radius
+    )
+
+
+@theorem(
+    "LR-18",
+    says="A margin gamma in the squared norm of all parameters gives test error of order ln(n)^3/(n gamma^2).",
+    assumes=(IID, SEPARATED, "||x|| <= 1"),
+    reference="LR Lemma 2.5",
+)
+def fast_rate_l2(gamma: float, n: int, delta: float = 0.05, constant: float = 1.0, radius: float = 1.0) -> Guarantee:
+    """As `fast_rate_l1` with gamma in M2 and Rad <= 1/(2 sqrt n), the hull halved (LR-18)."""
+    return _optimistic("LR-18", "LR Lemma 2.5", "M2", 0.5 / math.sqrt(max(n, 1)), gamma, n, delta, constant, radius)
+
+
+# ---------------------------------------------------------------- regression
+
+
+@theorem(
+    "MT-22",
+    says="A regression function of known norm has population loss close to its mean loss on the sample.",
+    assumes=(IID, "the loss lies in [-c, c] and is M-Lipschitz in the prediction"),
+    reference="MT Lemmas D.4, D.5",
+)
+def regression_bound(
+    mean_loss: float,
+    norm: float,
+    frobenius: float,
+    n: int,
+    d: int,
+    delta: float = 0.05,
+    *,
+    c: float = 1.0,
+    M: float = 1.0,
+    kind: str = "l1",
+    scale: float = 1.0,
+    lipschitz: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """E loss <= mean loss + 2 M Rad(B) + 6c sqrt(ln(2/delta_j)/(2n)), B = scale 2^j the first with B >= norm, j >= 0 (MT-22).
+
+    `norm` is ||alpha||_1, or the M7 norm sqrt(kappa) ||alpha||_2 for kind="l2"; delta_j = delta/2^(j+1). Printed (l1): mean
+    loss + 12 M max(1, norm ||X||_F)/n + c sqrt((ln(1/delta) + ln max(1, 2 norm ||X||_F))/(2n)); l2 with M max(1, ..)/(n sqrt
+    d), up to constants. That proof takes classes whose radius 2^j/||X||_F depends on the sample, the range of [-c, c] as c, not
+    2c, and an empirical Rad where the mean belongs; we fix the radii by `scale` and pay for the rest.
+    """
+    where = "regression_bound"
+    positive(where, norm=norm, frobenius=frobenius, n=n, d=d, c=c, M=M, scale=scale)
+    probability(where, delta=delta)
+    one_of(where, kind=(kind, ("l1", "l2")), convention=(convention, BOTH))
+    if not -c <= mean_loss <= c:
+        raise InputError(f"{where}: mean_loss must lie in [-c, c] = [{-c:g}, {c:g}], not {mean_loss!r}")
+    if convention == "printed":
+        size = max(1.0, norm * frobenius)
+        leading = 12 * M * size / n if kind == "l1" else M * size / (n * math.sqrt(d))
+        double = max(1.0, (2 if kind == "l1" else 1) * norm * frobenius)
+        spread = c * math.sqrt((math.log(1 / delta) + math.log(double)) / (2 * n))
+    else:
+        j = max(0, math.ceil(math.log2(norm / scale) - 1e-12))
+        B = scale * 2.0**j
+        rad = rademacher_hull(frobenius, n, B) if kind == "l1" else rademacher_kernel(frobenius**2 / (2 * d), n, B)
+        leading = 2 * M * rad
+        spread = 2 * c * deviation(n, delta / 2 ** (j + 1))
+    return Guarantee(
+        "E loss <= mean loss + complexity + deviation",
+        mean_loss + leading + spread,
+        (
+            _iid(),
+            Assumption(
+                "the loss lies in [-c, c] and is M-Lipschitz in the prediction", lipschitz, f"c = {c:g}, M = {M:g}"
+            ),
+        ),
+        "MT Lemma D.4" if kind == "l1" else "MT Lemma D.5",
+        id="MT-22",
+        quantity="population risk",
+        convention=convention,
+        explicit=convention == "derived" or kind == "l1",
+        probability=1 - delta,
+        numbers={"leading": leading, "deviation": spread, "trivial": c},
+    )
+
+
+# ---------------------------------------------------------------- batch normalisation
+
+
+@theorem(
+    "BN-23",
+    says="The Rademacher complexity of batch-normalised networks near initialisation is bounded by the reach of their rows.",
+    assumes=("mean and covariance of the normalisation are fixed, not taken from the sample",),
+    reference="BN Lemma F.1",
+)
+def batchnorm_rademacher(
+    B: float,
+    rho: float,
+    frobenius: float,
+    n: int,
+    v0: float = 2.0,
+    *,
+    fixed: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """Class {sum_j |a_j c_j / N(v_j)| <= B, ||V - V_0|| <= rho}: 1.5 B (rho + v0) ||Xbar||_F / n, v0 >= max_j ||v_0j|| (BN-23).
+
+    Printed: 4 B rho ||Xbar||_F / n. Its proof drops v_0j from a supremum over j, which is no equality (E-BN-6): at rho = 0 the
+    class still holds every combination of the initial neurons. Rows lie in the ball of radius rho + v0 about 0, and the hull of
+    its ReLUs has the constant of `rademacher_hull`.
+    """
+    where = "batchnorm_rademacher"
+    positive(where, B=B, rho=rho, frobenius=frobenius, n=n, v0=v0)
+    one_of(where, convention=(convention, BOTH))
+    value = 4 * B * rho * frobenius / n if convention == "printed" else rademacher_hull(frobenius, n, B * (rho + v0))
+    return Guarantee(
+        "empirical Rademacher complexity of batch-normalised networks",
+        value,
+        (Assumption("mean and covariance of the normalisation are fixed, not taken from the sample", fixed),),
+        "BN Lemma F.1",
+        id="BN-23",
+        quantity="constant",
+        convention=convention,
+        numbers={"reach": rho + v0},
+    )
+
+
+def sigmoid_slope(rho: float) -> tuple[float, float]:
+    """g = -l' of the logistic loss is rho(1 - rho)-Lipschitz on [ln(1/rho - 1), inf) for rho <= 1/2: (start, slope) (BN-23)."""
+    probability("sigmoid_slope", rho=rho)
+    return math.log(1 / rho - 1), rho * (1 - rho) if rho <= 0.5 else 0.25
+
+
+# ---------------------------------------------------------------- projected distance
+
+
+@theorem(
+    "CB-20",
+    says="If the classes stay apart after projection to r dimensions, the F1 max-margin classifier has small test error.",
+    assumes=(
+        IID,
+        "||x|| <= R",
+        "Delta_r of the sample is at least Delta_r of the law",
+        "Delta_r <= C(r)",
+        "F2 only for r = d",
+    ),
+    reference="CB Theorem 8, Theorem 21",
+)
+def projected_distance_bound(
+    Delta: float,
+    R: float,
+    r: int,
+    n: int,
+    delta: float = 0.05,
+    *,
+    eps: float = 0.5,
+    C_eps: float = 1.0,
+    C_2: float = 1.0,
+    C: float | None = None,
+    space: str = "f1",
+    d: int | None = None,
+    R_known: bool | None = None,
+) -> Guarantee:
+    """C_eps n^(-1/2) (R/Delta)^((r+3)/(2-eps)) + sqrt(ln B/n) + sqrt(ln(1/delta)/(2n)),
+    B = log2(4 (R+1) C_2) + (r+2) log2(R/Delta) (CB-20). The constants C(r), C_eps(r), C_2(r) are not given in the paper; 1 is a
+    placeholder. E-CB-7: the sample's Delta_r is never below the law's, so the hypothesis printed "<=" reads ">="."""
+    where = "projected_distance_bound"
+    positive(where, Delta=Delta, R=R, r=r, n=n, C_eps=C_eps, C_2=C_2)
+    probability(where, delta=delta, eps=eps)
+    one_of(where, space=(space, ("f1", "f2")))
+    B = math.log2(4 * (R + 1) * C_2) + (r + 2) * math.log2(R / Delta)
+    value = C_eps / math.sqrt(n) * (R / Delta) ** ((r + 3) / (2 - eps))
+    value += math.sqrt(max(math.log(max(B, 1)), 0) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
+    full = None if d is None else r == d
+    return Guarantee(
+        "P(y f(x) < 0) <= C_eps n^(-1/2) (R/Delta_r)^((r+3)/(2-eps)) + lower order",
+        value,
+        (
+            _iid(),
+            Assumption("||x|| <= R", R_known, f"R = {R:.6g}"),
+            Assumption("Delta is Delta_r of the law (the sample's is at least that)", None, f"Delta = {Delta:.6g}"),
+            Assumption(
+                "Delta_r <= C(r)",
+                None if C is None else Delta <= C,
+                "C(r) is not known" if C is None else f"C(r) = {C:g}",
+            ),
+            Assumption("F2 only for r = d", True if space == "f1" else full, f"space {space}, r = {r}"),
+        ),
+        "CB Theorem 8, Theorem 21",
+        id="CB-20",
+        explicit=False,
+        probability=1 - delta,
+        numbers={"B": B, "exponent": (r + 3) / (2 - eps)},
+    )
+
+
+@theorem(
+    "CB-21",
+    says="If the classes stay apart after projection to r dimensions, the F1 margin is at least a power of their distance.",
+    assumes=("||x_i|| <= R", "F2 only for r = d", "C(r) and C_eps(r) have the values supplied"),
+    reference="CB Lemma 20",
+)
+def projected_distance_margin(
+    Delta: float,
+    R: float,
+    r: int,
+    *,
+    eps: float = 0.5,
+    C_eps: float = 1.0,
+    C: float = 1.0,
+    radius: float | None = None,
+    space: str = "f1",
+    d: int | None = None,
+) -> Guarantee:
+    """gamma >= min(C(r), C_eps(r) (Delta_r/R)^((r+3)/(2-eps))); every r gives such a bound, so the best one counts (print: min
+    over r, E-CB-7). Constants as in `projected_distance_bound`. Margins of F1 are M3 (with bias), of F2 M7."""
+    where = "projected_distance_margin"
+    positive(where, Delta=Delta, R=R, r=r, C_eps=C_eps, C=C)
+    probability(where, eps=eps)
+    one_of(where, space=(space, ("f1", "f2")))
+    inside = None if radius is None else radius <= R * (1 + 1e-12)
+    return Guarantee(
+        "margin >= min(C(r), C_eps (Delta_r/R)^((r+3)/(2-eps)))",
+        min(C, C_eps * (Delta / R) ** ((r + 3) / (2 - eps))),
+        (
+            Assumption("||x_i|| <= R", inside, f"R = {R:.6g}" + ("" if radius is None else f", largest {radius:.6g}")),
+            Assumption(
+                "F2 only for r = d", True if space == "f1" else None if d is None else r == d, f"space {space}, r = {r}"
+            ),
+            Assumption(
+                "C(r) and C_eps(r) have the values supplied", None, f"{C:g} and {C_eps:g}; the paper gives none"
+            ),
+        ),
+        "CB Lemma 20",
+        id="CB-21",
+        quantity="margin",
+        unit="M3" if space == "f1" else "M7",
+        explicit=False,
+        numbers={"exponent": (r + 3) / (2 - eps)},
+    )
+
+
+# ---------------------------------------------------------------- sharper, with explicit constants
+
+
+@theorem(
+    "WM-1",
+    says="A margin of measures on unit ReLUs bounds the test error, with the sharpest constants we can prove.",
+    assumes=(IID, SEPARATED, "the grid of margins was fixed before the data"),
+    reference="widemargin, from Koltchinskii and Panchenko (2002)",
+)
+def hull_margin_bound(
+    gamma: float,
+    frobenius: float,
+    n: int,
+    delta: float = 0.05,
+    *,
+    radius: float | None = None,
+    scale: float = 1.0,
+    ratio: float = GRID,
+    fixed: bool = False,
+) -> Guarantee:
+    """2 Rad/g + 3 sqrt(ln(2/delta_g)/(2n)), Rad = 1.5 ||X||_F/n, gamma in M1, g the grid margin below gamma (`grid_margin`).
+
+    With `radius`, a bound on ||x|| over the whole law, E Rad <= 1.5 radius/sqrt(n) and the deviation is sqrt(ln(1/delta_g)/(2n)).
+    Both hold; give one or the other. `fixed`: gamma was chosen before the data, so g = gamma and delta_g = delta.
+    """
+    frob = frobenius if radius is None else radius * math.sqrt(n)
+    return _grid_bound("WM-1", "M1", rademacher_hull(frob, n), gamma, n, delta, radius, frobenius, scale, ratio, fixed)
+
+
+@theorem(
+    "WM-2",
+    says="A margin in a kernel ball, or of a linear classifier, bounds the test error, with explicit constants.",
+    assumes=(IID, SEPARATED, "the grid of margins was fixed before the data"),
+    reference="widemargin, from Bartlett and Mendelson (2002)",
+)
+def ball_margin_bound(
+    gamma: float,
+    trace: float,
+    n: int,
+    delta: float = 0.05,
+    *,
+    radius: float | None = None,
+    scale: float = 1.0,
+    ratio: float = GRID,
+    fixed: bool = False,
+    unit: str = "M7",
+) -> Guarantee:
+    """As `hull_margin_bound` with Rad = sqrt(sum_i k(x_i, x_i))/n; `radius` bounds sqrt(k(x, x)) over the law. For linear
+    classifiers (M11) trace = ||X||_F^2, for the kernel of unit ReLUs (M7) ||X||_F^2/(2d)."""
+    frob = math.sqrt(trace) if radius is None else radius * math.sqrt(n)
+    return _grid_bound("WM-2", unit, frob / n, gamma, n, delta, radius, math.sqrt(trace), scale, ratio, fixed)
+
+
+def _grid_bound(
+    id: str, unit: str, rad: float, gamma: float, n: int, delta: float, radius: float | None, frob: float,
+    scale: float, ratio: float, fixed: bool,
+) -> Guarantee:  # fmt: skip
+    positive(id, gamma=gamma, rademacher=rad, n=n, scale=scale)
+    probability(id, delta=delta)
+    if not ratio > 1:
+        raise InputError(f"{id}: ratio must be greater than 1, not {ratio!r}")
+    g, share = (gamma, 1.0) if fixed else grid_margin(gamma, scale, ratio)
+    spread = deviation(n, delta * share, empirical=radius is None)
+    listed = [
+        _iid(),
+        _separated(gamma),
+        Assumption("the grid of margins was fixed before the data", True, f"scale {scale:g}, ratio {ratio:g}"),
+    ]
+    if radius is not None:
+        inside = None if frob <= radius * math.sqrt(n) * (1 + 1e-12) else False
+        listed.append(Assumption("radius bounds the norm over the whole law", inside, f"radius {radius:.6g}"))
+    return Guarantee(
+        "P(y f(x) <= 0) <= 2 Rad/g + deviation",
+        2 * rad / g + spread,
+        tuple(listed),
+        THEOREMS[id].reference,
+        id=id,
+        unit=unit,
+        probability=1 - delta,
+        numbers={"leading": 2 * rad / g, "deviation": spread, "rademacher": rad, "grid": g, "gamma": gamma},
+    )  # fmt: skip
+
+
+def kl_inverse(p: float, c: float) -> float:
+    """The largest q with kl(p, q) = p ln(p/q) + (1-p) ln((1-p)/(1-q)) <= c."""
+    if c <= 0 or p >= 1:
+        return min(p, 1.0)
+
+    def over(q: float) -> float:
+        first = p * math.log(p / q) if p > 0 else 0.0
+        return first + (1 - p) * math.log((1 - p) / (1 - q)) - c
+
+    top = 1 - 1e-15
+    return 1.0 if over(top) <= 0 else float(brentq(over, max(p, 1e-300), top, xtol=1e-14))
+
+
+@theorem(
+    "WM-3",
+    says="Margins of a linear or kernel classifier on points scaled to length 1 bound its test error at the fast rate.",
+    assumes=(IID,),
+    reference="Langford and Shawe-Taylor (2002), with Maurer's constant",
+)
+def pac_bayes_margin_bound(margins: float | Sequence[float] | np.ndarray, n: int, delta: float = 0.05) -> Guarantee:
+    """2 kl^-1(mean_i Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n), the smallest over mu > 0; m_i = y_i <w, psi_i>/||psi_i||.
+
+    ||w|| = 1 in a Hilbert space with features psi; only the directions of psi matter, since the sign of <w, psi> does not change.
+    Classify by a Gaussian vector of mean mu w instead of w: it errs on (x, y) with probability Phi(-mu m), which is at least 1/2
+    where w errs, hence the 2. Its divergence from the Gaussian of mean 0 is mu^2/2. The PAC-Bayes theorem (Seeger; Maurer's
+    ln(2 sqrt n), n >= 8; ln(n + 1) below) holds for all mu and w at once, so mu may be chosen on the sample. `margins`: all of
+    them, or one number for their minimum. No bound on the norm of x is needed.
+    """
+    where = "pac_bayes_margin_bound"
+    m = np.atleast_1d(np.asarray(margins, dtype=np.float64))
+    positive(where, n=n)
+    probability(where, delta=delta)
+    if m.ndim != 1 or not np.isfinite(m).all() or (np.abs(m) > 1 + 1e-9).any() or len(m) not in (1, n):
+        raise InputError(
+            f"{where}: give one margin or n = {n} of them, each between -1 and 1 (y <w, psi> / ||psi||, ||w|| = 1)"
+        )
+    log_xi = math.log(2 * math.sqrt(n) if n >= 8 else n + 1)
+
+    def bound(mu: float) -> float:
+        return 2 * kl_inverse(float(ndtr(-mu * m).mean()), (mu * mu / 2 + log_xi + math.log(1 / delta)) / n)
+
+    mus = np.geomspace(0.1, max(1.0, 3 * math.sqrt(n)), 60)
+    best = int(np.argmin([bound(mu) for mu in mus]))
+    low, high = mus[max(best - 1, 0)], mus[min(best + 1, len(mus) - 1)]
+    fine = np.geomspace(low, high, 30)
+    mu = float(fine[int(np.argmin([bound(one) for one in fine]))])
+    return Guarantee(
+        "P(y f(x) <= 0) <= 2 kl^-1(mean Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n)",
+        min(bound(mu), 2.0),
+        (_iid(),),
+        "Langford and Shawe-Taylor (2002), with Maurer's constant",
+        id="WM-3",
+        unit="margin of unit vectors",
+        probability=1 - delta,
+        numbers={
+            "mu": mu,
+            "gibbs_sample": float(ndtr(-mu * m).mean()),
+            "log_gibbs_least": float(log_ndtr(-mu * m.min())),
+        },
+    )
+
+
+# ---------------------------------------------------------------- on data
+
+
+def _lower(cert: Certificate | None) -> float | None:
+    return None if cert is None or not cert.lower > 0 else float(cert.lower)
+
+
+def _is_hull(facts: Facts) -> bool:
+    """Whether the trained network is a measure on unit ReLUs of the points as given."""
+    return facts.measure is not None and facts.measure.activation == "relu" and not facts.measure.bias
+
+
+def _margins_M1(facts: Facts) -> list[tuple[str, float]]:
+    """Margins in M1: the largest one of the data, as certified, and that of the trained network, where they are positive."""
+    reached = facts.normalized("M1") if _is_hull(facts) else None
+    found = [("largest margin of the data", _lower(facts.margin("f1"))), ("trained network", reached)]
+    return [(name, gamma) for name, gamma in found if gamma is not None and gamma > 0]
+
+
+def _for(who: str, guarantee: Guarantee) -> Guarantee:
+    return replace(guarantee, numbers={"margin of": who, **guarantee.numbers})
+
+
+def _two_classes(facts: Facts) -> bool:
+    return bool(np.isin(facts.data.y, (-1.0, 1.0)).all())
+
+
+def _frobenius(facts: Facts) -> float:
+    return float(np.linalg.norm(facts.data.X))
+
+
+@applied("MT-15")
+def _ramp_on(facts: Facts) -> Guarantee | None:
+    """The trained network; the bound holds for all margins at once, so the best of a few quantiles of its margins may be
+    taken."""
+    if not _is_hull(facts) or facts.p is None or not facts.measure.norm > 0:  # type: ignore[union-attr]
+        return None
+    a = facts.p / facts.measure.norm  # type: ignore[union-attr]
+    rad = rademacher_hull(_frobenius(facts), facts.n)
+    tried = [
+        ramp_margin_bound(float(ramp_loss(a, gamma).mean()), rad, gamma, facts.radius, facts.n, facts.delta)
+        for gamma in np.quantile(a, np.linspace(0, 1, 21)).tolist()
+        if gamma > 0
+    ]
+    return _for("trained network", min(tried, key=lambda one: float(one.value))) if tried else None
+
+
+@applied("CB-22")
+def _class_on(facts: Facts) -> list[Guarantee] | None:
+    if not _two_classes(facts):
+        return None
+    rad = rademacher_hull(_frobenius(facts), facts.n)
+    return [
+        _for(who, class_margin_bound(rad, gamma, facts.radius, facts.n, facts.delta))
+        for who, gamma in _margins_M1(facts)
+    ] or None
+
+
+@applied("MT-7")
+def _network_on(facts: Facts) -> list[Guarantee] | None:
+    if not _two_classes(facts):
+        return None
+    D = _frobenius(facts) ** 2 / facts.n
+    return [
+        _for(who, network_margin_bound(gamma / 2, facts.n, D, facts.radius, facts.delta))
+        for who, gamma in _margins_M1(facts)
+    ] or None
+
+
+@applied("MT-14")
+def _kernel_on(facts: Facts) -> list[Guarantee] | None:
+    if not _two_classes(facts):
+        return None
+    gamma = _lower(facts.margin("f2"))
+    if gamma is None:
+        return None
+    D = _frobenius(facts) ** 2 / facts.n
+    return [
+        _for("largest margin of the data", kernel_margin_bound(gamma, facts.n, facts.d, D, facts.radius, facts.delta))
+    ]
+
+
+@applied("UH-24")
+def _fast_l1_on(facts: Facts) -> list[Guarantee] | None:
+    if not _two_classes(facts):
+        return None
+    R = max(facts.radius, 1.0)  # divide the points by R: margins are divided too
+    return [_for(who, fast_rate_l1(gamma / R, facts.n, facts.delta)) for who, gamma in _margins_M1(facts)] or None
+
+
+@applied("LR-18")
+def _fast_l2_on(facts: Facts) -> list[Guarantee] | None:
+    if not _two_classes(facts):
+        return None
+    R = max(facts.radius, 1.0)
+    return [_for(who, fast_rate_l2(gamma / 2 / R, facts.n, facts.delta)) for who, gamma in _margins_M1(facts)] or None
+
+
+@applied("MT-16")
+def _rademacher_on(facts: Facts) -> list[Guarantee]:
+    return [rademacher_bound(_frobenius(facts), facts.n, facts.d, kind=kind) for kind in ("hull", "kernel", "linear")]
+
+
+@applied("MT-22")
+def _regression_on(facts: Facts) -> list[Guarantee] | None:
+    """The interpolants of least norm under the loss min(1, |f - y|): mean loss 0, M = 1, c = 1 (its range [0, 1] is inside)."""
+    if _two_classes(facts):
+        return None
+    found = []
+    for kind, solver in (("l1", "min_norm_l1"), ("l2", "min_norm_l2")):
+        cert = facts.margin(solver)
+        if cert is not None and cert.proved and math.isfinite(cert.upper) and cert.upper > 0:
+            frob = _frobenius(facts)
+            one = regression_bound(0.0, cert.upper, frob, facts.n, facts.d, facts.delta, kind=kind, lipschitz=True)
+            found.append(_for("interpolant of least norm, loss min(1, |f - y|)", one))
+    return found or None
+
+
+@applied("CB-20")
+def _projected_on(facts: Facts) -> Guarantee | None:
+    Delta = _interclass(facts)
+    if Delta is None:
+        return None
+    return projected_distance_bound(Delta, facts.radius, facts.d, facts.n, facts.delta, d=facts.d)
+
+
+@applied("CB-21")
+def _projected_margin_on(facts: Facts) -> Guarantee | None:
+    Delta = _interclass(facts)
+    if Delta is None:
+        return None
+    return projected_distance_margin(Delta, facts.radius, facts.d, radius=facts.radius, d=facts.d)
+
+
+def _interclass(facts: Facts) -> float | None:
+    """Delta_d: the smallest distance between points of different classes."""
+    if not _two_classes(facts) or len(np.unique(facts.data.y)) < 2:
+        return None
+    X, y = facts.data.X, facts.data.y
+    Delta = min(
+        float(cdist(part, X[y < 0]).min()) for part in np.array_split(X[y > 0], max(1, int((y > 0).sum()) // 500))
+    )
+    return Delta if Delta > 0 else None
+
+
+@applied("WM-1")
+def _hull_on(facts: Facts) -> list[Guarantee] | None:
+    if not _two_classes(facts):
+        return None
+    frob = _frobenius(facts)
+    return [
+        _for(who, hull_margin_bound(gamma, frob, facts.n, facts.delta)) for who, gamma in _margins_M1(facts)
+    ] or None
+
+
+@applied("WM-2")
+def _ball_on(facts: Facts) -> list[Guarantee] | None:
+    if not _two_classes(facts):
+        return None
+    square, found = _frobenius(facts) ** 2, []
+    for kind, trace, unit in (("linear", square, "M11"), ("f2", square / (2 * facts.d), "M7")):
+        gamma = _lower(facts.margin(kind))
+        if gamma is not None:
+            found.append(
+                _for(f"largest {kind} margin", ball_margin_bound(gamma, trace, facts.n, facts.delta, unit=unit))
+            )
+    return found or None
+
+
+@applied("WM-3")
+def _pac_bayes_on(facts: Facts) -> list[Guarantee] | None:
+    """The max-margin classifiers themselves; any margins of a fixed classifier may be used, not only those the solver
+    certifies."""
+    if not _two_classes(facts):
+        return None
+    found: list[Guarantee] = []
+    for kind in ("linear", "f2"):
+        cert = facts.margin(kind)
+        if cert is None or not cert.lower > 0:
+            continue
+        m = _angles(facts, cert)
+        found.append(_for(f"max-margin {kind} classifier", pac_bayes_margin_bound(m, facts.n, facts.delta)))
+    return found or None
+
+
+def _angles(facts: Facts, cert: Certificate) -> np.ndarray:
+    """y_i <w, psi_i> / (||w|| ||psi_i||) (n,) of the certificate's classifier."""
+    X, y = facts.data.X, facts.data.signs()
+    extra: dict[str, Any] = dict(cert.extra)
+    if cert.kind == "linear":
+        u = np.asarray(extra["u"])
+        size = np.linalg.norm(X, axis=1)
+        return y * (X @ u) / np.linalg.norm(u) / np.where(size > 0, size, 1)
+    K = ReLU().kernel(X)
+    b = np.asarray(extra["alpha"]) * y
+    f = K @ b
+    return y * f / math.sqrt(b @ f) / np.sqrt(np.where(K.diagonal() > 0, K.diagonal(), 1))

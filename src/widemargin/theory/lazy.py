@@ -1,0 +1,755 @@
+"""Training near the start: what the NTK margin guarantees for SGD and gradient flow on two-layer ReLU networks (LR Section 2).
+
+The network is sum_j a_j relu(v_j . x), a ~ N(0, 1/m), V ~ N(0, 1/d), ||x|| <= 1. In LR the margin gamma allows transports of both
+layers with a ~ N(0, 1); with the network's a ~ N(0, 1/m) only the outer layer's part grows like sqrt(m) (E-LR-4). So gamma is
+the margin of outer transports here: `part="outer"`; with convention "printed" any part is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widemargin import flows
+from widemargin.types import InputError
+
+from . import conditions
+from .conditions import at_least, at_most, given, in_unit_ball
+from .facts import Facts
+from .guarantee import Assumption, Guarantee, applied, one_of, positive, probability, theorem
+
+CONVENTIONS = ("derived", "printed")
+PARTS = ("outer", "inner", "total")
+CONFIDENCE = 0.99  # of sampled NTK margins
+TARGET = 0.1  # test error for which steps are counted where there is no run
+
+
+def _layer(part: str, convention: str) -> list[Assumption]:
+    """The margin must be that of outer transports, unless the printed theorem is asked for."""
+    one_of("lazy training", part=(part, PARTS), convention=(convention, CONVENTIONS))
+    if convention == "printed":
+        return []
+    return [Assumption("gamma is the margin of transports of the outer layer", part == "outer", f"it is of the {part}")]
+
+
+def _law(start: bool | None) -> Assumption:
+    return given("the start is a ~ N(0, 1/m), V ~ N(0, 1/d), both layers are trained", start)
+
+
+# ---------------------------------------------------------------- margins of transports
+
+
+def truncated_mean(d: int) -> float:
+    """E[|v_1| 1[a^2 + ||v||^2 <= 4]] for a ~ N(0, 1), v ~ N(0, I/d): what a transport sgn(u . v) collects, by quadrature."""
+    from scipy import integrate, special, stats
+
+    share = math.exp(special.gammaln(d / 2) - special.gammaln((d + 1) / 2)) / math.sqrt(math.pi)  # E|v_1| / ||v||
+    radius = stats.chi(d, scale=1 / math.sqrt(d))
+
+    def inside(r: float) -> float:
+        return float(r * special.erf(math.sqrt(max(4 - r * r, 0.0) / 2)) * radius.pdf(r))
+
+    return share * float(integrate.quad(inside, 0, 2, limit=200, points=[min(1.0, 2.0)])[0])
+
+
+def truncated_outer_mean(d: int) -> float:
+    """E[|a| 1[a^2 + ||v||^2 <= 4]] for the same law: what a transport sgn(a) u of the inner layer collects, by quadrature."""
+    from scipy import integrate, stats
+
+    square = stats.chi2(d, scale=1 / d)
+
+    def inside(a: float) -> float:
+        return float(2 * a * stats.norm.pdf(a) * square.cdf(4 - a * a))
+
+    return float(integrate.quad(inside, 0, 2, limit=200)[0])
+
+
+@theorem(
+    "LR-10",
+    says="Linearly separable data have NTK and global margins of the order of the linear one",
+    assumes=("some unit u has y_i u.x_i >= gamma_hat",),
+    reference="LR Proposition 1.5",
+)
+def margins_of_linear_data(linear: float, d: int, of: str = "global") -> Guarantee:
+    """gamma_gl >= gamma_hat/2; transports: inner gamma_hat/32, outer gamma_hat/(16 sqrt(d)) (LR-10).
+
+    theta = sgn(a) u on the inner layer, sgn(u.v) on the outer one, both 0 where ||w|| > 2. `exact` is what these give on a
+    point of margin gamma_hat: by the symmetry v -> -v, (gamma_hat/2) E|a| 1[..] and (gamma_hat/2) E|v_1| 1[..].
+    """
+    positive("margins_of_linear_data", linear=linear, d=d)
+    one_of("margins_of_linear_data", of=(of, ("global", "inner", "outer")))
+    values = {"global": linear / 2, "inner": linear / 32, "outer": linear / (16 * math.sqrt(d))}
+    exact = {
+        "global": linear / 2,
+        "inner": linear / 2 * truncated_outer_mean(d),
+        "outer": linear / 2 * truncated_mean(d),
+    }
+    name = {
+        "global": "the global margin",
+        "inner": "the NTK margin, inner layer,",
+        "outer": "the NTK margin, outer layer,",
+    }
+    return Guarantee(
+        f"{name[of]} is at least {values[of]:.6g}",
+        values[of],
+        (given(f"the linear margin is at least {linear:.6g}", True, "as given"),),
+        "LR Proposition 1.5",
+        "LR-10",
+        "margin",
+        "M1" if of == "global" else "M8",
+        numbers={"exact": exact[of]},
+    )
+
+
+@applied("LR-10")
+def _margins_of_linear_data(facts: Facts) -> list[Guarantee] | None:
+    found = facts.margin("linear")
+    if found is None or not found.lower > 0:
+        return None
+    return [margins_of_linear_data(found.lower, facts.d, of) for of in ("global", "inner", "outer")]
+
+
+@theorem(
+    "LR-20",
+    says="If all labels and all weights of a reference network are positive, the NTK margin is the global one over 8 sqrt(d)",
+    assumes=("all alpha_k > 0, sum 1", "all y_i = +1", "||x_i|| = 1"),
+    reference="LR Lemma A.1",
+)
+def ntk_from_positive_network(
+    gamma: float,
+    d: int,
+    *,
+    positive_weights: bool | None = None,
+    one_label: bool | None = None,
+    unit_points: bool | None = None,
+) -> Guarantee:
+    """gamma_ntk >= gamma_gl / (8 sqrt(d)), by the transport `margins.positive_transport` of the outer layer (LR-20).
+
+    `exact`: Jensen's inequality gives gamma_gl E[v_1 1[v_1 >= 0] 1[||w|| <= 2]], half of `truncated_mean`.
+    """
+    positive("ntk_from_positive_network", gamma=gamma, d=d)
+    value = gamma / (8 * math.sqrt(d))
+    return Guarantee(
+        f"the NTK margin (outer layer) is at least {value:.6g}",
+        value,
+        (
+            given("all weights of the reference network are positive", positive_weights),
+            given("all labels are +1", one_label),
+            given("||x_i|| = 1", unit_points),
+        ),
+        "LR Lemma A.1",
+        "LR-20",
+        "margin",
+        "M8",
+        numbers={"exact": gamma * truncated_mean(d) / 2},
+    )
+
+
+@applied("LR-20")
+def _ntk_from_positive_network(facts: Facts) -> Guarantee | None:
+    if len(np.unique(facts.data.y)) > 1 or facts.data.y[0] != 1:
+        return None
+    found = facts.margin("f1")
+    if found is None or not found.lower > 0 or found.primal is None:
+        return None
+    sizes = np.linalg.norm(facts.data.X, axis=1)
+    return ntk_from_positive_network(
+        found.lower,
+        facts.d,
+        positive_weights=bool((found.primal.mass > 0).all()),
+        one_label=True,
+        unit_points=bool(np.allclose(sizes, 1, rtol=0, atol=1e-9)),
+    )
+
+
+# ---------------------------------------------------------------- the start
+
+
+@theorem(
+    "LR-21",
+    says="Sizes of the layers and outputs of the network at its random start",
+    assumes=("a ~ N(0, 1/m), V ~ N(0, 1/d)", "||x|| <= 1"),
+    reference="LR Lemma A.2",
+)
+def start_bounds(
+    m: int, d: int, n: int, delta: float, *, radius: float | None = None, start: bool | None = None
+) -> Guarantee:
+    """max_i |f(x_i)| <= 4 ln(n/delta) with probability 1 - 4 delta (LR-21; the proof needs ln(n/delta) >= 1/2).
+
+    `outer`: ||a|| <= 1 + sqrt(2 ln(1/delta)/m); `inner`: ||V|| <= sqrt(m) + sqrt(2 ln(1/delta)/d); each with probability
+    1 - delta.
+    """
+    positive("start_bounds", m=m, d=d, n=n)
+    probability("start_bounds", delta=delta)
+    value = 4 * math.log(n / delta)
+    return Guarantee(
+        f"at the start no |f(x_i)| exceeds {value:.6g}",
+        value,
+        (_law(start), in_unit_ball(radius), at_least("ln(n/delta)", math.log(n / delta), 0.5)),
+        "LR Lemma A.2",
+        "LR-21",
+        "output",
+        probability=max(0.0, 1 - 4 * delta),
+        numbers={
+            "outer": 1 + math.sqrt(2 * math.log(1 / delta) / m),
+            "inner": math.sqrt(m) + math.sqrt(2 * math.log(1 / delta) / d),
+        },
+    )
+
+
+@applied("LR-21")
+def _start_bounds(facts: Facts) -> Guarantee | None:
+    if not isinstance(facts.net, flows.TwoLayer):
+        return None
+    return start_bounds(facts.net.m, facts.d, facts.n, facts.delta, radius=facts.radius, start=_lr_start(facts))
+
+
+@theorem(
+    "LR-22",
+    says="Near the start the comparator W_0 + r theta is aligned with every gradient",
+    assumes=("the NTK margin is gamma", "||x|| <= 1", "m >= 2 ln(1/delta)", "||W' - W|| <= R"),
+    reference="LR Lemma A.3",
+)
+def comparator_alignment(
+    gamma: float,
+    m: int,
+    n: int,
+    delta: float,
+    R: float,
+    r_theta: float,
+    r_w: float = 1.0,
+    *,
+    part: str = "outer",
+    radius: float | None = None,
+    start: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """Lower bound of <r_theta thetabar + r_w W, dp_i(W')> - r_w p_i(W') for ||W - W'|| <= R, all i (LR-22, E-LR-10).
+
+    With L = ln(n/delta): gamma r_theta sqrt(m) - r_theta [sqrt(32 L) + 4R + 4] - r_w [4L + 4R + R^2] (the proof). Printed:
+    - r_theta [sqrt(32 L) + 8R + 4] - r_w [4L + 2R + 2R sqrt(m) + 4 sqrt(m)]. `outer` is what the proof gives for transports of
+    the outer layer, whose terms are at most 2 and whose thetabar has norm 1: - r_theta [sqrt(8L) + R]. `at_start` is part 1.
+    """
+    where = "comparator_alignment"
+    positive(where, gamma=gamma, m=m, n=n)
+    probability(where, delta=delta)
+    if not (R >= 0 and r_theta >= 0 and r_w >= 0):
+        raise InputError(f"{where}: R, r_theta and r_w must be numbers >= 0, not {R!r}, {r_theta!r}, {r_w!r}")
+    notes = _layer(part, convention)
+    L, root = math.log(n / delta), math.sqrt(m)
+    lead = gamma * r_theta * root
+    proof = r_w * (4 * L + 4 * R + R**2)
+    if convention == "printed":
+        value = lead - r_theta * (math.sqrt(32 * L) + 8 * R + 4) - r_w * (4 * L + 2 * R + 2 * R * root + 4 * root)
+    else:
+        value = lead - r_theta * (math.sqrt(32 * L) + 4 * R + 4) - proof
+    numbers = {"at_start": gamma * root - math.sqrt(32 * L), "outer": lead - r_theta * (math.sqrt(8 * L) + R) - proof}
+    if r_w == 1 and math.isclose(r_theta, R / 8) and R >= 8 and m >= (64 * L / gamma) ** 2:
+        numbers["simple"] = lead / 2 - 160 * r_theta**2
+    return Guarantee(
+        f"<r_theta thetabar + r_w W, dp_i(W')> - r_w p_i(W') >= {value:.6g} for all i",
+        value,
+        (*notes, _law(start), in_unit_ball(radius), at_least("m", m, 2 * math.log(1 / delta)), at_least("L", L, 0.5)),
+        "LR Lemma A.3",
+        "LR-22",
+        "constant",
+        convention=convention,
+        probability=max(0.0, 1 - 7 * delta),
+        numbers=numbers,
+    )
+
+
+def alignment(
+    W0: tuple[ArrayLike, ArrayLike],
+    W: tuple[ArrayLike, ArrayLike],
+    theta: tuple[ArrayLike, ArrayLike],
+    X: ArrayLike,
+    y: ArrayLike,
+    r_theta: float,
+    r_w: float = 1.0,
+) -> np.ndarray:
+    """The left side of LR-22, <r_theta theta + r_w W0, dp_i(W)> - r_w p_i(W) (n,), for pairs (a (m,), V (m, d))."""
+    (a0, V0), (a, V), (ta, tV) = ((np.asarray(a, float), np.asarray(V, float)) for a, V in (W0, W, theta))
+    X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    H = X @ V.T  # (n, m)
+    toward_a, toward_V = r_theta * ta + r_w * a0, r_theta * tV + r_w * V0
+    slope = y * (H.clip(0) @ toward_a + ((H > 0) * (X @ toward_V.T)) @ a)
+    return slope - r_w * y * (H.clip(0) @ a)
+
+
+# ---------------------------------------------------------------- SGD
+
+
+@theorem(
+    "LR-14",
+    says="The sum of expected derivatives of the loss along SGD is at most a multiple of the sum of those that were seen",
+    assumes=("each step takes a fresh independent example", "|l'| <= 1 (logistic loss)"),
+    reference="LR Lemma B.1",
+)
+def freedman_transfer(
+    total: float, delta: float, t: int | None = None, *, fresh: bool | None = None, convention: str = "derived"
+) -> Guarantee:
+    """sum_{s<t} E|l'(p(W_s))| <= (total + ln(1/delta)) / (3 - e), total = sum_s |l'_s| (LR-14). Printed: 4 (total + ln(1/delta)).
+
+    With t steps the value is a test error: 1[p <= 0] <= 2 |l'(p)|, so the mean over s < t of Pr[p(W_s) <= 0] is at most 2/t times
+    that, and so is the smallest. `sum` is the bound on the sum.
+    """
+    if not total >= 0:
+        raise InputError(f"freedman_transfer: the sum of |l'_s| must be a number >= 0, not {total!r}")
+    probability("freedman_transfer", delta=delta)
+    one_of("freedman_transfer", convention=(convention, CONVENTIONS))
+    factor = 4.0 if convention == "printed" else 1 / (3 - math.e)
+    bound = factor * (total + math.log(1 / delta))
+    value = bound if t is None else 2 * bound / t
+    says = f"the sum of expected |l'| is at most {bound:.6g}"
+    if t is not None:
+        positive("freedman_transfer", t=t)
+        says = f"the test error of the networks W_0, ..., W_(t-1) is at most {value:.6g} on average"
+    return Guarantee(
+        says,
+        value,
+        (
+            Assumption(
+                "every step uses one fresh, independent example of the law",
+                fresh,
+                "" if fresh is not None else "not given",
+            ),
+        ),
+        "LR Lemma B.1",
+        "LR-14",
+        "constant" if t is None else "test error",
+        convention=convention,
+        probability=1 - delta,
+        numbers={"sum": bound},
+    )
+
+
+@applied("LR-14")
+def _freedman_transfer(facts: Facts) -> Guarantee | None:
+    total, t = facts.last("slopes"), facts.last("step")
+    if total is None or not t or facts.loss != "logistic" or facts.rule.get("batch", 1) != 1:
+        return None
+    return freedman_transfer(total, facts.delta, int(t), fresh=_fresh(facts, int(t)))
+
+
+def _fresh(facts: Facts, t: int) -> bool | None:
+    """Whether SGD saw each example once; that they are independent cannot be checked."""
+    rule = facts.rule
+    if rule.get("class") != "SGD" or rule.get("batch", 1) != 1:
+        return False
+    once = rule.get("sampler") is not None or (rule.get("order") in ("stream", "epochs") and t <= facts.n)
+    return None if once else False
+
+
+def steps_for_sgd(error: float, gamma: float, delta: float) -> float:
+    """t = (8 ln(1/delta) + 2560/gamma^2) / error: SGD steps, and samples, for this test error (LR Theorem 2.1)."""
+    positive("steps_for_sgd", error=error, gamma=gamma)
+    probability("steps_for_sgd", delta=delta)
+    return (8 * math.log(1 / delta) + 2560 / gamma**2) / error
+
+
+@theorem(
+    "LR-12",
+    says="Some iterate of SGD has a test error of the order 1 / (t gamma^2), at a width of the order 1 / gamma^2",
+    assumes=(
+        "logistic loss, one fresh example a step",
+        "NTK margin gamma on the support",
+        "||x|| <= 1",
+        "m and eta in range",
+    ),
+    reference="LR Theorem 2.1",
+)
+def sgd_test_error(
+    gamma: float,
+    t: float,
+    delta: float,
+    *,
+    m: float | None = None,
+    eta: float | None = None,
+    radius: float | None = None,
+    loss: str | None = None,
+    fresh: bool | None = None,
+    start: bool | None = None,
+    part: str = "outer",
+    convention: str = "derived",
+) -> Guarantee:
+    """min_{s<t} Pr[p(W_s) <= 0] <= 8 ln(1/delta)/t + 2560/(t gamma^2), with probability 1 - 8 delta (printed: 7; LR-12, E-LR-7).
+
+    For m >= (64 ln(t/delta)/gamma)^2 and eta in [gamma/(10 sqrt(m)), gamma^2/6400], not empty iff m >= (640/gamma)^2. `movement`:
+    max_{s<t} ||W_s - W_0|| <= 80 eta sqrt(m)/gamma. Without m the smallest width with a range is used, without eta the largest.
+    """
+    where = "sgd_test_error"
+    positive(where, gamma=gamma, t=t)
+    probability(where, delta=delta)
+    notes = _layer(part, convention)
+    width = max(64 * math.log(t / delta) / gamma, 0.0) ** 2
+    nonempty = (640 / gamma) ** 2
+    needed = width if convention == "printed" else max(width, nonempty)
+    used = max(width, nonempty) if m is None else float(m)
+    low, high = gamma / (10 * math.sqrt(used)), gamma**2 / 6400
+    step = high if eta is None else eta
+    inside = None if eta is None else bool(low * (1 - 1e-12) <= eta <= high * (1 + 1e-12))
+    value = 8 * math.log(1 / delta) / t + 2560 / (t * gamma**2)
+    return Guarantee(
+        f"some of the first {t:.6g} networks has test error at most {value:.6g}",
+        value,
+        (
+            *notes,
+            conditions.on_the_support(f"the NTK margin {gamma:.6g}"),
+            in_unit_ball(radius),
+            given("the loss is logistic", None if loss is None else loss == "logistic", loss or ""),
+            given("every step uses one fresh, independent example of the law", fresh),
+            _law(start),
+            at_least("m", m, needed),
+            Assumption(
+                f"the step size lies in [{low:.6g}, {high:.6g}]",
+                inside,
+                "not given" if eta is None else f"it is {eta:.6g}",
+            ),
+        ),
+        "LR Theorem 2.1",
+        "LR-12",
+        convention=convention,
+        probability=max(0.0, 1 - (7 if convention == "printed" else 8) * delta),
+        numbers={
+            "width": needed,
+            "step_sizes": [low, high] if low <= high * (1 + 1e-12) else None,
+            "movement": 80 * step * math.sqrt(used) / gamma,
+        },
+    )
+
+
+@applied("LR-12")
+def _sgd_test_error(facts: Facts) -> Guarantee | None:
+    run = facts.rule.get("class") == "SGD" and isinstance(facts.net, flows.TwoLayer)
+    known = facts if run else facts.unit
+    gamma = outer_margin(known)
+    if gamma is None:
+        return None
+    steps = facts.last("step") if run else None
+    if not steps:
+        needed = steps_for_sgd(TARGET, gamma, facts.delta)
+        return _sourced(sgd_test_error(gamma, needed, facts.delta, radius=known.radius), known, gamma)
+    found = sgd_test_error(
+        gamma,
+        steps,
+        facts.delta,
+        m=facts.m,
+        eta=facts.rule.get("lr"),
+        radius=known.radius,
+        loss=facts.loss,
+        fresh=_fresh(facts, int(steps)),
+        start=_lr_start(facts),
+    )
+    return _sourced(found, known, gamma)
+
+
+# ---------------------------------------------------------------- gradient flow
+
+
+@theorem(
+    "LR-26",
+    says="A small derivative of the loss means a small loss",
+    assumes=("|l'| <= 1/8",),
+    reference="LR Lemma B.2",
+)
+def loss_from_derivative(slope: float, loss: str = "logistic") -> Guarantee:
+    """l <= 2 |l'| where |l'| <= 1/8, for the logistic and the exponential loss (LR-26, E-LR-12).
+
+    `exact` is l itself, -ln(1 - |l'|) or |l'|; for |l'| <= 1/8 it is at most (8/7) |l'|.
+    """
+    one_of("loss_from_derivative", loss=(loss, ("logistic", "exp")))
+    positive("loss_from_derivative", slope=slope)
+    exact = slope if loss == "exp" else -math.log1p(-slope) if slope < 1 else math.inf
+    return Guarantee(
+        f"the loss is at most {2 * slope:.6g}",
+        2 * slope,
+        (at_most("|l'|", slope, 1 / 8),),
+        "LR Lemma B.2",
+        "LR-26",
+        "training risk",
+        numbers={"exact": exact},
+    )
+
+
+@theorem(
+    "LR-16",
+    says="Gradient flow has training risk at most 1/(5t) while it has hardly moved",
+    assumes=("NTK margin gamma", "||x|| <= 1", "m >= (640 ln(t/delta)/gamma)^2", "t >= n"),
+    reference="LR Lemma 2.3",
+)
+def training_risk_of_flow(
+    gamma: float,
+    t: float,
+    n: int,
+    delta: float,
+    *,
+    m: float | None = None,
+    radius: float | None = None,
+    start: bool | None = None,
+    flow: Assumption | None = None,
+    part: str = "outer",
+    convention: str = "derived",
+) -> Guarantee:
+    """Rhat(W_t) <= 1/(5t) with probability 1 - 7 delta, for t >= n (E-LR-8; printed: any t) (LR-16).
+
+    `movement`: sup_{s<=t} ||W_s - W_0|| <= gamma sqrt(m)/80. `risk_sharp` = 1/(10t): the proof has mean |l'| <= 1/(20t) and then
+    uses 1/(10t).
+    """
+    where = "training_risk_of_flow"
+    positive(where, gamma=gamma, t=t, n=n)
+    probability(where, delta=delta)
+    notes = _layer(part, convention)
+    if convention == "derived":
+        notes += [at_least("t", t, float(n)), at_least("ln(t/delta)", math.log(t / delta), 1.0)]
+    width = (640 * math.log(t / delta) / gamma) ** 2
+    used = width if m is None else float(m)
+    return Guarantee(
+        f"the training risk at time {t:.6g} is at most {1 / (5 * t):.6g}",
+        1 / (5 * t),
+        (
+            *notes,
+            flow or given("training is gradient flow on the mean logistic or exponential risk", None),
+            in_unit_ball(radius),
+            _law(start),
+            at_least("m", m, width),
+        ),
+        "LR Lemma 2.3",
+        "LR-16",
+        "training risk",
+        convention=convention,
+        probability=max(0.0, 1 - 7 * delta),
+        numbers={"width": width, "movement": gamma * math.sqrt(used) / 80, "risk_sharp": 1 / (10 * t)},
+    )
+
+
+@applied("LR-16")
+def _training_risk_of_flow(facts: Facts) -> Guarantee | None:
+    known, gamma = _near_start(facts)
+    if gamma is None:
+        return None
+    t = facts.last("t_mean") if known is facts and isinstance(facts.net, flows.TwoLayer) else None
+    found = training_risk_of_flow(gamma, t if t else float(facts.n), facts.n, facts.delta, **_of_net(facts, known))
+    return _sourced(found, known, gamma)
+
+
+@theorem(
+    "LR-17",
+    says="Once gradient flow has moved by gamma sqrt(m)/32 its margin is at least gamma^2/4096, after rebalancing gamma/4096",
+    assumes=("NTK margin gamma on the sample", "||x|| <= 1", "width", "fitted before moving half as far"),
+    reference="LR Lemma 2.4",
+)
+def margin_after_moving(
+    gamma: float,
+    n: int,
+    delta: float,
+    *,
+    m: float | None = None,
+    moved: float | None = None,
+    fitted: bool | None = None,
+    radius: float | None = None,
+    start: bool | None = None,
+    flow: Assumption | None = None,
+    part: str = "outer",
+    convention: str = "derived",
+) -> Guarantee:
+    """psi(W_s)/||W_s||^2 >= gamma^2/4096 from the time on at which ||W_t - W_0|| = R = gamma sqrt(m)/32 (LR-17).
+
+    `rebalanced`: gamma/4096 for (a/sqrt(gamma), V sqrt(gamma)) at that time (`rebalance`). Width:
+    ((sqrt(32 L) + 4)/(0.375 gamma))^2, L = ln(n/delta) (E-LR-9; printed: 256 L/gamma^2, which is too small). `fitted`: some W_tau
+    with ||W_tau - W_0|| <= R/2 has a sum of losses below l(0). `moved` is ||W_s - W_0|| at the time in question.
+    """
+    where = "margin_after_moving"
+    positive(where, gamma=gamma, n=n)
+    probability(where, delta=delta)
+    notes = _layer(part, convention)
+    L = math.log(n / delta)
+    width = 256 * L / gamma**2 if convention == "printed" else ((math.sqrt(32 * L) + 4) / (0.375 * gamma)) ** 2
+    far = gamma * math.sqrt(width if m is None else m) / 32
+    return Guarantee(
+        f"the margin (M2) is at least {gamma**2 / 4096:.6g} once the weights have moved by {far:.6g}",
+        gamma**2 / 4096,
+        (
+            *notes,
+            flow or given("training is gradient flow on the mean logistic or exponential risk", None),
+            in_unit_ball(radius),
+            _law(start),
+            at_least("m", m, width),
+            given(f"the points are fitted before the weights have moved by {far / 2:.6g}", fitted),
+            at_least("||W - W_0||", moved, far),
+        ),
+        "LR Lemma 2.4",
+        "LR-17",
+        "margin",
+        "M2",
+        convention,
+        probability=max(0.0, 1 - 7 * delta),
+        numbers={"width": width, "radius": far, "rebalanced": gamma / 4096},
+    )
+
+
+@applied("LR-17")
+def _margin_after_moving(facts: Facts) -> Guarantee | None:
+    known, gamma = _near_start(facts)
+    if gamma is None:
+        return None
+    keys = _of_net(facts, known)
+    fitted = None
+    if keys.get("m") is not None and known is facts:
+        moved = _movement(facts)
+        if moved is not None and facts.run is not None and "log_risk" in facts.run.records:
+            log_risk = facts.run["log_risk"]
+            near = moved <= gamma * math.sqrt(facts.m or 1) / 64
+            below = log_risk[:, facts.trial] < math.log((1 if facts.loss == "exp" else math.log(2)) / facts.n)
+            fitted = bool((near & below).any())
+            keys["moved"] = float(moved[-1])
+    return _sourced(margin_after_moving(gamma, facts.n, facts.delta, fitted=fitted, **keys), known, gamma)
+
+
+def rebalance(a: ArrayLike, V: ArrayLike, g: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(a/sqrt(g), V sqrt(g)): the same function (LR Lemma 2.4).
+
+    By default g = ||a||/||V||, which makes the squared norm smallest, 2 ||a|| ||V||.
+    """
+    a, V = np.asarray(a, dtype=np.float64), np.asarray(V, dtype=np.float64)
+    if g is None:
+        g = float(np.linalg.norm(a) / np.linalg.norm(V)) if V.any() and a.any() else 1.0
+    positive("rebalance", g=g)
+    return a / math.sqrt(g), V * math.sqrt(g)
+
+
+@theorem(
+    "LR-15",
+    says="Gradient flow at width (640 ln(n/delta)/gamma)^2 reaches margin gamma^2/4096 and keeps it",
+    assumes=("NTK margin gamma on the support", "||x|| <= 1", "m >= (640 ln(n/delta)/gamma)^2"),
+    reference="LR Theorem 2.2",
+)
+def margin_of_flow(
+    gamma: float,
+    n: int,
+    delta: float,
+    *,
+    m: float | None = None,
+    radius: float | None = None,
+    start: bool | None = None,
+    flow: Assumption | None = None,
+    constant: float = 1.0,
+    part: str = "outer",
+    convention: str = "derived",
+) -> Guarantee:
+    """With probability 1 - 15 delta: ||W_t - W_0|| = gamma sqrt(m)/32 at some t, and psi/||W_s||^2 >= gamma^2/4096 for s >= t.
+
+    `test_error` and `test_error_at_radius` are of the orders ln(n)^3/(n gamma^4) and ln(n)^3/(n gamma^2) of the theorem, with
+    `constant` in front and the margins gamma^2/4096 and gamma/4096 put in (LR-15, Lemma 2.5).
+    """
+    where = "margin_of_flow"
+    positive(where, gamma=gamma, n=n)
+    probability(where, delta=delta)
+    notes = _layer(part, convention)
+    width = (640 * math.log(n / delta) / gamma) ** 2
+    far = gamma * math.sqrt(width if m is None else m) / 32
+    return Guarantee(
+        f"gradient flow reaches margin (M2) {gamma**2 / 4096:.6g} when it has moved by {far:.6g}, and keeps it",
+        gamma**2 / 4096,
+        (
+            *notes,
+            conditions.on_the_support(f"the NTK margin {gamma:.6g}"),
+            flow or given("training is gradient flow on the mean logistic or exponential risk", None),
+            in_unit_ball(radius),
+            _law(start),
+            at_least("m", m, width),
+        ),
+        "LR Theorem 2.2",
+        "LR-15",
+        "margin",
+        "M2",
+        convention,
+        probability=max(0.0, 1 - 15 * delta),
+        numbers={
+            "width": width,
+            "radius": far,
+            "rebalanced": gamma / 4096,
+            "test_error": conditions.order_of_test_error(gamma**2 / 4096, n, delta, constant),
+            "test_error_at_radius": conditions.order_of_test_error(gamma / 4096, n, delta, constant),
+            "test_error_constant": constant,
+        },
+    )
+
+
+@applied("LR-15")
+def _margin_of_flow(facts: Facts) -> Guarantee | None:
+    known, gamma = _near_start(facts)
+    if gamma is None:
+        return None
+    return _sourced(margin_of_flow(gamma, facts.n, facts.delta, **_of_net(facts, known)), known, gamma)
+
+
+# ---------------------------------------------------------------- what Facts say
+
+
+def outer_margin(facts: Facts) -> float | None:
+    """A lower bound on the NTK margin of outer transports: sampled (`margins.ntk`), or proved from the linear margin (LR-10)."""
+    best = max(_sampled(facts), _from_linear(facts))
+    return best if best > 0 else None
+
+
+def _sampled(facts: Facts) -> float:
+    found = facts.margin("ntk", part="outer", confidence=CONFIDENCE)
+    return 0.0 if found is None else found.lower
+
+
+def _from_linear(facts: Facts) -> float:
+    found = facts.margin("linear")
+    return 0.0 if found is None or not found.lower > 0 else found.lower / 2 * truncated_mean(facts.d)
+
+
+def _sourced(found: Guarantee, known: Facts, gamma: float) -> Guarantee:
+    """With where the margin of the sample comes from as one more assumption."""
+    proved = gamma <= _from_linear(known)
+    detail = "proved, from the linear margin" if proved else f"a sampled bound, right with probability {CONFIDENCE}"
+    source = Assumption(f"the NTK margin (outer layer) of the sample is at least {gamma:.6g}", True, detail)
+    return replace(found, assumptions=(source, *found.assumptions))
+
+
+def _near_start(facts: Facts) -> tuple[Facts, float | None]:
+    """The facts to use, points rescaled to the unit ball where there is no two-layer network, and their outer margin."""
+    known = facts if isinstance(facts.net, flows.TwoLayer) else facts.unit
+    return known, outer_margin(known)
+
+
+def _of_net(facts: Facts, known: Facts) -> dict[str, Any]:
+    """Arguments about the network and the run; without a two-layer network only the radius."""
+    if not isinstance(facts.net, flows.TwoLayer):
+        return {"radius": known.radius}
+    return {
+        "m": facts.net.m,
+        "radius": facts.radius,
+        "start": _lr_start(facts),
+        "flow": conditions.gradient_flow(facts),
+    }
+
+
+def _lr_start(facts: Facts) -> bool | None:
+    """Whether the network is LR's: both layers of a ReLU network trained from its law."""
+    net = facts.net
+    if not isinstance(net, flows.TwoLayer):
+        return None
+    return bool(
+        net.law == "lr"
+        and net.law_scale == 1
+        and net.train == "both"
+        and net.activation == "relu"
+        and not net.mean_field
+        and net.widths is None
+    )
+
+
+def _movement(facts: Facts) -> np.ndarray | None:
+    """||W_s - W_0|| at every record of the trial."""
+    if facts.run is None or not {"moved_a", "moved_V"} <= set(facts.run.records):
+        return None
+    return np.hypot(*(facts.run.records[name][:, facts.trial] for name in ("moved_a", "moved_V")))

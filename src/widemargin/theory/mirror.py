@@ -1,0 +1,1051 @@
+"""Margins of product networks <a * b, F(x; V)> along gradient flow, which is a mirror flow in u = |a * b| (UH).
+
+Notation: z_i = y_i sign(a b) * F(x_i), p >= 0 with ||p||_1 = 1 a comparator with <p, z_i> >= gamma during training, and
+c = ln(tn) / gamma the size of the reference c p at time t. Times may be doubly exponential, so t is a number or a `Huge` and
+all sizes are kept as logarithms. M5 divides by ||u||_1, M4 by ||a||^2 + ||b||^2 = 2 ||u||_1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from widemargin import flows
+from widemargin.flows import losses
+from widemargin.types import Dataset, InputError, Measure
+
+from . import conditions
+from .conditions import at_least, at_most, given, in_unit_ball
+from .facts import Facts
+from .guarantee import (
+    Assumption,
+    Guarantee,
+    Huge,
+    Value,
+    applied,
+    from_log,
+    from_loglog,
+    log_of,
+    one_of,
+    positive,
+    probability,
+    theorem,
+)
+
+CONVENTIONS = ("derived", "printed")
+LOSSES = ("logistic", "exp")
+LARGEST = 700.0  # exponents up to which exp fits into floating point
+TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the comparators that are tried on a network
+
+
+# ---------------------------------------------------------------- the divergence (UH-8)
+
+
+def kl(v: ArrayLike, u: ArrayLike) -> float:
+    """KL(v, u) = <v, ln(v/u)> + <1, u - v>, the Bregman divergence of sum_j (u_j ln u_j - u_j) (UH Lemma 3.3, UH-8)."""
+    v, u = np.asarray(v, dtype=np.float64), np.asarray(u, dtype=np.float64)
+    if v.shape != u.shape or (v < 0).any() or (u < 0).any():
+        raise InputError("kl: give two nonnegative vectors of the same length")
+    if (u[v > 0] == 0).any():
+        return math.inf
+    on = v > 0
+    return float((v[on] * np.log(v[on] / u[on])).sum() + u.sum() - v.sum())
+
+
+def size_divergence(x: float) -> float:
+    """Q(x) = ln x + 1/x - 1 >= 0, zero at 1 (UH Lemma A.2)."""
+    return math.log(x) + 1 / x - 1
+
+
+def kl_parts(r: ArrayLike, q: ArrayLike) -> tuple[float, float]:
+    """KL(r, q) = ||r|| KL(r/||r||, q/||q||) + ||r|| Q(||r||/||q||), norms l1: the two terms (UH Lemma A.2)."""
+    r, q = np.asarray(r, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    a, b = float(r.sum()), float(q.sum())
+    return a * kl(r / a, q / b), a * size_divergence(a / b)
+
+
+def kl_bounds(r: ArrayLike, q: ArrayLike) -> tuple[float, float]:
+    """The two lower bounds of KL(r, q) in UH Lemma A.2, with the coefficient ||r||_1 of the first term (E-UH-14)."""
+    r, q = np.asarray(r, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    a, b = float(r.sum()), float(q.sum())
+    shape = a * kl(r / a, q / b)
+    first = shape + (b >= a) * a / 2 * (math.sqrt(a / b) - math.sqrt(b / a)) ** 2
+    return first, shape + (b >= 2 * a) * b / 8
+
+
+def kl_to_simplex(v: ArrayLike) -> float:
+    """min over the simplex of KL(p, v) = ||v||_1 - 1 - ln ||v||_1, at p = v / ||v||_1 (E-UH-14)."""
+    size = float(np.asarray(v, dtype=np.float64).sum())
+    return size - 1 - math.log(size)
+
+
+# ---------------------------------------------------------------- the reference at time t
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The comparator c p, c = ln(tn)/gamma, and R = KL(c p, u(0)) / c = KL(p, u(0)) + ln c - ||u(0)||_1 (1 - 1/c) (E-UH-4)."""
+
+    log_t: float  # infinite where ln t is beyond floating point
+    loglog: float  # ln ln(tn), always finite
+    log_c: float
+    R: float
+    n: int
+    loss: str
+
+    @property
+    def log_norm(self) -> float:
+        """ln of (8R + 2) c + 16/n >= sup ||u_s||_1."""
+        return float(np.logaddexp(math.log(8 * self.R + 2) + self.log_c, math.log(16 / self.n)))
+
+    @property
+    def log_spent(self) -> float:
+        """ln of R c + 2/n >= 2 int_0^t L_s(u_s) ds."""
+        return float(np.logaddexp(math.log(max(self.R, 1e-300)) + self.log_c, math.log(2 / self.n)))
+
+    @property
+    def log_psi(self) -> float:
+        """ln of l^{-1}((nRc/2 + 1) / t) <= psi(u_t); -inf where that is not positive."""
+        if math.isinf(self.log_t):
+            return self.loglog  # psi is ln t up to rounding
+        log_sum = self.log_spent + math.log(self.n / 2)  # of n times the budget of the loss
+        psi = smooth_margin(log_sum - self.log_t, self.loss)
+        return math.log(psi) if psi > 0 else -math.inf
+
+    @property
+    def log_norm_sharp(self) -> float:
+        """ln of c x, x - 1 - ln x = R + 2/(nc), x >= 1: the same bound on ||u_s||_1 without losing a factor 8."""
+        room = self.R + math.exp(math.log(2 / self.n) - self.log_c)
+        x = 1 + room + math.sqrt(2 * room)
+        for _ in range(60):  # Newton's method on a convex function, from the right
+            x -= (x - 1 - math.log(x) - room) / (1 - 1 / x) if x > 1 else 0.0
+        return self.log_c + math.log(max(x, 1.0))
+
+
+def reference(kl: float, gamma: float, t: Value, n: int, start: float = 1.0, loss: str = "logistic") -> Reference:
+    """The reference of UH Lemma 3.4 from KL(p, u(0)), the margin gamma of p, the time t, and start = ||u(0)||_1."""
+    positive("mirror flow", gamma=gamma, n=n, start=start)
+    one_of("mirror flow", loss=(loss, LOSSES))
+    if not kl >= 0:
+        raise InputError(f"mirror flow: the divergence KL(p, u(0)) must be a number >= 0, not {kl!r}")
+    log_t = log_of(t)
+    if isinstance(t, Huge) and t.loglog > LARGEST:
+        log_t, loglog = math.inf, t.loglog
+    elif log_t + math.log(n) > 0:
+        loglog = math.log(log_t + math.log(n))
+    else:
+        raise InputError(f"mirror flow: t n must exceed 1, not {float(t) * n:.6g}; the theorems are about later times")
+    log_c = loglog - math.log(gamma)
+    return Reference(log_t, loglog, log_c, max(kl + log_c - start * (1 - math.exp(-log_c)), 0.0), n, loss)
+
+
+def smooth_margin(log_sum: float, loss: str) -> float:
+    """l^{-1}(s) from ln s: -ln s, or -ln(e^s - 1)."""
+    if loss == "exp":
+        return -log_sum
+    s = math.exp(min(log_sum, LARGEST))
+    if log_sum < -30:
+        return -log_sum - s / 2
+    return -math.log(math.expm1(s)) if s < 1 else -(s + math.log1p(-math.exp(-s)))
+
+
+def first_time(condition: Callable[[float], bool], n: int) -> float:
+    """The smallest ln t, t n > 1, at which a condition that stays true begins to hold (evaluated there), by bisection."""
+    low = -math.log(n) + 1e-9
+    high, step = low + 1.0, 1.0
+    while not condition(high):
+        low, step = high, 2 * step
+        high += step
+        if high > 1e300:
+            raise InputError("mirror flow: no time is late enough")
+    for _ in range(200):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if condition(middle) else (middle, high)
+    return high
+
+
+def _flow_assumptions(gamma: float, along: float | None, balanced: bool | None) -> list[Assumption]:
+    """`along`: the smallest margin of p during training, where it was measured."""
+    measured = "the margin of p during training was not given" if along is None else f"it is {along:.6g}"
+    return [
+        given("training is gradient flow on the mean logistic or exponential risk", None, "not checked here"),
+        given("|a_j(0)| = |b_j(0)|, so that u follows the mirror flow", balanced),
+        Assumption(
+            f"<p, z_i(s)> >= {gamma:.6g} for all i and s <= t", None if along is None else along >= gamma, measured
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- theorems
+
+
+@theorem(
+    "UH-7",
+    says="A small exponential loss at a moderate norm means a margin",
+    assumes=("||u||_1 <= C2 ||ubar||_1", "L_exp(u) <= C5 exp(-gamma C2 ||ubar||_1 / C3)", "||ubar||_1 is large enough"),
+    reference="UH Lemma A.1 (4)",
+)
+def margin_from_loss(
+    log_risk: float, n: int, norm: float, reference_norm: float, gamma: float, C2: float, C3: float, C5: float
+) -> Guarantee:
+    """min_i <u, z_i> / ||u||_1 >= gamma / (2 C3) from ln L_exp(u), ||u||_1 and ||ubar||_1 (UH-7, E-UH-12)."""
+    positive("margin_from_loss", n=n, norm=norm, reference_norm=reference_norm, gamma=gamma, C2=C2, C3=C3, C5=C5)
+    allowed = math.log(C5) - gamma * C2 * reference_norm / C3
+    needed = 2 * C3 / (gamma * C2) * math.log(2 * n * C5)
+    return Guarantee(
+        f"min_i <u, z_i> / ||u||_1 >= gamma / (2 C3) = {gamma / (2 * C3):.6g}",
+        gamma / (2 * C3),
+        (
+            at_most("||u||_1", norm, C2 * reference_norm),
+            Assumption(
+                f"ln of the exponential risk <= {allowed:.6g}", bool(log_risk <= allowed), f"it is {log_risk:.6g}"
+            ),
+            Assumption(
+                f"||ubar||_1 >= {needed:.6g}", bool(reference_norm >= needed), f"||ubar||_1 is {reference_norm:.6g}"
+            ),
+        ),
+        "UH Lemma A.1 (4)",
+        "UH-7",
+        "margin",
+        "M5",
+    )
+
+
+def margin_from_risk(log_risk: float, n: int, norm: float, loss: str = "logistic", unit: str = "M5") -> Guarantee:
+    """min_i p_i / size >= psi / size with psi = l^{-1}(n L): the version of UH-7 without constants (UH Lemma A.1 (1)).
+
+    `log_risk` is ln of the mean risk L, `norm` the size of the network in the convention `unit`.
+    """
+    positive("margin_from_risk", n=n, norm=norm)
+    one_of("margin_from_risk", loss=(loss, LOSSES))
+    psi = smooth_margin(log_risk + math.log(n), loss)
+    fitted = log_risk + math.log(n) < math.log(losses.as_loss(loss).at_zero)
+    return Guarantee(
+        f"every margin is at least psi = l^-1(n L) = {psi:.6g}, so at least {psi / norm:.6g} of the size",
+        psi / norm,
+        (Assumption("the sum of losses is below l(0)", bool(fitted), f"ln of it is {log_risk + math.log(n):.6g}"),),
+        "UH Lemma A.1 (1)",
+        "UH-7",
+        "margin",
+        unit,
+        numbers={"psi": psi},
+    )
+
+
+@applied("UH-7")
+def _margin_from_risk(facts: Facts) -> Guarantee | None:
+    log_risk = facts.last("log_risk")
+    if log_risk is None or facts.loss not in LOSSES or facts.net is None or facts.end is None:
+        return None
+    sizes = facts.net.normalizers(facts._batched(facts.end))
+    unit = next((one for one in ("M5", "M1", "M2", "M6") if one in sizes), None)
+    if unit is None or not 0 < (size := float(sizes[unit][0])) < math.inf:
+        return None
+    return margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
+
+
+@theorem(
+    "UH-12",
+    says="Until time t the norm of u and the spent loss stay below budgets set by the divergence of a good comparator",
+    assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t"),
+    reference="UH Lemma 3.4",
+)
+def norm_budget(
+    kl: float,
+    gamma: float,
+    t: Value,
+    n: int,
+    *,
+    start: float = 1.0,
+    loss: str = "logistic",
+    along: float | None = None,
+    balanced: bool | None = None,
+    feature_size: float | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """sup_{s<=t} ||u_s||_1 <= (8R + 2) c + 16/n (printed: + 32), and the budgets of the loss, in `numbers`.
+
+    2 int G <= 2 int L <= R c + 2/n (printed: + 2); L(u_t) <= (R c / 2 + 1/n) / t; ||u_t||_1 <= ||u_0||_1 exp(R c + 2/n) where
+    |z_ij| <= 1. `kl` is KL(p, u(0)), `start` ||u(0)||_1; `norm_sharp` solves x - 1 - ln x = R + 2/(nc), norm = c x, which is
+    what the proof gives before its last step. UH-12, E-UH-4, E-UH-9.
+    """
+    one_of("norm_budget", convention=(convention, CONVENTIONS))
+    at = reference(kl, gamma, t, n, start, loss)
+    c = from_log(at.log_c)
+    if convention == "printed":
+        log_norm = float(np.logaddexp(math.log(8 * at.R + 2) + at.log_c, math.log(32)))
+        log_spent = float(np.logaddexp(math.log(max(at.R, 1e-300)) + at.log_c, math.log(2)))
+    else:
+        log_norm, log_spent = at.log_norm, at.log_spent
+    growth = from_log(math.exp(log_spent) + math.log(start)) if log_spent < LARGEST else Huge(log_spent)
+    norm = from_log(log_norm)
+    limit = at_most("|z_ij|", feature_size, 1.0)
+    return Guarantee(
+        f"||u_s||_1 <= {conditions.show(norm)} for all s <= t",
+        norm,
+        tuple(_flow_assumptions(gamma, along, balanced)),
+        "UH Lemma 3.4",
+        "UH-12",
+        "norm",
+        convention=convention,
+        numbers={
+            "R": at.R,
+            "reference_norm": c,
+            "spent": from_log(log_spent),  # bound on 2 int L, and on 2 int G
+            "risk": from_log(log_spent - math.log(2) - at.log_t) if at.log_t < math.inf else 0.0,
+            "norm_sharp": from_log(at.log_norm_sharp),
+            "norm_from_growth": growth,
+            "norm_from_growth_needs": limit.text,
+        },
+    )
+
+
+@theorem(
+    "UH-13",
+    says="After a time polynomial in R/gamma the margin is at least gamma over a multiple of R",
+    assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is large enough"),
+    reference="UH Lemma 3.4 (1), (2)",
+)
+def early_margin(
+    kl: float,
+    gamma: float,
+    t: Value | None,
+    n: int,
+    *,
+    start: float = 1.0,
+    norm_factor: float | None = None,
+    loss: str = "logistic",
+    along: float | None = None,
+    balanced: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """min_i <z_i, u_t> / ||u_t||_1 >= l^{-1}((nRc/2 + 1)/t) / ((8R + 2) c + 16/n) where that is positive (UH-13, E-UH-7).
+
+    `norm_factor` = C with ||u_t||_1 <= C c replaces the norm in the denominator by C c. Printed: gamma / (2(1 + R)), or
+    gamma / (2C) if C <= 4 + R, for t >= (20 R / gamma)^4. Without t, the first time with l^{-1}(...) >= ln(tn) / 2 (printed: the
+    first that is late enough) is used; it is the number `time`.
+    """
+    one_of("early_margin", convention=(convention, CONVENTIONS))
+    if norm_factor is not None:
+        positive("early_margin", norm_factor=norm_factor)
+
+    def late_enough(log_t: float) -> bool:
+        at = reference(kl, gamma, from_log(log_t), n, start, loss)
+        if convention == "printed":
+            return log_t >= 4 * math.log(max(20 * at.R / gamma, 1e-300))
+        return at.log_psi >= math.log((log_t + math.log(n)) / 2)
+
+    first = from_log(first_time(late_enough, n))
+    t = first if t is None else t
+    at = reference(kl, gamma, t, n, start, loss)
+    notes = _flow_assumptions(gamma, along, balanced)
+    if convention == "printed":
+        log_t1 = 4 * math.log(max(20 * at.R / gamma, 1e-300))
+        notes.append(at_least("t", t, from_log(log_t1)))
+        value = gamma / (2 * (1 + at.R)) if norm_factor is None else gamma / (2 * norm_factor)
+        if norm_factor is not None:
+            notes.append(at_most("C", norm_factor, 4 + at.R))
+    else:
+        log_size = at.log_norm if norm_factor is None else math.log(norm_factor) + at.log_c
+        value = math.exp(at.log_psi - log_size)
+        detail = f"ln psi is at least {at.log_psi:.6g}" if value else "the bound on the sum of losses is not below l(0)"
+        notes.append(Assumption("t is large enough that psi > 0 follows", value > 0, detail))
+    if norm_factor is not None:
+        notes.append(given(f"||u_t||_1 <= {norm_factor:.6g} c", None))
+    return Guarantee(
+        f"min_i <z_i, u_t> / ||u_t||_1 >= {value:.6g} at t = {conditions.show(t)}",
+        value,
+        tuple(notes),
+        "UH Lemma 3.4",
+        "UH-13",
+        "margin",
+        "M5",
+        convention,
+        numbers={
+            "R": at.R,
+            "reference_norm": from_log(at.log_c),
+            "time": first,
+            "with_sharp_norm": math.exp(at.log_psi - at.log_norm_sharp),
+            # What Markov's inequality and the norm bound of the lemma support (E-UH-7).
+            "from_printed_norm": gamma / (2 * (8 * at.R + 2 + 32 * math.exp(-at.log_c))),
+        },
+    )
+
+
+def offset(n: int, loss: str) -> float:
+    """<q, p> <= psi + this, q the dual weights, where psi >= 0: 2 ln n + 1 (logistic), ln n (exponential)."""
+    return math.log(n) if loss == "exp" else 2 * math.log(n) + 1
+
+
+@theorem(
+    "UH-14",
+    says="The smooth margin approaches gamma at the rate of the divergence over the time in the clock of the dual",
+    assumes=("gradient flow, |a(0)| = |b(0)|", "p keeps margin gamma from s0 to t", "psi >= 0 at s0"),
+    reference="UH Lemma 3.5, A.3",
+)
+def smooth_margin_rate(
+    time: ArrayLike,
+    norm: ArrayLike,
+    slope: ArrayLike,
+    kl: float,
+    gamma: float,
+    n: int,
+    *,
+    start_psi: float | None = None,
+    loss: str = "logistic",
+    safe: bool = True,
+    convention: str = "derived",
+) -> Guarantee:
+    """Lower bounds of psi_t / ||u_t||_1 at recorded times s_0 < s_1 < ... from ||u_s||_1 and |l'(psi_s)| there (UH-14).
+
+        psi_t / ||u_t||_1 >= gamma - KL(p, u_{s0}/||u_{s0}||_1) / (2 xi) - offset int omega_s / ||u_s||_1 ds / xi,
+
+    omega = |l'(psi)| / n, xi = int omega. `kl` is that divergence at the first record; psi must be >= 0 there. `safe` bounds the
+    integrals by sums, which is rigorous because omega falls and ||u|| grows; otherwise the trapezoidal rule. The value is the
+    bound at the last time, `series` all of them (-inf at the first). Printed (3.5): gamma - offset/||u_t||_1 - kl/xi with kl =
+    KL(p, u(0)) and records from 0 on; `A.3` then has the appendix's form (E-UH-8).
+    """
+    one_of("smooth_margin_rate", convention=(convention, CONVENTIONS), loss=(loss, LOSSES))
+    positive("smooth_margin_rate", gamma=gamma, n=n)
+    s, size, slope = (np.asarray(one, dtype=np.float64) for one in (time, norm, slope))
+    if not (s.ndim == 1 and len(s) > 1 and s.shape == size.shape == slope.shape and (np.diff(s) > 0).all()):
+        raise InputError("smooth_margin_rate: give increasing times, norms and slopes of the same length, at least 2")
+    omega, dt, shift = slope / n, np.diff(s), offset(n, loss)
+    drag = omega / size
+    if safe:
+        xi, dragged = np.cumsum(omega[1:] * dt), np.cumsum(drag[:-1] * dt)
+    else:
+        xi, dragged = (np.cumsum((one[1:] + one[:-1]) / 2 * dt) for one in (omega, drag))
+    numbers = {}
+    if convention == "derived":
+        tail = gamma - (kl / 2 + shift * dragged) / xi
+    else:
+        tail = gamma - shift / size[1:] - kl / xi
+        numbers["A.3"] = np.append(-np.inf, gamma - shift / size[1:] - (kl + np.log(size[1:]) - 1 + 1 / size[1:]) / xi)
+    series = np.append(-np.inf, tail)
+    return Guarantee(
+        f"psi_t / ||u_t||_1 >= {series[-1]:.6g} at t = {s[-1]:.6g}",
+        float(series[-1]),
+        (
+            *_flow_assumptions(gamma, None, None),
+            Assumption(
+                "psi >= 0 at the first record",
+                None if start_psi is None else start_psi >= 0,
+                "" if start_psi is None else f"it is {start_psi:.6g}",
+            ),
+        ),
+        "UH Lemma 3.5, A.3",
+        "UH-14",
+        "margin",
+        "M5",
+        convention,
+        numbers=numbers | {"series": series, "xi": float(xi[-1])},
+    )
+
+
+@theorem(
+    "UH-15",
+    says="After a doubly exponential time the margin is a constant share of gamma",
+    assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is doubly exponential"),
+    reference="UH Lemma A.4",
+)
+def late_margin(
+    kl: float,
+    gamma: float,
+    n: int,
+    t: Value | None = None,
+    *,
+    start: float = 1.0,
+    best: float = 1.0,
+    share: float = 0.5,
+    loss: str = "logistic",
+    along: float | None = None,
+    balanced: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """min_i <u_t, z_i> / ||u_t||_1 >= share * gamma from the number `time` on (UH-15, E-UH-8).
+
+    Printed: gamma / 16 for t >= e + exp(exp(4 n KL(p, u(0)) / gamma)), whose proof has gaps. Derived here from UH-14's correct
+    inequality, with g = (1 - share) gamma / 2 and best >= every margin (1 if |z_ij| <= 1; the offset o is 2 ln n + 1):
+
+    - psi >= l^{-1}((nRc/2 + 1)/s) and ||u|| >= psi / best. At the `warm_time` s1 this gives ||u|| >= o / g; UH-12 bounds
+      ||u_{s1}|| <= N and KL(p, u_{s1}/||u_{s1}||) <= K = R + 2/(nc);
+    - from then on d ln||u|| <= 2 omega (psi + o)/||u|| <= 2 omega (best + g), so 2 xi >= ln(||u_t|| / N) / (best + g);
+    - so psi_t / ||u_t|| >= gamma - g - K (best + g) / ln(||u_t|| / N), which is gamma - 2 g once
+      best ||u_t|| >= l^{-1}((nRc/2 + 1)/t) >= best N exp(K (best + g) / g). This is doubly exponential in K best / gamma and
+      no longer in n.
+    """
+    where = "late_margin"
+    one_of(where, convention=(convention, CONVENTIONS))
+    positive(where, best=best)
+    probability(where, share=share)
+    notes = _flow_assumptions(gamma, along, balanced)
+    reference(kl, gamma, 3.0, n, start, loss)  # checks the numbers
+    if convention == "printed":
+        loglog = 4 * n * kl / gamma
+        small = loglog < math.log(LARGEST)
+        time: Value = math.e + math.exp(math.exp(loglog)) if small else from_loglog(loglog)
+        value, numbers = gamma / 16, {}
+    else:
+        gap, shift = (1 - share) * gamma / 2, offset(n, loss)
+        enough = math.log(best * max(shift / gap, 1.0))
+        log_s = first_time(lambda x: reference(kl, gamma, from_log(x), n, start, loss).log_psi >= enough, n)
+        warm = reference(kl, gamma, from_log(log_s), n, start, loss)
+        K = warm.R + math.exp(math.log(2 / n) - warm.log_c)
+        log_goal = math.log(best) + warm.log_norm + K * (best + gap) / gap
+        if log_goal < LARGEST - 10:
+            log_t = first_time(lambda x: reference(kl, gamma, from_log(x), n, start, loss).log_psi >= log_goal, n)
+            time = from_log(log_t)
+        else:
+            time = from_loglog(log_goal)  # ln t - ln(nRc/2 + 1) is ln t up to rounding
+        value = share * gamma
+        numbers = {"warm_time": from_log(log_s), "warm_norm": from_log(warm.log_norm), "warm_kl": K}
+        notes.append(at_least("best", best, gamma))
+    notes.append(at_least("t", t, time))
+    return Guarantee(
+        f"min_i <u_t, z_i> / ||u_t||_1 >= {value:.6g} for t >= {conditions.show(time)}",
+        value,
+        tuple(notes),
+        "UH Lemma A.4",
+        "UH-15",
+        "margin",
+        "M5",
+        convention,
+        numbers=numbers | {"time": time},
+    )
+
+
+@theorem(
+    "UH-17",
+    says="The features move little where gradients of different units barely overlap",
+    assumes=("gradient flow", "C1, C2 bound the inner products of feature gradients"),
+    reference="UH Theorem 3.1 (proof)",
+)
+def feature_drift(p_max: float, C1: float, C2: float, integral_G: float, norm: float) -> Guarantee:
+    """|<p, z_i(tau) - z_i(0)>| <= (C1 ||p||_inf + C2) (int_0^tau G) sup_{s<=tau} ||u_s||_1 (UH-17)."""
+    for name, number in {"p_max": p_max, "C1": C1, "C2": C2, "integral_G": integral_G, "norm": norm}.items():
+        if not number >= 0:
+            raise InputError(f"feature_drift: {name} must be a number >= 0, not {number!r}")
+    value = (C1 * p_max + C2) * integral_G * norm
+    return Guarantee(
+        f"no margin of p changes by more than {value:.6g}",
+        value,
+        (given("gradient flow, |a(0)| = |b(0)|", None), given("C1 and C2 hold for all s <= tau", None)),
+        "UH Theorem 3.1 (proof)",
+        "UH-17",
+        "movement",
+    )
+
+
+@theorem(
+    "UH-16",
+    says="If some comparator is good at the start and features move slowly, gradient flow reaches a margin",
+    assumes=(
+        "gradient flow, |a(0)| = |b(0)|",
+        "p has margin gamma at the start",
+        "||p||_inf and C2 are small",
+        "t is large",
+    ),
+    reference="UH Theorem 3.1",
+)
+def margin_of_product_net(
+    gamma: float,
+    kl: float,
+    t: Value | None,
+    n: int,
+    p_max: float,
+    C1: float | None,
+    C2: float | None,
+    *,
+    start: float = 1.0,
+    phase: str = "early",
+    best: float = 1.0,
+    share: float = 0.5,
+    loss: str = "logistic",
+    balanced: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """min_i y_i h(x_i; w_t) / (||a||^2 + ||b||^2) from a comparator p of margin gamma at time 0 (UH-16; C1, C2: UH-22).
+
+    Derived: if (C1 ||p||_inf + C2) (Rc + 2/n)/2 ((8R + 2)c + 16/n) <= gamma/2, with c = ln(tn)/(gamma/2), the margin of p stays
+    above gamma/2 (UH-12, UH-17); then half of UH-13 or UH-15 at gamma/2 (E-UH-5, 6). `composed` takes the printed lemmas at
+    face value: gamma / (8(1 + R)), gamma/64. Printed: ||p||_inf <= gamma^3 / (4 C1 [..]^2), C2 <= gamma / (4 [..]^2), [..] =
+    ln(tn)(8R + 2) + 32, R = KL(p, u(0)); then gamma / (4(1 + R)) for t >= (20R/gamma)^4, and gamma/32 for
+    t >= e + exp(exp(4nR/gamma)).
+    """
+    where = "margin_of_product_net"
+    one_of(where, convention=(convention, CONVENTIONS), phase=(phase, ("early", "late")))
+    positive(where, gamma=gamma, n=n, p_max=p_max)
+    still = C1 == 0 and C2 == 0
+    notes = [
+        given("training is gradient flow on the mean logistic or exponential risk", None, "not checked here"),
+        given("|a_j(0)| = |b_j(0)|, so that u follows the mirror flow", balanced),
+    ]
+    if convention == "printed":
+        if phase == "early":
+            time = from_log(4 * math.log(max(20 * kl / gamma, 1e-300)))
+            value = gamma / (4 * (1 + kl))
+        else:
+            late = late_margin(kl, gamma, n, start=start, convention="printed")
+            time, value = late.numbers["time"], gamma / 32
+        t = time if t is None else t
+        loglog = reference(kl, 1.0, t, n, start, loss).loglog
+        log_bracket = float(np.logaddexp(loglog + math.log(8 * kl + 2), math.log(32)))
+        allowed = from_log(3 * math.log(gamma) - math.log(4 * C1) - 2 * log_bracket) if C1 else math.inf
+        notes.append(at_most("||p||_inf", None if C1 is None else p_max, allowed))
+        notes.append(at_most("C2", C2, from_log(math.log(gamma / 4) - 2 * log_bracket)))
+        notes.append(at_least("t", t, time))
+        numbers: dict[str, Any] = {"time": time, "R": kl}
+    else:
+        along = gamma if still else gamma / 2  # features that do not move keep the margin
+        keys: dict[str, Any] = {"start": start, "loss": loss, "balanced": balanced, "along": along}
+        inner = (
+            early_margin(kl, along, t, n, **keys)
+            if phase == "early"
+            else late_margin(kl, along, n, t, best=best, share=share, **keys)
+        )
+        time, value = inner.numbers["time"], float(inner.value) / 2
+        t = time if t is None else t
+        at = reference(kl, along, t, n, start, loss)
+        log_moves = at.log_spent - math.log(2) + at.log_norm
+        if C1 is None or C2 is None:
+            drift = None
+        else:
+            drift = from_log(math.log(C1 * p_max + C2) + log_moves) if C1 * p_max + C2 > 0 else 0.0
+        notes.append(at_most("drift of <p, z_i>", drift, gamma / 2))
+        notes += [one for one in inner.assumptions if one.text.startswith(("t ", "best "))]
+        rule = gamma / (8 * (1 + at.R)) if phase == "early" else gamma / 64
+        numbers = {"time": time, "R": at.R, "drift": drift, "composed": rule, "log_moves": log_moves}
+    return Guarantee(
+        f"min_i y_i h(x_i) / (||a||^2 + ||b||^2) >= {value:.6g} at t = {conditions.show(t)}",
+        value,
+        tuple(notes),
+        "UH Theorem 3.1",
+        "UH-16",
+        "margin",
+        "M4",
+        convention,
+        numbers=numbers,
+    )
+
+
+@theorem(
+    "UH-22",
+    says="Gradients of the features of a normalized shallow network: at most max ||x||^2 / min ||v||^2, and none across units",
+    assumes=("F_j(x) = relu(<v_j / ||v_j||, x>)",),
+    reference="UH Theorem 4.1 (proof)",
+)
+def gradient_constants(V: ArrayLike, X: ArrayLike) -> Guarantee:
+    """C1 = max_{i,j} 1[v_j.x_i >= 0] (||x_i||^2 - (v_j.x_i / ||v_j||)^2) / ||v_j||^2 and C2 = 0 (UH-22).
+
+    The maximum over pairs (i, r) is at i = r by Cauchy-Schwarz. `bound` is max ||x||^2 / min ||v||^2, which holds for every V
+    with these norms, so along gradient flow, which keeps ||v_j||.
+    """
+    V, X = np.asarray(V, dtype=np.float64), np.asarray(X, dtype=np.float64)
+    if V.ndim != 2 or X.ndim != 2 or V.shape[1] != X.shape[1] or not V.any(axis=1).all():
+        raise InputError("gradient_constants: V (m, d) and X (n, d) must have the same d, and no row of V may be zero")
+    size = np.linalg.norm(V, axis=1)
+    H = X @ (V / size[:, None]).T  # (n, m)
+    across = ((X**2).sum(1)[:, None] - H**2).clip(0) * (H >= 0) / size**2
+    bound = float((X**2).sum(1).max() / size.min() ** 2)
+    return Guarantee(
+        f"C1 = {across.max():.6g} here, at most {bound:.6g} along gradient flow; C2 = 0",
+        float(across.max()),
+        (),
+        "UH Theorem 4.1 (proof)",
+        "UH-22",
+        "constant",
+        numbers={"C2": 0.0, "bound": bound},
+    )
+
+
+# ---------------------------------------------------------------- comparators at the start (UH-21)
+
+
+@dataclass(frozen=True)
+class Comparator:
+    """p >= 0 (m,) with mass 1: its margin min_i <p, z_i>, KL(p, u(0)), largest entry, and the mass that found no match."""
+
+    p: np.ndarray
+    margin: float
+    kl: float
+    largest: float
+    missed: float = 0.0
+
+
+def signed_features(data: Dataset, V: ArrayLike, beta: ArrayLike) -> np.ndarray:
+    """z_ij = y_i beta_j relu(v_j . x_i / ||v_j||) (n, m)."""
+    V = np.asarray(V, dtype=np.float64)
+    H = (data.X @ (V / np.linalg.norm(V, axis=1, keepdims=True)).T).clip(0)
+    return data.signs()[:, None] * np.asarray(beta, dtype=np.float64) * H
+
+
+def sample_p_bar(
+    measure: Measure, V: ArrayLike, beta: ArrayLike, data: Dataset, radius: float, k: int | None = None, seed: int = 0
+) -> Comparator:
+    """The comparator of UH Lemma B.1: every atom of `measure` spread evenly over the units within `radius` of it (UH-21).
+
+    `measure` is a good network of any width (the primal of `margins.f1`); units have directions V (m, d) and signs beta. With k,
+    its atoms are first replaced by k random ones of weight 1/k (Maurey). All m units may serve every atom, without splitting
+    them into k groups: then ||p||_inf and KL(p, 1/m) only get smaller, and the printed width is enough (E-UH-16).
+    """
+    unit = measure.normalized()
+    mass = np.abs(unit.mass) / np.abs(unit.mass).sum()
+    if k is not None:
+        mass = np.random.default_rng(seed).multinomial(k, mass) / k
+    V, beta = np.asarray(V, dtype=np.float64), np.asarray(beta, dtype=np.float64)
+    U = V / np.linalg.norm(V, axis=1, keepdims=True)
+    near = (2 - 2 * unit.theta @ U.T).clip(0) <= radius**2  # (atoms, m)
+    near &= np.sign(unit.mass)[:, None] == np.sign(beta)
+    count = near.sum(1)
+    p = (mass / np.maximum(count, 1)) @ near  # (m,)
+    return _comparator(p, signed_features(data, V, beta), np.full(len(V), 1 / len(V)), float(mass[count == 0].sum()))
+
+
+def best_p_bar(Z: ArrayLike, u0: ArrayLike | None = None, temperature: float = 0.0) -> Comparator:
+    """A comparator for features z (n, m) and u(0), by default 1/m: max_p min_i <p, z_i> - temperature KL(p, u(0)) (UH-21).
+
+    At temperature 0 a linear program, with few units and so a large ||p||_inf; otherwise p_j ~ u_j(0) exp(<q, z_j> / temperature)
+    with the q of the simplex that minimises the dual. What is returned is evaluated, so it need not be the best.
+    """
+    from scipy.optimize import linprog, minimize
+
+    Z = np.asarray(Z, dtype=np.float64)
+    n, m = Z.shape
+    u = np.full(m, 1 / m) if u0 is None else np.asarray(u0, dtype=np.float64)
+    if temperature == 0:
+        A = np.hstack([-Z, np.ones((n, 1))])
+        mass = np.append(np.ones(m), 0.0)[None]
+        limits = [(0, None)] * m + [(None, None)]
+        found = linprog(np.append(np.zeros(m), -1.0), A, np.zeros(n), mass, [1.0], bounds=limits)
+        p = np.full(m, 1 / m) if found.x is None else found.x[:-1].clip(0)
+        return _comparator(p, Z, u)
+    log_u = np.log(u)
+
+    def dual(r: np.ndarray) -> tuple[float, np.ndarray]:
+        q = np.exp(r - r.max())
+        q /= q.sum()
+        score = log_u + q @ Z / temperature
+        top = score.max()
+        w = np.exp(score - top)
+        slope = Z @ (w / w.sum())  # derivative by q
+        return temperature * (top + math.log(w.sum())), q * (slope - q @ slope)
+
+    r = minimize(dual, np.zeros(n), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
+    q = np.exp(r - r.max())
+    score = log_u + (q / q.sum()) @ Z / temperature
+    return _comparator(np.exp(score - score.max()), Z, u)
+
+
+def _comparator(p: np.ndarray, Z: np.ndarray, u: np.ndarray, missed: float = 0.0) -> Comparator:
+    if not p.sum() > 0:
+        return Comparator(p, -math.inf, math.inf, 0.0, 1.0)
+    p = p / p.sum()
+    return Comparator(p, float((Z @ p).min()), max(kl(p, u), 0.0), float(p.max()), missed)
+
+
+@theorem(
+    "UH-21",
+    says="At exponential width random units contain a comparator with a quarter of the F1 margin",
+    assumes=(
+        "v_j uniform on the sphere, signs uniform",
+        "the F1 margin is gamma",
+        "||x|| <= 1",
+        "m is exponential in d",
+    ),
+    reference="UH Lemma B.1",
+)
+def width_for_comparator(
+    gamma: float,
+    d: int,
+    n: int,
+    delta: float,
+    *,
+    m: float | None = None,
+    radius: float | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """m >= 2^10 ln(2n/(delta gamma))^2 (8/gamma)^(2d-2): with probability 1 - delta some p has margin gamma/4 (UH-21).
+
+    KL(p, 1/m) <= ln 8 + (d-1) ln(8/gamma) and ||p||_inf <= 1/sqrt(m). Printed: KL <= (d-1) ln(48/gamma), for which the proof
+    would need 2/3 of the expected number of units in each cap; it has half of it. `width_sharp` is what the proof needs if
+    the k = 16 n / gamma^2 atoms share all units: max(2 ln(k/delta), 4) / tau^2, tau = (1/4)(gamma/8)^(d-1).
+    """
+    where = "width_for_comparator"
+    positive(where, gamma=gamma, d=d, n=n)
+    probability(where, delta=delta)
+    one_of(where, convention=(convention, CONVENTIONS))
+    log_caps = (2 * d - 2) * math.log(8 / gamma)
+    width = from_log(math.log(1024) + 2 * math.log(math.log(2 * n / (delta * gamma))) + log_caps)
+    sharp = from_log(math.log(16 * max(2 * math.log(16 * n / (gamma**2 * delta)), 4.0)) + log_caps)
+    bound = (d - 1) * math.log(48 / gamma) if convention == "printed" else comparator_kl(gamma, d)
+    return Guarantee(
+        f"width {conditions.show(width)} is enough for a comparator of margin {gamma / 4:.6g} at the start",
+        width,
+        (
+            given("v_j uniform on the sphere, signs of a_j b_j uniform", None, "the law of the start"),
+            in_unit_ball(radius),
+            at_least("m", m, width),
+        ),
+        "UH Lemma B.1",
+        "UH-21",
+        "width",
+        convention=convention,
+        probability=1 - delta,
+        numbers={"margin": gamma / 4, "kl": bound, "log_p_max": -log_of(width) / 2, "width_sharp": sharp},
+    )
+
+
+def comparator_kl(gamma: float, d: int) -> float:
+    """ln(2/tau) = ln 8 + (d - 1) ln(8/gamma): each atom has at least half the expected number m tau of units."""
+    return math.log(8) + (d - 1) * math.log(8 / gamma)
+
+
+@applied("UH-21")
+def _width_for_comparator(facts: Facts) -> Guarantee | None:
+    unit = facts.unit
+    found = unit.margin("f1")
+    if found is None or not found.lower > 0:
+        return None
+    normalized = isinstance(facts.net, flows.Normalized)
+    return width_for_comparator(
+        found.lower, facts.d, facts.n, facts.delta, m=facts.m if normalized else None, radius=unit.radius
+    )
+
+
+@theorem(
+    "UH-23",
+    says="Gradient flow on a wide normalized shallow network reaches a share of the F1 margin, and so a small test error",
+    assumes=(
+        "gradient flow",
+        "the F1 margin on the support is gamma",
+        "||x|| <= 1",
+        "width exponential in d",
+        "t is large",
+    ),
+    reference="UH Theorem 4.1",
+)
+def margin_of_normalized_net(
+    gamma: float,
+    d: int,
+    n: int,
+    delta: float,
+    t: Value | None = None,
+    *,
+    m: float | None = None,
+    radius: float | None = None,
+    phase: str = "early",
+    share: float = 0.5,
+    constant: float = 1.0,
+    convention: str = "derived",
+) -> Guarantee:
+    """min_i y_i h / ||(a, b)||^2 of sum_j a_j b_j relu(<v_j/||v_j||, x>), started from uniform v, a, b = +-1/sqrt(m) (UH-23).
+
+    Derived chain (E-UH-15): UH-21 gives a comparator of margin gamma/4; C1 <= 1 and C2 = 0 (UH-22) and ||p||_inf <= 1/sqrt(m)
+    let it keep gamma/8 if m >= [(Rc + 2/n)((8R + 2)c + 16/n) / (gamma/4)]^2 (UH-16); then half of UH-13 at gamma/8, or of UH-15:
+    share * gamma / 16 (gamma/32 for share 1/2). Printed: t >= 20R/gamma, m >= max(2^10 ln(tn)^2 d^2 / gamma^8, width of UH-21),
+    gamma / (32 d ln(1/gamma)); late gamma/32. `test_error` is of the order of UH-24 with `constant` in front.
+    """
+    where = "margin_of_normalized_net"
+    one_of(where, convention=(convention, CONVENTIONS), phase=(phase, ("early", "late")))
+    start = width_for_comparator(gamma, d, n, delta, convention=convention)
+    bound = start.numbers["kl"]
+    if convention == "printed":
+        if phase == "late":
+            time = late_margin(bound, gamma, n, convention="printed").numbers["time"]
+            value = gamma / 32
+        else:
+            time = max(20 * bound / gamma, 1.0)
+            value = gamma / (32 * d * math.log(1 / gamma)) if gamma < 1 else math.inf
+        t = time if t is None else t
+        loglog = reference(bound, 1.0, t, n).loglog
+        log_m = math.log(1024) + 2 * loglog + 2 * math.log(d) - 8 * math.log(gamma)
+    else:
+        along = gamma / 8
+        inner = early_margin(bound, along, t, n) if phase == "early" else late_margin(bound, along, n, t, share=share)
+        time, value = inner.numbers["time"], float(inner.value) / 2
+        t = time if t is None else t
+        at = reference(bound, along, t, n)
+        log_m = 2 * (at.log_spent + at.log_norm - math.log(gamma / 4))
+    width = from_log(max(log_m, log_of(start.value)))
+    return Guarantee(
+        f"margin (M4) at least {value:.6g} at t = {conditions.show(t)} and width {conditions.show(width)}",
+        value,
+        (
+            given(
+                "training is gradient flow on the mean logistic risk, from the law of UH-2", None, "not checked here"
+            ),
+            conditions.on_the_support(f"the F1 margin {gamma:.6g}"),
+            in_unit_ball(radius),
+            at_least("m", m, width),
+            at_least("t", t, time),
+        ),
+        "UH Theorem 4.1",
+        "UH-23",
+        "margin",
+        "M4",
+        convention,
+        probability=1 - delta,
+        numbers={
+            "width": width,
+            "time": time,
+            "test_error": conditions.order_of_test_error(value, n, delta, constant),
+            "test_error_constant": constant,
+        },
+    )
+
+
+@applied("UH-23")
+def _margin_of_normalized_net(facts: Facts) -> list[Guarantee] | None:
+    unit = facts.unit
+    found = unit.margin("f1")
+    if found is None or not found.lower > 0 or facts.n < 2:
+        return None
+    m = facts.m if isinstance(facts.net, flows.Normalized) else None
+    log_t = facts.last("log_t_mean") if m is not None and unit is facts else None
+    t = None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
+    keys: dict[str, Any] = {"m": m, "radius": unit.radius}
+    return [
+        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, **keys),
+        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
+    ]
+
+
+# ---------------------------------------------------------------- on a run
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A product network at its start: comparators, u(0) and the constants of its features."""
+
+    comparators: list[Comparator]
+    size: float  # ||u(0)||_1
+    balanced: bool
+    C1: float | None
+    C2: float | None
+    best: float
+
+
+def _start(facts: Facts) -> _Start | None:
+    net = facts.net
+    if facts.start is None or facts.loss not in LOSSES or facts.n < 2:
+        return None
+    if not isinstance(net, flows.Scalar | flows.Normalized | flows.Product):
+        return None
+    W = facts._batched(facts.start)
+    with torch.no_grad():
+        F = net.features(W, torch.as_tensor(np.array(facts.data.X))[None])[0].numpy()  # (n, m)
+    u, beta = net.u(W)[0].numpy(), net.beta(W)[0].numpy()
+    Z = facts.data.signs()[:, None] * beta * F
+    if (u <= 0).any():
+        return None
+    size = float(np.abs(Z).max())
+    found = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
+    good = [one for one in found if one.margin > 0 and one.kl < math.inf]
+    balanced = bool(np.allclose(np.abs(facts.start["a"]), np.abs(facts.start["b"]), rtol=1e-9, atol=0))
+    C1: float | None = 0.0 if isinstance(net, flows.Scalar) else None
+    C2 = C1
+    if isinstance(net, flows.Normalized):
+        C1, C2 = float(gradient_constants(facts.start["V"], facts.data.X).numbers["bound"]), 0.0
+    return _Start(good, float(u.sum()), balanced, C1, C2, facts.radius)
+
+
+def _time(facts: Facts) -> Value | None:
+    log_t = facts.last("log_t_mean")
+    return None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
+
+
+def _better(found: list[Guarantee]) -> Guarantee | None:
+    """The largest of those that apply; if none does, the one with the fewest assumptions that fail."""
+    return max(found, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None)
+
+
+@applied("UH-16")
+def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
+    begin, t = _start(facts), _time(facts)
+    if begin is None or t is None:
+        return None
+    out = []
+    for phase in ("early", "late"):
+        found = [
+            margin_of_product_net(
+                one.margin,
+                one.kl,
+                t,
+                facts.n,
+                one.largest,
+                begin.C1,
+                begin.C2,
+                start=begin.size,
+                phase=phase,
+                best=max(begin.best, one.margin),
+                loss=facts.loss or "logistic",
+                balanced=begin.balanced,
+            )
+            for one in begin.comparators
+        ]
+        best = _better(found)
+        if best is not None:
+            flow = conditions.gradient_flow(facts)
+            notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
+            out.append(replace(best, assumptions=notes))
+    return out or None
+
+
+def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None:
+    """A bound of Lemma 3.4 or A.4 on a network whose features do not move, with the best of the comparators."""
+    t = _time(facts)
+    begin = _start(facts) if isinstance(facts.net, flows.Scalar) and t is not None else None
+    if begin is None:
+        return None
+    keys: dict[str, Any] = {"start": begin.size, "loss": facts.loss, "balanced": begin.balanced}
+    found = []
+    for one in begin.comparators:
+        if theorem is late_margin:
+            given_t = late_margin(
+                one.kl, one.margin, facts.n, t, best=max(begin.best, one.margin), along=one.margin, **keys
+            )
+        else:
+            given_t = theorem(one.kl, one.margin, t, facts.n, along=one.margin, **keys)
+        found.append(given_t)
+    if theorem is norm_budget:
+        best = min(found, key=lambda one: float(one.value), default=None)
+    else:
+        best = _better(found)
+    if best is None:
+        return None
+    flow = conditions.gradient_flow(facts)
+    return replace(
+        best, assumptions=tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
+    )
+
+
+@applied("UH-12")
+def _norm_budget(facts: Facts) -> Guarantee | None:
+    return _frozen(facts, norm_budget)
+
+
+@applied("UH-13")
+def _early_margin(facts: Facts) -> Guarantee | None:
+    return _frozen(facts, early_margin)
+
+
+@applied("UH-15")
+def _late_margin(facts: Facts) -> Guarantee | None:
+    return _frozen(facts, late_margin)
+
+
+@applied("UH-22")
+def _gradient_constants(facts: Facts) -> Guarantee | None:
+    W = facts.end if facts.end is not None else facts.start
+    if not isinstance(facts.net, flows.Normalized) or W is None:
+        return None
+    return gradient_constants(W["V"], facts.data.X)

@@ -1,0 +1,402 @@
+"""What weak regularisation and least norms give: margins of minimisers, and the gap between l1 and l2 (MT Sections 2, 3.4, D)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import ndtr
+
+from widemargin.spaces import ReLU
+from widemargin.types import InputError
+
+from .facts import Facts
+from .guarantee import Assumption, Guarantee, applied, one_of, positive, probability, theorem
+
+BOTH = ("derived", "printed")
+MINIMISER = "Theta is a global minimiser"
+
+
+def _log_expm1(log_x: float) -> float:
+    """ln(e^x - 1) from ln x, for any size of x."""
+    if log_x < -15:
+        return log_x + math.exp(log_x) / 2
+    x = math.exp(log_x)
+    return x + math.log(-math.expm1(-x))
+
+
+def _log_softplus(s: float) -> float:
+    """ln ln(1 + e^s)."""
+    return s - math.exp(s) / 2 if s < -15 else math.log(_softplus(s))
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def regularized_loss_bounds(
+    gamma: float, size: float, lam: float, n: int, classes: int = 2, r: float = 2, a: float = 2
+) -> tuple[float, float]:
+    """(1/n) ln(1 + e^{-M^a gamma}) + lam M^r <= L_lam(M Theta) <= ln(1 + (l-1) e^{-M^a gamma}) + lam M^r for unit Theta of margin
+    gamma, M = `size`; mean cross-entropy, or logistic with l = 2 (MT (A.2), (A.3), MT-4)."""
+    positive("regularized_loss_bounds", size=size, lam=lam, n=n, r=r, a=a)
+    z = -(size**a) * gamma
+    penalty = lam * size**r
+    return _softplus(z) / n + penalty, _softplus(z + math.log(classes - 1)) + penalty
+
+
+def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, a: float = 2) -> float:
+    """min over M > 0 of the upper bound above at the max margin: at least the minimum of L_lam."""
+    log_top = math.log(max(classes - 1, 1) * gamma ** (r / a) / lam) if lam > 0 else 1.0
+    middle = math.log(max(log_top, 1e-3) / gamma) / a
+
+    def value(log_M: float) -> float:
+        M = math.exp(log_M)
+        return _softplus(math.log(classes - 1) - M**a * gamma) + lam * M**r
+
+    found = minimize_scalar(value, bounds=(middle - 8, middle + 4), method="bounded", options={"xatol": 1e-10})
+    return min(float(found.fun), math.log(classes))  # Theta = 0
+
+
+@theorem(
+    "MT-4",
+    says="The margin of a regularised minimiser of known norm is close to the largest margin.",
+    assumes=(MINIMISER, "gamma* > 0 is the largest margin"),
+    reference="MT (A.4), (A.5)",
+)
+def minimizer_margin(
+    norm: float, gamma_star: float, n: int, classes: int = 2, a: float = 2, *, minimiser: bool | None = None
+) -> Guarantee:
+    """n ln(1 + (l-1) e^{-M gamma*}) >= ln(1 + e^{-M gamma}), M = ||Theta||^a, solved for gamma (MT-4):
+
+    gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), about gamma* - ln(n (l-1))/M. Mean loss (E-MT-2); any r, lam.
+    """
+    positive("minimizer_margin", norm=norm, gamma_star=gamma_star, n=n, a=a)
+    _at_least_two("minimizer_margin", classes)
+    return Guarantee(
+        "gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), M = ||Theta||^a",
+        _margin_at(norm**a, gamma_star, n, classes),
+        (
+            Assumption(MINIMISER, minimiser),
+            Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
+        ),
+        "MT (A.4), (A.5)",
+        id="MT-4",
+        quantity="margin",
+        unit="M2" if a == 2 else "",
+        numbers={
+            "M": norm**a,
+            "gamma_star": gamma_star,
+            "first_order": gamma_star - math.log(max(n * (classes - 1), 1)) / norm**a,
+        },
+    )
+
+
+def _margin_at(M: float, gamma: float, n: int, classes: int) -> float:
+    return -_log_expm1(math.log(n) + _log_softplus(math.log(classes - 1) - M * gamma)) / M
+
+
+@theorem(
+    "MT-3",
+    says="Minimisers of weakly regularised losses have nearly the largest margin, and their norm grows, as lam falls.",
+    assumes=(MINIMISER, "gamma* > 0 is the largest margin", "lam is small enough: n U < ln 2"),
+    reference="MT Theorem 2.1, Theorem A.3, Lemma A.2",
+)
+def weak_regularization_margin(
+    lam: float,
+    gamma_star: float,
+    n: int,
+    classes: int = 2,
+    r: float = 2,
+    a: float = 2,
+    *,
+    minimiser: bool | None = None,
+) -> Guarantee:
+    """MT-3 with a rate. U = min_M ln(1 + (l-1) e^{-M^a gamma*}) + lam M^r bounds the minimum, and the minimum is at least (1/n)
+    ln(1 + e^{-M gamma*}), M = ||Theta||^a, since no margin exceeds gamma*. So M >= -ln(e^{nU} - 1)/gamma*, which grows without
+    end as lam -> 0, and `minimizer_margin`, increasing in M, gives the margin."""
+    where = "weak_regularization_margin"
+    positive(where, lam=lam, gamma_star=gamma_star, n=n, r=r, a=a)
+    _at_least_two(where, classes)
+    U = least_upper_bound(gamma_star, lam, classes, r, a)
+    M = -_log_expm1(math.log(n * U)) / gamma_star
+    value = _margin_at(M, gamma_star, n, classes) if M > 0 else -math.inf
+    return Guarantee(
+        "gamma_lam >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1) with M >= -ln(e^{nU} - 1)/gamma*",
+        value,
+        (
+            Assumption(MINIMISER, minimiser),
+            Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
+            Assumption("lam is small enough: n U < ln 2", n * U < math.log(2), f"n U = {n * U:.6g}"),
+        ),
+        "MT Theorem 2.1, Theorem A.3, Lemma A.2",
+        id="MT-3",
+        quantity="margin",
+        unit="M2" if a == 2 else "",
+        numbers={"norm_least": max(M, 0.0) ** (1 / a), "norm_most": (U / lam) ** (1 / r), "U": U},
+    )
+
+
+def _at_least_two(where: str, classes: int) -> None:
+    if classes < 2:
+        raise InputError(f"{where}: classes must be at least 2, not {classes!r}")
+
+
+@theorem(
+    "MT-5",
+    says="A point within a factor 2 of the least regularised loss has a constant fraction of the largest margin.",
+    assumes=("L(Theta) <= 2 min L", "gamma* > 0 is the largest margin", "X >= 1", "L_UB <= 1/(2n)"),
+    reference="MT Theorem 2.2",
+)
+def approximate_minimizer_margin(
+    gamma_star: float,
+    lam: float,
+    n: int,
+    classes: int = 2,
+    r: float = 2,
+    a: float = 2,
+    *,
+    factor: float = 2.0,
+    within: bool | None = None,
+    convention: str = "derived",
+) -> Guarantee:
+    """-gamma* ln(2n L_UB) / ((2 factor)^{a/r} X), X = ln((l-1) gamma*^{r/a}/lam), L_UB = 2 factor lam (X/gamma*)^{r/a} (MT-5).
+
+    Valid at every lam with X >= 1 and L_UB <= 1/(2n), for L(Theta) <= factor min L. Printed: gamma*/(2 4^{a/r}) if
+    lam = gamma*^{r/a}/(n(l-1))^c with c large enough; how large is `smallest_c` (E-MT-4: very small n need more).
+    """
+    where = "approximate_minimizer_margin"
+    positive(where, gamma_star=gamma_star, lam=lam, n=n, r=r, a=a, factor=factor)
+    one_of(where, convention=(convention, BOTH))
+    _at_least_two(where, classes)
+    X = math.log(classes - 1) + r / a * math.log(gamma_star) - math.log(lam)
+    N = n * (classes - 1)
+    c = (X - math.log(classes - 1)) / math.log(N) if N > 1 else math.inf
+    listed = [
+        Assumption("L(Theta) <= factor min L", within, f"factor {factor:g}"),
+        Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
+    ]
+    if convention == "printed":
+        need = smallest_c(n, classes, r / a) if N > 1 else 0.0
+        listed.append(Assumption("c is large enough", c >= need, f"c = {c:.6g}, smallest {need:.6g}"))
+        value = gamma_star / (2 * 4 ** (a / r))
+    else:
+        log_UB = math.log(2 * factor * lam) + r / a * (math.log(X) - math.log(gamma_star)) if X > 0 else math.inf
+        listed += [
+            Assumption("X >= 1", X >= 1, f"X = {X:.6g}"),
+            Assumption("L_UB <= 1/(2n)", log_UB <= -math.log(2 * n), f"ln L_UB = {log_UB:.6g}"),
+        ]
+        value = -gamma_star * (math.log(2 * n) + log_UB) / ((2 * factor) ** (a / r) * X) if X > 0 else -math.inf
+    return Guarantee(
+        "gamma >= -gamma* ln(2n L_UB) / ((2 factor)^{a/r} X)",
+        value,
+        tuple(listed),
+        "MT Theorem 2.2",
+        id="MT-5",
+        quantity="margin",
+        unit="M2" if a == 2 else "",
+        convention=convention,
+        numbers={"c": c, "X": X},
+    )
+
+
+def smallest_c(n: int, classes: int = 2, r_over_a: float = 1.0) -> float:
+    """The smallest c from which on lam = gamma*^{r/a}/(n(l-1))^c makes the certificate of MT-5 at least gamma*/(2 4^{a/r}).
+
+    That is ln(8n X^{r/a}) - c ln N <= -X/2 with X = ln(l-1) + c ln N and X >= 1; it does not depend on gamma*.
+    """
+    positive("smallest_c", n=n, r_over_a=r_over_a)
+    _at_least_two("smallest_c", classes)
+    if n * (classes - 1) < 2:
+        raise InputError(
+            "smallest_c: n (classes - 1) must be at least 2; with one point of two classes no power of n is small"
+        )
+    log_N = math.log(n * (classes - 1))
+
+    def over(X: float) -> float:  # convex minus linear: negative for all large X
+        return math.log(8 * n) + r_over_a * math.log(X) - (X - math.log(classes - 1)) + X / 2
+
+    turn = max(1.0, 2 * r_over_a)  # over falls from here on
+    top = turn
+    while over(top) > 0:
+        top *= 2
+    X = turn if over(turn) <= 0 else float(brentq(over, turn, top, xtol=1e-12))
+    return (X - math.log(classes - 1)) / log_N
+
+
+# ---------------------------------------------------------------- the l1 - l2 gap
+
+
+def relu_pair_gap(a: ArrayLike) -> np.ndarray:
+    """E[(a+Z)+ + (-a+Z)+] - 2 E Z+ = E|Z+a| - E|Z| = a (2 Phi(a) - 1) + 2 phi(a) - 2 phi(0), Z ~ N(0,1) (MT Claim D.2, MT-19).
+
+    Between 0 and min(|a|, a^2/sqrt(2 pi)): its slope 2 Phi(a) - 1 is below 1 and its second derivative 2 phi(a) below 2 phi(0).
+    """
+    a = np.asarray(a, dtype=np.float64)
+    return a * (2 * ndtr(a) - 1) + 2 * np.expm1(-a * a / 2) / math.sqrt(2 * math.pi)
+
+
+@theorem(
+    "MT-19",
+    says="The kernel margin is at most the norm of the mean of y_i phi(x_i).",
+    assumes=("labels are -1 and +1",),
+    reference="MT Lemma 3.6",
+)
+def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
+    """gamma_2 <= sqrt(sum_ij y_i y_j k(x_i, x_j))/n: the dual min_q sqrt(q' K_y q) at q = 1/n (MT-19, exact)."""
+    gram, signs = np.asarray(K, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if gram.shape != (len(signs), len(signs)):
+        raise InputError(
+            f"uniform_dual_bound: K has shape {gram.shape} but there are {len(signs)} labels; give K (n, n)"
+        )
+    return Guarantee(
+        "gamma_2 <= ||mean y_i phi(x_i)||",
+        math.sqrt(max(float(signs @ gram @ signs), 0.0)) / len(signs),
+        (Assumption("labels are -1 and +1", bool(np.isin(signs, (-1, 1)).all())),),
+        "MT Lemma 3.6",
+        id="MT-19",
+        quantity="constant",
+        unit="M7",
+    )
+
+
+@applied("MT-19")
+def _uniform_dual_on(facts: Facts) -> Guarantee | None:
+    if not np.isin(facts.data.y, (-1.0, 1.0)).all() or facts.n > 5000:
+        return None
+    return uniform_dual_bound(ReLU().kernel(facts.data.X), facts.data.y)
+
+
+@theorem(
+    "MT-18",
+    says="On the XOR law with noise coordinates the l1 margin stays while the kernel margin falls with n and d.",
+    assumes=("the points are independent draws of MT's law D", "d >= 7"),
+    reference="MT Theorem 3.5, Lemma 3.7",
+)
+def kernel_margin_gap(
+    n: int, d: int, delta: float = 0.05, *, law: bool | None = None, constant: float = 1.0, convention: str = "derived"
+) -> Guarantee:
+    """Upper bound on the kernel margin of n points of D, while gamma_l1 >= sqrt(2)/4 always (MT-18).
+
+    Derived: sqrt((1/(2n) + s_d)/delta), s_d = c/((d-4)(d-6)), c = (12 + 32/pi)/(32 pi) = 0.2206. Proof: Q = ||mean y_i
+    phi(x_i)||^2 in L2(tau) bounds gamma_2^2 (`uniform_dual_bound`) and E Q <= E k(x, x)/n + ||E y phi||^2, where E k(x, x) =
+    E||x||^2/(2d) = 1/2. For a unit u, E y relu(u . x) = (t/4)(G((u1+u2)/t) - G((u1-u2)/t)), t = ||(u3..ud)||, G =
+    `relu_pair_gap` in [0, a^2/sqrt(2 pi)], so its square is at most (|u1|+|u2|)^4/(32 pi t^2); with u = g/||g||, ||g||^2 t^2 >=
+    ||(g3..gd)||^4, and E 1/(chi^2_{d-2})^2 = 1/((d-4)(d-6)). Then Markov. Printed: `constant` max(sqrt(ln(n)/n), 1/d), whose
+    proof gives ln(n)/sqrt(n) (E-MT-8).
+    """
+    where = "kernel_margin_gap"
+    positive(where, n=n, d=d, constant=constant)
+    probability(where, delta=delta)
+    one_of(where, convention=(convention, BOTH))
+    mean = mean_feature_bound(d)
+    if convention == "printed":
+        value = constant * max(math.sqrt(math.log(n) / n), 1 / d)
+    else:
+        value = math.sqrt((1 / (2 * n) + mean) / delta)
+    listed = [Assumption("the points are independent draws of MT's law D", law, "without rejection of long points")]
+    if convention == "derived":
+        listed.append(Assumption("d >= 7", d >= 7, f"d = {d}"))
+    return Guarantee(
+        "gamma_2 <= sqrt((1/(2n) + s_d)/delta), while gamma_l1 >= sqrt(2)/4",
+        value,
+        tuple(listed),
+        "MT Theorem 3.5, Lemma 3.7",
+        id="MT-18",
+        quantity="constant",
+        unit="M7",
+        convention=convention,
+        explicit=convention == "derived",
+        probability=1 - delta if convention == "derived" else None,
+        numbers={"gamma_l1": math.sqrt(2) / 4, "order": max(math.log(n) / math.sqrt(n), 1 / d), "mean_feature": mean},
+    )
+
+
+def mean_feature_bound(d: int) -> float:
+    """Upper bound on ||E y phi||^2 in L2(tau) under MT's law D, d >= 7; infinite below."""
+    return (12 + 32 / math.pi) / (32 * math.pi * (d - 4) * (d - 6)) if d >= 7 else math.inf
+
+
+@theorem(
+    "MT-21",
+    says="Weakly regularised least squares of a wide network: norm at most, and in the limit equal to, twice the least l1 norm.",
+    assumes=(MINIMISER, "width m >= n", "the targets can be interpolated"),
+    reference="MT Theorem D.3",
+)
+def regression_minimizer_norm(
+    l1_norm: float,
+    lam: float,
+    *,
+    m: int | None = None,
+    n: int | None = None,
+    feasible: bool | None = None,
+    minimiser: bool | None = None,
+) -> Guarantee:
+    """||Theta_lam||^2 <= 2 ||alpha_l1||_1 for every lam, with equality in the limit; mean square <= 2 lam ||alpha_l1||_1 (MT-21):
+    the balanced network of alpha_l1 has squared norm 2 ||alpha_l1||_1 and interpolates."""
+    positive("regression_minimizer_norm", l1_norm=l1_norm, lam=lam)
+    wide = None if m is None or n is None else m >= n
+    return Guarantee(
+        "||Theta_lam||^2 <= 2 ||alpha_l1||_1",
+        2 * l1_norm,
+        (
+            Assumption(MINIMISER, minimiser),
+            Assumption("width m >= n", wide, "" if wide is None else f"m = {m}, n = {n}"),
+            Assumption("the targets can be interpolated", feasible),
+        ),
+        "MT Theorem D.3",
+        id="MT-21",
+        quantity="norm",
+        numbers={"training_risk": 2 * lam * l1_norm},
+    )
+
+
+@applied("MT-21")
+def _regression_norm_on(facts: Facts) -> Guarantee | None:
+    if facts.net is not None and facts.net.outputs > 1:
+        return None
+    if np.isin(facts.data.y, (-1.0, 1.0)).all():
+        return None
+    cert = facts.margin("min_norm_l1")
+    if cert is None or not math.isfinite(cert.upper) or cert.upper <= 0:
+        return None
+    return regression_minimizer_norm(cert.upper, 1.0, m=facts.m, n=facts.n, feasible=True)
+
+
+@theorem(
+    "MT-23",
+    says="One random ReLU as a target has l1 norm at most 1 but squared kernel norm n on average, on any n points.",
+    assumes=(
+        "the target is relu(u . x), u uniform on the sphere and independent of the points",
+        "the kernel matrix is invertible",
+    ),
+    reference="MT Theorem D.6, Lemma D.7",
+)
+def regression_gap(n: int, *, uniform: bool | None = None, invertible: bool | None = None) -> Guarantee:
+    """E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
+    units ||alpha_l2||_2^2 has mean n/kappa, and equality holds (E-MT-10)."""
+    positive("regression_gap", n=n)
+    return Guarantee(
+        "E ||f||^2_{F2} = n while ||f||_{F1} <= 1",
+        float(n),
+        (
+            Assumption("the target is relu(u . x), u uniform on the sphere and independent of the points", uniform),
+            Assumption("the kernel matrix is invertible", invertible),
+        ),
+        "MT Theorem D.6, Lemma D.7",
+        id="MT-23",
+        quantity="constant",
+        unit="M7",
+        numbers={"l1_norm": 1.0},
+    )
+
+
+@applied("MT-23")
+def _regression_gap_on(facts: Facts) -> Guarantee | None:
+    if np.isin(facts.data.y, (-1.0, 1.0)).all() or facts.n > 2000:
+        return None
+    K = ReLU().kernel(facts.data.X)
+    least = float(np.linalg.eigvalsh(K)[0])
+    return regression_gap(facts.n, invertible=least > 1e-10 * float(np.trace(K)) / facts.n)

@@ -1,0 +1,208 @@
+"""Constants of MT Section 4, and the time in which the perturbed Wasserstein gradient flow comes close to the least loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widemargin.types import InputError
+
+from .facts import Facts
+from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, theorem
+
+
+@dataclass(frozen=True)
+class Regularity:
+    """k outputs; ||grad R|| <= M_R, |Hessian R| <= C_R; on the sphere ||Phi|| <= B_Phi, Phi_i M_Phi-Lipschitz, b_V <= V <= B_V
+    and ||grad V|| <= M_V (MT Assumptions E.1 to E.3)."""
+
+    k: int
+    M_R: float
+    C_R: float
+    B_Phi: float
+    M_Phi: float
+    b_V: float
+    B_V: float
+    M_V: float
+
+    @property
+    def B_L(self) -> float:
+        """|L'[rho]| <= B_L = M_R B_Phi + B_V on the sphere (Lemma E.6)."""
+        return self.M_R * self.B_Phi + self.B_V
+
+    @property
+    def c_1(self) -> float:
+        """max(k C_R B_Phi^2, k C_R B_Phi M_Phi, B_L) (Lemma E.12)."""
+        return max(self.k * self.C_R * self.B_Phi**2, self.k * self.C_R * self.B_Phi * self.M_Phi, self.B_L)
+
+    @property
+    def c_2(self) -> float:
+        """L' is c_2-Lipschitz on the sphere, c_2 = sqrt(k) M_R M_Phi + M_V (Lemma E.13)."""
+        return math.sqrt(self.k) * self.M_R * self.M_Phi + self.M_V
+
+
+def logistic_regularity(X: ArrayLike, lam: float) -> Regularity:
+    """Constants of Example 4.2: Phi_i = w relu(u . x_i), R = sum_i ln(1 + e^{-y_i a_i}), V = lam ||theta||^2 (MT-24).
+
+    |R_i'| <= 1, R_i'' <= 1/4; |w relu(u . x)| <= ||x||/2 and its gradient has norm at most ||x|| on the unit sphere.
+    """
+    points = np.asarray(X, dtype=np.float64)
+    if points.ndim != 2 or not points.any():
+        raise InputError("logistic_regularity: X must be points (n, d), not all zero")
+    positive("logistic_regularity", lam=lam)
+    size = np.linalg.norm(points, axis=1)
+    n = len(points)
+    return Regularity(n, math.sqrt(n), 0.25, float(np.linalg.norm(size)) / 2, float(size.max()), lam, lam, 2 * lam)
+
+
+@theorem(
+    "MT-24",
+    says="The distributional logistic objective of two-layer ReLU networks has these Lipschitz and smoothness constants.",
+    assumes=("the activation is relu", "logistic loss, summed, with V = lam ||theta||^2"),
+    reference="MT Section 4, Example 4.2",
+)
+def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None = True) -> Guarantee:
+    """`logistic_regularity` as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24)."""
+    found = logistic_regularity(X, lam)
+    return Guarantee(
+        "|L'[rho](theta)| <= B_L on the sphere",
+        found.B_L,
+        (
+            Assumption("the activation is relu", True, "stated by the caller"),
+            Assumption("logistic loss, summed, with V = lam ||theta||^2", logistic, f"lam = {lam:g}"),
+        ),
+        "MT Section 4, Example 4.2",
+        id="MT-24",
+        quantity="constant",
+        numbers=asdict(found) | {"B_L": found.B_L, "c_1": found.c_1, "c_2": found.c_2},
+    )
+
+
+@applied("MT-24")
+def _constants_on(facts: Facts) -> Guarantee | None:
+    lam = facts.rule.get("lam") if facts.rule.get("class") in ("WGF", "PerturbedWGF") else None
+    if lam is None or not lam > 0 or not np.isin(facts.data.y, (-1.0, 1.0)).all():
+        return None
+    return distributional_constants(facts.data.X, float(lam), logistic=facts.loss == "logistic")
+
+
+def second_moment(L_0: float, sigma_t: float, B_L: float, b_V: float) -> float:
+    """W_t^2 <= (L[rho_0] + sigma t B_L) / (b_V - sigma t B_L), infinite where that denominator is not positive (Lemma E.9,
+    MT-30)."""
+    below = b_V - sigma_t * B_L
+    return (L_0 + sigma_t * B_L) / below if below > 0 else math.inf
+
+
+def growth_time(log_sigma: float, eps: float, d: int, W2: float, c_2: float, convention: str = "derived") -> float:
+    """The time l after which a descent direction must have been used, for tau = eps/(2 W^2).
+
+    Lemma E.16 needs l >= (ln(W^2/sigma) + 2d ln(2 c_2/tau))/(tau - sigma) + 1, that is
+    (W^2/(eps - 2 W^2 sigma)) (2 ln(W^2/sigma) + 4d ln(4 W^2 c_2/eps)) + 1. The proof of Theorem E.4 prints 2d for 4d and drops
+    the 1 (convention="printed"), which does not satisfy its own lemma.
+    """
+    left = eps - 2 * W2 * math.exp(log_sigma)
+    if left <= 0:
+        return math.inf
+    twice = 2 * (math.log(W2) - log_sigma)
+    directions = d * math.log(4 * W2 * c_2 / eps)
+    return W2 / left * (twice + 2 * directions) if convention == "printed" else W2 / left * (twice + 4 * directions) + 1
+
+
+def decrease(log_sigma: float, eps: float, l: float, W2: float, B_L: float, c_1: float) -> tuple[float, float]:
+    """(E.15): the least decrease of L during time 2l while it is 2 eps above its infimum, in both cases of the proof."""
+    noise = math.exp(log_sigma) * l * (W2 + 1)
+    rest = eps / (8 * W2) - c_1 * noise
+    first = rest**2 / (c_1**2 * W2 * l) - 3 * c_1 * noise if rest > 0 else -math.inf
+    return first, l * eps**2 / (4 * W2) - 2 * B_L * noise
+
+
+@theorem(
+    "MT-29",
+    says="The perturbed Wasserstein gradient flow comes within 2 eps of the least loss in time polynomial in d and 1/eps.",
+    assumes=(
+        "Phi and V are 2-homogeneous and differentiable",
+        "a solution of the dynamics exists",
+        "4 W^2 c_2 >= 2^(1+1/d) eps",
+    ),
+    reference="MT Theorem 4.3, Theorem E.4",
+)
+def perturbed_flow_time(
+    eps: float,
+    d: int,
+    L_0: float,
+    constants: Regularity,
+    *,
+    differentiable: bool | None = None,
+    constant: float = 1.0,
+    convention: str = "derived",
+) -> Guarantee:
+    """Time t with min_{s <= t} L[rho_s] - inf L <= 2 eps, and the noise rate sigma it needs (MT-29). theta in R^{d+1}.
+
+    Derived, with the polynomials that the paper hides: put W^2 = 4 L_0/b_V and let sigma be the largest power of 1/2 for which
+    (i) sigma t B_L <= min(L_0, b_V/2), so that W_s^2 <= W^2 up to t by Lemma E.9, and (ii) the decrease g per time 2l, (E.15)
+    with l of `growth_time`, is at least half of what it is without noise. As L is nonnegative, t = 2l (L_0/g + 1) suffices. t
+    grows like ln(1/sigma)^2 while sigma t falls, so such a sigma exists. Lemma E.14 takes the cap of radius r on S^d as at
+    least r^{2d}; Ball's lemma gives (r/2)^d/2, enough where c_2/r is at least 2^(1+1/d): the third assumption. Printed: the
+    order `constant` (d^2/eps^4) ln(1/eps)^2, sigma = exp(-constant d ln(1/eps)).
+    """
+    where = "perturbed_flow_time"
+    positive(where, eps=eps, d=d, L_0=L_0, constant=constant, b_V=constants.b_V)
+    one_of(where, convention=(convention, ("derived", "printed")))
+    W2 = 4 * L_0 / constants.b_V
+    B_L, c_1, c_2 = constants.B_L, constants.c_1, constants.c_2
+    numbers: dict[str, float] = {"W2": W2, "B_L": B_L, "c_1": c_1, "c_2": c_2}
+    if convention == "printed":
+        log = math.log(max(1 / eps, math.e))
+        value = from_log(math.log(constant) + 2 * math.log(d) - 4 * math.log(eps) + 2 * math.log(log))
+        log_sigma = -constant * d * log
+        l = growth_time(log_sigma, eps, d, W2, c_2, "printed")
+    else:
+        log_sigma = 0.0
+        while True:
+            log_sigma -= math.log(2)
+            l = growth_time(log_sigma, eps, d, W2, c_2)
+            if not 0 < l < math.inf:
+                continue
+            g = min(decrease(log_sigma, eps, l, W2, B_L, c_1))
+            if g < min(decrease(-math.inf, eps, l, W2, B_L, c_1)) / 2:
+                continue
+            log_t = math.log(2 * l) + math.log(L_0 / g + 1)
+            if log_sigma + log_t + math.log(B_L) <= math.log(min(L_0, constants.b_V / 2)):
+                break
+        value = from_log(log_t)
+        numbers["decrease"] = g
+    numbers |= {"l": l, "log_sigma": log_sigma}
+    return Guarantee(
+        "min_{s <= t} L[rho_s] - inf L <= 2 eps",
+        value,
+        (
+            Assumption("Phi and V are 2-homogeneous and differentiable", differentiable, "relu is not differentiable"),
+            Assumption("a solution of the dynamics exists", None),
+            Assumption(
+                "4 W^2 c_2 >= 2^(1+1/d) eps",
+                4 * W2 * c_2 >= 2 ** (1 + 1 / d) * eps,
+                f"4 W^2 c_2/eps = {4 * W2 * c_2 / eps:.6g}",
+            ),
+        ),
+        "MT Theorem 4.3, Theorem E.4",
+        id="MT-29",
+        quantity="time",
+        convention=convention,
+        explicit=convention == "derived",
+        numbers=numbers,
+    )
+
+
+@applied("MT-29")
+def _time_on(facts: Facts) -> Guarantee | None:
+    """A run of the perturbed flow on the logistic loss, to a tenth of the loss n ln 2 of the zero network."""
+    lam = facts.rule.get("lam") if facts.rule.get("class") == "PerturbedWGF" else None
+    if lam is None or not lam > 0 or facts.loss != "logistic" or not np.isin(facts.data.y, (-1.0, 1.0)).all():
+        return None
+    L_0 = facts.n * math.log(2)
+    return perturbed_flow_time(
+        L_0 / 10, facts.d, L_0, logistic_regularity(facts.data.X, float(lam)), differentiable=False
+    )
