@@ -13,7 +13,17 @@ import pytest
 
 import widemargin
 
-ORDER = [{"verify"}, {"types"}, {"data", "spaces", "plots"}, {"margins"}, {"flows"}, {"theory"}, {"papers"}, {"cli"}, {"__main__"}]
+ORDER = [
+    {"verify"},
+    {"types"},
+    {"data", "spaces", "plots"},
+    {"margins"},
+    {"flows"},
+    {"theory"},
+    {"papers"},
+    {"cli"},
+    {"__main__"},
+]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 SRC = Path(widemargin.__file__).parent
 FILES = sorted(SRC.rglob("*.py"))

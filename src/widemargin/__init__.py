@@ -1,6 +1,6 @@
 """widemargin: certified margins of neural networks, and the training that reaches them."""
 
-from widemargin import data, flows, margins, spaces, verify
+from widemargin import data, flows, margins, spaces, theory, verify
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 __version__ = "0.1.0"
@@ -14,5 +14,6 @@ __all__ = [
     "flows",
     "margins",
     "spaces",
+    "theory",
     "verify",
 ]

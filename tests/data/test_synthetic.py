@@ -160,7 +160,9 @@ def test_neural_collapse_satisfies_its_assumption(labels):
     assert not data.check_nc(drawn.X, drawn.y, beta, signs, 0.7, 1e-6)
     assert not data.check_nc(drawn.X, drawn.y, beta, signs, 0.7, 0.8)
     assert not data.check_nc(drawn.X, drawn.y, 1.1 * beta, signs, 0.7, 0.2)
-    assert not data.check_nc([[1.0, 0.0], [-1.0, 0.0]], [1, 1], [[1.0, 0.0]], [1], 0.7, 0.2)  # -e1 has no cone, margin 0
+    assert not data.check_nc(
+        [[1.0, 0.0], [-1.0, 0.0]], [1, 1], [[1.0, 0.0]], [1], 0.7, 0.2
+    )  # -e1 has no cone, margin 0
     shifted = drawn.X + 0.3 * beta[0]
     assert not data.check_nc(shifted, drawn.y, beta, signs, 0.7, 0.2)
 

@@ -64,7 +64,7 @@ def classifiers(known: Facts) -> dict[str, Any]:
 
 
 def kind_of(one) -> str:
-    who = one.numbers.get("margin of", "")
+    who = one.about
     if one.id == "WM-3" or one.id == "WM-2":
         return "linear" if "linear" in who else "f2"
     return "f2" if one.id == "MT-14" else "f1"
@@ -126,7 +126,7 @@ def test_a_trained_network_gets_its_own_bound():
     assert reached is not None and reached > 0
     for id in ("MT-7", "CB-22", "WM-1", "UH-24", "LR-18"):
         ideal, own = THEOREMS[id].apply(known)
-        assert own.numbers["margin of"] == "trained network" and own.value >= ideal.value
+        assert own.about == "trained network" and own.value >= ideal.value
     assert_allclose(THEOREMS["WM-1"].apply(known)[1].numbers["gamma"], reached)
     ramp = THEOREMS["MT-15"].apply(known)
     assert ramp.value <= g.class_margin_bound(ramp.numbers["rademacher"], reached, known.radius, 50).value + 1e-12
@@ -258,7 +258,7 @@ def test_regression_bound_covers_the_loss_of_the_interpolant():
     train = data.mt_regression_gap(2, 40, seed=2)
     known = facts(train, time_limit=20)
     both = THEOREMS["MT-22"].apply(known)
-    assert both and both[0].numbers["margin of"].startswith("interpolant")
+    assert both and both[0].about.startswith("interpolant")
     cert = known.margin("min_norm_l1")
     assert cert.upper <= 1 + 1e-6
     u = np.random.default_rng(2).standard_normal(2)

@@ -197,6 +197,9 @@ def print_certificates(data: Dataset, certs: Sequence[Certificate]) -> None:
     for convention in dict.fromkeys(cert.convention for cert in certs):
         print(f"{convention}: {CONVENTIONS.get(convention, 'see docs/notation.md')}")
     for cert in certs:
+        for key in ("gamma_a", "gamma_c"):
+            if cert.kind == "bn" and key in cert.extra:
+                print(f"bn: {key} in [{cert.extra[key]['lower']:.7g}, {cert.extra[key]['upper']:.7g}]")
         if cert.reason:
             print(f"{cert.kind}: {cert.reason}")
 

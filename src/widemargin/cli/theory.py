@@ -91,8 +91,8 @@ def _print_guarantees(found: Any) -> None:
 
     facts = found.facts
     table = Table(title=plain(f"{facts.data}, delta {facts.delta:g}"), title_justify="left")
-    for column in ("id", "quantity", "value", "applies", "says", "reference"):
-        table.add_column(column, no_wrap=column not in ("says", "reference"), overflow="fold")
+    for column in ("id", "quantity", "value", "applies", "about", "says", "reference"):
+        table.add_column(column, no_wrap=column in ("id", "quantity", "value"), overflow="fold")
     for one in found:
         value = f"{one.value:.5g}" if isinstance(one.value, float | int) else str(one.value)
         marks = [word for word, on in (("vacuous", one.vacuous), ("order only", not one.explicit)) if on]
@@ -103,6 +103,7 @@ def _print_guarantees(found: Any) -> None:
             plain(one.quantity + (f" ({one.unit})" if one.unit else "")),
             plain(value + (f" [{', '.join(marks)}]" if marks else "")),
             plain(WORDS[one.applies]),
+            plain(one.about),
             plain(one.statement),
             plain(one.reference),
         )
@@ -115,7 +116,8 @@ def _print_guarantees(found: Any) -> None:
     if best is None:
         print("No bound on the test error says anything here: all are at least 1, or an assumption fails.")
         return
-    print(f"best bound on the test error: {float(best.value):.4g} ({best.id}, {best.reference})")
+    about = f" of the {best.about}" if best.about else ""
+    print(f"best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference})")
     unchecked = [a.text for a in best.assumptions if a.holds is None]
     if unchecked:
         print(f"  if {'; and '.join(unchecked)}")

@@ -2,7 +2,8 @@
 
 A function f of the parameters changes along a step by its derivative along the flow and a rest. The rest is what gradient
 descent may owe to the size of its step; it is measured at the records, with the step that would be taken there, and the largest
-of the nearest records is counted for every step between them. The flow's own solver puts W within rtol |W| of the flow at each
+of the nearest records is counted for every step between them, four times over: a step that was not recorded may have crossed a
+kink, or have cost what happens to cancel at the records. The flow's own solver puts W within rtol |W| of the flow at each
 step, which moves f by at most |grad f| times that. Nothing else is allowed for.
 """
 
@@ -21,6 +22,8 @@ from .inequality import Inequality
 from .track import Track
 
 Params = dict[str, Tensor]
+
+UNSEEN = 4.0  # what a step between two records may have cost, relative to those at the records
 
 
 def flows_freely(track: Track) -> bool:
@@ -54,6 +57,8 @@ def cost(track: Track, f: Callable[[Params], Tensor], slope: Callable[[Params], 
     """
     assert track.W is not None
     each = np.stack([_of_a_step(track, W, f, slope) for W in track.W])
+    if track.rule == "GD" and not track.every_step:
+        each = UNSEEN * each
     steps = taken(track).reshape(*taken(track).shape, *[1] * (each.ndim - 2))
     return summed(steps * _nearby(np.maximum(each[:-1], each[1:])))
 

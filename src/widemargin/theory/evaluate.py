@@ -14,7 +14,7 @@ from widemargin import flows
 from widemargin.types import Dataset, InputError, Trajectory
 
 from .facts import TIME_LIMIT, Facts, facts
-from .guarantee import THEOREMS, Guarantee
+from .guarantee import NETWORK, THEOREMS, Guarantee
 from .inequality import CHECKS, Inequality
 from .track import follow
 
@@ -36,7 +36,10 @@ class Guarantees:
 
     @property
     def best(self) -> Guarantee | None:
-        """The smallest bound on the test error that says something, has explicit constants and no assumption that fails."""
+        """The smallest bound on the test error that says something, has explicit constants and no assumption that fails.
+
+        Where a network is given, one about that network if there is any; otherwise about predictors of largest margin.
+        """
         useful = [
             one
             for one in self.found
@@ -46,7 +49,8 @@ class Guarantees:
             and one.applies is not False
             and not one.vacuous
         ]
-        return min(useful, key=lambda one: float(one.value), default=None)
+        own = [one for one in useful if one.about == NETWORK]
+        return min(own or useful, key=lambda one: float(one.value), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         data, best = self.facts.data, self.best

@@ -31,7 +31,7 @@ from widemargin.spaces import ReLU, sphere
 from widemargin.types import Certificate, InputError
 
 from .facts import Facts
-from .guarantee import THEOREMS, Assumption, Guarantee, applied, one_of, positive, probability, theorem
+from .guarantee import NETWORK, THEOREMS, Assumption, Guarantee, applied, one_of, positive, probability, theorem
 
 HULL = 1.5  # of unit ReLUs: see rademacher_hull
 GRID = 1.2  # ratio of the margins tried in advance by our own bounds
@@ -822,6 +822,9 @@ def pac_bayes_margin_bound(margins: float | Sequence[float] | np.ndarray, n: int
 # ---------------------------------------------------------------- on data
 
 
+NAMES = {"linear": "linear classifier", "f2": "kernel classifier"}
+
+
 def _lower(cert: Certificate | None) -> float | None:
     return None if cert is None or not cert.lower > 0 else float(cert.lower)
 
@@ -834,12 +837,12 @@ def _is_hull(facts: Facts) -> bool:
 def _margins_M1(facts: Facts) -> list[tuple[str, float]]:
     """Margins in M1: the largest one of the data, as certified, and that of the trained network, where they are positive."""
     reached = facts.normalized("M1") if _is_hull(facts) else None
-    found = [("largest margin of the data", _lower(facts.margin("f1"))), ("trained network", reached)]
+    found = [("F1 network of largest margin", _lower(facts.margin("f1"))), (NETWORK, reached)]
     return [(name, gamma) for name, gamma in found if gamma is not None and gamma > 0]
 
 
 def _for(who: str, guarantee: Guarantee) -> Guarantee:
-    return replace(guarantee, numbers={"margin of": who, **guarantee.numbers})
+    return replace(guarantee, about=who)
 
 
 def _two_classes(facts: Facts) -> bool:
@@ -863,7 +866,7 @@ def _ramp_on(facts: Facts) -> Guarantee | None:
         for gamma in np.quantile(a, np.linspace(0, 1, 21)).tolist()
         if gamma > 0
     ]
-    return _for("trained network", min(tried, key=lambda one: float(one.value))) if tried else None
+    return _for(NETWORK, min(tried, key=lambda one: float(one.value))) if tried else None
 
 
 @applied("CB-22")
@@ -897,7 +900,10 @@ def _kernel_on(facts: Facts) -> list[Guarantee] | None:
         return None
     D = _frobenius(facts) ** 2 / facts.n
     return [
-        _for("largest margin of the data", kernel_margin_bound(gamma, facts.n, facts.d, D, facts.radius, facts.delta))
+        _for(
+            "kernel classifier of largest margin",
+            kernel_margin_bound(gamma, facts.n, facts.d, D, facts.radius, facts.delta),
+        )
     ]
 
 
@@ -983,7 +989,9 @@ def _ball_on(facts: Facts) -> list[Guarantee] | None:
         gamma = _lower(facts.margin(kind))
         if gamma is not None:
             found.append(
-                _for(f"largest {kind} margin", ball_margin_bound(gamma, trace, facts.n, facts.delta, unit=unit))
+                _for(
+                    f"{NAMES[kind]} of largest margin", ball_margin_bound(gamma, trace, facts.n, facts.delta, unit=unit)
+                )
             )
     return found or None
 
@@ -1000,7 +1008,7 @@ def _pac_bayes_on(facts: Facts) -> list[Guarantee] | None:
         if cert is None or not cert.lower > 0:
             continue
         m = _angles(facts, cert)
-        found.append(_for(f"max-margin {kind} classifier", pac_bayes_margin_bound(m, facts.n, facts.delta)))
+        found.append(_for(f"{NAMES[kind]} of largest margin", pac_bayes_margin_bound(m, facts.n, facts.delta)))
     return found or None
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 QUANTITIES = {
     "test error": 1.0,  # value from which an upper bound says nothing
+    "least test error": 1.0,  # of the best iterate, which nobody knows
     "population risk": math.inf,
     "training risk": math.inf,
     "margin": 0.0,  # value up to which a lower bound says nothing
@@ -31,6 +32,8 @@ QUANTITIES = {
     "output": math.inf,
     "constant": None,
 }
+
+NETWORK = "trained network"  # what a guarantee can be about
 
 
 @dataclass(frozen=True, order=True)
@@ -95,7 +98,8 @@ class Guarantee:
     required (width, steps, samples). It is computed whether or not the assumptions hold; `applies` says if they do.
     `convention`: "derived" where a printed constant was corrected, "printed" for the variant as printed, "" where both
     agree. `unit` is the convention of a margin (M2, M5, ...). `explicit` is False where the paper gives an order only and
-    a constant was supplied. `probability` is that with which it holds. `numbers` are further results by name.
+    a constant was supplied. `probability` is that with which it holds. `about` says whose bound it is: the trained network, or
+    a predictor of largest margin. `numbers` are further results by name.
     """
 
     statement: str
@@ -108,6 +112,7 @@ class Guarantee:
     convention: str = ""
     explicit: bool = True
     probability: float | None = None
+    about: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,6 +144,7 @@ class Guarantee:
             "quantity": self.quantity,
             "value": _plain(self.value),
             "unit": self.unit,
+            "about": self.about,
             "applies": {True: "yes", False: "no", None: "not checked"}[self.applies],
             "vacuous": self.vacuous,
             "explicit": self.explicit,
@@ -203,7 +209,7 @@ A = TypeVar("A", bound=Callable[..., Any])
 
 
 def theorem(*claims: str, says: str, assumes: tuple[str, ...], reference: str) -> Callable[[F], F]:
-    """Register a function under the first of its ids. Its Guarantee gets this id and reference."""
+    """Register a function under the first of its ids."""
 
     def register(function: F) -> F:
         if claims[0] in THEOREMS:

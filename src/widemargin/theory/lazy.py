@@ -321,7 +321,7 @@ def freedman_transfer(
         ),
         "LR Lemma B.1",
         "LR-14",
-        "constant" if t is None else "test error",
+        "constant" if t is None else "least test error",
         convention=convention,
         probability=1 - delta,
         numbers={"sum": bound},
@@ -413,6 +413,7 @@ def sgd_test_error(
         ),
         "LR Theorem 2.1",
         "LR-12",
+        "least test error",
         convention=convention,
         probability=max(0.0, 1 - (7 if convention == "printed" else 8) * delta),
         numbers={
@@ -433,7 +434,9 @@ def _sgd_test_error(facts: Facts) -> Guarantee | None:
     steps = facts.last("step") if run else None
     if not steps:
         needed = steps_for_sgd(TARGET, gamma, facts.delta)
-        return _sourced(sgd_test_error(gamma, needed, facts.delta, radius=known.radius), known, gamma)
+        found = sgd_test_error(gamma, needed, facts.delta, radius=known.radius)
+        says = f"{needed:.6g} steps of SGD on fresh examples reach test error {TARGET:g} at some step"
+        return _sourced(replace(found, statement=says, value=needed, quantity="samples"), known, gamma)
     found = sgd_test_error(
         gamma,
         steps,
