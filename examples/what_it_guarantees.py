@@ -2,8 +2,8 @@
 
     python examples/what_it_guarantees.py [--n 2000]
 
-Points of the plane with the labels of XOR (MT Section 3.4). Every theorem that could apply is evaluated; the bounds below 1 are shown,
-with the assumptions that no sample can show.
+Points of the plane with the labels of XOR (MT Section 3.4). Every theorem that could apply is evaluated; the bounds below 1 are
+shown, with the assumptions that no sample can show.
 """
 
 import argparse

@@ -185,7 +185,7 @@ def test_strict_cones_are_narrower():
 
 def test_every_point_needs_a_cone():
     data = Dataset([[1.0, 0.0], [-1.0, 0.0]], [1, 1])  # the second lies in the polar of the only cone
-    assert check_nc(data.X, data.y, [[1.0, 0.0]], [1], 1.0, 0.5)
+    assert not check_nc(data.X, data.y, [[1.0, 0.0]], [1], 1.0, 0.5)
     certificate = collapse(data, beta=[[1.0, 0.0]], signs=[1])
     assert certificate.status == "not-found" and "point 1 is in no cone" in certificate.reason
     other = collapse(Dataset(data.X, [1, -1]), beta=[[1.0, 0.0], [1.0, 0.1]], signs=[1, -1])

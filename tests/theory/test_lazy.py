@@ -202,7 +202,7 @@ def test_the_martingale_bound_holds_as_often_as_promised():
     assert_allclose(found.value * (3 - math.e), 3 + math.log(1 / delta))
     assert found.value < printed.value
     error = lazy.freedman_transfer(3.0, delta, 500)
-    assert error.quantity == "test error" and error.value == pytest.approx(2 * found.value / 500)
+    assert error.quantity == "test error of iterates" and error.value == pytest.approx(2 * found.value / 500)
     assert (
         lazy.freedman_transfer(3.0, delta, 10).vacuous
         and lazy.freedman_transfer(3.0, delta, fresh=False).applies is False
@@ -338,7 +338,9 @@ def test_on_data_alone():
         1 - 1e-9
     )
     found = THEOREMS["LR-12"].apply(known)
-    assert_allclose(found.value, lazy.TARGET)
+    assert found.quantity == "samples"
+    assert_allclose(found.value, lazy.steps_for_sgd(lazy.TARGET, gamma, known.delta))
+    assert_allclose(lazy.sgd_test_error(gamma, found.value, known.delta).value, lazy.TARGET)
     assert "sampled" in found.assumptions[0].detail  # better than what the linear margin proves
     assert found.applies is None and found.numbers["width"] >= (640 / gamma) ** 2
     for id in ("LR-15", "LR-16", "LR-17"):
@@ -354,7 +356,7 @@ def test_on_a_run_of_sgd():
     found = THEOREMS["LR-14"].apply(once)
     total = once.last("slopes")
     assert_allclose(found.value, 2 / (3 - math.e) * (total + math.log(20)) / 200)
-    assert found.applies is None and found.quantity == "test error" and not found.vacuous
+    assert found.applies is None and found.quantity == "test error of iterates" and not found.vacuous
     again = facts(data, flows.train(data, rule=flows.SGD(lr=0.3), **keys))
     assert THEOREMS["LR-14"].apply(again).applies is False  # drawn with replacement: not fresh
     theorem = THEOREMS["LR-12"].apply(once)

@@ -1,4 +1,4 @@
-"""The best network over given activation patterns as a cone program: margins, or interpolation. The only caller of Clarabel.
+"""The best network over given activation patterns as a cone program: margins, or interpolation.
 
 A neuron with activation pattern P (which points it is positive on) and output sign s is linear in its weights w on the data,
 s relu(x_i . w) = s P_i x_i . w, as long as w stays in the pattern's cone. So over K patterns, with f_i the value

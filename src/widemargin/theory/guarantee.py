@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUANTITIES = {
     "test error": 1.0,  # value from which an upper bound says nothing
-    "least test error": 1.0,  # of the best iterate, which nobody knows
+    "test error of iterates": 1.0,  # of the best of them, or on average
     "population risk": math.inf,
     "training risk": math.inf,
     "margin": 0.0,  # value up to which a lower bound says nothing

@@ -321,7 +321,7 @@ def freedman_transfer(
         ),
         "LR Lemma B.1",
         "LR-14",
-        "constant" if t is None else "least test error",
+        "constant" if t is None else "test error of iterates",
         convention=convention,
         probability=1 - delta,
         numbers={"sum": bound},
@@ -413,7 +413,7 @@ def sgd_test_error(
         ),
         "LR Theorem 2.1",
         "LR-12",
-        "least test error",
+        "test error of iterates",
         convention=convention,
         probability=max(0.0, 1 - (7 if convention == "printed" else 8) * delta),
         numbers={

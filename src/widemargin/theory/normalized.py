@@ -552,7 +552,7 @@ def sgd_error(
         (*_width_assumptions(gamma, eps_N, n, t, m, d, delta, convention), *_training(eta, step, slack, printed)),
         "BN Theorem 2.1, Theorem E.5",
         id="BN-10",
-        quantity="least test error",
+        quantity="test error of iterates",
         convention=convention,
         probability=max(0.0, 1 - 20 * delta),
         numbers=_plan(gamma, eps_N, n, t, m, delta, R, step, convention)
@@ -651,7 +651,7 @@ def gd_error(
         ),
         "BN Theorem 2.2, Theorem F.4",
         id="BN-11",
-        quantity="least test error",
+        quantity="test error of iterates",
         convention=convention,
         probability=max(0.0, 1 - 20 * delta),
         numbers=_plan(gamma, eps_N, n, t, m, delta, R, step, "printed" if printed else "derived"),
