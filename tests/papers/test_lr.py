@@ -53,7 +53,12 @@ def word(verdicts, part):
 
 
 @pytest.mark.parametrize(
-    ("name", "pictures"), [("lr-1", ["figure"]), ("lr-2", ["figure"]), ("lr-table1", ["figure", "table"])]
+    ("name", "pictures"),
+    [
+        ("lr-1", ["figure"]),
+        ("lr-2", ["figure"]),
+        pytest.param("lr-table1", ["figure", "table"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_tiny_run_writes_everything(tiny, tmp_path, name, pictures):
     (one,) = find([name])

@@ -24,7 +24,7 @@ def reproduce(options: argparse.Namespace) -> int:
     check_device(options.device)
     if not (options.out and legal(options.out)):
         raise InputError(f"cannot write {options.out[:80]!r}: this is no legal folder name; choose another")
-    chosen = papers.find(options.ids)
+    chosen = papers.find(options.ids, options.scale)
     done: list[tuple[Any, list[Any], float]] = []
     status = 0
     with use_threads(options.threads):
@@ -40,6 +40,11 @@ def reproduce(options: argparse.Namespace) -> int:
                     seed=options.seed,
                     say=lambda text, one=one: say(f"{one.id}  {text}"),  # type: ignore[misc]
                 )
+            except InputError as error:
+                if len(chosen) == 1:
+                    raise
+                say(f"{one.id}  left out: {error}")  # a file that is not there must not cost the others
+                verdicts = [papers.Verdict(one.shows, "-", "", None, reason=f"left out: {error}")]
             except KeyboardInterrupt:
                 say(f"interrupted in {one.id}; the same command goes on from here")
                 status = INTERRUPTED

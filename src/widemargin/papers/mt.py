@@ -6,6 +6,7 @@ The paper leaves most settings of its experiments open (E-MT-11); each choice is
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from widemargin.data import mt_distribution, mt_one_dimensional, mt_regression_g
 from widemargin.flows.paths import follow_path
 from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.spaces import ReLU
-from widemargin.types import Certificate, Dataset, Measure
+from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import wideresnet
 from .reproduction import Job, Outcome, Verdict, reproduction
@@ -47,8 +48,8 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "paper": {"ds": (4, 8, 16, 32), "ns": (32, 64, 128, 256, 512, 1024, 2048, 4096), "seeds": 10, "limit": 5.0},
     },
     "mt-regression-gap": {
-        "quick": {"d": 10, "ns": (10, 20, 40, 80, 160), "draws": 400, "l1": 1, "limit": 6.0},
-        "paper": {"d": 10, "ns": (10, 20, 40, 80, 160, 320, 640), "draws": 2000, "l1": 2, "limit": 10.0},
+        "quick": {"d": 10, "ns": (10, 20, 40, 80, 160), "draws": 2000, "l1": 1, "limit": 6.0},
+        "paper": {"d": 10, "ns": (10, 20, 40, 80, 160, 320, 640), "draws": 2000, "l1": 1, "limit": 10.0},
     },
     "mt-table1": {
         "quick": {"train": 1000, "test": 1000, "epochs": 2, "depth": 10, "widen": 1, "batch": 50, "seeds": 1},
@@ -99,8 +100,10 @@ def _panels(width: float, height: float, columns: int) -> tuple[Figure, list[Axe
 
 
 def _line(axes: Axes, x: np.ndarray, values: np.ndarray, colour: str, label: str, style: str = "o-") -> None:
-    """Mean over trials, with a band of two standard errors; values (trials, k)."""
-    mean, error = values.mean(0), values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0 * values[0]
+    """Mean over trials, with a band of two standard errors; values (trials, k), those that are not finite left out."""
+    known = np.ma.masked_invalid(values)
+    mean = known.mean(0).filled(np.nan)
+    error = known.std(0).filled(np.nan) / np.sqrt(np.maximum(known.count(0) - 1, 1))
     axes.plot(x, mean, style, color=colour, lw=1.8, ms=5, label=label)
     axes.fill_between(x, np.maximum(mean - 2 * error, mean / 10), mean + 2 * error, color=colour, alpha=0.2, lw=0)
 
@@ -178,7 +181,7 @@ def _draw_1(data: Dataset) -> Figure:
     axes.set_xticks([-1, 0, 1])
     axes.set_yticks([-1, 0, 1])
     axes.view_init(22, -62)
-    axes.set_box_aspect(None, zoom=0.9)
+    axes.set_box_aspect(None, zoom=1.0)
     axes.legend(loc="upper left", frameon=False, fontsize=9)
     return figure
 
@@ -237,7 +240,7 @@ def regularized_path(
 
 
 @reproduction(
-    "mt-2", paper="MT", shows="Figure 2: margin of a network on the line as the regularisation falls", quick=15, full=90,
+    "mt-2", paper="MT", shows="Figure 2: margin of a network on the line as the regularisation falls", quick=15, full=60,
     claims=("MT-32", "MT-3"),
 )  # fmt: skip
 def figure_2(job: Job) -> Outcome:
@@ -452,7 +455,7 @@ def _kernel_row(data: Dataset, held: Dataset, regression: bool) -> list[float]:
 
 
 @reproduction(
-    "mt-3", paper="MT", shows="Figure 3: networks against kernels, test errors and bounds against n", quick=200, full=200,
+    "mt-3", paper="MT", shows="Figure 3: networks against kernels, test errors and bounds against n", quick=130, full=180,
     claims=("MT-33", "MT-7", "MT-14", "MT-22"),
 )  # fmt: skip
 def figure_3(job: Job) -> Outcome:
@@ -474,8 +477,10 @@ def figure_3(job: Job) -> Outcome:
         f"Teachers of 6 units on the unit sphere of R^20 with alternating signs, normal inputs, {size['trials']}"
         f" trials with a teacher of their own, test errors on 4000 points. Students have {size['m']} units and"
         f" {size['steps']} full-batch evaluations (L-BFGS) of the objective, lambda falling to 1e-8 in {size['rungs']}"
-        " stages: plain descent at 1e-8 from a usual start does not come near the minimiser that the theory is about,"
-        " and then the network is no better than the kernel. Kernel predictors are exact. Bounds are leading terms:"
+        " stages, which comes nearer to the minimiser that the theory is about than plain descent. The choice matters:"
+        " 20000 steps of gradient descent (60 units, 6 trials, one learning rate for each task, not tuned) also beat"
+        " the kernel in classification (0.097 against 0.109 at n = 400, 0.070 against 0.085 at n = 800) but not in"
+        " regression (0.159 against 0.117 at n = 400). Kernel predictors are exact. Bounds are leading terms:"
         " (6/gamma) sqrt(D/n) against (2 sqrt 2/gamma_2) sqrt(D/(dn)), and 12 |alpha|_1 |X|_F/n against |alpha|_2"
         " |X|_F/(n sqrt d) with Lipschitz constant 1. Their constants differ, so the shapes are compared, not the"
         " levels. Crosses: the smallest value the bound can have for any network on trial 0, certified."
@@ -503,7 +508,6 @@ def verdicts_3(task: str, ns: np.ndarray, found: Mapping[str, np.ndarray]) -> li
     growth, growth_error = spread(np.log(ratio) - earlier)
     fall, fall_error = spread(kernel[:, 0] - kernel[:, -1])
     flat, flat_error = spread(slopes(ns, found["kernel_bound"]))
-    tilt, tilt_error = spread(slopes(ns[half:], np.minimum(found["net_bound"][:, half:], 1e300)))
     undecided = "the difference is within two standard errors"
 
     def judged(claim: str, value: float, uncertainty: float, paper: str, holds: bool | None) -> Verdict:
@@ -526,30 +530,31 @@ def verdicts_3(task: str, ns: np.ndarray, found: Mapping[str, np.ndarray]) -> li
             "the kernel's bound stays constant: exponent in n within 0.15 of 0",
             flat, flat_error, "appears to stay constant with n", abs(flat) < 0.15,
         ),
-        _net_bound_verdict(task, ns[half:], tilt, tilt_error, found),
+        _net_bound_verdict(task, ns, half, found),
     ]  # fmt: skip
 
 
-def _net_bound_verdict(
-    task: str, ns: np.ndarray, tilt: float, error: float, found: Mapping[str, np.ndarray]
-) -> Verdict:
+def _net_bound_verdict(task: str, ns: np.ndarray, half: int, found: Mapping[str, np.ndarray]) -> Verdict:
     if task == "regression":
+        tilt, error = spread(slopes(ns[half:], found["net_bound"][:, half:]))
         return Verdict(
-            f"regression: the network's bound falls with n like 1/sqrt(n): exponent over n = {ns[0]} to {ns[-1]} below -0.35",
+            f"regression: the network's bound falls with n like 1/sqrt(n): exponent over n = {ns[half]} to {ns[-1]} below -0.35",
             tilt, "O(sqrt(d/n)), Theorem D.6", tilt < -0.35, error,
         )  # fmt: skip
-    best = found["certified"][1] / 2
-    reached = float((found["net_value"][0] / best)[-1])
-    varies = float((found["net_bound"].std(0) / found["net_bound"].mean(0))[-1]) if len(found["net_bound"]) > 1 else 0.0
+    reached = float(found["net_value"][0, -1] / (found["certified"][1, -1] / 2))
+    last = found["net_bound"][:, -1]
+    last = last[np.isfinite(last)]  # networks that separate their points
+    varies = float(last.std() / last.mean()) if len(last) else math.nan
     return Verdict(
-        "classification: the network's bound varies over trials (standard deviation over mean at the largest n)",
-        varies, "some variance, likely for lack of tuning", None, f"trial 0 has at least {reached:.2f} of the certified margin",
+        f"classification: the network's bound varies over trials (standard deviation over mean at n = {ns[-1]})",
+        varies, "some variance, likely for lack of tuning", None,
+        f"{len(last)} trials that separate; trial 0 has at least {reached:.2f} of the certified margin",
         "it depends on optimiser and steps, which the paper does not give (E-MT-11)",
     )  # fmt: skip
 
 
 def _draw_3(ns: np.ndarray, found: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    figure, axes = _panels(10.4, 3.6, 4)
+    figure, axes = _panels(11.6, 3.8, 4)
     titles = {"classification": "0-1 test error", "regression": "squared test error"}
     for pair, (task, part) in zip((axes[:2], axes[2:]), found.items()):
         left, right = pair
@@ -557,15 +562,15 @@ def _draw_3(ns: np.ndarray, found: Mapping[str, Mapping[str, np.ndarray]]) -> Fi
         _line(left, ns, part["kernel_error"], MINUS, "kernel", "s--")
         left.set_title(f"{task}: error", fontsize=10, loc="left")
         left.set_ylabel(titles[task])
-        finite = np.where(np.isfinite(part["net_bound"]), part["net_bound"], np.nan)
-        finite = np.where(np.isnan(finite), np.nanmax(finite, axis=0), finite)
-        _line(right, ns, finite, PLUS, "network")
+        _line(right, ns, part["net_bound"], PLUS, "network")
         _line(right, ns, part["kernel_bound"], MINUS, "kernel", "s--")
         least = _least_bound(task, ns, part["certified"])
-        right.plot(ns, least, "x", color=INK, ms=6, mew=1.6, label="network, least possible\n(certified)")
+        right.plot(ns, least, "x", color=INK, ms=6, mew=1.6, label="no network has less (certified, trial 0)")
         right.set_title(f"{task}: bound", fontsize=10, loc="left")
         right.set_ylabel("leading term of the bound")
         right.set_yscale("log")
+        low, high = right.get_ylim()
+        right.set_ylim(min(low, 1.0), max(high, 100.0))
         for one in pair:
             one.set_xscale("log")
             one.set_xticks(ns, [str(n) for n in ns])
@@ -575,8 +580,9 @@ def _draw_3(ns: np.ndarray, found: Mapping[str, Mapping[str, np.ndarray]]) -> Fi
             left.set_yscale("log")
         else:
             left.set_ylim(0, None)
-    axes[0].legend(frameon=False, fontsize=9)
-    axes[1].legend(frameon=False, fontsize=8, loc="center right")
+    figure.legend(
+        *axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9.5
+    )
     return figure
 
 
@@ -590,7 +596,7 @@ def _least_bound(task: str, ns: np.ndarray, certified: np.ndarray) -> np.ndarray
 
 
 @reproduction(
-    "mt-gap", paper="MT", shows="Theorem 3.5 measured: l1 margin against kernel margin over d and n", quick=50, full=120,
+    "mt-gap", paper="MT", shows="Theorem 3.5 measured: l1 margin against kernel margin over d and n", quick=35, full=150,
     claims=("MT-18", "MT-19", "MT-17"),
 )  # fmt: skip
 def margin_gap(job: Job) -> Outcome:
@@ -725,6 +731,7 @@ def _draw_gap(ds: np.ndarray, ns: np.ndarray, one: np.ndarray, two: np.ndarray) 
     right.plot(ds, gamma[0] * ds[0] / ds, "--", color=INK, lw=1, label="slope $-1$")
     right.set_xscale("log", base=2)
     right.set_yscale("log")
+    right.set_ylim(gamma.min() / 4, 0.6)
     right.set_xticks(ds, [f"{d}\n(n={ns[j]})" for d, j in zip(ds, along)])
     right.set_xlabel("$d$, along $n = 4d^2$")
     right.set_ylabel("margin")
@@ -763,7 +770,7 @@ def regression_norms(d: int, n: int, draws: int, l1: int, limit: float, seed: in
 
 
 @reproduction(
-    "mt-regression-gap", paper="MT", shows="Theorem D.6 measured: least l1 norm against least kernel norm", quick=30, full=120,
+    "mt-regression-gap", paper="MT", shows="Theorem D.6 measured: least l1 norm against least kernel norm", quick=15, full=130,
     claims=("MT-23", "MT-20"),
 )  # fmt: skip
 def regression_gap(job: Job) -> Outcome:
@@ -871,21 +878,24 @@ def _draw_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) ->
 
 
 @reproduction(
-    "mt-table1", paper="MT", shows="Table 1: a wide ResNet on CIFAR-10, weight decay annealed or fixed", quick=20, full=1500,
+    "mt-table1", paper="MT", shows="Table 1: a wide ResNet on CIFAR-10, weight decay annealed or fixed", quick=15, full=1200,
     claims=("MT-34",),
 )  # fmt: skip
 def table_1(job: Job) -> Outcome:
     size = _sizes(job, "mt-table1")
-    loaded: dict[str, np.ndarray] = {}
+    given = os.environ.get(wideresnet.VARIABLE)
+    images = _images(size, job.seed) if given else None  # results that were kept can be drawn without them
 
     def arm(name: str, seed: int) -> Mapping[str, Any]:
-        if not loaded:
-            loaded.update(wideresnet.shrink(wideresnet.cifar10(), size["train"], size["test"], job.seed))
+        some = images or _images(size, job.seed)
+        mark = wideresnet.digest(some)
         plan = wideresnet.Plan(
-            name == "annealed", size["epochs"], size["depth"], size["widen"], size["batch"], seed=job.seed + seed
-        )
+            name == "annealed", size["epochs"], size["depth"], size["widen"], size["batch"],
+            seed=job.seed + seed, images=mark,
+        )  # fmt: skip
         path = None if job.folder is None else job.folder / "work" / f"{name}-{seed}-{job.scale}.pt"
-        return wideresnet.train(plan, loaded, job.device, path, lambda text: job.say(f"{name}, seed {seed}: {text}"))
+        found = wideresnet.train(plan, some, job.device, path, lambda text: job.say(f"{name}, seed {seed}: {text}"))
+        return found | {"images": np.array(mark)}
 
     each = {
         name: [
@@ -894,6 +904,8 @@ def table_1(job: Job) -> Outcome:
         ]
         for name in TABLE_1
     }
+    if images and any(str(run["images"]) != wideresnet.digest(images) for runs in each.values() for run in runs):
+        raise InputError(f"the results kept in {job.folder} are those of other images; choose another folder")
     found = {name: {key: np.stack([run[key] for run in runs]) for key in runs[0]} for name, runs in each.items()}
     seconds = float(np.median([part["seconds"] for part in found.values()]))
     words = (
@@ -920,6 +932,16 @@ def table_1(job: Job) -> Outcome:
         verdicts_table(found, size["test"]),
         words,
     )
+
+
+def _images(size: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
+    found = wideresnet.shrink(wideresnet.cifar10(), size["train"], size["test"], seed)
+    if len(found["train_labels"]) < size["train"] or len(found["test_labels"]) < size["test"]:
+        raise InputError(
+            f"Table 1 needs {size['train']} training and {size['test']} test images, but the file of "
+            f"{wideresnet.VARIABLE} has fewer; give one with all of CIFAR-10"
+        )
+    return found
 
 
 def verdicts_table(found: Mapping[str, Mapping[str, np.ndarray]], tests: int) -> list[Verdict]:
@@ -952,11 +974,13 @@ def verdicts_table(found: Mapping[str, Mapping[str, np.ndarray]], tests: int) ->
 
 
 def _draw_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
     figure, (left, right) = _panels(9.6, 3.8, 2)
     for (name, part), colour, style in zip(found.items(), (PLUS, MINUS), ("-", "--")):
         epochs = np.arange(1, part["error"].shape[1] + 1)
         for row in part["error"]:
-            left.plot(epochs, 100 * row, style, color=colour, lw=1.4, label=name if row is part["error"][0] else None)
+            left.plot(epochs, 100 * row, style, color=colour, lw=1.4)
         left.plot(
             [],
             [],
@@ -966,6 +990,8 @@ def _draw_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         )
         right.step(epochs, part["decay"][0], style, where="mid", color=colour, lw=1.6, label=f"weight decay, {name}")
     right.step(epochs, 1e-3 * part["lr"][0], ":", where="mid", color=QUIET, lw=1.6, label="learning rate / 1000")
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_xlabel("epoch")
     left.set_ylabel("test error, percent")
     left.legend(frameon=False, fontsize=9)

@@ -130,6 +130,7 @@ class Reproduction:
     full: float
     function: Callable[[Job], Outcome]
     claims: tuple[str, ...] = ()  # ids of docs/claims.md
+    alone: bool = False  # so long at the papers' scale that "all" leaves it out there
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -144,23 +145,40 @@ class Reproduction:
 REPRODUCTIONS: dict[str, Reproduction] = {}
 
 
-def reproduction(id: str, *, paper: str, shows: str, quick: float, full: float, claims: tuple[str, ...] = ()) -> Any:
+def reproduction(
+    id: str,
+    *,
+    paper: str,
+    shows: str,
+    quick: float,
+    full: float,
+    claims: tuple[str, ...] = (),
+    alone: bool = False,
+) -> Any:
     """Register a function of a Job under an id."""
 
     def register(function: Callable[[Job], Outcome]) -> Callable[[Job], Outcome]:
         if id in REPRODUCTIONS:
             raise ValueError(f"{id} is registered twice")
-        REPRODUCTIONS[id] = Reproduction(id, paper, shows, quick, full, function, claims)
+        REPRODUCTIONS[id] = Reproduction(id, paper, shows, quick, full, function, claims, alone)
         return function
 
     return register
 
 
-def find(asked: Sequence[str]) -> list[Reproduction]:
-    """The reproductions of these ids; "all" for all of them, a paper's short name for all of its."""
+def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
+    """The reproductions of these ids; "all" for all of them, a paper's short name for all of its.
+
+    What takes very long at the papers' scale is then found by its own id only.
+    """
     found: dict[str, Reproduction] = {}
     for word in asked:
-        some = [one for one in REPRODUCTIONS.values() if word in ("all", one.id, one.paper, one.paper.lower())]
+        some = [
+            one
+            for one in REPRODUCTIONS.values()
+            if word == one.id
+            or (word in ("all", one.paper, one.paper.lower()) and not (one.alone and scale == "paper"))
+        ]
         if not some:
             raise InputError(f"there is no reproduction {word!r}; there are {', '.join(REPRODUCTIONS)}, or all")
         found |= {one.id: one for one in some}

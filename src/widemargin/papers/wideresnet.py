@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from widemargin.data.files import read_npz
 from widemargin.flows.rules import learning_rate_schedule, weight_decay_schedule
-from widemargin.types import InputError, write_atomically
+from widemargin.types import InputError, content_hash, write_atomically
 
 VARIABLE = "WIDEMARGIN_CIFAR10_FULL"
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of the training pixels / 255
@@ -69,6 +69,10 @@ def shrink(images: dict[str, np.ndarray], train: int, test: int, seed: int) -> d
         rows = np.arange(size) if count >= size else np.random.default_rng([seed, count]).permutation(size)[:count]
         found |= {f"{part}_{what}": images[f"{part}_{what}"][rows] for what in ("images", "labels")}
     return found
+
+
+def digest(images: dict[str, np.ndarray]) -> str:
+    return content_hash(*(images[f"{part}_{what}"] for part in ("train", "test") for what in ("images", "labels")))
 
 
 # ---------------------------------------------------------------- the network
@@ -155,6 +159,7 @@ class Plan:
     momentum: float = 0.9
     dataset: str = "cifar10"
     seed: int = 0
+    images: str = ""  # their hash, so that a checkpoint of other images is not gone on with
 
     def rates(self, epoch: int) -> tuple[float, float]:
         """Learning rate and weight decay of an epoch (MT-34)."""
