@@ -54,9 +54,9 @@ class ParityStream:
     def __call__(self, trial: Tensor, step: Tensor, count: int) -> tuple[Tensor, Tensor]:
         u = uniforms(self.seed, FOR_DATA, trial, step, count * self.d).view(-1, count, self.d)
         signs = torch.where(u < 0.5, -1.0, 1.0).double()
-        y = math.prod(
-            signs[:, :, s] for s in self.S
-        )  # an index list would be copied to the device, which graphs do not allow
+        y = torch.ones_like(signs[:, :, 0])
+        for s in self.S:  # an index list would be copied to the device, which recorded steps do not allow
+            y = y * signs[:, :, s]
         return signs / math.sqrt(self.d), y
 
 

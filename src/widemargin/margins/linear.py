@@ -13,7 +13,8 @@ def linear(data: Dataset, bias: bool = False, tol: float = 1e-9, time_limit: flo
 
         margin = max_{||u|| <= 1} min_i y_i u . x_i = min_{q in simplex} ||sum_i q_i y_i x_i||
 
-    With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction, of any length.
+    With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction, of any
+    length.
     """
     door = _door.enter(data, ReLU(bias), tol, time_limit)
     Z = door.X * door.y[:, None]

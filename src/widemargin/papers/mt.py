@@ -770,7 +770,7 @@ def regression_norms(d: int, n: int, draws: int, l1: int, limit: float, seed: in
 
 
 @reproduction(
-    "mt-regression-gap", paper="MT", shows="Theorem D.6 measured: least l1 norm against least kernel norm", quick=15, full=130,
+    "mt-regression-gap", paper="MT", shows="Theorem D.6 measured: least l1 norm against least kernel norm", quick=30, full=70,
     claims=("MT-23", "MT-20"),
 )  # fmt: skip
 def regression_gap(job: Job) -> Outcome:
@@ -879,7 +879,7 @@ def _draw_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) ->
 
 @reproduction(
     "mt-table1", paper="MT", shows="Table 1: a wide ResNet on CIFAR-10, weight decay annealed or fixed", quick=15, full=1200,
-    claims=("MT-34",),
+    claims=("MT-34",), alone=True,
 )  # fmt: skip
 def table_1(job: Job) -> Outcome:
     size = _sizes(job, "mt-table1")
