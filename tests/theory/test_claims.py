@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import widemargin
+import widemargin.papers
 from widemargin.theory import CHECKS, THEOREMS, claims
 
 ROOT = Path(__file__).parents[2]

@@ -919,7 +919,7 @@ def figure_3(job: Job) -> Outcome:
         axes.set_xlabel("t (iterations)")
         axes.set_ylabel("distance of classifiers")
         axes.set_title(STARTS[b] + (" (pictures above)" if b else " (as in the paper)"), fontsize=10)
-        axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+        axes.legend(frameon=False, fontsize=8.5, loc="upper right")
         tidy(axes)
     words = (
         f"All weights start at N(0, {size['scale']:g}^2), the step is the constant "

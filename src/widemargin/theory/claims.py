@@ -20,7 +20,6 @@ PAPERS = {
     "BN": (25, "batch-normalised shallow networks"),
     "CB": (32, "implicit bias of wide two-layer networks"),
 }
-FIGURE = "a figure or table: for the reproductions, which are another room"
 
 
 @dataclass(frozen=True)
@@ -346,21 +345,20 @@ TABLE: dict[str, Claim] = {
     ),
     "LR-32": _claim(
         "Figure 1",
-        "",
-        "",
-        FIGURE,
+        "papers.lr.figure_1",
+        "papers/test_lr.py::test_figure_1_agrees_with_a_loop_written_out"
+        " papers/test_lr.py::test_output_layer_training_passed_off_as_both_layers_fails",
     ),
     "LR-33": _claim(
         "Figure 2",
-        "",
-        "",
-        FIGURE,
+        "papers.lr.figure_2",
+        "papers/test_lr.py::test_gradient_flow_reaches_the_golden_margin",
     ),
     "LR-34": _claim(
         "Table 1",
-        "",
-        "",
-        FIGURE,
+        "papers.lr.table_1",
+        "papers/test_lr.py::test_a_tiny_run_writes_everything"
+        " papers/test_lr.py::test_a_kernel_passed_off_as_a_margin_row_fails",
     ),
     # ------------------------------------------------------------ MT
     "MT-1": _claim(
@@ -525,27 +523,25 @@ TABLE: dict[str, Claim] = {
     ),
     "MT-31": _claim(
         "Figure 1",
-        "",
-        "",
-        FIGURE,
+        "papers.mt.figure_1",
+        "papers/test_mt.py::test_a_tiny_run_writes_everything",
     ),
     "MT-32": _claim(
         "Figure 2",
-        "data.mt_one_dimensional",
-        f"{DATA}mt_one_dimensional",
-        FIGURE,
+        "papers.mt.figure_2 data.mt_one_dimensional",
+        "papers/test_mt.py::test_the_path_reaches_the_certified_margin_and_the_dual_bound"
+        " data/test_synthetic.py::test_mt_one_dimensional",
     ),
     "MT-33": _claim(
         "Figure 3",
-        "data.mt_teacher",
-        f"{DATA}mt_teacher",
-        FIGURE,
+        "papers.mt.figure_3 data.mt_teacher",
+        "papers/test_mt.py::test_figure_3_verdicts_hold_and_fail data/test_synthetic.py::test_mt_teacher",
     ),
     "MT-34": _claim(
         "Table 1",
-        "flows.rules",
-        f"{RULES}weight_decay_is_annealed_as_in_the_table",
-        "the schedule is here; the table is " + FIGURE,
+        "papers.mt.table_1 flows.rules",
+        "papers/test_mt.py::test_plan_has_the_papers_schedules"
+        " flows/test_rules.py::test_weight_decay_is_annealed_as_in_the_table",
     ),
     # ------------------------------------------------------------ BN
     "BN-1": _claim(
@@ -668,10 +664,10 @@ TABLE: dict[str, Claim] = {
     ),
     "BN-24": _claim(
         "Figure 1",
-        "data.cifar_cats_dogs",
-        "margins/test_batchnorm.py::test_adam_never_beats_the_upper_bound"
+        "papers.bn.figure_1 data.cifar_cats_dogs",
+        "papers/test_bn.py::test_verdicts_of_figure_1_can_fail"
+        " margins/test_batchnorm.py::test_adam_never_beats_the_upper_bound"
         " margins/test_batchnorm.py::test_cats_and_dogs",
-        "the margins are here; the figure is " + FIGURE,
     ),
     "BN-25": _claim(
         "the trapped manifold",
@@ -821,27 +817,26 @@ TABLE: dict[str, Claim] = {
     ),
     "CB-28": _claim(
         "Figure 1",
-        "",
-        "",
-        FIGURE,
+        "papers.cb.figure_1",
+        "papers/test_cb.py::test_output_layer_in_the_plane_is_noticed papers/test_cb.py::test_files_and_verdicts",
     ),
     "CB-29": _claim(
         "Figure 2",
-        "",
-        "",
-        FIGURE,
+        "papers.cb.figure_2b papers.cb.figure_2c papers.cb.figure_2d",
+        "papers/test_cb.py::test_output_layer_passed_off_as_both_is_noticed"
+        " papers/test_cb.py::test_a_wrong_certificate_is_noticed",
     ),
     "CB-30": _claim(
         "Figure 3",
-        "",
-        "",
-        FIGURE,
+        "papers.cb.figure_3",
+        "papers/test_cb.py::test_tangent_and_feature_classifiers_have_their_margins"
+        " papers/test_cb.py::test_files_and_verdicts",
     ),
     "CB-31": _claim(
         "Figure 4",
-        "",
-        "",
-        FIGURE,
+        "papers.cb.figure_4",
+        "papers/test_cb.py::test_field_is_the_gradient_of_its_potential"
+        " papers/test_cb.py::test_off_the_cone_is_noticed",
     ),
     "CB-32": _claim(
         "insensitivity to step sizes",

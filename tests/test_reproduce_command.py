@@ -1,0 +1,116 @@
+"""`widemargin reproduce`, and the folder that a reproduction leaves."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from test_cli import refused, run
+from widemargin import papers
+from widemargin.papers import Job, Outcome, Verdict
+from widemargin.papers.reproduction import Reproduction
+from widemargin.types import InputError
+
+
+def picture():
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot([0, 1])
+    return figure
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A reproduction that counts how often it computes; the seed decides its verdict."""
+    calls = []
+
+    def function(job: Job) -> Outcome:
+        def compute():
+            calls.append(job.seed)
+            return {"x": np.arange(3.0) + job.seed}
+
+        x = job.keep("numbers", {"n": 3}, compute)["x"]
+        verdict = Verdict(
+            "the mean is below 2", float(x.mean()), "it is small", bool(x.mean() < 2), 0.1, "a large seed"
+        )
+        return Outcome({"figure": picture()}, {"x": x}, {"n": 3}, [verdict], "Three numbers.")
+
+    def missing(job: Job) -> Outcome:
+        raise InputError("the file is not there; give it")
+
+    registry = {
+        "toy-1": Reproduction("toy-1", "TOY", "a toy", 1, 1, function),
+        "toy-2": Reproduction("toy-2", "TOY", "a toy without its file", 1, 1, missing),
+        "toy-3": Reproduction("toy-3", "TOY", "a long toy", 1, 9999, function, (), True),
+    }
+    for module in ("widemargin.papers", "widemargin.papers.reproduction"):
+        monkeypatch.setattr(sys.modules[module], "REPRODUCTIONS", registry)
+    return calls
+
+
+def test_the_folder_of_a_reproduction(toy, tmp_path):
+    status, out, _ = run("reproduce", "toy-1", "--out", tmp_path, "--json")
+    (found,) = json.loads(out)
+    assert status == 0 and found["verdicts"][0]["holds"] is True and found["verdicts"][0]["measured"] == 1.0
+    folder = tmp_path / "toy-1"
+    names = {path.name for path in folder.iterdir()}
+    assert {"figure.png", "figure.pdf", "data.npz", "settings.json", "verdict.json", "README.md"} <= names
+    settings = json.loads((folder / "settings.json").read_text())
+    assert settings["scale"] == "quick" and settings["seed"] == 0 and settings["settings"] == {"n": 3}
+    assert json.loads((folder / "verdict.json").read_text()) == found["verdicts"]
+    assert np.load(folder / "data.npz")["x"].tolist() == [0, 1, 2]
+    assert "the mean is below 2" in (folder / "README.md").read_text()
+
+
+def test_what_was_kept_is_not_computed_again_and_damage_is(toy, tmp_path):
+    for _ in range(2):
+        assert run("reproduce", "toy-1", "--out", tmp_path)[0] == 0
+    assert toy == [0]
+    (kept,) = (tmp_path / "toy-1" / "work").glob("*.npz")
+    kept.write_bytes(kept.read_bytes()[:50])
+    assert run("reproduce", "toy-1", "--out", tmp_path)[0] == 0
+    assert toy == [0, 0]
+
+
+def test_a_claim_that_fails_is_said(toy, tmp_path):
+    status, out, _ = run("reproduce", "toy-1", "--out", tmp_path, "--seed", 5)
+    assert status == 1 and "NO" in out and "a large seed" in out
+
+
+def test_a_missing_file_costs_one_figure_only(toy, tmp_path):
+    assert "the file is not there" in refused_after("reproduce", "toy-2", "--out", tmp_path)
+    status, out, err = run("reproduce", "all", "--out", tmp_path, "--json")
+    found = {one["id"]: one["verdicts"] for one in json.loads(out)}
+    assert status == 0 and set(found) == {"toy-1", "toy-2", "toy-3"} and "left out" in err
+    assert found["toy-2"][0]["holds"] == "inconclusive"
+
+
+def refused_after(*argv):
+    """The last line of a refusal that comes after notes on progress."""
+    status, out, err = run(*argv)
+    assert status == 2 and out == ""
+    return err.splitlines()[-1]
+
+
+def test_what_takes_very_long_is_left_out_of_all_at_the_papers_scale(toy):
+    assert [one.id for one in papers.find(["all"], "paper")] == ["toy-1", "toy-2"]
+    assert [one.id for one in papers.find(["toy-3"], "paper")] == ["toy-3"]
+    assert len(papers.find(["TOY"], "quick")) == 3
+
+
+def test_list():
+    status, out, _ = run("reproduce", "list", "--json")
+    found = json.loads(out)
+    assert status == 0 and len(found) == len(papers.REPRODUCTIONS) >= 24
+    assert {"LR", "MT", "BN", "CB", "UH"} == {one["paper"] for one in found}
+    assert "cb-2d" in run("reproduce", "list")[1]
+
+
+def test_refusals(tmp_path):
+    assert "there is no reproduction 'cb-9'" in refused("reproduce", "cb-9", "--out", tmp_path)
+    (tmp_path / "file").write_text("")
+    assert "cannot make the folder" in refused_after("reproduce", "cb-2a", "--out", tmp_path / "file")
