@@ -15,6 +15,7 @@ import json
 import math
 import platform
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -91,9 +92,9 @@ class Job:
         path = self.folder / "work" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
         if path.is_file():
             try:
-                with np.load(path, allow_pickle=False) as kept:
+                with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
                     return {k: kept[k] for k in kept.files}
-            except (OSError, ValueError, EOFError):
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
                 path.unlink()  # damaged: compute it again
         self.say(name)
         found = {k: np.asarray(v) for k, v in compute().items()}
