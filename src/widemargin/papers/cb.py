@@ -126,8 +126,8 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
             "lr": 0.5,
             "trials": 30,
             "certified": 2,
-            "tol": 0.03,
-            "seconds": 80,
+            "tol": 0.05,
+            "seconds": 150,
         },
     },
     "cb-3": {
