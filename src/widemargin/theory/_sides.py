@@ -29,14 +29,14 @@ def entry(
     left: Any,
     right: Any,
     applies: Any = True,
+    allowance: Any = 0.0,
     **more: Any,
 ) -> Inequality:
-    """An Inequality at every record of the track, sides and `applies` broadcast to (T, B); 0 on sides that are no numbers."""
-    shape = track.shape
-    low, high = (np.broadcast_to(np.asarray(side, float), shape) for side in (left, right))
-    where = np.broadcast_to(np.asarray(applies, bool), shape) & np.isfinite(low) & np.isfinite(high)
-    low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 0.0)
-    return Inequality(id, statement, reference, track.t, low, high, where, **more)
+    """An Inequality at every record of the track, all sides broadcast to (T, B); they are 0 where it does not apply."""
+    sides = [np.broadcast_to(np.asarray(side, float), track.shape) for side in (left, right, allowance)]
+    where = np.broadcast_to(np.asarray(applies, bool), track.shape) & np.isfinite(sides).all(0)
+    low, high, room = (np.where(where, side, 0.0) for side in sides)
+    return Inequality(id, statement, reference, track.t, low, high, where, allowance=room, **more)
 
 
 def precision(track: Track) -> float:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from widemargin.flows import losses
 
+from ._sides import entry
 from .inequality import Inequality
 from .track import Track
 
@@ -109,24 +110,6 @@ def _nearby(values: np.ndarray) -> np.ndarray:
     top[1:] = np.maximum(top[1:], values[:-1])
     top[:-1] = np.maximum(top[:-1], values[1:])
     return top
-
-
-def entry(
-    track: Track,
-    id: str,
-    statement: str,
-    reference: str,
-    left: np.ndarray,
-    right: np.ndarray,
-    applies: np.ndarray,
-    allowance: np.ndarray | float = 0.0,
-    **more: Any,
-) -> Inequality:
-    """An Inequality whose sides are numbers everywhere: 0 where it does not apply."""
-    left, right, allowance, applies = np.broadcast_arrays(left, right, allowance, applies)
-    yes = applies & np.isfinite(left) & np.isfinite(right) & np.isfinite(allowance)
-    left, right, allowance = (np.where(yes, one, 0.0) for one in (left, right, allowance))
-    return Inequality(id, statement, reference, track.t, left, right, yes, allowance=allowance, **more)
 
 
 def never_falls(

@@ -21,11 +21,11 @@ from widemargin import flows, margins
 from widemargin.flows import losses
 from widemargin.types import Dataset, InputError
 
+from ._sides import entry
 from ._steps import (
     Params,
     cost,
     duals_known,
-    entry,
     flows_freely,
     honest,
     integral,

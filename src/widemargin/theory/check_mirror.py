@@ -18,12 +18,12 @@ from torch import Tensor
 from widemargin import flows
 from widemargin.flows import losses
 
+from ._sides import entry
 from ._steps import (
     Params,
     best_mixture,
     cost,
     duals_known,
-    entry,
     flows_freely,
     honest,
     integral,
