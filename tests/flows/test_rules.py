@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from checks import noise
-from widemargin import Dataset, InputError, data, margins
+from widemargin import Dataset, InputError, data, flows, margins
 from widemargin.flows import losses, rules, streams
 from widemargin.flows.nets import MLP, BatchNorm, Frozen, Net, Normalized, Params, Scalar, TwoLayer
 from widemargin.flows.paths import WeaklyRegularized, follow_path
@@ -306,6 +306,13 @@ def test_normalized_gd_only_goes_down_and_adapts_its_step():
         g = gradient(W_before, trial, soft_min)
         if took[trial]:
             assert_close(W["V"][trial], W_before["V"][trial] + before["h"][trial] * g["V"])
+
+
+def test_normalized_gd_stops_before_its_margins_overflow():
+    plane = data.bad_kkt_plane(alpha=0.1)
+    traj = flows.train(plane, TwoLayer(2, 30), NormalizedGD(), loss="exp", steps=1500, trials=2, points=30)
+    assert np.isfinite(traj["margin_M2"]).all() and np.isfinite(traj["norm"]).all()
+    assert (traj["norm"][-1] > 1e100).all() and (traj["margin_M2"][-1] > 0.9 * 0.2425).all()
 
 
 @pytest.mark.parametrize("variant", ["paper", "code"])

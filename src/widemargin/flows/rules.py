@@ -190,6 +190,7 @@ def _numbers(rule: Rule, *, above: tuple[str, ...] = (), least: dict[str, float]
 # Examples of a step
 
 
+FARTHEST = 1e300  # margins up to here can be summed over trials and points without overflow
 ORDERS = ("replacement", "epochs", "stream")
 
 
@@ -357,7 +358,8 @@ class NormalizedGD(Rule):
         _, new_risk = slopes(problem, problem.margins(moved))
         gain = h * sum((grad.flatten(1) ** 2).sum(1) for grad in grads.values())
         noise = 8 * torch.finfo(h.dtype).eps * (1 + log_risk.abs())  # what rounding does to ln risk
-        good = log_risk - new_risk >= self.decrease * gain - noise
+        # A step to margins beyond floating point is none: the trial stays where it can still be measured.
+        good = (log_risk - new_risk >= self.decrease * gain - noise) & (new_risk > -FARTHEST)
         after = tick_log(state, h.log() - log_risk, log_risk, h)
         after |= {name: torch.where(good, after[name], state[name]) for name in ("t_cb", "log_t_mean", "taken")}
         after["h"] = torch.where(good, h * self.grow, h * self.shrink)
