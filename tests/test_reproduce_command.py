@@ -114,3 +114,13 @@ def test_refusals(tmp_path):
     assert "there is no reproduction 'cb-9'" in refused("reproduce", "cb-9", "--out", tmp_path)
     (tmp_path / "file").write_text("")
     assert "cannot make the folder" in refused_after("reproduce", "cb-2a", "--out", tmp_path / "file")
+
+
+def test_processes_give_the_same_verdicts(tmp_path):
+    status, out, _ = run(
+        "reproduce", "cb-2a", "bn-dyadic", "--out", tmp_path / "two", "--jobs", 2, "--threads", 1, "--json"
+    )
+    both = json.loads(out)
+    assert [one["id"] for one in both] == ["cb-2a", "bn-dyadic"]
+    alone = json.loads(run("reproduce", "bn-dyadic", "--out", tmp_path / "one", "--threads", 1, "--json")[1])
+    assert both[1]["verdicts"] == alone[0]["verdicts"] and status == 1  # the code's disks are not uniform (E-CB-10)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from widemargin.types import InputError
@@ -13,6 +17,8 @@ from .options import INTERRUPTED, Command, check_device, integer, legal, use_thr
 from .screen import finite_json, plain, print_rich, say
 
 WORDS = {True: "yes", False: "NO", None: "inconclusive"}
+
+Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
 
 
 def reproduce(options: argparse.Namespace) -> int:
@@ -25,8 +31,30 @@ def reproduce(options: argparse.Namespace) -> int:
     if not (options.out and legal(options.out)):
         raise InputError(f"cannot write {options.out[:80]!r}: this is no legal folder name; choose another")
     chosen = papers.find(options.ids, options.scale)
-    done: list[tuple[Any, list[Any], float]] = []
+    done: list[Done] = []
     status = 0
+    try:
+        for found in _parallel(chosen, options) if options.jobs > 1 else _serial(chosen, options):
+            done.append(found)
+    except KeyboardInterrupt:
+        say("interrupted; the same command goes on from here")
+        status = INTERRUPTED
+    if not status and any(verdict.holds is False for _, verdicts, _ in done for verdict in verdicts):
+        status = 1
+    if options.json:
+        shown = [
+            {"id": one.id, "seconds": round(seconds, 2), "verdicts": [verdict.to_dict() for verdict in verdicts]}
+            for one, verdicts, seconds in done
+        ]
+        print(json.dumps(finite_json(shown), allow_nan=False))
+    else:
+        _print(done)
+    return status
+
+
+def _serial(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
+    from widemargin import papers
+
     with use_threads(options.threads):
         for one in chosen:
             say(f"{one.id}: {one.shows}")
@@ -43,24 +71,44 @@ def reproduce(options: argparse.Namespace) -> int:
             except InputError as error:
                 if len(chosen) == 1:
                     raise
-                say(f"{one.id}  left out: {error}")  # a file that is not there must not cost the others
-                verdicts = [papers.Verdict(one.shows, "-", "", None, reason=f"left out: {error}")]
-            except KeyboardInterrupt:
-                say(f"interrupted in {one.id}; the same command goes on from here")
-                status = INTERRUPTED
-                break
-            done.append((one, verdicts, time.perf_counter() - started))
-    if not status and any(verdict.holds is False for _, verdicts, _ in done for verdict in verdicts):
-        status = 1
-    if options.json:
-        shown = [
-            {"id": one.id, "seconds": round(seconds, 2), "verdicts": [verdict.to_dict() for verdict in verdicts]}
-            for one, verdicts, seconds in done
+                verdicts = [_left_out(one, str(error))]  # a file that is not there must not cost the others
+            yield one, verdicts, time.perf_counter() - started
+
+
+def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
+    """Each in a process of its own, --jobs at a time, the longest first; results in the order of the list."""
+    from widemargin.papers import Verdict
+
+    words = ["--scale", options.scale, "--device", options.device, "--out", options.out, "--seed", str(options.seed)]
+    words += [] if options.threads is None else ["--threads", str(options.threads)]
+
+    def work(one: Any) -> Done:
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "widemargin", "reproduce", one.id, *words, "--json"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode not in (0, 1) or not run.stdout:
+            last = (run.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("widemargin: ")
+            return one, [_left_out(one, last)], time.perf_counter() - started
+        say(f"{one.id}  done")
+        (found,) = json.loads(run.stdout)
+        verdicts = [
+            Verdict(**{**verdict, "holds": None if verdict["holds"] == "inconclusive" else verdict["holds"]})
+            for verdict in found["verdicts"]
         ]
-        print(json.dumps(finite_json(shown), allow_nan=False))
-    else:
-        _print(done)
-    return status
+        return one, verdicts, time.perf_counter() - started
+
+    longest = sorted(chosen, key=lambda one: -(one.full if options.scale == "paper" else one.quick))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        tasks = {one.id: pool.submit(work, one) for one in longest}
+        for one in chosen:
+            yield tasks[one.id].result()
+
+
+def _left_out(one: Any, why: str) -> Any:
+    from widemargin.papers import Verdict
+
+    say(f"{one.id}  left out: {why}")
+    return Verdict(one.shows, "-", "", None, reason=f"left out: {why}")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -81,7 +129,7 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print(done: list[tuple[Any, list[Any], float]]) -> None:
+def _print(done: list[Done]) -> None:
     from rich.table import Table
 
     table = Table()
@@ -114,6 +162,7 @@ def add(command: Command) -> None:
     )
     one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[cpu]")
     one.add_argument("--out", metavar="DIR", default="reproductions", help="where to write DIR/ID/ [reproductions]")
+    one.add_argument("--jobs", metavar="N", type=integer(1, 64), default=1, help="processes at a time [1]")
     one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
     one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
     one.add_argument("--json", action="store_true", help="print a list of objects")
