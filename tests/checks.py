@@ -17,6 +17,12 @@ from widemargin import Certificate, Dataset, verify
 ROUNDING = 1e-12  # what float64 may lose in the sums below
 
 
+# What the checks along runs use of the default records, which costs less than all of them.
+OBSERVE = (
+    "step t_cb t_mean log_risk psi margin norm log_norm moved honesty sums q weights".split()  # noqa: SIM905
+)
+
+
 def noise(n: int, d: int, seed: int) -> Dataset:
     """Gaussian points with independent labels."""
     rng = np.random.default_rng(seed)
@@ -124,7 +130,7 @@ def check_certificate(
         assert dual_values(ascended(X, sign * c, best, degree), X, sign * c, degree).max() <= room
 
 
-def overlap(a: Certificate, b: Certificate, factor: float = 1.0, slack: float = ROUNDING) -> None:
+def assert_overlap(a: Certificate, b: Certificate, factor: float = 1.0, slack: float = ROUNDING) -> None:
     """The intervals of a and of factor * b have a common point, up to the rounding of the data."""
     assert a.lower / factor <= b.upper * (1 + slack), f"{a} against {factor} * ({b})"
     assert b.lower <= a.upper / factor * (1 + slack), f"{a} against {factor} * ({b})"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """torch on one thread: for small tensors more are slower, by far where other programs run."""
     before = torch.get_num_threads()

@@ -70,7 +70,7 @@ def test_what_was_kept_is_not_computed_again_and_damage_is(toy, tmp_path):
     for _ in range(2):
         assert run("reproduce", "toy-1", "--out", tmp_path)[0] == 0
     assert toy == [0]
-    (kept,) = (tmp_path / "toy-1" / "work").glob("*.npz")
+    (kept,) = (tmp_path / "toy-1" / "kept").glob("*.npz")
     kept.write_bytes(kept.read_bytes()[:50])
     assert run("reproduce", "toy-1", "--out", tmp_path)[0] == 0
     assert toy == [0, 0]

@@ -62,7 +62,7 @@ def count(rule, **keys):
     return train(PARITY, NET, rule, observe={"step": None, "first": first}, **keys)
 
 
-def same(one: Trajectory, two: Trajectory):
+def assert_same(one: Trajectory, two: Trajectory):
     """Identical to the last bit."""
     assert_array_equal(one.t, two.t)
     assert list(one.records) == list(two.records)
@@ -164,7 +164,7 @@ def test_float32_stays_near_float64():
 
 def test_the_same_seed_is_the_same_result():
     keys = {"steps": 30, "trials": 2, "observe": SCALARS}
-    same(train(PARITY, NET, SGD(lr=0.3), **keys), train(PARITY, NET, SGD(lr=0.3), **keys))
+    assert_same(train(PARITY, NET, SGD(lr=0.3), **keys), train(PARITY, NET, SGD(lr=0.3), **keys))
     assert not np.array_equal(
         train(PARITY, NET, GD(), seed=1, **keys)["risk"], train(PARITY, NET, GD(), **keys)["risk"]
     )
@@ -207,9 +207,9 @@ def whole_and_broken(tmp_path, rule, stop_after=(3, 9, 2), **keys):
 )
 def test_interrupted_and_resumed_is_uninterrupted(tmp_path, rule, keys):
     whole, resumed, out = whole_and_broken(tmp_path, rule, **keys)
-    same(whole, resumed)
-    same(whole, flows.load(out))  # and what is on the disk is the same again
-    same(whole, train(PARITY, NET, rule, observe=SCALARS, out=out, resume=True, **keys))  # nothing left to do
+    assert_same(whole, resumed)
+    assert_same(whole, flows.load(out))  # and what is on the disk is the same again
+    assert_same(whole, train(PARITY, NET, rule, observe=SCALARS, out=out, resume=True, **keys))  # nothing left to do
 
 
 KILLED = """
@@ -241,8 +241,8 @@ def test_kill_9_loses_nothing_but_time(tmp_path):
     assert kills
     resumed = train(PARITY, NET, SGD(lr=0.5), steps=steps, trials=3, observe=SCALARS, out=out, resume=True)
     whole = train(PARITY, NET, SGD(lr=0.5), steps=steps, trials=3, observe=SCALARS)
-    same(whole, resumed)
-    same(whole, flows.load(out))
+    assert_same(whole, resumed)
+    assert_same(whole, flows.load(out))
 
 
 def checkpoint_time(out):
@@ -284,7 +284,7 @@ def test_a_corrupt_checkpoint_falls_back_to_the_other_and_says_so(stopped, harm)
     path.write_bytes({"cut": raw[: len(raw) // 2], "flip": raw, "empty": b""}[harm])
     resumed = run_it(stopped, resume=True)
     assert any(path.name in note and "damaged" in note for note in resumed.notes)
-    same(run_it(None), resumed)
+    assert_same(run_it(None), resumed)
 
 
 def test_two_corrupt_checkpoints_are_refused(stopped):
@@ -333,7 +333,7 @@ def test_missing_records_are_noticed(stopped):
     part = sorted((stopped / "records").glob("*.npz"))[-1]
     part.unlink()
     resumed = run_it(stopped, resume=True)
-    same(run_it(None), resumed)
+    assert_same(run_it(None), resumed)
 
 
 def test_only_one_process_at_a_time(stopped):
@@ -367,7 +367,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert traj.status == ("finished", "finished") and traj.t[-1] == 40
     assert any("No space left" in note for note in traj.notes)
     full = False
-    same(run_it(None), run_it(out, resume=True))  # once there is space again
+    assert_same(run_it(None), run_it(out, resume=True))  # once there is space again
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
@@ -376,7 +376,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
     (out / "data.npz").write_bytes(b"half")
     traj = run_it(out, resume=True)
     assert "begins at step 0" in traj.notes[0]
-    same(run_it(None), traj)
+    assert_same(run_it(None), traj)
 
 
 def test_the_folder_holds_what_is_needed_to_run_it_again(tmp_path):
@@ -403,7 +403,7 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
         patch.setattr(LOOP, "BLINK", -1.0)
         traj = run_it(out, progress=interrupt)
     assert traj.interrupted and len(traj.t) >= 1 and signal.getsignal(signal.SIGINT) is before
-    same(run_it(None), run_it(out, resume=True))
+    assert_same(run_it(None), run_it(out, resume=True))
 
 
 # ---------------------------------------------------------------- the door
@@ -466,7 +466,7 @@ def test_a_trajectory_prints_as_one_line():
 def test_on_a_gpu_a_resumed_run_is_the_same_and_near_that_of_the_cpu(tmp_path, rule):
     keys = {"steps": 60, "trials": 3, "device": "cuda"}
     whole, resumed, _ = whole_and_broken(tmp_path, rule, **keys)
-    same(whole, resumed)
+    assert_same(whole, resumed)
     host = train(PARITY, NET, rule, observe=SCALARS, steps=60, trials=3)
     # The flow chooses its steps, and which of them crosses a kink is a matter of rounding: 60 errors of 1e-4.
     name, rtol = ("margin", 1e-2) if isinstance(rule, flows.GradientFlow) else ("risk", 1e-6)

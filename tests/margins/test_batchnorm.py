@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from checks import changed, lp_margin, noise, overlap
+from checks import assert_overlap, changed, lp_margin, noise
 from widemargin import Dataset, InputError, verify
 from widemargin.data import cifar_cats_dogs, dyadic
 from widemargin.flows.nets import BatchNorm
@@ -160,7 +160,7 @@ def test_sklearn_agrees():
 def test_gamma_a_is_the_margin_of_random_features():
     data = whitened(12, 3, seed=0)
     V, _ = initial_weights(50, 3)
-    overlap(batchnorm(data, 50, part="a", tol=1e-7), random_features(data, V, tol=1e-7), slack=1e-11)
+    assert_overlap(batchnorm(data, 50, part="a", tol=1e-7), random_features(data, V, tol=1e-7), slack=1e-11)
 
 
 def test_gamma_c_falls_like_one_over_sqrt_m():
@@ -195,7 +195,7 @@ def test_shifts_and_scales_do_not_matter():
     assert base.lower > 0
     for X in (data.X * 2.0**40, data.X * 3e-70, data.X + np.array([1e3, -7.0, 0.0, 1e5])):
         other = batchnorm(Dataset(X, data.y), 50, tol=1e-6)
-        overlap(other, base, slack=1e-8)
+        assert_overlap(other, base, slack=1e-8)
         assert other.gap < 1e-6 and other.verify(Dataset(X, data.y))
 
 
@@ -213,7 +213,7 @@ def test_points_far_from_the_origin_lose_rounding_and_the_bounds_say_so():
     certificate = batchnorm(data, 40)
     assert certificate.verify(data)
     exact = np.array([[float.fromhex(float(v).hex()) - 1e12 for v in row] for row in X])  # exact: they are close
-    overlap(certificate, batchnorm(Dataset(exact, data.y), 40), slack=1e-9)
+    assert_overlap(certificate, batchnorm(Dataset(exact, data.y), 40), slack=1e-9)
 
 
 def test_eps_N():

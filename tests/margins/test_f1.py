@@ -14,6 +14,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import (
+    assert_overlap,
     changed,
     check_certificate,
     circle,
@@ -21,7 +22,6 @@ from checks import (
     features,
     lp_margin,
     noise,
-    overlap,
     reference_margin,
     unit,
 )
@@ -55,7 +55,7 @@ def test_a_gpu_gives_a_certificate_that_checks():
     data = parity(10, k=2, n=64, seed=0)
     certificate = f1(data, tol=1e-3, device="cuda")
     check_certificate(certificate, data, tol=1e-3, status="certified")
-    overlap(certificate, f1(data, tol=1e-3))
+    assert_overlap(certificate, f1(data, tol=1e-3))
 
 
 @pytest.mark.parametrize(("k", "d"), [(4, 4), pytest.param(4, 6, marks=slow), pytest.param(6, 6, marks=slow)])
@@ -263,20 +263,20 @@ def solved(X: np.ndarray, y: np.ndarray, **options) -> Certificate:
 def test_rotations_and_reflections(base: Dataset, margin: Certificate):
     for seed in range(2):
         Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((3, 3)))[0]
-        overlap(solved(base.X @ Q, base.y), margin, slack=1e-12)
-    overlap(solved(-base.X, base.y), margin)
-    overlap(solved(base.X, -base.y), margin)
+        assert_overlap(solved(base.X @ Q, base.y), margin, slack=1e-12)
+    assert_overlap(solved(-base.X, base.y), margin)
+    assert_overlap(solved(base.X, -base.y), margin)
 
 
 def test_permutations_of_points_and_features(base: Dataset, margin: Certificate):
     order = np.random.default_rng(0).permutation(base.n)
-    overlap(solved(base.X[order], base.y[order]), margin)
-    overlap(solved(base.X[:, [2, 0, 1]], base.y), margin)
+    assert_overlap(solved(base.X[order], base.y[order]), margin)
+    assert_overlap(solved(base.X[:, [2, 0, 1]], base.y), margin)
 
 
 @pytest.mark.parametrize("c", [1e-200, 0.1, 3.0, 1e200, 2.0**-1000, 2.0**1000])
 def test_scaling(base: Dataset, margin: Certificate, c: float):
-    overlap(solved(c * base.X, base.y), margin, c)
+    assert_overlap(solved(c * base.X, base.y), margin, c)
 
 
 def test_a_symmetric_set_at_any_scale():
@@ -287,13 +287,13 @@ def test_a_symmetric_set_at_any_scale():
 
 def test_embedding_in_more_dimensions(base: Dataset, margin: Certificate):
     Q = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 3)))[0]  # (8, 3)
-    overlap(solved(base.X @ Q.T, base.y), margin, slack=1e-12)
-    overlap(solved(np.hstack([base.X, np.zeros((base.n, 2))]), base.y), margin)
+    assert_overlap(solved(base.X @ Q.T, base.y), margin, slack=1e-12)
+    assert_overlap(solved(np.hstack([base.X, np.zeros((base.n, 2))]), base.y), margin)
 
 
 def test_duplicates_change_nothing(base: Dataset, margin: Certificate):
     again = [0, 0, 3, 8]
-    overlap(solved(np.vstack([base.X, base.X[again]]), np.append(base.y, base.y[again])), margin)
+    assert_overlap(solved(np.vstack([base.X, base.X[again]]), np.append(base.y, base.y[again])), margin)
 
 
 def test_another_point_never_raises_the_margin(base: Dataset, margin: Certificate):
@@ -305,7 +305,7 @@ def test_another_point_never_raises_the_margin(base: Dataset, margin: Certificat
         assert certificate.lower <= margin.upper
     # a point that the network classifies with room to spare changes nothing: x, moved out along its ray
     far = Dataset(np.vstack([base.X, 3 * base.X[:2]]), np.append(base.y, base.y[:2]))
-    overlap(f1(far, tol=1e-6), margin)
+    assert_overlap(f1(far, tol=1e-6), margin)
 
 
 @pytest.mark.parametrize("seed", [80, 81])
@@ -315,8 +315,8 @@ def test_a_bias_is_a_column_of_ones(seed: int):
     with_bias, with_ones = f1(data, bias=True, tol=1e-6), f1(extended, tol=1e-6)
     check_certificate(with_bias, data, tol=1e-6, status="certified")
     check_certificate(with_ones, extended, tol=1e-6, status="certified")
-    overlap(with_bias, with_ones)
-    overlap(f1(data, ReLU(bias=True), tol=1e-6), with_bias)
+    assert_overlap(with_bias, with_ones)
+    assert_overlap(f1(data, ReLU(bias=True), tol=1e-6), with_bias)
     assert with_bias.bias and with_bias.primal is not None and with_bias.primal.theta.shape[1] == 3
 
 
@@ -478,7 +478,7 @@ def test_the_same_seed_gives_the_same_certificate():
         assert_array_equal(first.primal.mass, second.primal.mass)
         assert first.proof == second.proof
         other = f1(data, tol=1e-5, seed=4)
-        overlap(other, first)
+        assert_overlap(other, first)
         assert other.stats["seed"] == 4
 
 

@@ -199,7 +199,7 @@ def plane() -> tuple[Dataset, Certificate]:
     return data, multiclass_f1(data, tol=1e-4)
 
 
-def same(a: Certificate, b: Certificate, factor: float = 1.0) -> None:
+def assert_same(a: Certificate, b: Certificate, factor: float = 1.0) -> None:
     assert a.status == b.status == "certified"
     np.testing.assert_allclose(a.lower, factor * b.lower, rtol=3e-4)
     np.testing.assert_allclose(a.upper, factor * b.upper, rtol=3e-4)
@@ -209,10 +209,10 @@ def test_f1_ignores_rotation_and_the_names_of_classes_and_scales(plane):
     data, cert = plane
     check_f1(cert, data, tol=1e-4)
     c, s = math.cos(1.0), math.sin(1.0)
-    same(multiclass_f1(Dataset(data.X @ np.array([[c, s], [-s, c]]), data.y), tol=1e-4), cert)
-    same(multiclass_f1(Dataset(data.X, np.array([2, 0, 1])[data.y.astype(int)]), tol=1e-4), cert)
-    same(multiclass_f1(Dataset(7.0 * data.X, data.y), tol=1e-4), cert, 7.0)
-    same(multiclass_f1(Dataset(data.X[::-1], data.y[::-1]), tol=1e-4, seed=1), cert)
+    assert_same(multiclass_f1(Dataset(data.X @ np.array([[c, s], [-s, c]]), data.y), tol=1e-4), cert)
+    assert_same(multiclass_f1(Dataset(data.X, np.array([2, 0, 1])[data.y.astype(int)]), tol=1e-4), cert)
+    assert_same(multiclass_f1(Dataset(7.0 * data.X, data.y), tol=1e-4), cert, 7.0)
+    assert_same(multiclass_f1(Dataset(data.X[::-1], data.y[::-1]), tol=1e-4, seed=1), cert)
 
 
 def test_more_points_never_raise_the_margin(plane):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from checks import OBSERVE
 from widemargin import Dataset, flows
 from widemargin.data import neural_collapse, parity
 from widemargin.theory import CHECKS, Inequality, Track, follow
@@ -19,21 +20,6 @@ from widemargin.theory import check_lazy as lazy
 PARITY = parity(d=3, n=8, seed=0)
 CONES = neural_collapse(d=2, r=3, n=9, gamma_nc=0.8, eps=0.3, seed=0)
 ONE = Dataset(np.array([[0.8, 0.6]]), np.array([1.0]), "one point")
-OBSERVE = [
-    "step",
-    "t_cb",
-    "t_mean",
-    "log_risk",
-    "psi",
-    "margin",
-    "norm",
-    "log_norm",
-    "moved",
-    "honesty",
-    "sums",
-    "q",
-    "weights",
-]
 RELU, SCALAR = flows.TwoLayer(3, 60), flows.Scalar(3, 40)
 IDS = [
     "LR-7",
@@ -52,12 +38,7 @@ IDS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread_here() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(data: Dataset, net: flows.Net, rule: flows.Rule, **keys: object) -> Track:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose
 
+from checks import OBSERVE
 from widemargin import flows, margins
 from widemargin.data import parity
 from widemargin.theory import CHECKS, Inequality, Track, follow
@@ -17,22 +17,6 @@ from widemargin.theory import _steps as steps
 from widemargin.theory import check_mirror as mirror
 
 DATA = parity(d=3, n=8, seed=0)
-# what the checks use of the default, which costs less than all of it
-OBSERVE = [
-    "step",
-    "t_cb",
-    "t_mean",
-    "log_risk",
-    "psi",
-    "margin",
-    "norm",
-    "log_norm",
-    "moved",
-    "honesty",
-    "sums",
-    "q",
-    "weights",
-]
 NETS = {
     "scalar": flows.Scalar(3, 30),
     "normalized": flows.Normalized(3, 30),
@@ -44,12 +28,7 @@ NETS = {
 IDS = ["UH-6", "UH-8", "UH-9", "UH-10", "UH-11", "UH-12", "UH-13", "UH-14", "UH-17", "UH-18", "UH-19", "UH-22", "UH-26"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread_here() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(name: str, rule: flows.Rule, **keys: object) -> Track:

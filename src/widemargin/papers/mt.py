@@ -893,7 +893,7 @@ def table_1(job: Job) -> Outcome:
             name == "annealed", size["epochs"], size["depth"], size["widen"], size["batch"],
             seed=job.seed + seed, images=mark,
         )  # fmt: skip
-        path = None if job.folder is None else job.folder / "work" / f"{name}-{seed}-{job.scale}.pt"
+        path = None if job.folder is None else job.folder / "kept" / f"{name}-{seed}-{job.scale}.pt"
         found = wideresnet.train(plan, some, job.device, path, lambda text: job.say(f"{name}, seed {seed}: {text}"))
         return found | {"images": np.array(mark)}
 

@@ -4,7 +4,7 @@
     def figure_2d(job: Job) -> Outcome: ...
 
 `run` writes DIR/ID/: the pictures (PNG and PDF), data.npz, settings.json, verdict.json, README.md. What takes long goes through
-`job.keep` or `job.train`, which store their results in DIR/ID/work/, so that a reproduction that was interrupted goes on.
+`job.keep` or `job.train`, which store their results in DIR/ID/kept/, so that a reproduction that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Job:
         if self.folder is None:
             return {k: np.asarray(v) for k, v in compute().items()}
         text = json.dumps({"key": _plain(key), "device": self.device, "seed": self.seed}, sort_keys=True)
-        path = self.folder / "work" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
+        path = self.folder / "kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
         if path.is_file():
             try:
                 with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
@@ -110,7 +110,7 @@ class Job:
         if self.folder is None:
             return flows.train(data, net, rule, **keys)
         text = json.dumps([net.config(), repr(rule), _plain(keys), _names(data)], sort_keys=True, default=str)
-        out = self.folder / "work" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        out = self.folder / "kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self.say(name)
         out.parent.mkdir(parents=True, exist_ok=True)
         return flows.train(data, net, rule, out=out, resume=out.exists(), **keys)
