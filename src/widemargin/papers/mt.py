@@ -992,6 +992,10 @@ def _draw_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     right.step(epochs, 1e-3 * part["lr"][0], ":", where="mid", color=QUIET, lw=1.6, label="learning rate / 1000")
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.set_yscale("log")  # the last points of a percent matter
+    ticks = [t for t in (5, 6, 7, 8, 10, 15, 20, 30, 50, 90) if left.get_ylim()[0] <= t <= left.get_ylim()[1]]
+    left.set_yticks(ticks, [str(t) for t in ticks])
+    left.set_yticks([], minor=True)
     left.set_xlabel("epoch")
     left.set_ylabel("test error, percent")
     left.legend(frameon=False, fontsize=9)
