@@ -19,7 +19,7 @@ ORDER = [
     {"data", "spaces", "plots"},
     {"margins"},
     {"flows"},
-    {"theory"},
+    {"theory", "monitor"},
     {"papers"},
     {"cli"},
     {"__main__"},

@@ -1,6 +1,6 @@
 """widemargin: certified margins of neural networks, and the training that reaches them."""
 
-from widemargin import data, flows, margins, spaces, theory, verify
+from widemargin import data, flows, margins, monitor, spaces, theory, verify
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 __version__ = "0.1.0"
@@ -13,6 +13,7 @@ __all__ = [
     "data",
     "flows",
     "margins",
+    "monitor",
     "spaces",
     "theory",
     "verify",

@@ -1,0 +1,18 @@
+"""Normalised margins of any PyTorch model while it trains, from forward passes and norms alone (docs/monitor.md)."""
+
+from .homogeneous import Homogeneous, Probe, check_homogeneous, find_homogeneous
+from .monitor import MarginMonitor
+from .record import Record
+from .store import config, is_monitor, load
+
+__all__ = [
+    "Homogeneous",
+    "MarginMonitor",
+    "Probe",
+    "Record",
+    "check_homogeneous",
+    "config",
+    "find_homogeneous",
+    "is_monitor",
+    "load",
+]
