@@ -43,7 +43,7 @@ def images(tmp_path, monkeypatch):
             f"{part}_labels": labels,
         }
     np.savez(tmp_path / "images.npz", **arrays)
-    monkeypatch.setenv(wideresnet.VARIABLE, str(tmp_path / "images.npz"))
+    monkeypatch.setenv(wideresnet.VARIABLE["cifar10"], str(tmp_path / "images.npz"))
     return arrays
 
 
@@ -303,16 +303,16 @@ def test_training_resumes_where_it_ended(images, tmp_path):
 
 
 def test_without_the_images_it_says_what_to_do(tiny, images, monkeypatch, tmp_path):
-    monkeypatch.delenv(wideresnet.VARIABLE, raising=False)
-    with pytest.raises(InputError, match=wideresnet.VARIABLE):
+    monkeypatch.delenv(wideresnet.VARIABLE["cifar10"], raising=False)
+    with pytest.raises(InputError, match="WIDEMARGIN_CIFAR10_FULL"):
         mt.table_1(Job(folder=tmp_path))
     monkeypatch.setattr(mt, "SIZES", {"mt-table1": {"quick": TINY["mt-table1"] | {"train": 61}}})
-    monkeypatch.setenv(wideresnet.VARIABLE, str(tmp_path / "images.npz"))
+    monkeypatch.setenv(wideresnet.VARIABLE["cifar10"], str(tmp_path / "images.npz"))
     with pytest.raises(InputError, match="has fewer"):
         mt.table_1(Job(folder=tmp_path))
     np.savez(tmp_path / "bad.npz", **{f"{p}_{w}": np.zeros(3) for p in ("train", "test") for w in ("images", "labels")})
     with pytest.raises(InputError, match="uint8"):
-        wideresnet.cifar10(tmp_path / "bad.npz")
+        wideresnet.cifar(path=tmp_path / "bad.npz")
 
 
 def test_images_in_pieces(images, tmp_path):
@@ -324,17 +324,31 @@ def test_images_in_pieces(images, tmp_path):
             folder / f"cifar10_train_{k}.npz", images=images["train_images"][part], labels=images["train_labels"][part]
         )
     np.savez(folder / "cifar10_test.npz", images=images["test_images"], labels=images["test_labels"])
-    found = wideresnet.cifar10(folder)
+    found = wideresnet.cifar(path=folder)
     for name, value in images.items():
         np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_hundred_classes_have_their_own_numbers(tiny, images, monkeypatch, tmp_path):
+    monkeypatch.delenv(wideresnet.VARIABLE["cifar100"], raising=False)
+    with pytest.raises(InputError, match=r"all of CIFAR-100.*WIDEMARGIN_CIFAR100_FULL"):
+        mt.table_1_cifar100(Job(folder=tmp_path))
+    with pytest.raises(InputError, match="from 0 to 9"):
+        np.savez(tmp_path / "many.npz", **images | {"train_labels": images["train_labels"] + np.uint8(90)})
+        wideresnet.cifar(path=tmp_path / "many.npz")
+    monkeypatch.setenv(wideresnet.VARIABLE["cifar100"], str(tmp_path / "many.npz"))
+    outcome = mt.table_1_cifar100(Job(folder=tmp_path))
+    assert outcome.verdicts[0].paper == "0.78 points (27.0 - 26.22)"
+    assert outcome.data["annealed_decay"][0, 1] == pytest.approx(5e-4 * 0.2)  # epoch 100 of the schedule
+    assert wideresnet.WideResNet(10, 1, wideresnet.CLASSES["cifar100"]).end.out_features == 100
 
 
 def test_results_of_other_images_are_refused(tiny, images, tmp_path, monkeypatch):
     job = Job(folder=tmp_path)
     first = mt.table_1(job)
     np.savez(tmp_path / "other.npz", **images | {"test_labels": images["test_labels"][::-1]})
-    monkeypatch.setenv(wideresnet.VARIABLE, str(tmp_path / "other.npz"))
+    monkeypatch.setenv(wideresnet.VARIABLE["cifar10"], str(tmp_path / "other.npz"))
     with pytest.raises(InputError, match="other images"):
         mt.table_1(job)
-    monkeypatch.delenv(wideresnet.VARIABLE)  # what was kept can be drawn without any
+    monkeypatch.delenv(wideresnet.VARIABLE["cifar10"])  # what was kept can be drawn without any
     assert [one.measured for one in mt.table_1(job).verdicts] == [one.measured for one in first.verdicts]

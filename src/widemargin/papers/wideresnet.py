@@ -27,27 +27,30 @@ from widemargin.data.files import read_npz
 from widemargin.flows.rules import learning_rate_schedule, weight_decay_schedule
 from widemargin.types import InputError, content_hash, write_atomically
 
-VARIABLE = "WIDEMARGIN_CIFAR10_FULL"
+VARIABLE = {"cifar10": "WIDEMARGIN_CIFAR10_FULL", "cifar100": "WIDEMARGIN_CIFAR100_FULL"}
+CLASSES = {"cifar10": 10, "cifar100": 100}
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of the training pixels / 255
 CLIP = 5.0  # largest gradient norm: a guard for the first steps, far above what training has later
 
 
-def cifar10(path: str | os.PathLike[str] | None = None) -> dict[str, np.ndarray]:
-    """All of CIFAR-10: train_images (50000, 32, 32, 3) uint8, train_labels, test_images, test_labels.
+def cifar(dataset: str = "cifar10", path: str | os.PathLike[str] | None = None) -> dict[str, np.ndarray]:
+    """All of CIFAR-10 or CIFAR-100: train_images (50000, 32, 32, 3) uint8, train_labels, test_images, test_labels.
 
-    The path, or the environment variable WIDEMARGIN_CIFAR10_FULL, is an .npz with these four arrays or a folder with
-    cifar10_train_0.npz to cifar10_train_4.npz and cifar10_test.npz, each with `images` and `labels`.
+    The path, or the environment variable WIDEMARGIN_CIFAR10_FULL (or ..._CIFAR100_FULL), is an .npz with these four arrays or a
+    folder with cifar10_train_0.npz to cifar10_train_4.npz and cifar10_test.npz, each with `images` and `labels`.
     """
-    given = os.environ.get(VARIABLE) if path is None else path
+    variable = VARIABLE[dataset]
+    given = os.environ.get(variable) if path is None else path
     if not given:
+        title = dataset.upper().replace("CIFAR", "CIFAR-")
         raise InputError(
-            f"Table 1 needs all of CIFAR-10, which does not come with the package; set the environment variable {VARIABLE} "
+            f"Table 1 needs all of {title}, which does not come with the package; set the environment variable {variable} "
             "to an .npz with train_images, train_labels, test_images and test_labels"
         )
     names = ("train_images", "train_labels", "test_images", "test_labels")
     if Path(given).is_dir():
-        train = [read_npz(Path(given) / f"cifar10_train_{k}.npz", ("images", "labels")) for k in range(5)]
-        test = read_npz(Path(given) / "cifar10_test.npz", ("images", "labels"))
+        train = [read_npz(Path(given) / f"{dataset}_train_{k}.npz", ("images", "labels")) for k in range(5)]
+        test = read_npz(Path(given) / f"{dataset}_test.npz", ("images", "labels"))
         parts = [np.concatenate([one[what] for one in train]) for what in ("images", "labels")]
         found = dict(zip(names, (*parts, test["images"], test["labels"])))
     else:
@@ -55,9 +58,9 @@ def cifar10(path: str | os.PathLike[str] | None = None) -> dict[str, np.ndarray]
     for part in ("train", "test"):
         images, labels = found[f"{part}_images"], found[f"{part}_labels"]
         if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
-            raise InputError(f"{VARIABLE}: {part}_images must be uint8 of shape (n, 32, 32, 3) with one label for each")
-        if labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(10)).all():
-            raise InputError(f"{VARIABLE}: {part}_labels must be integers from 0 to 9")
+            raise InputError(f"{variable}: {part}_images must be uint8 of shape (n, 32, 32, 3) with one label for each")
+        if labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(CLASSES[dataset])).all():
+            raise InputError(f"{variable}: {part}_labels must be integers from 0 to {CLASSES[dataset] - 1}")
     return found
 
 
@@ -196,7 +199,7 @@ def train(
     gpu = where.type == "cuda"
     with torch.random.fork_rng(devices=[]):  # the global generator stays as it was
         torch.manual_seed(plan.seed)
-        model = WideResNet(plan.depth, plan.widen)
+        model = WideResNet(plan.depth, plan.widen, CLASSES[plan.dataset])
     model = model.to(where, memory_format=torch.channels_last)  # type: ignore[call-overload]
     heavy, light = model.decayed()
     optimizer = torch.optim.SGD(
