@@ -483,3 +483,14 @@ def test_on_a_gpu_trials_end_by_themselves():
     assert_array_equal(traj["step"][-1], host["step"][-1])
     for name, value in host.final.items():
         assert_allclose(traj.final[name], value, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", [GD(0.1), SGD(0.1, batch=3, seed=5)], ids=["gd", "sgd"])
+def test_some_trials_by_their_numbers_are_those_of_the_whole_batch(rule):
+    whole = train(PARITY, NET, rule, steps=20, trials=5, seed=7, points=4)
+    some = train(PARITY, NET, rule, steps=20, trials=[4, 1], seed=7, points=4)
+    for name in ("a", "V"):
+        assert_allclose(some.final[name], whole.final[name][[4, 1]], rtol=1e-12)
+    assert some.config["trials"] == [4, 1] and whole.config["trials"] == 5
+    with pytest.raises(InputError, match="numbers of trials"):
+        train(PARITY, NET, rule, steps=2, trials=[-1])

@@ -26,6 +26,10 @@ from . import _kernels
 Params = dict[str, Tensor]
 
 
+def trial_numbers(trials: int | Sequence[int]) -> Sequence[int]:
+    return range(trials) if isinstance(trials, int | np.integer) else trials
+
+
 @dataclass(frozen=True)
 class Net:
     """What every net has. Subclasses are frozen dataclasses with the sizes and choices as fields."""
@@ -47,9 +51,9 @@ class Net:
         """The fields, ready for JSON: arrays as their hashes, modules as text."""
         return {"net": self.name} | {one.name: _plain(getattr(self, one.name)) for one in dataclasses.fields(self)}
 
-    def init(self, trials: int, seed: int) -> dict[str, np.ndarray]:
-        """Initial parameters of trials 0..B-1; trial b depends on (seed, b) alone, so a batch is a loop."""
-        each = [self.draw(np.random.default_rng([seed, trial])) for trial in range(trials)]
+    def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
+        """Initial parameters of trials 0..B-1, or of the trials of these numbers; trial b depends on (seed, b) alone."""
+        each = [self.draw(np.random.default_rng([seed, trial])) for trial in trial_numbers(trials)]
         return {name: np.stack([one[name] for one in each]) for name in each[0]}
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -164,15 +168,16 @@ class TwoLayer(Net):
     def factor(self) -> float:
         return 1 / self.m if self.mean_field else 1.0
 
-    def init(self, trials: int, seed: int) -> dict[str, np.ndarray]:
+    def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
         if self.widths is None:
             return super().init(trials, seed)
-        if len(self.widths) != trials:
+        numbers = trial_numbers(trials)
+        if len(self.widths) != len(numbers):
             raise InputError(
-                f"two-layer network: there are {len(self.widths)} widths for {trials} trials; give one for each"
+                f"two-layer network: there are {len(self.widths)} widths for {len(numbers)} trials; give one for each"
             )
         each = []
-        for trial, width in enumerate(self.widths):
+        for trial, width in zip(numbers, self.widths):
             one = dataclasses.replace(self, m=width, widths=None).draw(np.random.default_rng([seed, trial]))
             each.append({k: np.concatenate([v, np.zeros((self.m - width, *v.shape[1:]))]) for k, v in one.items()})
         return {name: np.stack([one[name] for one in each]) for name in each[0]}
@@ -672,13 +677,14 @@ class BatchNorm(Net):
         a, V = rng.standard_normal(self.m) / np.sqrt(self.m), rng.standard_normal((self.m, self.d)) / np.sqrt(self.d)
         return {"a": a, "c": np.ones(self.m), "V": V}
 
-    def init(self, trials: int, seed: int) -> dict[str, np.ndarray]:
+    def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Statistics that differ between trials travel with the parameters, so that trials can be taken apart."""
         drawn = super().init(trials, seed)
         if self.minibatch or self.mean is None or self.root is None or len(self.mean) == 1:
             return drawn
-        if len(self.mean) != trials:
-            raise InputError(f"batchnorm: there are statistics of {len(self.mean)} data sets for {trials} trials")
+        count = len(trial_numbers(trials))
+        if len(self.mean) != count:
+            raise InputError(f"batchnorm: there are statistics of {len(self.mean)} data sets for {count} trials")
         return drawn | {"mean": self.mean.copy(), "root": self.root.copy()}
 
     def _statistics(self, W: Params, X: Tensor) -> tuple[Tensor, Tensor]:

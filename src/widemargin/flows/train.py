@@ -26,7 +26,7 @@ from widemargin.types import Dataset, InputError, Trajectory, content_hash
 from . import flow, runs
 from . import observe as observing
 from ._graph import Stepper
-from .nets import Net, Params
+from .nets import Net, Params, trial_numbers
 from .paths import WeaklyRegularized
 from .problem import Problem, pose
 from .rules import DIVERGED, FINISHED, GD, Rule, State
@@ -51,7 +51,7 @@ def train(
     time: float | None = None,
     clock: str | None = None,
     until: Any = None,
-    trials: int | None = None,
+    trials: int | Sequence[int] | None = None,
     seed: int = 0,
     bias: bool = False,
     observe: str | Sequence[str] | Mapping[str, Any] = "default",
@@ -69,7 +69,7 @@ def train(
     """Train a batch of independent networks and record how it goes.
 
     `data` is one data set for all trials or one per trial. Trial b starts from the parameters of (seed, b) alone, so a batch is
-    a loop of single runs. Training ends after `steps`, at `time` of the `clock` ("mean", of the mean risk, or "cb", CB's; by
+    a loop of single runs; `trials` is their number, or a list of numbers b to run some trials only. Training ends after `steps`, at `time` of the `clock` ("mean", of the mean risk, or "cb", CB's; by
     default the rule's own or the mean), or for each trial on its own at `until`: an event or its name (fitted, stationary,
     margin=..., radius=..., risk=...), looked at every `check_every` steps.
 
@@ -86,7 +86,8 @@ def train(
     """
     sets = [data] if isinstance(data, Dataset) else list(data)
     _check(sets, net, rule, steps, time, until, times, trials, points, checkpoint_seconds, device, dtype, seed)
-    count = trials if trials is not None else len(sets)
+    numbers = trial_numbers(len(sets) if trials is None else trials)
+    count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
     if clock is None:
@@ -113,7 +114,7 @@ def train(
         "time": time,
         "clock": clock,
         "until": until if until is None or isinstance(until, str) else repr(until),
-        "trials": count,
+        "trials": count if numbers == range(count) else [int(number) for number in numbers],
         "seed": seed,
         "bias": bias,
         "observe": list(observers),
@@ -128,7 +129,7 @@ def train(
             stack.enter_context(runs.held(Path(out)))
         run, point = _open(out, resume, config, sets, test)
         loop = _Loop(
-            problem, held_out, rule, observers, event, marks, timed, limit, time, clock, every, count, seed, dtype
+            problem, held_out, rule, observers, event, marks, timed, limit, time, clock, every, numbers, seed, dtype
         )
         rows = loop.restore(point, run.rows()) if run is not None and point is not None else loop.begin()
         said = tuple(run.notes) if run is not None else ()
@@ -217,13 +218,14 @@ class _Loop:
         time: float | None,
         clock: str,
         every: int,
-        trials: int,
+        numbers: Sequence[int],
         seed: int,
         dtype: str,
     ):
         self.problem, self.test, self.rule, self.observers, self.event = problem, test, rule, observers, event
         self.marks, self.timed, self.limit, self.time, self.clock, self.every = marks, timed, limit, time, clock, every
-        self.trials, self.seed, self.dtype = trials, seed, getattr(torch, dtype)
+        trials = len(numbers)
+        self.numbers, self.trials, self.seed, self.dtype = numbers, trials, seed, getattr(torch, dtype)
         self.step, self.step_saved, self.seconds = 0, -1, 0.0
         self.status = np.array(["running"] * trials, dtype=object)
         self.ended = np.full(trials, -1)  # step of the end of each trial
@@ -239,10 +241,12 @@ class _Loop:
         self.good: tuple[Params, State] | None = None
 
     def begin(self) -> list[runs.Row]:
-        drawn = self.problem.net.init(self.trials, self.seed)
+        drawn = self.problem.net.init(self.numbers, self.seed)
         device = self.problem.X.device
         W = {name: torch.tensor(value, dtype=self.dtype, device=device) for name, value in drawn.items()}
-        self.stepper = Stepper(self.problem, self.rule, W)
+        state = self.rule.start(self.problem, W)
+        state["trial"] = torch.tensor(list(self.numbers), device=device)  # random streams go by them
+        self.stepper = Stepper(self.problem, self.rule, W, state)
         self.start = observing.true_params(self.problem, self.stepper.W, self.stepper.state)
         if self.problem.X.is_cuda:
             self.start = _copy(self.start)
@@ -530,11 +534,11 @@ def _check(
         raise InputError(f"net must be one of the nets of widemargin.flows, not {type(net).__name__}")
     if not isinstance(rule, Rule):
         raise InputError(f"rule must be one of the rules of widemargin.flows, not {type(rule).__name__}")
-    for what, value, low in (("steps", steps, 1), ("trials", trials, 1), ("points", points, 2), ("seed", seed, 0)):
+    for what, value, low in (("steps", steps, 1), ("trials", _count(trials), 1), ("points", points, 2), ("seed", seed, 0)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low):
             raise InputError(f"{what} must be an integer of at least {low}, not {value!r}")
-    if trials is not None and len(sets) > 1 and trials != len(sets):
-        raise InputError(f"there are {len(sets)} data sets but trials={trials}; give one set, or one for each trial")
+    if trials is not None and len(sets) > 1 and _count(trials) != len(sets):
+        raise InputError(f"there are {len(sets)} data sets but trials={_count(trials)}; give one set, or one for each trial")
     if time is not None and not (isinstance(time, int | float) and 0 < time < float("inf")):
         raise InputError(f"time must be a positive number, not {time!r}")
     endless = until is None and not isinstance(rule, WeaklyRegularized)
@@ -552,6 +556,15 @@ def _check(
         raise InputError(f"device must be cpu or cuda, not {device!r}")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise InputError("device cuda: torch finds no CUDA device here; use cpu")
+
+
+def _count(trials: Any) -> Any:
+    """How many trials are asked for: a number, or numbers of trials."""
+    if not isinstance(trials, list | tuple | range | np.ndarray):
+        return trials
+    if any(isinstance(one, bool) or not isinstance(one, int | np.integer) or one < 0 for one in trials):
+        raise InputError("the numbers of trials must be integers from 0")
+    return len(trials)
 
 
 def _marks(
