@@ -69,9 +69,10 @@ def train(
     """Train a batch of independent networks and record how it goes.
 
     `data` is one data set for all trials or one per trial. Trial b starts from the parameters of (seed, b) alone, so a batch is
-    a loop of single runs; `trials` is their number, or a list of numbers b to run some trials only. Training ends after `steps`, at `time` of the `clock` ("mean", of the mean risk, or "cb", CB's; by
-    default the rule's own or the mean), or for each trial on its own at `until`: an event or its name (fitted, stationary,
-    margin=..., radius=..., risk=...), looked at every `check_every` steps.
+    a loop of single runs; `trials` is their number, or a list of numbers b for some of them only. Training ends after `steps`,
+    at `time` of the `clock` ("mean", of the mean risk, or "cb", CB's; by default the rule's own or the mean), or for each trial
+    on its own at `until`: an event or its name (fitted, stationary, margin=..., radius=..., risk=...), looked at every
+    `check_every` steps.
 
     Records are taken at `times`: a list of steps (of times, if `time` is given), or "log" for `points` log-spaced ones, 0 and the
     end included. A rule that chooses its own steps is recorded at its first step at or after each time; t_mean and t_cb say
@@ -534,11 +535,18 @@ def _check(
         raise InputError(f"net must be one of the nets of widemargin.flows, not {type(net).__name__}")
     if not isinstance(rule, Rule):
         raise InputError(f"rule must be one of the rules of widemargin.flows, not {type(rule).__name__}")
-    for what, value, low in (("steps", steps, 1), ("trials", _count(trials), 1), ("points", points, 2), ("seed", seed, 0)):
+    for what, value, low in (
+        ("steps", steps, 1),
+        ("trials", _count(trials), 1),
+        ("points", points, 2),
+        ("seed", seed, 0),
+    ):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low):
             raise InputError(f"{what} must be an integer of at least {low}, not {value!r}")
     if trials is not None and len(sets) > 1 and _count(trials) != len(sets):
-        raise InputError(f"there are {len(sets)} data sets but trials={_count(trials)}; give one set, or one for each trial")
+        raise InputError(
+            f"there are {len(sets)} data sets but trials={_count(trials)}; give one set, or one for each trial"
+        )
     if time is not None and not (isinstance(time, int | float) and 0 < time < float("inf")):
         raise InputError(f"time must be a positive number, not {time!r}")
     endless = until is None and not isinstance(rule, WeaklyRegularized)

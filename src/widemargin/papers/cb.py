@@ -816,7 +816,7 @@ def _bounds_of(job: Job, size: dict[str, Any], data: Dataset) -> Any:
 class LargeStart(flows.TwoLayer):
     """Trial 0 starts at N(0, law_scale^2) as in CB; trial 1 has every neuron twice, with both signs, so that f = 0."""
 
-    def init(self, trials: int, seed: int) -> dict[str, np.ndarray]:
+    def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
         drawn, half = super().init(trials, seed), self.m // 2
         for name, sign in (("a", -1.0), ("V", 1.0)):
             drawn[name][1:, half : 2 * half] = sign * drawn[name][1:, :half]
@@ -1013,7 +1013,7 @@ class Cone(flows.TwoLayer):
 
     ratio: float = 3.0
 
-    def init(self, trials: int, seed: int) -> dict[str, np.ndarray]:
+    def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
         drawn = super().init(trials, seed)
         drawn["a"][1:] *= self.ratio
         return drawn
