@@ -21,6 +21,7 @@ ORDER = [
     {"flows"},
     {"theory", "monitor"},
     {"papers"},
+    {"sweep"},
     {"cli"},
     {"__main__"},
 ]
