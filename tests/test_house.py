@@ -22,6 +22,7 @@ ORDER = [
     {"theory", "monitor"},
     {"papers"},
     {"sweep"},
+    {"report"},
     {"cli"},
     {"__main__"},
 ]
