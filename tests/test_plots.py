@@ -177,6 +177,122 @@ def test_decision_refuses():
         plots.intervals([])
 
 
+# ---------------------------------------------------------------- a monitor's records
+
+
+def columns(step, psi, norm=2.0, whole=True, degree=2.0, **more):
+    """Columns of one data set, as `monitor.series` has them."""
+    step, psi = np.asarray(step), np.asarray(psi, dtype=float)
+    one = np.ones(len(step))
+    found = {
+        "step": step, "whole": np.full(len(step), whole), "degree": degree * one, "norm": norm * one, "n": 40 * one,
+        "psi": psi, "margin": psi + 1, "psi_normalized": psi / norm**2, "margin_normalized": (psi + 1) / norm**2,
+        "error": np.where(psi > -1, 0.0, 0.2), "loss": np.exp(np.minimum(-psi, 9.0)), "effective": 10 * one,
+    }  # fmt: skip
+    if whole:
+        found |= {f"margin_q{level}": psi + 1 + level / 20 for level in (0, 1, 10, 25, 50, 75, 90)}
+        found |= {"at_minimum": one, "norm/0": np.linspace(1, 3, len(step)), "norm/a $ name": one}
+    return found | {key: np.asarray(value) for key, value in more.items()}
+
+
+STEPS = np.unique(np.geomspace(1, 5000, 60).astype(int))
+
+
+def test_records():
+    psi = np.log(STEPS / 100)
+    figure = draw(plots.records({"train": columns(STEPS, psi), "test": columns(STEPS, psi - 9)}, "Net, w $"))
+    top, error, loss, norm, fan, effective = figure.axes
+    fitted = STEPS[STEPS > 100][0]
+    assert f"at step {fitted}" in figure.get_suptitle()
+    for axes in figure.axes:
+        assert axes.get_xscale() == "log" and axes.get_xlim() == (1, STEPS[-1])
+        marked = [line for line in axes.lines if line.get_linestyle() == ":" and len(set(line.get_xdata())) == 1]
+        assert [line.get_xdata()[0] for line in marked] == [fitted]
+    hard, smooth = lines(top)[:2]
+    assert_allclose(smooth, [STEPS, psi / 4])
+    assert_allclose(hard, [STEPS, (psi + 1) / 4])
+    assert "ends at 0.978" in top.get_legend().get_texts()[1].get_text() and r"\psi/|w|^{2}" in str(
+        top.get_legend_handles_labels()
+    )
+    assert error.get_yscale() == "linear" and loss.get_yscale() == "log" and norm.get_yscale() == "log"
+    assert_allclose(lines(loss)[1][1], np.exp(np.minimum(9 - psi, 9)))  # test
+    assert_allclose(lines(fan)[0][1], (psi + 1 + 2.5) / 4)  # the median, in units of |w|^2
+    outer, inner = (band.get_paths()[0].vertices for band in fan.collections)
+    assert_allclose([outer[:, 1].max(), inner[:, 1].max()], [(psi[-1] + 1 + 4.5) / 4, (psi[-1] + 1 + 3.75) / 4])
+    assert [text.get_text() for text in fan.get_legend().get_texts()] == [
+        "10 % to 90 %",
+        "25 % to 75 %",
+        "median",
+        "smallest",
+    ]
+    assert_allclose(lines(effective)[1][1], 10)
+
+
+def test_an_error_of_zero_is_in_the_picture():
+    error = [0.9, 0.3, 0.02, 0.001, 0.0, 0.0]
+    axes = draw(plots.records({"train": columns(range(1, 7), np.arange(6), error=error)})).axes[1]
+    assert_allclose(lines(axes)[0][1], error)
+    assert axes.get_yscale() == "symlog" and axes.get_ylim()[0] <= 0
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "0.001", "0.01", "0.1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("series", "panels"),
+    [
+        ({"step": columns([1], [2.0], whole=False)}, 5),  # one record
+        ({"step": columns(range(60), np.full(60, -1024.0), whole=False)}, 5),  # never fitted
+        (
+            {"step": columns([0, 0, 0], [1.0, np.nan, np.inf], whole=False)},
+            5,
+        ),  # steps that are not counted, broken numbers
+        ({"probe": columns([5, 9], [-1.0, 2.0]), "step": columns(range(1, 90), np.ones(89), whole=False)}, 6),
+        (
+            {
+                "val": columns(
+                    [1, 2], [1.0, 2.0], degree=np.nan, psi_normalized=[np.nan] * 2, margin_normalized=[np.nan] * 2
+                )
+            },
+            6,
+        ),
+        ({name: columns(STEPS, np.log(STEPS / 50) + k) for k, name in enumerate("abcdefgh")}, 6),
+        (
+            {
+                "a" * 80: columns(
+                    STEPS, np.log(STEPS), norm=1e150, psi_normalized=0 * STEPS, margin_normalized=0 * STEPS
+                )
+            },
+            6,
+        ),
+    ],
+    ids=["one", "unfitted", "broken", "batches", "unnormalised", "many", "long"],
+)
+def test_awkward_records(series, panels):
+    figure = draw(plots.records(series))
+    assert sum(axes.get_visible() for axes in figure.axes) == panels
+
+
+def test_a_hundred_thousand_records_are_thinned():
+    step = np.arange(1, 100_001)
+    series = {"step": columns(step, np.log(step), whole=False)}
+    for x, y in lines(plots.records(series).axes[0])[:2]:
+        assert (
+            500 < len(x) <= plots.POINTS
+            and (x[0], x[-1]) == (1, 100_000)
+            and y[-1]
+            in (
+                np.log(1e5) / 4,
+                (np.log(1e5) + 1) / 4,
+            )
+        )
+
+
+def test_records_refuses():
+    with pytest.raises(InputError, match="no records"):
+        plots.records({})
+    with pytest.raises(InputError, match="no records"):
+        plots.records({"train": columns([], [])})
+
+
 def test_pyplot_stays_out():
     plots.intervals([certificate()])
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()

@@ -34,6 +34,19 @@ F1_CONVERSIONS = {
 }
 
 
+# What a margin is divided by, in one line each.
+CONVENTIONS = {
+    "M1": "sum of |mass| at most 1 on unit inner weights",
+    "M7": "unit ball of the random feature kernel, uniform probability on the sphere",
+    "M8": "transports of Gaussian initial weights, at most 1 everywhere and 0 beyond norm 2",
+    "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
+    "M11": "unit Euclidean norm of u",
+    "MT2-linear": "unit Frobenius norm of U; own score minus the largest other",
+    "NC": "radius of the cones over their number: a lower bound of the F1 margin (M1)",
+    "distance": "smallest distance between the classes after a projection of rank r",
+}
+
+
 class InputError(ValueError):
     """Bad input. The message is one sentence that says what is wrong, where, and what to do."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from widemargin import data as datasets
 from widemargin import verify as exact
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError
 
 from .options import (
     INTERRUPTED,
@@ -30,16 +30,6 @@ from .screen import Progress, finite_json, plain, print_rich, say, solver_progre
 
 KINDS = ("f1", "f2", "linear", "frozen", "rf", "ntk", "bn", "collapse", "projected")
 SEVERAL = ("f1", "linear")  # kinds with --multiclass
-CONVENTIONS = {
-    "M1": "sum of |mass| at most 1 on unit inner weights",
-    "M7": "unit ball of the random feature kernel, uniform probability on the sphere",
-    "M8": "transports of Gaussian initial weights, at most 1 everywhere and 0 beyond norm 2",
-    "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
-    "M11": "unit Euclidean norm of u",
-    "MT2-linear": "unit Frobenius norm of U; own score minus the largest other",
-    "NC": "radius of the cones over their number: a lower bound of the F1 margin (M1)",
-    "distance": "smallest distance between the classes after a projection of rank r",
-}
 NARROW = 102  # columns the table of certificates needs; below, one sentence each
 
 

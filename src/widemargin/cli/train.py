@@ -105,24 +105,43 @@ def train(options: argparse.Namespace) -> int:
 
 
 def plot(options: argparse.Namespace) -> int:
-    """Draw a run."""
-    from widemargin import flows, plots
+    """Draw a run, or the records of a monitor."""
+    from widemargin import flows, monitor, plots
 
     target = options.out or str(Path(options.run_folder) / "run.png")
     ending = Path(target).suffix.lower().removeprefix(".")
     if ending not in ("png", "pdf", "svg"):
         raise InputError(f"cannot draw to {target!r}: the name must end in .png, .pdf or .svg")
-    found = flows.load(options.run_folder)
-    for note in found.notes:
-        say(note)
-    check_writable(target)
-    cert = flows.load_certificate(options.run_folder)
-    figure = plots.trajectory(found, None if cert is None else (cert["lower"], cert["upper"]))
+    if legal(options.run_folder) and monitor.is_monitor(options.run_folder):
+        said, figure = _drawn_records(options.run_folder, target)
+    else:
+        found = flows.load(options.run_folder)
+        for note in found.notes:
+            say(note)
+        check_writable(target)
+        cert = flows.load_certificate(options.run_folder)
+        figure = plots.trajectory(found, None if cert is None else (cert["lower"], cert["upper"]))
+        said = str(found)
     picture = io.BytesIO()
     figure.savefig(picture, format=ending)
     write_atomically(Path(target), picture.getvalue())
-    say(f"{found} drawn to {target}")
+    say(f"{said} drawn to {target}")
     return 0
+
+
+def _drawn_records(folder: str, target: str) -> tuple[str, Any]:
+    """What a monitor has recorded: in words, and its picture."""
+    from widemargin import plots
+    from widemargin.monitor import store
+
+    known, found = store.config(folder), store.series(folder)
+    if not found:
+        raise InputError(f"{folder} holds no records yet; wait for the first ones (`widemargin watch {folder}`)")
+    check_writable(target)
+    names, degree = ((known.get("homogeneous") or {}).get(key) for key in ("names", "degree"))
+    part = f", w: {len(names)} parameters, homogeneous of degree {degree}" if names else ""
+    count = sum(len(one["step"]) for one in found.values())
+    return f"{count} records of {folder}", plots.records(found, f"{known.get('model')}{part}")
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -386,6 +405,6 @@ def add(command: Command) -> None:
     )
     one.add_argument("--json", action="store_true", help="print one object with the last records of every trial")
 
-    one = command("plot", plot, "draw margins, loss, norms and rotations of a run")
-    one.add_argument("run_folder", metavar="RUN", help="a folder written by train --out")
+    one = command("plot", plot, "draw margins, loss, norms and rotations of a run, or what a monitor recorded")
+    one.add_argument("run_folder", metavar="RUN", help="a folder written by train --out, or by MarginMonitor(out=...)")
     one.add_argument("--out", metavar="FILE.png", help="the picture, .png, .pdf or .svg [RUN/run.png]")

@@ -589,7 +589,9 @@ def _marks(
             ladder[-1] = time  # geomspace rounds
             return np.unique(np.concatenate([[0.0], ladder])), True, steps
         steps = steps or MOST
-        return np.unique(np.concatenate([[0.0], np.geomspace(1, steps, points - 1).round()])), False, steps
+        ladder = np.geomspace(1, steps, points - 1).round()
+        ladder[-1] = steps  # also where two points are all
+        return np.unique(np.concatenate([[0.0], ladder])), False, steps
     given = np.unique(np.asarray(times, dtype=np.float64))
     if given.size == 0 or not np.isfinite(given).all() or given[0] < 0:
         raise InputError("times must be a list of numbers, none of them negative")

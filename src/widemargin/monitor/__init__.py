@@ -3,7 +3,7 @@
 from .homogeneous import Homogeneous, Probe, check_homogeneous, find_homogeneous
 from .monitor import MarginMonitor
 from .record import Record
-from .store import config, is_monitor, load
+from .store import config, is_monitor, load, series
 
 __all__ = [
     "Homogeneous",
@@ -15,4 +15,5 @@ __all__ = [
     "find_homogeneous",
     "is_monitor",
     "load",
+    "series",
 ]

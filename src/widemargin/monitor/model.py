@@ -27,10 +27,48 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def bare(model: nn.Module) -> nn.Module:
+    """The model without DistributedDataParallel, whose forward pass sends buffers round and so needs every rank each time."""
+    outer, inner = model, model
+    while isinstance(inner, nn.Module):
+        if isinstance(inner, nn.parallel.DistributedDataParallel):
+            outer = inner.module
+            inner = outer
+        else:
+            inner = getattr(inner, "_orig_mod", None)  # type: ignore[assignment]
+    return outer
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether ranks hold parts of parameters (FSDP2, tensor parallelism), so that a forward pass needs them all."""
+    reshard(model)
+    return any(hasattr(p, "placements") for p in model.parameters())
+
+
+def reshard(model: nn.Module) -> None:
+    """Drop whole parameters that FSDP2 keeps after a forward pass: they would be used again although the shards have changed."""
+    for module in model.modules():
+        if hasattr(module, "set_reshard_after_forward"):  # a mark of FSDPModule, without importing it
+            module.reshard()  # type: ignore[operator]
+
+
+def shares_examples(model: nn.Module) -> bool:
+    """Whether parameters are split beyond FSDP2, as in tensor parallelism: then ranks work on the same examples."""
+    reshard(model)
+    fsdp = any(hasattr(module, "set_reshard_after_forward") for module in model.modules())
+    splits = [sum(not one.is_replicate() for one in getattr(p, "placements", ())) for p in model.parameters()]
+    return max(splits, default=0) > fsdp
+
+
 def check_model(model: nn.Module) -> None:
     """Complain about parameters that have no values."""
     if not isinstance(model, nn.Module):
         raise InputError(f"the monitor watches a torch.nn.Module, not {type(model).__name__}")
+    if any(kind.__name__ == "FullyShardedDataParallel" for module in model.modules() for kind in type(module).__mro__):
+        raise InputError(
+            "FullyShardedDataParallel (FSDP1) keeps flat parameters, whose parts have no norms of their own; shard the model "
+            "with torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
     for name, p in unwrap(model).named_parameters():
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise InputError(f"{name} is a lazy parameter without a shape yet; run one batch through the model first")
@@ -49,11 +87,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """eval mode and no gradients inside; every module's own mode, and torch's random state, as before afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     device = device_of(model)
-    model.eval()
+    caching = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # it keeps casts of the weights, from before they are scaled
     try:
+        model.eval()
         with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []), torch.no_grad():
             yield
     finally:
+        torch.set_autocast_cache_enabled(caching)
         for module, mode in modes:
             module.training = mode
 
@@ -77,19 +118,34 @@ def logits_and_targets(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     Causal language models predict the next token, so their logits and labels are shifted against each other.
     """
     if isinstance(batch, Mapping):
-        key = next((k for k in ("labels", "label", "targets", "target") if k in batch), None)
+        key = _label_key(batch)
         if key is None:
             raise InputError(
                 f"the batch has no labels, only {', '.join(map(str, batch))}; give forward=, a function of model and batch"
             )
-        logits = logits_of(model(**{k: v for k, v in batch.items() if k != key}))
+        logits = logits_of(call(model, batch))
         return shifted(logits, batch[key]) if is_causal(model) else (logits, batch[key])
     if isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor):
-        return logits_of(model(batch[0])), batch[1]
+        return logits_of(call(model, batch)), batch[1]
     raise InputError(
         f"a batch must be a pair (inputs, targets) or a mapping with labels, not {_kind(batch)}; "
         "give forward=, a function of model and batch that returns logits and targets"
     )
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """What the model returns for a batch: inputs, a pair (inputs, targets), or a mapping with or without `labels`."""
+    if isinstance(batch, Mapping):
+        return model(**{k: v for k, v in batch.items() if k != _label_key(batch)})
+    if isinstance(batch, tuple | list):
+        if len(batch) not in (1, 2):
+            raise InputError(f"a batch must be inputs, or a pair (inputs, targets), not {_kind(batch)}; give forward=")
+        return model(batch[0])
+    return model(batch)
+
+
+def _label_key(batch: Mapping[str, Any]) -> str | None:
+    return next((k for k in ("labels", "label", "targets", "target") if k in batch), None)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -137,14 +193,27 @@ def squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
     return torch.zeros((), dtype=torch.float64) if total is None else total
 
 
+def norms(parameters: Sequence[Tensor], world: int = 1) -> tuple[list[Tensor], list[float]]:
+    """Norm of what this rank holds of each parameter, in few kernels, and on how many ranks the same is held."""
+    parts = [_local(p.detach(), world) for p in parameters]
+    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for k, (local, _) in enumerate(parts):
+        alike.setdefault((local.device, local.dtype), []).append(k)
+    found: list[Tensor] = [torch.empty(0)] * len(parts)
+    for (_, dtype), members in alike.items():
+        values = torch._foreach_norm([parts[k][0] for k in members], 2, torch.promote_types(dtype, torch.float32))
+        for k, value in zip(members, values):
+            found[k] = value
+    return found, [copies for _, copies in parts]
+
+
 def quick_squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
-    """As `squares`, in the parameters' own precision and few kernels: for every step of training."""
-    groups: dict[float, list[Tensor]] = {}
-    for p in parameters:
-        local, copies = _local(p.detach(), world)
-        groups.setdefault(copies, []).append(local)
-    parts = [nn.utils.get_total_norm(local).double().square() / copies for copies, local in groups.items()]
-    return torch.zeros((), dtype=torch.float64) if not parts else torch.stack(parts).sum()
+    """As `squares`, in the parameters' own precision (at least float32) and few kernels: for every step of training."""
+    found, copies = norms(parameters, world)
+    if not found:
+        return torch.zeros((), dtype=torch.float64)
+    values = torch.stack([value.to(found[0].device) for value in found]).double().square()
+    return values.sum() if set(copies) == {1} else (values / values.new_tensor(copies)).sum()
 
 
 def _local(p: Tensor, world: int) -> tuple[Tensor, float]:
@@ -153,7 +222,7 @@ def _local(p: Tensor, world: int) -> tuple[Tensor, float]:
     if placements is None:
         return p, world
     mesh = p.device_mesh  # type: ignore[attr-defined]
-    sharded = math.prod(mesh.size(k) for k, placement in enumerate(placements) if placement.is_shard())
+    sharded = math.prod(mesh.size(k) for k, placement in enumerate(placements) if not placement.is_replicate())
     return p.to_local(), world / sharded  # type: ignore[attr-defined]
 
 

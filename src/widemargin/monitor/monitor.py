@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import math
+import random
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from widemargin.flows import losses
 from widemargin.types import InputError
 
-from . import tally
+from . import ranks, tally
 from .homogeneous import Homogeneous, check_homogeneous, find_homogeneous
-from .loggers import as_logger
+from .loggers import as_logger, named
 from .model import (
     Forward,
+    bare,
     blocks,
     check_model,
     device_of,
     evaluating,
+    is_causal,
+    is_sharded,
     logits_and_targets,
+    logits_of,
+    norms,
     quick_squares,
+    reshard,
+    shares_examples,
     squares,
     to_device,
     unwrap,
@@ -37,6 +50,12 @@ LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 HELD = 1 << 20  # margins of training batches held back before they are reduced
 FLUSH = 20  # steps held back: one wait for the device in as many steps
+PAUSE = 1.0  # seconds after which they are flushed all the same, so that a killed process loses no more
+KEPT = 100_000  # records kept in memory
+END = object()  # of a loader
+
+# What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective.
+Held = tuple[tally.Raw | tally.Margins | Tensor, Tensor | tuple[list[Tensor], list[float]], int, Mapping[str, Any]]
 
 
 class MarginMonitor:
@@ -57,10 +76,14 @@ class MarginMonitor:
     log           where scalars go as well: TensorBoard writers, anything with log(dict), functions of (dict, step)
     everything    log all scalars, not the few that matter most
     every         measure every so many calls of `step`
+    class_axis    axis of the classes in the logits, -1 or 1; needed only where both fit the targets (`tally.margins`)
+    levels        of the quantiles of `measure`
+    group         the process group whose ranks have different examples: needed only where ranks share them (tensor parallelism)
 
     Under torch.distributed all ranks call the same methods; what they return is of all ranks together, and rank 0 writes.
     """
 
+    @ranks.together(lambda self: self._alike())
     def __init__(
         self,
         model: nn.Module,
@@ -74,21 +97,42 @@ class MarginMonitor:
         everything: bool = False,
         every: int = 1,
         ignore_index: int = -100,
+        class_axis: int | None = None,
         levels: Sequence[float] = LEVELS,
         resume: bool = False,
+        group: Any = None,
     ):
         if loss not in LOSSES:
             raise InputError(f"unknown loss {loss!r}; choose {', '.join(LOSSES)}")
         if every < 1:
             raise InputError(f"every must be at least 1, not {every}")
+        if class_axis not in (None, -1, 1):
+            raise InputError(
+                f"class_axis must be -1 (the classes are the last axis of the logits) or 1, not {class_axis}"
+            )
+        if not all(0 <= level <= 1 for level in levels):
+            raise InputError(f"levels are shares of the examples, from 0 to 1, not {list(levels)}")
+        if degree is not None and (degree < 1 or isinstance(homogeneous, (str, Homogeneous))):
+            raise InputError(
+                "degree is a positive number that goes with names of parameters; leave it out to have it found"
+            )
         check_model(model)
+        self._group, self._sharded = group, is_sharded(model)
+        if group is None and self.world > 1 and shares_examples(model):
+            raise InputError(
+                "ranks with tensor-parallel parameters have the same examples, which would count several times; give group=, "
+                "the process group over which the examples are split"
+            )
         self.model, self.loss, self.kind = model, LOSSES[loss], loss
+        self.class_axis = -1 if class_axis is None and is_causal(model) else class_axis
         self.forward = logits_and_targets if forward is None else forward
         self.everything, self.every, self.ignore_index, self.levels = everything, every, ignore_index, tuple(levels)
         self.named = dict(unwrap(model).named_parameters())
         self.homogeneous: Homogeneous | None = None
         self._asked, self._degree = homogeneous, degree
         if isinstance(homogeneous, Homogeneous):
+            if homogeneous.names:
+                self._names(homogeneous.names)
             self._settle(homogeneous)
         elif homogeneous != "auto" or isinstance(homogeneous, (list, tuple)):
             self._asked = self._names(homogeneous)
@@ -96,14 +140,18 @@ class MarginMonitor:
         self._loggers = [as_logger(one) for one in loggers]
         self._store = Store(out, self._config(), resume) if out is not None and self.rank == 0 else None
         self._records: list[Record] = []
-        self._held: list[tuple[tally.Margins, Tensor, int, Mapping[str, Any]]] = []
+        self._held: list[Held] = []
         self._parts: list[tally.Margins] = []
         self._calls = self._count = 0
-        self._began = time.perf_counter()
+        self._began = self._flushed = time.perf_counter()
+        if self._store is not None and resume:  # steps and seconds go on where the records end
+            self._count, seconds = self._store.last
+            self._began -= seconds
         self._seen: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._hook: Any = None
         if self.homogeneous is None:  # the first training batch is what the parameters are scaled on
             self._hook = model.register_forward_pre_hook(self._look, with_kwargs=True)
+        atexit.register(_flush_at_exit, weakref.ref(self))  # for loops that end without close()
 
     # ------------------------------------------------------------ measuring
 
@@ -115,29 +163,45 @@ class MarginMonitor:
         loss: Tensor | float | None = None,
         step: int | None = None,
         accumulate: bool = False,
+        squared_norm: Tensor | None = None,
     ) -> None:
         """Margins of the training batch, from the logits that training has computed anyway. Call it before optimizer.step().
 
         `accumulate=True` for all but the last of the batches whose gradients are added up: they make one record. `loss` is
-        kept with the record where it is something else than the mean of these losses (with a penalty, say).
+        kept with the record as `objective`, in case it is something else than the mean of these losses (with a penalty, say).
+        The logits must be the model's outputs, or some of them: where they are made from several calls of the model
+        (similarities of two views), give forward= and use `measure`. Where it can only be called after optimizer.step(), give
+        what `squared_norm()` was before: the margins belong to those parameters.
         """
         if not accumulate:
             self._count = self._count + 1 if step is None else step
             self._calls += 1
         if (self._calls - (not accumulate)) % self.every:
-            self._parts.clear()
             return
-        if self.homogeneous is None:
-            self._find_from_training()
+        parts, self._parts = self._parts, []
+        logits = getattr(logits, "logits", logits)  # what models of `transformers` return
         with torch.no_grad():
-            self._parts.append(tally.margins(logits, targets, self._margin_kind, self.ignore_index))
+            found: tally.Raw | tally.Margins | Tensor | None = None
+            if self.kind == "ce" and not accumulate and not parts:
+                found = tally.raw(logits, targets, self.class_axis)
+            if found is None:
+                parts.append(self._margins(logits, targets))
+            if isinstance(loss, Tensor) and loss.numel() != 1:
+                raise InputError(f"loss must be one number, not {tuple(loss.shape)}; reduce it first, or leave it out")
+            if self.homogeneous is None:
+                self._find_from_training(logits)
             if accumulate:
+                self._parts = parts
                 return
-            found = _joined(self._parts)
-            self._parts = []
+            if found is None:
+                found = _joined(parts)
+                if len(found.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
+                    found = self._summary([found])[0]
             extra = {} if loss is None else {"objective": loss.detach() if isinstance(loss, Tensor) else loss}
-            self._held.append((found, quick_squares(self._subset(), self.world), self._count, extra))
-        if len(self._held) >= FLUSH or len(self._held) * len(found.hard) > HELD:
+            norm = norms(self._subset(), self.world) if squared_norm is None else squared_norm
+            self._held.append((found, norm, self._count, extra))
+        # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
+        if len(self._held) >= FLUSH or (time.perf_counter() - self._flushed > PAUSE and self.world == 1):
             self.flush()
 
     def measure(
@@ -152,30 +216,25 @@ class MarginMonitor:
     ) -> Record:
         """Margins of a whole data set (a loader, or one batch) at the present parameters: one forward pass, no gradients.
 
-        In eval mode, unless `evaluate` is false. The model's modes and torch's random state are as before afterwards.
-        `batches` ends after so many; `extra` is kept with the record.
+        In eval mode, or with `evaluate=False` in the modes that the modules are in. Modes, buffers and random states (torch's,
+        numpy's, Python's and the loader's generator) are as before afterwards. `batches` ends after so many; `extra` is kept
+        with the record. A single batch of another kind than (inputs, targets) or a mapping is given in a list.
         """
+        if batches is not None and batches < 1:
+            raise InputError(f"batches must be at least 1, not {batches}")
         self.flush()
-        found, problem = tally.Tally(self.loss, seed=self.rank), ""
-        device = device_of(self.model)
-        try:
-            with evaluating(self.model):
-                if not evaluate:
-                    self.model.train()
-                for k, batch in enumerate(_batches(data)):
-                    if batches is not None and k >= batches:
-                        break
-                    batch = to_device(batch, device)
-                    if self.homogeneous is None:
-                        self._settle(self._find(batch))
-                    logits, targets = self._call(batch)
-                    found.add(tally.margins(logits, targets, self._margin_kind, self.ignore_index))
-        except InputError as error:
-            if self.world == 1:
-                raise
-            problem = str(error)  # the other ranks wait for this one
+        reshard(self.model)
+        self.named = dict(unwrap(self.model).named_parameters())  # load_state_dict(assign=True) puts new ones in place
+        found = tally.Tally(self.loss, seed=self.rank)
+        if self.world > 1:
+            ranks.send_buffers(self.model)
+        with _same_draws(data), evaluating(self.model) if evaluate else _as_it_is(self.model):
+            problem = self._pass(data, found, batches)
+        reshard(self.model)
         if self.world > 1:
             found = self._gathered(found, problem)
+        elif problem is not None:
+            raise problem
         if found.numbers is None:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
         numbers = found.numbers.tolist()
@@ -192,7 +251,7 @@ class MarginMonitor:
             degree=self._degree,
             blocks=norms,
             wall=time.perf_counter() - self._began,
-            extra=dict(extra or {}),
+            extra=dict(zip(extra or {}, _numbers(list((extra or {}).values())))),
         )
         if self.world > 1:
             from dataclasses import replace
@@ -204,47 +263,64 @@ class MarginMonitor:
     def flush(self) -> None:
         """Turn the steps held back into records."""
         held, self._held = self._held, []
+        self._flushed = time.perf_counter()
         if not held:
             return
-        same = len({(len(found.hard), found.hard.dtype) for found, *_ in held}) == 1
-        groups = [held] if same else [[one] for one in held]
-        rows = torch.cat([self._reduced(group) for group in groups])  # (S, COLUMNS + 1)
+        rows = self._reduced(held)  # (S, COLUMNS + 1)
+        objectives = _numbers([extra.get("objective", math.nan) for *_, extra in held])
         if self.world > 1:
-            rows = self._merged(rows)
+            rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
-        records = []
-        for row, (_, _, step, extra) in zip(rows.tolist(), held):
-            records.append(
-                from_numbers(
-                    row[:-1],
-                    self.loss,
-                    what=f"step {step}",
-                    step=step,
-                    name="step",
-                    norm=math.sqrt(row[-1]),
-                    degree=self._degree,
-                    wall=wall,
-                    extra={key: float(value) for key, value in extra.items()},
+        rows = rows if rows.device.type == "cpu" else rows.cpu()
+        psis = self.loss.inverse(rows[:, tally.LOG_LOSS]).tolist()
+        records, problems = [], []
+        for row, psi, objective, (_, _, step, extra) in zip(rows.tolist(), psis, objectives, held):
+            known = {"objective": objective} if extra else {}
+            try:
+                records.append(
+                    from_numbers(
+                        row[:-1],
+                        self.loss,
+                        what=f"step {step}",
+                        psi=psi,
+                        step=step,
+                        name="step",
+                        norm=math.sqrt(row[-1]),
+                        degree=self._degree,
+                        wall=wall,
+                        extra=known,
+                    )
                 )
-            )
-        self._add(records)
+            except InputError as error:
+                problems.append(error)
+        self._add(records)  # good steps are kept, also those after a bad one
+        if problems:
+            raise problems[0]
 
     def close(self) -> None:
         """Flush, write what is left and stop looking at the model."""
-        self.flush()
-        self._unhook()
-        if self._store is not None:
-            self._store.close()
+        try:
+            self.flush()
+        finally:
+            self._unhook()
+            if self._store is not None:
+                self._store.close()
 
     def __enter__(self) -> MarginMonitor:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None and self.world > 1:
+            self._held = []  # to flush would be to wait for the other ranks, which are elsewhere
         self.close()
 
     @property
     def records(self) -> list[Record]:
-        self.flush()
+        """The latest hundred thousand records; `out` has them all. With several ranks, where one alone may be looking, those of
+        the steps up to the last flush.
+        """
+        if self.world == 1:
+            self.flush()
         return self._records
 
     @property
@@ -254,19 +330,31 @@ class MarginMonitor:
 
     # ------------------------------------------------------------ the homogeneous parameters
 
-    @property
-    def _margin_kind(self) -> str:
-        return "ce" if self.kind == "ce" else "bce"
+    def find(self, batch: Any) -> Homogeneous:
+        """Find the homogeneous parameters now, on this batch, where that has not been done yet."""
+        if self.homogeneous is None:
+            with evaluating(self.model):
+                self._find_together(to_device(batch, device_of(self.model)))
+        assert self.homogeneous is not None
+        return self.homogeneous
+
+    def squared_norm(self) -> Tensor:
+        """This rank's share of |w_hat|^2 at the present parameters, on the device: nothing waits for it."""
+        return quick_squares(self._subset(), self.world)
 
     def _names(self, asked: Any) -> tuple[str, ...]:
         names = asked(unwrap(self.model)) if callable(asked) else asked
-        if isinstance(names, str) or not names:
+        if isinstance(names, str) or not isinstance(names, Iterable) or not (names := tuple(dict.fromkeys(names))):
             raise InputError('homogeneous must be "auto", a list of names of parameters or a function of the model')
         unknown = [name for name in names if name not in self.named]
         if unknown:
+            every = dict(unwrap(self.model).named_parameters(remove_duplicate=False))
+            if unknown[0] in every:
+                first = next(name for name, p in self.named.items() if p is every[unknown[0]])
+                raise InputError(f"the parameter {unknown[0]!r} is shared; it is called {first!r} here")
             some = ", ".join(list(self.named)[-3:])
             raise InputError(f"the model has no parameter {unknown[0]!r}; its last ones are {some}")
-        return tuple(names)
+        return names
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen = (args, kwargs)
@@ -277,20 +365,34 @@ class MarginMonitor:
             self._hook.remove()
             self._hook = None
 
-    def _find_from_training(self) -> None:
+    def _find_from_training(self, logits: Tensor) -> None:
         """Scale the parameters on the inputs that the model has just had."""
+        other_ways = "call measure(loader) first, or give homogeneous=find_homogeneous(model, batch)"
         if self._seen is None:
             raise InputError(
                 "the monitor has not seen a forward pass of its model yet, so it cannot find the homogeneous parameters; "
-                "make it before the forward pass, call measure(loader) first, or give homogeneous= names and degree="
+                f"make it before the forward pass, of the model that is called (the compiled one, say), {other_ways}"
             )
         args, kwargs = self._seen
         kwargs = {key: value for key, value in kwargs.items() if key not in ("labels", "label")}
+
+        def call(model: nn.Module, inputs: Any) -> Tensor:
+            try:
+                found = logits_of(model(*inputs[0], **inputs[1]))
+            except InputError as error:
+                raise InputError(f"{error}; with it {other_ways}") from None
+            if self.kind == "ce" and not set(found.shape[1:]) & set(logits.shape[-1:] + logits.shape[1:2]):
+                raise InputError(
+                    f"logits {tuple(logits.shape)} are not the model's outputs, {tuple(found.shape[1:])} for each example, so "
+                    f"their degree is unknown; give forward= that makes them and {other_ways}"
+                )
+            return found
+
         with evaluating(self.model):
-            self._settle(self._find((args, kwargs), call=lambda model, inputs: model(*inputs[0], **inputs[1])))
+            self._find_together((args, kwargs), call)
 
     def _find(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None) -> Homogeneous:
-        run = call or (lambda model, inputs: self._call(inputs)[0])
+        run = call or self.forward  # of the model under its wrappers: one rank alone must not wait for the others
         if self._asked == "auto":
             return find_homogeneous(self.model, batch, forward=run)
         return check_homogeneous(self.model, self._asked, batch, degree=self._degree, forward=run)  # type: ignore[arg-type]
@@ -298,29 +400,54 @@ class MarginMonitor:
     def _settle(self, found: Homogeneous) -> None:
         self._unhook() if hasattr(self, "_hook") else None
         self.homogeneous, self._degree = found, found.degree if found.names else None
+        inner = unwrap(self.model)
+        paths = [name.rpartition(".")[::2] for name in found.names]
+        self._owners = [(inner.get_submodule(path), last) for path, last in paths]  # looked up once, not at every step
         if not found.names:
             warnings.warn(f"margins are not normalised: {found.summary}", stacklevel=3)
         if getattr(self, "_store", None) is not None:
             self._store.configure(self._config())  # type: ignore[union-attr]
 
     def _subset(self) -> list[Tensor]:
-        return [] if self.homogeneous is None else [self.named[name] for name in self.homogeneous.names]
+        names = () if self.homogeneous is None else self.homogeneous.names
+        if self.world > 1:
+            return [self.named[name] for name in names]  # the shards; the module may hold whole ones just now
+        return [getattr(owner, last) for owner, last in self._owners] if names else []
+
+    def _margins(self, logits: Tensor, targets: Tensor) -> tally.Margins:
+        kind = "ce" if self.kind == "ce" else "bce"
+        return tally.margins(logits, targets, kind, self.ignore_index, self.class_axis)
 
     def _call(self, batch: Any) -> tuple[Tensor, Tensor]:
-        found = self.forward(self.model, batch)
-        if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(one, Tensor) for one in found)):
+        found = self.forward(bare(self.model), batch)
+        if not (isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(one, Tensor) for one in found)):
             raise InputError("forward must return a pair of tensors: logits and targets")
-        return found
+        tally.check_floating(found[0])
+        return found[0], found[1]
 
     # ------------------------------------------------------------ reducing
 
-    def _reduced(self, group: Sequence[tuple[tally.Margins, Tensor, int, Mapping[str, Any]]]) -> Tensor:
-        """(S, COLUMNS + 1): summaries, and the sum of squares of the homogeneous parameters."""
+    def _summary(self, group: Sequence[tally.Margins]) -> Tensor:
+        """(S, COLUMNS) of margins of equally large batches."""
         soft, hard, keep, bad = (
-            torch.stack([getattr(found, what) for found, *_ in group]) for what in ("soft", "hard", "keep", "bad")
+            torch.stack([getattr(found, what) for found in group]) for what in ("soft", "hard", "keep", "bad")
         )
-        norms = torch.stack([norm.to(soft.device) for _, norm, *_ in group])
-        return torch.cat([tally.summary(soft, hard, keep, bad, self.loss), norms[:, None]], 1)
+        return tally.summary(soft, hard, keep, bad, self.loss)
+
+    def _reduced(self, held: Sequence[Held]) -> Tensor:
+        """(S, COLUMNS + 1): summaries, and the sum of squares of the homogeneous parameters."""
+        # On the CPU, where they are read; ranks exchange them from their devices.
+        device = device_of(self.model) if self.world > 1 else torch.device("cpu")
+        rows = torch.empty(len(held), tally.COLUMNS, dtype=torch.float64, device=device)
+        for members in _alike(held):
+            rows[members] = self._rows([held[k][0] for k in members]).to(device)
+        return torch.cat([rows, _squared([norm for _, norm, *_ in held]).to(rows.device)[:, None]], 1)
+
+    def _rows(self, found: Sequence[Any]) -> Tensor:
+        """(S, COLUMNS) of what steps hold back, all of one kind and size."""
+        if isinstance(found[0], tally.Raw):
+            return tally.summaries(found, self.loss, self.ignore_index)
+        return self._summary(found) if isinstance(found[0], tally.Margins) else torch.stack(list(found))
 
     def _norms(self) -> dict[str, float]:
         """Norm of the homogeneous parameters, under "", and of every block."""
@@ -330,52 +457,123 @@ class MarginMonitor:
         device = device_of(self.model)
         values = torch.stack([squares(group, self.world).to(device) for group in groups.values()])
         if self.world > 1:
-            torch.distributed.all_reduce(values)
+            values = ranks.stacked(values).sum(0)
         return dict(zip(groups, values.sqrt().tolist()))
+
+    # ------------------------------------------------------------ ranks
 
     @property
     def world(self) -> int:
-        ready = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return torch.distributed.get_world_size() if ready else 1
+        return ranks.world()
 
     @property
     def rank(self) -> int:
-        return torch.distributed.get_rank() if self.world > 1 else 0
+        return ranks.rank()
 
-    def _merged(self, rows: Tensor) -> Tensor:
-        """(S, COLUMNS + 1) of all ranks together."""
-        parts = [torch.empty_like(rows) for _ in range(self.world)]
-        torch.distributed.all_gather(parts, rows.contiguous())
-        every = torch.stack(parts)
-        return torch.cat([tally.merge(every[..., :-1]), every[..., -1:].sum(0)], -1)
+    @property
+    def _data_ranks(self) -> list[int]:
+        """Ranks with different examples."""
+        if self._group is None:
+            return list(range(self.world))
+        return torch.distributed.get_process_group_ranks(self._group)
 
-    def _gathered(self, found: tally.Tally, problem: str) -> tally.Tally:
-        """The tally of all ranks. A rank whose data was bad makes all of them say so."""
-        parts: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(parts, (problem, found.portable()))
-        for said, _ in parts:
-            if said:
-                raise InputError(said)
+    def _alike(self) -> dict[str, Any]:
+        """What must be the same on all ranks."""
+        given = {name: getattr(self, name) for name in ("kind", "every", "ignore_index", "class_axis", "levels")}
+        names = self._asked.names if isinstance(self._asked, Homogeneous) else self._asked
+        given |= {"homogeneous": names, "degree": self._degree}
+        return given | {"parameters": {name: tuple(p.shape) for name, p in self.named.items()}}
+
+    def _merged(self, rows: Tensor, objectives: Sequence[float]) -> tuple[Tensor, list[float]]:
+        """Rows and objectives of all ranks together. The objective is the mean over ranks: training follows its gradient."""
+        every = ranks.stacked(torch.cat([rows, rows.new_tensor(objectives)[:, None]], 1))
+        mine = every[self._data_ranks]
+        merged = torch.cat([tally.merge(mine[..., : tally.COLUMNS]), every[..., -2:-1].sum(0)], 1)
+        return merged, mine[..., -1].mean(0).tolist()
+
+    def _gathered(self, found: tally.Tally, problem: Exception | None) -> tally.Tally:
+        """The tally of all ranks. A rank that failed makes all of them fail."""
+        ranks.fail_together(problem)
+        part = found.portable()
+        counts = ranks.everyone(0.0 if part.numbers is None else float(part.numbers[tally.COUNT]))
+        total = sum(counts[k] for k in self._data_ranks)
+        if part.sample is not None:
+            # All ranks together send as many as one keeps: margins below a common priority are a sample as well.
+            part.sample = part.sample[:, part.sample[0] <= tally.SAMPLE / max(total, tally.SAMPLE)]
+        every = ranks.everyone(part)
         whole = tally.Tally(self.loss)
-        for _, part in parts:
-            whole.merge(part)
+        for k in self._data_ranks:
+            whole.merge(every[k])
         return whole
+
+    def _pass(self, data: Any, found: tally.Tally, most: int | None) -> Exception | None:
+        """Add the margins of the batches to `found`; return what went wrong, for the other ranks to hear of it.
+
+        Where a forward pass needs every rank, those whose batches are used up repeat their last one, which does not count.
+        """
+        device = device_of(self.model)
+        problem: Exception | None = None
+        batches: Any = None
+        last: Any = None
+        for k in itertools.count():
+            batch = None
+            try:
+                batches = iter(_batches(data)) if batches is None else batches
+                if problem is None and k != most:
+                    batch = next(batches, END)
+                    if batch is None:
+                        raise InputError("a batch must be a pair (inputs, targets) or a mapping with labels, not None")
+                    batch = None if batch is END else to_device(batch, device)
+            except Exception as error:
+                problem, batch = error, None
+            has, failed = [batch is not None], [problem is not None]
+            if self.world > 1 and (self._sharded or (k == 0 and self.homogeneous is None)):
+                has, failed = map(list, zip(*ranks.everyone((batch is not None, problem is not None))))
+            if any(failed) or not any(has):
+                return problem
+            if k == 0:
+                source = has.index(True)
+                if self._sharded and not all(has):
+                    last = to_device(ranks.one_for_all(to_device(batch, torch.device("cpu")), source), device)
+                if self.homogeneous is None:
+                    self._find_together(last if batch is None else batch, source=source)
+            if batch is None and not self._sharded:
+                return problem
+            try:
+                logits, targets = self._call(last if batch is None else batch)
+                if batch is not None:
+                    found.add(self._margins(logits, targets))
+            except Exception as error:
+                problem = error
+            if self._sharded and batch is not None:
+                last = batch
+        raise AssertionError("not reached")
+
+    def _find_together(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None, source: int = 0) -> None:
+        """A sharded model is scaled by all ranks at once; else one rank does it and tells the others."""
+        found: Homogeneous | None = None
+        problem: Exception | None = None
+        if self._sharded or self.rank == source:
+            try:
+                found = self._find(batch, call)
+            except Exception as error:
+                problem = error
+        ranks.fail_together(problem)
+        self._settle(ranks.one_for_all(found, source))
 
     # ------------------------------------------------------------ keeping
 
     def _add(self, records: Sequence[Record]) -> None:
         self._records.extend(records)
+        if len(self._records) > KEPT:
+            del self._records[:-KEPT]
         if self.rank:
             return
-        for record in records:
-            for logger in self._loggers:
-                prefix = "" if record.name == "step" else f"{record.name}/"
-                logger(
-                    {f"margin/{prefix}{key}": value for key, value in record.scalars(self.everything).items()},
-                    record.step,
-                )
         if self._store is not None:
             self._store.append(records)
+        for record in records:
+            for logger in self._loggers:
+                logger(named(record, self.everything), record.step)
 
     def _config(self) -> dict[str, Any]:
         found = self.homogeneous
@@ -387,6 +585,12 @@ class MarginMonitor:
         }
 
 
+def _flush_at_exit(monitor: weakref.ref[MarginMonitor]) -> None:
+    alive = monitor()
+    if alive is not None and alive.world == 1:
+        alive.close()
+
+
 def _batches(data: Any) -> Iterable[Any]:
     """A loader's batches, or the one batch given: a mapping, or a pair whose second part is a tensor."""
     if isinstance(data, Mapping) or (isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor)):
@@ -396,8 +600,74 @@ def _batches(data: Any) -> Iterable[Any]:
     return data
 
 
+def _alike(held: Sequence[Held]) -> list[list[int]]:
+    """Numbers of the steps that can be reduced together."""
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for k, (found, *_) in enumerate(held):
+        if isinstance(found, tally.Raw):
+            kind: tuple[Any, ...] = ("raw", found.logits.shape, found.logits.dtype, found.targets.dtype)
+        else:
+            kind = (found.hard.shape, found.hard.dtype) if isinstance(found, tally.Margins) else ()
+        kinds.setdefault(kind, []).append(k)
+    return list(kinds.values())
+
+
+def _squared(held: Sequence[Tensor | tuple[list[Tensor], list[float]]]) -> Tensor:
+    """(S,) sums of squares on the CPU, of norms of single parameters or of squares summed already; one wait for each device."""
+    if not any(isinstance(one, Tensor) for one in held) and len({len(one[0]) for one in held}) == 1 and held[0][0]:
+        flat = [value for values, _ in held for value in values]  # type: ignore[misc]
+        if len({(value.device, value.dtype) for value in flat}) == 1:
+            values = torch.stack(flat).cpu().double().reshape(len(held), -1).square()
+            return (values / torch.tensor([one[1] for one in held], dtype=torch.float64)).sum(1)
+    sums = []
+    for one in held:
+        if isinstance(one, Tensor):
+            sums.append(float(one))
+        else:
+            sums.append(sum(float(value) ** 2 / copies for value, copies in zip(*one)))
+    return torch.tensor(sums, dtype=torch.float64)
+
+
 def _joined(parts: Sequence[tally.Margins]) -> tally.Margins:
     if len(parts) == 1:
         return parts[0]
     joined = {what: torch.cat([getattr(one, what) for one in parts]) for what in ("soft", "hard", "keep", "labels")}
     return tally.Margins(**joined, bad=torch.stack([one.bad for one in parts]).sum(), classes=parts[0].classes)
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    """Numbers and scalar tensors as numbers, with one wait for the device."""
+    tensors = [value.detach().reshape(()).double() for value in values if isinstance(value, Tensor)]
+    read = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
+
+
+@contextmanager
+def _same_draws(data: Any) -> Iterator[None]:
+    """Random states that batches are drawn with, apart from torch's own, are as before afterwards."""
+    parts = [data, getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
+    generators = {id(g): g for part in parts if isinstance(g := getattr(part, "generator", None), torch.Generator)}
+    states = [(g, g.get_state()) for g in generators.values()]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        for generator, state in states:
+            generator.set_state(state)
+
+
+@contextmanager
+def _as_it_is(model: nn.Module) -> Iterator[None]:
+    """Modules in the modes they are in, without gradients; buffers (running statistics) are put back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with evaluating(model):
+        try:
+            for module, mode in modes:
+                module.training = mode
+            yield
+        finally:
+            for buffer, old in kept:
+                buffer.copy_(old)

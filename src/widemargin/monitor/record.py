@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from widemargin.types import InputError
 from . import tally as t
 
 NEAR = 0.01  # "at the minimum": within this share of it
+HARDEST = 16  # positions of the smallest margins in a record
+DERIVED = ("margin_normalized", "psi_normalized", "fitted", "effective")
 FEW = ("margin", "psi", "margin_normalized", "psi_normalized", "norm", "error", "loss")
 
 
@@ -28,7 +30,8 @@ class Record:
     norm, degree         |w_hat| and L: the output is homogeneous of degree L in w_hat
     margin_normalized    margin / |w_hat|^L (UH-4)
     psi_normalized       psi / |w_hat|^L: never falls along gradient flow once psi > 0 (UH-18)
-    at_minimum           examples within 1 % of the smallest margin
+    at_minimum           examples within 1 % of the smallest margin, counted up to 1024
+    hardest              positions of the smallest margins, smallest first: examples (or tokens) in the order they came
     effective            exp of the entropy of the dual variables q_i ~ |l'(p_i)|: how many examples drive training
     """
 
@@ -51,7 +54,7 @@ class Record:
     wall: float = 0.0  # seconds since the monitor was made
     blocks: Mapping[str, float] = field(default_factory=dict)
     classes: Sequence[Mapping[str, float]] = ()
-    hardest: Sequence[int] = ()  # positions of the smallest margins, smallest first
+    hardest: Sequence[int] = ()
     extra: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -74,10 +77,22 @@ class Record:
     def _over_norm(self, value: float) -> float:
         if self.degree is None or not self.norm > 0:
             return math.nan
-        power = self.degree * math.log(self.norm)
-        if abs(power) < 600:
-            return value / math.exp(power)
-        return value and math.copysign(math.exp(max(-745.0, min(709.0, math.log(abs(value)) - power))), value)
+        if not value or not math.isfinite(value):
+            return value
+        try:
+            size = self.norm**self.degree
+        except OverflowError:
+            size = math.inf
+        if 1e-300 < size < math.inf:
+            return value / size
+        return math.copysign(_exp(math.log(abs(value)) - self.degree * math.log(self.norm)), value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it under its own name, in plain Python types (infinities and NaN included)."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        found |= {name: dict(found[name]) for name in ("quantiles", "blocks", "extra")}
+        found |= {"classes": [dict(row) for row in self.classes], "hardest": list(self.hardest)}
+        return found | {name: getattr(self, name) for name in DERIVED}
 
     def scalars(self, everything: bool = False) -> dict[str, float]:
         """The few numbers worth a curve each, or all of them."""
@@ -99,16 +114,28 @@ class Record:
         return few | more | dict(self.extra)
 
     def __str__(self) -> str:
-        what = f"{self.name}, step {self.step}" if self.whole else f"{self.name}, step {self.step} (one batch)"
-        normal = "" if self.degree is None else f", psi/|w|^{self.degree} {self.psi_normalized:.4g}"
-        return f"{what}: error {self.error:.4g}, margin {self.margin:.4g}{normal}, {self.n} examples"
+        where = f"{self.name}, step {self.step}" if self.whole else f"step {self.step} (one batch)"
+        parts = [f"{self.n} examples", f"error {self.error:.4g}", f"loss {self.loss:.4g}", f"margin {self.margin:.4g}"]
+        parts.append(f"psi {self.psi:.4g}")
+        if self.degree is not None:
+            over = "|w|" if self.degree == 1 else f"|w|^{self.degree}"
+            parts += [f"|w| {self.norm:.4g}", f"psi/{over} {self.psi_normalized:.4g}"]
+        return f"{where}: {', '.join(parts)}"
+
+
+def _exp(value: float) -> float:
+    """exp, infinite beyond floating point."""
+    return math.exp(value) if value < 709.78 else math.inf
 
 
 def from_numbers(
     numbers: Sequence[float], loss: losses.Loss, *, what: str, tally: t.Tally | None = None,
-    levels: Sequence[float] = (), **known: Any,
+    levels: Sequence[float] = (), psi: float | None = None, **known: Any,
 ) -> Record:  # fmt: skip
-    """A record from a row of `tally.summary`; complains in a sentence where the row shows that the input was bad."""
+    """A record from a row of `tally.summary`; complains in a sentence where the row shows that the input was bad.
+
+    `psi` may be given where it has been computed for many rows at once.
+    """
     count = int(numbers[t.COUNT])
     if numbers[t.OUT_OF_RANGE]:
         raise InputError(
@@ -117,13 +144,14 @@ def from_numbers(
         )
     if numbers[t.NAN]:
         raise InputError(
-            f"{what}: {int(numbers[t.NAN])} examples have NaN logits; the model has diverged or its input is bad"
+            f"{what}: {int(numbers[t.NAN])} examples have NaN or infinite logits; the model has diverged, overflowed or "
+            "had bad input"
         )
     if not count:
         raise InputError(f"{what}: there is no example to measure; the data is empty or every label is ignored")
     log_loss = float(numbers[t.LOG_LOSS])
-    psi = float(loss.inverse(torch.tensor(log_loss, dtype=torch.float64)))
-    entropy = float(numbers[t.LOG_SLOPE] - numbers[t.MEAN_LOG_SLOPE]) if numbers[t.LOG_SLOPE] > -math.inf else 0.0
+    if psi is None:
+        psi = float(loss.inverse(torch.tensor(log_loss, dtype=torch.float64)))
     least = float(numbers[t.LEAST])
     found: dict[str, Any] = {"quantiles": {}, "exact": True, "at_minimum": None, "whole": tally is not None}
     if tally is not None:
@@ -131,12 +159,12 @@ def from_numbers(
     return Record(
         n=count,
         error=float(numbers[t.WRONG]) / count,
-        loss=math.exp(min(log_loss, 700.0)) / count,
+        loss=_exp(log_loss - math.log(count)),
         margin=least,
         margin_mean=float(numbers[t.TOTAL]) / count,
         psi=psi,
         log_loss_sum=log_loss,
-        dual_entropy=max(0.0, entropy),
+        dual_entropy=max(0.0, float(numbers[t.DUAL_ENTROPY])),
         **found,
         **known,
     )
@@ -145,31 +173,37 @@ def from_numbers(
 def _details(tally: t.Tally, levels: Sequence[float], count: int, least: float) -> dict[str, Any]:
     assert tally.sample is not None and tally.smallest is not None
     priority, values = tally.sample.cpu().numpy()
-    kept = values[priority <= 1]
+    kept = np.sort(values[priority <= 1])
     smallest, positions = tally.smallest.cpu().numpy()
-    order = np.argsort(smallest, kind="stable")[:count]
-    near = int((smallest[order] <= least + NEAR * abs(least)).sum())
-    table: list[dict[str, float]] = []
-    if tally.classes is not None:
-        rows = tally.classes.cpu().numpy()
-        mass = rows[:, 4] - np.logaddexp.reduce(rows[:, 4])
-        for k, (n, wrong, low, total, _) in enumerate(rows):
-            if n:
-                share = float(np.exp(mass[k])) if np.isfinite(mass[k]) else 0.0
-                table.append(
-                    {
-                        "class": k,
-                        "n": int(n),
-                        "error": wrong / n,
-                        "margin": low,
-                        "margin_mean": total / n,
-                        "dual_share": share,
-                    }
-                )
+    order = np.lexsort((positions, smallest))
+    order = order[positions[order] >= 0]
+    near = least + NEAR * abs(least) if math.isfinite(least) else least
     return {
-        "quantiles": {level: float(np.quantile(kept, level)) for level in levels},
+        "quantiles": {float(level): _quantile(kept, level) for level in levels},
         "exact": len(kept) == count,
-        "at_minimum": near,
-        "classes": tuple(table),
-        "hardest": tuple(int(k) for k in positions[order][:16]),
+        "at_minimum": int((smallest[order] <= near).sum()),
+        "classes": () if tally.classes is None else tuple(_table(tally.classes.cpu().numpy())),
+        "hardest": tuple(int(k) for k in positions[order][:HARDEST]),
     }
+
+
+def _quantile(ordered: np.ndarray, level: float) -> float:
+    """numpy's linear quantile of sorted values, which may be infinite."""
+    k = level * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(k)]), float(ordered[math.ceil(k)])
+    return low if low == high or math.isinf(low) else low + (k - math.floor(k)) * (high - low)
+
+
+def _table(rows: np.ndarray) -> Iterator[dict[str, float]]:
+    """Classes that have examples. `dual_share`: their part of the sum of |l'|, what they contribute to the gradient."""
+    whole = float(np.logaddexp.reduce(rows[:, 4]))
+    for k, (n, wrong, low, total, mass) in enumerate(rows.tolist()):
+        if n:
+            yield {
+                "class": k,
+                "n": int(n),
+                "error": wrong / n,
+                "margin": low,
+                "margin_mean": total / n,
+                "dual_share": math.exp(mass - whole) if mass > -math.inf else 0.0,
+            }

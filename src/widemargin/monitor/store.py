@@ -1,75 +1,201 @@
-"""Records on disk: a folder with records.parquet, one row a record, and monitor.json, what was watched."""
+"""Records on disk: a folder that is readable at every moment, while a monitor writes to it and after that was killed.
+
+    monitor.json      what is watched
+    records.parquet   one row a record; written anew now and then, as often as 1.6 % of the time allows
+    newest.arrow      rows since then, where there are so many that writing all of them every second would cost too much
+    lock              held while a monitor writes; its process and machine, empty once it has ended
+
+Every file is written under another name first and then renamed. Writing is done once a second, in a thread of its own, so a
+killed process loses the last second's records at most, and a training loop waits for no disk.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import io
 import json
 import os
+import platform
+import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from widemargin.types import InputError, write_atomically
 
 from .record import Record
 
 FORMAT = "widemargin-monitor-1"
-RECORDS, CONFIG = "records.parquet", "monitor.json"
-PAUSE = 1.0  # seconds between two writings, at least
-SHARE = 50  # a writing may take 1 / SHARE of the time
+RECORDS, NEWEST, CONFIG, LOCK = "records.parquet", "newest.arrow", "monitor.json", "lock"
+PAUSE = 1.0  # seconds between two writings
+SHARE = 64  # all writing together may take 1 / SHARE of the time
+PIECES = 64  # parts of a table in memory before they are joined
+FIXED = {"step": "int64", "name": "string", "whole": "bool", "degree": "int64", "exact": "bool", "wall": "double"}
+KINDS = {**FIXED, "classes": "string", "hardest": "list"}  # all other columns are double
+
+# A process forked in the middle of a writing could inherit pyarrow's locks as they are then: forks wait for its end.
+_WRITING = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_WRITING.acquire, after_in_parent=_WRITING.release, after_in_child=_WRITING.release
+    )  # fmt: skip
 
 
 class Store:
-    """Appends records. The file is written anew now and then, under another name first: a killed process leaves a whole file,
-    without at most the last second's records (a fiftieth of the running time, where writing takes long).
-    """
+    """Appends records to a folder. Where it cannot write any more it warns once, keeps the records and tries again later."""
 
     def __init__(self, folder: str | os.PathLike[str], config: Mapping[str, Any], resume: bool = False):
-        self.folder = Path(folder)
-        self.rows: list[dict[str, Any]] = []
-        if (self.folder / RECORDS).exists() or (self.folder / CONFIG).exists():
-            if not resume:
-                raise InputError(
-                    f"{self.folder} already holds records; choose another folder, or resume=True to go on with it"
-                )
-            self.rows = load(self.folder).to_pylist()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.next = time.monotonic() + PAUSE
-        self.fresh = False
-        self.configure(config)
+        self.folder, self.pid = Path(folder), os.getpid()
+        if not resume and any((self.folder / name).exists() for name in (RECORDS, NEWEST, CONFIG)):
+            raise InputError(
+                f"{self.folder} already holds records; choose another folder, or resume=True to go on with it"
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = _locked(self.folder)
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot write records to {self.folder}: {why}; choose another folder") from None
+        try:
+            self.written = load(self.folder) if resume and is_monitor(self.folder) else _table([])
+            self.config = _as_json(config)
+            write_atomically(self.folder / CONFIG, self.config)
+        except BaseException as error:
+            self._unlock()
+            if isinstance(error, OSError):
+                raise InputError(f"cannot write records to {self.folder}: {error.strerror}; make room there") from None
+            raise
+        self.configured = True
+        self.tail = _table([])  # not in records.parquet yet
+        self.fresh: list[dict[str, Any]] = []  # not in any file yet
+        self.guard = threading.Lock()  # of `fresh` and `timer`
+        self.timer: threading.Timer | None = None
+        self.next = self.before = -np.inf  # when all may be written again; when something was written
+        self.seconds = 0.0  # spent writing
+        self.problem, self.warned = "", False
+        self.closed = False
+        atexit.register(self.close)
+
+    @property
+    def last(self) -> tuple[int, float]:
+        """Step and wall clock of the last record that was there when it was opened, (0, 0) where none was."""
+        if not len(self.written):
+            return 0, 0.0
+        return self.written["step"][-1].as_py(), self.written["wall"][-1].as_py() or 0.0
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        text = json.dumps({"format": FORMAT, **config}, indent=1, allow_nan=False)
-        write_atomically(self.folder / CONFIG, text.encode())
+        with _WRITING:
+            self.config, self.configured = _as_json(config), False
+        self._soon()
 
     def append(self, records: Sequence[Record]) -> None:
-        self.rows += [row(record) for record in records]
-        self.fresh = True
-        if time.monotonic() >= self.next:
-            self.write()
+        if os.getpid() != self.pid:  # a copy of the training process: the records are not its own
+            return
+        rows = [row(record) for record in records]
+        with self.guard:
+            self.fresh += rows
+        self._soon()
+        if self.problem and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"records cannot be written: {self.problem}; training goes on, and they are kept to be written later",
+                stacklevel=4,
+            )
 
-    def write(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def write(self, everything: bool = False) -> None:
+        """Write what is new; `records.parquet` itself if it is time for it, or if `everything` is asked for."""
+        with _WRITING:
+            began = time.thread_time()
+            with self.guard:
+                rows, self.fresh = self.fresh, []
+            if rows:
+                self.tail = _joined([self.tail, _table(rows)])
+            try:
+                self._write_files(everything, began)
+                self.problem = ""
+            except (OSError, InputError) as error:
+                self.problem = str(error)
+            self.before = time.monotonic()
+            self.seconds += time.thread_time() - began
 
-        began = time.monotonic()
-        names = list(dict.fromkeys(name for one in self.rows for name in one))
-        columns = {name: [one.get(name) for one in self.rows] for name in names}
-        content = io.BytesIO()
-        pq.write_table(pa.table(columns), content)
-        write_atomically(self.folder / RECORDS, content.getvalue())
-        self.fresh = False
-        took = time.monotonic() - began
-        self.next = time.monotonic() + max(PAUSE, SHARE * took)
+    def _write_files(self, everything: bool, began: float) -> None:
+        if not self.configured:
+            write_atomically(self.folder / CONFIG, self.config)
+            self.configured = True
+        if not len(self.tail):
+            return
+        if not everything and time.monotonic() < self.next and len(self.tail) <= len(self.written):
+            known = {b"after": str(len(self.written)).encode()}
+            write_atomically(self.folder / NEWEST, _arrow(self.tail.replace_schema_metadata(known)))
+            self.next += SHARE * (time.thread_time() - began)  # these writings count too
+            return
+        both = _joined([self.written, self.tail])
+        try:
+            write_atomically(self.folder / RECORDS, _parquet(both))
+        finally:  # a full disk is not tried every second either
+            self.next = time.monotonic() + SHARE * (time.thread_time() - began)
+        self.written, self.tail = both, _table([])
+        (self.folder / NEWEST).unlink(missing_ok=True)
+
+    def _soon(self) -> None:
+        """Have a thread write, a second after the last time."""
+        if self.closed:
+            self.write(everything=True)
+            return
+        with self.guard:
+            if self.timer is None:
+                self.timer = threading.Timer(max(0.0, self.before + PAUSE - time.monotonic()), self._tick)
+                self.timer.daemon = True
+                with contextlib.suppress(RuntimeError):  # the interpreter is ending: close() writes
+                    self.timer.start()
+
+    def _tick(self) -> None:
+        with self.guard:
+            self.timer = None
+        self.write()
 
     def close(self) -> None:
-        if self.fresh:
-            self.write()
+        """Write everything and let others have the folder. Records may still come; each is written at once."""
+        if os.getpid() != self.pid:
+            return
+        with self.guard:
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+        self.write(everything=True)
+        if self.problem:
+            warnings.warn(f"the last {len(self.tail)} records are lost: {self.problem}", stacklevel=3)
+        self.closed = True
+        self._unlock()
+        atexit.unregister(self.close)
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            import fcntl
+
+            with contextlib.suppress(OSError):
+                self.lock.truncate(0)
+                fcntl.flock(self.lock, fcntl.LOCK_UN)  # for copies of this process too
+            self.lock.close()
+            self.lock = None
 
 
 def row(record: Record) -> dict[str, Any]:
     """A flat row: all scalars, and the table of classes as JSON."""
+    for key, value in record.extra.items():
+        if hasattr(record, key) or key.startswith(("norm/", "margin_q")):
+            raise InputError(f"extra: records have a column {key!r} already; choose another name")
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            raise InputError(f"extra: {key!r} must be a number, not {str(value)[:40]!r}") from None
     return {
         "step": record.step,
         "name": record.name,
@@ -78,9 +204,13 @@ def row(record: Record) -> dict[str, Any]:
         "exact": record.exact,
         "wall": record.wall,
         **record.scalars(everything=True),
+        **{key: float(value) for key, value in record.extra.items()},
         "classes": json.dumps(record.classes) if record.classes else None,
         "hardest": list(record.hardest) or None,
     }
+
+
+# ---------------------------------------------------------------- reading
 
 
 def is_monitor(folder: str | os.PathLike[str]) -> bool:
@@ -88,29 +218,169 @@ def is_monitor(folder: str | os.PathLike[str]) -> bool:
 
 
 def load(folder: str | os.PathLike[str]) -> Any:
-    """The records of a folder, a pyarrow table; empty where nothing has been written yet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = Path(folder) / RECORDS
+    """The records of a folder in the order they were written, a pyarrow table; empty where nothing has been written yet."""
     if not is_monitor(folder):
         raise InputError(
             f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
         )
-    if not path.exists():
-        return pa.table({})
-    try:
-        return pq.read_table(io.BytesIO(path.read_bytes()))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}); it is damaged or no parquet file") from None
+    # In this order: what moves from newest.arrow to records.parquet meanwhile is seen in both, and counted once.
+    newest, written = _read(Path(folder) / NEWEST), _read(Path(folder) / RECORDS)
+    written = _table([]) if written is None else written
+    if newest is None:
+        return written
+    after = int((newest.schema.metadata or {}).get(b"after", b"0"))
+    return _joined([written, newest.slice(max(0, len(written) - after))]).replace_schema_metadata(None)
 
 
 def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What was watched."""
+    """What is watched."""
     try:
-        found = json.loads((Path(folder) / CONFIG).read_text())
+        found = json.loads((Path(folder) / CONFIG).read_bytes())
     except (OSError, ValueError):
-        raise InputError(f"{folder} holds no records of a monitor") from None
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(
+            f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
+        )
     if found.get("format") != FORMAT:
         raise InputError(f"{folder} was written by another version ({found.get('format')}); this one reads {FORMAT}")
     return found
+
+
+def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
+    """The columns of every name among the records (a table, or the folder), those that have values.
+
+    Steps do not fall: where training was taken up again at an earlier step, what it has passed a second time replaces the first.
+    """
+    table = load(records) if isinstance(records, str | os.PathLike) else records
+    if not len(table):
+        return {}
+    names, steps = np.asarray(table["name"]), np.asarray(table["step"])
+    found = {}
+    for name in dict.fromkeys(names.tolist()):
+        rows = np.flatnonzero(names == name)
+        own = steps[rows].astype(float)
+        back = np.where(np.diff(own) < 0, own[1:], np.inf)  # to which step training went back after this record
+        again = np.minimum.accumulate([np.inf, *back[::-1]])[::-1]
+        part = table.take(rows[own < again])
+        columns = {key: part[key] for key in part.column_names if part[key].null_count < len(part)}
+        found[name] = {key: column.to_numpy() for key, column in columns.items()}
+    return found
+
+
+def state(folder: str | os.PathLike[str]) -> str:
+    """ "running", "ended", "killed", or "unknown" where the monitor is on another machine."""
+    try:
+        pid, _, host = (Path(folder) / LOCK).read_text().strip().partition(" ")
+    except OSError:
+        return "unknown"
+    if not pid:
+        return "ended"
+    if host != platform.node() or os.name != "posix" or not pid.isdecimal():
+        return "unknown"
+    try:
+        os.kill(int(pid), 0)  # asks whether it is there
+    except ProcessLookupError:
+        return "killed"
+    except OSError:
+        pass
+    return "running"
+
+
+def age(folder: str | os.PathLike[str]) -> float | None:
+    """Seconds since records were written; None where none has been."""
+    times = []
+    for name in (RECORDS, NEWEST):
+        with contextlib.suppress(OSError):
+            times.append((Path(folder) / name).stat().st_mtime)
+    return max(0.0, time.time() - max(times)) if times else None
+
+
+# ---------------------------------------------------------------- tables and files
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as columns of fixed types, whatever is missing in them."""
+    import pyarrow as pa
+
+    kinds = {"int64": pa.int64, "string": pa.string}
+    kinds |= {"bool": pa.bool_, "double": pa.float64, "list": lambda: pa.list_(pa.int64())}
+    names = list(dict.fromkeys([*FIXED, *(name for one in rows for name in one)]))
+    return pa.table(
+        {
+            name: pa.array([one.get(name) for one in rows], kinds[KINDS.get(name, "double")](), from_pandas=False)
+            for name in names
+        }
+    )
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    joined = pa.concat_tables([one for one in tables if len(one)] or tables[:1], promote_options="permissive")
+    return joined.combine_chunks() if joined.num_columns and joined.column(0).num_chunks > PIECES else joined
+
+
+def _parquet(table: Any) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = io.BytesIO()
+    words = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    pq.write_table(table, content, use_dictionary=words)  # numbers hardly repeat: dictionaries of them take long
+    return content.getvalue()
+
+
+def _arrow(table: Any) -> bytes:
+    """As it lies in memory: written every second, so it must cost next to nothing."""
+    import pyarrow as pa
+
+    content = io.BytesIO()
+    with pa.ipc.new_stream(content, table.schema) as stream:
+        stream.write_table(table)
+    return content.getvalue()
+
+
+def _read(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return pq.read_table(io.BytesIO(content)) if path.name == RECORDS else pa.ipc.open_stream(content).read_all()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise InputError(f"{path} cannot be read ({error}); it is damaged") from None
+
+
+def _as_json(config: Mapping[str, Any]) -> bytes:
+    return json.dumps({"format": FORMAT, **config}, indent=1, allow_nan=False).encode()
+
+
+def _locked(folder: Path) -> Any:
+    """The open lock file, this process's alone. The system lets go of it when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not posix
+        return None
+    file = (folder / LOCK).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        who = file.read().partition(" ")[0]
+        file.close()
+        where = (
+            "in this process; close() it first" if who == str(os.getpid()) else f"in process {who}; wait for its end"
+        )
+        raise InputError(f"another monitor is writing to {folder}, {where}, or choose another folder") from None
+    except OSError:  # a file system without locks
+        pass
+    file.truncate(0)
+    file.write(f"{os.getpid()} {platform.node()}\n")
+    file.flush()
+    return file

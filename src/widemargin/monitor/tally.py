@@ -11,6 +11,7 @@ with the number of examples.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +21,17 @@ from torch import Tensor
 from widemargin.flows import losses
 from widemargin.types import InputError
 
+from . import _kernels
+
 SAMPLE = 65_536  # margins kept for quantiles: exact up to here, then a sample with rank error below 0.002
 SMALLEST = 1_024  # smallest margins kept, with their positions
 CHUNK = 1 << 23  # entries of logits worked on at once
+CACHE = 1 << 18  # on a CPU: what is read again should still be in its cache
+SMALL = 1 << 13  # entries of logits that wait for the next flush as they are
 CLASSES = 1_000  # no table beyond: a vocabulary is no list of classes
 
 # Columns of a summary.
-COUNT, WRONG, OUT_OF_RANGE, NAN, LEAST, TOTAL, LEAST_SOFT, LOG_LOSS, LOG_SLOPE, MEAN_LOG_SLOPE = range(10)
+COUNT, WRONG, OUT_OF_RANGE, NAN, LEAST, TOTAL, LEAST_SOFT, LOG_LOSS, LOG_SLOPE, DUAL_ENTROPY = range(10)
 COLUMNS = 10
 _ADDED, _LEAST, _LOGARITHMS = [COUNT, WRONG, OUT_OF_RANGE, NAN, TOTAL], [LEAST, LEAST_SOFT], [LOG_LOSS, LOG_SLOPE]
 
@@ -43,59 +48,125 @@ class Margins:
     classes: int
 
 
-def margins(logits: Tensor, targets: Tensor, loss: str = "ce", ignore_index: int = -100) -> Margins:
-    """Soft and hard margins in the precision of the logits, at least float32; no value is moved to the host."""
-    logits = logits.detach()
-    targets = targets.detach()
+@dataclass(frozen=True)
+class Raw:
+    """Logits (N, K) and targets (N,) of a small batch, copied: their margins can wait."""
+
+    logits: Tensor
+    targets: Tensor
+
+
+def raw(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Raw | None:
+    """A copy of a batch small enough to wait, for cross-entropy; None of a large one. Complains as `margins` does."""
+    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)) or not 0 < logits.numel() <= SMALL:
+        return None
+    check_floating(logits)
+    logits, targets = _classes_last(logits.detach(), targets.detach(), class_axis)
+    classes = logits.shape[-1]
+    return Raw(logits.reshape(-1, classes).clone(), targets.reshape(-1).clone())
+
+
+def summaries(found: Sequence[Raw], loss: losses.Loss, ignore_index: int = -100) -> Tensor:
+    """(S, COLUMNS) of S equally large batches, on the CPU: where a kernel does next to nothing, its launch is what costs."""
+    logits, targets = (torch.stack([getattr(one, what) for one in found]).cpu() for what in ("logits", "targets"))
+    together = margins(logits, targets, "ce", ignore_index, -1)
+    soft, hard, keep = (value.reshape(targets.shape) for value in (together.soft, together.hard, together.keep))
+    targets = targets.long()
+    bad = (keep & ((targets < 0) | (targets >= logits.shape[-1]))).sum(-1)
+    return summary(soft, hard, keep, bad, loss)
+
+
+def margins(
+    logits: Tensor, targets: Tensor, loss: str = "ce", ignore_index: int = -100, class_axis: int | None = None
+) -> Margins:
+    """Soft and hard margins in the precision of the logits, at least float32; no value is moved to the host.
+
+    Cross-entropy: classes lie in axis `class_axis` of the logits. Left out, it is the last axis, (..., K) and (...), or axis 1
+    as torch's cross_entropy has it, (N, K, ...) and (N, ...), whichever fits the targets; where both fit it must be given.
+    Logits of -inf are classes that are masked out. Other logits that are not finite make the example's margins NaN.
+    """
+    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)):
+        kind = type(targets if isinstance(logits, Tensor) else logits).__name__
+        raise InputError(f"logits and targets must be torch tensors, not a {kind}")
+    check_floating(logits)
+    logits, targets = logits.detach(), targets.detach().to(logits.device)
+    wide = logits.dtype if logits.dtype == torch.float64 else torch.float32
+    if loss == "ce":
+        return _several(*_classes_last(logits, targets, class_axis), wide, ignore_index)
+    logits, targets = _pairs(logits, targets)
+    signs, keep, bad = _signs(targets, ignore_index)
+    p = signs.to(wide) * logits.to(wide)
+    p = p.masked_fill(p.isinf(), torch.nan)
+    return Margins(p, p, keep, (signs > 0).long(), bad, 2)
+
+
+def check_floating(logits: Tensor) -> None:
     if not logits.is_floating_point():
         raise InputError(
             f"logits must be floating point, not {logits.dtype}; give the model's outputs before any argmax"
         )
-    wide = logits.dtype if logits.dtype == torch.float64 else torch.float32
-    if loss == "ce":
-        logits, targets = _rows(logits, targets)
-        return _several(logits, targets, wide, ignore_index)
-    logits, targets = _pairs(logits, targets)
-    signs, keep, bad = _signs(targets, ignore_index, wide)
-    p = signs * logits.to(wide)
-    return Margins(p, p, keep, (signs > 0).long(), bad, 2)
 
 
-def _rows(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (N, K) and targets (N,). Classes lie in the last axis, or in axis 1 as torch's cross_entropy has them."""
-    if targets.is_floating_point():
+def _classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
+    """Logits (..., K) and targets (...)."""
+    if targets.is_floating_point() or targets.is_complex():
         raise InputError(
             "targets must be class indices (integers); probabilities and smoothed labels have no margin, give the class itself"
         )
     shape, want = tuple(logits.shape), tuple(targets.shape)
-    if shape[:-1] == want:
-        pass
-    elif len(shape) >= 3 and (shape[0], *shape[2:]) == want:
-        logits = logits.movedim(1, -1)
-    else:
+    fits = [k for k in dict.fromkeys((len(shape) - 1, 1)) if 0 <= k < len(shape) and shape[:k] + shape[k + 1 :] == want]
+    if axis is not None:
+        fits = [k for k in fits if k == axis % len(shape)]
+    if not fits:
+        where = "" if axis is None else f" with the classes in axis {axis}"
         raise InputError(
-            f"logits {shape} and targets {want} do not belong together; cross-entropy needs (..., K) and (...), "
-            'one output per example needs loss="bce"'
+            f"logits {shape} and targets {want} do not belong together{where}; cross-entropy needs (..., K) and (...) or "
+            '(N, K, ...) and (N, ...), one output per example needs loss="bce"'
         )
+    if len(fits) > 1:
+        raise InputError(
+            f"the classes of logits {shape} with targets {want} may lie in the last axis or in axis 1; "
+            "set class_axis to -1 or to 1"
+        )
+    logits = logits.movedim(fits[0], -1)
     if logits.shape[-1] < 2:
         raise InputError('logits have one class only; for one output per example use loss="bce"')
-    return logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    return logits, targets
 
 
 def _several(logits: Tensor, targets: Tensor, wide: torch.dtype, ignore_index: int) -> Margins:
-    count, classes = logits.shape
+    classes = logits.shape[-1]
+    targets = targets.long()  # in small integer types the comparison with -100 would wrap
+    labels = targets.clamp(0, classes - 1)
     keep = targets != ignore_index
-    bad = (keep & ((targets < 0) | (targets >= classes))).sum()
-    labels = torch.where(keep, targets, 0).clamp(0, classes - 1).long()
-    rows = max(1, CHUNK // classes)
+    bad = (keep & (labels != targets)).sum()
+    if logits.ndim == 1:
+        logits, labels = logits[None], labels[None]
+    both = _kernels.rows(logits, labels)
+    if both is None:
+        both = _in_pieces(logits, labels, wide)
+    return Margins(both[0], both[1], keep.reshape(-1), labels.reshape(-1), bad, classes)
+
+
+def _in_pieces(logits: Tensor, labels: Tensor, wide: torch.dtype) -> Tensor:
+    """Soft and hard margins (2, N) of logits (..., K)."""
+    classes = logits.shape[-1]
+    chunk = CACHE if logits.device.type == "cpu" else CHUNK
     parts = []
-    for k in range(0, count, rows):
-        f, own = logits[k : k + rows].to(wide), labels[k : k + rows, None]
-        others = f.scatter(1, own, -torch.inf)
-        value = f.gather(1, own)[:, 0]
-        parts.append(torch.stack([value - torch.logsumexp(others, 1), value - others.amax(1)]))
-    both = torch.cat(parts, 1) if parts else logits.new_zeros((2, 0), dtype=wide)
-    return Margins(both[0], both[1], keep, labels, bad, classes)
+    # First some examples, then some rows of them: reshaping all of a transposed or shifted tensor at once would copy it.
+    some = max(1, chunk // max(1, math.prod(logits.shape[1:])))
+    for f_some, own_some in zip(logits.split(some), labels.split(some)):
+        rows = max(1, chunk // classes)
+        for f, own in zip(f_some.reshape(-1, classes).split(rows), own_some.reshape(-1, 1).split(rows)):
+            f = f.to(wide)
+            others = f.scatter(1, own, -torch.inf)
+            value, top = f.gather(1, own), others.amax(1, keepdim=True)
+            value = value.masked_fill(torch.maximum(value, top) == torch.inf, torch.nan)
+            # logsumexp by hand: in place, and with the maximum that is known. The bound is for rows of -inf alone.
+            beyond = others.sub_(top.clamp_min(torch.finfo(wide).min)).exp_().sum(1, keepdim=True).log_()
+            hard = value - top
+            parts.append(torch.cat([hard - beyond, hard], 1))
+    return torch.cat(parts).T
 
 
 def _pairs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,11 +181,14 @@ def _pairs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logits.reshape(-1), targets.reshape(-1)
 
 
-def _signs(targets: Tensor, ignore_index: int, wide: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Signs of labels 0, 1 or -1, 1; which are not ignored; how many are neither."""
+def _signs(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Signs of labels 0, 1 or -1, 1; which are not ignored; how many are neither. Both 0 and -1 in one batch are no labels."""
+    targets = targets.double()
     keep = targets != ignore_index
-    bad = (keep & (targets != 0) & (targets.abs() != 1)).sum()
-    return torch.where(targets > 0, 1.0, -1.0).to(wide), keep, bad
+    zero, minus = keep & (targets == 0), keep & (targets == -1)
+    bad = (keep & ~zero & ~minus & (targets != 1)).sum()
+    bad = bad + torch.where(zero.any() & minus.any(), minus.sum(), 0)
+    return torch.where(targets > 0, 1.0, -1.0), keep, bad
 
 
 # ---------------------------------------------------------------- ten numbers
@@ -125,12 +199,13 @@ def summary(soft: Tensor, hard: Tensor, keep: Tensor, bad: Tensor, loss: losses.
 
     A tie counts as an error: the model does not decide for the label. NaN margins are counted and left out.
     """
+    if not soft.shape[-1]:  # a row without examples: one that is left out
+        soft, hard, keep = (torch.nn.functional.pad(v, (0, 1)) for v in (soft, hard, keep))
     broken = torch.isnan(soft) | torch.isnan(hard)
     valid = keep & ~broken
     soft, hard = (torch.where(valid, v.double(), torch.inf) for v in (soft, hard))  # +inf is passed over below
     log_slope = loss.log_slope(soft)
-    log_slopes = torch.logsumexp(log_slope, -1)  # -inf where nothing is valid
-    share = torch.where(valid, (log_slope - log_slopes[..., None]).exp(), 0)
+    log_share = torch.log_softmax(log_slope, -1)  # -inf where the margin is infinite, NaN where all are
     parts = {
         COUNT: valid.sum(-1),
         WRONG: (valid & (hard <= 0)).sum(-1),
@@ -140,8 +215,8 @@ def summary(soft: Tensor, hard: Tensor, keep: Tensor, bad: Tensor, loss: losses.
         TOTAL: torch.where(valid, hard, 0).sum(-1),
         LEAST_SOFT: soft.amin(-1),
         LOG_LOSS: torch.logsumexp(loss.log(soft), -1),
-        LOG_SLOPE: log_slopes,
-        MEAN_LOG_SLOPE: torch.where(valid, share * log_slope, 0).sum(-1),
+        LOG_SLOPE: torch.logsumexp(log_slope, -1),
+        DUAL_ENTROPY: -torch.where(log_share > -torch.inf, log_share.exp() * log_share, 0).sum(-1),
     }
     return torch.stack([parts[k].double() for k in range(COLUMNS)], -1)
 
@@ -152,8 +227,9 @@ def merge(rows: Tensor) -> Tensor:
     out[..., _ADDED] = rows[..., _ADDED].sum(0)
     out[..., _LEAST] = rows[..., _LEAST].amin(0)
     out[..., _LOGARITHMS] = torch.logsumexp(rows[..., _LOGARITHMS], 0)
-    share = (rows[..., LOG_SLOPE] - out[..., LOG_SLOPE]).exp()
-    out[..., MEAN_LOG_SLOPE] = torch.where(share > 0, share * rows[..., MEAN_LOG_SLOPE], 0).sum(0)
+    log_share = rows[..., LOG_SLOPE] - out[..., LOG_SLOPE]
+    within = log_share.exp() * (rows[..., DUAL_ENTROPY] - log_share)  # the entropy of a mixture of disjoint parts
+    out[..., DUAL_ENTROPY] = torch.where(log_share > -torch.inf, within, 0).sum(0)
     return out
 
 
@@ -170,7 +246,7 @@ class Tally:
     numbers: Tensor | None = None  # (COLUMNS,)
     seen: int = 0  # examples and ignored ones, to number them
     sample: Tensor | None = None  # (2, <= SAMPLE): priority and hard margin
-    smallest: Tensor | None = None  # (2, <= SMALLEST): hard margin and position
+    smallest: Tensor | None = None  # (2, <= SMALLEST): hard margin and position, -1 where there is no example
     classes: Tensor | None = None  # (K, 5): count, wrong, least, total, ln of the sum of |l'|
     _generator: torch.Generator | None = field(default=None, repr=False)
 
@@ -180,6 +256,7 @@ class Tally:
         valid = found.keep & ~torch.isnan(found.hard)
         hard = torch.where(valid, found.hard.double(), math.inf)
         position = torch.arange(self.seen, self.seen + len(hard), device=hard.device, dtype=torch.float64)
+        position = torch.where(valid, position, -1)
         self.seen += len(hard)
         self.numbers = row if self.numbers is None else merge(torch.stack([self.numbers, row]))
         if self._generator is None:
@@ -188,12 +265,18 @@ class Tally:
         priority = torch.where(valid, priority, 2.0)  # beyond 1: ignored and broken ones, kept only while there is room
         self._keep(torch.stack([priority, hard]), torch.stack([hard, position]))
         if self.table and found.classes <= CLASSES:
-            rows = _class_rows(found, self.loss)
-            self.classes = rows if self.classes is None else _merge_classes(torch.stack([self.classes, rows]))
+            self._classify(_class_rows(found, self.loss))
 
     def _keep(self, sample: Tensor, smallest: Tensor) -> None:
         self.sample = _first(sample, self.sample, SAMPLE)
         self.smallest = _first(smallest, self.smallest, SMALLEST)
+
+    def _classify(self, rows: Tensor) -> None:
+        old = self.classes
+        if old is not None:
+            most = max(len(old), len(rows))  # multiple choice: not every question has as many answers
+            rows = _merge_classes(torch.stack([_padded(old, most), _padded(rows, most)]))
+        self.classes = rows
 
     def merge(self, other: Tally) -> None:
         """Add another tally of separate examples (another rank's, already on this device)."""
@@ -206,8 +289,8 @@ class Tally:
         assert other.sample is not None and other.smallest is not None
         self._keep(other.sample, other.smallest)
         self.seen += other.seen
-        if self.classes is not None and other.classes is not None:
-            self.classes = _merge_classes(torch.stack([self.classes, other.classes]))
+        if other.classes is not None:
+            self._classify(other.classes)
 
     def portable(self) -> Tally:
         """The same on the CPU and without a generator, to be sent to another rank."""
@@ -242,6 +325,14 @@ def _class_rows(found: Margins, loss: losses.Loss) -> Tensor:
     shift = torch.where(top.isfinite(), top, 0)
     mass = zero.index_add(0, labels, (log_slope - shift[labels]).exp()).log() + shift
     return torch.stack([added(valid), added(hard <= 0), least, added(hard), mass], 1)
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """Rows of classes without examples added, up to `count`."""
+    if len(rows) == count:
+        return rows
+    empty = rows.new_tensor([0, 0, math.inf, 0, -math.inf])
+    return torch.cat([rows, empty.expand(count - len(rows), -1)])
 
 
 def _merge_classes(rows: Tensor) -> Tensor:

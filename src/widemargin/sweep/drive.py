@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import concurrent.futures as cf
+import random
+import tempfile
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from widemargin.types import InputError
 
 from . import tasks
 from .engines import Engine, make_engine
 from .plan import Run, Sweep
-from .store import Store
+from .store import Store, check_store
 
-ATTEMPTS = 5  # of a batch whose worker dies
-AHEAD = 2  # batches handed out per worker
+SUSPECT = 2  # deaths around a batch after which it is computed alone
+ATTEMPTS = 3  # deaths of a batch that is alone
 LOOK = 0.2  # seconds between two looks at the progress
+SHOWN = 20  # failures that `Progress` tells in words
+SAMPLE_SECONDS = 60.0  # a dry run begins no further batch after this
 
 
 @dataclass
@@ -26,8 +30,9 @@ class Progress:
     """Where a sweep stands, for the screen."""
 
     total: int
+    workers: int = 1
     done: int = 0  # stored, those of earlier calls included
-    before: int = 0  # of earlier calls
+    before: int = 0  # of earlier calls, or of another driver
     failed: int = 0
     lost: int = 0  # batches whose worker died, handed out again
     busy: float = 0.0  # seconds that workers spent on batches
@@ -37,13 +42,14 @@ class Progress:
 
     @property
     def rate(self) -> float:
+        """Runs a second, those of this call."""
         return (self.done - self.before) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def left(self) -> float:
         """Seconds to go at this rate."""
         open_runs = self.total - self.done - self.failed
-        return open_runs / self.rate if self.rate > 0 else float("inf")
+        return 0.0 if not open_runs else open_runs / self.rate if self.rate > 0 else float("inf")
 
 
 def sweep(
@@ -56,86 +62,241 @@ def sweep(
     devices: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> Progress:
-    """Run what is not stored yet. Running again continues; Ctrl-C keeps what is done.
+    """Run what is not stored yet. Running again continues; Ctrl-C keeps what is done; failed runs are counted and go on record.
 
-    `devices` are given to the batches in turn as their parameter `device` (["cuda:0", "cuda:1"] for two GPUs).
+    `engine` is "local" (processes of this machine), "ray" (the cluster at `address`) or "inline" (this process). `devices` are
+    given to the batches as their parameter `device` (["cuda:0", "cuda:1"] for two GPUs); by default there is one worker for each.
     """
     tasks.check(plan)
     version = tasks.version(plan)
-    results = Store(store)
-    results.check_version()
-    made = make_engine(engine, workers, address, 1.0 if devices else 0.0) if isinstance(engine, str) else engine
-    state = Progress(len(plan))
-    began = time.perf_counter()
-
-    def tell() -> None:
-        state.seconds = time.perf_counter() - began
-        if progress is not None:
-            progress(state)
-
-    pending: dict[cf.Future, tuple[int, list[Run], int]] = {}
-    todo = _open_batches(plan, version, results, state)
-    again: list[tuple[int, list[Run], int]] = []
+    if devices and not tasks.takes_device(plan):
+        raise InputError(f"{plan.function} has no parameter device, so devices cannot be chosen; leave them out")
+    if devices and any(name in plan.fixed or name in plan.grid or name in plan.random for name in ("device",)):
+        raise InputError("device is a parameter of the sweep, so devices cannot be chosen too; leave one of them out")
+    check_store(store)
+    if isinstance(engine, str):
+        made = make_engine(
+            engine, workers or len(devices) or None, address, 1.0 if devices and engine == "ray" else 0.0
+        )
+        if engine == "ray" and devices:
+            devices = ("cuda",)  # Ray shows every task the one GPU that it has given to it
+    else:
+        made = engine
+    state = Progress(len(plan), made.workers)
     try:
-        tell()
-        while True:
-            while len(pending) < AHEAD * made.workers:
-                item = again.pop() if again else next(todo, None)
-                if item is None:
-                    break
-                number, runs, tried = item
-                device = devices[number % len(devices)] if devices else None
-                args = (
-                    plan.function,
-                    _text(plan.folder),
-                    runs,
-                    plan.seed,
-                    plan.keep,
-                    str(Path(store).resolve()),
-                    device,
-                )
-                try:
-                    future = made.submit(_timed, *args)
-                except Exception as error:
-                    if not made.lost(error):
-                        raise
-                    made.renew()
-                    future = made.submit(_timed, *args)
-                pending[future] = (number, runs, tried)
-            if not pending:
-                break
-            ready, _ = cf.wait(pending, timeout=LOOK, return_when=cf.FIRST_COMPLETED)
-            broken = False
-            for future in ready:
-                number, runs, tried = pending.pop(future)
-                trouble = None if future.cancelled() else future.exception()
-                if future.cancelled() or (trouble is not None and made.lost(trouble)):
-                    broken = True
-                    if tried + 1 >= ATTEMPTS:
-                        _failed(results, state, runs, f"the worker died {ATTEMPTS} times on this batch ({trouble})")
-                    else:
-                        state.lost += 1
-                        again.append((number, runs, tried + 1))
-                    continue
-                if trouble is not None:
-                    raise trouble
-                found, seconds = future.result()
-                state.busy += seconds
-                _keep(plan, version, results, state, runs, found, seconds)
-            if broken:
-                made.renew()
-            tell()
-    except KeyboardInterrupt:
-        state.interrupted = True
-        for future in pending:
-            future.cancel()
-        made.close(wait=False)
+        results = Store(store)
+        try:
+            results.check_version()
+            results.note(plan.name, plan.text(), version)
+            _Driver(plan, version, results, made, tuple(devices), state, progress).run()
+        finally:
+            results.close()
     finally:
-        if not state.interrupted:
-            made.close()
-        results.close()
-        tell()
+        made.close()
     return state
+
+
+@dataclass
+class _Batch:
+    runs: list[Run]
+    deaths: int = 0
+    alone: int = 0  # deaths while nothing else was in flight
+    device: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.runs[0].key
+
+
+class _Driver:
+    def __init__(
+        self, plan: Sweep, version: str, results: Store, engine: Engine, devices: tuple[str, ...], state: Progress,
+        progress: Callable[[Progress], None] | None,
+    ):  # fmt: skip
+        self.plan, self.version, self.results, self.engine, self.devices = plan, version, results, engine, devices
+        self.state, self.progress = state, progress
+        self.todo = tasks.batches(plan, version)
+        self.elsewhere: deque[list[Run]] = deque()  # batches that another driver has
+        self.again: deque[_Batch] = deque()
+        self.pending: dict[cf.Future, _Batch] = {}
+        self.began = time.perf_counter()
+        self.told = -LOOK
+
+    def run(self) -> None:
+        try:
+            self.tell()
+            while True:
+                self.fill()
+                if self.pending:
+                    cf.wait(self.pending, timeout=LOOK, return_when=cf.FIRST_COMPLETED)
+                    self.collect()
+                elif self.elsewhere:
+                    time.sleep(LOOK)
+                else:
+                    break
+                self.tell()
+        except KeyboardInterrupt:
+            self.state.interrupted = True
+            for future, batch in list(self.pending.items()):  # what has come back is kept
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    self.keep(batch, *future.result())
+        self.tell(at_once=True)
+
+    def tell(self, at_once: bool = True) -> None:
+        now = time.perf_counter() - self.began
+        if at_once or now - self.told >= LOOK:
+            self.state.seconds = self.told = now
+            if self.progress is not None:
+                self.progress(self.state)
+
+    # ------------------------------------------------------------ handing out
+
+    def fill(self) -> None:
+        while len(self.pending) < self.engine.ahead:
+            if any(batch.deaths >= SUSPECT for batch in self.pending.values()):
+                return  # it is to be alone
+            batch = self.next()
+            if batch is None:
+                return
+            if batch.deaths >= SUSPECT and self.pending:
+                self.again.append(batch)
+                return
+            self.submit(batch)
+
+    def next(self) -> _Batch | None:
+        for _ in range(len(self.again)):
+            batch = self.again.popleft()
+            if batch.deaths < SUSPECT or not self.pending:
+                return batch
+            self.again.append(batch)
+        if self.again:
+            return None  # suspects wait for the others to be done
+        for runs in self.todo:
+            self.tell(at_once=False)
+            if self.open(runs):
+                return _Batch(runs)
+        for _ in range(len(self.elsewhere)):
+            runs = self.elsewhere.popleft()
+            if self.open(runs):
+                return _Batch(runs)
+        return None
+
+    def open(self, runs: list[Run]) -> bool:
+        """Whether a batch is ours to compute: none of the stored ones, and no other driver's."""
+        keys = [run.key for run in runs]
+        mine = self.results.claim(keys[0])
+        stored = len(self.results.done(keys))  # after the claim: who gave it up has stored it
+        if stored == len(runs) or not mine:
+            if stored == len(runs):
+                self.state.done += stored
+                self.state.before += stored
+            else:
+                self.elsewhere.append(runs)
+            if mine:
+                self.results.release(keys[0])
+            return False
+        self.state.done += stored
+        self.state.before += stored
+        return True
+
+    def submit(self, batch: _Batch) -> None:
+        plan = self.plan
+        if self.devices:
+            load = Counter(one.device for one in self.pending.values())
+            batch.device = min(self.devices, key=lambda name: load[name])
+        folder = None if plan.folder is None else str(plan.folder)
+        place = str(self.results.folder.resolve())
+        work = tasks.Work(plan.function, batch.runs, plan.seed, plan.keep, folder, place, batch.device)
+        try:
+            future = self.engine.submit(timed, work)
+        except Exception as error:
+            if not self.engine.lost(error):
+                raise
+            self.again.append(batch)  # a worker died just now: `collect` will see it
+            if not self.pending:
+                self.engine.renew()
+            return
+        self.pending[future] = batch
+
+    # ------------------------------------------------------------ taking in
+
+    def collect(self) -> None:
+        ready = [future for future in self.pending if future.done()]
+        died = False
+        for future in ready:
+            batch = self.pending[future]
+            trouble = cf.CancelledError() if future.cancelled() else future.exception()
+            if trouble is None:
+                self.keep(batch, *future.result())
+                del self.pending[future]
+            elif self.engine.lost(trouble):
+                died = True
+                if not self.engine.together:
+                    del self.pending[future]
+                    self.mourn(batch, alone=True)
+            else:
+                raise trouble
+        if died and self.engine.together:
+            self.engine.renew()  # ends what is left of the workers, so nothing of theirs can come back
+            alone = len(self.pending) == 1
+            for batch in self.pending.values():
+                self.mourn(batch, alone)
+            self.pending.clear()
+
+    def mourn(self, batch: _Batch, alone: bool) -> None:
+        """A batch has lost its worker. Who is to blame is clear only if it was alone, so that is tried before it is given up."""
+        batch.deaths += 1
+        batch.alone += alone
+        self.state.lost += 1
+        if batch.alone < ATTEMPTS:
+            self.again.append(batch)
+            return
+        many = (
+            f"this batch of {len(batch.runs)} runs; with pack = 1 it shows which" if len(batch.runs) > 1 else "this run"
+        )
+        text = f"the worker died {batch.alone} times on {many} (out of memory, or a crash in compiled code)"
+        self.fail(batch.runs, [text] * len(batch.runs))
+        self.results.release(batch.name)
+
+    def keep(self, batch: _Batch, found: Sequence[tasks.Outcome], seconds: float) -> None:
+        complaint = next((one.complaint for one in found if one.complaint), "")
+        if complaint:
+            raise InputError(complaint)
+        plan, runs = self.plan, batch.runs
+        good = [(run, one.row) for run, one in zip(runs, found) if one.row is not None]
+        if good:
+            kept, rows = zip(*good)
+            self.state.done += self.results.add(
+                plan.name, plan.function, self.version, plan.seed, kept, rows, seconds * len(good) / len(runs)
+            )
+        bad = [(run, one.traceback) for run, one in zip(runs, found) if one.row is None]
+        if bad:
+            self.fail(*zip(*bad))
+        self.state.busy += seconds
+        self.results.release(batch.name)
+
+    def fail(self, runs: Sequence[Run], texts: Sequence[str]) -> None:
+        self.results.fail(runs, texts)
+        self.state.failed += len(runs)
+        for run, text in zip(runs, texts):
+            if len(self.state.errors) < SHOWN:
+                self.state.errors.append(f"{_words(run)}: {_last(text)}")
+
+
+def timed(work: tasks.Work) -> tuple[list[tasks.Outcome], float]:
+    began = time.perf_counter()
+    return tasks.compute(work), time.perf_counter() - began
+
+
+def _words(run: Run) -> str:
+    return ", ".join([*(f"{name}={value!r}" for name, value in run.params.items()), f"trial={run.trial}"])
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["no message"])[-1]
+
+
+# ---------------------------------------------------------------- dry run
 
 
 @dataclass(frozen=True)
@@ -144,76 +305,61 @@ class Estimate:
 
     runs: int
     done: int
-    batches: int
+    batches: int  # still to do
+    sample: int  # batches that were timed
     seconds_per_batch: float
     seconds: float  # with this many workers
+    workers: int
 
 
-def dry_run(plan: Sweep, store: str | Path, *, workers: int = 1, sample: int = 3) -> Estimate:
-    """Count, and time a few batches spread over the sweep in this process; nothing is stored."""
+def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None = None, sample: int = 3) -> Estimate:
+    """Count, and time a few batches drawn from those to do, in this process; nothing is stored."""
     tasks.check(plan)
-    version = tasks.version(plan)
-    state = Progress(len(plan))
-    if (Path(store) / "results.sqlite").exists():
+    count = workers or make_engine("local").workers
+    done, open_batches = 0, 0
+    picks: list[list[Run]] = []
+    draw = random.Random(0)
+    for runs, stored in _counted(plan, store):
+        done += stored
+        if stored == len(runs):
+            continue
+        open_batches += 1
+        if len(picks) < sample:
+            picks.append(runs)
+        elif (k := draw.randrange(open_batches)) < sample:
+            picks[k] = runs
+    times: list[float] = []
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as place:  # certificates are shared there, as they will be in the store
+        folder = None if plan.folder is None else str(plan.folder)
+        for k, runs in enumerate(picks):
+            if times and time.perf_counter() - began > SAMPLE_SECONDS:
+                break
+            work = tasks.Work(plan.function, runs, plan.seed, plan.keep, folder, place)
+            found, seconds = timed(work)
+            if k == 0 and seconds < 1:
+                found, seconds = timed(work)  # the first one also pays for imports
+            for one, run in zip(found, runs):
+                if one.complaint:
+                    raise InputError(one.complaint)
+                if one.row is None:
+                    raise InputError(f"a run fails ({_words(run)}): {_last(one.traceback)}")
+            times.append(seconds)
+    each = sum(times) / len(times) if times else 0.0
+    return Estimate(
+        len(plan), done, open_batches, len(times), each, each * open_batches / min(count, max(1, open_batches)), count
+    )
+
+
+def _counted(plan: Sweep, store: str | Path | None) -> Iterator[tuple[list[Run], int]]:
+    """Every batch, and how many of its runs are stored."""
+    results = None
+    if store is not None and check_store(store):
         results = Store(store)
         results.check_version()
-        todo = [runs for _, runs, _ in _open_batches(plan, version, results, state)]
-        results.close()
-    else:
-        todo = tasks.batches(plan, list(plan.runs(version)))
-    picks = sorted({round(k * (len(todo) - 1) / max(1, sample - 1)) for k in range(sample)}) if todo else []
-    times = []
-    for k in picks:
-        found, seconds = _timed(plan.function, _text(plan.folder), todo[k], plan.seed, plan.keep, None, None)
-        bad = next((text for row, text in found if row is None), "")
-        if bad:
-            raise InputError(f"a run fails: {bad.strip().splitlines()[-1]}")
-        times.append(seconds)
-    each = sum(times) / len(times) if times else 0.0
-    return Estimate(state.total, state.done, len(todo), each, each * len(todo) / workers)
-
-
-def _open_batches(plan: Sweep, version: str, results: Store, state: Progress) -> Iterator[tuple[int, list[Run], int]]:
-    """Batches with a run that is not stored, each looked up right before it is handed out: another driver may be at work too."""
-    whole = tasks.batches(plan, list(plan.runs(version)))
-    state.done = state.before = sum(len(results.done([run.key for run in runs])) for runs in whole)
-    for number, runs in enumerate(whole):
-        if len(results.done([run.key for run in runs])) < len(runs):
-            yield number, runs, 0
-
-
-def _timed(*args: Any) -> tuple[list[tuple[tasks.Row | None, str]], float]:
-    began = time.perf_counter()
-    return tasks.compute(*args), time.perf_counter() - began
-
-
-def _keep(
-    plan: Sweep,
-    version: str,
-    results: Store,
-    state: Progress,
-    runs: Sequence[Run],
-    found: Sequence[Any],
-    seconds: float,
-) -> None:
-    good = [(run, row) for run, (row, _) in zip(runs, found) if row is not None]
-    known = results.done([run.key for run, _ in good])
-    results.add(
-        plan.name, plan.function, version, plan.seed, [run for run, _ in good], [row for _, row in good], seconds
-    )
-    state.done += len(good) - len(known)
-    for run, (row, text) in zip(runs, found):
-        if row is None:
-            _failed(results, state, [run], text)
-
-
-def _failed(results: Store, state: Progress, runs: Sequence[Run], text: str) -> None:
-    for run in runs:
-        results.fail(run, text)
-        state.failed += 1
-        if len(state.errors) < 5:
-            state.errors.append(f"{dict(run.params)}, trial {run.trial}: {text.strip().splitlines()[-1]}")
-
-
-def _text(folder: Path | None) -> str | None:
-    return None if folder is None else str(folder)
+    try:
+        for runs in tasks.batches(plan, tasks.version(plan)):
+            yield runs, 0 if results is None else len(results.done([run.key for run in runs]))
+    finally:
+        if results is not None:
+            results.close()

@@ -1,43 +1,54 @@
 """Who computes the batches: processes of this machine, or a Ray cluster. Scheduling is theirs; here is what they have in common.
 
 An engine has `submit(function, *args)`, which returns a future; `lost(error)`, whether an error means that a worker died rather
-than that the work failed; `renew()`, to go on after that; and `close()`.
+than that the work failed; `renew()`, to go on after that; and `close()`, which ends what is still at work. `ahead` is how many
+batches it should hold, and `together` says that one worker's death takes all batches in flight with it.
 """
 
 from __future__ import annotations
 
 import concurrent.futures as cf
+import contextlib
 import os
+import signal
+import socket
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from widemargin.types import InputError
 
+THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+PATIENCE = 5.0  # seconds for a cluster's address to answer
+
 
 class Engine(Protocol):
     workers: int
-    name: str
+    ahead: int
+    together: bool
 
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future: ...
     def lost(self, error: BaseException) -> bool: ...
     def renew(self) -> None: ...
-    def close(self, wait: bool = True) -> None: ...
+    def close(self) -> None: ...
 
 
 class Local:
     """Processes of this machine, by loky: a worker that is killed breaks the pool, which is then made anew."""
 
-    name = "local"
+    together = True
 
     def __init__(self, workers: int | None = None):
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers or _cores()
+        self.ahead = 2 * self.workers
         self._pool: Any = None
 
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future:
         from joblib.externals.loky import ProcessPoolExecutor
 
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+            self._pool = ProcessPoolExecutor(self.workers, env=THREADS, initializer=_start, initargs=(os.getpid(),))
         return self._pool.submit(function, *args)
 
     def lost(self, error: BaseException) -> bool:
@@ -48,18 +59,38 @@ class Local:
         return isinstance(error, BrokenProcessPool | ShutdownExecutorError | cf.CancelledError)
 
     def renew(self) -> None:
-        self.close(wait=False)
+        self.close()
 
-    def close(self, wait: bool = True) -> None:
+    def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            pool.shutdown(wait=wait, kill_workers=not wait)
+            pool.shutdown(wait=True, kill_workers=True)
+
+
+def _start(parent: int) -> None:
+    """In a worker: Ctrl-C is the driver's, and a worker whose driver has died ends too, in the middle of a run if need be."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    if os.name == "posix":
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def _cores() -> int:
+    with contextlib.suppress(AttributeError):  # those this process may use; not every system says
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Inline:
     """This process itself: for one worker, and to look at errors."""
 
-    name, workers = "inline", 1
+    workers, ahead, together = 1, 1, False
 
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future:
         future: cf.Future = cf.Future()
@@ -75,47 +106,37 @@ class Inline:
     def renew(self) -> None:
         pass
 
-    def close(self, wait: bool = True) -> None:
+    def close(self) -> None:
         pass
 
 
 class Ray:
     """A Ray cluster: the one of `address` (or of RAY_ADDRESS), else one made on this machine for the time of the sweep."""
 
-    name = "ray"
+    together = False
 
     def __init__(self, workers: int | None = None, address: str | None = None, gpus: float = 0.0):
         try:
             import ray
         except ImportError:
             raise InputError("the engine ray needs Ray; pip install 'widemargin[ray]'") from None
-        self.ray, self._own = ray, not ray.is_initialized()
+        self.ray: Any = ray
+        self._own = not ray.is_initialized()
         if self._own:
-            address = address or os.environ.get("RAY_ADDRESS")
-            try:
-                ray.init(
-                    address=address,
-                    log_to_driver=False,
-                    configure_logging=False,
-                    **({} if address else {"num_cpus": workers}),
-                )
-            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-                said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                raise InputError(
-                    f"no Ray cluster answers at {address}: {said}; start one (ray start --head) or leave the address out"
-                ) from None
-        self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            _connect(ray, address or os.environ.get("RAY_ADDRESS"), workers, gpus)
+        what = "GPU" if gpus else "CPU"
+        there = int(ray.cluster_resources().get(what, 0) / (gpus or 1.0))
+        if there < 1:
+            self.close()
+            raise InputError(f"the Ray cluster has no {what}; start nodes that have one")
+        self.workers = min(workers or there, there)
+        self.ahead = 2 * self.workers if workers is None else self.workers  # no more at once than asked for
         self._gpus = gpus
         self._remote: dict[Any, Any] = {}
 
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future:
         if function not in self._remote:
-            options = {
-                "num_cpus": 1,
-                "num_gpus": self._gpus,
-                "max_retries": 0,
-                "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
-            }
+            options = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": 0}  # who tries again is the driver
             self._remote[function] = self.ray.remote(**options)(function)
         return self._remote[function].remote(*args).future()
 
@@ -126,6 +147,7 @@ class Ray:
             "ObjectLostError",
             "OwnerDiedError",
             "LocalRayletDiedError",
+            "OutOfMemoryError",
             "RaySystemError",
         )
         there = tuple(getattr(self.ray.exceptions, kind) for kind in kinds if hasattr(self.ray.exceptions, kind))
@@ -134,14 +156,37 @@ class Ray:
     def renew(self) -> None:
         pass  # the cluster replaces its workers itself
 
-    def close(self, wait: bool = True) -> None:
+    def close(self) -> None:
         if self._own and self.ray.is_initialized():
             self.ray.shutdown()
 
 
+def _connect(ray: Any, address: str | None, workers: int | None, gpus: float) -> None:
+    import logging
+
+    sorry = f"no Ray cluster answers at {address}"
+    what = "start one (ray start --head) or leave the address out"
+    if address is not None and ":" in address:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:  # Ray itself would try for a minute
+            socket.create_connection((host, int(port)), PATIENCE).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise InputError(f"{sorry}: {error}; {what}") from None
+    own: dict[str, Any] = {} if address else {"num_cpus": workers or _cores(), "include_dashboard": False}
+    if gpus and not address:
+        own.pop("num_cpus")
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR, **own)
+    except (OSError, ValueError, RuntimeError) as error:
+        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{sorry}: {said}; {what}" if address else f"Ray does not start here: {said}") from None
+
+
 def make_engine(name: str, workers: int | None = None, address: str | None = None, gpus: float = 0.0) -> Engine:
-    if workers is not None and workers < 1:
-        raise InputError(f"workers must be at least 1, not {workers}")
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise InputError(f"workers must be an integer of at least 1, not {workers!r}")
+    if address is not None and name != "ray":
+        raise InputError(f"an address is that of a Ray cluster, and the engine is {name}; choose the engine ray")
     if name == "local":
         return Local(workers)
     if name == "inline":

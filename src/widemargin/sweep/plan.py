@@ -6,14 +6,15 @@
     keep = ["margin_M2", "status"]     # columns of the result; all of them if left out
 
     [fixed]
-    data = "clusters:n=60,k=3,seed={trial}"   # {name} is replaced by that parameter
-    algorithm = "gf"
-    time = 1e4
+    data = "clusters:n={n},k=3,seed={trial}"   # {name} is replaced by that parameter
+    algorithm = "gd"
+    steps = 1000
 
     [grid]
     width = [8, 32, 128]
+    n = [20, 60]                       # not known to train, but asked for by data
 
-    [random]                           # instead of a grid, or beside it: `samples` draws of all of them together
+    [random]                           # instead of a grid, or beside it; samples = 100 at the top draws all of them 100 times
     lr = { low = 1e-3, high = 1.0, log = true }
 
 A run is one combination and one trial. Its key is a hash of function, parameters, seed, trial and code version.
@@ -21,13 +22,14 @@ A run is one combination and one trial. Its key is a hash of function, parameter
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import math
 import string
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,9 @@ import numpy as np
 from widemargin.types import InputError
 
 KEYS = ("name", "function", "repeats", "seed", "keep", "samples", "pack", "fixed", "grid", "random")
-PACK = 64  # runs computed together, at most
-Value = str | int | float | bool | list | None
+PACK = {"train": 64, "margin": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
+OWN_PACK = 8  # of functions of one's own
+OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the table that are no parameters
 
 
 @dataclass(frozen=True)
@@ -61,30 +64,46 @@ class Sweep:
     repeats: int = 1
     seed: int = 0
     keep: Sequence[str] | None = None
-    pack: int = PACK
+    pack: int | None = None  # runs handed out together, at most; of train: trained together
     folder: Path | None = None  # where the file lies: "module:function" is looked for there too
 
     def __post_init__(self) -> None:
-        for what, low in (("repeats", 1), ("seed", 0), ("pack", 1), ("samples", 0)):
-            value = getattr(self, what)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise InputError(f"{what} must be an integer of at least {low}, not {value!r}")
-        if not isinstance(self.function, str) or not self.function:
-            raise InputError('function must be train, margin, bound, reproduce or "module:function"')
         for what in ("fixed", "grid", "random"):
             if not isinstance(getattr(self, what), Mapping):
                 raise InputError(f"[{what}] must be a table of parameters")
+            plain = {str(name): _listed(value) for name, value in getattr(self, what).items()}
+            object.__setattr__(self, what, plain)
+        for what, low in (("repeats", 1), ("seed", 0), ("pack", 1), ("samples", 0)):
+            value = getattr(self, what)
+            if what == "pack" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise InputError(f"{what} must be an integer of at least {low}, not {value!r}")
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"name must be a text, not {self.name!r}")
+        if not isinstance(self.function, str) or not self.function:
+            raise InputError('function must be train, margin, bound, reproduce or "module:function"')
+        if self.pack is None:
+            object.__setattr__(self, "pack", PACK.get(self.function, OWN_PACK))
         seen: set[str] = set()
         for name in [*self.fixed, *self.grid, *self.random]:
             if name in seen:
                 raise InputError(f"the parameter {name!r} is given twice; it can be fixed, in the grid or random")
-            if name in ("trial", "seed"):
+            if name.lower() in ("trial", "seed"):
                 raise InputError(f"{name!r} is no parameter of a sweep; set repeats, and seed at the top")
+            if name.lower() in OWN:
+                raise InputError(f"{name!r} is a column of the table itself; call the parameter something else")
+            if name.lower() in {one.lower() for one in seen}:
+                raise InputError(f"two parameters differ from {name!r} in case only; rename one of them")
+            if not name or "\0" in name or len(name) > 200:
+                raise InputError("the name of a parameter must have 1 to 200 characters")
             seen.add(name)
+        for name, value in self._values():
+            _check_value(name, value)
         for name, values in self.grid.items():
             if not isinstance(values, list | tuple) or not values:
                 raise InputError(f"the grid of {name!r} is empty or no list; give at least one value")
-            texts = [json.dumps(value) for value in values]
+            texts = [json.dumps(value, default=str) for value in values]
             if len(set(texts)) < len(texts):
                 raise InputError(f"the grid of {name!r} has a value twice")
         for name, law in self.random.items():
@@ -93,8 +112,13 @@ class Sweep:
             raise InputError("[random] needs samples, the number of draws, at the top")
         if self.samples and not self.random:
             raise InputError("samples is the number of draws of [random], which is missing")
-        if self.keep is not None and (not self.keep or not all(isinstance(one, str) for one in self.keep)):
-            raise InputError("keep must be a list of names of columns")
+        if self.keep is not None and (
+            not isinstance(self.keep, list | tuple)
+            or not self.keep
+            or not all(isinstance(one, str) for one in self.keep)
+            or len(set(self.keep)) < len(self.keep)
+        ):
+            raise InputError("keep must be a list of names of results, each once")
 
     @staticmethod
     def load(path: str | Path) -> Sweep:
@@ -117,11 +141,15 @@ class Sweep:
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
-    def combinations(self) -> Iterator[dict[str, Any]]:
-        """Every combination of the grid with every draw, without trials."""
-        for values in itertools.product(*self.grid.values()):
+    def combinations(self, inner: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """Every combination of the grid with every draw, without trials; the parameters `inner` vary fastest."""
+        slow = {name: values for name, values in self.grid.items() if name not in inner}
+        fast = {name: values for name, values in self.grid.items() if name in inner}
+        for values in itertools.product(*slow.values()):
             for draw in self._draws():
-                yield {**self.fixed, **dict(zip(self.grid, values)), **draw}
+                for last in itertools.product(*fast.values()):
+                    chosen = {**self.fixed, **dict(zip(slow, values)), **draw, **dict(zip(fast, last))}
+                    yield {name: chosen[name] for name in (*self.fixed, *self.grid, *self.random)}
 
     def _draws(self) -> Iterator[dict[str, Any]]:
         if not self.random:
@@ -130,12 +158,47 @@ class Sweep:
         for k in range(self.samples):  # a draw depends on (seed, its number, the parameter's name) alone
             yield {name: _draw(law, _generator(self.seed, k, name)) for name, law in self.random.items()}
 
-    def runs(self, version: str) -> Iterator[Run]:
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """Every value that is written down, with its parameter."""
+        yield from self.fixed.items()
+        for name, values in self.grid.items():
+            yield from ((name, value) for value in (values if isinstance(values, list | tuple) else ()))
+        for name, law in self.random.items():
+            if isinstance(law, Mapping) and isinstance(law.get("choices"), list):
+                yield from ((name, value) for value in law["choices"])
+
+    def extremes(self) -> Iterator[tuple[str, Any]]:
+        """Every value that is written down, and the ends of every law: enough to check what a parameter takes."""
+        yield from self._values()
+        for name, law in self.random.items():
+            if "choices" not in law:
+                kind = int if law.get("integer") else float
+                yield from ((name, kind(law[end])) for end in ("low", "high"))
+
+    def text(self) -> str:
+        """The plan as JSON, ready to be read again."""
+        parts = {key: getattr(self, key) for key in KEYS}
+        return json.dumps({key: value for key, value in parts.items() if value is not None}, sort_keys=True)
+
+    def runs(self, version: str, inner: Collection[str] = ()) -> Iterator[Run]:
         """Every run, in order. `version` is that of the code."""
-        for params in self.combinations():
+        for params in self.combinations(inner):
             for trial in range(self.repeats):
-                filled = {name: _filled(name, value, params, trial, self.seed) for name, value in params.items()}
+                filled = self.filled(params, trial)
                 yield Run(self.key(filled, trial, version), filled, trial)
+
+    def filled(self, params: Mapping[str, Any], trial: int) -> dict[str, Any]:
+        """Parameters with {names} in texts replaced."""
+        return {name: _filled(name, value, params, trial, self.seed) for name, value in params.items()}
+
+    def mentioned(self) -> set[str]:
+        """Parameters that stand in braces in a text of another."""
+        found: set[str] = set()
+        for _, value in self._values():
+            if isinstance(value, str) and "{" in value:
+                with contextlib.suppress(ValueError):  # `filled` will say what is wrong
+                    found |= {part for _, part, _, _ in string.Formatter().parse(value) if part}
+        return found & {*self.fixed, *self.grid, *self.random}
 
     def __len__(self) -> int:
         return math.prod(len(values) for values in self.grid.values()) * max(1, self.samples) * self.repeats
@@ -143,6 +206,30 @@ class Sweep:
     def key(self, params: Mapping[str, Any], trial: int, version: str) -> str:
         text = json.dumps([self.function, params, self.seed, trial, version], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _listed(value: Any) -> Any:
+    """Arrays and numbers of numpy as those of Python."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, range):
+        return list(value)
+    if isinstance(value, list | tuple):
+        return [_listed(one) for one in value]
+    return {key: _listed(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Numbers, texts, truth values and lists of them can be written into a key, and read back."""
+    if isinstance(value, list | tuple):
+        for one in value:
+            _check_value(name, one)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"the parameter {name!r} has the value {value}; give a finite number")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise InputError(
+            f"the parameter {name!r} has a value of type {type(value).__name__}; give numbers, texts, truth values or lists"
+        )
 
 
 def _filled(name: str, value: Any, params: Mapping[str, Any], trial: int, seed: int) -> Any:
@@ -164,13 +251,21 @@ def _check_law(name: str, law: Any) -> None:
     if isinstance(law, Mapping) and set(law) == {"choices"} and isinstance(law["choices"], list) and law["choices"]:
         return
     numbers = isinstance(law, Mapping) and {"low", "high"} <= set(law) <= {"low", "high", "log", "integer"}
-    if not numbers or not all(isinstance(law[end], int | float) for end in ("low", "high")) or law["low"] > law["high"]:
+    if not numbers or not all(_finite(law[end]) for end in ("low", "high")) or law["low"] > law["high"]:
         raise InputError(
             f"the law of {name!r} must be {{ low = .., high = .., log = true, integer = true }} (the last two if wanted) "
             "or { choices = [..] }"
         )
+    if not all(isinstance(law.get(flag, False), bool) for flag in ("log", "integer")):
+        raise InputError(f"the law of {name!r}: log and integer are true or false")
+    if law.get("integer") and not all(isinstance(law[end], int) for end in ("low", "high")):
+        raise InputError(f"the law of {name!r} is of integers, so low and high must be integers")
     if law.get("log") and law["low"] <= 0:
         raise InputError(f"the law of {name!r} is logarithmic, so low must be above 0")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _generator(seed: int, draw: int, name: str) -> np.random.Generator:

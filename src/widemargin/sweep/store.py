@@ -5,10 +5,11 @@ write in turn, and answers SQL on a million rows in seconds without loading them
 
     runs       one row a run: key, sweep, function, version, seed, trial, then a column for every parameter and result
     log        key, seconds, finished: what differs from one execution to the next is kept apart
-    failures   key, params, traceback, finished: of runs that failed; they are not in `runs` and will be tried again
+    failures   key, params, trial, traceback, finished: of runs that failed; they are not in `runs` and will be tried again
+    sweeps     name, plan, version: what was asked for, as JSON
     meta       format and version
 
-The folder also holds certificates/, certified margins that runs share.
+The folder also holds certificates/, certified margins that runs share, and batches.lock, by which drivers agree on who does what.
 """
 
 from __future__ import annotations
@@ -17,45 +18,47 @@ import contextlib
 import json
 import math
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import widemargin
 from widemargin.types import InputError
 
-from .plan import Run
+from .plan import OWN, Run
 
 FORMAT = "widemargin-sweep-1"
 FILE = "results.sqlite"
-OWN = ("key", "sweep", "function", "version", "seed", "trial")
+LOCKS = "batches.lock"
 WAIT = 60.0  # seconds to wait for another writer
 MOST = 1_900  # columns that SQLite can hold, some left over
+CHUNK = 50_000  # rows that `load` holds as Python objects at a time
 
 
 class Store:
     """An open folder of results. One process may have several; several processes may have one each."""
 
-    def __init__(self, folder: str | os.PathLike[str], create: bool = True):
+    def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
         path = self.folder / FILE
-        if not create and not path.is_file():
-            raise InputError(
-                f"{folder} holds no results of a sweep; give the folder that `widemargin sweep --store` wrote"
-            )
+        if path.is_file() and path.stat().st_size:
+            self.version = _meta(folder)  # before anything is written to a file that may be another's
         with _spoken(self.folder):
-            if create:
-                self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
-            if create:
+            try:
                 self._begin()
-            self._check()
+            except BaseException:
+                self.db.close()
+                raise
+        self.version = _meta(folder)
+        self._locks: Any = None
 
     def _begin(self) -> None:
-        self.db.execute("pragma journal_mode = wal")
+        self._write_ahead()
         self.db.execute("pragma synchronous = normal")
         with self._transaction():
             self.db.execute("create table if not exists meta (name text primary key, value text)")
@@ -65,24 +68,25 @@ class Store:
             )
             self.db.execute("create table if not exists log (key text, seconds real, finished real)")
             self.db.execute(
-                "create table if not exists failures (key text, params text, traceback text, finished real)"
+                "create table if not exists failures (key text, params text, trial integer, traceback text, finished real)"
+            )
+            self.db.execute(
+                "create table if not exists sweeps (name text, plan text, version text, primary key (name, plan, version))"
             )
             self.db.execute("insert or ignore into meta values ('format', ?)", (FORMAT,))
             self.db.execute("insert or ignore into meta values ('version', ?)", (widemargin.__version__,))
 
-    def _check(self) -> None:
-        try:
-            meta = dict(self.db.execute("select name, value from meta").fetchall())
-        except sqlite3.DatabaseError:
-            raise InputError(
-                f"{self.folder / FILE} is no store of a sweep, or is damaged; choose another folder"
-            ) from None
-        if meta.get("format") != FORMAT:
-            raise InputError(
-                f"{self.folder} was written in the format {meta.get('format')}, this version writes {FORMAT}; "
-                "choose another --store"
-            )
-        self.version = meta.get("version", "")
+    def _write_ahead(self) -> None:
+        """Readers then never wait for writers nor writers for readers. SQLite itself does not wait for its turn to switch."""
+        began = time.monotonic()
+        while True:
+            try:
+                self.db.execute("pragma journal_mode = wal")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() - began > WAIT:
+                    raise
+                time.sleep(0.02)
 
     def check_version(self) -> None:
         """A sweep adds to the store of its own version only; any version may read."""
@@ -97,66 +101,107 @@ class Store:
         self.db.execute("begin immediate")
         try:
             yield
+            self.db.execute("commit")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 self.db.execute("rollback")
             raise
-        self.db.execute("commit")
 
     # ------------------------------------------------------------ writing
+
+    def note(self, name: str, plan: str, version: str) -> None:
+        """Write down what a sweep asks for."""
+        with _spoken(self.folder), self._transaction():
+            self.db.execute("insert or ignore into sweeps values (?, ?, ?)", (name, plan, version))
 
     def add(
         self, sweep: str, function: str, version: str, seed: int, runs: Sequence[Run], rows: Sequence[Mapping[str, Any]],
         seconds: float,
-    ) -> None:  # fmt: skip
-        """Store the results of a batch, all of them or, if this process dies, none."""
-        each = []
-        for run, row in zip(runs, rows):
-            known = dict(zip(OWN, (run.key, sweep, function, version, seed, run.trial)))
-            params = {_column(name): _cell(value) for name, value in run.params.items()}
-            # A result that is called like a parameter stands beside it.
-            results = {
-                (f"result_{name}" if name in params or name in OWN else _column(name)): _cell(v)
-                for name, v in row.items()
-            }
-            each.append(known | params | results)
+    ) -> int:  # fmt: skip
+        """Store the results of a batch, all of them or, if this process dies, none; a run that is there stays as it is.
+
+        Returns how many are new.
+        """
+        each = [
+            dict(zip(OWN, (run.key, sweep, function, version, seed, run.trial))) | columns(run.params, row)
+            for run, row in zip(runs, rows)
+        ]
+        share, now, new = seconds / max(1, len(runs)), time.time(), 0
         with _spoken(self.folder), self._transaction():
             self._widen(each)
             for one in each:
                 names = ", ".join(_quoted(name) for name in one)
                 marks = ", ".join("?" * len(one))
-                self.db.execute(f"insert or ignore into runs ({names}) values ({marks})", list(one.values()))
-            share = seconds / max(1, len(runs))
-            self.db.executemany("insert into log values (?, ?, ?)", [(run.key, share, time.time()) for run in runs])
+                sql = f"insert or ignore into runs ({names}) values ({marks})"
+                if self.db.execute(sql, list(one.values())).rowcount:
+                    new += 1
+                    self.db.execute("insert into log values (?, ?, ?)", (one["key"], share, now))
+        return new
 
-    def fail(self, run: Run, text: str) -> None:
+    def fail(self, runs: Sequence[Run], texts: Sequence[str]) -> None:
+        rows = [
+            (run.key, json.dumps(run.params, sort_keys=True), run.trial, text, time.time())
+            for run, text in zip(runs, texts)
+        ]
         with _spoken(self.folder), self._transaction():
-            row = (run.key, json.dumps(run.params, sort_keys=True), text, time.time())
-            self.db.execute("insert into failures values (?, ?, ?, ?)", row)
+            self.db.executemany("insert into failures values (?, ?, ?, ?, ?)", rows)
 
     def _widen(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add columns for names that are new."""
-        there = {name.lower() for name in self.columns()}
+        there = {name.lower(): name for name in self.columns()}
         for name in dict.fromkeys(name for row in rows for name in row):
-            if name.lower() in there:
+            known = there.get(name.lower())
+            if known is not None and known != name:
+                raise InputError(f"the column {name!r} would differ from {known!r} in case only; rename one of them")
+            if known is not None:
                 continue
             if len(there) >= MOST:
                 raise InputError(f"the table has {MOST} columns, no more fit; use `keep` to store fewer results")
             self.db.execute(f"alter table runs add column {_quoted(name)}")
-            there.add(name.lower())
+            there[name.lower()] = name
+
+    # ------------------------------------------------------------ who does what
+
+    def claim(self, key: str) -> bool:
+        """Take the batch of this name, unless another living process has it. Where a system has no such locks: yes.
+
+        The lock is on one byte of a file, so the system gives it back when its owner dies, however that happens.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            return True
+        if self._locks is None:
+            with _spoken(self.folder):
+                self._locks = open(self.folder / LOCKS, "ab")  # noqa: SIM115
+        try:
+            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(key[:12], 16))
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        return True
+
+    def release(self, key: str) -> None:
+        if self._locks is not None:
+            import fcntl
+
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, int(key[:12], 16))
 
     # ------------------------------------------------------------ reading
 
     def columns(self) -> list[str]:
-        return [row[1] for row in self.db.execute("pragma table_info(runs)")]
+        return _table(self.db)
 
     def done(self, keys: Sequence[str]) -> set[str]:
         """Which of these runs are stored."""
         found: set[str] = set()
-        for k in range(0, len(keys), 500):
-            some = keys[k : k + 500]
-            marks = ", ".join("?" * len(some))
-            found |= {row[0] for row in self.db.execute(f"select key from runs where key in ({marks})", some)}
+        with _spoken(self.folder):
+            for k in range(0, len(keys), 500):
+                some = keys[k : k + 500]
+                marks = ", ".join("?" * len(some))
+                found |= {row[0] for row in self.db.execute(f"select key from runs where key in ({marks})", some)}
         return found
 
     def __len__(self) -> int:
@@ -164,44 +209,167 @@ class Store:
 
     def close(self) -> None:
         self.db.close()
+        if self._locks is not None:
+            self._locks.close()
+
+
+def columns(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters and results of one run as cells; a result that is called like a parameter is called result_NAME."""
+    found = {name: _cell(value) for name, value in params.items()}
+    taken = {name.lower() for name in (*OWN, *params)}
+    for name, value in row.items():
+        if not isinstance(name, str) or not name or "\0" in name or len(name) > 200:
+            raise InputError(f"a result is called {name!r}; a name must be a text of 1 to 200 characters")
+        column = f"result_{name}" if name.lower() in taken else name
+        if column.lower() in taken:
+            raise InputError(
+                f"two results would be called {column!r} (in a table upper and lower case are one); rename one"
+            )
+        taken.add(column.lower())
+        found[column] = _cell(value)
+    return found
+
+
+# ---------------------------------------------------------------- reading
 
 
 def query(folder: str | os.PathLike[str], sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-    """Names of the columns, and the rows one by one, of an SQL query; nothing can be changed by it."""
-    path = Path(folder) / FILE
-    Store(folder, create=False).close()
-    db = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True, timeout=WAIT)
-    for name, function in (("sqrt", math.sqrt), ("ln", math.log), ("exp", math.exp)):
-        db.create_function(name, 1, _quiet(function), deterministic=True)
+    """Names of the columns, and the rows one by one, of an SQL query; nothing can be changed by it.
+
+    Beyond SQL of SQLite there are median(x), stdev(x) (of a sample), sqrt, ln, log10, exp and pow. NULL stands for NaN and for
+    results that a run does not have.
+    """
+    _meta(folder)
+    db = _reader(folder)
+    known = _table(db)
+    db.set_authorizer(_only_reading)
+    for name, count, function in (
+        ("sqrt", 1, math.sqrt), ("ln", 1, math.log), ("log10", 1, math.log10), ("exp", 1, math.exp), ("pow", 2, math.pow),
+    ):  # fmt: skip
+        db.create_function(name, count, _quiet(function), deterministic=True)
     db.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
     db.create_aggregate("stdev", 1, _Deviation)  # type: ignore[arg-type]
     try:
         cursor = db.execute(sql)
     except (sqlite3.Error, sqlite3.Warning) as error:
-        names = [row[1] for row in db.execute("pragma table_info(runs)")]
-        shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
-        raise InputError(f"the query failed: {error}; the table runs has the columns {shown}") from None
+        db.close()
+        raise _failed(error, known) from None
     if cursor.description is None:
+        db.close()
         raise InputError("the query returns nothing; write a select")
-    return [part[0] for part in cursor.description], iter(cursor)
+    return [part[0] for part in cursor.description], _rows(db, cursor)
 
 
-def load(folder: str | os.PathLike[str], sql: str = "select * from runs order by key") -> Any:
-    """The table, or what a query returns, as a pandas DataFrame."""
+def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+    try:
+        yield from cursor
+    except sqlite3.Error as error:
+        raise _failed(error, []) from None
+    finally:
+        db.close()
+
+
+def _failed(error: Exception, names: Sequence[str]) -> InputError:
+    text = str(error)
+    if "not authorized" in text or "prohibited" in text:
+        return InputError("a query can only read; write a select")
+    if "malformed" in text or "disk I/O" in text:
+        return InputError(f"the store is damaged ({text}); copy what can be read with `sqlite3 {FILE} .recover`")
+    shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
+    return InputError(f"the query failed: {text}" + (f"; the table runs has the columns {shown}" if names else ""))
+
+
+def load(folder: str | os.PathLike[str], sql: str | None = None) -> Any:
+    """The table, or what a query returns, as a pandas DataFrame; what is missing is NaN.
+
+    The whole table comes in the order of the keys, with its own columns first, then parameters and results by name: nothing
+    depends on the order in which runs were computed.
+    """
     try:
         import pandas as pd
     except ImportError:
         raise InputError("load needs pandas; install it, or use query") from None
+    if sql is None:
+        others, parameters = _names(folder)
+        chosen = [*OWN, *sorted(parameters), *sorted(set(others) - parameters)]
+        sql = f"select {', '.join(_quoted(name) for name in chosen)} from runs order by key"
     names, rows = query(folder, sql)
-    return pd.DataFrame(list(rows), columns=names)
+    parts: list[Any] = []
+    while some := [row for _, row in zip(range(CHUNK), rows)]:
+        each = {k: column for k, column in enumerate(zip(*some)) if any(value is not None for value in column)}
+        # Columns are called by number, since a query may use a name twice; those without values are filled below.
+        parts.append(pd.DataFrame(each, index=range(len(some)), columns=list(each)))
+    whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    whole = whole.reindex(columns=range(len(names)))
+    whole.columns = names
+    return whole
+
+
+def _names(folder: str | os.PathLike[str]) -> tuple[list[str], set[str]]:
+    """Columns of `runs` beyond its own, and which of them are parameters of its sweeps."""
+    with contextlib.closing(_reader(folder)) as db:
+        there = [name for name in _table(db) if name not in OWN]
+    _, plans = query(folder, "select plan from sweeps")
+    found = {name for (plan,) in plans for part in ("fixed", "grid", "random") for name in json.loads(plan)[part]}
+    return there, found & set(there)
+
+
+def _table(db: sqlite3.Connection) -> list[str]:
+    return [row[1] for row in db.execute("pragma table_info(runs)")]
+
+
+def _reader(folder: str | os.PathLike[str]) -> sqlite3.Connection:
+    path = Path(folder) / FILE
+    # A folder that is not ours to write in has no room for SQLite's shared memory; without a log there is nothing to share.
+    frozen = not os.access(folder, os.W_OK) and not Path(f"{path}-wal").exists()
+    place = f"file:{quote(str(path.resolve()))}?mode=ro{'&immutable=1' * frozen}"
+    return sqlite3.connect(place, uri=True, timeout=WAIT)
+
+
+def _meta(folder: str | os.PathLike[str]) -> str:
+    """The version that wrote a store; InputError where it is none."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise InputError(f"{folder} holds no results of a sweep; give the folder that `widemargin sweep --store` wrote")
+    db = None
+    try:
+        db = _reader(folder)
+        meta = dict(db.execute("select name, value from meta").fetchall())
+    except sqlite3.Error as error:
+        raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
+    finally:
+        if db is not None:
+            db.close()
+    if meta.get("format") != FORMAT:
+        raise InputError(
+            f"{folder} was written in the format {meta.get('format')}, this version knows {FORMAT}; choose another --store"
+        )
+    return meta.get("version", "")
+
+
+def check_store(folder: str | os.PathLike[str]) -> bool:
+    """Whether there is a store; InputError where there is something else, or nothing could be made."""
+    path = Path(folder) / FILE
+    if path.is_file() and path.stat().st_size:
+        _meta(folder)
+        return True
+    with _spoken(Path(folder)):
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise NotADirectoryError(20, "it is no folder")
+    return False
+
+
+def _only_reading(action: int, *_: Any) -> int:
+    allowed = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+    return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
 
 
 class _Median:
     def __init__(self) -> None:
         self.values: list[float] = []
 
-    def step(self, value: float | None) -> None:
-        if value is not None:
+    def step(self, value: Any) -> None:
+        if isinstance(value, int | float):
             self.values.append(value)
 
     def finalize(self) -> float | None:
@@ -216,8 +384,8 @@ class _Deviation:
     def __init__(self) -> None:
         self.n, self.mean, self.squares = 0, 0.0, 0.0
 
-    def step(self, value: float | None) -> None:
-        if value is not None:
+    def step(self, value: Any) -> None:
+        if isinstance(value, int | float):
             self.n += 1
             change = value - self.mean
             self.mean += change / self.n
@@ -228,9 +396,9 @@ class _Deviation:
 
 
 def _quiet(function: Any) -> Any:
-    def one(value: Any) -> Any:
+    def one(*values: Any) -> Any:
         try:
-            return None if value is None else function(value)
+            return None if any(value is None for value in values) else function(*values)
         except (ValueError, OverflowError, TypeError):
             return None
 
@@ -238,20 +406,22 @@ def _quiet(function: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """What SQLite holds: NaN would become NULL there, infinities are texts it sorts as numbers."""
+    """What SQLite holds: truth values are 0 and 1, NaN is NULL (SQLite has none), infinities stay."""
     if isinstance(value, bool):
         return int(value)
-    if value is None or isinstance(value, int | float | str):
-        return value if not isinstance(value, int) or abs(value) < 2**63 else float(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else float(value)
+    if value is None or isinstance(value, float):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()  # lone surrogates are no text
     return json.dumps(value, default=str)
 
 
-def _column(name: str) -> str:
-    return re.sub(r"[\x00-\x1f\"]", "_", name)[:100]
-
-
 def _quoted(name: str) -> str:
-    return f'"{name}"'
+    return '"' + name.replace('"', '""') + '"'
 
 
 @contextlib.contextmanager
@@ -264,9 +434,11 @@ def _spoken(folder: Path) -> Iterator[None]:
             raise InputError(
                 f"{folder} is being written by another process that does not let go; try again later"
             ) from None
-        raise InputError(
-            f"{folder} cannot be written: {error}; what was stored before is safe, make room and run the same command again"
-        ) from None
+        if "full" in str(error) or "disk I/O" in str(error):
+            raise InputError(
+                f"{folder} cannot be written: {error}; what was stored before is safe, make room and run the same command again"
+            ) from None
+        raise InputError(f"{folder} cannot be written: {error}; choose another --store") from None
     except sqlite3.DatabaseError as error:
         raise InputError(
             f"{folder / FILE} is no store of a sweep, or is damaged ({error}); choose another folder"

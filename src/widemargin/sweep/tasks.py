@@ -6,113 +6,215 @@ after the other in the same process, which saves the cost of sending them one by
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import importlib
 import inspect
+import itertools
 import json
 import math
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import widemargin
 from widemargin import data as datasets
-from widemargin.types import InputError, write_atomically
+from widemargin.types import Dataset, InputError, write_atomically
 
 from .plan import Run, Sweep
+from .store import columns
 
 Row = dict[str, Any]
 CERTIFICATES = "certificates"
-TRAIN = (
-    "data", "label", "test", "net", "width", "algorithm", "lr", "loss", "bias", "steps", "time", "clock", "until", "points",
-    "check_every", "device", "dtype", "certify",
-)  # fmt: skip
+LIMIT = 60.0  # seconds for a certificate with certify = true
+SELECT = ("net", "algorithm", "kind", "id")  # on what these are depends which other parameters there are
+INTEGERS = ("width", "steps", "points", "check_every")
+NUMBERS = ("lr", "time")
+TEXTS = ("data", "label", "test", "net", "algorithm", "loss", "clock", "until", "device", "dtype")
+TRAIN = (*TEXTS, *INTEGERS, *NUMBERS, "bias", "certify")
+BOUND = ("data", "label", "run_or_net", "delta", "theorems", "time_limit")
+
+
+class Outcome(NamedTuple):
+    """Of one run: its row, or the traceback of its failure; `complaint` where the sweep itself is at fault."""
+
+    row: Row | None
+    traceback: str = ""
+    complaint: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch on its way to a worker."""
+
+    function: str
+    runs: Sequence[Run]
+    seed: int
+    keep: Sequence[str] | None = None
+    folder: str | None = None  # of the sweep's file: functions and data files are looked for there too
+    store: str | None = None
+    device: str | None = None
 
 
 def version(sweep: Sweep) -> str:
-    """Of the code that a run depends on: the package's, and the source of a function of one's own."""
-    if ":" not in sweep.function:
-        return widemargin.__version__
-    function = _own(sweep.function, sweep.folder)
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        text = repr(function)
-    return f"{widemargin.__version__}+{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    """Of code and files that runs depend on: the package's, with a hash of the module of one's own function and of data files."""
+    texts = []
+    if ":" in sweep.function:
+        module = inspect.getmodule(_own(sweep.function, sweep.folder))
+        try:
+            texts.append(inspect.getsource(module).encode())  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            texts.append(sweep.function.encode())
+    for name, value in sweep.extremes():
+        if name in ("data", "test") and isinstance(value, str):
+            path = _found(value, sweep.folder)
+            if Path(path).is_file():
+                texts.append(hashlib.sha256(Path(path).read_bytes()).digest())
+    return widemargin.__version__ + (f"+{hashlib.sha256(b'|'.join(texts)).hexdigest()[:12]}" if texts else "")
 
 
 def check(sweep: Sweep) -> None:
-    """Complain before anything runs where the function or a parameter is not known."""
-    if ":" in sweep.function:
-        _own(sweep.function, sweep.folder)
-        return
-    if sweep.function not in TASKS:
+    """Complain before anything runs where the function, a parameter or a value is not known.
+
+    Looked at are all combinations of what decides on other parameters (SELECT), and every value of every parameter once.
+    """
+    if ":" not in sweep.function and sweep.function not in TASKS:
         raise InputError(f'unknown function {sweep.function!r}; choose {", ".join(TASKS)} or "module:function"')
-    for params in sweep.combinations():
-        TASKS[sweep.function][0](params)
+    asked = sweep.mentioned()
+    base = next(sweep.combinations())
+    values: dict[str, list[Any]] = {name: [] for name in base}
+    for name, value in sweep.extremes():
+        values[name].append(value)
+    chosen = [name for name in values if name in SELECT]
+    first = [dict(zip(chosen, some)) for some in itertools.product(*(values[name] for name in chosen))]
+    others = [{name: value} for name in values if name not in chosen for value in values[name]]
+    for one in [*first, *others]:
+        params = sweep.filled({**base, **one}, 0)
+        if ":" in sweep.function:
+            _check_own(sweep.function, sweep.folder, params, asked)
+        else:
+            TASKS[sweep.function][0](params, asked, sweep.folder)
 
 
-def batches(sweep: Sweep, runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that are computed together: those alike in all that must be alike, at most `pack` of them, in order.
+def takes_device(sweep: Sweep) -> bool:
+    if ":" in sweep.function:
+        given = inspect.signature(_own(sweep.function, sweep.folder)).parameters.values()
+        return any(one.name == "device" or one.kind is inspect.Parameter.VAR_KEYWORD for one in given)
+    if sweep.function == "margin":
+        return all("device" in _margin_names(params) for params in sweep.combinations())
+    return sweep.function in ("train", "reproduce")
+
+
+def batches(sweep: Sweep, version: str) -> Iterator[list[Run]]:
+    """Runs that are handed out together, at most `pack`; of train, those that are trained together.
 
     Which runs are together depends on the sweep alone, not on workers or on what is done already: a batch is computed and
-    stored as a whole, so that stopping and going on changes no bit.
+    stored as a whole, so that stopping and going on changes no bit. One batch at a time is in memory.
     """
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        alike = {k: v for k, v in run.params.items() if k not in ("data", "test")} if sweep.function == "train" else {}
-        groups.setdefault(json.dumps(alike, sort_keys=True), []).append(run)
-    return [group[k : k + sweep.pack] for group in groups.values() for k in range(0, len(group), sweep.pack)]
+    if sweep.function != "train":
+        runs = sweep.runs(version)
+        while some := list(itertools.islice(runs, sweep.pack)):
+            yield some
+        return
+    # What only the text of data mentions (n, sep, ...) varies fastest, so that runs that can be trained together come together.
+    loose = {"data", "test"} | (sweep.mentioned() - set(_train_names(next(sweep.combinations()))))
+
+    def alike(run: Run) -> list[tuple[str, Any]]:
+        return [(name, value) for name, value in run.params.items() if name not in loose]
+
+    for _, group in itertools.groupby(sweep.runs(version, loose), alike):
+        while some := list(itertools.islice(group, sweep.pack)):
+            yield some
 
 
-def compute(
-    function: str, folder: str | None, runs: Sequence[Run], seed: int, keep: Sequence[str] | None, store: str | None,
-    device: str | None = None,
-) -> list[tuple[Row | None, str]]:  # fmt: skip
-    """(row, "") of each run, or (None, traceback) of one that failed. This is what a worker executes."""
-    import torch
+def compute(work: Work) -> list[Outcome]:
+    """What a worker executes."""
+    with _one_thread():
+        return _compute(work)
 
-    torch.set_num_threads(1)  # workers share the cores
-    if ":" in function:
-        task: Callable[..., list[Row]] = lambda some, *_: [_call_own(function, folder, run, seed) for run in some]  # noqa: E731
-    else:
-        task = TASKS[function][1]
-    if device is not None:
-        runs = [Run(run.key, {**run.params, "device": device}, run.trial) for run in runs]
-    found: list[tuple[Row | None, str]] = []
+
+def _compute(work: Work) -> list[Outcome]:
+    runs = work.runs
+    if work.device is not None:
+        runs = [Run(run.key, {**run.params, "device": work.device}, run.trial) for run in runs]
     try:
-        rows = task(runs, seed, store)
-        return [(_chosen(row, keep), "") for row in rows]
+        if ":" in work.function:
+            rows = [_call_own(work.function, work.folder, run, work.seed) for run in runs]
+        else:
+            rows = TASKS[work.function][1](runs, work.seed, work)
     except Exception:
         if len(runs) == 1:
-            return [(None, traceback.format_exc())]
-    for run in runs:  # one of them failed: which?
-        found += compute(function, folder, [run], seed, keep, store)
-    return found
+            return [Outcome(None, traceback.format_exc())]
+        # One of them failed: which?
+        return [one for run in work.runs for one in _compute(replace(work, runs=[run]))]
+    return [_chosen(run, row, work.keep) for run, row in zip(work.runs, rows)]
 
 
-def _chosen(row: Row, keep: Sequence[str] | None) -> Row:
+def _chosen(run: Run, row: Row, keep: Sequence[str] | None) -> Outcome:
     plain = {name: _plain(value) for name, value in row.items()}
-    if keep is None:
-        return plain
-    missing = [name for name in keep if name not in plain]
-    if missing:
-        raise InputError(f"there is no result {missing[0]!r} to keep; there are {', '.join(plain)}")
-    return {name: plain[name] for name in keep}
+    if keep is not None:
+        missing = [name for name in keep if name not in plain]
+        if missing:
+            there = ", ".join(map(str, plain))
+            return Outcome(
+                None, complaint=f"keep: there is no result {missing[0]!r} of {dict(run.params)}; there are {there}"
+            )
+        plain = {name: plain[name] for name in keep}
+    try:
+        columns(run.params, plain)  # names that the table cannot hold are the function's fault
+    except InputError:
+        return Outcome(None, traceback.format_exc())
+    return Outcome(plain)
 
 
 def _plain(value: Any) -> Any:
     """Numbers, texts and truth values as they are, everything else as JSON."""
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) or (hasattr(value, "item") and getattr(value, "ndim", None) == 0):
         value = value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return json.dumps(value, default=str)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Workers share the cores, and sums must not depend on how many there are."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _pools().limit(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@functools.cache
+def _pools() -> Any:
+    import scipy.linalg  # noqa: F401  its library is to be found below
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _found(path: str, folder: Path | str | None) -> str:
+    """A file's path as it is, or beside the sweep's file."""
+    if folder is not None and not Path(path).exists() and (Path(folder) / path).is_file():
+        return str(Path(folder) / path)
+    return path
+
+
+def _load(params: Mapping[str, Any], folder: Path | str | None, what: str = "data") -> Dataset:
+    return datasets.load(_found(params[what], folder), params.get("label"))
 
 
 # ---------------------------------------------------------------- functions of one's own
@@ -124,7 +226,7 @@ def _own(function: str, folder: Path | str | None) -> Callable[..., Any]:
         sys.path.insert(0, str(folder))
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
         raise InputError(
             f"{function} cannot be imported: {error}; module:function must be importable from the file's folder"
         ) from None
@@ -133,13 +235,32 @@ def _own(function: str, folder: Path | str | None) -> Callable[..., Any]:
     return found
 
 
-def _call_own(function: str, folder: str | None, run: Run, seed: int) -> Row:
-    """Called with the parameters, and with `seed` (of this run alone) and `trial` where the function takes them."""
-    found = _own(function, folder)
-    given = inspect.signature(found).parameters
+def _own_args(
+    function: str, folder: Path | str | None, params: Mapping[str, Any], seed: int, trial: int
+) -> dict[str, Any]:
+    """Its parameters, and `seed` (of this run alone) and `trial` where the function takes them."""
+    given = inspect.signature(_own(function, folder)).parameters
     every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in given.values())
-    more = {"seed": int(np.random.SeedSequence([seed, run.trial]).generate_state(1)[0]), "trial": run.trial}
-    result = found(**run.params, **{name: value for name, value in more.items() if every or name in given})
+    offered = {**params, "seed": seed, "trial": trial}
+    return {name: value for name, value in offered.items() if every or name in given}
+
+
+def _check_own(function: str, folder: Path | str | None, params: Mapping[str, Any], asked: set[str]) -> None:
+    args = _own_args(function, folder, params, 0, 0)
+    unknown = [name for name in params if name not in args and name not in asked]
+    given = inspect.signature(_own(function, folder))
+    if unknown:
+        raise InputError(f"{function} has no parameter {unknown[0]!r}; there are {', '.join(given.parameters)}")
+    try:
+        given.bind(**args)
+    except TypeError as error:
+        raise InputError(f"{function} cannot be called: {error}; give it in [fixed], [grid] or [random]") from None
+
+
+def _call_own(function: str, folder: str | None, run: Run, seed: int) -> Row:
+    # Combinations that share a trial share its seed: what differs between them is then the parameters alone.
+    own_seed = int(np.random.SeedSequence([seed, run.trial]).generate_state(1)[0])
+    result = _own(function, folder)(**_own_args(function, folder, run.params, own_seed, run.trial))
     if not isinstance(result, Mapping):
         raise InputError(f"{function} returned a {type(result).__name__}; it must return a mapping of names to numbers")
     return dict(result)
@@ -148,116 +269,160 @@ def _call_own(function: str, folder: str | None, run: Run, seed: int) -> Row:
 # ---------------------------------------------------------------- training
 
 
-def _check_train(params: Mapping[str, Any]) -> None:
+def _train_names(params: Mapping[str, Any]) -> list[str]:
     from widemargin.flows import nets
 
-    if "data" not in params:
-        raise InputError('a sweep of train needs data, like data = "parity:d=10,n=64"')
     kind = params.get("net", "relu")
     if kind not in nets.KINDS:
         raise InputError(f"unknown network {kind!r}; choose {', '.join(nets.KINDS)}")
-    known = (*TRAIN, *nets.KINDS[kind][2], *_rule_fields(params))
-    for name in params:
-        if name not in known:
-            raise InputError(f"train has no parameter {name!r} here; there are {', '.join(dict.fromkeys(known))}")
-    if not any(name in params for name in ("steps", "time", "until")):
+    return list(
+        dict.fromkeys((*TRAIN, *(name for name in nets.KINDS[kind][2] if name != "data"), *_rule_fields(params)))
+    )
+
+
+def _check_train(params: Mapping[str, Any], asked: set[str], folder: Path | None) -> None:
+    _check_data("train", params)
+    known = _train_names(params)
+    for name, value in params.items():
+        if name not in known and name not in asked:
+            raise InputError(f"train has no parameter {name!r} here; there are {', '.join(known)}")
+        _check_kind(name, value)
+    rule_ends = _rule_class(params).__name__ == "WeaklyRegularized"
+    if not rule_ends and not any(name in params for name in ("steps", "time", "until")):
         raise InputError("nothing ends this training; set steps, time or until")
+    data = _load(params, folder)
+    if "test" in params:
+        _load(params, folder, "test")
+    try:
+        _rule(params, 0)
+        _net(params, [data])
+    except TypeError as error:
+        raise InputError(f"train cannot use {dict(params)}: {error}") from None
+
+
+def _check_data(function: str, params: Mapping[str, Any]) -> None:
+    if not isinstance(params.get("data"), str):
+        raise InputError(f'a sweep of {function} needs data, a text like data = "parity:d=10,n=64"')
+
+
+def _check_kind(name: str, value: Any) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    number = whole or isinstance(value, float)
+    if name in INTEGERS and not (whole and value > 0):
+        raise InputError(f"{name} must be a positive integer, not {value!r}")
+    if name in NUMBERS and not (number and value > 0):
+        raise InputError(f"{name} must be a positive number, not {value!r}")
+    if name in TEXTS and not isinstance(value, str):
+        raise InputError(f"{name} must be a text, not {value!r}")
+    if name == "bias" and not isinstance(value, bool):
+        raise InputError(f"bias must be true or false, not {value!r}")
+    if name == "certify" and not (isinstance(value, bool) or (number and value > 0)):
+        raise InputError(f"certify must be true, or seconds for the certificate, not {value!r}")
 
 
 def _rule_class(params: Mapping[str, Any]) -> type:
     from widemargin.flows import flow, rules
 
-    name = params.get("algorithm", "gf")
+    name = params.get("algorithm", "gd")
     return flow.GradientFlow if name == "gf" else type(rules.make_rule(name))
 
 
 def _rule_fields(params: Mapping[str, Any]) -> list[str]:
-    return [one.name for one in fields(_rule_class(params))]
+    return [one.name for one in fields(_rule_class(params)) if one.init and one.name != "seed"]
 
 
-def _train(runs: Sequence[Run], seed: int, store: str | None) -> list[Row]:
-    """Train runs that differ in data and trial alone, as one batch for each size of data."""
-    loaded = [datasets.load(run.params["data"], run.params.get("label")) for run in runs]
-    rows: dict[str, Row] = {}
-    sizes: dict[tuple[int, int], list[int]] = {}
-    for k, one in enumerate(loaded):
-        sizes.setdefault(one.X.shape, []).append(k)
-    for members in sizes.values():
-        found = _train_alike([runs[k] for k in members], [loaded[k] for k in members], seed, store)
-        rows |= {runs[k].key: row for k, row in zip(members, found)}
-    return [rows[run.key] for run in runs]
-
-
-def _train_alike(runs: Sequence[Run], data: Sequence[Any], seed: int, store: str | None) -> list[Row]:
-    from widemargin import flows
-    from widemargin.flows import nets
-
-    params = dict(runs[0].params)
-    kind, make = params.get("net", "relu"), _rule_class(params)
-    names = _rule_fields(params)
-    for_net = {k: params[k] for k in nets.KINDS[kind][2] if k in params and k not in TRAIN}
-    for_rule = {k: params[k] for k in names if k in params and k not in TRAIN} | (
-        {"seed": seed} if "seed" in names else {}
-    )
+def _rule(params: Mapping[str, Any], seed: int) -> Any:
+    make = _rule_class(params)
+    names = [one.name for one in fields(make)]
+    keys = {name: params[name] for name in _rule_fields(params) if name in params and name not in TRAIN}
+    if "seed" in names:
+        keys["seed"] = seed
     if "lr" in params:
         rate = next((name for name in ("lr", "eta") if name in names), None)
         if rate is None:
-            raise InputError(f"the algorithm {params.get('algorithm', 'gf')} has no learning rate; leave lr out")
-        for_rule[rate] = params["lr"]
-    bias = bool(params.get("bias", False))
-    if kind == "batchnorm" and not for_net.get("minibatch"):
-        for_net["data"] = data[0].X if len(data) == 1 else np.stack([one.X for one in data])
-    net = nets.make_net(kind, data[0].d + int(bias), int(params.get("width", 50)), **for_net)
+            raise InputError(f"the algorithm {params.get('algorithm', 'gd')} has no learning rate; leave lr out")
+        keys[rate] = params["lr"]
+    return make(**keys)
+
+
+def _net(params: Mapping[str, Any], data: Sequence[Dataset]) -> Any:
+    from widemargin.flows import nets
+
+    kind = params.get("net", "relu")
+    keys = {name: params[name] for name in nets.KINDS[kind][2] if name in params and name not in TRAIN}
+    if kind == "batchnorm" and not keys.get("minibatch"):
+        keys["data"] = data[0].X if len(data) == 1 else np.stack([one.X for one in data])
+    return nets.make_net(kind, data[0].d + int(params.get("bias", False)), int(params.get("width", 100)), **keys)
+
+
+def _train(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
+    """Train runs that differ in data and trial alone, as one batch for each size of data."""
+    loaded = {text: _load(run.params, work.folder) for text, run in {run.params["data"]: run for run in runs}.items()}
+    rows: dict[str, Row] = {}
+    sizes: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        sizes.setdefault((*loaded[run.params["data"]].X.shape, run.params.get("test")), []).append(run)
+    for members in sizes.values():
+        found = _train_alike(members, [loaded[run.params["data"]] for run in members], seed, work)
+        rows |= {run.key: row for run, row in zip(members, found)}
+    return [rows[run.key] for run in runs]
+
+
+def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: Work) -> list[Row]:
+    from widemargin import flows
+
+    params = dict(runs[0].params)
+    net = _net(params, data)
     same = len({one.sha256() for one in data}) == 1
-    test = params.get("test")
-    if test is not None and len({run.params["test"] for run in runs}) > 1:
-        return [row for run, one in zip(runs, data) for row in _train_alike([run], [one], seed, store)]
-    keys = {
-        k: params[k]
-        for k in ("loss", "steps", "time", "clock", "until", "points", "check_every", "device", "dtype")
-        if k in params
-    }
+    bias = bool(params.get("bias", False))
+    names = ("loss", "steps", "time", "clock", "until", "points", "check_every", "device", "dtype")
+    keys = {name: params[name] for name in names if name in params}
     keys.setdefault("points", 2)  # rows hold the last records alone, so those on the way would be for nothing
     traj = flows.train(
         data[0] if same else list(data),
         net,
-        make(**for_rule),
+        _rule(params, seed),
         trials=[run.trial for run in runs],
         seed=seed,
         bias=bias,
-        test=None if test is None else datasets.load(test, params.get("label")),
+        test=None if "test" not in params else _load(params, work.folder, "test"),
         **keys,
     )
+    if traj.interrupted:  # Ctrl-C in this very process: half a run is none
+        raise KeyboardInterrupt
     rows = []
-    for k, (run, one) in enumerate(zip(runs, data)):
-        row = traj.last(k) | {"trial": run.trial}
-        if params.get("certify"):
-            row |= _share(row, one, bias, getattr(net, "activation", "relu"), float(params["certify"]), store)
+    for k, one in enumerate(data):
+        row = traj.last(k)
         row.pop("trial")
+        if params.get("certify"):
+            row |= _share(row, one, bias, getattr(net, "activation", "relu"), params["certify"], work.store)
         rows.append(row)
     return rows
 
 
-def _share(row: Row, data: Any, bias: bool, activation: str, limit: float, store: str | None) -> Row:
-    """Certified bounds of the F1 margin, and the share of it that was reached (of half of it in the convention M2)."""
-    lower, upper = _certificate(data, bias, activation, limit, store)
-    if row.get("margin_M2") is not None:
-        reached = 2 * row["margin_M2"]
-    else:
-        reached = row.get("margin_M1", math.nan)
+def _share(row: Row, data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> Row:
+    """Certified bounds of the F1 margin (convention M1), and the share of the upper one that was reached.
+
+    A network of two layers reaches at most half of it in the convention M2, so that margin counts twice.
+    """
+    lower, upper = _certificate(data, bias, activation, LIMIT if limit is True else float(limit), store)
+    reached = 2 * row["margin_M2"] if row.get("margin_M2") is not None else row.get("margin_M1", math.nan)
     return {"certified_lower": lower, "certified_upper": upper, "fraction": reached / upper if upper > 0 else math.nan}
 
 
-def _certificate(data: Any, bias: bool, activation: str, limit: float, store: str | None) -> tuple[float, float]:
+def _certificate(data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> tuple[float, float]:
     """From the store's folder where another run has been here already."""
     from widemargin.margins.f1 import f1
 
-    name = hashlib.sha256(json.dumps([data.sha256(), bias, activation, limit]).encode()).hexdigest()[:24]
+    asked = [data.sha256(), bias, activation, limit, widemargin.__version__]
+    name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
     path = None if store is None else Path(store) / CERTIFICATES / f"{name}.json"
     if path is not None and path.is_file():
         kept = json.loads(path.read_text())
         return kept["lower"], kept["upper"]
     cert = f1(data, bias=bias, activation=activation, time_limit=limit)
+    if cert.status == "interrupted":
+        raise KeyboardInterrupt
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {"data": data.name, "sha256": data.sha256(), "lower": cert.lower, "upper": cert.upper}
@@ -281,65 +446,91 @@ def _margin_function(params: Mapping[str, Any]) -> Callable[..., Any]:
     return kinds[kind]
 
 
-def _check_margin(params: Mapping[str, Any]) -> None:
-    if "data" not in params:
-        raise InputError('a sweep of margin needs data, like data = "parity:d=10,n=64"')
-    known = ["kind", "label", *inspect.signature(_margin_function(params)).parameters]
+def _margin_names(params: Mapping[str, Any]) -> list[str]:
+    hidden = ("space", "progress", "seed")
+    return [
+        "kind",
+        "label",
+        *(name for name in inspect.signature(_margin_function(params)).parameters if name not in hidden),
+    ]
+
+
+def _check_margin(params: Mapping[str, Any], asked: set[str], folder: Path | None) -> None:
+    _check_data("margin", params)
+    known = _margin_names(params)
     for name in params:
-        if name not in known:
+        if name not in known and name not in asked:
             raise InputError(f"this margin has no parameter {name!r}; there are {', '.join(known)}")
+    _load(params, folder)
 
 
-def _margin(runs: Sequence[Run], seed: int, store: str | None) -> list[Row]:
+def _margin(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
     rows = []
     for run in runs:
-        keys = {k: v for k, v in run.params.items() if k not in ("data", "kind", "label")}
-        function = _margin_function(run.params)
+        function, known = _margin_function(run.params), _margin_names(run.params)
+        keys = {k: v for k, v in run.params.items() if k in known and k not in ("data", "kind", "label")}
         if "seed" in inspect.signature(function).parameters:
-            keys.setdefault("seed", seed + run.trial)
-        cert = function(datasets.load(run.params["data"], run.params.get("label")), **keys)
-        names = ("lower", "upper", "gap", "status", "proved", "convention")
-        said = cert.summary()
-        rows.append({name: said[name] for name in names})
+            keys["seed"] = seed + run.trial
+        said = function(_load(run.params, work.folder), **keys).summary()
+        if said["status"] == "interrupted":
+            raise KeyboardInterrupt
+        rows.append({name: said[name] for name in ("lower", "upper", "gap", "status", "proved", "convention")})
     return rows
 
 
-def _check_bound(params: Mapping[str, Any]) -> None:
+def _check_bound(params: Mapping[str, Any], asked: set[str], folder: Path | None) -> None:
     from widemargin import theory
 
-    if "data" not in params:
-        raise InputError('a sweep of bound needs data, like data = "parity:d=10,n=64"')
-    known = ["label", *inspect.signature(theory.guarantees).parameters]
+    _check_data("bound", params)
     for name in params:
-        if name not in known:
-            raise InputError(f"bound has no parameter {name!r}; there are {', '.join(known)}")
+        if name not in BOUND and name not in asked:
+            raise InputError(f"bound has no parameter {name!r}; there are {', '.join(BOUND)}")
+    theorems = params.get("theorems", [])
+    if not isinstance(theorems, list) or any(one not in theory.THEOREMS for one in theorems):
+        raise InputError(f"theorems must be a list of ids of `widemargin claims`, not {theorems!r}")
+    _load(params, folder)
 
 
-def _bound(runs: Sequence[Run], seed: int, store: str | None) -> list[Row]:
+def _bound(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
+    """For every guarantee: its value, and whether it applies.
+
+    Names are ids with _ for -, and a number where an id occurs again. A value beyond floating point is inf, and NAME_loglog is
+    the logarithm of its logarithm.
+    """
     from widemargin import theory
 
     rows = []
     for run in runs:
-        keys = {k: v for k, v in run.params.items() if k not in ("data", "label")}
-        found = theory.guarantees(
-            datasets.load(run.params["data"], run.params.get("label")), seed=seed + run.trial, **keys
-        )
+        keys = {k: v for k, v in run.params.items() if k in BOUND and k not in ("data", "label")}
+        found = theory.guarantees(_load(run.params, work.folder), seed=seed + run.trial, **keys)
         row: Row = {}
+        count: dict[str, int] = {}
         for one in found.to_dict()["guarantees"]:
-            row[one["id"]], row[f"{one['id']} applies"] = one["value"], one["applies"]
+            name = one["id"].replace("-", "_")
+            count[name] = count.get(name, 0) + 1
+            name += f"_{count[name]}" * (count[name] > 1)
+            value = one["value"]
+            if isinstance(value, Mapping):
+                row[name], row[f"{name}_loglog"] = math.inf, value["loglog"]
+            else:
+                row[name] = value
+            row[f"{name}_applies"] = one["applies"]
         rows.append(row)
     return rows
 
 
-def _check_reproduce(params: Mapping[str, Any]) -> None:
+def _check_reproduce(params: Mapping[str, Any], asked: set[str], folder: Path | None) -> None:
     from widemargin import papers
 
-    if set(params) - {"id", "scale", "device"} or "id" not in params:
+    if set(params) - {"id", "scale", "device"} - asked or "id" not in params:
         raise InputError("a sweep of reproduce needs id, and takes scale and device")
-    papers.find([params["id"]])
+    if params.get("scale", "quick") not in ("quick", "paper"):
+        raise InputError(f"scale must be quick or paper, not {params['scale']!r}")
+    if len(papers.find([params["id"]])) != 1:
+        raise InputError(f"id = {params['id']!r} stands for several; give ids of `widemargin reproduce list`")
 
 
-def _reproduce(runs: Sequence[Run], seed: int, store: str | None) -> list[Row]:
+def _reproduce(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
     import tempfile
 
     from widemargin import papers
@@ -347,7 +538,7 @@ def _reproduce(runs: Sequence[Run], seed: int, store: str | None) -> list[Row]:
     rows = []
     for run in runs:
         with tempfile.TemporaryDirectory() as folder:
-            keys = {k: v for k, v in run.params.items() if k != "id"}
+            keys = {k: v for k, v in run.params.items() if k in ("scale", "device")}
             verdicts = papers.run(papers.find([run.params["id"]])[0], folder, seed=seed + run.trial, **keys)
         holds = [one.holds for one in verdicts]
         rows.append(
@@ -355,13 +546,14 @@ def _reproduce(runs: Sequence[Run], seed: int, store: str | None) -> list[Row]:
                 "true": holds.count(True),
                 "false": holds.count(False),
                 "inconclusive": holds.count(None),
-                "verdicts": [{"claim": one.claim, "measured": one.measured, "holds": one.holds} for one in verdicts],
+                "verdicts": [one.to_dict() for one in verdicts],
             }
         )
     return rows
 
 
-TASKS: dict[str, tuple[Callable[[Mapping[str, Any]], None], Callable[[Sequence[Run], int, str | None], list[Row]]]] = {
+Check = Callable[[Mapping[str, Any], set[str], Path | None], None]
+TASKS: dict[str, tuple[Check, Callable[[Sequence[Run], int, Work], list[Row]]]] = {
     "train": (_check_train, _train),
     "margin": (_check_margin, _margin),
     "bound": (_check_bound, _bound),

@@ -1,0 +1,315 @@
+"""What `monitor.step` adds to a step of training, and what `measure` costs beside a plain forward pass.
+
+    python benchmarks/monitor.py [--device cpu|cuda] [--threads 1] [--rounds 15] [--steps 20] [--only resnet|llama]
+                                 [--every 10] [--json FILE] [--quick]
+
+Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
+a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
+model and optimiser serve all three, so that memory and caches are alike. A block is `--steps` steps (20 or more) with a flush
+of the monitor and a wait for the device at its end. Blocks follow each other in rounds, in an order that changes from round to
+round, and each is divided by its own round's block without monitor: what slows the whole machine down cancels. Shown are
+medians and quartiles of these ratios, of wall time and of the process's CPU time; on a CPU that others use the latter is the
+one to trust. The goal is < 2 % for `monitor.step` at every step.
+
+`measure` is compared with the same forward passes in eval mode without gradients. Last, the number of calls into torch of one
+`monitor.step` and of a flush, the least CPU time of both and its share in the least of a step of training (which noise does not
+hide), and on a GPU the kernels launched and their time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from widemargin.monitor import MarginMonitor
+from widemargin.monitor.monitor import FLUSH
+
+SIZES = {  # of (device, quick)
+    ("cuda", False): {
+        "resnet": {"width": 64, "batch": 128},
+        "llama": {"vocabulary": 32_000, "width": 768, "layers": 12, "heads": 12, "length": 512, "batch": 8},
+    },
+    ("cpu", False): {
+        "resnet": {"width": 16, "batch": 16},
+        "llama": {"vocabulary": 2_048, "width": 256, "layers": 4, "heads": 4, "length": 128, "batch": 2},
+    },
+    ("cpu", True): {
+        "resnet": {"width": 4, "batch": 4},
+        "llama": {"vocabulary": 64, "width": 16, "layers": 1, "heads": 2, "length": 8, "batch": 2},
+    },
+}
+SIZES[("cuda", True)] = SIZES[("cpu", True)]
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)])
+        self.skip: nn.Module = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = F.relu(self.norms[0](self.first(x)))
+        return F.relu(self.norms[1](self.second(inside)) + self.skip(x))
+
+
+def resnet(width: int) -> nn.Module:
+    """ResNet-18 for CIFAR, its head without bias."""
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    channels = width
+    for k in range(4):
+        for stride in (1 + (k > 0), 1):
+            layers.append(Block(channels, width << k, stride))
+            channels = width << k
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10, bias=False))
+
+
+def llama(vocabulary: int, width: int, layers: int, heads: int, length: int) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=8 * width // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=length,
+        tie_word_embeddings=False,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config)
+
+
+@dataclass
+class Task:
+    """A model, a batch of it, and the optimiser that trains it."""
+
+    name: str
+    model: nn.Module
+    inputs: Tensor
+    targets: Tensor
+    optimizer: torch.optim.Optimizer
+    device: str
+
+    def logits(self) -> Tensor:
+        autocast = torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext()
+        with autocast:
+            found = self.model(self.inputs)
+        return found if isinstance(found, Tensor) else found.logits
+
+    def forward(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        return self.logits(), self.targets
+
+    def step(self, monitor: MarginMonitor | None) -> None:
+        self.optimizer.zero_grad()
+        logits = self.logits()
+        loss = F.cross_entropy(logits.flatten(0, -2).float(), self.targets.flatten())
+        loss.backward()
+        if monitor is not None:
+            monitor.step(logits=logits, targets=self.targets, loss=loss)
+        self.optimizer.step()
+
+
+def task(name: str, device: str, quick: bool) -> Task:
+    torch.manual_seed(0)
+    size = SIZES[(device, quick)][name]
+    batch = size["batch"]
+    if name == "resnet":
+        model = resnet(size["width"]).to(device)
+        inputs, targets = torch.randn(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
+        return Task(name, model, inputs, targets, torch.optim.SGD(model.parameters(), 0.01, 0.9), device)
+    model = llama(*(size[key] for key in ("vocabulary", "width", "layers", "heads", "length"))).to(device)
+    inputs = torch.randint(size["vocabulary"], (batch, size["length"]), device=device)
+    targets = F.pad(inputs[:, 1:], (0, 1), value=-100)  # the next token; the last has none
+    return Task(name, model, inputs, targets, torch.optim.AdamW(model.parameters(), 1e-4), device)
+
+
+# ---------------------------------------------------------------- timing
+
+
+def clocked(run: Callable[[], object], device: str) -> tuple[float, float]:
+    """Seconds of wall time and of CPU time, the device's work included in the first."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def compare(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, dict[str, Any]]:
+    """Every way once a round, in a changing order; the first way is what the others are divided by."""
+    names = list(ways)
+    for name in names:  # warm-up
+        ways[name]()
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for k in range(rounds):
+        for j in range(len(names)):
+            name = names[(k + j) % len(names)]
+            times[name].append(clocked(ways[name], device))
+    found = {}
+    for name in names:
+        found[name] = {"wall_s": quartiles([wall for wall, _ in times[name]])}
+        for which, clock in enumerate(("wall", "cpu")):
+            ratios = [mine[which] / plain[which] for mine, plain in zip(times[name], times[names[0]])]
+            found[name][f"{clock}_ratio"] = quartiles(ratios)
+    return found
+
+
+def quartiles(values: list[float]) -> list[float]:
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls into torch, and those that only look at a tensor in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.views = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        self.views += func.is_view
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def work(self) -> int:
+        return len(self.names) - self.views
+
+
+def count(one: Task, monitor: MarginMonitor) -> dict[str, Any]:
+    """Calls into torch of `monitor.step` and of a flush, per step, and what Python needs for them."""
+    monitor.flush()
+    logits, targets = one.logits().detach(), one.targets
+    with Calls() as stepping:
+        monitor.step(logits=logits, targets=targets)
+    with Calls() as flushing:
+        monitor.flush()
+    found: dict[str, Any] = {"step_calls": stepping.work, "flush_calls": flushing.work}
+    stepped, flushed, trained = [], [], []
+    for _ in range(3):
+        for _ in range(FLUSH - 1):  # one more would flush by itself
+            stepped.append(clocked(lambda: monitor.step(logits=logits, targets=targets), one.device)[1])
+            if len(trained) < 6:
+                trained.append(clocked(lambda: one.step(None), one.device)[1])
+        flushed.append(clocked(monitor.flush, one.device)[1] / (FLUSH - 1))
+    found["step_us"], found["flush_us_per_step"] = 1e6 * min(stepped), 1e6 * min(flushed)
+    found["share_of_cpu"] = (min(stepped) + min(flushed)) / min(trained)
+    if one.device == "cuda":
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            monitor.step(logits=logits, targets=targets)
+            torch.cuda.synchronize()
+        kernels = [event for event in seen.events() if "Memset" not in event.name]
+        found["kernels"] = len(kernels)
+        found["kernel_us"] = float(sum(event.device_time_total for event in kernels))
+    return found
+
+
+def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
+    made = {"every step": 1, f"every={options.every}": options.every}
+    monitors = {name: MarginMonitor(one.model, every=every, forward=one.forward) for name, every in made.items()}
+
+    def block(monitor: MarginMonitor | None) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(options.steps):
+                one.step(monitor)
+            if monitor is not None:
+                monitor.flush()
+
+        return run
+
+    found: dict[str, Any] = {"parameters": sum(p.numel() for p in one.model.parameters())}
+    ways = {"none": block(None)} | {name: block(monitor) for name, monitor in monitors.items()}
+    found["training"] = compare(ways, one.device, options.rounds)
+    found["homogeneous"] = monitors["every step"].homogeneous.summary  # type: ignore[union-attr]
+
+    batches = max(2, options.steps // 4)
+
+    def plain() -> None:
+        one.model.eval()
+        with torch.no_grad():
+            for _ in range(batches):
+                one.logits()
+        one.model.train()
+
+    data = [(one.inputs, one.targets)] * batches
+    ways = {"forward": plain, "measure": lambda: monitors["every step"].measure(data)}
+    found["measuring"] = compare(ways, one.device, options.rounds)
+    found["calls"] = count(one, monitors["every step"])
+    return found
+
+
+# ---------------------------------------------------------------- the table
+
+
+def row(name: str, found: dict[str, Any], steps: int) -> str:
+    def share(ratios: list[float]) -> str:
+        low, middle, high = (100 * (ratio - 1) for ratio in ratios)
+        return f"{middle:+6.2f} % [{low:+6.2f}, {high:+6.2f}]"
+
+    milliseconds = 1e3 * found["wall_s"][1] / steps
+    return f"  {name:<12} {milliseconds:10.3f} ms   wall {share(found['wall_ratio'])}   cpu {share(found['cpu_ratio'])}"
+
+
+def show(name: str, found: dict[str, Any], steps: int) -> None:
+    print(f"{name}: {found['parameters']:,} parameters; {found['homogeneous']}")
+    for way, numbers in found["training"].items():
+        print(row(way, numbers, steps))
+    for way, numbers in found["measuring"].items():
+        print(row(way, numbers, max(2, steps // 4)))
+    print("  " + ", ".join(f"{key} {value:.4g}" for key, value in found["calls"].items()), flush=True)
+
+
+def main(words: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=20, help="of a block; 20 are one flush of the monitor")
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--only", choices=("resnet", "llama"))
+    parser.add_argument("--quick", action="store_true", help="tiny models: to see that it runs, not for its numbers")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(words)
+    torch.set_num_threads(options.threads)
+    where = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
+    print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads, blocks of {options.steps} steps")
+    print("medians [quartiles] of the share added to the block without monitor of the same round\n", flush=True)
+    result: dict[str, Any] = {
+        "options": {key: str(value) for key, value in vars(options).items()},
+        "where": where,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    for name in ("resnet", "llama"):
+        if options.only in (None, name):
+            result[name] = measured(task(name, options.device, options.quick), options)
+            show(name, result[name], options.steps)
+            if options.json:
+                options.json.write_text(json.dumps(result, indent=1))
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""`widemargin sweep` and `query`: many runs into one store, and SQL on what came out."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from widemargin.types import InputError
+
+from .options import INTERRUPTED, Command, integer, legal
+from .screen import EVERY, finite_json, plain, print_rich, say, terminal
+
+ROWS = 200  # that a table on the screen shows
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Run a sweep; status 1 if a run failed."""
+    from widemargin import sweep as sweeps
+
+    plan = sweeps.Sweep.load(options.file)
+    store = options.store or f"{Path(options.file).stem}_results"
+    if not legal(store):
+        raise InputError(f"cannot write {store[:80]!r}: this is no legal folder name; choose another --store")
+    devices = [name.strip() for name in (options.devices or "").split(",") if name.strip()]
+    if options.dry_run:
+        return _dry_run(plan, store, options)
+    with _progress(plan.name) as report:
+        state = sweeps.sweep(
+            plan,
+            store,
+            engine=options.engine,
+            workers=options.workers,
+            address=options.address,
+            devices=devices,
+            progress=report,
+        )
+    shown = asdict(state) | {"store": str(store), "rate": state.rate, "left": state.left}
+    if options.json:
+        print(json.dumps(finite_json(shown), allow_nan=False))
+    new = state.done - state.before
+    say(f"{state.done} of {state.total} runs are in {store}, {new} of them new, in {_clock(state.seconds)}")
+    if state.lost:
+        say(f"workers died; {state.lost} batches were handed out again")
+    for text in state.errors:
+        say(f"failed: {text}")
+    if state.failed:
+        say(
+            f'{state.failed} runs failed and will be tried again; widemargin query {store} "select * from failures" tells more'
+        )
+    if state.interrupted:
+        say("interrupted; the same command goes on from here")
+        return INTERRUPTED
+    return 1 if state.failed else 0
+
+
+def _dry_run(plan: Any, store: str, options: argparse.Namespace) -> int:
+    from widemargin import sweep as sweeps
+
+    found = sweeps.dry_run(plan, store, workers=options.workers)
+    if options.json:
+        print(json.dumps(asdict(found)))
+        return 0
+    print(f"{found.runs} runs, {found.done} of them stored already; {found.batches} batches to do")
+    if found.sample:
+        print(
+            f"a batch takes {found.seconds_per_batch:.3g} s ({found.sample} timed), so about {_clock(found.seconds)} "
+            f"with {found.workers} worker{'s' * (found.workers > 1)} like this process"
+        )
+    return 0
+
+
+@contextlib.contextmanager
+def _progress(name: str) -> Iterator[Callable[[Any], None]]:
+    """A live bar on a terminal, otherwise a line now and then."""
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        last = 0.0
+
+        def line(state: Any) -> None:
+            nonlocal last
+            if state.seconds - last >= EVERY:
+                last = state.seconds
+                say(f"{name}: {state.done} of {state.total} runs, {_words(state)}")
+
+        yield line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TextColumn("{task.fields[words]}", markup=False), console=console, transient=True) as bar:
+        task = bar.add_task(name, total=None, words="")
+        yield lambda state: bar.update(task, total=state.total, completed=state.done, words=_words(state))
+
+
+def _words(state: Any) -> str:
+    parts = [f"{state.rate:.3g} runs/s" if state.rate else "starting"]
+    if math.isfinite(state.left):
+        parts.append(f"{_clock(state.left)} left")
+    if state.failed:
+        parts.append(f"{state.failed} failed")
+    return ", ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.3g} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds / 3600:.3g} h"
+
+
+def query(options: argparse.Namespace) -> int:
+    """Print what an SQL query on a store returns."""
+    from widemargin import sweep as sweeps
+
+    names, rows = sweeps.query(options.store, options.sql)
+    if options.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
+    elif options.json:
+        print("[", end="")
+        for k, row in enumerate(rows):
+            print(",\n " if k else "", json.dumps(finite_json(dict(zip(names, row))), allow_nan=False), sep="", end="")
+        print("]")
+    else:
+        from rich.table import Table
+
+        some = list(itertools.islice(rows, ROWS))
+        table = Table()
+        for k, name in enumerate(names):
+            numbers = all(isinstance(row[k], int | float | None) for row in some)
+            table.add_column(plain(name), justify="right" if numbers else "left", overflow="fold")
+        for row in some:
+            table.add_row(*(plain(_shown(value)) for value in row))
+        print_rich(table)
+        more = sum(1 for _ in rows)
+        if more:
+            say(f"{more} more rows; --csv and --json print all of them, and limit N in the query fewer")
+    return 0
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def add(command: Command) -> None:
+    one = command("sweep", sweep, "run a function over a grid or random draws of its parameters, in parallel")
+    one.add_argument("file", metavar="FILE.toml", help="function, parameters, repeats; docs/sweeps.md tells more")
+    one.add_argument("--engine", choices=("local", "ray"), default="local", help="who computes [local]")
+    one.add_argument("--workers", metavar="N", type=integer(1, 100_000), help="processes [one for each core]")
+    one.add_argument("--store", metavar="DIR", help="where results go; the same again goes on [FILE_results]")
+    one.add_argument("--address", metavar="A", help="of a Ray cluster [RAY_ADDRESS, or a new one on this machine]")
+    one.add_argument("--devices", metavar="D,D", help="GPUs to share the batches, such as cuda:0,cuda:1")
+    one.add_argument("--dry-run", action="store_true", help="count runs and batches, and time a few; store nothing")
+    one.add_argument("--json", action="store_true", help="print one object")
+
+    one = command("query", query, "read the results of a sweep by SQL")
+    one.add_argument("store", metavar="DIR", help="the --store of a sweep")
+    one.add_argument("sql", metavar="SQL", help='such as "select width, avg(margin_M2) from runs group by width"')
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("--json", action="store_true", help="print a list of objects")
+    which.add_argument("--csv", action="store_true", help="print comma-separated values")

@@ -1,0 +1,401 @@
+"""Certificates: the certified interval, its other conventions, the neurons that reach it, what they decide in the plane."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widemargin import data as datasets
+from widemargin import verify as exact
+from widemargin.plots import KINDS
+from widemargin.spaces import ReLU, SReLU
+from widemargin.types import CONVENTIONS, F1_CONVERSIONS, FORMAT, Certificate, Dataset, InputError, Measure
+
+from . import guarantees
+from .section import Figure, Section, badge, label, layout, number, numbers, words
+
+NEEDED = ("kind", "lower", "upper", "gap", "status", "proved", "bound", "convention", "n", "d", "bias", "activation", "data")
+GRID = 101  # points along each side of a picture of the decision
+SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
+MOST = 400  # neurons drawn
+LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axis
+
+Payload = Mapping[str, Any]
+
+
+def from_memory(cert: Certificate) -> dict[str, Any]:
+    """As it would be read from a file, without the proof."""
+    primal = None if cert.primal is None else {"theta": cert.primal.theta, "mass": cert.primal.mass}
+    where = {"name": cert.data_name, "sha256": cert.data_sha256}
+    return {**cert.summary(), "format": FORMAT, "data": where, "primal": primal, "extra": dict(cert.extra)}
+
+
+def is_one(path: Path) -> bool:
+    """Whether a JSON file is a certificate; one that cannot be read is taken for one where it ends in .gz."""
+    try:
+        found = _parsed(path)
+    except InputError:
+        return path.suffix == ".gz"
+    return isinstance(found, dict) and str(found.get("format", "")).startswith("widemargin-certificate")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A saved certificate, complete and unchanged since it was saved."""
+    found = _parsed(path)
+    if not isinstance(found, dict) or not str(found.get("format", "")).startswith("widemargin-certificate"):
+        raise InputError(f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote")
+    if found["format"] != FORMAT:
+        raise InputError(f"{path} is of the form {found['format']}, and this version reads {FORMAT}")
+    missing = [key for key in NEEDED if key not in found]
+    if missing or found.get("digest") != exact.digest(found):
+        why = f"{missing[0]} is missing" if missing else "its digest is not that of its content"
+        raise InputError(f"{path}: the certificate is damaged or was changed ({why}); save it again")
+    return {**found, "proof": None, "path": str(path)}
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: the file cannot be read ({error}); save the certificate again") from None
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is no certificate (not JSON: {error}); give what the commands of widemargin wrote"
+        ) from None
+
+
+def grouped(certs: Sequence[Payload]) -> list[list[Payload]]:
+    """Those of the same data together."""
+    groups: dict[str, list[Payload]] = {}
+    for one in certs:
+        groups.setdefault(str(one["data"].get("sha256") or one["data"].get("name")), []).append(one)
+    return list(groups.values())
+
+
+def title(certs: Sequence[Payload]) -> str:
+    return f"Certified margin{'s' * (len(certs) > 1)}: {certs[0]['data']['name']}"
+
+
+def show(section: Section, certs: Sequence[Payload], bounds: bool = False, time_limit: float = 60.0) -> None:
+    first = certs[0]
+    section.facts({"data": first["data"]["name"], "points": first["n"], "features": first["d"]})
+    section.figure(
+        "Certified intervals",
+        intervals(certs),
+        "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper), in its own "
+        "convention; grey: the upper bound is not proved.",
+        90 + 62 * len(certs),
+    )
+    table(section, certs)
+    data = load_data(first) if first["d"] == 2 or bounds else None
+    for one in certs:
+        name = f"{KINDS.get(one['kind'], one['kind'])} ({one['convention']})"
+        measure = measure_of(one)
+        if measure is not None:
+            section.heading(f"{name}: neurons")
+            section.open_grid()
+            show_neurons(section, measure)
+            section.close_grid()
+        f = function_of(one, data)
+        if one["d"] == 2 and f is not None:
+            if data is None:
+                section.paragraph(
+                    f"{name}: no picture of the decision, since {first['data']['name']} is not here any more.", "quiet"
+                )
+            elif set(np.unique(data.y)) <= {-1.0, 1.0}:
+                section.figure(f"{name}: decision", decision(f, data, one["lower"]), DECISION, 460)
+    for one in certs:
+        command, note = again(one)
+        section.settings(command, {k: v for k, v in one.items() if k not in ("primal", "dual", "proof", "extra")}, note)
+    if bounds:
+        if data is None or not set(np.unique(data.y)) <= {-1.0, 1.0}:
+            section.paragraph("No guarantees were evaluated, since the data is not here or has no labels -1, +1.", "quiet")
+        else:
+            guarantees.show(section, data, None, 0, time_limit)
+
+
+DECISION = (
+    "Shading is f(x) of norm 1, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to the certified margin, "
+    "which no point comes closer than."
+)
+
+
+def intervals(certs: Sequence[Payload]) -> Figure:
+    """One bar for each certificate."""
+    traces: list[Figure] = []
+    names = [f"{KINDS.get(c['kind'], c['kind'])} ({c['convention']})" for c in certs]
+    names = [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]  # a row each, even for twins
+    notes = []
+    for name, one in zip(names, certs):
+        colour = "@ink" if one["proved"] else "@quiet"
+        said = f"[{number(one['lower'], 7)}, {number(one['upper'], 7)}], {one['status']}"
+        if not one["proved"]:
+            said += ", upper bound not proved"
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": [one["lower"], one["upper"]],
+                "y": [name, name],
+                "line": {"color": colour, "width": 6},
+                "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": colour}},
+                "hovertemplate": f"%{{x:.12g}}<br>{label(said)}<extra></extra>",
+                "showlegend": False,
+            }
+        )
+        notes.append(
+            {"x": 0, "xref": "paper", "xanchor": "left", "y": name, "yshift": 20, "text": label(said, 100), "showarrow": False,
+             "font": {"size": 12}}
+        )  # fmt: skip
+    values = [v for c in certs for v in (c["lower"], c["upper"]) if math.isfinite(v)]
+    positive = [v for v in values if v > 0]
+    log = len(positive) == len(values) and max(positive) > LOG_RATIO * min(positive)
+    top = max(positive, default=1.0)
+    axis: Figure = {} if log else {"range": [0, 1.06 * top]}
+    if log:
+        axis = {"range": [math.log10(min(positive)) - 0.3, math.log10(top) + 0.1]}
+    return {
+        "data": traces,
+        "layout": layout(
+            "margin, each in the convention in brackets",
+            "",
+            xlog=log,
+            xaxis=axis,
+            yaxis={"type": "category", "autorange": "reversed", "automargin": True},
+            annotations=notes,
+            margin={"l": 90, "r": 15, "t": 28, "b": 45},
+        ),
+    }
+
+
+def table(section: Section, certs: Sequence[Payload]) -> None:
+    names = ["kind", "convention", "lower", "upper", "gap", "status", "proved", "bound", "atoms", "seconds"]
+    rows: list[list[Any]] = []
+    for one in certs:
+        seconds = one.get("seconds")
+        rows.append(
+            [
+                KINDS.get(one["kind"], one["kind"]), one["convention"], number(one["lower"], 9), number(one["upper"], 9),
+                number(one["gap"], 2), one["status"], badge(bool(one["proved"]), "proved" if one["proved"] else "not proved"),
+                one["bound"], one.get("atoms") or None, None if seconds is None else number(seconds, 3),
+            ]
+        )  # fmt: skip
+    said = "; ".join(f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows))
+    section.table("Certificates", names, rows, f"lower <= margin <= upper; gap = (upper - lower) / upper. {said}.")
+    for one in certs:
+        if one.get("reason"):
+            section.paragraph(f"{one['kind']}: {one['reason']}.")
+    for one in certs:
+        if one["kind"] in ("f1", "frozen") and one["activation"] == "relu":
+            rows = [
+                [name, number(c * one["lower"], 9), number(c * one["upper"], 9)] for name, c in F1_CONVERSIONS.items()
+            ]
+            section.table(
+                f"The {KINDS.get(one['kind'], one['kind'])} margin in the papers' conventions",
+                ["convention", "lower", "upper"],
+                rows,
+                "The same margin, divided by other sizes of the network (M3 and M6: with the bias of the certificate).",
+                folded=True,
+            )
+
+
+# ---------------------------------------------------------------- functions and neurons
+
+
+def measure_of(one: Payload) -> Measure | None:
+    primal = one.get("primal")
+    if not primal or not len(primal["mass"]) or np.ndim(primal["mass"]) != 1:
+        return None
+    return Measure(np.asarray(primal["theta"]), np.asarray(primal["mass"]), one["activation"], one["bias"])
+
+
+def function_of(one: Payload, data: Dataset | None) -> Callable[[np.ndarray], np.ndarray] | None:
+    """f of norm 1 in the certificate's convention, where the certificate (for f2: with its data) gives it."""
+    extra, bias = one.get("extra") or {}, one["bias"]
+    measure = measure_of(one)
+    if measure is not None:
+        norm = measure.norm
+    elif one["kind"] == "linear" and extra.get("u") is not None:
+        u = np.asarray(extra["u"], dtype=np.float64)
+        norm, measure = float(np.linalg.norm(u)), Measure(np.stack([u, -u]), np.array([1.0, -1.0]), "relu", bias)
+    elif one["kind"] == "rf" and "a" in extra:
+        unit = np.asarray(extra["directions"], dtype=np.float64)
+        a = np.asarray(extra["a"], dtype=np.float64)
+        measure = Measure(unit / np.linalg.norm(unit, axis=1, keepdims=True), a, one["activation"], bias)
+        norm = math.sqrt(len(a)) * float(np.linalg.norm(a))
+    elif one["kind"] == "f2" and extra.get("kernel") in ("relu", "srelu") and extra.get("alpha") and data is not None:
+        space = (ReLU if extra["kernel"] == "relu" else SReLU)(bias)
+        b = np.asarray(extra["alpha"], dtype=np.float64) * data.y
+        size = float(b @ space.kernel(data.X) @ b)
+        return (lambda X: space.kernel(X, data.X) @ b / math.sqrt(size)) if size > 0 else None
+    else:
+        return None
+    return (lambda X: measure(X) / norm) if norm > 0 else None
+
+
+def load_data(one: Payload) -> Dataset | None:
+    """The data of a certificate, where its name still leads to it."""
+    name, several = str(one["data"].get("name", "")), str(one["kind"]).endswith("-multiclass")
+    try:
+        data = datasets.load(name, multiclass=several)
+    except (InputError, OSError, ValueError):
+        return None
+    return data if data.sha256() == one["data"].get("sha256") else None
+
+
+def show_neurons(section: Section, measure: Measure) -> None:
+    unit = measure.normalized()
+    total = max(float(np.abs(unit.mass).sum()), 1e-300)
+    order = np.argsort(-np.abs(unit.mass), kind="stable")
+    order = order[np.abs(unit.mass[order]) >= SMALL * total][:MOST]
+    hidden = len(unit.mass) - len(order)
+    more = f" {hidden} more, with smaller masses, are not drawn." if hidden else ""
+    if unit.theta.shape[1] > 1:
+        section.figure(
+            "Directions",
+            {"data": directions(unit.theta[order], unit.mass[order] / total), "layout": plane()},
+            "Unit inner weights in the plane of the first two coordinates; area is mass, blue positive, orange negative. The "
+            f"circle has unit length: points inside it point out of the plane.{more}",
+            400,
+        )
+    share = unit.mass[order] / total
+    rank = np.arange(1, len(order) + 1)
+    bars = [
+        {
+            "type": "bar", "x": rank[chosen].tolist(), "y": numbers(np.abs(share[chosen])), "name": name,
+            "marker": {"color": colour}, "hovertemplate": "neuron %{x}: %{y:.4g} of the norm<extra></extra>",
+        }
+        for name, chosen, colour in (("positive mass", share > 0, "@plus"), ("negative mass", share < 0, "@minus"))
+        if chosen.any()
+    ]  # fmt: skip
+    axes = layout("neuron, by mass", "share of the norm", bargap=0.15)
+    caption = f"The share of each of {len(order)} neurons in the norm of f.{more}"
+    section.figure("Masses", {"data": bars, "layout": axes}, caption, 400)
+
+
+def directions(theta: np.ndarray, share: np.ndarray) -> list[Figure]:
+    """The unit circle, and the neurons as points of areas ~ |share|."""
+    turn = np.linspace(0, 2 * np.pi, 181)
+    circle = {
+        "type": "scatter", "mode": "lines", "x": numbers(np.cos(turn), 4), "y": numbers(np.sin(turn), 4),
+        "line": {"color": "@quiet", "width": 1}, "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+    return [circle, {"type": "scatter", "mode": "markers", "showlegend": False, **points(theta, share)}]
+
+
+def points(theta: np.ndarray, share: np.ndarray) -> Figure:
+    largest = max(float(np.abs(share).max(initial=0.0)), 1e-300)
+    second = theta[:, 1] if theta.shape[1] > 1 else np.zeros(len(theta))
+    return {
+        "x": numbers(theta[:, 0], 4),
+        "y": numbers(second, 4),
+        "marker": {
+            "size": numbers(5 + 25 * np.sqrt(np.abs(share) / largest * min(1.0, 4 * largest)), 3),
+            "color": ["@plus/0.65" if one > 0 else "@minus/0.65" for one in share],
+            "line": {"color": "@paper", "width": 1},
+        },
+        "text": [f"share {one:+.4g} of the norm" for one in share],
+        "hovertemplate": "(%{x:.3f}, %{y:.3f})<br>%{text}<extra></extra>",
+    }
+
+
+def plane() -> Figure:
+    axis = {"range": [-1.12, 1.12], "tickvals": [-1, 0, 1]}
+    square = {**axis, "scaleanchor": "x", "constrain": "domain"}
+    return layout("coordinate 1", "coordinate 2", xaxis={**axis, "constrain": "domain"}, yaxis=square)
+
+
+# ---------------------------------------------------------------- the plane
+
+
+def box(data: Dataset, side: int = GRID) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Coordinates along both sides, and all points (side * side, 2) of a grid around the data."""
+    (x0, z0), (x1, z1) = data.X.min(axis=0), data.X.max(axis=0)
+    pad = 0.12 * max(x1 - x0, z1 - z0) or 1.0
+    g, h = np.linspace(x0 - pad, x1 + pad, side), np.linspace(z0 - pad, z1 + pad, side)
+    return g, h, np.stack(np.meshgrid(g, h), axis=-1).reshape(-1, 2)
+
+
+def decision(f: Callable[[np.ndarray], np.ndarray], data: Dataset, margin: float) -> Figure:
+    g, h, where = box(data)
+    values = f(where).reshape(len(h), len(g))
+    return {"data": [*surface(g, h, values, margin), *labelled(data)], "layout": plane_of_data(g, h)}
+
+
+def surface(g: np.ndarray, h: np.ndarray, values: np.ndarray, margin: float) -> list[Figure]:
+    """Shading, the line f = 0, and the lines |f| = margin."""
+    top = float(np.abs(values).max()) or 1.0
+    where = {"x": numbers(g, 5), "y": numbers(h, 5), "z": numbers(values, 4)}
+    lines = {"type": "contour", **where, "showscale": False, "hoverinfo": "skip", "showlegend": False}
+    return [
+        {
+            "type": "heatmap", **where, "zmin": -top, "zmax": top, "zsmooth": "best", "opacity": 0.5,
+            "colorscale": [[0, "@minus"], [0.5, "@paper"], [1, "@plus"]], "colorbar": {"thickness": 12, "title": {"text": "f"}},
+            "hovertemplate": "(%{x:.3g}, %{y:.3g}): f = %{z:.3g}<extra></extra>",
+        },
+        {
+            **lines, "contours": {"start": 0, "end": 0, "size": 1, "coloring": "none", "showlabels": False},
+            "line": {"color": "@ink", "width": 2},
+        },
+        {
+            **lines, "contours": {"start": -margin, "end": margin, "size": 2 * margin or 1, "coloring": "none"},
+            "line": {"color": "@ink", "width": 1, "dash": "dash"}, "visible": bool(0 < margin < top),
+        },
+    ]  # fmt: skip
+
+
+def labelled(data: Dataset) -> list[Figure]:
+    """The points, by label."""
+    marks = ((1, "@plus", "circle"), (-1, "@minus", "square"))
+    return [
+        {
+            "type": "scatter", "mode": "markers", "x": numbers(data.X[data.y == sign, 0], 5),
+            "y": numbers(data.X[data.y == sign, 1], 5), "name": f"label {label(data.classes[(sign + 1) // 2], 20)}",
+            "marker": {"color": colour, "symbol": symbol, "size": 8, "line": {"color": "@paper", "width": 1}},
+            "text": [f"point {i}" for i in np.flatnonzero(data.y == sign)],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+        for sign, colour, symbol in marks
+    ]  # fmt: skip
+
+
+def plane_of_data(g: np.ndarray, h: np.ndarray) -> Figure:
+    x, y = {"range": [float(g[0]), float(g[-1])]}, {"range": [float(h[0]), float(h[-1])]}
+    return layout("feature 1", "feature 2", xaxis=x, yaxis=y)
+
+
+# ---------------------------------------------------------------- again
+
+
+def again(one: Payload) -> tuple[str, str]:
+    """The command that computes it again, and what is not known about it."""
+    kind, several, extra = str(one["kind"]), "-multiclass" in str(one["kind"]), one.get("extra") or {}
+    parts = ["widemargin", "margin", str(one["data"]["name"]), "--kind", kind.removesuffix("-multiclass")]
+    parts += ["--multiclass"] * several + ["--bias"] * bool(one["bias"])
+    parts += ["--activation", one["activation"]] if one["activation"] != "relu" and kind != "linear" else []
+    if one.get("seed"):
+        parts += ["--seed", str(one["seed"])]
+    width = extra.get("width") or (len(extra["directions"]) if "directions" in extra else None)
+    known = {"width": width, "rank": extra.get("rank"), "part": extra.get("part") if kind == "ntk" else None}
+    known |= {"transport": extra.get("transport"), "samples": extra.get("samples"), "confidence": extra.get("confidence")}
+    known |= {"eps": extra.get("eps"), "displacement": extra.get("displacement")} if kind == "bn" else {}
+    for name, value in known.items():
+        parts += [f"--{name}", str(value)] if value is not None else []
+    parts += ["--save", str(one.get("path") or f"{kind}.json.gz")]
+    check = words("widemargin", "verify", str(one.get("path") or f"{kind}.json.gz"), str(one["data"]["name"]))
+    note = (
+        "Tolerance and time limit are not kept in a certificate; the second command checks the saved proof in exact arithmetic."
+    )
+    return f"{words(*parts)}\n{check}", note
+
+

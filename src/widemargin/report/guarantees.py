@@ -1,0 +1,81 @@
+"""What the theorems guarantee, with their assumptions, and whether a run obeys the papers' inequalities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widemargin import theory
+from widemargin.types import Dataset, InputError, Trajectory
+
+from .section import Html, Section, badge, escape, number
+
+
+def show(
+    section: Section, data: Dataset, run: Trajectory | str | Path | None, trial: int = 0, time_limit: float = 60.0
+) -> None:
+    """Every guarantee that could be evaluated, the useful ones first."""
+    section.heading("Guarantees")
+    with np.errstate(all="ignore"):
+        found = theory.guarantees(data, run, trial=trial, time_limit=time_limit)
+    best = found.best
+    if best is None:
+        section.paragraph("No bound on the test error says anything here: all are at least 1, or an assumption fails.")
+    else:
+        about = f" of the {best.about}" if best.about else ""
+        section.paragraph(f"Best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference}).")
+    rank = {True: 0, None: 1, False: 2}
+    rows = []
+    for one in sorted(found, key=lambda one: (rank[one.applies], one.vacuous)):  # stable: else the papers' order
+        value = number(one.value, 5) if isinstance(one.value, float | int) else str(one.value)
+        marks = [word for word, on in (("vacuous", one.vacuous), ("order only", not one.explicit)) if on]
+        marks += ["as printed"] if one.convention == "printed" else []
+        unit = f" ({one.unit})" if one.unit else ""
+        word = {True: "applies", False: "does not apply", None: "not all checked"}[one.applies]
+        said = Html(f"{escape(one.statement)}{_assumptions(one.assumptions)}")
+        shown = value + (f" [{', '.join(marks)}]" if marks else "")
+        rows.append([badge(one.applies, word), one.id, one.quantity + unit, shown, said, one.about or "-", one.reference])
+    section.table(
+        "Guarantees and their assumptions",
+        ["", "id", "quantity", "value", "statement", "about", "reference"],
+        rows,
+        "Green: every assumption was checked and holds. Red: one fails, so the number guarantees nothing here. Grey: some could "
+        f"not be checked. With probability at least 1 - {found.facts.delta:g}, or a multiple of that as each says.",
+    )
+
+
+def _assumptions(given: Sequence[Any]) -> str:
+    lines = []
+    for one in given:
+        detail = f" ({one.detail})" if one.detail else ""
+        lines.append(f"<li>{badge(one.holds)} {escape(one.text + detail)}</li>")
+    return f'<ul class="assumptions">{"".join(lines)}</ul>' if lines else ""
+
+
+def show_checks(section: Section, run: Trajectory | str | Path, data: Sequence[Dataset]) -> None:
+    """Every inequality that the records of a run allow."""
+    section.heading("Inequalities along the run")
+    try:
+        found = theory.check(run, list(data))
+    except InputError as error:
+        section.paragraph(f"The inequalities were not checked: {error}.", "quiet")
+        return
+    rank = {False: 0, True: 1, None: 2}
+    rows = []
+    for one in sorted(found, key=lambda one: rank[one.holds]):
+        least = one.smallest
+        word = {True: "holds", False: "violated" if one.violated else "does not hold", None: "not checked"}[one.holds]
+        slack, when = (number(least["slack"], 3), number(least["t"], 4)) if least else (None, None)
+        rows.append([badge(one.holds, word), one.id, one.statement, one.checked, slack, when, one.note or "-"])
+    broken = [one.id for one in found if one.violated]
+    said = f"Violated: {', '.join(broken)}." if broken else "None that is proved is violated."
+    section.paragraph(said)
+    section.table(
+        "Inequalities",
+        ["", "id", "statement", "records", "smallest slack", "at t", "note"],
+        rows,
+        "Slack is right side minus left side, at the records where the hypotheses hold; forms with a printed error may fail.",
+    )

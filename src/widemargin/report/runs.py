@@ -1,0 +1,581 @@
+"""A run: curves over time with the certified line, and a slider over time where weights were recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from widemargin import flows
+from widemargin.flows.nets import KINDS
+from widemargin.theory.track import Track, follow
+from widemargin.types import Dataset, InputError, Trajectory
+
+from . import certificates, guarantees
+from .section import (
+    COLOURS,
+    LINES,
+    Figure,
+    Section,
+    band,
+    label,
+    layout,
+    level,
+    line,
+    number,
+    numbers,
+    spread,
+    words,
+)
+
+OVERFLOW = 230.0  # ln of the largest number on an axis: beyond 1e100 it says nothing, and soon overflows
+FRAMES = 41  # moments of the slider, at most
+SIDE = 51  # points along each side of a decision picture that moves
+NEURONS = 300  # that move
+EXAMPLES = 1_000  # margins in a distribution
+CONVENTIONS = ("M2", "M1", "M4", "M5", "M6", "M10", "M7", "M3", "MT2", "partial")  # the first that was recorded is drawn
+HALVED = ("M2", "M4")  # of the largest M1 margin, half is the largest there
+ALGORITHMS = ("gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam")
+
+
+def read(folder: Path) -> tuple[Trajectory, list[Dataset], dict[str, Any] | None]:
+    """Trajectory, data, and the certificate if the run has one."""
+    traj = flows.load(folder)
+    try:
+        cert = flows.load_certificate(folder)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"the certificate of {folder} cannot be read ({error}); remove it") from None
+    return traj, flows.load_data(folder), cert
+
+
+def title(traj: Trajectory, name: str) -> str:
+    config = traj.config
+    what = f"{config['net']['net']} network, {config['rule']['class']}, on {config['data']['names'][0]}"
+    return f"Run {name}: {what}" if name else f"Run: {what}"
+
+
+def show(
+    section: Section,
+    traj: Trajectory,
+    sets: Sequence[Dataset],
+    cert: Mapping[str, Any] | None,
+    folder: str = "",
+    bounds: bool = False,
+    checks: bool = False,
+    trial: int = 0,
+    time_limit: float = 60.0,
+) -> None:
+    if not 0 <= trial < traj.trials:
+        raise InputError(f"the run {folder} has trials 0 to {traj.trials - 1}, not {trial}")
+    if not len(traj.t):
+        raise InputError(f"the run {folder} has no records yet; resume it, or wait")
+    facts(section, traj, cert)
+    x, name, log = clock(traj)
+    axis = {"x": name, "xlog": log}
+    section.open_grid()
+    moves = any(record.startswith("W_") for record in traj.records)
+    timed: dict[str, int] = {}  # figures over time, and the place of the shape that the slider moves
+    for found in (
+        margins(traj, x, axis, cert),
+        losses(traj, x, axis),
+        norms(traj, x, axis),
+        optimality(traj, x, axis),
+        rotations(traj, x, axis),
+    ):
+        if found is None:
+            continue
+        what, figure, caption = found
+        shapes = figure["layout"].setdefault("shapes", [])
+        when = float(x[-1, trial])
+        if moves and math.isfinite(when):
+            shapes.append(level(when, "now", "x", "@quiet", "solid"))
+        place = section.figure(what, figure, caption)
+        if moves and math.isfinite(when):
+            timed[place] = len(shapes) - 1
+    section.close_grid()
+    player(section, traj, sets, cert, trial, timed)
+    for note in traj.notes:
+        section.paragraph(note, "quiet")
+    command, note = again(traj, folder)
+    section.settings(command, dict(traj.config), note)
+    if bounds:
+        data = sets[min(trial, len(sets) - 1)]
+        if traj.config["loss"] == "squared" or traj.config["net"]["outputs"] > 1:
+            section.paragraph("Guarantees are about networks with one output and labels -1, +1; this run has others.", "quiet")
+        else:
+            try:
+                guarantees.show(section, data, traj if len(sets) == 1 else None, trial, time_limit)
+            except InputError as error:
+                section.paragraph(f"The guarantees were not evaluated: {error}.", "quiet")
+    if checks:
+        guarantees.show_checks(section, traj, sets)
+
+
+def facts(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) -> None:
+    config, counts = traj.config, {word: traj.status.count(word) for word in dict.fromkeys(traj.status)}
+    said = {
+        "data": config["data"]["names"][0] + (f" and {len(config['data']['names']) - 1} more" * (len(config["data"]["names"]) > 1)),
+        "points": config["data"]["n"], "width": config["net"].get("m"), "loss": config["loss"],
+        "trials": ", ".join(f"{count} {word}" for word, count in counts.items()),
+        "records": len(traj.t), "steps": traj.stats.get("steps"),
+    }  # fmt: skip
+    key = convention(traj)
+    if key:
+        last = traj[f"margin_{key}"][-1]
+        said[f"margin ({key}) at the end"] = _range(last)
+        best = largest(cert, key)
+        if best is not None:
+            low, high = best
+            said[f"largest possible ({key})"] = f"[{number(low, 7)}, {number(high, 7)}]"
+            said["share reached"] = _range(last / high, "{:.1%}") if high > 0 else None
+    section.facts(said)
+
+
+def _range(values: np.ndarray, form: str = "{:.5g}") -> str:
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "-"
+    low, high = form.format(known.min()), form.format(known.max())
+    return low if low == high else f"{low} to {high}"
+
+
+def convention(traj: Trajectory) -> str:
+    return next((key for key in CONVENTIONS if f"margin_{key}" in traj.records), "")
+
+
+def largest(cert: Mapping[str, Any] | None, key: str) -> tuple[float, float] | None:
+    """Certified bounds of the largest margin in a convention, from those in M1."""
+    if cert is None or cert["convention"] != "M1" or cert["activation"] != "relu" or key not in ("M1", "M5", *HALVED):
+        return None
+    factor = 0.5 if key in HALVED else 1.0
+    return factor * cert["lower"], factor * cert["upper"]
+
+
+def clock(traj: Trajectory) -> tuple[np.ndarray, str, bool]:
+    """Time of every record and trial (T, B), its name, and whether its axis is logarithmic."""
+    if "log_t_mean" in traj.records and "t_cb" in traj.records:
+        if np.nanmax(traj["log_t_mean"]) > OVERFLOW:
+            return traj["t_cb"], "time (CB's clock)", False
+        if np.isfinite(traj["log_t_mean"][-1]).any():
+            return np.exp(traj["log_t_mean"]), "time (clock of the mean risk)", True
+    return np.broadcast_to(traj.t[:, None], (len(traj.t), traj.trials)), "step or time", True
+
+
+# ---------------------------------------------------------------- curves
+
+
+def curves(x: np.ndarray, y: np.ndarray, name: str, colour: str, dash: str = "solid") -> list[Figure]:
+    """One thin line for each of a few trials, and a thick one for the median where all trials have the same clock."""
+    y = np.where(np.isfinite(y), y, np.nan)
+    seen = np.isfinite(y).any(axis=1)
+    x, y = x[seen], y[seen]
+    if not len(y):
+        return []
+    if y.shape[1] == 1:
+        return [line(x[:, 0], y[:, 0], name, colour, dash=dash)]
+    largest = max(1e-300, float(np.nanmax(np.abs(np.where(np.isfinite(x), x, np.nan)))))
+    apart = np.ptp(np.where(np.isfinite(x), x, 0.0), axis=1).max() > 1e-6 * largest
+    thin = [
+        line(x[:, b], y[:, b], f"{name}, trial {b}", f"{colour}/{0.7 if apart else 0.35}", dash=dash, width=1.2 if apart else 0.8,
+             legendgroup=name, showlegend=bool(apart and b == 0))
+        for b in range(min(y.shape[1], LINES))
+    ]  # fmt: skip
+    if apart:
+        thin[0]["name"] = name
+        return thin
+    return [*thin, line(x[:, 0], np.nanmedian(y, axis=1), f"{name} (median)", colour, dash=dash, legendgroup=name)]
+
+
+def margins(
+    traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any], cert: Mapping[str, Any] | None = None
+) -> tuple[str, Figure, str] | None:
+    key = convention(traj)
+    if not key:
+        return None
+    y = traj[f"margin_{key}"]
+    traces = curves(x, y, "smallest margin", "@plus")
+    if "margin_partial" in traj.records and "psi_normalized" in traj.records and np.allclose(traj["margin_partial"], y):
+        traces += curves(x, traj["psi_normalized"], "smooth margin psi", "@minus", "dash")
+    top, shapes, said = float(np.nanmax(y, initial=-np.inf)), [], ""
+    best = largest(cert, key)
+    if best is not None:
+        low, high = best
+        shapes = [level(high, "largest"), {**level(low, "at least"), "line": {"color": "@ink/0.4", "width": 1}}]
+        top = max(top, high)
+        traces.append(
+            {"type": "scatter", "mode": "lines", "x": [None], "y": [None], "name": f"largest possible, at most {high:.4g}",
+             "line": {"color": "@ink", "width": 1.5, "dash": "dot"}}
+        )  # fmt: skip
+        said = f" Dotted: no network of this kind has a margin above {high:.7g}, certified (one has at least {low:.7g})."
+    y_axis = {"range": [-0.12 * top, 1.12 * top]} if math.isfinite(top) and top > 0 else {}
+    unit = key if key != "partial" else "over the norm of the homogeneous part"
+    form = layout(axis["x"], f"margin ({unit})", xlog=axis["xlog"], yaxis=y_axis, shapes=shapes)
+    caption = f"The smallest margin over the size of the network (convention {unit}), over time.{said}"
+    return "Normalised margin", {"data": traces, "layout": form}, caption
+
+
+def losses(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[str, Figure, str] | None:
+    if "log_risk" not in traj.records:
+        return None
+    log_risk = traj["log_risk"]
+    if np.nanmin(log_risk) < -OVERFLOW:
+        digits = -log_risk / math.log(10)
+        traces, name = curves(x, np.where(digits > 0, digits, np.nan), "risk", "@plus"), "zeros behind the point, -log10"
+    else:
+        traces, name = curves(x, np.exp(log_risk), "risk", "@plus"), "mean loss, errors"
+        for record, colour in (("train_error", "@ink"), ("test_error", "@minus")):
+            if record in traj.records:
+                y = traj[record]
+                traces += curves(x, np.where(y > 0, y, np.nan), record.replace("_", " "), colour, "dot")
+    form = layout(axis["x"], name, xlog=axis["xlog"], ylog=True)
+    return "Loss", {"data": traces, "layout": form}, "The mean loss on the training data, and errors where they are above 0."
+
+
+def norms(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[str, Figure, str] | None:
+    traces = curves(x, traj["norm"], "|W|", "@ink") if "norm" in traj.records else []
+    for name, colour in zip((one for one in traj.records if one.startswith("moved_")), COLOURS):
+        y = traj[name]
+        traces += curves(x, np.where(y > 0, y, np.nan), f"moved: {label(name.removeprefix('moved_'), 20)}", colour, "dash")
+    if not traces:
+        return None
+    form = layout(axis["x"], "Euclidean norm", xlog=axis["xlog"], ylog=True)
+    return "Norms", {"data": traces, "layout": form}, "The norm of the weights, and how far each layer is from where it began."
+
+
+def optimality(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[str, Figure, str] | None:
+    traces: list[Figure] = []
+    if "gap_estimate" in traj.records:
+        with np.errstate(all="ignore"):
+            gap = traj["gap_estimate"] / np.where(traj["dual_estimate"] > 0, traj["dual_estimate"], np.nan)
+        traces += curves(x, np.where(gap > 0, gap, np.nan), "gap to the bound of its dual (estimate)", "@plus")
+    if "kkt_residual" in traj.records:
+        y = traj["kkt_residual"]
+        traces += curves(x, np.where(y > 0, y, np.nan), "KKT residual", "@minus", "dash")
+    if not traces:
+        return None
+    form = layout(axis["x"], "relative distance", xlog=axis["xlog"], ylog=True)
+    caption = "Two measures of how far the network is from one of largest margin: 0 where it is optimal, or a KKT point."
+    return "Distance from optimality", {"data": traces, "layout": form}, caption
+
+
+def rotations(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[str, Figure, str] | None:
+    if "rotation" not in traj.records:
+        return None
+    cosine = traj["rotation"].reshape(len(traj.t), -1)
+    seen = np.isfinite(cosine).any(axis=1) & np.isfinite(x).any(axis=1)
+    cosine, middle = cosine[seen], np.nanmedian(np.where(np.isfinite(x), x, np.nan)[seen], axis=1)
+    if not len(cosine):
+        return None
+    shares = np.nanquantile(cosine, (0.05, 0.25, 0.5, 0.75, 0.95), axis=1)
+    traces = [
+        *band(middle, shares[0], shares[4], "90 % of the neurons", "@plus/0.15"),
+        *band(middle, shares[1], shares[3], "half of them", "@plus/0.3"),
+        line(middle, shares[2], "median", "@plus"),
+    ]
+    form = layout(axis["x"], "cosine to the first direction", xlog=axis["xlog"], yaxis={"range": [-1.05, 1.05]})
+    return "Rotation", {"data": traces, "layout": form}, "How far neurons have turned since the start (1: not at all)."
+
+
+# ---------------------------------------------------------------- the slider
+
+
+@dataclass(frozen=True)
+class Still:
+    """One network at one moment: margins (n,) over its size, its neurons, and its values on a grid of the plane."""
+
+    margins: np.ndarray
+    mass: np.ndarray | None  # (m,), shares of the norm
+    theta: np.ndarray | None  # (m, d)
+    plane: np.ndarray | None  # (SIDE * SIDE,)
+
+    @property
+    def usable(self) -> bool:
+        parts = (self.margins, self.mass, self.theta, self.plane)
+        return all(part is None or bool(np.isfinite(part).all()) for part in parts)
+
+
+def still(track: Track, W: Mapping[str, Tensor], trial: int, key: str, where: np.ndarray | None) -> Still:
+    """`W` are the parameters (1, ...) of the trial; `where` points of the plane (k, 2)."""
+    net, problem = track.net, track.problem
+    W = {name: value.double() for name, value in W.items()}
+    own = min(trial, len(problem.X) - 1)
+    X, y = problem.X[own : own + 1], problem.y[own : own + 1]
+    with torch.no_grad():
+        sizes = net.normalizers(W) if key else {}
+        size = float(sizes[key][0]) if key in sizes else 1.0
+        p = _margins(net.forward(W, X), y, problem.loss is None)
+        neurons, plane = net.neurons(W), None
+        mass, theta = (None, None) if neurons is None else (part[0].numpy() for part in neurons)
+        if where is not None:
+            points = torch.as_tensor(np.hstack([where, np.ones((len(where), X.shape[2] - 2))]))[None]
+            out = net.forward(W, points)
+            plane = (out[0] if out.ndim == 2 else out[0, :, 1] - out[0, :, 0]).numpy() / size
+    with np.errstate(all="ignore"):
+        share = None if mass is None else mass / np.abs(mass).sum()
+    return Still(p[0].numpy() / size, share, theta, plane)
+
+
+def _margins(f: Tensor, y: Tensor, residuals: bool) -> Tensor:
+    """y f; own score minus the largest other with several classes; y - f for the squared loss."""
+    if residuals:
+        return y - f
+    if f.ndim == 2:
+        return y * f
+    own = f.gather(2, y[:, :, None])[:, :, 0]
+    return own - f.scatter(2, y[:, :, None], -torch.inf).amax(2)
+
+
+def player(
+    section: Section,
+    traj: Trajectory,
+    sets: Sequence[Dataset],
+    cert: Mapping[str, Any] | None,
+    trial: int,
+    timed: Mapping[str, int],
+) -> None:
+    """Decision, neurons and margins of one network, at moments where weights were recorded, or at the end.
+
+    `timed` are figures over time, with the place of the shape that marks the moment.
+    """
+    try:
+        track = follow(traj, list(sets))
+    except InputError as error:
+        section.paragraph(f"Neurons and decisions are not shown: {error}.", "quiet")
+        return
+    data, key, several = sets[min(trial, len(sets) - 1)], convention(traj), track.net.outputs
+    where = None
+    if data.d == 2 and track.problem.loss is not None and several <= 2:
+        g, h, where = certificates.box(data, SIDE)
+    if track.W is None:
+        section.paragraph(
+            "Weights were not recorded on the way (train with --weights), so neurons and margins are shown at the end only.",
+            "quiet",
+        )
+        end = {name: value[trial : trial + 1] for name, value in track.start.items()}
+        end |= {name: torch.as_tensor(value[trial : trial + 1]) for name, value in traj.final.items()}
+        found = {len(traj.t) - 1: still(track, end, trial, key, where)}
+    else:
+        rows = np.unique(np.linspace(0, len(traj.t) - 1, FRAMES).round()).astype(int).tolist()
+        parts = {k: {name: value[trial : trial + 1] for name, value in track.W[k].items()} for k in rows}
+        found = {k: still(track, W, trial, key, where) for k, W in parts.items()}
+    found = {k: one for k, one in found.items() if one.usable}
+    if not found:
+        section.paragraph("The weights of this run are not finite, so there is nothing to draw of them.", "quiet")
+        return
+    x, clock_name, log = clock(traj)
+    section.heading(f"Network of trial {trial} {'over time' if len(found) > 1 else 'at the end'}")
+    labels = [f"{clock_name.partition(' (')[0]} {x[k, trial]:.4g}, record {k}" for k in found]
+    scenes: list[dict[str, Any]] = [{"label": one, "figures": {}} for one in labels]
+    place, stills = len(section.parts), list(found.values())
+    section.open_grid()
+    if where is not None:
+        _show_decisions(section, stills, scenes, data, (g, h))
+    if stills[-1].mass is not None and stills[-1].theta is not None and stills[-1].theta.shape[1] > 1:
+        _show_neurons(section, stills, scenes)
+    _show_margins(section, stills, scenes, largest(cert, key), key, track.problem.loss is None)
+    section.close_grid()
+    if len(found) == 1:
+        return
+    for k, scene in zip(found, scenes):
+        when = float(x[k, trial])
+        for name, shape in timed.items():
+            if math.isfinite(when) and (when > 0 or not log):
+                moved = {f"shapes[{shape}].x0": when, f"shapes[{shape}].x1": when}
+                scene["figures"][name] = [{"traces": [], "layout": moved}]
+    section.slider("time", scenes, len(scenes) - 1, place)
+
+
+def _show_decisions(
+    section: Section,
+    stills: Sequence[Still],
+    scenes: Sequence[dict[str, Any]],
+    data: Dataset,
+    sides: tuple[np.ndarray, np.ndarray],
+) -> None:
+    if set(np.unique(data.y)) <= {0.0, 1.0}:  # classes 0 and 1
+        data = Dataset(data.X, 2 * data.y - 1, data.name, (0, 1))
+    planes = [one.plane.reshape(SIDE, SIDE) for one in stills]  # type: ignore[union-attr]
+    top = max(float(np.abs(one).max()) for one in planes) or 1.0
+    last = float(stills[-1].margins.min())
+    traces = [*certificates.surface(*sides, planes[-1], last), *certificates.labelled(data)]
+    traces[0] |= {"zmin": -top, "zmax": top}
+    name = section.figure(
+        "Decision",
+        {"data": traces, "layout": certificates.plane_of_data(*sides)},
+        "Shading is f(x) over the size of the network, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to "
+        "the smallest margin, where that is positive.",
+        430,
+    )
+    for one, plane, scene in zip(stills, planes, scenes):
+        m = float(one.margins.min())
+        dashed = {"z": numbers(plane, 3), "visible": bool(0 < m < np.abs(plane).max())}
+        if dashed["visible"]:
+            dashed |= {"contours.start": -m, "contours.end": m, "contours.size": 2 * m}
+        scene["figures"][name] = [
+            {"traces": [0, 1], "set": {"z": dashed["z"]}},
+            {"traces": [2], "set": dashed},
+        ]
+
+
+def _show_neurons(section: Section, stills: Sequence[Still], scenes: Sequence[dict[str, Any]]) -> None:
+    last = stills[-1]
+    assert last.mass is not None and last.theta is not None
+    chosen = np.argsort(-np.abs(last.mass), kind="stable")[:NEURONS]
+    hidden = len(last.mass) - len(chosen)
+    more = f" The {len(chosen)} with most mass at the end; {hidden} more are not drawn." if hidden else ""
+    traces = certificates.directions(last.theta[chosen], last.mass[chosen])
+    name = section.figure(
+        "Neurons",
+        {"data": traces, "layout": certificates.plane()},
+        "Directions of the neurons in the plane of the first two coordinates; area is the share of the norm, blue positive, "
+        f"orange negative. The circle has unit length.{more}",
+        430,
+    )
+    for one, scene in zip(stills, scenes):
+        assert one.mass is not None and one.theta is not None
+        now = certificates.points(one.theta[chosen], one.mass[chosen])
+        sets = {"x": now["x"], "y": now["y"], "text": now["text"]}
+        sets |= {"marker.size": now["marker"]["size"], "marker.color": now["marker"]["color"]}
+        scene["figures"][name] = [{"traces": [1], "set": sets}]
+
+
+def _show_margins(
+    section: Section,
+    stills: Sequence[Still],
+    scenes: Sequence[dict[str, Any]],
+    best: tuple[float, float] | None,
+    key: str,
+    residuals: bool,
+) -> None:
+    """The distribution function of the margins: at m, the share of points with a margin of at most m."""
+    each = [np.sort(one.margins) for one in stills]
+    if len(each[0]) > EXAMPLES:
+        each = [np.quantile(one, np.linspace(0, 1, EXAMPLES)) for one in each]
+    share = np.arange(1, len(each[0]) + 1) / len(each[0])
+    low, high = min(float(one[0]) for one in each), max(float(one[-1]) for one in each)
+    shapes = [level(0.0, "zero", "x", "@quiet", "solid")]
+    said = ""
+    if best is not None:
+        shapes.append(level(best[1], "largest smallest margin", "x"))
+        high, said = max(high, best[1]), " Dotted: the largest value that the smallest margin can have, certified."
+    pad = 0.04 * (high - low) or 0.1
+    what = "residual y - f" if residuals else f"margin ({key})" if key else "margin"
+    form = layout(what, "share of the points", shapes=shapes, xaxis={"range": [low - pad, high + pad]})
+    form["yaxis"]["range"] = [0, 1.03]
+    trace = {
+        "type": "scatter", "mode": "lines", "x": numbers(each[-1], 5), "y": numbers(share, 4), "showlegend": False,
+        "line": {"shape": "hv", "color": "@plus", "width": 2},
+        "hovertemplate": "%{y:.1%} of the points have at most %{x:.4g}<extra></extra>",
+    }  # fmt: skip
+    name = section.figure(
+        "Residuals" if residuals else "Distribution of margins",
+        {"data": [trace], "layout": form},
+        f"For each value, the share of training points with at most that {'residual' if residuals else 'margin'}.{said}",
+        430,
+    )
+    for one, scene in zip(each, scenes):
+        scene["figures"][name] = [{"traces": [0], "set": {"x": numbers(one, 5)}}]
+
+
+# ---------------------------------------------------------------- again
+
+
+def again(traj: Trajectory, folder: str) -> tuple[str, str]:
+    """The command line of the run, and a remark where it is not all of it."""
+    config = traj.config
+    net, rule, missing = config["net"], config["rule"], []
+    algorithm, default = _algorithm(rule["class"])
+    kind = _kind_of_net(net)
+    parts = ["widemargin", "train", config["data"]["names"][0], "--net", kind, "--width", str(net.get("m"))]
+    parts += ["--algorithm", algorithm or rule["class"], "--loss", config["loss"]]
+    if len(config["data"]["names"]) > 1:
+        missing.append("every trial had data of its own")
+    if not algorithm:
+        missing.append(f"the rule {rule['class']} is one's own")
+    for name in KINDS[kind][2] if kind in KINDS else ():
+        value = net.get(name)
+        if name in ("data", "directions", "signs", "feature_map"):
+            missing += [f"{name} is one's own"] if value is not None and not (name == "signs" and value == "random") else []
+        elif value is not None and value != _usual(kind, net, name):
+            parts += ["--option", f"{name}={value}"]
+    for name, value in rule.items():
+        if name in ("class", "seed") or value == default.get(name) or isinstance(value, list | dict):
+            missing += [f"{name} of the rule is more than a number"] if isinstance(value, dict) else []
+        elif name in ("lr", "eta") and name == next((k for k in ("lr", "eta") if k in rule), ""):
+            parts += ["--lr", repr(value)]
+        else:
+            parts += ["--option", f"{name}={value}"]
+    if config["time"] is not None:
+        parts += ["--time", repr(config["time"])]
+        parts += ["--clock", config["clock"]]
+    elif config["steps"] is not None:
+        parts += ["--steps", str(config["steps"])]
+    parts += ["--until", config["until"]] if config["until"] else []
+    if isinstance(config["trials"], int):
+        parts += ["--trials", str(config["trials"])]
+    else:
+        missing.append(f"only the trials {', '.join(map(str, config['trials']))} were trained")
+    parts += ["--seed", str(config["seed"])] + ["--bias"] * bool(config["bias"])
+    points = _points(config)
+    if points is None:
+        missing.append("records were taken at moments of one's own")
+    elif points != 200:
+        parts += ["--points", str(points)]
+    parts += ["--weights"] if "weights" in config["observe"] else []
+    parts += ["--device", config["device"]] if config["device"] != "cpu" else []
+    parts += ["--dtype", config["dtype"]] if config["dtype"] != "float64" else []
+    if config["test"]:
+        missing.append("--test DATA is to be added")
+    parts += ["--out", folder or "RUN"]
+    note = f"Not all of it can be told by a command: {'; '.join(missing)}. The settings below have it." if missing else ""
+    return words(*parts), note
+
+
+def _algorithm(name: str) -> tuple[str, dict[str, Any]]:
+    """The name on the command line of a rule's class, and the defaults of its fields."""
+    rules = {"gf": flows.GradientFlow()} | {one: flows.make_rule(one) for one in ALGORITHMS}
+    for word, rule in rules.items():
+        if type(rule).__name__ == name:
+            return word, {one.name: getattr(rule, one.name) for one in dataclasses.fields(rule)}
+    return "", {}
+
+
+def _kind_of_net(net: Mapping[str, Any]) -> str:
+    """The name on the command line: `net` of the configuration, or what it is with other defaults."""
+    if net["net"] != "relu":
+        return net["net"]
+    if net.get("train") == "output":
+        return "output"
+    return "srelu" if net.get("activation") == "srelu" else "relu"
+
+
+def _usual(kind: str, net: Mapping[str, Any], name: str) -> Any:
+    """What the option would be if it were not given."""
+    try:
+        law = {"law": net["law"]} if name == "mean_field" else {}  # which depends on the law
+        return flows.make_net(kind, net["d"], net["m"], **law).config().get(name)
+    except InputError:
+        return None
+
+
+def _points(config: Mapping[str, Any]) -> int | None:
+    """--points of a run, from the moments of its records."""
+    times = np.asarray(config["times"])
+    if config["time"] is not None:
+        inner = times[1:]
+        even = len(inner) > 1 and np.allclose(np.diff(np.log(inner)), math.log(inner[-1] / inner[0]) / (len(inner) - 1))
+        return len(times) if times[0] == 0 and even else None
+    for count in (200, *range(len(times), 20 * len(times) + 100)):
+        marks = np.unique(np.concatenate([[0.0], np.geomspace(1, config["steps"], count - 1).round()]))
+        if len(marks) == len(times) and (marks == times).all():
+            return count
+    return None

@@ -1,0 +1,400 @@
+"""Records on disk: whole at every moment, cheap, of fixed types, and never in the way of training."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from widemargin.monitor import store
+from widemargin.monitor.record import Record
+from widemargin.monitor.store import Store, load, series
+from widemargin.types import InputError
+
+CONFIG = {"model": "Net", "loss": "ce", "parameters": 3, "homogeneous": None}
+
+
+def record(step, name="step", **keys):
+    known = {
+        "whole": False,
+        "n": 4,
+        "error": 0.25,
+        "loss": 0.5,
+        "margin": -1.0 / (step + 1),
+        "margin_mean": 1.0,
+        "quantiles": {},
+        "exact": True,
+        "psi": math.pi * step,
+        "log_loss_sum": -1.0,
+        "norm": 2.0,
+        "degree": 2,
+        "at_minimum": None,
+        "dual_entropy": 0.1,
+    }
+    return Record(step=step, name=name, **(known | keys))
+
+
+def measured(step, name="train", **keys):
+    more = {
+        "whole": True,
+        "quantiles": {0.0: -1.0, 0.5: 1.0},
+        "at_minimum": 1,
+        "blocks": {"0": 1.5, "head": 2.5},
+        "classes": ({"class": 0, "n": 4, "error": 0.25, "margin": -1.0, "margin_mean": 1.0, "dual_share": 1.0},),
+        "hardest": (3, 1),
+    }
+    return record(step, name, **(more | keys))
+
+
+def written(folder, *records, **keys):
+    one = Store(folder, CONFIG, **keys)
+    one.append(records)
+    one.close()
+    return load(folder)
+
+
+def wait_for(what):
+    while not what():
+        time.sleep(0.01)
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_every_number_comes_back(tmp_path):
+    hard = 0.1 + 0.2
+    given = [record(1, psi=math.inf), measured(1, margin=-math.inf, norm=hard), record(2, psi=math.nan), record(3)]
+    table = written(tmp_path / "run", *given)
+    assert table["step"].to_pylist() == [1, 1, 2, 3] and table["name"].to_pylist() == ["step", "train", "step", "step"]
+    for one, back in zip(given, table.to_pylist()):
+        for key, value in one.scalars(everything=True).items():
+            assert back[key] == value or (math.isnan(back[key]) and math.isnan(value)), key
+    assert table["psi"].null_count == 0 and math.isnan(table["psi"][2].as_py())  # nan is a number, not a gap
+    assert table["norm"][1].as_py() == hard
+    assert table["norm/head"].to_pylist() == [None, 2.5, None, None] and table["hardest"][1].as_py() == [3, 1]
+    assert json.loads(table["classes"][1].as_py())[0]["n"] == 4
+
+
+def test_pandas_reads_the_file(tmp_path):
+    table = written(tmp_path / "run", record(1), measured(1))
+    frame = pd.read_parquet(tmp_path / "run" / "records.parquet")
+    assert list(frame.columns) == table.column_names and frame["step"].tolist() == [1, 1]
+    assert frame["margin_q50"].isna().tolist() == [True, False] and frame["psi"].tolist() == [math.pi] * 2
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_types_do_not_depend_on_the_order(tmp_path, order):
+    """Columns that are missing, or None, in the first rows or in the first writing have the type they get later."""
+    bare = record(1, degree=None)
+    rows = [bare, measured(2)]
+    one = Store(tmp_path / "run", CONFIG)
+    for k in order:
+        one.append([rows[k]])
+        one.write(everything=True)
+    one.close()
+    types = {field.name: str(field.type) for field in load(tmp_path / "run").schema}
+    assert (types["degree"], types["whole"], types["name"], types["classes"]) == ("int64", "bool", "string", "string")
+    assert types["hardest"].startswith("list<") and types["hardest"].endswith("int64>")
+    rest = types.keys() - {"degree", "step", "whole", "exact", "name", "classes", "hardest"}
+    assert {types[name] for name in rest} == {"double"} and {"at_minimum", "norm/0", "margin_q0", "wall"} <= rest
+
+
+def test_extra_numbers_and_what_is_none(tmp_path):
+    table = written(
+        tmp_path / "run", record(1, extra={"rate": 1}), record(2, extra={"rate": np.float32(0.5)}), record(3)
+    )
+    assert table["rate"].to_pylist() == [1.0, 0.5, None]
+    for extra, words in (
+        ({"phase": "warm"}, "must be a number"),
+        ({"psi": 1.0}, "'psi' already"),
+        ({"norm/0": 1.0}, "norm/0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            store.row(record(1, extra=extra))
+
+
+def test_empty_and_foreign_folders(tmp_path):
+    one = Store(tmp_path / "run", CONFIG)
+    assert len(load(tmp_path / "run")) == 0 and series(tmp_path / "run") == {} and store.age(tmp_path / "run") is None
+    one.close()
+    with pytest.raises(InputError, match="no records of a monitor"):
+        load(tmp_path)
+    with pytest.raises(InputError, match="no records of a monitor"):
+        store.config(tmp_path)
+    (tmp_path / "run" / "records.parquet").write_bytes(b"PAR1 but not really")
+    with pytest.raises(InputError, match="damaged"):
+        load(tmp_path / "run")
+    (tmp_path / "run" / "monitor.json").write_text('{"format": "widemargin-monitor-9"}')
+    with pytest.raises(InputError, match="another version"):
+        store.config(tmp_path / "run")
+
+
+# ---------------------------------------------------------------- going on
+
+
+def test_resume(tmp_path):
+    run = tmp_path / "run"
+    written(run, record(1), measured(2))
+    with pytest.raises(InputError, match="already holds records"):
+        Store(run, CONFIG)
+    one = Store(run, CONFIG | {"model": "Other"}, resume=True)
+    assert one.last == (2, 0.0) and store.config(run)["model"] == "Other"
+    one.append([record(3, extra={"new": 1.0})])
+    one.close()
+    assert load(run)["step"].to_pylist() == [1, 2, 3] and load(run)["new"].to_pylist() == [None, None, 1.0]
+    assert written(tmp_path / "fresh", record(7), resume=True)["step"].to_pylist() == [7]  # nothing there: begin
+
+
+def test_steps_taken_twice_count_once(tmp_path):
+    """Training that goes on from a checkpoint at step 2 replaces what came after it; other names keep theirs."""
+    run = tmp_path / "run"
+    written(run, record(1), record(2), measured(2), record(3, error=0.9), record(4))
+    written(run, record(3, error=0.1), resume=True)
+    found = series(run)
+    assert found["step"]["step"].tolist() == [1, 2, 3] and found["step"]["error"].tolist() == [0.25, 0.25, 0.1]
+    assert found["train"]["step"].tolist() == [2] and len(load(run)) == 6
+    assert "margin_q50" in found["train"] and "margin_q50" not in found["step"]
+    same = series(written(tmp_path / "same", measured(0, error=0.5), measured(0, error=0.4)))
+    assert same["train"]["error"].tolist() == [0.5, 0.4]  # a step that is never counted is no going back
+
+
+def test_what_is_newest_is_counted_once(tmp_path):
+    """Rows beyond records.parquet are in newest.arrow; a process killed between the two writings leaves rows in both."""
+    run = tmp_path / "run"
+    one = Store(run, CONFIG)
+    one.append([record(1), record(2)])
+    one.write(everything=True)
+    one.next = math.inf  # as if writing everything had taken long
+    one.append([record(3)])
+    one.write()
+    one.append([measured(4)])
+    one.write()
+    assert pq.read_table(run / "records.parquet")["step"].to_pylist() == [1, 2]
+    assert pa.ipc.open_stream((run / "newest.arrow").read_bytes()).read_all()["step"].to_pylist() == [3, 4]
+    assert load(run)["step"].to_pylist() == [1, 2, 3, 4]
+    left = (run / "newest.arrow").read_bytes()
+    one.append([record(5)])
+    one.close()
+    assert not (run / "newest.arrow").exists() and load(run)["step"].to_pylist() == [1, 2, 3, 4, 5]
+    (run / "newest.arrow").write_bytes(left)
+    assert load(run)["step"].to_pylist() == [1, 2, 3, 4, 5]
+    assert written(run, record(6), resume=True)["step"].to_pylist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_records_are_written_without_another_call(tmp_path):
+    """Two measurements in a row, then nothing for long: the second is on disk all the same."""
+    one = Store(tmp_path / "run", CONFIG)
+    one.append([measured(1)])
+    wait_for(lambda: len(load(tmp_path / "run")) == 1)
+    one.append([measured(1, "test")])
+    wait_for(lambda: len(load(tmp_path / "run")) == 2)
+    assert one.timer is None
+    one.close()
+    one.append([measured(2)])  # after the end: at once
+    assert len(load(tmp_path / "run")) == 3
+
+
+def test_the_configuration_can_change_while_it_runs(tmp_path):
+    one = Store(tmp_path / "run", CONFIG)
+    one.configure(CONFIG | {"homogeneous": {"names": ["w"], "degree": 1}})
+    wait_for(lambda: store.config(tmp_path / "run")["homogeneous"] is not None)
+    assert store.config(tmp_path / "run")["homogeneous"]["degree"] == 1
+    one.close()
+
+
+# ---------------------------------------------------------------- killed, crowded, full
+
+RECORD = """
+import math, os, sys, time
+from widemargin.monitor.record import Record
+from widemargin.monitor.store import Store
+from widemargin.types import InputError
+def record(step):
+    return Record(step=step, name="step", whole=False, n=4, error=0.25, loss=0.5, margin=-1.0, margin_mean=1.0, quantiles={},
+        exact=True, psi=1.0, log_loss_sum=-1.0, norm=2.0, degree=2, at_minimum=None, dual_entropy=0.1)
+"""
+
+KILLED = """
+one = Store(sys.argv[1], {})
+for step in range(10**9):
+    if step >= 300:
+        one.next = math.inf  # as if writing everything had taken long: from here on newest.arrow is used
+    one.append([record(step)])
+    print(step, time.time(), flush=True)
+    time.sleep(0.002)
+"""
+
+COPIED = """
+try:
+    Store(sys.argv[2], {}, resume=True)
+except InputError as error:
+    print(error)
+one = Store(sys.argv[1], {})
+one.append([record(1)])
+one.write()
+child = os.fork()
+if not child:  # like a worker of a DataLoader
+    one.append([record(99)])
+    one.close()
+    os._exit(0)
+os.waitpid(child, 0)
+one.append([record(2)])  # and no close(): the program ends
+"""
+
+
+def test_a_killed_process_loses_the_last_second_at_most(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", RECORD + KILLED, str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    lines: list[str] = []
+    thread = threading.Thread(target=lambda: lines.extend(process.stdout))
+    thread.start()
+    seen, newest = 0, False
+    while seen < 900:  # read all the time, as a viewer does: never a torn file, never fewer rows
+        if store.is_monitor(run):
+            count = len(load(run))
+            assert count >= seen
+            seen = count
+            newest |= (run / "newest.arrow").exists()
+        assert process.poll() is None
+        time.sleep(0.01)
+    assert store.state(run) == "running" and newest
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    thread.join()
+    process.stdout.close()
+    assert store.state(run) == "killed"
+    steps = load(run)["step"].to_numpy()
+    np.testing.assert_array_equal(steps, np.arange(len(steps)))  # in order, none twice, none missing
+    times = [float(line.split()[1]) for line in lines if line.count(" ") == 1 and line.endswith("\n")]
+    # What was appended a second before the end is there; another second for a machine that has much else to do.
+    assert times[-1] - times[min(len(steps), len(times) - 1)] < store.PAUSE + 1.0
+    assert written(run, record(10**6), resume=True)["step"].to_pylist() == [*steps.tolist(), 10**6]
+    assert store.state(run) == "ended" and not (run / "newest.arrow").exists()
+
+
+def test_other_processes(tmp_path):
+    """A second monitor is refused, a copy of the process writes nothing, the end of the program writes what is left."""
+    mine = Store(tmp_path / "mine", CONFIG)
+    command = [sys.executable, "-W", "ignore", "-c", RECORD + COPIED, str(tmp_path / "run"), str(tmp_path / "mine")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "another monitor is writing to" in said and f"in process {os.getpid()}" in said
+    assert load(tmp_path / "run")["step"].to_pylist() == [1, 2] and store.state(tmp_path / "run") == "ended"
+    mine.close()
+
+
+def test_two_monitors_on_one_folder(tmp_path):
+    run = tmp_path / "run"
+    one = Store(run, CONFIG)
+    with pytest.raises(InputError, match=r"another monitor is writing to .* in this process; close\(\) it first"):
+        Store(run, CONFIG, resume=True)
+    one.append([record(1)])
+    one.close()
+    assert written(run, record(2), resume=True)["step"].to_pylist() == [1, 2]
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "run", f"{tmp_path}/a\0b"):
+        with pytest.raises(InputError, match=r"cannot write records to .*; choose another folder"):
+            Store(place, CONFIG)
+
+
+def test_a_full_disk_does_not_stop_training(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    one = Store(run, CONFIG)
+    write = store.write_atomically
+
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(store, "write_atomically", full)
+    one.append([record(1)])
+    one.write()
+    with pytest.warns(UserWarning, match=r"cannot be written: .*No space left.*; training goes on") as said:
+        one.append([record(2)])
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        one.configure(CONFIG | {"model": "later"})
+        one.write()
+        one.append([measured(3)])
+        one.write()
+    assert not (run / "records.parquet").exists()
+    monkeypatch.setattr(store, "write_atomically", write)
+    one.append([record(4)])
+    one.close()
+    assert load(run)["step"].to_pylist() == [1, 2, 3, 4] and store.config(run)["model"] == "later"
+
+
+def test_a_disk_that_stays_full_is_said_at_the_end(tmp_path, monkeypatch):
+    one = Store(tmp_path / "run", CONFIG)
+
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(store, "write_atomically", full)
+    one.append([record(1), record(2)])
+    with pytest.warns(UserWarning, match="the last 2 records are lost"):
+        one.close()
+    with pytest.raises(InputError, match="No space left"):
+        Store(tmp_path / "other", CONFIG)
+    assert store.state(tmp_path / "other") == "ended"  # the lock was let go
+
+
+def test_writing_is_rationed(tmp_path, monkeypatch):
+    """All writing together, of newest.arrow too, takes 2 % of the time at most, but for one writing of everything."""
+    one = Store(tmp_path / "run", CONFIG)
+    clock = {"now": 100.0, "used": 0.0}
+    monkeypatch.setattr(store.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(store.time, "thread_time", lambda: clock["used"])
+    costs = []
+
+    def slow(real):
+        def encode(table):
+            costs.append(5e-3 + 5e-5 * len(table))
+            clock["used"] += costs[-1]
+            return real(table)
+
+        return encode
+
+    for name in ("_parquet", "_arrow"):
+        monkeypatch.setattr(store, name, slow(getattr(store, name)))
+    monkeypatch.setattr(one, "_soon", lambda: None)
+    one.append([record(j) for j in range(2000)])
+    one.write()
+    for k in range(80):
+        one.append([record(2000 + 10 * k + j) for j in range(10)])
+        clock["now"] += 1.0
+        one.write()
+        assert len(load(tmp_path / "run")) == 2000 + 10 * (k + 1)  # never behind, whatever was written
+    whole = [cost for cost in costs if cost > 0.1]
+    assert 3 <= len(whole) <= 15  # now and then, not every second
+    assert sum(costs) <= 80 / 50 + max(whole) and store.SHARE >= 50
+    assert one.seconds == pytest.approx(clock["used"])
+    one.close()
+
+
+def test_a_hundred_thousand_rows(tmp_path):
+    """One writing of 10^5 rows: exact, and small enough to be done again and again."""
+    one = Store(tmp_path / "run", CONFIG)
+    base = record(0)
+    row = store.row(base)
+    one.fresh = [row | {"step": k, "psi": float(k) / 7} for k in range(100_000)]
+    one.append([replace(base, step=100_000)])
+    one.close()
+    table = load(tmp_path / "run")
+    np.testing.assert_array_equal(table["step"].to_numpy(), np.arange(100_001))
+    np.testing.assert_array_equal(table["psi"].to_numpy()[:-1], np.arange(100_000) / 7)
+    assert (tmp_path / "run" / "records.parquet").stat().st_size < 30e6
