@@ -8,7 +8,6 @@ Gradient flow never lowers psi / |w|^3 once psi > 0. These optimisers are not gr
 """
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from widemargin import InputError, plots
 from widemargin.data.files import read_npz
 from widemargin.data.real import several_digits
-from widemargin.monitor import MarginMonitor, Record
+from widemargin.monitor import MarginMonitor, Record, falls
 
 Pair = tuple[Tensor, Tensor]
 BATCH = 50
@@ -92,18 +91,6 @@ def train(
         progress.advance(task)  # type: ignore[attr-defined]
 
 
-def falls(records: Sequence[Record]) -> tuple[int, int, float, int]:
-    """From psi > 0 on: pairs of neighbouring records, how many fall, how far below the best so far it was at worst, the last."""
-    start = min((r.step for r in records if r.fitted), default=math.inf)
-    after = [r for r in records if r.step >= start]
-    value = np.array([r.psi_normalized for r in after])
-    if not len(value):
-        return 0, 0, 0.0, 0
-    down = np.flatnonzero(np.diff(value) < 0)
-    deepest = float((1 - value / np.maximum.accumulate(value)).max())
-    return len(value) - 1, len(down), deepest, after[down[-1] + 1].step if len(down) else 0
-
-
 def picture(runs: dict[str, list[Record]], title: str) -> Figure:
     figure = Figure(figsize=(9.2, 6.2), dpi=100, layout="constrained")
     axes = figure.subplots(2, 2)
@@ -123,13 +110,13 @@ def picture(runs: dict[str, list[Record]], title: str) -> Figure:
         errors.plot([r.step for r in after], [100 * r.error for r in after], color=colour, lw=1, ls=":")
         after = [r for r in off if r.step > 0]
         errors.plot([r.step for r in after], [100 * r.error for r in after], color=colour, lw=1.7, label=name)
-        tenth = {r.step: 1000 * r.quantiles[0.1] / r.norm**r.degree for r in on}  # type: ignore[operator]
+        tenth = {r.step: 1000 * r.quantiles_normalized[0.1] for r in on}
         path.plot([tenth[r.step] for r in after], [100 * r.error for r in after], color=colour, lw=1.3)
         path.plot(tenth[after[-1].step], 100 * after[-1].error, "o", color=colour, ms=7)
     first = next(iter(runs))
     shown = [r for r in runs[first] if r.name == "train" and r.step > 0]
     for (level, label), style in zip(QUANTILES.items(), ("-", "--", "-.", ":")):
-        value = [1000 * r.quantiles[level] / r.norm**r.degree for r in shown]  # type: ignore[operator]
+        value = [1000 * r.quantiles_normalized[level] for r in shown]
         levels.plot([r.step for r in shown], value, color=COLOURS[first], ls=style, lw=1.6, label=label)
     levels.axhline(0, color=plots.QUIET, lw=0.7)
     errors.set_yscale("symlog", linthresh=0.1)
@@ -201,7 +188,7 @@ def main() -> int:
         on = [r for r in records if r.name == "train"]
         zero = next((str(r.step) for r in on if r.error == 0), "never")
         fitted = next((r for r in on if r.fitted), None)
-        pairs, count, deepest, last = falls(on)
+        fell = falls(on)
         tests = [r for r in records if r.name == "test"]
         table.add_row(
             label,
@@ -209,9 +196,9 @@ def main() -> int:
             str(fitted.step) if fitted else "never",
             f"{fitted.psi_normalized:.2e}" if fitted else "",
             f"{on[-1].psi_normalized:.2e}",
-            f"{count} of {pairs}",
-            f"{deepest:.1%}",
-            str(last or ""),
+            f"{fell.count} of {fell.pairs}",
+            f"{fell.deepest:.1%}",
+            str(fell.last or ""),
             f"{tests[-1].error:.2%}",
         )
     Console(width=120).print(table)

@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from widemargin import InputError, plots
-from widemargin.monitor import MarginMonitor, Record
+from widemargin.monitor import MarginMonitor, Record, falls
 
 LIBRARIES = ("scipy", "torch", "matplotlib")
 LENGTH = 16  # words of a sentence that are read
@@ -107,18 +106,6 @@ class Reader(nn.Module):
         return self.head(self.norm((h * there[..., None]).sum(1) / there.sum(1, keepdim=True)))
 
 
-def falls(records: Sequence[Record]) -> tuple[int, int, float, int]:
-    """From psi > 0 on: pairs of neighbouring records, how many fall, how far below the best so far it was at worst, the last."""
-    start = min((r.step for r in records if r.fitted), default=math.inf)
-    after = [r for r in records if r.step >= start]
-    value = np.array([r.psi_normalized for r in after])
-    if not len(value):
-        return 0, 0, 0.0, 0
-    down = np.flatnonzero(np.diff(value) < 0)
-    deepest = float((1 - value / np.maximum.accumulate(value)).max())
-    return len(value) - 1, len(down), deepest, after[down[-1] + 1].step if len(down) else 0
-
-
 def picture(runs: dict[str, list[Record]], title: str) -> Figure:
     figure = Figure(figsize=(13.2, 4.1), dpi=100, layout="constrained")
     smooth, errors, levels = axes = figure.subplots(1, 3)
@@ -136,7 +123,7 @@ def picture(runs: dict[str, list[Record]], title: str) -> Figure:
         errors.plot(epochs, [100 * r.error for r in off], color=colour, lw=1.7, label=name)
         for part, style, label in ((on, "-", "training"), (off, "--", "test")):
             for level, width in ((0.1, 1.0), (0.5, 1.9)):
-                value = [r.quantiles[level] / r.norm**r.degree for r in part]  # type: ignore[operator]
+                value = [r.quantiles_normalized[level] for r in part]
                 said = f"{label}, {name}" if level == 0.5 else None
                 levels.plot([r.step for r in part], value, color=colour, lw=width, ls=style, label=said)
     smooth.axhline(0, color=plots.QUIET, lw=0.7)
@@ -209,16 +196,16 @@ def main() -> int:
     for label, records in runs.items():
         on = [r for r in records if r.name == "train"]
         fitted = next((r for r in on if r.fitted), None)
-        pairs, count, deepest, last_fall = falls(on)
+        fell = falls(on)
         table.add_row(
             label,
             next((str(r.step) for r in on if r.error == 0), "never"),
             str(fitted.step) if fitted else "never",
             f"{fitted.psi_normalized:.3g}" if fitted else "",
             f"{on[-1].psi_normalized:.3g}",
-            f"{count} of {pairs}",
-            f"{deepest:.1%}",
-            str(last_fall or ""),
+            f"{fell.count} of {fell.pairs}",
+            f"{fell.deepest:.1%}",
+            str(fell.last or ""),
             f"{records[-1].error:.1%}",
         )
     Console(width=120).print(table)

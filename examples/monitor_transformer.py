@@ -360,7 +360,7 @@ def picture(runs: list[dict[str, Any]]) -> Any:
         x = np.maximum(c["step"], options["every"] / 2)  # step 0 has a place on the logarithmic axis
         left.plot(x, 1 - c["error"], color=MINUS, lw=1.8, label="training pairs")
         left.plot(x, c["test_accuracy"], color=PLUS, lw=1.8, label="other pairs")
-        left.set_ylim(-0.03, 1.05)
+        left.set_ylim(-0.03, 1.22)  # room for the legend
         left.set_ylabel(f"{_title(options)}\naccuracy", fontsize=9.5)
         for name, colour, label in (
             ("psi_normalized", INK, "psi / |w|$^2$"),
@@ -381,7 +381,12 @@ def picture(runs: list[dict[str, Any]]) -> Any:
             axes.set_xlim(x[0], x[-1])
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=9)
-            axes.legend(frameon=False, fontsize=8.5, loc="upper left" if axes is not right else "best")
+            axes.legend(
+                frameon=False,
+                fontsize=8.5,
+                loc="best" if axes is right else "upper left",
+                ncols=2 if axes is left else 1,
+            )
     for axes, title in zip(grid[0], ("Accuracy", "Normalised margins of (last gain, head)", "Margin and norm")):
         axes.set_title(title, loc="left", fontsize=10.5)
     for axes in grid[-1]:

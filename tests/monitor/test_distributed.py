@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from widemargin import monitor as room
 from widemargin.monitor import MarginMonitor, find_homogeneous, model, ranks, tally
+from widemargin.monitor.monitor import FLUSH
 from widemargin.types import InputError
 
 pytestmark = [
@@ -186,13 +187,13 @@ def ddp(rank, world, micro, counted):
     watch = MarginMonitor(network, log=lambda scalars, step: None)
     x, y = part(whole, rank, world)
     calls = []
-    for _ in range(45):
+    for _ in range(2 * FLUSH + 5):
         logits = network(x)
         before = made["calls"]
         watch.step(logits=logits, targets=y)
         calls.append(made["calls"] - before)
         logits.sum().backward()
-        assert len(watch.records) == 20 * (len(calls) // 20)  # reading them sends nothing
+        assert len(watch.records) == FLUSH * (len(calls) // FLUSH)  # reading them sends nothing
         assert made["calls"] - before == calls[-1]
     watch.close()
     return calls, made["calls"], len(watch.records)
@@ -219,9 +220,9 @@ def test_ddp_gives_the_records_of_one_process(tmp_path, world, micro):
 def test_steps_send_nothing_between_flushes(tmp_path):
     for calls, _, records in on_ranks(2, tmp_path, ddp, 1, True):
         assert calls[0] > 0  # the homogeneous parameters are agreed on
-        assert [k for k, count in enumerate(calls) if count and k] == [19, 39]
-        assert calls[19] == calls[39] == 1
-        assert records == 45
+        assert [k for k, count in enumerate(calls) if count and k] == [FLUSH - 1, 2 * FLUSH - 1]
+        assert calls[FLUSH - 1] == calls[2 * FLUSH - 1] == 1
+        assert records == 2 * FLUSH + 5
 
 
 def few(rank, world):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -142,20 +140,6 @@ def test_padding_is_ignored():
         model.word.weight[text.PADDING] = 7.0
         torch.testing.assert_close(padded, short, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(model(tokens), padded, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["monitor_mlp", "monitor_resnet", "monitor_text"])
-def test_falls_are_counted_after_fitting_only(name):
-    falls = example(name).falls
-
-    def records(values: list[float]) -> list[Any]:
-        return [SimpleNamespace(step=k, fitted=v > 0, psi_normalized=v) for k, v in enumerate(values)]
-
-    assert falls(records([-3, -5, -1])) == (0, 0, 0.0, 0)
-    assert falls(records([-3, -5, 1, 2, 3])) == (2, 0, 0.0, 0)
-    pairs, count, deepest, last = falls(records([-3, -5, 2, 4, 3, 1, 5, 4.5, 6]))
-    assert (pairs, count, last) == (6, 3, 7) and math.isclose(deepest, 0.75)
-    assert falls(records([2, -1, 3]))[:2] == (2, 1)  # psi may fall below 0 again: that is a fall like others
 
 
 def test_blocks_of_the_resnet_have_the_shapes_of_their_stages():

@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from widemargin.flows import GD, MLP, Net, TwoLayer, View, pose, train
-from widemargin.monitor import Homogeneous, MarginMonitor, find_homogeneous
+from widemargin.monitor import Falls, Homogeneous, MarginMonitor, falls, find_homogeneous
 from widemargin.monitor import monitor as monitor_file
 from widemargin.types import Dataset, InputError
 
@@ -869,3 +869,48 @@ def test_closing_writes_and_lets_go_even_if_the_last_step_was_bad(tmp_path: Any)
     with pytest.raises(InputError, match="step 2: 24 examples have NaN"):
         monitor.close()
     assert load(tmp_path / "run")["step"].to_pylist() == [1]
+
+
+def test_falls_are_counted_after_fitting_only():
+    def records(values):
+        return [SimpleNamespace(step=k, fitted=value > 0, psi_normalized=value) for k, value in enumerate(values)]
+
+    assert falls(records([-3, -5, -1])) == Falls(0, 0, 0.0, None)
+    assert falls(records([-3, -5, 1, 2, 3])) == Falls(2, 0, 0.0, None)
+    found = falls(records([-3, -5, 2, 4, 3, 1, 5, 4.5, 6]))
+    assert (found.pairs, found.count, found.last) == (6, 3, 7) and math.isclose(found.deepest, 0.75)
+    assert falls(records([2, -1, 3])).count == 1  # psi may fall below 0 again: that is a fall like others
+    assert str(found) == "fell in 3 of 6 pairs, at worst 75.0% below its best, last at step 7"
+
+
+def test_quantiles_are_divided_by_the_power_of_the_norm():
+    model = nn.Linear(3, 4, bias=False).double()
+    record = MarginMonitor(model).measure((torch.randn(20, 3, dtype=torch.float64), torch.arange(20) % 4))
+    size = float(model.weight.detach().norm())
+    assert record.quantiles_normalized == {level: value / size for level, value in record.quantiles.items()}
+
+
+def test_steps_are_flushed_by_the_clock(monkeypatch):
+    model = nn.Linear(3, 4, bias=False)
+    X, y = torch.randn(6, 3), torch.arange(6) % 4
+    monitor = MarginMonitor(model, ["weight"], degree=1)
+    monitor.measure((X, y))
+    monitor.step(logits=model(X), targets=y)
+    assert len(monitor._records) == 1  # held back
+    monkeypatch.setattr(monitor_file, "PAUSE", -1.0)
+    monitor.step(logits=model(X), targets=y)
+    assert len(monitor._records) == 3
+
+
+def test_small_batches_that_wait_are_copies():
+    """Logits and labels may be buffers that the next step overwrites."""
+    model = nn.Linear(3, 4, bias=False).double()
+    X, y = torch.randn(6, 3, dtype=torch.float64), torch.arange(6) % 4
+    monitor = MarginMonitor(model)
+    want = monitor.measure((X, y))
+    logits, labels = model(X).detach(), y.clone()
+    monitor.step(logits=logits, targets=labels)
+    logits.zero_()
+    labels.zero_()
+    assert monitor.last.margin == pytest.approx(want.margin, rel=1e-12)
+    assert monitor.last.psi == pytest.approx(want.psi, rel=1e-12)

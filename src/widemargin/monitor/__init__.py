@@ -2,16 +2,18 @@
 
 from .homogeneous import Homogeneous, Probe, check_homogeneous, find_homogeneous
 from .monitor import MarginMonitor
-from .record import Record
+from .record import Falls, Record, falls
 from .store import config, is_monitor, load, series
 
 __all__ = [
+    "Falls",
     "Homogeneous",
     "MarginMonitor",
     "Probe",
     "Record",
     "check_homogeneous",
     "config",
+    "falls",
     "find_homogeneous",
     "is_monitor",
     "load",

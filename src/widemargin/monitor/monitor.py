@@ -49,7 +49,8 @@ from .store import Store
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 HELD = 1 << 20  # margins of training batches held back before they are reduced
-FLUSH = 20  # steps held back: one wait for the device in as many steps
+FLUSH = 64  # steps held back: one wait for the device in as many steps
+TOGETHER = 32  # small batches whose margins `measure` computes together
 PAUSE = 1.0  # seconds after which they are flushed all the same, so that a killed process loses no more
 KEPT = 100_000  # records kept in memory
 END = object()  # of a loader
@@ -515,6 +516,7 @@ class MarginMonitor:
         problem: Exception | None = None
         batches: Any = None
         last: Any = None
+        waiting: list[tally.Raw] = []
         for k in itertools.count():
             batch = None
             try:
@@ -529,6 +531,8 @@ class MarginMonitor:
             has, failed = [batch is not None], [problem is not None]
             if self.world > 1 and (self._sharded or (k == 0 and self.homogeneous is None)):
                 has, failed = map(list, zip(*ranks.everyone((batch is not None, problem is not None))))
+            if batch is None and problem is None:
+                waiting = self._empty(found, waiting)
             if any(failed) or not any(has):
                 return problem
             if k == 0:
@@ -542,12 +546,30 @@ class MarginMonitor:
             try:
                 logits, targets = self._call(last if batch is None else batch)
                 if batch is not None:
-                    found.add(self._margins(logits, targets))
+                    waiting = self._tallied(found, waiting, logits, targets)
             except Exception as error:
                 problem = error
             if self._sharded and batch is not None:
                 last = batch
         raise AssertionError("not reached")
+
+    def _tallied(
+        self, found: tally.Tally, waiting: list[tally.Raw], logits: Tensor, targets: Tensor
+    ) -> list[tally.Raw]:
+        """Add the margins of a batch; small ones of equally many classes wait for each other, since launches are what costs."""
+        one = tally.raw(logits, targets, self.class_axis) if self.kind == "ce" else None
+        if waiting and (one is None or len(waiting) >= TOGETHER or one.logits.shape[1] != waiting[0].logits.shape[1]):
+            waiting = self._empty(found, waiting)
+        if one is not None:
+            return [*waiting, one]
+        found.add(self._margins(logits, targets))
+        return []
+
+    def _empty(self, found: tally.Tally, waiting: list[tally.Raw]) -> list[tally.Raw]:
+        if waiting:
+            logits, targets = (torch.cat([getattr(one, what) for one in waiting]) for what in ("logits", "targets"))
+            found.add(tally.margins(logits, targets, "ce", self.ignore_index, -1))
+        return []
 
     def _find_together(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None, source: int = 0) -> None:
         """A sharded model is scaled by all ranks at once; else one rank does it and tells the others."""

@@ -74,6 +74,11 @@ class Record:
     def psi_normalized(self) -> float:
         return self._over_norm(self.psi)
 
+    @property
+    def quantiles_normalized(self) -> dict[float, float]:
+        """Quantiles of the margins / |w_hat|^L."""
+        return {level: self._over_norm(value) for level, value in self.quantiles.items()}
+
     def _over_norm(self, value: float) -> float:
         if self.degree is None or not self.norm > 0:
             return math.nan
@@ -126,6 +131,33 @@ class Record:
 def _exp(value: float) -> float:
     """exp, infinite beyond floating point."""
     return math.exp(value) if value < 709.78 else math.inf
+
+
+@dataclass(frozen=True)
+class Falls:
+    """How psi / |w_hat|^L did along records, from the first with psi > 0 on, where gradient flow would let it rise alone."""
+
+    pairs: int  # of neighbouring records
+    count: int  # of pairs where it fell
+    deepest: float  # how far below its highest value before it was at worst, as a share of that value
+    last: int | None  # step of the last fall
+
+    def __str__(self) -> str:
+        if not self.count:
+            return f"never fell in {self.pairs} pairs of records"
+        return f"fell in {self.count} of {self.pairs} pairs, at worst {self.deepest:.1%} below its best, last at step {self.last}"
+
+
+def falls(records: Sequence[Record]) -> Falls:
+    """Falls of psi / |w_hat|^L along records of one name, in order of steps."""
+    start = next((k for k, record in enumerate(records) if record.fitted), len(records))
+    after = records[start:]
+    values = np.array([record.psi_normalized for record in after])
+    if len(values) < 2:
+        return Falls(0, 0, 0.0, None)
+    down = np.flatnonzero(np.diff(values) < 0)
+    deepest = float((1 - values / np.maximum.accumulate(values)).max())
+    return Falls(len(values) - 1, len(down), deepest, after[down[-1] + 1].step if len(down) else None)
 
 
 def from_numbers(
