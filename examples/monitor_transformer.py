@@ -384,7 +384,7 @@ def picture(runs: list[dict[str, Any]]) -> Any:
             axes.legend(
                 frameon=False,
                 fontsize=8.5,
-                loc="best" if axes is right else "upper left",
+                loc="upper left" if axes is left else "best",
                 ncols=2 if axes is left else 1,
             )
     for axes, title in zip(grid[0], ("Accuracy", "Normalised margins of (last gain, head)", "Margin and norm")):
