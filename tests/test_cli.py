@@ -561,7 +561,8 @@ def test_demo(tmp_path, monkeypatch):
     monkeypatch.setattr(cli.demo, "DEMO", "parity:d=3,n=8,seed=0,marginal=full")
     status, out, _ = run("demo", "--out", tmp_path / "deep" / "folder")
     assert status == 0
-    names = ["f1.json.gz", "f2.json.gz", "linear.json.gz", "margins.png", "neurons.png", "progress.png", "training.png"]
+    names = ["f1.json.gz", "f2.json.gz", "linear.json.gz", "margins.png", "neurons.png", "progress.png", "report.html"]
+    names.append("training.png")
     assert sorted(os.listdir(tmp_path / "deep" / "folder")) == names
     assert all(name in out for name in names)
     assert "verified exactly" in out and "M1" in out and "not-separable" in out

@@ -12,7 +12,7 @@ from typing import Any
 
 from widemargin import data as datasets
 from widemargin import verify as exact
-from widemargin.types import Certificate, Dataset
+from widemargin.types import Certificate, Dataset, Trajectory
 
 from .margin import print_certificates, save_certificate, solve
 from .options import INTERRUPTED, Command, make_folder, read_certificate, use_threads
@@ -51,21 +51,43 @@ def demo(options: argparse.Namespace) -> int:
     if not status:
         status = _demo_verify(files[0], data)
     files += _demo_pictures(folder, certs, records, witness)
+    shown: list[Any] = list(certs)
     if not status:
-        files.append(_demo_training(folder, data, first))
+        path, traj = _demo_training(folder, data, first)
+        files.append(path)
+        shown.append((traj, data, first))
+    files.append(folder / "report.html")
+    _demo_report(files[-1], shown)
     print(f"{time.perf_counter() - started:.0f} seconds. Written:")
     for path in files:
         print(f"  {path}")
+    print(f"Open {files[-1]} in a browser to look at all of it.")
     return status
 
 
-def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> Path:
+def _demo_report(path: Path, shown: Sequence[Any]) -> None:
+    from widemargin import report
+
+    with use_threads(1):
+        report.write(report.build(shown, title="Margins of 2-sparse parity"), path)
+
+
+def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> tuple[Path, Trajectory]:
     """How much of the largest margin training reaches: a few networks, against the certified line."""
     from widemargin import flows, plots
 
     net, steps, trials = flows.TwoLayer(data.d, 100), 600, 3
     with use_threads(1):
-        traj = flows.train(data, net, flows.NormalizedGD(), loss="exp", steps=steps, trials=trials, points=80)
+        traj = flows.train(
+            data,
+            net,
+            flows.NormalizedGD(),
+            loss="exp",
+            steps=steps,
+            trials=trials,
+            points=80,
+            observe=["default", "weights"],
+        )
     shares = 2 * traj["margin_M2"][-1] / cert.upper  # M2 is half of M1
     print(
         f"{trials} networks of {net.m} neurons after {steps} steps of loss-normalised gradient descent reach "
@@ -73,7 +95,7 @@ def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> Path:
     )
     path = folder / "training.png"
     save_figure(plots.trajectory(traj, cert), path)
-    return path
+    return path, traj
 
 
 def _compare(cert: Certificate, value: float) -> str:

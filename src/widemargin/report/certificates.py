@@ -19,9 +19,23 @@ from widemargin.spaces import ReLU, SReLU
 from widemargin.types import CONVENTIONS, F1_CONVERSIONS, FORMAT, Certificate, Dataset, InputError, Measure
 
 from . import guarantees
-from .section import Figure, Section, badge, label, layout, number, numbers, words
+from .section import Digits, Figure, Section, badge, label, layout, number, numbers, words
 
-NEEDED = ("kind", "lower", "upper", "gap", "status", "proved", "bound", "convention", "n", "d", "bias", "activation", "data")
+NEEDED = (
+    "kind",
+    "lower",
+    "upper",
+    "gap",
+    "status",
+    "proved",
+    "bound",
+    "convention",
+    "n",
+    "d",
+    "bias",
+    "activation",
+    "data",
+)
 GRID = 101  # points along each side of a picture of the decision
 SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 MOST = 400  # neurons drawn
@@ -98,36 +112,51 @@ def show(section: Section, certs: Sequence[Payload], bounds: bool = False, time_
     )
     table(section, certs)
     data = load_data(first) if first["d"] == 2 or bounds else None
-    for one in certs:
-        name = f"{KINDS.get(one['kind'], one['kind'])} ({one['convention']})"
+    names = [f"{KINDS.get(one['kind'], one['kind'])} ({one['convention']})" for one in certs]
+    for one, name in zip(certs, names):
         measure = measure_of(one)
         if measure is not None:
             section.heading(f"{name}: neurons")
             section.open_grid()
             show_neurons(section, measure)
             section.close_grid()
-        f = function_of(one, data)
-        if one["d"] == 2 and f is not None:
-            if data is None:
-                section.paragraph(
-                    f"{name}: no picture of the decision, since {first['data']['name']} is not here any more.", "quiet"
-                )
-            elif set(np.unique(data.y)) <= {-1.0, 1.0}:
-                section.figure(f"{name}: decision", decision(f, data, one["lower"]), DECISION, 460)
-    for one in certs:
-        command, note = again(one)
-        section.settings(command, {k: v for k, v in one.items() if k not in ("primal", "dual", "proof", "extra")}, note)
+    if first["d"] == 2:
+        show_decisions(section, certs, names, data)
+    commands = [again(one) for one in certs]
+    known = [{k: v for k, v in one.items() if k not in ("primal", "dual", "proof", "extra")} for one in certs]
+    section.settings("\n".join(commands), known, AGAIN)
     if bounds:
         if data is None or not set(np.unique(data.y)) <= {-1.0, 1.0}:
-            section.paragraph("No guarantees were evaluated, since the data is not here or has no labels -1, +1.", "quiet")
+            section.paragraph(
+                "No guarantees were evaluated, since the data is not here or has no labels -1, +1.", "quiet"
+            )
         else:
             guarantees.show(section, data, None, 0, time_limit)
 
 
-DECISION = (
-    "Shading is f(x) of norm 1, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to the certified margin, "
-    "which no point comes closer than."
-)
+AGAIN = "Tolerance and time limit are not kept in a certificate. The command verify checks the saved proof in exact arithmetic."
+
+
+def show_decisions(section: Section, certs: Sequence[Payload], names: Sequence[str], data: Dataset | None) -> None:
+    """What the predictors of positive margin decide in the plane."""
+    if data is None:
+        said = certs[0]["data"]["name"]
+        section.paragraph(f"There is no picture of the decision, since the points of {said} are not found.", "quiet")
+        return
+    if not set(np.unique(data.y)) <= {-1.0, 1.0}:
+        return
+    section.open_grid()
+    for one, name in zip(certs, names):
+        f = function_of(one, data)
+        if f is not None and one["lower"] > 0:
+            section.figure(
+                f"{name}: decision",
+                decision(f, data, one["lower"]),
+                "Shading is f(x) of norm 1, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to the certified "
+                "margin; no point has less.",
+                430,
+            )
+    section.close_grid()
 
 
 def intervals(certs: Sequence[Payload]) -> Figure:
@@ -167,7 +196,7 @@ def intervals(certs: Sequence[Payload]) -> Figure:
     return {
         "data": traces,
         "layout": layout(
-            "margin, each in the convention in brackets",
+            "margin",
             "",
             xlog=log,
             xaxis=axis,
@@ -183,14 +212,14 @@ def table(section: Section, certs: Sequence[Payload]) -> None:
     rows: list[list[Any]] = []
     for one in certs:
         seconds = one.get("seconds")
-        rows.append(
-            [
-                KINDS.get(one["kind"], one["kind"]), one["convention"], number(one["lower"], 9), number(one["upper"], 9),
-                number(one["gap"], 2), one["status"], badge(bool(one["proved"]), "proved" if one["proved"] else "not proved"),
-                one["bound"], one.get("atoms") or None, None if seconds is None else number(seconds, 3),
-            ]
-        )  # fmt: skip
-    said = "; ".join(f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows))
+        lower, upper, gap = (Digits(number(one[key], n)) for key, n in (("lower", 9), ("upper", 9), ("gap", 2)))
+        proved = badge(bool(one["proved"]), "proved" if one["proved"] else "not proved")
+        took = None if seconds is None else Digits(number(seconds, 3))
+        kind, atoms = KINDS.get(one["kind"], one["kind"]), one.get("atoms") or None
+        rows.append([kind, one["convention"], lower, upper, gap, one["status"], proved, one["bound"], atoms, took])
+    said = "; ".join(
+        f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows)
+    )
     section.table("Certificates", names, rows, f"lower <= margin <= upper; gap = (upper - lower) / upper. {said}.")
     for one in certs:
         if one.get("reason"):
@@ -198,7 +227,8 @@ def table(section: Section, certs: Sequence[Payload]) -> None:
     for one in certs:
         if one["kind"] in ("f1", "frozen") and one["activation"] == "relu":
             rows = [
-                [name, number(c * one["lower"], 9), number(c * one["upper"], 9)] for name, c in F1_CONVERSIONS.items()
+                [name, Digits(number(c * one["lower"], 9)), Digits(number(c * one["upper"], 9))]
+                for name, c in F1_CONVERSIONS.items()
             ]
             section.table(
                 f"The {KINDS.get(one['kind'], one['kind'])} margin in the papers' conventions",
@@ -278,7 +308,8 @@ def show_neurons(section: Section, measure: Measure) -> None:
         for name, chosen, colour in (("positive mass", share > 0, "@plus"), ("negative mass", share < 0, "@minus"))
         if chosen.any()
     ]  # fmt: skip
-    axes = layout("neuron, by mass", "share of the norm", bargap=0.15)
+    ticks = {"tick0": 1, "dtick": 1} if len(order) <= 12 else {}
+    axes = layout("neuron, by mass", "share of the norm", bargap=0.15, xaxis=ticks)
     caption = f"The share of each of {len(order)} neurons in the norm of f.{more}"
     section.figure("Masses", {"data": bars, "layout": axes}, caption, 400)
 
@@ -370,15 +401,16 @@ def labelled(data: Dataset) -> list[Figure]:
 
 
 def plane_of_data(g: np.ndarray, h: np.ndarray) -> Figure:
-    x, y = {"range": [float(g[0]), float(g[-1])]}, {"range": [float(h[0]), float(h[-1])]}
+    x = {"range": [float(g[0]), float(g[-1])], "constrain": "domain"}
+    y = {"range": [float(h[0]), float(h[-1])], "constrain": "domain", "scaleanchor": "x"}
     return layout("feature 1", "feature 2", xaxis=x, yaxis=y)
 
 
 # ---------------------------------------------------------------- again
 
 
-def again(one: Payload) -> tuple[str, str]:
-    """The command that computes it again, and what is not known about it."""
+def again(one: Payload) -> str:
+    """The commands that compute and check it again."""
     kind, several, extra = str(one["kind"]), "-multiclass" in str(one["kind"]), one.get("extra") or {}
     parts = ["widemargin", "margin", str(one["data"]["name"]), "--kind", kind.removesuffix("-multiclass")]
     parts += ["--multiclass"] * several + ["--bias"] * bool(one["bias"])
@@ -387,15 +419,14 @@ def again(one: Payload) -> tuple[str, str]:
         parts += ["--seed", str(one["seed"])]
     width = extra.get("width") or (len(extra["directions"]) if "directions" in extra else None)
     known = {"width": width, "rank": extra.get("rank"), "part": extra.get("part") if kind == "ntk" else None}
-    known |= {"transport": extra.get("transport"), "samples": extra.get("samples"), "confidence": extra.get("confidence")}
+    known |= {
+        "transport": extra.get("transport"),
+        "samples": extra.get("samples"),
+        "confidence": extra.get("confidence"),
+    }
     known |= {"eps": extra.get("eps"), "displacement": extra.get("displacement")} if kind == "bn" else {}
     for name, value in known.items():
         parts += [f"--{name}", str(value)] if value is not None else []
     parts += ["--save", str(one.get("path") or f"{kind}.json.gz")]
     check = words("widemargin", "verify", str(one.get("path") or f"{kind}.json.gz"), str(one["data"]["name"]))
-    note = (
-        "Tolerance and time limit are not kept in a certificate; the second command checks the saved proof in exact arithmetic."
-    )
-    return f"{words(*parts)}\n{check}", note
-
-
+    return f"{words(*parts)}\n{check}"

@@ -11,7 +11,7 @@ import numpy as np
 from widemargin import theory
 from widemargin.types import Dataset, InputError, Trajectory
 
-from .section import Html, Section, badge, escape, number
+from .section import Digits, Html, Section, badge, escape, number
 
 
 def show(
@@ -26,7 +26,9 @@ def show(
         section.paragraph("No bound on the test error says anything here: all are at least 1, or an assumption fails.")
     else:
         about = f" of the {best.about}" if best.about else ""
-        section.paragraph(f"Best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference}).")
+        section.paragraph(
+            f"Best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference})."
+        )
     rank = {True: 0, None: 1, False: 2}
     rows = []
     for one in sorted(found, key=lambda one: (rank[one.applies], one.vacuous)):  # stable: else the papers' order
@@ -35,12 +37,13 @@ def show(
         marks += ["as printed"] if one.convention == "printed" else []
         unit = f" ({one.unit})" if one.unit else ""
         word = {True: "applies", False: "does not apply", None: "not all checked"}[one.applies]
-        said = Html(f"{escape(one.statement)}{_assumptions(one.assumptions)}")
+        about = f" (about the {one.about})" if one.about else ""
+        said = Html(f"{escape(one.statement)}{escape(about)}{_assumptions(one.assumptions)}")
         shown = value + (f" [{', '.join(marks)}]" if marks else "")
-        rows.append([badge(one.applies, word), one.id, one.quantity + unit, shown, said, one.about or "-", one.reference])
+        rows.append([badge(one.applies, word), one.id, one.quantity + unit, shown, said, one.reference])
     section.table(
         "Guarantees and their assumptions",
-        ["", "id", "quantity", "value", "statement", "about", "reference"],
+        ["", "id", "quantity", "value", "statement and assumptions", "reference"],
         rows,
         "Green: every assumption was checked and holds. Red: one fails, so the number guarantees nothing here. Grey: some could "
         f"not be checked. With probability at least 1 - {found.facts.delta:g}, or a multiple of that as each says.",
@@ -68,7 +71,7 @@ def show_checks(section: Section, run: Trajectory | str | Path, data: Sequence[D
     for one in sorted(found, key=lambda one: rank[one.holds]):
         least = one.smallest
         word = {True: "holds", False: "violated" if one.violated else "does not hold", None: "not checked"}[one.holds]
-        slack, when = (number(least["slack"], 3), number(least["t"], 4)) if least else (None, None)
+        slack, when = (Digits(number(least["slack"], 3)), Digits(number(least["t"], 4))) if least else (None, None)
         rows.append([badge(one.holds, word), one.id, one.statement, one.checked, slack, when, one.note or "-"])
     broken = [one.id for one in found if one.violated]
     said = f"Violated: {', '.join(broken)}." if broken else "None that is proved is violated."

@@ -22,9 +22,11 @@
     return `rgba(${part(1)},${part(3)},${part(5)},${opacity})`;
   }
 
+  const plain = (value) => value === null || typeof value === "number";  // arrays of numbers are long, and hold no colours
+
   function coloured(value) {
     if (typeof value === "string") return value[0] === "@" ? colour(value) : value;
-    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(coloured);
+    if (Array.isArray(value)) return plain(value[0]) && plain(value[value.length - 1]) ? value : value.map(coloured);
     if (value && typeof value === "object")
       return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, coloured(one)]));
     return value;
@@ -33,14 +35,17 @@
   function wholeLayout(own) {
     const {ink, grid, quiet} = palette();
     const axis = {gridcolor: grid, zerolinecolor: quiet, linecolor: quiet, automargin: true, tickfont: {size: 12}};
+    const title = {font: {size: 13}, standoff: 8};
     const layout = coloured(own);
     const base = {
       autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: ink, size: 13},
-      margin: {l: 55, r: 15, t: 15, b: 45}, hovermode: "closest", dragmode: coarse ? false : "zoom",
-      legend: {orientation: "h", y: -0.22, yanchor: "top", x: 0, font: {size: 12}},
+      margin: {l: 55, r: 15, t: 32, b: 40}, hovermode: "closest", dragmode: coarse ? false : "zoom",
+      legend: {orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, font: {size: 12}},
+      modebar: {bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink},
     };
     const merged = {...base, ...layout};
-    for (const key of Object.keys(merged)) if (/^[xy]axis\d*$/.test(key)) merged[key] = {...axis, ...merged[key]};
+    for (const key of Object.keys(merged))
+      if (/^[xy]axis\d*$/.test(key)) merged[key] = {...axis, ...merged[key], title: {...title, ...merged[key].title}};
     if (printing) Object.assign(merged, {autosize: false, width: PRINT_WIDTH});
     return merged;
   }

@@ -22,6 +22,7 @@ from . import certificates, guarantees
 from .section import (
     COLOURS,
     LINES,
+    Digits,
     Figure,
     Section,
     band,
@@ -31,7 +32,6 @@ from .section import (
     line,
     number,
     numbers,
-    spread,
     words,
 )
 
@@ -40,7 +40,18 @@ FRAMES = 41  # moments of the slider, at most
 SIDE = 51  # points along each side of a decision picture that moves
 NEURONS = 300  # that move
 EXAMPLES = 1_000  # margins in a distribution
-CONVENTIONS = ("M2", "M1", "M4", "M5", "M6", "M10", "M7", "M3", "MT2", "partial")  # the first that was recorded is drawn
+CONVENTIONS = (
+    "M2",
+    "M1",
+    "M4",
+    "M5",
+    "M6",
+    "M10",
+    "M7",
+    "M3",
+    "MT2",
+    "partial",
+)  # the first that was recorded is drawn
 HALVED = ("M2", "M4")  # of the largest M1 margin, half is the largest there
 ALGORITHMS = ("gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam")
 
@@ -103,6 +114,7 @@ def show(
             timed[place] = len(shapes) - 1
     section.close_grid()
     player(section, traj, sets, cert, trial, timed)
+    ends(section, traj, cert)
     for note in traj.notes:
         section.paragraph(note, "quiet")
     command, note = again(traj, folder)
@@ -110,7 +122,9 @@ def show(
     if bounds:
         data = sets[min(trial, len(sets) - 1)]
         if traj.config["loss"] == "squared" or traj.config["net"]["outputs"] > 1:
-            section.paragraph("Guarantees are about networks with one output and labels -1, +1; this run has others.", "quiet")
+            section.paragraph(
+                "Guarantees are about networks with one output and labels -1, +1; this run has others.", "quiet"
+            )
         else:
             try:
                 guarantees.show(section, data, traj if len(sets) == 1 else None, trial, time_limit)
@@ -122,8 +136,9 @@ def show(
 
 def facts(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) -> None:
     config, counts = traj.config, {word: traj.status.count(word) for word in dict.fromkeys(traj.status)}
+    others = len(config["data"]["names"]) - 1
     said = {
-        "data": config["data"]["names"][0] + (f" and {len(config['data']['names']) - 1} more" * (len(config["data"]["names"]) > 1)),
+        "data": config["data"]["names"][0] + (f" and {others} more" if others else ""),
         "points": config["data"]["n"], "width": config["net"].get("m"), "loss": config["loss"],
         "trials": ", ".join(f"{count} {word}" for word, count in counts.items()),
         "records": len(traj.t), "steps": traj.stats.get("steps"),
@@ -138,6 +153,22 @@ def facts(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) ->
             said[f"largest possible ({key})"] = f"[{number(low, 7)}, {number(high, 7)}]"
             said["share reached"] = _range(last / high, "{:.1%}") if high > 0 else None
     section.facts(said)
+
+
+def ends(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) -> None:
+    """Where the first trials ended."""
+    key = convention(traj)
+    names = [name for name in ("step", "t_mean", "risk", "train_error", "test_error", "norm") if name in traj.records]
+    names += [f"margin_{key}"] if key else []
+    best = largest(cert, key)
+    rows = []
+    for trial in range(min(traj.trials, LINES)):
+        last = traj.last(trial)
+        row = [trial, last["status"], *(Digits(number(last[name], 5)) for name in names)]
+        rows.append([*row, *([Digits(f"{last[names[-1]] / best[1]:.2%}")] if best and best[1] > 0 else [])])
+    head = ["trial", "status", *names, *(["share of the largest"] if best and best[1] > 0 else [])]
+    more = f" The first {LINES} of {traj.trials} trials." if traj.trials > LINES else ""
+    section.table("Last records", head, rows, f"Where each trial ended.{more}", folded=len(rows) > 6)
 
 
 def _range(values: np.ndarray, form: str = "{:.5g}") -> str:
@@ -215,7 +246,9 @@ def margins(
             {"type": "scatter", "mode": "lines", "x": [None], "y": [None], "name": f"largest possible, at most {high:.4g}",
              "line": {"color": "@ink", "width": 1.5, "dash": "dot"}}
         )  # fmt: skip
-        said = f" Dotted: no network of this kind has a margin above {high:.7g}, certified (one has at least {low:.7g})."
+        said = (
+            f" Dotted: no network of this kind has a margin above {high:.7g}, certified (one has at least {low:.7g})."
+        )
     y_axis = {"range": [-0.12 * top, 1.12 * top]} if math.isfinite(top) and top > 0 else {}
     unit = key if key != "partial" else "over the norm of the homogeneous part"
     form = layout(axis["x"], f"margin ({unit})", xlog=axis["xlog"], yaxis=y_axis, shapes=shapes)
@@ -229,7 +262,10 @@ def losses(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[st
     log_risk = traj["log_risk"]
     if np.nanmin(log_risk) < -OVERFLOW:
         digits = -log_risk / math.log(10)
-        traces, name = curves(x, np.where(digits > 0, digits, np.nan), "risk", "@plus"), "zeros behind the point, -log10"
+        traces, name = (
+            curves(x, np.where(digits > 0, digits, np.nan), "risk", "@plus"),
+            "zeros behind the point, -log10",
+        )
     else:
         traces, name = curves(x, np.exp(log_risk), "risk", "@plus"), "mean loss, errors"
         for record, colour in (("train_error", "@ink"), ("test_error", "@minus")):
@@ -237,18 +273,28 @@ def losses(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[st
                 y = traj[record]
                 traces += curves(x, np.where(y > 0, y, np.nan), record.replace("_", " "), colour, "dot")
     form = layout(axis["x"], name, xlog=axis["xlog"], ylog=True)
-    return "Loss", {"data": traces, "layout": form}, "The mean loss on the training data, and errors where they are above 0."
+    return (
+        "Loss",
+        {"data": traces, "layout": form},
+        "The mean loss on the training data, and errors where they are above 0.",
+    )
 
 
 def norms(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[str, Figure, str] | None:
     traces = curves(x, traj["norm"], "|W|", "@ink") if "norm" in traj.records else []
     for name, colour in zip((one for one in traj.records if one.startswith("moved_")), COLOURS):
         y = traj[name]
-        traces += curves(x, np.where(y > 0, y, np.nan), f"moved: {label(name.removeprefix('moved_'), 20)}", colour, "dash")
+        traces += curves(
+            x, np.where(y > 0, y, np.nan), f"moved: {label(name.removeprefix('moved_'), 20)}", colour, "dash"
+        )
     if not traces:
         return None
     form = layout(axis["x"], "Euclidean norm", xlog=axis["xlog"], ylog=True)
-    return "Norms", {"data": traces, "layout": form}, "The norm of the weights, and how far each layer is from where it began."
+    return (
+        "Norms",
+        {"data": traces, "layout": form},
+        "The norm of the weights, and how far each layer is from where it began.",
+    )
 
 
 def optimality(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[str, Figure, str] | None:
@@ -263,7 +309,9 @@ def optimality(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tupl
     if not traces:
         return None
     form = layout(axis["x"], "relative distance", xlog=axis["xlog"], ylog=True)
-    caption = "Two measures of how far the network is from one of largest margin: 0 where it is optimal, or a KKT point."
+    caption = (
+        "Two measures of how far the network is from one of largest margin: 0 where it is optimal, or a KKT point."
+    )
     return "Distance from optimality", {"data": traces, "layout": form}, caption
 
 
@@ -504,7 +552,9 @@ def again(traj: Trajectory, folder: str) -> tuple[str, str]:
     for name in KINDS[kind][2] if kind in KINDS else ():
         value = net.get(name)
         if name in ("data", "directions", "signs", "feature_map"):
-            missing += [f"{name} is one's own"] if value is not None and not (name == "signs" and value == "random") else []
+            missing += (
+                [f"{name} is one's own"] if value is not None and not (name == "signs" and value == "random") else []
+            )
         elif value is not None and value != _usual(kind, net, name):
             parts += ["--option", f"{name}={value}"]
     for name, value in rule.items():
@@ -536,7 +586,9 @@ def again(traj: Trajectory, folder: str) -> tuple[str, str]:
     if config["test"]:
         missing.append("--test DATA is to be added")
     parts += ["--out", folder or "RUN"]
-    note = f"Not all of it can be told by a command: {'; '.join(missing)}. The settings below have it." if missing else ""
+    note = (
+        f"Not all of it can be told by a command: {'; '.join(missing)}. The settings below have it." if missing else ""
+    )
     return words(*parts), note
 
 

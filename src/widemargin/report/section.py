@@ -1,12 +1,13 @@
 """A section of the page: words, tables and figures as HTML.
 
-A figure is a plotly figure as plain dictionaries. Colours are names, "@plus" or "@plus/0.2" (with opacity), which page.js replaces
-by those of the light, dark or print theme. A control (slider or list) holds scenes; a scene says which traces change, and how.
+A figure is a plotly figure as plain dictionaries. Colours are names, "@plus" or "@plus/0.2" (with opacity), which page.js
+replaces by those of the light, dark or print theme. A control (slider or list) holds scenes; a scene says what changes.
 """
 
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 import shlex
@@ -31,7 +32,9 @@ class Section:
     title: str
     number: int = 0
     parts: list[str] = field(default_factory=list)
-    contents: list[dict[str, str]] = field(default_factory=list)  # what is shown: {"figure" or "table" or ...: its title}
+    contents: list[dict[str, str]] = field(
+        default_factory=list
+    )  # what is shown: {"figure" or "table" or ...: its title}
     _ids: int = 0
 
     # ------------------------------------------------------------ words
@@ -71,12 +74,13 @@ class Section:
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
         lines = []
         for row in rows:
-            cells = [f"<td{' class=number' if _is_number(one) else ''}>{cell(one)}</td>" for one in row]
+            cells = [f"<td{_class(one)}>{cell(one)}</td>" for one in row]
             lines.append(f"<tr>{''.join(cells)}</tr>")
         said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
+        # The caption stands outside the part that scrolls on a narrow screen.
         table = (
-            f'<div class="scroll" tabindex="0"><table><caption>{said}</caption><thead><tr>{head}</tr></thead>'
-            f"<tbody>{''.join(lines)}</tbody></table></div>"
+            f'<figure class="table"><figcaption>{said}</figcaption><div class="scroll" tabindex="0"><table>'
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
         )
         fold = f"<details><summary>{escape(title)} ({len(rows)} rows)</summary>{table}</details>"
         self.parts.append(fold if folded else table)
@@ -101,6 +105,7 @@ class Section:
         """Add a figure; the id by which scenes change it."""
         self.contents.append({"figure": title})
         name = self.new_id("figure")
+        _decades(figure)
         said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
         self.parts.append(
             f'<figure><div class="plot" id="{name}" style="height:{height}px" role="img" aria-label="{escape(title)}"></div>'
@@ -118,7 +123,7 @@ class Section:
             f'<div class="control" data-scenes="{name}"><button type="button" aria-label="play">&#9654;</button>'
             f'<label for="{name}">{escape(title)}</label><input type="range" id="{name}" min="0" max="{len(scenes) - 1}" '
             f'value="{start}" step="1"><output for="{name}">{escape(scenes[start]["label"])}</output></div>'
-            f'<script type="application/json" data-scenes-of="{name}">{to_json(list(scenes))}</script>'
+            f'<script type="application/json" data-scenes-of="{name}">{to_json(list(scenes))}</script>',
         )
 
     def choice(self, title: str, scenes: Sequence[Mapping[str, Any]]) -> None:
@@ -148,6 +153,10 @@ class Html(str):
     """A cell that is HTML already."""
 
 
+class Digits(str):
+    """A cell that is a number, written with as many digits as it needs."""
+
+
 def badge(holds: bool | None, text: str = "") -> Html:
     """Green, red or grey, always with a sign and a word."""
     name, sign = BADGES[holds]
@@ -161,12 +170,22 @@ def cell(value: Any) -> str:
     return escape(number(value) if _is_number(value) else "-" if value is None else str(value))
 
 
+def _class(value: Any) -> str:
+    """Numbers stand to the right, long texts have room, short ones are not broken."""
+    if _is_number(value):
+        return " class=number"
+    size = 99 if isinstance(value, Html) and "<ul" in value else 0 if isinstance(value, Html) else len(str(value))
+    return " class=long" if size > 60 else " class=short" if size <= 16 else ""
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.number | Digits) and not isinstance(value, bool)
 
 
 def number(value: Any, digits: int = 6) -> str:
     """A number for a reader."""
+    if isinstance(value, Digits):
+        return str(value)
     if isinstance(value, int | np.integer):
         return str(int(value))
     return f"{float(value):.{digits}g}"
@@ -225,13 +244,14 @@ def band(x: Any, low: Any, high: Any, name: str, colour: str) -> list[Figure]:
 def few(x: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, ...]:
     """At most POINTS of the points of curves. Of each stretch the first point, and the extremes of the first column, stay.
 
-    So peaks do not get lost. Stretches are even in the number of the record, as records are mostly spread over log time already.
+    So peaks do not get lost. Half of the stretches are even in the number of the record, half in its logarithm.
     """
     if len(x) <= POINTS:
         return x, *columns
-    edges = np.linspace(0, len(x) - 1, POINTS // 3).astype(int)
+    even = np.linspace(0, len(x) - 1, POINTS // 6)
+    edges = np.unique(np.concatenate([even, np.geomspace(1, len(x) - 1, POINTS // 6)]).astype(int))
     keep = {0, len(x) - 1, *edges.tolist()}
-    for start, end in zip(edges, edges[1:]):
+    for start, end in itertools.pairwise(edges):
         part = columns[0][start:end] if columns else x[start:end]
         if np.isfinite(part).any():
             keep |= {int(start + np.nanargmin(part)), int(start + np.nanargmax(part))}
@@ -243,10 +263,20 @@ def layout(x: str, y: str, **more: Any) -> Figure:
     """Axes with titles; `xlog`, `ylog` for logarithmic ones."""
     xaxis = {"title": {"text": x}, "type": "log" if more.pop("xlog", False) else "linear", **more.pop("xaxis", {})}
     yaxis = {"title": {"text": y}, "type": "log" if more.pop("ylog", False) else "linear", **more.pop("yaxis", {})}
-    for axis in (xaxis, yaxis):
-        if axis["type"] == "log":
-            axis |= {"exponentformat": "power", "dtick": axis.get("dtick")}
     return {"xaxis": xaxis, "yaxis": yaxis, **more}
+
+
+def _decades(figure: Figure) -> None:
+    """Logarithmic axes over several decades have a tick at every power of ten (or every second, ...), short ones a few."""
+    for axis in ("x", "y"):
+        form = figure["layout"].get(f"{axis}axis", {})
+        if form.get("type") == "log":
+            values = [
+                v for trace in figure["data"] for v in trace.get(axis) or () if isinstance(v, float | int) and v > 0
+            ]
+            decades = math.log10(max(values) / min(values)) if values else 0.0
+            form |= {"exponentformat": "power"}
+            form |= {"dtick": max(1, math.ceil(decades / 8))} if decades >= 2 else {"nticks": 6}
 
 
 def level(value: float, text: str, across: str = "y", colour: str = "@ink", dash: str = "dot") -> Figure:

@@ -19,7 +19,7 @@ from .plan import Run, Sweep
 from .store import Store, check_store
 
 SUSPECT = 2  # deaths around a batch after which it is computed alone
-ATTEMPTS = 3  # deaths of a batch that is alone
+ATTEMPTS = 4  # deaths of a batch that is alone
 LOOK = 0.2  # seconds between two looks at the progress
 SHOWN = 20  # failures that `Progress` tells in words
 SAMPLE_SECONDS = 60.0  # a dry run begins no further batch after this

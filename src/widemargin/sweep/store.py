@@ -44,8 +44,7 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
         path = self.folder / FILE
-        if path.is_file() and path.stat().st_size:
-            self.version = _meta(folder)  # before anything is written to a file that may be another's
+        check_store(folder)  # before anything is written to a file that may be another's
         with _spoken(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
@@ -216,11 +215,12 @@ class Store:
 def columns(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters and results of one run as cells; a result that is called like a parameter is called result_NAME."""
     found = {name: _cell(value) for name, value in params.items()}
-    taken = {name.lower() for name in (*OWN, *params)}
+    reserved = {name.lower() for name in (*OWN, *params)}
+    taken = set(reserved)
     for name, value in row.items():
         if not isinstance(name, str) or not name or "\0" in name or len(name) > 200:
             raise InputError(f"a result is called {name!r}; a name must be a text of 1 to 200 characters")
-        column = f"result_{name}" if name.lower() in taken else name
+        column = f"result_{name}" if name.lower() in reserved else name
         if column.lower() in taken:
             raise InputError(
                 f"two results would be called {column!r} (in a table upper and lower case are one); rename one"
@@ -307,6 +307,7 @@ def load(folder: str | os.PathLike[str], sql: str | None = None) -> Any:
 
 def _names(folder: str | os.PathLike[str]) -> tuple[list[str], set[str]]:
     """Columns of `runs` beyond its own, and which of them are parameters of its sweeps."""
+    _meta(folder)
     with contextlib.closing(_reader(folder)) as db:
         there = [name for name in _table(db) if name not in OWN]
     _, plans = query(folder, "select plan from sweeps")
@@ -328,13 +329,24 @@ def _reader(folder: str | os.PathLike[str]) -> sqlite3.Connection:
 
 def _meta(folder: str | os.PathLike[str]) -> str:
     """The version that wrote a store; InputError where it is none."""
-    path = Path(folder) / FILE
-    if not path.is_file():
+    meta = _all_meta(folder)
+    if not meta:
         raise InputError(f"{folder} holds no results of a sweep; give the folder that `widemargin sweep --store` wrote")
+    return meta.get("version", "")
+
+
+def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """What a store says of itself; nothing where there is none, or another process is about to make one."""
+    path = Path(folder) / FILE
+    if not path.is_file() or not path.stat().st_size:
+        return {}
     db = None
     try:
         db = _reader(folder)
+        if not db.execute("select count(*) from sqlite_master").fetchone()[0]:
+            return {}
         meta = dict(db.execute("select name, value from meta").fetchall())
+        _table(db)
     except sqlite3.Error as error:
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
     finally:
@@ -344,19 +356,15 @@ def _meta(folder: str | os.PathLike[str]) -> str:
         raise InputError(
             f"{folder} was written in the format {meta.get('format')}, this version knows {FORMAT}; choose another --store"
         )
-    return meta.get("version", "")
+    return meta
 
 
 def check_store(folder: str | os.PathLike[str]) -> bool:
     """Whether there is a store; InputError where there is something else, or nothing could be made."""
-    path = Path(folder) / FILE
-    if path.is_file() and path.stat().st_size:
-        _meta(folder)
-        return True
     with _spoken(Path(folder)):
         if Path(folder).exists() and not Path(folder).is_dir():
             raise NotADirectoryError(20, "it is no folder")
-    return False
+    return bool(_all_meta(folder))
 
 
 def _only_reading(action: int, *_: Any) -> int:

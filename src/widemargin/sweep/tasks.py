@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import itertools
 import json
@@ -66,11 +66,9 @@ def version(sweep: Sweep) -> str:
     """Of code and files that runs depend on: the package's, with a hash of the module of one's own function and of data files."""
     texts = []
     if ":" in sweep.function:
-        module = inspect.getmodule(_own(sweep.function, sweep.folder))
-        try:
-            texts.append(inspect.getsource(module).encode())  # type: ignore[arg-type]
-        except (OSError, TypeError):
-            texts.append(sweep.function.encode())
+        _own(sweep.function, sweep.folder)  # complains where there is none
+        source = getattr(_module(sweep.function.partition(":")[0], sweep.folder), "__file__", None)
+        texts.append(Path(source).read_bytes() if source else b"")
     for name, value in sweep.extremes():
         if name in ("data", "test") and isinstance(value, str):
             path = _found(value, sweep.folder)
@@ -225,7 +223,7 @@ def _own(function: str, folder: Path | str | None) -> Callable[..., Any]:
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(_module(module, folder), name)
     except Exception as error:
         raise InputError(
             f"{function} cannot be imported: {error}; module:function must be importable from the file's folder"
@@ -233,6 +231,24 @@ def _own(function: str, folder: Path | str | None) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"{function} is no function")
     return found
+
+
+def _module(name: str, folder: Path | str | None) -> Any:
+    """By its path where it lies in the folder, so that modules of one name in two folders are two."""
+    path = None if folder is None else Path(folder) / f"{name}.py"
+    if path is None or not path.is_file():
+        return importlib.import_module(name)
+    return _file_module(name, str(path.resolve()), path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _file_module(name: str, path: str, changed: int) -> Any:
+    alias = f"_{name}_{hashlib.sha256(path.encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(alias, path)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[alias] = module  # dataclasses and pickle look there
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
 
 
 def _own_args(

@@ -139,5 +139,5 @@ def follow(
     if net is None:
         net = flows.rebuild_net(config["net"], [one.X for one in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
-    start = {name: torch.as_tensor(value) for name, value in net.init(run.trials, config["seed"]).items()}
+    start = {name: torch.as_tensor(value) for name, value in net.init(config["trials"], config["seed"]).items()}
     return Track(run, problem, start)

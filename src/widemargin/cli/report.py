@@ -1,0 +1,74 @@
+"""`widemargin report`: one self-contained page that shows what came out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+
+from widemargin.types import InputError
+
+from .options import Command, check_writable, integer, legal, number, use_threads
+from .screen import finite_json, say
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the page of everything that was given."""
+    from widemargin import report as pages
+
+    check_writable(options.out)
+    for name in options.things:
+        if not name or not legal(name):
+            raise InputError(f"cannot read {name[:80]!r}: this is no legal file name; check it")
+    columns = [name for words in options.columns for name in words.split(",") if name]
+    with use_threads(options.threads):
+        page = pages.build(
+            options.things,
+            title=options.title,
+            bounds=options.bounds,
+            checks=options.checks,
+            trial=options.trial,
+            time_limit=options.time_limit,
+            columns=columns,
+            progress=say if options.bounds or options.checks else None,
+        )
+    pages.write(page, options.out)
+    if options.json:
+        print(json.dumps(finite_json(page.to_dict() | {"out": options.out}), allow_nan=False))
+    else:
+        for one in page.sections:
+            print(one.title)
+    say(f"written to {options.out}; open it in a browser")
+    return 0
+
+
+def add(command: Command) -> None:
+    one = command("report", report, "write one page with certificates, runs, sweeps, monitors and reproductions")
+    one.add_argument(
+        "things",
+        metavar="PATH",
+        nargs="+",
+        help="a certificate (margin --save), a run (train --out), a store (sweep --store), a folder of a monitor or of a "
+        "reproduction, or a folder that holds several of them",
+    )
+    one.add_argument("--out", metavar="FILE.html", default="report.html", help="the page [report.html]")
+    one.add_argument("--title", default="Margins", help="of the page [Margins]")
+    one.add_argument("--bounds", action="store_true", help="also evaluate every guarantee, which takes time")
+    one.add_argument("--checks", action="store_true", help="also check every inequality along the runs")
+    one.add_argument("--trial", metavar="B", type=integer(0, 10**6), default=0, help="the network that is drawn [0]")
+    one.add_argument(
+        "--columns",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="results of sweeps to show, separated by commas [8]",
+    )
+    one.add_argument(
+        "--time-limit",
+        metavar="S",
+        default=60.0,
+        type=number(0, math.inf, "a positive number of seconds"),
+        help="seconds for each margin that --bounds needs [60]",
+    )
+    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    one.add_argument("--json", action="store_true", help="print what the page contains as one object")

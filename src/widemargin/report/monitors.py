@@ -1,0 +1,154 @@
+"""What a monitor recorded while a model was trained: margins over |w|^L, errors, losses, norms, quantiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widemargin.monitor import store
+from widemargin.types import InputError
+
+from .section import COLOURS, DASHES, Digits, Figure, Section, band, label, layout, level, line, number, spread
+
+Series = Mapping[str, np.ndarray]
+
+
+def show(section: Section, folder: Path) -> None:
+    config, found = store.config(folder), store.series(folder)
+    if not found:
+        raise InputError(f"{folder} holds no records yet; wait for the first ones")
+    homogeneous = config.get("homogeneous") or {}
+    whole = [name for name, one in found.items() if bool(one["whole"][-1])]
+    main = "train" if "train" in whole else [*whole, *found][0]
+    one = found[main]
+    fitted = np.flatnonzero(_column(one, "psi") > 0)
+    section.facts(
+        {
+            "model": config.get("model"),
+            "loss": config.get("loss"),
+            "parameters": config.get("parameters"),
+            "records": sum(len(part["step"]) for part in found.values()),
+            "state": store.state(folder),
+            "degree L": homogeneous.get("degree"),
+            f"fitted ({main}: psi > 0)": f"from step {one['step'][fitted[0]]}" if len(fitted) else "not yet",
+        }
+    )
+    if homogeneous.get("summary"):
+        section.paragraph(f"Here {homogeneous['summary']}.")
+    steps = np.concatenate([part["step"] for part in found.values()]).astype(float)
+    log = spread(steps[steps > 0])
+    mark = [level(float(one["step"][fitted[0]]), "fitted", "x", "@quiet")] if len(fitted) else []
+    said = " Dotted: from here on psi > 0, and psi / |w|^L does not fall along gradient flow." if len(fitted) else ""
+
+    def add(title: str, traces: list[Figure], caption: str, name: str, **more: Any) -> None:
+        if traces:
+            form = layout("step", name, xlog=log, shapes=mark, **more)
+            section.figure(title, {"data": traces, "layout": form}, caption)
+
+    section.open_grid()
+    normalized = bool(np.isfinite(_column(one, "margin_normalized")).any())
+    ending, over = ("_normalized", " over |w|^L") if normalized else ("", "")
+    smooth, hard = _column(one, f"psi{ending}"), _column(one, f"margin{ending}")
+    traces = [
+        line(one["step"], hard, "smallest margin", "@minus", dash="dash"),
+        line(one["step"], smooth, "smooth margin psi"),
+    ]
+    top = float(np.nanmax(np.concatenate([smooth, hard, [-1e300]])))
+    room = {"yaxis": {"range": [-0.15 * top, 1.2 * top]}} if top > 0 else {}
+    add(f"Margins{over}, {main}", traces, f"Smallest margin and smooth margin{over}.{said}", f"margin{over}", **room)
+    for column, title, caption in (
+        ("error", "Error", "Share of examples that are not classified correctly (nothing is drawn where it is 0)."),
+        ("loss", "Loss", "Mean loss; records of single training batches scatter."),
+    ):
+        traces, values = [], [np.zeros(0)]
+        for k, (name, part) in enumerate(found.items()):
+            y = _column(part, column)
+            batches = name == "step"
+            colour = "@quiet/0.6" if batches else COLOURS[k % 3]
+            shown = f"{label(name, 24)}{' (batches)' * batches}, ends at {number(y[-1], 3)}"
+            values.append(y[y > 0])
+            style = {"dash": "solid", "width": 1} if batches else {"dash": DASHES[k % 3], "width": 2}
+            traces.append(line(part["step"], np.where(y > 0, y, np.nan), shown, colour, **style))
+        add(title, traces, caption, column, ylog=spread(np.concatenate(values)))
+    longest = max(found.values(), key=lambda part: len(part["step"]))
+    traces = [line(longest["step"], _column(longest, "norm"), "|w|", "@ink")] if normalized else []
+    blocks = max(found.values(), key=lambda part: len(part["step"]) if _blocks(part) else -1)
+    for k, key in enumerate(_blocks(blocks)[:6]):
+        shown = f"block {label(key.removeprefix('norm/'), 26)}"
+        traces.append(
+            line(blocks["step"], _column(blocks, key), shown, COLOURS[k % 3], dash=DASHES[1 + k % 4], width=1.5)
+        )
+    add("Norms", traces, "The norm of the homogeneous parameters w, and of single blocks.", "norm", ylog=True)
+    if "margin_q50" in one:
+        traces = _fan(one, normalized)
+        add(
+            f"Margins of the examples, {main}",
+            traces,
+            f"Quantiles of the margins{over} over the examples.",
+            f"margin{over}",
+        )
+    traces = [
+        line(one["step"], _column(one, "n"), "all examples", "@quiet", width=1),
+        line(one["step"], _column(one, "effective"), "effective number of examples", "@plus"),
+    ]
+    if np.isfinite(_column(one, "at_minimum")).any():
+        near = _column(one, "at_minimum")
+        traces.append(line(one["step"], near, "within 1 % of the smallest margin", "@minus", dash="dash"))
+    add(
+        f"Examples that drive training, {main}",
+        traces,
+        "exp of the entropy of the dual variables: how many examples share the gradient.",
+        "examples",
+        ylog=True,
+    )
+    section.close_grid()
+    keys = ("error", "loss", "margin", "psi", f"margin{ending}", f"psi{ending}")[: 6 if normalized else 4]
+    rows = [[name, int(part["step"][-1]), *(_last(part, key) for key in keys)] for name, part in found.items()]
+    names = ["name", "step", *(key.replace("_normalized", over) for key in keys)]
+    section.table("Last records", names, rows, "One row for every data set that was measured; step: training batches.")
+    section.settings(
+        "", config, "A monitor watches a training loop of one's own, so there is no command; what it watched is below."
+    )
+
+
+def _column(one: Series, name: str) -> np.ndarray:
+    """Floats; nan where there are none, and instead of infinities."""
+    values = one[name].astype(float) if name in one else np.full(len(one["step"]), np.nan)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _last(one: Series, name: str) -> Digits:
+    return Digits(number(_column(one, name)[-1], 5))
+
+
+def _blocks(one: Series) -> list[str]:
+    """Norms of blocks, those that changed most first."""
+    keys = [key for key in one if key.startswith("norm/")]
+
+    def change(key: str) -> float:
+        values = _column(one, key)
+        known = values[np.isfinite(values)]
+        return float(np.ptp(known) / max(known.max(), 1e-300)) if len(known) else 0.0
+
+    return sorted(keys, key=lambda key: -change(key))
+
+
+def _fan(one: Series, normalized: bool) -> list[Figure]:
+    scale = np.ones(len(one["step"]))
+    if normalized:  # in logarithms: |w|^L may leave floating point
+        degree, norm = _column(one, "degree"), _column(one, "norm")
+        with np.errstate(all="ignore"):
+            scale = np.exp(np.clip(-degree * np.log(np.where(norm > 0, norm, np.nan)), -700, 700))
+    levels = sorted(float(key.removeprefix("margin_q")) for key in one if key.startswith("margin_q"))
+    q = {share: _column(one, f"margin_q{share:g}") * scale for share in levels}
+    traces: list[Figure] = []
+    pairs = [(low, 100 - low) for low in levels if 0 < low < 50 and 100 - low in q]
+    for (low, high), opacity in zip(pairs[-2:], (0.15, 0.3)):
+        traces += band(one["step"], q[low], q[high], f"{low:g} % to {high:g} %", f"@plus/{opacity}")
+    traces.append(line(one["step"], q[50.0], "median", "@plus"))
+    if 0.0 in q:
+        traces.append(line(one["step"], q[0.0], "smallest", "@minus", dash="dash"))
+    return traces

@@ -1,0 +1,73 @@
+"""A reproduction of a paper's figure or table: its verdicts and its pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from widemargin.types import InputError
+
+from .section import Section, badge, number, words
+
+LARGEST = 3_000_000  # bytes of one picture in the page
+WORDS = {True: "holds", False: "does not hold", None: "inconclusive"}
+
+
+def title(folder: Path) -> str:
+    return f"Reproduction: {_settings(folder).get('id') or folder.resolve().name}"
+
+
+def show(section: Section, folder: Path) -> None:
+    settings = _settings(folder)
+    verdicts = _json(folder / "verdict.json")
+    if not isinstance(verdicts, list) or not all(isinstance(one, Mapping) and "claim" in one for one in verdicts):
+        raise InputError(f"{folder / 'verdict.json'} is no list of verdicts; run the reproduction again")
+    facts = ("scale", "device", "seed", "seconds", "version")
+    section.facts({key: settings.get(key) for key in facts})
+    rows = []
+    for one in verdicts:
+        holds = one.get("holds") if isinstance(one.get("holds"), bool) else None
+        reason = one.get("reason") or "-"
+        rows.append([badge(holds, WORDS[holds]), one["claim"], _measured(one), one.get("paper", ""), reason])
+    section.table(
+        "Verdicts",
+        ["", "claim", "measured", "paper", "reason"],
+        rows,
+        "What was measured, and whether it agrees with the paper.",
+    )
+    for path in sorted(folder.glob("*.png")):
+        picture = path.read_bytes()
+        if picture[:8] != b"\x89PNG\r\n\x1a\n":
+            raise InputError(f"{path} is no PNG picture; run the reproduction again")
+        if len(picture) > LARGEST:
+            section.paragraph(f"{path.name} is too large for this page; it lies in {folder}.", "quiet")
+        else:
+            section.image(path.stem if path.stem != "figure" else f"Figure of {folder.resolve().name}", picture)
+    known = ["widemargin", "reproduce", str(settings.get("id") or folder.resolve().name)]
+    for name in ("scale", "device", "seed"):
+        known += [f"--{name}", str(settings[name])] if name in settings else []
+    section.settings(words(*known, "--out", str(folder.parent)), settings)
+
+
+def _measured(one: Mapping[str, Any]) -> str:
+    value, more = one.get("measured"), one.get("uncertainty")
+    shown = number(value, 4) if isinstance(value, int | float) else str(value)
+    if more is None:
+        return shown
+    return f"{shown} +- {number(more, 2)}" if isinstance(more, int | float) else f"{shown} ({more})"
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    if not (folder / "settings.json").is_file():
+        return {}
+    found = _json(folder / "settings.json")
+    return found if isinstance(found, dict) else {}
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}); run the reproduction again") from None

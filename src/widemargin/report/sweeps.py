@@ -1,0 +1,447 @@
+"""A store of a sweep: results over the parameters, aggregated by the database, so that a million rows are no burden."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widemargin import sweep as sweeping
+from widemargin.types import InputError
+
+from .section import COLOURS, DASHES, Digits, Figure, Section, label, layout, number, numbers, spread, words
+
+OWN = ("key", "sweep", "function", "version", "seed", "trial")
+SAMPLE = 400  # rows looked at to tell what kind of column it is; keys are hashes, so the first rows are a random sample
+RESULTS = 8  # columns of results that are shown, unless others are asked for
+CELLS = 20_000  # combinations of parameters
+BINS = 24  # of a parameter drawn at random
+ROWS = 400  # of a table
+CURVES = 8  # lines in one figure
+FAILURES = 20
+FIRST = (
+    "fraction",
+    "margin_M2",
+    "margin_M1",
+    "lower",
+    "upper",
+    "gap",
+    "test_error",
+    "train_error",
+    "risk",
+    "psi_normalized",
+)
+DULL = ("step", "t_cb", "log_t_mean", "log_norm", "log_Q", "margin", "psi", "balance")  # shown last
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A parameter that varies: its name, and the SQL by which rows are grouped: its value, or the number of its bin."""
+
+    name: str
+    sql: str
+    count: int
+    middles: tuple[float, ...] = ()  # of the bins
+
+    def value(self, found: Any) -> Any:
+        return self.middles[int(found)] if self.middles and found is not None else found
+
+
+@dataclass(frozen=True)
+class Table:
+    """Combinations (K, axes) of the parameters, and for every result (K,) count, mean, deviation, least and most."""
+
+    axes: tuple[Axis, ...]
+    cells: list[tuple[Any, ...]]
+    runs: np.ndarray  # (K,)
+    stats: Mapping[str, np.ndarray]  # (5, K): count, mean, deviation (n - 1), least, most
+
+
+def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
+    groups = _rows(
+        folder,
+        "select sweep, function, version, seed, count(*) from runs group by sweep, function, version, seed order by 1, 2, 3, 4",
+    )
+    there, none = sweeping.query(folder, "select * from runs limit 0")
+    list(none)  # read to its end, a query lets go of the file
+    plans = _plans(folder)
+    total = sum(row[4] for row in groups)
+    ((seconds, first, last),) = _rows(folder, "select sum(seconds), min(finished), max(finished) from log")
+    section.facts(
+        {
+            "runs": total,
+            "sweeps": len(groups),
+            "computing": None if seconds is None else f"{seconds:.4g} s in all",
+            "between first and last": None if first is None else f"{last - first:.4g} s",
+        }
+    )
+    if not total:
+        section.paragraph("There are no results yet.")
+    for name, function, version, seed, count in groups:
+        plan = plans.get(name)
+        section.heading(f"{name}: {function}, {count} runs")
+        which = f"sweep = {_text(name)} and function = {_text(function)} and version = {_text(version)} and seed = {int(seed)}"
+        table = aggregate(folder, which, there, plan, columns)
+        _show_table(section, table)
+        if plan is not None:
+            section.settings(
+                f"# save as {name}.toml, then: {words('widemargin', 'sweep', f'{name}.toml', '--store', str(folder))}\n"
+                + toml(plan),
+                plan,
+            )
+        else:
+            section.settings(
+                "", {"sweep": name, "function": function, "version": version, "seed": seed}, "The plan was not kept."
+            )
+    _show_failures(section, folder)
+
+
+def _rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    return list(sweeping.query(folder, sql)[1])
+
+
+def _plans(folder: Path) -> dict[str, dict[str, Any]]:
+    """The last plan of every name; none in stores that kept no plans."""
+    try:
+        return {name: json.loads(plan) for name, plan in _rows(folder, "select name, plan from sweeps order by rowid")}
+    except (InputError, ValueError):
+        return {}
+
+
+def _text(value: Any) -> str:
+    """A text in SQL."""
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def _name(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+# ---------------------------------------------------------------- aggregation
+
+
+def aggregate(
+    folder: Path, which: str, there: Sequence[str], plan: Mapping[str, Any] | None, columns: Sequence[str] = ()
+) -> Table:
+    """One pass over the rows, in the database."""
+    sample = _rows(folder, f"select {', '.join(map(_name, there))} from runs where {which} limit {SAMPLE}")
+    values = {name: [row[k] for row in sample if row[k] is not None] for k, name in enumerate(there)}
+    axes, params = _axes(values, plan)
+    while len(axes) > 1 and math.prod(axis.count for axis in axes) > CELLS:
+        axes = axes[:-1]  # the rest is averaged over, as are trials
+    results = _results(values, params, columns)
+    parts = ["count(*)"]
+    for name in results:
+        # A shift near the mean keeps the sum of squares accurate.
+        known = [float(v) for v in values[name] if math.isfinite(v)]
+        shift = float(np.mean(known)) if known else 0.0
+        one, off = _name(name), f"({_name(name)} - ({shift!r}))"
+        parts += [f"count({one})", f"sum({off})", f"sum({off} * {off})", f"min({one})", f"max({one})", repr(shift)]
+    places = ", ".join(str(k + 1) for k in range(len(axes)))
+    order = f" group by {places} order by {places}" if axes else ""
+    asked = ", ".join([*(axis.sql for axis in axes), *parts])
+    found = _rows(folder, f"select {asked} from runs where {which}{order} limit {4 * CELLS}")
+    stats = {}
+    for k, name in enumerate(results):
+        at = len(axes) + 1 + 6 * k
+        block = np.array([[_float(v) for v in row[at : at + 6]] for row in found], dtype=float).reshape(-1, 6)
+        n, total, squares, least, most, shift_ = block.T
+        with np.errstate(all="ignore"):
+            mean = np.where(n > 0, shift_ + total / n, np.nan)
+            variance = np.where(n > 1, (squares - total**2 / n) / (n - 1), np.nan)
+        stats[name] = np.stack([n, mean, np.sqrt(np.maximum(variance, 0.0)), least, most])
+    runs = np.array([row[len(axes)] for row in found], dtype=int)
+    cells = [tuple(axis.value(v) for axis, v in zip(axes, row)) for row in found]
+    return Table(tuple(axes), cells, runs, stats)
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _axes(values: Mapping[str, list[Any]], plan: Mapping[str, Any] | None) -> tuple[list[Axis], set[str]]:
+    """The parameters that vary, those of the grid and with most values first, and the names of all parameters."""
+    axes = []
+    if plan is not None:
+        for name, choices in plan.get("grid", {}).items():
+            if len(choices) > 1 and name in values:
+                axes.append(Axis(name, _name(name), len(choices)))
+        for name, law in plan.get("random", {}).items():
+            if name in values:
+                axes.append(_random_axis(name, law))
+        params = {name for part in ("fixed", "grid", "random") for name in plan.get(part, {})}
+    else:
+        # Parameters come before results, and results mostly differ from run to run.
+        params = set()
+        for name, some in values.items():
+            different = len(set(some))
+            if name in OWN:
+                continue
+            if name == "status" or different > max(60, len(some) // 2):
+                break
+            params.add(name)
+            if different > 1:
+                axes.append(Axis(name, _name(name), different))
+    return sorted(axes, key=lambda axis: (bool(axis.middles), -axis.count)), params
+
+
+def _random_axis(name: str, law: Mapping[str, Any]) -> Axis:
+    """Of numbers, the middle of their bin; `choices` as they are."""
+    if "choices" in law:
+        return Axis(name, _name(name), len({str(one) for one in law["choices"]}))
+    low, high, one = float(law["low"]), float(law["high"]), _name(name)
+    if not high > low:
+        return Axis(name, one, 1)
+    start, end = (math.log(low), math.log(high)) if law.get("log") else (low, high)
+    width = (end - start) / BINS
+    here = f"ln({one})" if law.get("log") else one
+    middles = [start + (k + 0.5) * width for k in range(BINS)]
+    middles = [math.exp(m) for m in middles] if law.get("log") else middles
+    place = f"max(0, min({BINS - 1}, cast(({here} - ({start!r})) / {width!r} as integer)))"
+    return Axis(name, place, BINS, tuple(middles))
+
+
+def _results(values: Mapping[str, list[Any]], params: set[str], columns: Sequence[str]) -> list[str]:
+    numeric = [
+        name
+        for name, some in values.items()
+        if name not in OWN and name not in params and some and all(isinstance(v, int | float) for v in some)
+    ]
+    if columns:
+        unknown = [name for name in columns if name not in numeric]
+        if unknown:
+            raise InputError(f"there is no result {unknown[0]!r} of numbers; there are {', '.join(numeric)}")
+        return list(columns)
+    rank = {name: k for k, name in enumerate(FIRST)}
+    return sorted(numeric, key=lambda name: (rank.get(name, len(FIRST) + (name in DULL)), numeric.index(name)))[
+        :RESULTS
+    ]
+
+
+# ---------------------------------------------------------------- figures and tables
+
+
+def _show_table(section: Section, table: Table) -> None:
+    names = list(table.stats)
+    if not names:
+        section.paragraph("There are no results that are numbers.", "quiet")
+        return
+    averaged = [axis.name for axis in table.axes[2:]]
+    over = f"trials{' and ' + ', '.join(averaged) if averaged else ''}"
+    if table.axes:
+        place = len(section.parts)
+        scenes: list[dict[str, Any]] = [{"label": name, "figures": {}} for name in names]
+        section.open_grid()
+        two = len(table.axes) > 1
+        if two:
+            _heat_map(section, table, scenes, over)
+        if not two or table.axes[1].count <= CURVES:
+            _lines(section, table, scenes, over)
+        section.close_grid()
+        if len(names) > 1:
+            section.choice("result", scenes)
+            section.parts.insert(place, section.parts.pop())
+    head = [axis.name for axis in table.axes]
+    rows = [
+        [
+            *(_shown(axis, v) for axis, v in zip(table.axes, cell)),
+            int(n),
+            *(_with_spread(table.stats[k][:, i]) for k in names),
+        ]
+        for i, (cell, n) in enumerate(zip(table.cells, table.runs))
+    ]
+    if len(rows) > 1:
+        more = f" The first {ROWS} of {len(rows)} combinations." if len(rows) > ROWS else ""
+        section.table(
+            "By combination",
+            [*head, "runs", *names],
+            rows[:ROWS],
+            f"Mean +- standard deviation over trials; bins of parameters drawn at random by their middles.{more}",
+            folded=len(rows) > 12,
+        )
+    for k, axis in enumerate(table.axes) if len(table.axes) > 1 else ():
+        seen, runs, stats = _along(table, (k,))
+        rows = [
+            [_shown(axis, value), int(runs[i]), *(_with_spread(stats[name][:, i]) for name in names)]
+            for i, (value,) in enumerate(seen)
+        ]
+        section.table(
+            f"By {axis.name}",
+            [axis.name, "runs", *names],
+            rows,
+            "Mean +- standard deviation over everything else.",
+            True,
+        )
+    if not table.axes:
+        rows = [[name, *(number(v) for v in table.stats[name][:, 0])] for name in names]
+        section.table("Results", ["result", "runs", "mean", "deviation", "least", "most"], rows, "Over all runs.")
+
+
+def _shown(axis: Axis, value: Any) -> Any:
+    return number(value, 3) if axis.middles and value is not None else value
+
+
+def _with_spread(stats: np.ndarray) -> Digits:
+    n, mean, deviation = stats[:3]
+    if not n or not math.isfinite(mean):
+        return Digits("-")
+    return Digits(number(mean, 5) + (f" +- {number(deviation, 2)}" if n > 1 and math.isfinite(deviation) else ""))
+
+
+def _along(table: Table, chosen: tuple[int, ...]) -> tuple[list[tuple[Any, ...]], np.ndarray, dict[str, np.ndarray]]:
+    """The table over some of its axes: counts, means, deviations and extremes put together exactly."""
+    keys = [tuple(cell[k] for k in chosen) for cell in table.cells]
+    seen = sorted(dict.fromkeys(keys), key=lambda key: [_order(v) for v in key])
+    where = {key: i for i, key in enumerate(seen)}
+    at = np.array([where[key] for key in keys], dtype=int)
+    K = len(seen)
+    runs = np.bincount(at, table.runs, K)
+    found = {}
+    for name, (n, mean, deviation, least, most) in table.stats.items():
+        known = n > 0
+        count = np.bincount(at[known], n[known], K)
+        with np.errstate(all="ignore"):
+            whole = np.bincount(at[known], (n * mean)[known], K) / count
+            inside = np.where(n > 1, (n - 1) * deviation**2, 0.0)
+            between = np.where(known, n * (mean - whole[at]) ** 2, 0.0)
+            spread_ = np.sqrt(np.bincount(at[known], (inside + between)[known], K) / (count - 1))
+        low, high = np.full(K, np.inf), np.full(K, -np.inf)
+        np.minimum.at(low, at[known], least[known])
+        np.maximum.at(high, at[known], most[known])
+        found[name] = np.stack([count, whole, np.where(count > 1, spread_, np.nan), low, high])
+    return seen, runs, found
+
+
+def _heat_map(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str) -> None:
+    (a, b), (seen, _, stats) = table.axes[:2], _along(table, (0, 1))
+    xs = list(dict.fromkeys(v[0] for v in sorted(seen, key=lambda v: _order(v[0]))))
+    ys = list(dict.fromkeys(v[1] for v in sorted(seen, key=lambda v: _order(v[1]))))
+    column, row = {v: k for k, v in enumerate(xs)}, {v: k for k, v in enumerate(ys)}
+
+    def filled(name: str) -> dict[str, Any]:
+        z = np.full((len(ys), len(xs)), np.nan)
+        text = [["" for _ in xs] for _ in ys]
+        for (x, y), (n, mean, deviation, least, most) in zip(seen, stats[name].T):
+            z[row[y], column[x]] = mean
+            text[row[y]][column[x]] = (
+                f"{label(name, 40)}: {mean:.5g} +- {deviation:.2g}<br>{least:.5g} to {most:.5g}, {n:.0f} runs"
+            )
+        return {"z": numbers(z, 5), "text": text, "colorbar.title.text": label(name, 30)}
+
+    first = filled(scenes[0]["label"])
+    title = first.pop("colorbar.title.text")
+    trace = {
+        "type": "heatmap", "x": [label(_shown(a, v)) for v in xs], "y": [label(_shown(b, v)) for v in ys], **first,
+        "colorscale": "Cividis", "colorbar": {"thickness": 12, "title": {"text": title}},
+        "hovertemplate": f"{label(a.name)} %{{x}}, {label(b.name)} %{{y}}<br>%{{text}}<extra></extra>",
+    }  # fmt: skip
+    form = layout(label(a.name), label(b.name), xaxis={"type": "category"}, yaxis={"type": "category"})
+    name = section.figure("Heat map", {"data": [trace], "layout": form}, f"Means over {over} at each combination.", 420)
+    for scene in scenes:
+        scene["figures"].setdefault(name, []).append({"traces": [0], "set": filled(scene["label"])})
+
+
+def _order(value: Any) -> tuple[bool, bool, Any]:
+    return value is None, isinstance(value, str), 0 if value is None else value
+
+
+def _lines(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str) -> None:
+    """Means along the first parameter, a line for each value of the second."""
+    a = table.axes[0]
+    second = table.axes[1] if len(table.axes) > 1 else None
+    seen, _, stats = _along(table, (0, 1) if second else (0,))
+    others = sorted({v[1] for v in seen}, key=_order) if second else [None]
+    members = [[i for i, v in enumerate(seen) if second is None or v[1] == other] for other in others]
+    plain = all(isinstance(v[0], int | float) for v in seen)
+    xs = np.array([v[0] for v in seen], dtype=float) if plain else None
+    traces: list[Figure] = []
+    for k, (other, some) in enumerate(zip(others, members)):
+        colour, dash = COLOURS[k % len(COLOURS)], DASHES[(k // len(COLOURS)) % len(DASHES)]
+        x = numbers(xs[some]) if xs is not None else [label(_shown(a, seen[i][0])) for i in some]
+        said = label(f"{second.name} = {_shown(second, other)}") if second else "mean"
+        common = {"type": "scatter", "x": x, "legendgroup": str(k)}
+        edge = {**common, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        traces += [
+            edge,
+            {**edge, "fill": "tonexty", "fillcolor": f"{colour}/0.15"},
+            {**common, "mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash}, "name": said,
+             "showlegend": second is not None},
+        ]  # fmt: skip
+
+    def filled(name: str) -> list[dict[str, Any]]:
+        changes = []
+        for k, some in enumerate(members):
+            mean, deviation = stats[name][1:3, some]
+            half = np.where(np.isfinite(deviation), deviation, 0.0)
+            text = [
+                f"{u:.5g} +- {v:.2g}, {lo:.5g} to {hi:.5g}, {c:.0f} runs" for c, u, v, lo, hi in stats[name][:, some].T
+            ]
+            low, high = numbers(mean - half), numbers(mean + half)
+            changes += [
+                {"traces": [3 * k], "set": {"y": low}},
+                {"traces": [3 * k + 1], "set": {"y": high}},
+                {"traces": [3 * k + 2], "set": {"y": numbers(mean), "text": text}},
+            ]
+        changes[0]["layout"] = {"yaxis.title.text": label(name)}
+        return changes
+
+    for change in filled(scenes[0]["label"]):
+        traces[change["traces"][0]] |= change["set"]
+    for trace in traces:
+        if "text" in trace:
+            trace["hovertemplate"] = f"{label(a.name)} %{{x}}: %{{text}}<extra>%{{fullData.name}}</extra>"
+    log = xs is not None and spread(xs)
+    form = layout(label(a.name), label(scenes[0]["label"]), xlog=log, xaxis={} if plain else {"type": "category"})
+    caption = f"Means over {over}; bands are one standard deviation to each side."
+    name = section.figure(f"Along {a.name}", {"data": traces, "layout": form}, caption, 420)
+    for scene in scenes:
+        scene["figures"].setdefault(name, []).extend(filled(scene["label"]))
+
+
+def _show_failures(section: Section, folder: Path) -> None:
+    """Runs that failed and have not been done since."""
+    open_ = "from failures where key not in (select key from runs)"
+    ((count,),) = _rows(folder, f"select count(distinct key) {open_}")
+    if not count:
+        return
+    section.heading("Runs that failed")
+    some = _rows(folder, f"select params, traceback {open_} order by finished desc limit {FAILURES}")
+    rows = [[params[:300], (text.strip().splitlines() or ["-"])[-1][:500]] for params, text in some]
+    section.table(
+        "Failures",
+        ["parameters", "what it said"],
+        rows,
+        f"{count} runs failed; running the sweep again tries them again.",
+    )
+
+
+# ---------------------------------------------------------------- TOML
+
+
+def toml(plan: Mapping[str, Any]) -> str:
+    """The file of a sweep; its values are numbers, texts, truth values, lists and one level of tables."""
+    lines = [f"{_key(k)} = {_value(v)}" for k, v in plan.items() if not isinstance(v, Mapping) and v is not None]
+    if not plan.get("samples"):
+        lines = [one for one in lines if not one.startswith("samples =")]
+    for part in ("fixed", "grid", "random"):
+        if plan.get(part):
+            lines += ["", f"[{part}]", *(f"{_key(k)} = {_value(v)}" for k, v in plan[part].items())]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)  # numbers, truth values and texts are written alike in JSON and TOML

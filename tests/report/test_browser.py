@@ -1,0 +1,200 @@
+"""The page in a real browser: no errors, no requests, sliders that move what they should, no overflow on a phone."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from widemargin import data as datasets
+from widemargin import flows, margins, report, sweep
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
+]
+DATA = datasets.load("clusters:n=14,k=3,seed=1")
+WIDE, NARROW = (1200, 900), (390, 800)
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained():
+    keys = {"steps": 200, "bias": True, "points": 20, "observe": ["default", "weights"]}
+    return flows.train(DATA, flows.TwoLayer(3, 12), flows.GD(lr=0.5), **keys)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, trained):
+    folder = tmp_path_factory.mktemp("page")
+    plan = sweep.Sweep(
+        "train", name="s", fixed={"data": "x"}, grid={"width": [4, 16, 64], "kind": ["a", "b"]}, repeats=3
+    )
+    store = sweep.Store(folder / "store")
+    store.note(plan.name, plan.text(), "0")
+    every = list(plan.runs("0"))
+    rows = [{"first_result": float(k), "second_result": -1.5 * k} for k in range(len(every))]
+    store.add(plan.name, plan.function, "0", 0, every, rows, 1.0)
+    store.close()
+    cert = margins.f1(DATA, bias=True, time_limit=20)
+    long = "a very long title without any_place_to_break_a_line_" + "x" * 200
+    built = report.build(
+        [cert, margins.f2(DATA, bias=True), (trained, DATA, cert), folder / "store"], title=long, checks=True
+    )
+    report.write(built, folder / "page.html")
+    return folder / "page.html"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def opened(browser, page: Path, size=WIDE, dark=False) -> None:
+    browser.get("about:blank")
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == NARROW}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    wish = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wish]})
+    browser.get(page.as_uri())
+    wait(browser, "return document.documentElement.dataset.ready === 'yes'")
+
+
+def wait(browser, script: str, *args) -> None:
+    for _ in range(300):
+        if browser.execute_script(script, *args):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"never: {script}")
+
+
+def named(browser, title: str) -> str:
+    """The id of the figure of this title."""
+    return browser.execute_script("return document.querySelector(`[aria-label='${arguments[0]}']`).id", title)
+
+
+def trace(browser, title: str, number: int, key: str):
+    script = "return arguments[2].split('.').reduce((one, k) => one[k], document.getElementById(arguments[0]).data[arguments[1]])"
+    return browser.execute_script(script, named(browser, title), number, key)
+
+
+def set_control(browser, kind: str, value: int) -> None:
+    browser.execute_script(
+        """const one = document.querySelector(arguments[0]);
+        one.value = arguments[1]; one.dispatchEvent(new Event("input", {bubbles: true}));
+        window.shown = false; requestAnimationFrame(() => requestAnimationFrame(() => { window.shown = true; }));""",
+        kind,
+        str(value),
+    )
+    wait(browser, "return window.shown")
+
+
+def complaints(browser) -> list[str]:
+    return [one["message"] for one in browser.get_log("browser") if one["level"] in ("WARNING", "SEVERE")]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_it_loads_without_errors_and_without_requests(browser, page, size):
+    opened(browser, page, size)
+    assert complaints(browser) == []
+    events = [json.loads(one["message"])["message"] for one in browser.get_log("performance")]
+    urls = [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
+    assert page.as_uri() in urls
+    assert all(url == page.as_uri() or url.startswith(("data:", "blob:")) for url in urls)
+    drawn = browser.execute_script(
+        "return [...document.querySelectorAll('.plot')].map((one) => one.querySelectorAll('svg').length)"
+    )
+    assert len(drawn) > 10 and all(drawn)
+
+
+def test_nothing_sticks_out_on_a_phone(browser, page):
+    opened(browser, page, NARROW)
+    width, shown = browser.execute_script(
+        "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    assert width <= shown == NARROW[0]
+    widths = browser.execute_script(
+        "return [...document.querySelectorAll('.plot .main-svg')].map((one) => one.clientWidth)"
+    )
+    assert widths and max(widths) <= NARROW[0]
+
+
+def test_the_time_slider_moves_neurons_decision_margins_and_marks(browser, page, trained):
+    opened(browser, page)
+    last = int(browser.execute_script("return document.querySelector('input[type=range]').max"))
+    X = np.hstack([DATA.X, np.ones((DATA.n, 1))])
+    for k in (0, last // 2, last):
+        set_control(browser, "input[type=range]", k)
+        V, a = trained["W_V"][k, 0], trained["W_a"][k, 0]
+        size = (V**2).sum() + (a**2).sum()
+        expected = np.sort(DATA.y * ((X @ V.T).clip(0) @ a)) / size
+        np.testing.assert_allclose(trace(browser, "Distribution of margins", 0, "x"), expected, rtol=1e-4, atol=1e-8)
+        order = np.argsort(-np.abs(trained["W_a"][-1, 0]) * np.linalg.norm(trained["W_V"][-1, 0], axis=1))
+        np.testing.assert_allclose(
+            trace(browser, "Neurons", 1, "x"), (V[:, 0] / np.linalg.norm(V, axis=1))[order], atol=1e-3
+        )
+        colours = trace(browser, "Neurons", 1, "marker.color")
+        assert [one.startswith("rgba(31,111,180") for one in colours] == (a[order] > 0).tolist()
+        x, y, z = (trace(browser, "Decision", 1, key) for key in "xyz")
+        f = (np.array([x[10], y[20], 1.0]) @ V.T).clip(0) @ a / size
+        np.testing.assert_allclose(z[20][10], f, rtol=6e-3)
+        assert f"record {k}" in browser.execute_script("return document.querySelector('output').textContent")
+        marks = browser.execute_script(
+            "return document.getElementById(arguments[0]).layout.shapes.map((one) => one.x0)",
+            named(browser, "Normalised margin"),
+        )
+        if k:
+            np.testing.assert_allclose(marks[-1], trained["t_mean"][k, 0])
+    assert complaints(browser) == []
+
+
+def test_play_runs_to_the_end_and_stops(browser, page):
+    opened(browser, page)
+    last = int(browser.execute_script("return document.querySelector('input[type=range]').max"))
+    set_control(browser, "input[type=range]", last - 2)
+    browser.execute_script("document.querySelector('.control button').click()")
+    wait(browser, "return document.querySelector('input[type=range]').value === arguments[0]", str(last))
+    wait(browser, "return document.querySelector('.control button').getAttribute('aria-label') === 'play'")
+    assert f"record {last}" in browser.execute_script("return document.querySelector('output').textContent")
+
+
+def test_another_result_of_a_sweep_can_be_chosen(browser, page):
+    opened(browser, page)
+    first = np.array(trace(browser, "Heat map", 0, "z"))
+    set_control(browser, "select", 1)
+    np.testing.assert_allclose(np.array(trace(browser, "Heat map", 0, "z")), -1.5 * first)
+    np.testing.assert_allclose(trace(browser, "Along width", 2, "y"), -1.5 * first[0])
+    title = "return document.getElementById(arguments[0]).layout.yaxis.title.text"
+    assert browser.execute_script(title, named(browser, "Along width")) == "second_result"
+
+
+def test_colours_follow_the_theme_and_print_is_light(browser, page):
+    opened(browser, page, dark=True)
+    ink = "return document.getElementById(arguments[0]).layout.font.color"
+    name = named(browser, "Loss")
+    assert browser.execute_script(ink, name) == "#e6e8ea"
+    shades = [one[1] for one in trace(browser, "Decision", 0, "colorscale")]
+    assert shades == ["#f29455", "#14171a", "#62aef0"]  # orange below 0, blue above
+    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    wait(browser, f"{ink} === '#222222'", name)
+    assert browser.execute_script("return [...document.querySelectorAll('details')].some((one) => one.open)")
+    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    wait(browser, f"{ink} === '#e6e8ea'", name)
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {})["data"]
+    assert printed.startswith("JVBERi") and complaints(browser) == []
