@@ -286,7 +286,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=20, help="of a block; 20 are one flush of the monitor")
+    parser.add_argument("--steps", type=int, default=FLUSH, help="of a block; the default is one flush of the monitor")
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--only", choices=("resnet", "llama"))
     parser.add_argument("--quick", action="store_true", help="tiny models: to see that it runs, not for its numbers")

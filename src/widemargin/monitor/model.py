@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from widemargin.types import InputError
 
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
-PIECE = 1 << 24  # entries widened to float64 at once
+PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -191,8 +191,8 @@ def squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for local, copies in parts:
         for piece in local.reshape(-1).split(PIECE):
-            part = piece.double().square().sum() / copies
-            total = total.to(part.device) + part
+            wide = piece.double()
+            total = total.to(wide.device) + torch.dot(wide, wide) / copies
     return total
 
 
