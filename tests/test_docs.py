@@ -16,8 +16,9 @@ from widemargin import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-# These take minutes: tests/monitor/test_examples.py and test_transformer_example.py run them at a small size.
-LONG = {"monitor_mlp.py", "monitor_resnet.py", "monitor_text.py", "monitor_transformer.py"}
+# These take minutes: tests/monitor/test_examples.py, test_transformer_example.py and tests/sweep/test_example.py run them
+# at a small size.
+LONG = {"monitor_mlp.py", "monitor_resnet.py", "monitor_text.py", "monitor_transformer.py", "phase_diagram.py"}
 EXAMPLES = sorted(file for file in (ROOT / "examples").glob("*.py") if file.name not in LONG)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")

@@ -49,13 +49,12 @@ def sweep(options: argparse.Namespace) -> int:
     new = state.done - state.before
     say(f"{state.done} of {state.total} runs are in {store}, {new} of them new, in {_clock(state.seconds)}")
     if state.lost:
-        say(f"workers died; {state.lost} batches were handed out again")
+        say(f"workers died; batches were handed out again {_count(state.lost, 'time')}")
     for text in state.errors:
         say(f"failed: {text}")
     if state.failed:
-        say(
-            f'{state.failed} runs failed and will be tried again; widemargin query {store} "select * from failures" tells more'
-        )
+        say(f"{_count(state.failed, 'run')} failed, to be tried again")
+        say(f'widemargin query {store} "select * from failures" tells more')
     if state.interrupted:
         say("interrupted; the same command goes on from here")
         return INTERRUPTED
@@ -69,11 +68,12 @@ def _dry_run(plan: Any, store: str, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(asdict(found)))
         return 0
-    print(f"{found.runs} runs, {found.done} of them stored already; {found.batches} batches to do")
+    batches = "1 batch" if found.batches == 1 else f"{found.batches} batches"
+    print(f"{_count(found.runs, 'run')}, {found.done} of them stored already; {batches} to do")
     if found.sample:
         print(
             f"a batch takes {found.seconds_per_batch:.3g} s ({found.sample} timed), so about {_clock(found.seconds)} "
-            f"with {found.workers} worker{'s' * (found.workers > 1)} like this process"
+            f"with {_count(found.workers, 'worker')} like this process"
         )
     return 0
 
@@ -108,6 +108,10 @@ def _words(state: Any) -> str:
     if state.failed:
         parts.append(f"{state.failed} failed")
     return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _clock(seconds: float) -> str:

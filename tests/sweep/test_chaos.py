@@ -1,0 +1,228 @@
+"""Sweeps whose workers, drivers and nodes are killed end in the same table as those that are left in peace."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from widemargin import sweep
+from widemargin.sweep import Sweep
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+RUNS = 300
+TOML = """
+function = "train"
+repeats = 30
+pack = 4
+[fixed]
+data = "parity:d=4,n=12,seed={trial}"
+lr = 0.5
+steps = 80
+[grid]
+width = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+"""
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The undisturbed table, and the file."""
+    folder = tmp_path_factory.mktemp("calm")
+    path = folder / "plan.toml"
+    path.write_text(TOML)
+    state = sweep.sweep(Sweep.load(path), folder / "s", engine="inline")
+    assert state.done == RUNS and not state.failed
+    return path, sweep.load(folder / "s")
+
+
+def stored(store):
+    try:
+        return sweep.load(store, "select count(*) as n from runs")["n"][0]
+    except Exception:  # not there yet
+        return 0
+
+
+def until(driver, condition):
+    """Wait for a condition; False where the driver has ended before."""
+    while not condition():
+        if driver.poll() is not None:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def below(parent):
+    """All processes below one."""
+    parents = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            state, above = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            parents[int(entry)] = int(above)
+    found, more = set(), {parent}
+    while more := {pid for pid, above in parents.items() if above in more}:
+        found |= more
+    return found
+
+
+def alive(pids):
+    return {
+        pid
+        for pid in pids
+        if os.path.exists(f"/proc/{pid}") and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    }
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def line(pid):
+    """A process' command line."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def is_worker(pid):
+    return "loky" in line(pid) and "tracker" not in line(pid)
+
+
+def check_equal(store, table):
+    found = sweep.load(store)
+    assert found["key"].is_unique and len(found) == RUNS
+    assert found.equals(table)  # every column of every run, to the last bit
+    log = sweep.load(store, "select key from log")["key"]
+    assert log.is_unique and set(log) == set(found["key"])
+    assert not len(sweep.load(store, "select * from failures"))
+
+
+def start(path, store, *more):
+    words = [sys.executable, "-m", "widemargin", "sweep", str(path), "--store", str(store), *more]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+
+def finish(driver):
+    error = driver.communicate()[1]
+    assert driver.returncode == 0, error
+    return error
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc to find the workers")
+def test_workers_killed_at_random_and_the_driver_twice(calm, tmp_path):
+    path, table = calm
+    draw, store, killed = random.Random(0), tmp_path / "s", 0
+    for goal in (60, 160):  # a driver's life: workers die on the way, then it does
+        driver = start(path, store, "--workers", "2")
+        assert until(driver, lambda goal=goal: stored(store) >= goal - 50), driver.communicate()[1]
+        kill(draw.choice([pid for pid in sorted(below(driver.pid)) if is_worker(pid)]))
+        assert until(driver, lambda goal=goal: stored(store) >= goal), driver.communicate()[1]
+        workers = below(driver.pid)
+        driver.kill()
+        driver.communicate()
+        assert stored(store) < RUNS  # it was in the middle
+        killed += 1
+        for _ in range(200):  # workers whose driver has died end by themselves
+            if not alive(workers):
+                break
+            time.sleep(0.1)
+        assert not alive(workers)
+    driver = start(path, store, "--workers", "2")
+    assert until(driver, lambda: stored(store) >= 200), driver.communicate()[1]
+    kill(draw.choice([pid for pid in sorted(below(driver.pid)) if is_worker(pid)]))
+    assert "workers died" in finish(driver) and killed == 2
+    check_equal(store, table)
+
+
+# ---------------------------------------------------------------- Ray
+
+
+@pytest.fixture
+def cluster():
+    """A head and two more nodes on this machine, with one core each: (address, processes)."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    place = tempfile.mkdtemp(prefix="wm", dir="/tmp")  # sockets need a short path
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    program = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block", "--num-cpus=1"]
+    program += ["--node-ip-address=127.0.0.1", "--disable-usage-stats", "--object-store-memory=80000000"]
+    head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={place}"]
+    environment = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "OMP_NUM_THREADS": "1"}
+    nodes = []
+
+    def node(*words):
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        nodes.append(subprocess.Popen([*program, *words], start_new_session=True, env=environment, **quiet))
+
+    try:
+        node(*head)
+        for _ in range(600):
+            with socket.socket() as one:
+                if one.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        for _ in range(2):
+            node(f"--address={address}")
+        yield address, nodes
+    finally:
+        everything = {pid for node in nodes for pid in below(node.pid)}
+        for one in nodes:
+            kill_node(one)
+        for pid in everything:
+            kill(pid)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def kill_node(node):
+    """The machine is gone: all of its processes at once."""
+    for pid in below(node.pid):
+        kill(pid)
+    node.kill()
+    node.wait()
+
+
+def test_a_ray_cluster_loses_a_node_and_drivers(calm, cluster, tmp_path):
+    path, table = calm
+    address, nodes = cluster
+    store = tmp_path / "s"
+    for goal in (20, 60):
+        driver = start(path, store, "--engine", "ray", "--address", address)
+        assert until(driver, lambda goal=goal: stored(store) >= goal), driver.communicate()[1]
+        driver.kill()
+        driver.communicate()
+    assert stored(store) < RUNS
+    driver = start(path, store, "--engine", "ray", "--address", address)
+    # Ray calls a process that is computing a batch after the function.
+    busy = lambda: any("ray::timed" in line(pid) for pid in below(nodes[-1].pid))  # noqa: E731
+    assert until(driver, busy), driver.communicate()[1]
+    kill_node(nodes[-1])
+    assert "workers died" in finish(driver)
+    check_equal(store, table)
+
+
+def test_ray_on_this_machine_alone(calm, tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    path, table = calm
+    driver = start(path, tmp_path / "s", "--engine", "ray", "--workers", "2")
+    assert until(driver, lambda: stored(tmp_path / "s") > 0), driver.communicate()[1]
+    family = below(driver.pid)
+    finish(driver)
+    check_equal(tmp_path / "s", table)
+    for _ in range(300):
+        if not alive(family):
+            break
+        time.sleep(0.1)
+    assert not alive(family)

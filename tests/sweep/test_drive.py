@@ -1,0 +1,304 @@
+"""The driver: what is stored, what is tried again, and that engines agree to the last bit."""
+
+import concurrent.futures as cf
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import widemargin
+from widemargin import sweep
+from widemargin.sweep import Store, Sweep
+from widemargin.sweep import drive as driving
+from widemargin.sweep.engines import Inline, Local, make_engine
+from widemargin.types import InputError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MINE = """
+import os, time
+
+def f(x, trial, bad=-1):
+    if x == bad:
+        raise ValueError(f"{x} is bad")
+    return {"y": x + trial / 3}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+def small(folder, **more):
+    return Sweep("mine:f", folder=folder, **({"grid": {"x": [1, 2, 3]}, "repeats": 4, "pack": 2} | more))
+
+
+def test_running_again_continues(folder):
+    first = sweep.sweep(small(folder), folder / "s", engine="inline")
+    assert (first.done, first.before, first.failed) == (12, 0, 0) and first.busy > 0
+    more = sweep.sweep(small(folder, grid={"x": [1, 2, 3, 4]}), folder / "s", engine="inline")
+    assert (more.done, more.before) == (16, 12)
+    again = sweep.sweep(small(folder, grid={"x": [1, 2, 3, 4]}), folder / "s", engine="inline")
+    assert (again.done, again.before, again.busy) == (16, 16, 0)
+    found = sweep.load(folder / "s")
+    assert len(found) == 16 and (found["y"] == found["x"] + found["trial"] / 3).all()
+    assert len(sweep.load(folder / "s", "select * from sweeps")) == 2
+
+
+def test_a_failed_run_is_reported_not_stored_and_tried_again(folder):
+    plan = small(folder, fixed={"bad": 2}, pack=5)
+    state = sweep.sweep(plan, folder / "s", engine="inline")
+    assert (state.done, state.failed) == (8, 4)
+    assert state.errors[0] == "bad=2, x=2, trial=0: ValueError: 2 is bad"
+    failures = sweep.load(folder / "s", "select * from failures")
+    assert len(failures) == 4 and "Traceback" in failures["traceback"][0] and set(failures["trial"]) == set(range(4))
+    assert set(sweep.load(folder / "s")["x"]) == {1, 3}
+    assert sweep.sweep(plan, folder / "s", engine="inline").failed == 4
+    assert sweep.load(folder / "s", "select count(*) as n from log")["n"][0] == 8
+
+
+def test_keep_of_an_unknown_result_stops_the_sweep(folder):
+    with pytest.raises(InputError, match=r"there is no result 'z' .* there are y"):
+        sweep.sweep(small(folder, keep=["y", "z"]), folder / "s", engine="inline")
+    with pytest.raises(InputError, match="there is no result 'z'"):
+        sweep.dry_run(small(folder, keep=["z"]))
+    assert len(sweep.load(folder / "s")) == 0
+
+
+def test_ctrl_c_keeps_what_is_done(folder):
+    def progress(state):
+        if state.done >= 4 and not state.interrupted:
+            raise KeyboardInterrupt
+
+    state = sweep.sweep(small(folder), folder / "s", engine="inline", progress=progress)
+    assert state.interrupted and state.done == 4 == len(sweep.load(folder / "s"))
+    state = sweep.sweep(small(folder), folder / "s", engine="inline")
+    assert not state.interrupted and (state.done, state.before) == (12, 4)
+
+
+def test_ctrl_c_in_the_middle_of_training_stores_no_half_run(tmp_path):
+    fixed = {"data": "parity:d=4,n=8,seed={trial}", "width": 8, "lr": 1e-6, "steps": 10**9}
+    started = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    started.start()
+    state = sweep.sweep(Sweep("train", fixed=fixed, repeats=2), tmp_path, engine="inline")
+    assert state.interrupted and len(sweep.load(tmp_path)) == 0
+
+
+class Dying(Inline):
+    """An engine whose workers die as a script says: at its k-th submission of anything."""
+
+    ahead, together, workers = 3, True, 3
+
+    def __init__(self, deaths=(), poison=None):
+        self.deaths, self.poison = set(deaths), poison
+        self.count = self.renewed = 0
+        self.most = 0
+
+    def submit(self, function, work):
+        self.count += 1
+        if self.count in self.deaths or any(run.params["x"] == self.poison for run in work.runs):
+            future = cf.Future()
+            future.set_exception(cf.CancelledError())
+            return future
+        return super().submit(function, work)
+
+    def lost(self, error):
+        return isinstance(error, cf.CancelledError)
+
+    def renew(self):
+        self.renewed += 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_batches_of_dead_workers_are_handed_out_again(folder, together):
+    engine = Dying(deaths={1, 2, 5, 9, 10})
+    engine.together = together
+    state = sweep.sweep(small(folder), folder / "s", engine=engine)
+    assert state.done == 12 and state.failed == 0 and state.lost >= 5
+    sweep.sweep(small(folder), folder / "calm", engine="inline")
+    assert sweep.load(folder / "s").equals(sweep.load(folder / "calm"))
+
+
+def test_a_run_that_kills_its_worker_costs_no_other_run(folder):
+    state = sweep.sweep(small(folder), folder / "s", engine=Dying(poison=2))
+    assert (state.done, state.failed) == (8, 4)
+    assert "the worker died 4 times on this batch of 2 runs" in state.errors[0]
+    assert set(sweep.load(folder / "s")["x"]) == {1, 3}
+
+
+def test_what_an_engine_cannot_explain_is_raised(folder):
+    class Broken(Inline):
+        def submit(self, function, work):
+            raise ZeroDivisionError("no")
+
+    with pytest.raises(ZeroDivisionError):
+        sweep.sweep(small(folder), folder / "s", engine=Broken())
+
+
+def test_devices_are_shared_and_leave_no_trace(folder):
+    (folder / "mine.py").write_text("def f(x, device='none'):\n    return {'used': device}\n")
+    plan = small(folder, repeats=1, pack=1)
+    sweep.sweep(plan, folder / "s", engine="inline", devices=["cuda:0", "cuda:1"])
+    assert "device" not in sweep.load(folder / "s").columns  # a row is the same wherever it was computed
+
+    seen = []
+
+    class Counting(Dying):
+        def submit(self, function, work):
+            seen.append(work.device)
+            return super().submit(function, work)
+
+    sweep.sweep(plan, folder / "s2", engine=Counting(), devices=["cuda:0", "cuda:1"])
+    assert sorted(seen) == ["cuda:0", "cuda:0", "cuda:1"]
+    with pytest.raises(InputError, match="devices cannot be chosen too"):
+        sweep.sweep(small(folder, fixed={"device": "cpu"}), folder / "s", devices=["cuda:0"])
+    with pytest.raises(InputError, match="no parameter device"):
+        sweep.sweep(Sweep("bound", fixed={"data": "parity:d=2,n=4"}), folder / "s", devices=["cuda:0"])
+
+
+def test_dry_run_counts_and_stores_nothing(folder):
+    plan = small(folder)
+    found = sweep.dry_run(plan, folder / "s", workers=2)
+    assert (found.runs, found.done, found.batches, found.sample, found.workers) == (12, 0, 6, 3, 2)
+    assert found.seconds == pytest.approx(found.seconds_per_batch * 3) and not (folder / "s").exists()
+    sweep.sweep(small(folder, grid={"x": [1]}), folder / "s", engine="inline")
+    found = sweep.dry_run(plan, folder / "s")
+    assert (found.runs, found.done, found.batches) == (12, 4, 4) and len(sweep.load(folder / "s")) == 4
+    sweep.sweep(plan, folder / "s", engine="inline")
+    assert sweep.dry_run(plan, folder / "s").seconds == 0
+    with pytest.raises(InputError, match=r"a run fails \(bad=2, x=2, trial=0\): ValueError: 2 is bad"):
+        sweep.dry_run(small(folder, fixed={"bad": 2}, grid={"x": [2]}))
+
+
+def test_a_store_of_another_version_or_an_unknown_engine(folder, monkeypatch):
+    plan = small(folder)
+    for keys, words in (
+        ({"engine": "dask"}, "unknown engine 'dask'"),
+        ({"workers": 0.5}, "workers must be"),
+        ({"address": "x:1"}, "an address is that of a Ray cluster"),
+    ):
+        with pytest.raises(InputError, match=words):
+            sweep.sweep(plan, folder / "s", **keys)
+    assert not (folder / "s").exists()
+    sweep.sweep(plan, folder / "s", engine="inline")
+    monkeypatch.setattr(widemargin, "__version__", "9.9.9")
+    with pytest.raises(InputError, match="choose another --store"):
+        sweep.sweep(plan, folder / "s", engine="inline")
+    with pytest.raises(InputError, match="choose another --store"):
+        sweep.dry_run(plan, folder / "s")
+    assert len(sweep.load(folder / "s")) == 12
+
+
+def test_a_full_disk_stops_the_sweep_and_room_lets_it_go_on(folder, monkeypatch):
+    plan = small(folder, grid={"x": list(range(200))}, pack=10)
+    begin = Store._begin
+
+    def short(self):
+        begin(self)
+        self.db.execute("pragma max_page_count = 22")
+
+    monkeypatch.setattr(Store, "_begin", short)
+    with pytest.raises(InputError, match="make room and run the same command again"):
+        sweep.sweep(plan, folder / "s", engine="inline")
+    kept = len(sweep.load(folder / "s"))
+    assert 0 < kept < 800 and kept % 10 == 0
+    monkeypatch.setattr(Store, "_begin", begin)
+    state = sweep.sweep(plan, folder / "s", engine="inline")
+    assert (state.done, state.before) == (800, kept) and len(sweep.load(folder / "s")) == 800
+
+
+def test_progress_says_rate_and_time_left():
+    state = driving.Progress(total=100, done=40, before=20, failed=10, seconds=10.0)
+    assert state.rate == 2.0 and state.left == 25.0
+    assert driving.Progress(total=100).left == float("inf") and driving.Progress(total=5, done=5).left == 0
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_table_as_this_one_and_none_stays(tmp_path):
+    fixed = {"data": "clusters:n=8,d=2,k=1,seed={trial}", "steps": 150, "lr": 0.1, "certify": True}
+    plan = Sweep("train", fixed=fixed, grid={"width": [5, 40], "law_scale": [0.1, 1.0]}, repeats=5, pack=4)
+    engines = {"inline": Inline(), "1": Local(1), "2": Local(2)}
+    tables = []
+    for name, engine in engines.items():
+        state = sweep.sweep(plan, tmp_path / name, engine=engine)
+        assert state.done == 20 and not state.failed, state.errors
+        tables.append(sweep.load(tmp_path / name))
+    assert tables[0].equals(tables[1]) and tables[0].equals(tables[2])
+    assert tables[0]["margin_M2"].nunique() >= 15
+    assert not children(os.getpid(), "loky")
+
+
+def children(parent, word):
+    """Processes below this one with a word in their command line."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    state, above = file.read().rpartition(")")[2].split()[:2]
+                with open(f"/proc/{entry}/cmdline") as file:
+                    line = file.read().replace("\0", " ")
+            except OSError:
+                continue
+            if int(above) == parent and word in line and "tracker" not in line and state != "Z":
+                found.append(int(entry))
+    return found
+
+
+TWO = """
+import sys
+from widemargin import sweep
+plan = sweep.Sweep.load(sys.argv[1])
+print("ready", flush=True)
+input()
+state = sweep.sweep(plan, sys.argv[2], engine="inline")
+print(state.done, state.done - state.before, state.failed)
+"""
+
+
+def test_two_drivers_share_a_store(folder, tmp_path_factory, monkeypatch):
+    (folder / "mine.py").write_text(
+        "import time\ndef f(x, trial):\n    time.sleep(0.02)\n    with open('done.txt', 'a') as file:\n"
+        "        file.write(f'run {x} {trial}\\n')\n    return {'y': x / 7 + trial}\n"
+    )
+    toml = folder / "a.toml"
+    toml.write_text('function = "mine:f"\nrepeats = 5\npack = 2\n[grid]\nx = [1, 2, 3, 4, 5, 6, 7, 8]\n')
+    drivers = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO, str(toml), str(folder / "s")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for driver in drivers:
+        assert driver.stdout.readline() == "ready\n"
+    for driver in drivers:
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+    outs = [driver.communicate()[0].split() for driver in drivers]
+    assert [int(out[0]) for out in outs] == [40, 40] and sum(int(out[1]) for out in outs) == 40
+    assert min(int(out[1]) for out in outs) > 5  # both have worked
+    lines = (folder / "done.txt").read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 40  # and no run was computed twice
+    monkeypatch.chdir(tmp_path_factory.mktemp("calm"))  # where the function writes its lines
+    sweep.sweep(Sweep.load(toml), folder / "calm", engine="inline")
+    assert sweep.load(folder / "s").equals(sweep.load(folder / "calm"))
+
+
+def test_ray_is_missing_or_out_of_reach(monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"no Ray cluster answers at 127\.0\.0\.1:1: .*; start one"):
+        make_engine("ray", address="127.0.0.1:1")
+    with pytest.raises(InputError, match="no Ray cluster answers at nonsense:port"):
+        make_engine("ray", address="nonsense:port")
+    assert time.monotonic() - began < 600
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match="pip install"):
+        make_engine("ray")

@@ -1,0 +1,184 @@
+"""What a sweep is: combinations, draws, keys, batches, and what is refused."""
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from widemargin.sweep import Sweep, tasks
+from widemargin.types import InputError
+
+DATA = "parity:d=4,n=10,seed={trial}"
+FIXED = {"data": DATA, "steps": 5}
+
+
+def test_every_combination_and_trial_once():
+    plan = Sweep("train", fixed=FIXED, grid={"width": [4, 8, 16], "lr": [0.1, 0.2]}, repeats=5)
+    runs = list(plan.runs("1"))
+    found = {(run.params["width"], run.params["lr"], run.trial) for run in runs}
+    assert found == set(itertools.product([4, 8, 16], [0.1, 0.2], range(5)))
+    assert len(runs) == len(plan) == 30 and len({run.key for run in runs}) == 30
+    assert all(run.params["data"] == f"parity:d=4,n=10,seed={run.trial}" for run in runs)
+
+
+def test_a_key_depends_on_function_parameters_seed_trial_and_version_and_on_nothing_else():
+    def key(plan, version="1"):
+        return next(iter(plan.runs(version))).key
+
+    base = Sweep("train", fixed=FIXED, grid={"width": [4, 8]}, repeats=2)
+    same = Sweep("train", name="other", fixed={"width": 4, **FIXED}, repeats=7, keep=["risk"], pack=3)
+    assert key(base) == key(same)
+    others = [
+        key(base, "2"),
+        key(Sweep("train", fixed=FIXED, grid={"width": [4, 8]}, seed=1)),
+        key(Sweep("train", fixed=FIXED | {"steps": 6}, grid={"width": [4, 8]})),
+        key(Sweep("margin", fixed=FIXED, grid={"width": [4, 8]})),
+        list(base.runs("1"))[1].key,
+    ]
+    assert len({key(base), *others}) == 6
+
+
+def test_draws_follow_their_law_and_depend_on_the_seed_alone():
+    laws = {
+        "a": {"low": 1e-3, "high": 1.0, "log": True},
+        "b": {"low": -1.0, "high": 3.0},
+        "c": {"low": 1, "high": 4, "integer": True},
+        "e": {"low": 1, "high": 100, "integer": True, "log": True},
+        "f": {"choices": ["x", "y"]},
+    }
+    plan = Sweep("mine:f", random=laws, samples=4000)
+    drawn = list(plan.combinations())
+    a, b = (np.array([one[name] for one in drawn]) for name in "ab")
+    # Uniform laws have mean and variance known; 4000 draws are within 5 standard errors.
+    assert abs(np.log10(a).mean() + 1.5) < 5 * 3 / np.sqrt(12 * 4000) and a.min() >= 1e-3 and a.max() <= 1
+    assert abs(b.mean() - 1) < 5 * 4 / np.sqrt(12 * 4000) and abs(b.var() - 16 / 12) < 0.1
+    c, e = (np.array([one[name] for one in drawn]) for name in "ce")
+    counts = np.bincount(c)[1:]
+    assert len(counts) == 4 and (abs(counts - 1000) < 5 * np.sqrt(750)).all()
+    # P(e <= 9) = log(10) / log(101)
+    assert abs((e <= 9).mean() - np.log(10) / np.log(101)) < 0.04 and e.min() == 1 and e.max() <= 100
+    assert {one["f"] for one in drawn} == {"x", "y"}
+    alone = Sweep("mine:f", random={"b": laws["b"]}, samples=10)  # a further law changes no other's draws
+    assert [one["b"] for one in alone.combinations()] == list(b[:10])
+    assert list(Sweep("mine:f", random=laws, samples=3, seed=1).combinations()) != drawn[:3]
+
+
+def test_a_batch_holds_what_is_trained_together():
+    grid = {"sep": [2.0, 3.0], "width": [4, 8], "data": ["clusters:n=10,sep={sep},seed={trial}", "parity:d=2,n=4"]}
+    plan = Sweep("train", fixed={"steps": 5}, grid=grid, repeats=5, pack=8)
+    found = list(tasks.batches(plan, "1"))
+    assert [len(batch) for batch in found] == [8, 8, 4] * 2  # 20 runs of each width; data and sep do not matter
+    assert all(len({run.params["width"] for run in batch}) == 1 for batch in found)
+    keys = [run.key for batch in found for run in batch]
+    assert sorted(keys) == sorted(run.key for run in plan.runs("1"))
+
+
+def test_a_plan_reads_itself_again():
+    plan = Sweep("train", fixed=FIXED, grid={"width": np.array([4, 8]), "lr": (0.1,)}, repeats=2, keep=["risk"])
+    import json
+
+    again = Sweep(**json.loads(plan.text()))
+    assert [run.key for run in again.runs("1")] == [run.key for run in plan.runs("1")] and again == plan
+
+
+def test_a_million_runs_are_not_in_memory_at_once():
+    plan = Sweep("mine:f", grid={"a": list(range(100)), "b": list(range(100))}, repeats=100, pack=50)
+    assert len(plan) == 10**6
+    tracemalloc.start()
+    count = sum(len(batch) for batch in itertools.islice(tasks.batches(plan, "1"), 400))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 20_000 and peak < 1e6  # 20,000 runs at once would take 20 MB
+
+
+BAD = [
+    ('fuction = "train"', "unknown key 'fuction'"),
+    ("name = [", "is no TOML file"),
+    ("name = 'x'", "does not say what to run"),
+    ("function = 3", "function must be"),
+    ("function = 'train'\nname = 3", "name must be a text"),
+    ("function = 'train'\nrepeats = 0", "repeats must be an integer of at least 1"),
+    ("function = 'train'\nrepeats = true", "repeats must be an integer"),
+    ("function = 'train'\nseed = 1.5", "seed must be an integer"),
+    ("function = 'train'\nkeep = 'risk'", "keep must be a list"),
+    ("function = 'train'\nkeep = []", "keep must be a list"),
+    ("function = 'train'\ngrid = 3", "[grid] must be a table"),
+    ("function = 'train'\n[grid]\nwidth = []", "the grid of 'width' is empty"),
+    ("function = 'train'\n[grid]\nwidth = 3", "the grid of 'width' is empty or no list"),
+    ("function = 'train'\n[grid]\nwidth = [3, 3]", "has a value twice"),
+    ("function = 'train'\n[fixed]\nwidth = 3\n[grid]\nwidth = [3]", "given twice"),
+    ("function = 'train'\n[fixed]\nWidth = 3\n[grid]\nwidth = [3]", "in case only"),
+    ("function = 'train'\n[fixed]\nseed = 3", "set repeats, and seed at the top"),
+    ("function = 'train'\n[fixed]\nkey = 3", "a column of the table itself"),
+    ("function = 'train'\n[fixed]\nlr = nan", "give a finite number"),
+    ("function = 'train'\n[fixed]\nlr = 2020-01-01", "a value of type date"),
+    ("function = 'train'\n[fixed]\nlr = { low = 1, high = 2 }", "a value of type dict"),
+    ("function = 'train'\n[random]\nlr = { low = 1, high = 2 }", "needs samples"),
+    ("function = 'train'\nsamples = 3", "[random], which is missing"),
+    ("function = 'train'\nsamples = 3\n[random]\nlr = { low = 2, high = 1 }", "the law of 'lr'"),
+    ("function = 'train'\nsamples = 3\n[random]\nlr = { low = 0, high = 1, log = true }", "low must be above 0"),
+    ("function = 'train'\nsamples = 3\n[random]\nlr = { low = 0.5, high = 1, integer = true }", "must be integers"),
+    ("function = 'train'\nsamples = 3\n[random]\nlr = { low = 1, high = 2, log = 'yes' }", "true or false"),
+]
+
+
+@pytest.mark.parametrize("text, words", BAD, ids=[words for _, words in BAD])
+def test_bad_files(text, words, tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        Sweep.load(path)
+    assert words in str(error.value) and "a.toml" in str(error.value) and "\n" not in str(error.value)
+
+
+WRONG = [
+    ("trian", {}, "unknown function 'trian'"),
+    ("train", {"steps": 5}, "needs data"),
+    ("train", {"data": 3, "steps": 5}, "needs data"),
+    ("train", {"data": "pairty:d=3,n=4", "steps": 5}, "unknown data set"),
+    ("train", {"data": "nowhere.csv", "steps": 5}, "nowhere.csv"),
+    ("train", {"data": "parity:d=3,n={m}", "steps": 5}, "asks for 'm'"),
+    ("train", {"data": "parity:d=3,n={", "steps": 5}, "data ="),
+    ("train", {"data": DATA}, "nothing ends this training"),
+    ("train", {"data": DATA, "steps": 5, "depth": 3}, "no parameter 'depth'"),
+    ("train", {"data": DATA, "steps": 5, "widht": 3}, "no parameter 'widht'"),
+    ("train", {"data": DATA, "steps": 5, "width": "big"}, "width must be a positive integer"),
+    ("train", {"data": DATA, "steps": 5, "width": 0}, "width must be a positive integer"),
+    ("train", {"data": DATA, "steps": 2.5}, "steps must be a positive integer"),
+    ("train", {"data": DATA, "steps": 5, "lr": "0.1"}, "lr must be a positive number"),
+    ("train", {"data": DATA, "steps": 5, "bias": 1}, "bias must be true or false"),
+    ("train", {"data": DATA, "steps": 5, "net": "rleu"}, "unknown network 'rleu'"),
+    ("train", {"data": DATA, "steps": 5, "algorithm": "gdd"}, "gdd"),
+    ("train", {"data": DATA, "time": 5, "algorithm": "gf", "lr": 0.1}, "no learning rate"),
+    ("train", {"data": DATA, "steps": 5, "law": "lrr"}, "law 'lrr'"),
+    ("train", {"data": DATA, "steps": 5, "law_scale": -1.0}, "law_scale must be a positive number"),
+    ("train", {"data": DATA, "steps": 5, "law_scale": "x"}, "law_scale"),
+    ("margin", {"data": DATA, "kind": "f3"}, "unknown kind of margin"),
+    ("margin", {"data": DATA, "steps": 3}, "no parameter 'steps'"),
+    ("bound", {"data": DATA, "steps": 3}, "no parameter 'steps'"),
+    ("bound", {"data": DATA, "theorems": ["XX-1"]}, "theorems must be a list"),
+    ("reproduce", {"id": "XX"}, "no reproduction 'XX'"),
+    ("reproduce", {"id": "all"}, "stands for several"),
+    ("reproduce", {}, "needs id"),
+    ("nowhere_at_all:f", {}, "cannot be imported"),
+    ("math:nothing", {}, "cannot be imported"),
+    ("math:pi", {}, "is no function"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, fixed, words", WRONG, ids=[words for _, _, words in WRONG])
+def test_what_the_function_does_not_know_is_refused_before_anything_runs(function, fixed, words):
+    with pytest.raises(InputError) as error:
+        tasks.check(Sweep(function, fixed=fixed))
+    assert words in str(error.value)
+
+
+def test_a_bad_value_anywhere_in_a_grid_is_refused():
+    for grid in ({"width": [4, 8, -1]}, {"width": [4], "net": ["relu", "rleu"]}):
+        with pytest.raises(InputError):
+            tasks.check(Sweep("train", fixed=FIXED, grid=grid))
+    with pytest.raises(InputError, match="no parameter 'law'"):  # batchnorm has none
+        tasks.check(Sweep("train", fixed=FIXED | {"law": "lr"}, grid={"net": ["relu", "batchnorm"]}))
+    with pytest.raises(InputError, match="lr must be a positive number"):
+        tasks.check(Sweep("train", fixed=FIXED, random={"lr": {"low": -1.0, "high": 1.0}}, samples=3))

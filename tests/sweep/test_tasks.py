@@ -1,0 +1,187 @@
+"""The functions that can be swept: each row against the function called by itself."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from widemargin import data as datasets
+from widemargin import flows, margins, papers, sweep, theory
+from widemargin.sweep import Sweep, tasks
+from widemargin.types import InputError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def rows_of(plan, folder):
+    state = sweep.sweep(plan, folder, engine="inline")
+    assert state.failed == 0, state.errors
+    return sweep.load(folder)
+
+
+def test_train_packed_equals_single_runs(tmp_path):
+    """Batches of runs with data of two sizes and of their own, against one call of flows.train for each."""
+    fixed = {"data": "parity:d=4,n={n},seed={trial}", "steps": 60, "lr": 0.3, "test": "parity:d=4,n=16,seed=9"}
+    plan = Sweep("train", fixed=fixed, grid={"width": [5, 9], "n": [6, 10]}, repeats=3, seed=4)
+    assert [len(batch) for batch in tasks.batches(plan, "1")] == [6, 6]
+    found = rows_of(plan, tmp_path)
+    assert len(found) == 12
+    for _, row in found.iterrows():
+        data = datasets.load(f"parity:d=4,n={row.n},seed={row.trial}")
+        traj = flows.train(
+            data,
+            flows.nets.make_net("relu", 4, row.width),
+            flows.rules.make_rule("gd", lr=0.3),
+            steps=60,
+            seed=4,
+            trials=[row.trial],
+            points=2,
+            test=datasets.load("parity:d=4,n=16,seed=9"),
+        )
+        last = traj.last(0)
+        assert last["t_mean"] == row.t_mean == pytest.approx(18.0) and row.step == 60
+        for name in ("margin_M1", "margin_M2", "risk", "norm", "test_error"):
+            np.testing.assert_allclose(row[name], last[name], rtol=1e-12, atol=1e-14)
+
+
+def test_the_share_of_the_certified_margin(tmp_path):
+    fixed = {"data": "parity:d=2,n=4,k=2,seed=0", "algorithm": "gf", "time": 1e3, "bias": True, "certify": 20.0}
+    plan = Sweep("train", fixed=fixed | {"width": 20}, repeats=3, keep=["margin_M2", "fraction", "certified_upper"])
+    found = rows_of(plan, tmp_path)
+    cert = margins.f1(datasets.load("parity:d=2,n=4,k=2,seed=0"), bias=True)
+    assert cert.gap < 2e-3
+    np.testing.assert_allclose(found["certified_upper"], cert.upper, rtol=1e-9)
+    np.testing.assert_allclose(found["fraction"], 2 * found["margin_M2"] / cert.upper, rtol=1e-9)
+    assert (found["fraction"] <= 1 + 1e-9).all() and found["fraction"].max() > 0.3
+    assert "risk" not in found.columns and len(list((tmp_path / "certificates").iterdir())) == 1
+
+
+def test_other_nets_and_rules(tmp_path):
+    for k, fixed in enumerate(
+        (
+            {"net": "mlp", "depth": 2, "algorithm": "sgd", "batch": 2, "lr": 0.1},
+            {"net": "batchnorm", "algorithm": "gd", "lr": 0.1},
+            {"net": "srelu", "law_scale": 0.5, "mean_field": True, "lr": 0.1},
+        )
+    ):
+        plan = Sweep("train", fixed={"data": "parity:d=3,n=8,seed={trial}", "steps": 5, "width": 6, **fixed}, repeats=2)
+        found = rows_of(plan, tmp_path / str(k))
+        assert len(found) == 2 and np.isfinite(found["risk"]).all()
+
+
+def test_margins(tmp_path):
+    fixed = {"data": "parity:d=4,n=12,seed={trial}"}
+    found = rows_of(Sweep("margin", fixed=fixed, grid={"kind": ["f1", "linear"]}, repeats=2), tmp_path)
+    assert len(found) == 4 and (found["lower"] <= found["upper"]).all() and (found["proved"] == 1).all()
+    for _, row in found.iterrows():
+        cert = getattr(margins, row.kind)(datasets.load(row.data))
+        assert cert.lower <= row.upper + 1e-12 and row.lower <= cert.upper + 1e-12
+        assert row.convention == cert.summary()["convention"] and row.status == cert.status
+
+
+def test_bounds(tmp_path):
+    fixed = {"data": "parity:d=3,n=8", "theorems": ["UH-23", "MT-16", "WM-1"], "time_limit": 20.0}
+    found = rows_of(Sweep("bound", fixed=fixed, grid={"delta": [0.05, 0.2]}), tmp_path)
+    assert len(found) == 2
+    for _, row in found.iterrows():
+        direct = theory.guarantees(datasets.load("parity:d=3,n=8"), delta=row.delta, theorems=fixed["theorems"])
+        ids = [one.id for one in direct.found]
+        assert ids.count("UH-23") == 2 and ids.count("MT-16") == 3 and ids.count("WM-1") == 1
+        names = ["UH_23", "UH_23_2", "MT_16", "MT_16_2", "MT_16_3", "WM_1"]
+        for name, one in zip(names, direct.found, strict=True):
+            np.testing.assert_allclose(row[name], float(one.value), rtol=1e-6)
+            assert row[f"{name}_applies"] == one.to_dict()["applies"]
+
+
+def test_a_bound_beyond_floating_point(monkeypatch):
+    class Found:
+        def to_dict(self):
+            return {"guarantees": [{"id": "A-1", "value": {"loglog": 9.5}, "applies": "no"}]}
+
+    monkeypatch.setattr(theory, "guarantees", lambda *_, **__: Found())
+    run = sweep.Run("0" * 32, {"data": "parity:d=2,n=4"}, 0)
+    (row,) = tasks._bound([run], 0, tasks.Work("bound", [run], 0))
+    assert row == {"A_1": math.inf, "A_1_loglog": 9.5, "A_1_applies": "no"}
+
+
+@pytest.mark.slow
+def test_reproductions(tmp_path):
+    found = rows_of(Sweep("reproduce", fixed={"id": "mt-1"}), tmp_path / "s")
+    direct = papers.run(papers.find(["mt-1"])[0], tmp_path / "direct")
+    assert found["true"][0] == sum(one.holds is True for one in direct) and found["false"][0] == 0
+    kept = json.loads(found["verdicts"][0])
+    assert [one["claim"] for one in kept] == [one.claim for one in direct]
+    assert kept[0]["measured"] == direct[0].to_dict()["measured"]
+
+
+MINE = """
+import numpy as np
+
+def f(x, seed, trial, power=2):
+    return {"y": x**power, "r": float(np.random.default_rng(seed).random()), "array": np.arange(2), "t": trial}
+
+def g(x):
+    return x
+
+def h(x, **more):
+    return {"more": sorted(more)}
+"""
+
+
+def test_functions_of_one_s_own(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    plan = Sweep("mine:f", grid={"x": [2, 3]}, fixed={"power": 3}, repeats=3, folder=tmp_path)
+    found = rows_of(plan, tmp_path / "s")
+    assert (found["y"] == found["x"] ** 3).all() and (found["t"] == found["trial"]).all()
+    assert found["array"][0] == "[0, 1]"
+    draws = found.groupby("trial")["r"].agg(["nunique", "first"])
+    assert (draws["nunique"] == 1).all() and draws["first"].nunique() == 3  # trials are independent of each other
+    other = rows_of(Sweep("mine:f", grid={"x": [2]}, repeats=3, seed=1, folder=tmp_path), tmp_path / "s2")
+    assert not set(other["r"]) & set(found["r"])
+    found = rows_of(Sweep("mine:h", grid={"x": [2], "z": [3]}, folder=tmp_path), tmp_path / "s3")
+    assert json.loads(found["more"][0]) == ["seed", "trial", "z"]
+    for function, fixed, words in (
+        ("mine:f", {"x": 1, "z": 1}, "mine:f has no parameter 'z'"),
+        ("mine:f", {}, "missing a required argument"),
+        ("mine:k", {}, "cannot be imported"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tasks.check(Sweep(function, fixed=fixed, folder=tmp_path))
+    state = sweep.sweep(Sweep("mine:g", fixed={"x": 1}, folder=tmp_path), tmp_path / "s4", engine="inline")
+    assert state.failed == 1 and "must return a mapping" in state.errors[0]
+
+
+def test_a_changed_function_or_data_file_is_run_again(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    plan = Sweep("mine:f", grid={"x": [2, 3]}, folder=tmp_path)
+    first = tasks.version(plan)
+    sweep.sweep(plan, tmp_path / "s", engine="inline")
+    (tmp_path / "mine.py").write_text(MINE.replace("x**power", "x**power + 1"))
+    assert tasks.version(plan) != first
+    state = sweep.sweep(plan, tmp_path / "s", engine="inline")
+    assert (state.done, state.before) == (2, 0)
+    assert sorted(sweep.load(tmp_path / "s")["y"]) == [4, 5, 9, 10]
+    other = tmp_path / "elsewhere"  # a module of the same name in another folder is another one
+    other.mkdir()
+    (other / "mine.py").write_text("def f(x):\n    return {'y': -x}\n")
+    assert list(rows_of(Sweep("mine:f", grid={"x": [2]}, folder=other), tmp_path / "s2")["y"]) == [-2]
+
+    path = tmp_path / "points.npz"  # data beside the sweep's file
+    for seed in (0, 1):
+        datasets.save_dataset(datasets.load(f"parity:d=3,n=16,seed={seed}"), path)
+        plan = Sweep("train", fixed={"data": "points.npz", "steps": 3, "width": 4}, folder=tmp_path)
+        assert sweep.sweep(plan, tmp_path / "s3", engine="inline").before == 0
+    assert sweep.load(tmp_path / "s3")["risk"].nunique() == 2
+
+
+def test_threads_are_given_back(tmp_path):
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        rows_of(Sweep("train", fixed={"data": "parity:d=3,n=8", "steps": 3, "width": 4}), tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
