@@ -5,18 +5,21 @@ STAMP := .venv/.installed
 # Two processes of one thread each: small problems are slower on several threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test test-all check bench format clean
 demo: $(STAMP)
 	$(BIN)/widemargin demo --out demo-output
 
 test: $(STAMP)
 	$(PYTEST)
 
+test-all: $(STAMP)
+	$(PYTEST) -m ""
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not long"
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/margins.py

@@ -386,7 +386,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes(tmp_path):
     """Each rank sees a half, of Lightning's loaders and of those given; the records are of the whole."""
     code = SCRIPT.format(package="pytorch_lightning", options='devices=2, strategy="ddp"')
@@ -397,7 +397,7 @@ def test_two_processes(tmp_path):
     assert whole == str([("val", 3, 48), ("data", 3, 48)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_other_package(tmp_path):
     """`lightning.pytorch` is the same source under another name: a copy of it, renamed, has classes of its own."""
     source = Path(pl.__file__).parent

@@ -158,9 +158,6 @@ class _Driver:
             batch = self.next()
             if batch is None:
                 return
-            if batch.deaths >= SUSPECT and self.pending:
-                self.again.append(batch)
-                return
             self.submit(batch)
 
     def next(self) -> _Batch | None:
