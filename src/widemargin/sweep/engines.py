@@ -21,6 +21,7 @@ from widemargin.types import InputError
 
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PATIENCE = 5.0  # seconds for a cluster's address to answer
+NODES = 15.0  # seconds for a first node that can compute to join it
 
 
 class Engine(Protocol):
@@ -125,7 +126,11 @@ class Ray:
         if self._own:
             _connect(ray, address or os.environ.get("RAY_ADDRESS"), workers, gpus)
         what = "GPU" if gpus else "CPU"
-        there = int(ray.cluster_resources().get(what, 0) / (gpus or 1.0))
+        began, there = time.monotonic(), 0
+        while not (there := int(ray.cluster_resources().get(what, 0) / (gpus or 1.0))):
+            if time.monotonic() - began > NODES:
+                break
+            time.sleep(0.2)  # nodes may be on their way
         if there < 1:
             self.close()
             raise InputError(f"the Ray cluster has no {what}; start nodes that have one")
@@ -165,7 +170,7 @@ def _connect(ray: Any, address: str | None, workers: int | None, gpus: float) ->
     import logging
 
     sorry = f"no Ray cluster answers at {address}"
-    what = "start one (ray start --head) or leave the address out"
+    what = "start one (ray start --head), set RAY_AUTH_TOKEN if it asks for a token, or leave the address out"
     if address is not None and ":" in address:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:  # Ray itself would try for a minute
