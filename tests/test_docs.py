@@ -82,7 +82,11 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name}: there is no {target}"
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+# Half a minute, and a block of docs/guarantees.md runs much the same.
+APART = {"what_it_guarantees.py": pytest.mark.long}
+
+
+@pytest.mark.parametrize("example", [pytest.param(one, marks=APART.get(one.name, ()), id=one.name) for one in EXAMPLES])
 def test_examples_run(example, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(example)])
     runpy.run_path(str(example), run_name="__main__")

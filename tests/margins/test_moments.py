@@ -78,6 +78,7 @@ def test_both_solvers_reach_the_value_of_the_program(seed: int):
     assert value <= weak * (1 + 1e-6)
 
 
+@pytest.mark.long
 def test_ten_steps_from_the_parent_are_nearly_enough():
     """What the tree relies on: a child solved from its parent's state by the default number of steps is within 3 %."""
     data = disks(k=3, d=15, n=64, seed=0, reading="code")
