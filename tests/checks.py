@@ -136,7 +136,7 @@ def assert_overlap(a: Certificate, b: Certificate, factor: float = 1.0, slack: f
     assert b.lower <= a.upper / factor * (1 + slack), f"{a} against {factor} * ({b})"
 
 
-def encloses(certificate: Certificate, value: float, slack: float = ROUNDING) -> None:
+def assert_encloses(certificate: Certificate, value: float, slack: float = ROUNDING) -> None:
     assert certificate.lower <= value * (1 + slack) and value * (1 - slack) <= certificate.upper, (
         f"{value!r} is not in [{certificate.lower!r}, {certificate.upper!r}]"
     )

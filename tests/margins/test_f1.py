@@ -14,11 +14,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import (
+    assert_encloses,
     assert_overlap,
     changed,
     check_certificate,
     circle,
-    encloses,
     features,
     lp_margin,
     noise,
@@ -38,7 +38,7 @@ def check_certified(data: Dataset, value: float, *, slack: float = 1e-12, **opti
     """Solve, and check the certificate and that it encloses the value to 1e-6."""
     certificate = f1(data, **({"tol": 1e-6} | options))
     check_certificate(certificate, data, tol=1e-6, status="certified")
-    encloses(certificate, value, slack)
+    assert_encloses(certificate, value, slack)
     return certificate
 
 
@@ -102,7 +102,7 @@ def test_the_plane_with_a_bad_kkt_point(alpha: float, value: float):
     data = bad_kkt_plane(alpha)
     certificate = check_certified(data, value, slack=1.1e-7, tol=1e-7)
     assert certificate.upper > math.cos(math.pi / 8) / (1 + math.cos(math.pi / 8))
-    encloses(linear(data), math.sin(math.asin(alpha) / 2), 1e-9)
+    assert_encloses(linear(data), math.sin(math.asin(alpha) / 2), 1e-9)
 
 
 @pytest.mark.parametrize("labels", list(itertools.product([-1, 1], repeat=3)))
@@ -122,7 +122,7 @@ def test_two_antipodal_points():
     for scale in (1.0, 0.3):
         data = Dataset([[scale, 0.0], [-scale, 0.0]], [1, -1])
         certificate = check_certified(data, scale / 2)
-        encloses(linear(data), scale, 1e-9)
+        assert_encloses(linear(data), scale, 1e-9)
         assert_allclose(certificate.conversions["M2"]["upper"], scale / 4, rtol=1e-6)
     same = Dataset([[1.0, 0.0], [-1.0, 0.0]], [1, 1])
     check_certified(same, 0.5)

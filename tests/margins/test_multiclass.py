@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from checks import changed, encloses
+from checks import assert_encloses, changed
 from widemargin import data as datasets
 from widemargin import verify
 from widemargin.margins import _multiproof, f1, linear, multiclass, multiclass_f1, multiclass_linear
@@ -73,8 +73,8 @@ def check_f1(cert: Certificate, data: Dataset, tol: float | None = None) -> None
 def test_linear_closed_forms():
     """Orthogonal simplex: U = (I - 1 1' / K) / sqrt(K - 1), margin 1 / sqrt(K - 1). Triangle: U = X / sqrt(3)."""
     for K in (2, 3, 5):
-        encloses(multiclass_linear(simplex(K)), 1 / math.sqrt(K - 1))
-    encloses(multiclass_linear(triangle()), math.sqrt(3) / 2)
+        assert_encloses(multiclass_linear(simplex(K)), 1 / math.sqrt(K - 1))
+    assert_encloses(multiclass_linear(triangle()), math.sqrt(3) / 2)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -135,7 +135,7 @@ def test_f1_of_the_simplex(K):
     data = simplex(K)
     cert = multiclass_f1(data)
     check_f1(cert, data, tol=1e-3)
-    encloses(cert, 1 / math.sqrt(K * (K - 1)))
+    assert_encloses(cert, 1 / math.sqrt(K * (K - 1)))
 
 
 def test_f1_of_the_triangle():
@@ -143,7 +143,7 @@ def test_f1_of_the_triangle():
     cert = multiclass_f1(triangle(), tol=1e-5)
     check_f1(cert, triangle(), tol=1e-5)
     assert cert.bound == "enumeration"
-    encloses(cert, 1 / math.sqrt(6))
+    assert_encloses(cert, 1 / math.sqrt(6))
 
 
 @pytest.mark.parametrize("n,d,seed,bias", [(10, 2, 0, False), (10, 2, 1, True), (8, 4, 2, False)])

@@ -163,14 +163,14 @@ def _refuse(options: argparse.Namespace) -> None:
 def _net_and_rule(options: argparse.Namespace, data: Dataset) -> tuple[Any, Any]:
     from dataclasses import fields
 
-    from widemargin.flows import flow, nets, rules
+    from widemargin.flows import nets, rules
 
-    make = flow.GradientFlow if options.algorithm == "gf" else type(rules.make_rule(options.algorithm))
+    make = rules.rule_kind(options.algorithm)
     names = [one.name for one in fields(make)]
     for_net: dict[str, Any] = {}
     for_rule: dict[str, Any] = {"seed": options.seed} if "seed" in names else {}
     if options.lr is not None:
-        rate = next((name for name in ("lr", "eta") if name in names), None)
+        rate = rules.rate_field(make)
         if rate is None:
             raise InputError(f"--algorithm {options.algorithm} has no learning rate; leave --lr out")
         for_rule[rate] = options.lr

@@ -6,7 +6,22 @@ from .observe import OBSERVERS, View
 from .paths import WeaklyRegularized
 from .potentials import divergence, growth
 from .problem import Problem, pose
-from .rules import CB, GD, SGD, WGF, Adam, Mirror, NormalizedGD, PerturbedWGF, Prop6, Prop7, Rule, TwoPhase, make_rule
+from .rules import (
+    CB,
+    GD,
+    SGD,
+    WGF,
+    Adam,
+    Mirror,
+    NormalizedGD,
+    PerturbedWGF,
+    Prop6,
+    Prop7,
+    Rule,
+    TwoPhase,
+    make_rule,
+    rule_kinds,
+)
 from .runs import load, load_certificate, load_data, save_certificate
 from .streams import LawStream, ParityStream
 from .train import train
@@ -50,6 +65,7 @@ __all__ = [
     "parse_until",
     "pose",
     "rebuild_net",
+    "rule_kinds",
     "save_certificate",
     "train",
 ]

@@ -859,11 +859,13 @@ class Adam(Rule):
 # Names of the command line
 
 
-def make_rule(name: str, **options: Any) -> Rule:
-    """The rule of a name of the command line; options that are None count as not given. Refusals are one sentence."""
+def rule_kinds() -> dict[str, type[Rule]]:
+    """The rules by their names on the command line."""
+    from .flow import GradientFlow
     from .paths import WeaklyRegularized
 
-    kinds: dict[str, type[Rule]] = {
+    return {
+        "gf": GradientFlow,
         "gd": GD,
         "ngd": NormalizedGD,
         "sgd": SGD,
@@ -877,11 +879,27 @@ def make_rule(name: str, **options: Any) -> Rule:
         "two-phase": TwoPhase,
         "adam": Adam,
     }
+
+
+def rule_kind(name: str) -> type[Rule]:
+    kinds = rule_kinds()
     if name not in kinds:
         raise InputError(f"unknown algorithm {name!r}; choose among {', '.join(kinds)}")
-    known = [one.name for one in fields(kinds[name])]
+    return kinds[name]
+
+
+def rate_field(kind: type[Rule]) -> str | None:
+    """What a rule calls its learning rate, if it has one."""
+    names = [one.name for one in fields(kind)]
+    return next((name for name in ("lr", "eta") if name in names), None)
+
+
+def make_rule(name: str, **options: Any) -> Rule:
+    """The rule of a name of the command line; options that are None count as not given. Refusals are one sentence."""
+    kind = rule_kind(name)
+    known = [one.name for one in fields(kind)]
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in known:
             raise InputError(f"the algorithm {name} has no option {key!r}; it knows {', '.join(known)}")
-    return kinds[name](**given)
+    return kind(**given)

@@ -160,7 +160,7 @@ class LightningMargins(*_callbacks()):  # type: ignore[misc]
         try:
             with trainer.precision_plugin.train_step_context():
                 self.monitor.find(batch)
-            self._norm = self.monitor.squared_norm()
+            self._norm = self.monitor.norms_now()
         except InputError as error:
             self._norm = error  # of no importance if training_step returns no logits
 
@@ -178,7 +178,7 @@ class LightningMargins(*_callbacks()):  # type: ignore[misc]
             raise self._norm
         assert self.monitor is not None
         self.monitor.step(
-            logits=logits, targets=targets, step=step, accumulate=accumulate, squared_norm=self._norm
+            logits=logits, targets=targets, step=step, accumulate=accumulate, before=self._norm
         )  # fmt: skip
         if not accumulate and self.every != 1:
             self.monitor.flush()  # records are few, so they may as well be seen at once

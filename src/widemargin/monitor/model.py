@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from widemargin.types import InputError
 
+Norms = tuple[list[Tensor], list[float]]
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
 
@@ -196,8 +197,11 @@ def squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
     return total
 
 
-def norms(parameters: Sequence[Tensor], world: int = 1) -> tuple[list[Tensor], list[float]]:
-    """Norm of what this rank holds of each parameter, in few kernels, and on how many ranks the same is held."""
+def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
+    """Norm of what this rank holds of each parameter, in few kernels, and on how many ranks the same is held.
+
+    In the parameters' own precision, at least float32: for every step of training, where `squares` would be too dear.
+    """
     parts = [_local(p.detach(), world) for p in parameters]
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for k, (local, _) in enumerate(parts):
@@ -208,15 +212,6 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> tuple[list[Tensor], l
         for k, value in zip(members, values):
             found[k] = value
     return found, [copies for _, copies in parts]
-
-
-def quick_squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
-    """As `squares`, in the parameters' own precision (at least float32) and few kernels: for every step of training."""
-    found, copies = norms(parameters, world)
-    if not found:
-        return torch.zeros((), dtype=torch.float64)
-    values = torch.stack([value.to(found[0].device) for value in found]).double().square()
-    return values.sum() if set(copies) == {1} else (values / values.new_tensor(copies)).sum()
 
 
 def _local(p: Tensor, world: int) -> tuple[Tensor, float]:

@@ -26,6 +26,7 @@ from .homogeneous import Homogeneous, check_homogeneous, find_homogeneous
 from .loggers import as_logger, named
 from .model import (
     Forward,
+    Norms,
     bare,
     blocks,
     check_model,
@@ -36,7 +37,6 @@ from .model import (
     logits_and_targets,
     logits_of,
     norms,
-    quick_squares,
     reshard,
     shares_examples,
     squares,
@@ -56,7 +56,7 @@ KEPT = 100_000  # records kept in memory
 END = object()  # of a loader
 
 # What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective.
-Held = tuple[tally.Raw | tally.Margins | Tensor, Tensor | tuple[list[Tensor], list[float]], int, Mapping[str, Any]]
+Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
 
 
 class MarginMonitor:
@@ -164,7 +164,7 @@ class MarginMonitor:
         loss: Tensor | float | None = None,
         step: int | None = None,
         accumulate: bool = False,
-        squared_norm: Tensor | None = None,
+        before: Norms | None = None,
     ) -> None:
         """Margins of the training batch, from the logits that training has computed anyway. Call it before optimizer.step().
 
@@ -172,7 +172,7 @@ class MarginMonitor:
         kept with the record as `objective`, in case it is something else than the mean of these losses (with a penalty, say).
         The logits must be the model's outputs, or some of them: where they are made from several calls of the model
         (similarities of two views), give forward= and use `measure`. Where it can only be called after optimizer.step(), give
-        what `squared_norm()` was before: the margins belong to those parameters.
+        what `norms_now()` was before it: the margins belong to those parameters.
         """
         if not accumulate:
             self._count = self._count + 1 if step is None else step
@@ -199,8 +199,7 @@ class MarginMonitor:
                 if len(found.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
                     found = self._summary([found])[0]
             extra = {} if loss is None else {"objective": loss.detach() if isinstance(loss, Tensor) else loss}
-            norm = norms(self._subset(), self.world) if squared_norm is None else squared_norm
-            self._held.append((found, norm, self._count, extra))
+            self._held.append((found, self.norms_now() if before is None else before, self._count, extra))
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
         if len(self._held) >= FLUSH or (time.perf_counter() - self._flushed > PAUSE and self.world == 1):
             self.flush()
@@ -339,9 +338,9 @@ class MarginMonitor:
         assert self.homogeneous is not None
         return self.homogeneous
 
-    def squared_norm(self) -> Tensor:
-        """This rank's share of |w_hat|^2 at the present parameters, on the device: nothing waits for it."""
-        return quick_squares(self._subset(), self.world)
+    def norms_now(self) -> Norms:
+        """Norms of the homogeneous parameters at this moment, on the device: nothing waits for them."""
+        return norms(self._subset(), self.world)
 
     def _names(self, asked: Any) -> tuple[str, ...]:
         names = asked(unwrap(self.model)) if callable(asked) else asked
@@ -634,20 +633,15 @@ def _alike(held: Sequence[Held]) -> list[list[int]]:
     return list(kinds.values())
 
 
-def _squared(held: Sequence[Tensor | tuple[list[Tensor], list[float]]]) -> Tensor:
-    """(S,) sums of squares on the CPU, of norms of single parameters or of squares summed already; one wait for each device."""
-    if not any(isinstance(one, Tensor) for one in held) and len({len(one[0]) for one in held}) == 1 and held[0][0]:
-        flat = [value for values, _ in held for value in values]  # type: ignore[misc]
-        if len({(value.device, value.dtype) for value in flat}) == 1:
-            values = torch.stack(flat).cpu().double().reshape(len(held), -1).square()
-            return (values / torch.tensor([one[1] for one in held], dtype=torch.float64)).sum(1)
-    sums = []
-    for one in held:
-        if isinstance(one, Tensor):
-            sums.append(float(one))
-        else:
-            sums.append(sum(float(value) ** 2 / copies for value, copies in zip(*one)))
-    return torch.tensor(sums, dtype=torch.float64)
+def _squared(held: Sequence[Norms]) -> Tensor:
+    """(S,) sums of squares over the parameters, on the CPU; one wait for the device where all are on the same."""
+    flat = [value for values, _ in held for value in values]
+    if len({(value.device, value.dtype) for value in flat}) > 1:
+        flat = [value.cpu().double() for value in flat]
+    values = torch.stack(flat).cpu().double() if flat else torch.zeros(0, dtype=torch.float64)
+    copies = torch.tensor([copies for _, each in held for copies in each], dtype=torch.float64)
+    step = torch.tensor([k for k, (values_k, _) in enumerate(held) for _ in values_k], dtype=torch.int64)
+    return torch.zeros(len(held), dtype=torch.float64).index_add(0, step, values.square() / copies)
 
 
 def _joined(parts: Sequence[tally.Margins]) -> tally.Margins:

@@ -53,7 +53,6 @@ CONVENTIONS = (
     "partial",
 )  # the first that was recorded is drawn
 HALVED = ("M2", "M4")  # of the largest M1 margin, half is the largest there
-ALGORITHMS = ("gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam")
 
 
 def read(folder: Path) -> tuple[Trajectory, list[Dataset], dict[str, Any] | None]:
@@ -594,9 +593,9 @@ def again(traj: Trajectory, folder: str) -> tuple[str, str]:
 
 def _algorithm(name: str) -> tuple[str, dict[str, Any]]:
     """The name on the command line of a rule's class, and the defaults of its fields."""
-    rules = {"gf": flows.GradientFlow()} | {one: flows.make_rule(one) for one in ALGORITHMS}
-    for word, rule in rules.items():
-        if type(rule).__name__ == name:
+    for word, kind in flows.rule_kinds().items():
+        if kind.__name__ == name:
+            rule = kind()
             return word, {one.name: getattr(rule, one.name) for one in dataclasses.fields(rule)}
     return "", {}
 

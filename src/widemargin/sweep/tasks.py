@@ -303,7 +303,7 @@ def _check_train(params: Mapping[str, Any], asked: set[str], folder: Path | None
         if name not in known and name not in asked:
             raise InputError(f"train has no parameter {name!r} here; there are {', '.join(known)}")
         _check_kind(name, value)
-    rule_ends = _rule_class(params).__name__ == "WeaklyRegularized"
+    rule_ends = _rule_kind(params).__name__ == "WeaklyRegularized"
     if not rule_ends and not any(name in params for name in ("steps", "time", "until")):
         raise InputError("nothing ends this training; set steps, time or until")
     data = _load(params, folder)
@@ -336,25 +336,25 @@ def _check_kind(name: str, value: Any) -> None:
         raise InputError(f"certify must be true, or seconds for the certificate, not {value!r}")
 
 
-def _rule_class(params: Mapping[str, Any]) -> type:
-    from widemargin.flows import flow, rules
+def _rule_kind(params: Mapping[str, Any]) -> type:
+    from widemargin.flows import rules
 
-    name = params.get("algorithm", "gd")
-    return flow.GradientFlow if name == "gf" else type(rules.make_rule(name))
+    return rules.rule_kind(params.get("algorithm", "gd"))
 
 
 def _rule_fields(params: Mapping[str, Any]) -> list[str]:
-    return [one.name for one in fields(_rule_class(params)) if one.init and one.name != "seed"]
+    return [one.name for one in fields(_rule_kind(params)) if one.init and one.name != "seed"]
 
 
 def _rule(params: Mapping[str, Any], seed: int) -> Any:
-    make = _rule_class(params)
-    names = [one.name for one in fields(make)]
+    from widemargin.flows import rules
+
+    make = _rule_kind(params)
     keys = {name: params[name] for name in _rule_fields(params) if name in params and name not in TRAIN}
-    if "seed" in names:
+    if "seed" in [one.name for one in fields(make)]:
         keys["seed"] = seed
     if "lr" in params:
-        rate = next((name for name in ("lr", "eta") if name in names), None)
+        rate = rules.rate_field(make)
         if rate is None:
             raise InputError(f"the algorithm {params.get('algorithm', 'gd')} has no learning rate; leave lr out")
         keys[rate] = params["lr"]
