@@ -1,9 +1,16 @@
 """Puts this folder on the path, so that tests in any subfolder can import `checks`, and skips `gpu` tests without a GPU."""
 
+import contextlib
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+# A job in the background (`make test &`) is started with Ctrl-C ignored, and so would be all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

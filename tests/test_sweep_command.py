@@ -113,8 +113,8 @@ def test_bad_files_are_refused(text, words, folder, inline):
 def test_bad_words_are_refused(folder):
     assert "there is no file nowhere.toml" in refused("sweep", "nowhere.toml")
     assert "must be an integer from 1" in refused("sweep", "a.toml", "--workers", "0")
-    assert "invalid choice: 'dask'" in refused("sweep", "a.toml", "--engine", "dask")
-    assert "an address is that of a Ray cluster" in refused("sweep", "a.toml", "--address", "1.2.3.4:5")
+    assert "invalid choice: 'slurm'" in refused("sweep", "a.toml", "--engine", "slurm")
+    assert "an address is that of a cluster" in refused("sweep", "a.toml", "--address", "1.2.3.4:5")
     assert "cannot be written" in refused("sweep", "a.toml", "--store", "mine.py")
     assert "no parameter device" in refused("sweep", "a.toml", "--devices", "cuda:0")
     assert "holds no results of a sweep" in refused("query", "nowhere", "select 1")

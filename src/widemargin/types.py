@@ -357,6 +357,23 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
+def check_device(device: str) -> None:
+    """InputError where torch has no such device."""
+    import torch
+
+    try:
+        known = torch.device(device)
+    except (RuntimeError, TypeError):
+        known = None
+    if known is None or known.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be cpu, cuda or cuda:NUMBER, not {device!r}")
+    there = torch.cuda.device_count()
+    if known.type == "cuda" and not there:
+        raise InputError(f"device {device}: torch finds no CUDA device here; use cpu")
+    if known.type == "cuda" and (known.index or 0) >= there:
+        raise InputError(f"device {device}: torch finds {there} CUDA device{'s' * (there > 1)} here, numbered from 0")
+
+
 def content_hash(*arrays: np.ndarray) -> str:
     """A short hash of arrays, to key caches by content."""
     state = hashlib.sha256()

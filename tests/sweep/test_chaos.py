@@ -251,3 +251,79 @@ def test_ray_on_this_machine_alone(calm, tmp_path):
             break
         time.sleep(0.1)
     assert not alive(family)
+
+
+# ---------------------------------------------------------------- Dask
+
+
+@pytest.fixture
+def scheduler():
+    """A Dask scheduler and two workers on this machine: (address, workers, environment)."""
+    pytest.importorskip("distributed", reason="Dask is not installed")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{one.getsockname()[1]}"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    processes = []
+
+    def begin(kind, *words):
+        program = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *words]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        processes.append(subprocess.Popen(program, start_new_session=True, env=environment, **quiet))
+
+    place = tempfile.mkdtemp(prefix="wm", dir="/tmp")
+    try:
+        begin("scheduler", "--host", address, "--no-dashboard")
+        for _ in range(2):
+            begin("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", place)
+        yield address, processes, environment
+    finally:
+        for one in processes:
+            kill_node(one)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def test_a_dask_cluster_loses_a_node_and_drivers(calm, scheduler, tmp_path):
+    path, table = calm
+    address, processes, env = scheduler
+    store = tmp_path / "s"
+    for goal in (20, 60):
+        driver = start(path, store, "--engine", "dask", "--address", address, env=env)
+        assert until(driver, lambda goal=goal: stored(store) >= goal), driver.communicate()[1]
+        driver.kill()
+        driver.communicate()
+    assert stored(store) < RUNS
+    driver = start(path, store, "--engine", "dask", "--address", address, env=env)
+    assert until(driver, lambda: stored(store) >= 120), driver.communicate()[1]
+    kill_node(processes[1])
+    finish(driver)
+    check_equal(store, table)
+
+
+def test_a_dask_cluster_loses_its_scheduler(calm, scheduler, tmp_path):
+    path, _ = calm
+    address, processes, env = scheduler
+    store = tmp_path / "s"
+    driver = start(path, store, "--engine", "dask", "--address", address, env=env)
+    assert until(driver, lambda: stored(store) >= 40), driver.communicate()[1]
+    kill_node(processes[0])
+    error = driver.communicate()[1]
+    assert driver.returncode == 2 and "the Dask scheduler is gone" in error and "Traceback" not in error
+    assert 40 <= stored(store) < RUNS
+
+
+def test_dask_on_this_machine_alone(calm, tmp_path):
+    pytest.importorskip("distributed", reason="Dask is not installed")
+    path, table = calm
+    store = tmp_path / "s"
+    driver = start(path, store, "--engine", "dask", "--workers", "2")
+    assert until(driver, lambda: stored(store) >= 60), driver.communicate()[1]
+    family = below(driver.pid)
+    kill(next(pid for pid in sorted(family) if "spawn_main" in line(pid)))
+    finish(driver)
+    check_equal(store, table)
+    for _ in range(300):
+        if not alive(family):
+            break
+        time.sleep(0.1)
+    assert not alive(family)

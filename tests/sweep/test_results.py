@@ -299,3 +299,11 @@ def test_a_frame_is_made_in_parts(tmp_path, monkeypatch):
         "x",
     ]
     assert load(tmp_path, "select x from runs where x < 0").shape == (0, 1)
+
+
+def test_the_last_words_of_a_traceback():
+    text = (
+        "Traceback (most recent call last):\n  File x\ntorch.AcceleratorError: CUDA error: bad\nCompile to see more.\n"
+    )
+    assert storing.last_words(text) == "torch.AcceleratorError: CUDA error: bad"
+    assert storing.last_words("the worker died") == "the worker died" and storing.last_words("") == "no message"

@@ -12,12 +12,11 @@ from typing import Any
 
 from widemargin import data as datasets
 from widemargin import verify as exact
-from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError
+from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device
 
 from .options import (
     INTERRUPTED,
     Command,
-    check_device,
     check_writable,
     integer,
     number,

@@ -70,14 +70,6 @@ def read_certificate(name: str) -> Any:
         raise InputError(f"{name}: this is not JSON ({error}); give a file written by --save") from None
 
 
-def check_device(device: str) -> None:
-    if device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise InputError("--device cuda: torch finds no CUDA device here; use --device cpu")
-
-
 @contextlib.contextmanager
 def use_threads(count: int | None) -> Iterator[None]:
     """Use `count` threads in torch and in the linear algebra below numpy and scipy."""

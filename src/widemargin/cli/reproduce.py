@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from widemargin.types import InputError
+from widemargin.types import InputError, check_device
 
-from .options import INTERRUPTED, Command, check_device, integer, legal, use_threads
+from .options import INTERRUPTED, Command, integer, legal, use_threads
 from .screen import finite_json, plain, print_rich, say
 
 WORDS = {True: "yes", False: "NO", None: "inconclusive"}

@@ -160,10 +160,12 @@ def _shown(value: Any) -> str:
 def add(command: Command) -> None:
     one = command("sweep", sweep, "run a function over a grid or random draws of its parameters, in parallel")
     one.add_argument("file", metavar="FILE.toml", help="function, parameters, repeats; docs/sweeps.md tells more")
-    one.add_argument("--engine", choices=("local", "ray"), default="local", help="who computes [local]")
+    one.add_argument("--engine", choices=("local", "ray", "dask"), default="local", help="who computes [local]")
     one.add_argument("--workers", metavar="N", type=integer(1, 100_000), help="processes [one for each core]")
     one.add_argument("--store", metavar="DIR", help="where results go; the same again goes on [FILE_results]")
-    one.add_argument("--address", metavar="A", help="of a Ray cluster [RAY_ADDRESS, or a new one on this machine]")
+    one.add_argument(
+        "--address", metavar="A", help="of a Ray or Dask cluster [RAY_ADDRESS, or a new one on this machine]"
+    )
     one.add_argument("--devices", metavar="D,D", help="GPUs to share the batches, such as cuda:0,cuda:1")
     one.add_argument("--dry-run", action="store_true", help="count runs and batches, and time a few; store nothing")
     one.add_argument("--json", action="store_true", help="print one object")

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from widemargin import data as datasets
-from widemargin.types import Dataset, InputError, write_atomically
+from widemargin.types import Dataset, InputError, check_device, write_atomically
 
 from . import screen
 from .options import (
     INTERRUPTED,
     Command,
-    check_device,
     check_writable,
     integer,
     legal,

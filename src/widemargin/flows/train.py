@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from widemargin.types import Dataset, InputError, Trajectory, content_hash
+from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
 
 from . import flow, runs
 from . import observe as observing
@@ -556,14 +556,7 @@ def _check(
         raise InputError(f"checkpoint_seconds must not be negative, as {pause!r} is")
     if dtype not in ("float32", "float64"):
         raise InputError(f"dtype must be float32 or float64, not {dtype!r}")
-    try:
-        known = torch.device(device).type in ("cpu", "cuda")
-    except RuntimeError:
-        known = False
-    if not known:
-        raise InputError(f"device must be cpu or cuda, not {device!r}")
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device cuda: torch finds no CUDA device here; use cpu")
+    check_device(device)
 
 
 def _count(trials: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from widemargin.spaces import Space
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
 from . import _bounds, _door, _pairing, _polish, _proof, _prune, _qp, _search, _socp, _symmetry, _tree
 from ._columns import column_lp
@@ -620,8 +620,3 @@ def opposite_pairs(X: np.ndarray) -> np.ndarray:
     where = {row.tobytes(): i for i, row in enumerate(X)}
     found = [(i, where.get((0.0 - row).tobytes(), -1)) for i, row in enumerate(X)]
     return np.array([(i, j) for i, j in found if i < j], dtype=int).reshape(-1, 2)
-
-
-def check_device(device: str) -> None:
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("device cuda was asked for but torch sees no CUDA device; use --device cpu")

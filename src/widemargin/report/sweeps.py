@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from widemargin import sweep as sweeping
+from widemargin.sweep.plan import OWN
+from widemargin.sweep.store import last_words
 from widemargin.types import InputError
 
 from .section import COLOURS, DASHES, Digits, Figure, Section, label, layout, number, numbers, spread, words
 
-OWN = ("key", "sweep", "function", "version", "seed", "trial")
 SAMPLE = 400  # rows looked at to tell what kind of column it is; keys are hashes, so the first rows are a random sample
 RESULTS = 8  # columns of results that are shown, unless others are asked for
 CELLS = 20_000  # combinations of parameters
@@ -412,7 +413,7 @@ def _show_failures(section: Section, folder: Path) -> None:
         return
     section.heading("Runs that failed")
     some = _rows(folder, f"select params, traceback {open_} order by finished desc limit {FAILURES}")
-    rows = [[params[:300], (text.strip().splitlines() or ["-"])[-1][:500]] for params, text in some]
+    rows = [[params[:300], last_words(text)[:500]] for params, text in some]
     section.table(
         "Failures",
         ["parameters", "what it said"],

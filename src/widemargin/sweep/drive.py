@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from widemargin.types import InputError
+from widemargin.types import InputError, check_device
 
 from . import tasks
 from .engines import Engine, make_engine
 from .plan import Run, Sweep
-from .store import Store, check_store
+from .store import Store, check_store, last_words
 
 SUSPECT = 2  # deaths around a batch after which it is computed alone
 ATTEMPTS = 4  # deaths of a batch that is alone
@@ -64,15 +64,19 @@ def sweep(
 ) -> Progress:
     """Run what is not stored yet. Running again continues; Ctrl-C keeps what is done; failed runs are counted and go on record.
 
-    `engine` is "local" (processes of this machine), "ray" (the cluster at `address`) or "inline" (this process). `devices` are
-    given to the batches as their parameter `device` (["cuda:0", "cuda:1"] for two GPUs); by default there is one worker for each.
+    `engine` is "local" (processes of this machine), "ray" or "dask" (the cluster at `address`) or "inline" (this process).
+    `devices` are given to the batches as their parameter `device` (["cuda:0", "cuda:1"] for two GPUs, one of them twice for two
+    workers on it); by default there is one worker for each.
     """
     tasks.check(plan)
     version = tasks.version(plan)
     if devices and not tasks.takes_device(plan):
         raise InputError(f"{plan.function} has no parameter device, so devices cannot be chosen; leave them out")
-    if devices and any(name in plan.fixed or name in plan.grid or name in plan.random for name in ("device",)):
+    if devices and "device" in {*plan.fixed, *plan.grid, *plan.random}:
         raise InputError("device is a parameter of the sweep, so devices cannot be chosen too; leave one of them out")
+    if engine in ("local", "inline") and ":" not in plan.function:  # other machines may have what this one has not
+        for name in (*devices, *(value for name, value in plan.extremes() if name == "device")):
+            check_device(name)
     check_store(store)
     if isinstance(engine, str):
         made = make_engine(
@@ -140,7 +144,7 @@ class _Driver:
             for future, batch in list(self.pending.items()):  # what has come back is kept
                 if future.done() and not future.cancelled() and future.exception() is None:
                     self.keep(batch, *future.result())
-        self.tell(at_once=True)
+        self.tell()
 
     def tell(self, at_once: bool = True) -> None:
         now = time.perf_counter() - self.began
@@ -241,16 +245,20 @@ class _Driver:
             self.pending.clear()
 
     def mourn(self, batch: _Batch, alone: bool) -> None:
-        """A batch has lost its worker. Who is to blame is clear only if it was alone, so that is tried before it is given up."""
+        """A batch has lost its worker. Who is to blame is clear only if it was alone, so that is tried before it is given up.
+
+        Runs that are not trained together are then tried one by one, so that only the guilty one is given up.
+        """
         batch.deaths += 1
         batch.alone += alone
         self.state.lost += 1
+        if len(batch.runs) > 1 and self.plan.function != "train" and batch.alone >= SUSPECT:
+            self.again.extend(_Batch([run], deaths=SUSPECT) for run in batch.runs)
+            return
         if batch.alone < ATTEMPTS:
             self.again.append(batch)
             return
-        many = (
-            f"this batch of {len(batch.runs)} runs; with pack = 1 it shows which" if len(batch.runs) > 1 else "this run"
-        )
+        many = f"this batch of {len(batch.runs)} runs; try a smaller pack" if len(batch.runs) > 1 else "this run"
         text = f"the worker died {batch.alone} times on {many} (out of memory, or a crash in compiled code)"
         self.fail(batch.runs, [text] * len(batch.runs))
         self.results.release(batch.name)
@@ -277,7 +285,7 @@ class _Driver:
         self.state.failed += len(runs)
         for run, text in zip(runs, texts):
             if len(self.state.errors) < SHOWN:
-                self.state.errors.append(f"{_words(run)}: {_last(text)}")
+                self.state.errors.append(f"{_words(run)}: {last_words(text)}")
 
 
 def timed(work: tasks.Work) -> tuple[list[tasks.Outcome], float]:
@@ -287,10 +295,6 @@ def timed(work: tasks.Work) -> tuple[list[tasks.Outcome], float]:
 
 def _words(run: Run) -> str:
     return ", ".join([*(f"{name}={value!r}" for name, value in run.params.items()), f"trial={run.trial}"])
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]
 
 
 # ---------------------------------------------------------------- dry run
@@ -340,7 +344,7 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
                 if one.complaint:
                     raise InputError(one.complaint)
                 if one.row is None:
-                    raise InputError(f"a run fails ({_words(run)}): {_last(one.traceback)}")
+                    raise InputError(f"a run fails ({_words(run)}): {last_words(one.traceback)}")
             times.append(seconds)
     each = sum(times) / len(times) if times else 0.0
     return Estimate(

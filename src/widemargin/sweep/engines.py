@@ -1,4 +1,4 @@
-"""Who computes the batches: processes of this machine, or a Ray cluster. Scheduling is theirs; here is what they have in common.
+"""Who computes the batches: processes of this machine, a Ray or Dask cluster. Scheduling is theirs; here is what they share.
 
 An engine has `submit(function, *args)`, which returns a future; `lost(error)`, whether an error means that a worker died rather
 than that the work failed; `renew()`, to go on after that; and `close()`, which ends what is still at work. `ahead` is how many
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures as cf
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -167,16 +168,10 @@ class Ray:
 
 
 def _connect(ray: Any, address: str | None, workers: int | None, gpus: float) -> None:
-    import logging
-
     sorry = f"no Ray cluster answers at {address}"
     what = "start one (ray start --head), set RAY_AUTH_TOKEN if it asks for a token, or leave the address out"
     if address is not None and ":" in address:
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        try:  # Ray itself would try for a minute
-            socket.create_connection((host, int(port)), PATIENCE).close()
-        except (OSError, ValueError, OverflowError) as error:
-            raise InputError(f"{sorry}: {error}; {what}") from None
+        _reach(address.removeprefix("ray://"), sorry, what)
     own: dict[str, Any] = {} if address else {"num_cpus": workers or _cores(), "include_dashboard": False}
     if gpus and not address:
         own.pop("num_cpus")
@@ -187,15 +182,91 @@ def _connect(ray: Any, address: str | None, workers: int | None, gpus: float) ->
         raise InputError(f"{sorry}: {said}; {what}" if address else f"Ray does not start here: {said}") from None
 
 
+class Dask:
+    """A Dask cluster: the one whose scheduler is at `address`, else one made on this machine for the time of the sweep."""
+
+    together = False
+
+    def __init__(self, workers: int | None = None, address: str | None = None):
+        try:
+            import dask
+            import distributed
+        except ImportError:
+            raise InputError("the engine dask needs Dask; pip install 'widemargin[dask]'") from None
+        # What it logs in this process is what we say ourselves, in a sentence.
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL + 1)
+        self._killed = distributed.KilledWorker
+        self._made: Any = None
+        if address is not None:
+            what = "start one (dask scheduler), or leave the address out"
+            _reach(address.rpartition("://")[2], f"no Dask scheduler answers at {address}", what)
+            self._client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+        else:
+            with dask.config.set({"distributed.scheduler.allowed-failures": 0}):  # who tries again is the driver
+                self._made = distributed.LocalCluster(
+                    n_workers=workers or _cores(), threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+                )  # fmt: skip
+            self._client = distributed.Client(self._made, set_as_default=False)
+        there = self._nodes()
+        if not there:
+            self.close()
+            raise InputError("the Dask cluster has no workers; start some (dask worker ADDRESS --nthreads 1)")
+        if max(there) > 1:
+            self.close()
+            raise InputError(
+                f"a worker of the Dask cluster has {max(there)} threads, and runs need a process of their own; start workers "
+                "with --nthreads 1"
+            )
+        self.workers = min(workers or len(there), len(there))
+        self.ahead = 2 * self.workers if workers is None else self.workers
+        self._pool = self._client.get_executor(pure=False)
+
+    def _nodes(self) -> list[int]:
+        """Threads of the workers; they may be on their way."""
+        began = time.monotonic()
+        while not (found := list(self._client.nthreads().values())) and time.monotonic() - began < NODES:
+            time.sleep(0.2)
+        return found
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future:
+        if self._client.status != "running":
+            raise InputError(
+                "the Dask scheduler is gone; what is stored is safe, run the same command again when it is back"
+            )
+        return self._pool.submit(function, *args)
+
+    def lost(self, error: BaseException) -> bool:
+        return isinstance(error, self._killed | cf.CancelledError)
+
+    def renew(self) -> None:
+        pass  # the cluster replaces its workers itself
+
+    def close(self) -> None:
+        self._client.close()
+        if self._made is not None:
+            self._made.close()
+
+
+def _reach(place: str, sorry: str, what: str) -> None:
+    """InputError where nothing answers at host:port; clusters themselves would try for a minute."""
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), PATIENCE).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(f"{sorry}: {error}; {what}") from None
+
+
 def make_engine(name: str, workers: int | None = None, address: str | None = None, gpus: float = 0.0) -> Engine:
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise InputError(f"workers must be an integer of at least 1, not {workers!r}")
-    if address is not None and name != "ray":
-        raise InputError(f"an address is that of a Ray cluster, and the engine is {name}; choose the engine ray")
+    if address is not None and name not in ("ray", "dask"):
+        raise InputError(f"an address is that of a cluster, and the engine is {name}; choose ray or dask")
     if name == "local":
         return Local(workers)
     if name == "inline":
         return Inline()
     if name == "ray":
         return Ray(workers, address, gpus)
-    raise InputError(f"unknown engine {name!r}; choose local or ray")
+    if name == "dask":
+        return Dask(workers, address)
+    raise InputError(f"unknown engine {name!r}; choose local, ray or dask")

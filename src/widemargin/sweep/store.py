@@ -18,6 +18,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -228,6 +229,12 @@ def columns(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
         taken.add(column.lower())
         found[column] = _cell(value)
     return found
+
+
+def last_words(traceback: str) -> str:
+    """What it says in the end: its last line of the form "Error: words", or the last of all."""
+    lines = traceback.strip().splitlines() or ["no message"]
+    return next((one for one in reversed(lines) if re.match(r"[A-Za-z_][\w.]*: ", one)), lines[-1])
 
 
 # ---------------------------------------------------------------- reading

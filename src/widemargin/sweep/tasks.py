@@ -427,12 +427,12 @@ def _share(row: Row, data: Dataset, bias: bool, activation: str, limit: float, s
 
 
 def _certificate(data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> tuple[float, float]:
-    """From the store's folder where another run has been here already."""
+    """From the store's folder where another run has been here already; a worker on another machine may not see that folder."""
     from widemargin.margins.f1 import f1
 
     asked = [data.sha256(), bias, activation, limit, widemargin.__version__]
     name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
-    path = None if store is None else Path(store) / CERTIFICATES / f"{name}.json"
+    path = Path(store) / CERTIFICATES / f"{name}.json" if store is not None and Path(store).is_dir() else None
     if path is not None and path.is_file():
         kept = json.loads(path.read_text())
         return kept["lower"], kept["upper"]
@@ -440,7 +440,7 @@ def _certificate(data: Dataset, bias: bool, activation: str, limit: float, store
     if cert.status == "interrupted":
         raise KeyboardInterrupt
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         content = {"data": data.name, "sha256": data.sha256(), "lower": cert.lower, "upper": cert.upper}
         write_atomically(path, json.dumps(content).encode())
     return cert.lower, cert.upper
