@@ -135,6 +135,17 @@ def test_nothing_sticks_out_on_a_phone(browser, page):
     assert widths and max(widths) <= NARROW[0]
 
 
+def test_tables_of_sentences_need_no_scrolling_on_a_phone(browser, page):
+    wide = "return [...document.querySelectorAll('table.stack')].map(t => [t.scrollWidth, t.parentNode.clientWidth])"
+    opened(browser, page, NARROW)
+    sizes = browser.execute_script(wide)
+    assert sizes and all(inner <= outer for inner, outer in sizes)
+    shown = "return getComputedStyle(document.querySelector('table.stack thead')).display"
+    assert browser.execute_script(shown) == "none"
+    opened(browser, page, WIDE)
+    assert browser.execute_script(shown) == "table-header-group"
+
+
 def test_the_time_slider_moves_neurons_decision_margins_and_marks(browser, page, trained):
     opened(browser, page)
     last = int(browser.execute_script("return document.querySelector('input[type=range]').max"))

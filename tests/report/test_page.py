@@ -361,6 +361,26 @@ def test_residuals_of_regression_and_a_trial_that_is_not_there():
         report.build([(traj, data, None)], trial=1)
 
 
+def test_guarantees_of_data_stand_with_its_run_if_there_is_one(monkeypatch, tmp_path):
+    seen = []
+    fast = theory.guarantees
+    monkeypatch.setattr(
+        theory, "guarantees", lambda data, run, **keys: seen.append(run) or fast(data, run, theorems=FAST, **keys)
+    )
+    cert = margins.linear(DATA, bias=True)
+    flows.train(DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.5), steps=20, points=4, out=tmp_path / "run")
+    traj = flows.load(tmp_path / "run")
+    squared = flows.train(DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.1), loss="squared", steps=20, points=4)
+
+    def tables(*things):
+        page = report.build(things, bounds=True)
+        return [sum("Guarantees" in str(one) for one in section.contents) for section in page.sections]
+
+    assert tables(cert) == [1] and seen == [None]
+    assert tables(cert, (traj, DATA, None)) == [0, 1] and tables(cert, tmp_path / "run") == [0, 1]
+    assert tables(cert, (squared, DATA, None)) == [1, 0]  # theorems have nothing to say of that run
+
+
 def test_a_long_curve_keeps_its_ends_and_its_peaks():
     x = np.arange(1, 50_001.0)
     y = np.sin(x / 3000)

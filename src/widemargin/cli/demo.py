@@ -57,7 +57,7 @@ def demo(options: argparse.Namespace) -> int:
         files.append(path)
         shown.append((traj, data, first))
     files.append(folder / "report.html")
-    _demo_report(files[-1], shown)
+    _demo_report(files[-1], shown, bounds=not status)
     print(f"{time.perf_counter() - started:.0f} seconds. Written:")
     for path in files:
         print(f"  {path}")
@@ -65,11 +65,12 @@ def demo(options: argparse.Namespace) -> int:
     return status
 
 
-def _demo_report(path: Path, shown: Sequence[Any]) -> None:
+def _demo_report(path: Path, shown: Sequence[Any], bounds: bool) -> None:
     from widemargin import report
 
+    say("writing the page, with what the theorems guarantee" if bounds else "writing the page")
     with use_threads(1):
-        report.write(report.build(shown, title="Margins of 2-sparse parity"), path)
+        report.write(report.build(shown, title="Margins of 2-sparse parity", bounds=bounds), path)
 
 
 def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> tuple[Path, Trajectory]:

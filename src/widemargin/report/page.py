@@ -96,9 +96,11 @@ def build(
         return sections[-1]
 
     certs = [certificates.read(one) if isinstance(one, Path) else one for kind, one in given if kind == "certificate"]
+    covered = {sha for kind, one in given if bounds for sha in runs.covered(kind, one)}
     for some in certificates.grouped(certs):
         say(some[0]["data"]["name"])
-        certificates.show(new("certificates", certificates.title(some)), some, bounds, time_limit)
+        own = bounds and some[0]["data"].get("sha256") not in covered
+        certificates.show(new("certificates", certificates.title(some)), some, own, time_limit)
     for kind, one in given:
         if kind == "certificate":
             continue

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from widemargin import flows
 from widemargin.flows.nets import KINDS
+from widemargin.flows.runs import read_config
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset, InputError, Trajectory
 
@@ -120,7 +121,7 @@ def show(
     section.settings(command, dict(traj.config), note)
     if bounds:
         data = sets[min(trial, len(sets) - 1)]
-        if traj.config["loss"] == "squared" or traj.config["net"]["outputs"] > 1:
+        if not _guaranteed(traj.config):
             section.paragraph(
                 "Guarantees are about networks with one output and labels -1, +1; this run has others.", "quiet"
             )
@@ -131,6 +132,19 @@ def show(
                 section.paragraph(f"The guarantees were not evaluated: {error}.", "quiet")
     if checks:
         guarantees.show_checks(section, traj, sets)
+
+
+def _guaranteed(config: Mapping[str, Any]) -> bool:
+    return config["loss"] != "squared" and config["net"]["outputs"] == 1
+
+
+def covered(kind: str, one: Any) -> list[str]:
+    """Hashes of the data whose guarantees stand with a run (a folder, or a triple), which adds its own to them."""
+    if kind not in ("run", "trajectory"):
+        return []
+    config = read_config(one) if kind == "run" else one[0].config
+    shas = config["data"]["sha256"]
+    return shas if _guaranteed(config) and len(shas) == 1 else []
 
 
 def facts(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) -> None:

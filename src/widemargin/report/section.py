@@ -69,17 +69,21 @@ class Section:
     def table(
         self, title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "", folded: bool = False
     ) -> None:
-        """Cells are numbers, texts, or `Html`. `folded` hides it until it is asked for."""
+        """Cells are numbers, texts, or `Html`. `folded` hides it until it is asked for.
+
+        With long texts, cells stand below each other on a narrow screen, each after the name of its column.
+        """
         self.contents.append({"table": title})
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
         lines = []
         for row in rows:
-            cells = [f"<td{_class(one)}>{cell(one)}</td>" for one in row]
+            cells = [f'<td{_class(one)} data-name="{escape(name)}">{cell(one)}</td>' for name, one in zip(names, row)]
             lines.append(f"<tr>{''.join(cells)}</tr>")
         said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
         # The caption stands outside the part that scrolls on a narrow screen.
         table = (
-            f'<figure class="table"><figcaption>{said}</figcaption><div class="scroll" tabindex="0"><table>'
+            f'<figure class="table"><figcaption>{said}</figcaption><div class="scroll" tabindex="0">'
+            f"<table{' class=stack' * any('class=long' in one for one in lines)}>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
         )
         fold = f"<details><summary>{escape(title)} ({len(rows)} rows)</summary>{table}</details>"
@@ -175,7 +179,7 @@ def _class(value: Any) -> str:
     if _is_number(value):
         return " class=number"
     size = 99 if isinstance(value, Html) and "<ul" in value else 0 if isinstance(value, Html) else len(str(value))
-    return " class=long" if size > 60 else " class=short" if size <= 16 else ""
+    return " class=long" if size > 60 else " class=word" if size <= 8 else " class=short" if size <= 16 else ""
 
 
 def _is_number(value: Any) -> bool:
