@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from test_cli import refused, run
-from widemargin import cli
+from widemargin import cli, flows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,6 +46,8 @@ TRAININGS = [
     "--algorithm adam --net mlp --loss ce --steps 12 --option depth=3 --option outputs=2 --dtype float32",
     "--algorithm cb --net output --steps 15 --width 7",
     "--algorithm gd --loss squared --steps 10 --net scalar",
+    "--algorithm gd --steps 10 --net product",
+    "--algorithm gd --steps 10 --bias --certify",
 ]
 
 
@@ -62,6 +64,7 @@ def test_the_command_that_is_shown_gives_the_same_run(options, tmp_path, monkeyp
     assert run(*words[1:-1], "second")[0] == 0
     first, second = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("first", "second"))
     assert first == second
+    assert flows.load_certificate("first") is None or flows.load_certificate("second") is not None
 
 
 def damaged(made, tmp_path, what):
@@ -108,13 +111,13 @@ def damaged(made, tmp_path, what):
         (place / "figure.png").write_text("no")
         return place, "no PNG"
     (place / "c.json.gz").write_bytes(b"\x1f\x8b")
-    return place, "cannot be read"
+    return place / "c.json.gz", "cannot be read"
 
 
 BAD = [
     "nothing there", "a text", "other JSON", "bytes", "certificate cut off", "empty folder", "store of garbage",
     "run without checkpoints", "run of garbage", "monitor of garbage", "records of garbage", "verdicts of garbage",
-    "picture of garbage", "folder with a damaged certificate",
+    "picture of garbage", "a damaged certificate",
 ]  # fmt: skip
 
 
@@ -135,7 +138,21 @@ def test_other_refusals(made, tmp_path, monkeypatch):
     assert "trials 0 to 1" in refused("report", made / "run", "--trial", 5, "--out", tmp_path / "r.html")
     assert "legal" in refused("report", "a\0b", "--out", tmp_path / "r.html")
     assert "arguments are required" in refused("report")
+    assert "'nosuch'" in refused("report", made / "run", "--columns", "nosuch", "--out", tmp_path / "r.html")
     assert os.listdir(tmp_path) == []
+
+
+def test_the_page_is_not_written_over_what_it_shows(made, tmp_path):
+    content = (made / "c.f2.json.gz").read_bytes()
+    assert "over or into" in refused("report", made / "c.f2.json.gz", "--out", made / "c.f2.json.gz")
+    assert "over or into" in refused("report", made, "--out", made / "c.f2.json.gz")
+    (tmp_path / "link.html").symlink_to(made / "c.f2.json.gz")
+    assert "over or into" in refused("report", tmp_path / "link.html", "--out", made / "c.f2.json.gz")
+    assert "over or into" in refused("report", made / "run", "--out", made / "run" / "config.json")
+    assert "over or into" in refused("report", made / "run" / "config.json", "--out", made / "run" / "r.html")
+    assert (made / "c.f2.json.gz").read_bytes() == content and not (made / "run" / "r.html").exists()
+    assert run("report", made, "--out", made / "r.html")[0] == 0  # beside them there is room
+    (made / "r.html").unlink()
 
 
 def test_report_is_among_the_commands():

@@ -65,6 +65,75 @@ def test_a_sweep_and_queries(folder, inline):
     assert run("query", "a_results", "select x from runs where x > 9", "--json")[1] == "[]\n"
 
 
+BAD_QUERIES = [
+    ("select x'00ff' as b", "the column 'b' holds a blob"),
+    ("select 1 as b union all select x'00ff'", "the column 'b' holds a blob"),
+    ("select '\ud800'", "a query must be a text"),
+    ("select cast(x'fffe' as text)", "decode"),
+    ("select 1 as b union all select cast(x'fffe' as text)", "decode"),
+    ("vacuum into 'copy.sqlite'", "a query can only read"),
+]
+
+
+@pytest.mark.parametrize(
+    "sql, words", BAD_QUERIES, ids=[sql.encode("unicode_escape").decode() for sql, _ in BAD_QUERIES]
+)
+def test_json_is_whole_or_nothing(sql, words, folder):
+    sweep.Store("s").close()
+    assert words in refused("query", "s", sql, "--json")
+    assert not (folder / "copy.sqlite").exists()
+
+
+def test_json_has_every_column(folder):
+    sweep.Store("s").close()
+    status, out, _ = run("query", "s", "select 1 as a, 2 as a, 3 as a_2, 4 as a, 5 as b", "--json")
+    assert status == 0 and json.loads(out) == [{"a": 1, "a_3": 2, "a_2": 3, "a_4": 4, "b": 5}]
+    assert run("query", "s", "select 1 as a, 2 as a", "--json")[1] == '[{"a": 1, "a_2": 2}]\n'
+
+
+def test_much_json_goes_by_way_of_a_file(folder, monkeypatch):
+    from widemargin.cli import sweep as command
+
+    sweep.Store("s").close()
+    monkeypatch.setattr(command, "IN_MEMORY", 10)
+    numbers = "with recursive c(k) as (select 1 union all select k + 1 from c where k < 50) select k, 'ü' as t from c"
+    assert json.loads(run("query", "s", numbers, "--json")[1]) == [{"k": k, "t": "ü"} for k in range(1, 51)]
+
+
+# The first row is out when the search for the third has begun, which has no end.
+ENDLESS = "with recursive c(x) as (select 1 union all select x + 1 from c) select x from c where x < 3 or {} < 0"
+
+
+@pytest.mark.parametrize("what", ["x", "sqrt(x)"])  # steps of SQLite alone, and functions in Python
+def test_ctrl_c_ends_a_long_query(what, folder):
+    sweep.Store("s").close()
+    words = [sys.executable, "-u", "-m", "widemargin", "query", "s", ENDLESS.format(what), "--csv"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert [child.stdout.readline() for _ in range(2)] == ["x\n", "1\n"]
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate()
+    assert (child.returncode, err) == (130, "interrupted\n")
+
+
+COUNTING = """
+import math, sys
+from widemargin.cli import main
+math.sqrt = lambda x: print("begun", flush=True) or x
+sys.exit(main(["query", "s", sys.argv[1]]))
+"""
+
+
+def test_ctrl_c_ends_a_query_that_has_no_first_row(folder):
+    sweep.Store("s").close()
+    sql = "with recursive c(x) as (select sqrt(1) union all select x + 1 from c) select count(*) from c"
+    words = [sys.executable, "-c", COUNTING, sql]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "begun\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate()
+    assert (child.returncode, err) == (130, "interrupted\n")
+
+
 def test_a_long_table_is_cut_and_says_so(folder):
     numbers = "with recursive c(k) as (select 1 union all select k + 1 from c where k < 1000) select k from c"
     store = sweep.Store(folder / "s")
@@ -83,6 +152,22 @@ def test_failures_are_told(folder, inline):
     status, out, _ = run("query", "a_results", "select params, traceback from failures", "--json")
     first = json.loads(out)[0]
     assert json.loads(first["params"]) == {"bad": 2, "x": 2} and "Traceback" in first["traceback"]
+
+
+def test_failures_cannot_steer_a_terminal(folder, inline):
+    (folder / "mine.py").write_text('def f(x):\n    raise ValueError("a\\u202eb\\x1b[2J\\nfake: ok")\n')
+    status, _, err = run("sweep", "a.toml")
+    assert status == 1 and "failed: x=1, trial=0: ValueError: a?b?[2J" in err
+    assert "fake" not in err and all(c.isprintable() for c in err.replace("\n", ""))
+
+
+def test_a_name_cannot_steer_a_terminal(folder, inline, monkeypatch):
+    from widemargin.cli import sweep as command
+
+    monkeypatch.setattr(command, "EVERY", 0.0)
+    (folder / "a.toml").write_text('name = "a\\u001b[2J"\nfunction = "mine:f"\n[grid]\nx = [1, 2, 3]\n')
+    status, _, err = run("sweep", "a.toml")
+    assert status == 0 and "a?[2J: 3 of 3 runs" in err and "\x1b" not in err
 
 
 def test_dry_run(folder):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +173,46 @@ def test_the_time_slider_moves_neurons_decision_margins_and_marks(browser, page,
         )
         if k:
             np.testing.assert_allclose(marks[-1], trained["t_mean"][k, 0])
+        lines = "return document.getElementById(arguments[0]).querySelectorAll('.shapelayer path').length"
+        assert browser.execute_script(lines, named(browser, "Loss")) == (k > 0)  # a logarithmic axis has no place for 0
     assert complaints(browser) == []
+
+
+def test_no_button_sends_a_figure_elsewhere(browser, page):
+    opened(browser, page)
+    titles = browser.execute_script(
+        "return [...document.querySelectorAll('.modebar-btn')].map((one) => one.getAttribute('data-title'))"
+    )
+    assert "Download plot as a PNG" in titles and not any("Share" in one or "loud" in one for one in titles)
+
+
+def test_figures_agree_with_the_slider_after_going_back(browser, page):
+    opened(browser, page)
+    set_control(browser, "input[type=range]", 5)
+    expected = trace(browser, "Distribution of margins", 0, "x")
+    browser.get("about:blank")
+    browser.back()
+    wait(browser, "return document.documentElement.dataset.ready === 'yes'")
+    said = "return document.querySelector('output').textContent.endsWith(`record ${arguments[0]}`)"
+    value = browser.execute_script("return document.querySelector('input[type=range]').value")
+    wait(browser, said, value)
+    if value == "5":  # browsers may also begin anew
+        assert trace(browser, "Distribution of margins", 0, "x") == expected
+
+
+def test_certified_intervals_can_be_read_on_a_phone(browser, tmp_path):
+    cert = replace(
+        margins.linear(DATA, bias=True), lower=0.01234567, upper=0.1234567, proved=False, status="time-limit"
+    )
+    report.write(report.build(cert), tmp_path / "page.html")
+    opened(browser, tmp_path / "page.html", NARROW)
+    outside = browser.execute_script(
+        """const plot = document.getElementById(arguments[0]), box = plot.getBoundingClientRect();
+        return [...plot.querySelectorAll('.annotation text')].filter(
+          (one) => one.getBoundingClientRect().right > box.right || one.getBoundingClientRect().top < box.top).length""",
+        named(browser, "Certified intervals"),
+    )
+    assert outside == 0
 
 
 def test_play_runs_to_the_end_and_stops(browser, page):

@@ -325,7 +325,7 @@ def test_every_moment_of_the_slider_against_weights_and_records(run, trial):
         assert [one == "@plus/0.65" for one in moved["marker.color"]] == (a[order] > 0).tolist()
         now = scene["figures"].get(names["Normalised margin"])
         if k:
-            (place,) = {value for value in now[0]["layout"].values()}
+            (place,) = {value for key, value in now[0]["layout"].items() if not key.endswith("visible")}
             np.testing.assert_allclose(place, traj["t_mean"][k, trial])
 
 
@@ -422,7 +422,7 @@ def test_tables_of_a_store_against_numpy(stored):
     rows = list(rows)
     plan = json.loads(next(iter(sweep.query(stored, "select plan from sweeps")[1]))[0])
     there = ["width", "kind", "data", "margin_M2", "other", "status"]
-    table = sweeps.aggregate(stored, "sweep = 's'", there, plan)
+    table = sweeps.aggregate(stored, "sweep = 's'", there, [plan])
     assert [axis.name for axis in table.axes] == ["width", "kind"] and list(table.stats) == ["margin_M2", "other"]
     assert names == ["width", "kind", "margin_M2", "other"] and len(table.cells) == 6
     for which, seen, stats in (
@@ -459,7 +459,7 @@ def test_bins_of_a_random_parameter_against_numpy(tmp_path):
     )
     fill(tmp_path, plan, lambda k: {"value": float(k)})
     there = sweep.query(tmp_path, "select * from runs limit 0")[0]
-    table = sweeps.aggregate(tmp_path, "1", there, json.loads(plan.text()))
+    table = sweeps.aggregate(tmp_path, "1", there, [json.loads(plan.text())])
     lr = np.array([row[0] for row in sweep.query(tmp_path, "select lr from runs")[1]])
     counts, edges = np.histogram(np.log(lr), bins=sweeps.BINS, range=(np.log(1e-3), 0.0))
     np.testing.assert_array_equal(table.runs, counts[counts > 0])

@@ -114,6 +114,15 @@ def start(path, store, *more, env=None):
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env)
 
 
+def two_drivers_die(path, store, *words, env):
+    for goal in (20, 60):
+        driver = start(path, store, *words, env=env)
+        assert until(driver, lambda goal=goal: stored(store) >= goal), driver.communicate()[1]
+        driver.kill()
+        driver.communicate()
+    assert stored(store) < RUNS
+
+
 def finish(driver):
     error = driver.communicate()[1]
     assert driver.returncode == 0, error
@@ -220,13 +229,9 @@ def test_a_ray_cluster_loses_a_node_and_drivers(calm, cluster, tmp_path):
     path, table = calm
     address, nodes, env = cluster
     store = tmp_path / "s"
-    for goal in (20, 60):
-        driver = start(path, store, "--engine", "ray", "--address", address, env=env)
-        assert until(driver, lambda goal=goal: stored(store) >= goal), driver.communicate()[1]
-        driver.kill()
-        driver.communicate()
-    assert stored(store) < RUNS
-    driver = start(path, store, "--engine", "ray", "--address", address, env=env)
+    words = ("--engine", "ray", "--address", address)
+    two_drivers_die(path, store, *words, env=env)
+    driver = start(path, store, *words, env=env)
     caught = []
     assert until(driver, lambda: caught.extend(node for node in nodes[1:] if stopped_at_work(node)) or caught), (
         driver.communicate()[1]
@@ -287,13 +292,9 @@ def test_a_dask_cluster_loses_a_node_and_drivers(calm, scheduler, tmp_path):
     path, table = calm
     address, processes, env = scheduler
     store = tmp_path / "s"
-    for goal in (20, 60):
-        driver = start(path, store, "--engine", "dask", "--address", address, env=env)
-        assert until(driver, lambda goal=goal: stored(store) >= goal), driver.communicate()[1]
-        driver.kill()
-        driver.communicate()
-    assert stored(store) < RUNS
-    driver = start(path, store, "--engine", "dask", "--address", address, env=env)
+    words = ("--engine", "dask", "--address", address)
+    two_drivers_die(path, store, *words, env=env)
+    driver = start(path, store, *words, env=env)
     assert until(driver, lambda: stored(store) >= 120), driver.communicate()[1]
     kill_node(processes[1])
     finish(driver)
@@ -327,3 +328,15 @@ def test_dask_on_this_machine_alone(calm, tmp_path):
             break
         time.sleep(0.1)
     assert not alive(family)
+
+
+def test_ctrl_c_ends_dask_without_a_word_of_its_workers(calm, tmp_path):
+    pytest.importorskip("distributed", reason="Dask is not installed")
+    path, _ = calm
+    store = tmp_path / "s"
+    words = [sys.executable, "-m", "widemargin", "sweep", str(path), "--store", str(store), "--engine", "dask"]
+    driver = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert until(driver, lambda: stored(store) >= 20), driver.communicate()[1]
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    error = driver.communicate()[1]
+    assert driver.returncode == 130 and "Traceback" not in error and 20 <= stored(store) < RUNS

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -70,6 +71,14 @@ def test_keep_of_an_unknown_result_stops_the_sweep(folder):
     assert len(sweep.load(folder / "s")) == 0
 
 
+def test_a_store_whose_runs_lack_what_is_asked_for(folder):
+    (folder / "mine.py").write_text("def f(x):\n    return {'y': x, 'z': 2 * x}\n")
+    sweep.sweep(small(folder, keep=["y"]), folder / "s", engine="inline")
+    with pytest.raises(InputError, match="has runs of this sweep without z; keep what was kept before"):
+        sweep.sweep(small(folder, keep=["y", "z"]), folder / "s", engine="inline")
+    assert sweep.sweep(small(folder, keep=["y"]), folder / "s", engine="inline").before == 12
+
+
 def test_ctrl_c_keeps_what_is_done(folder):
     def progress(state):
         if state.done >= 4 and not state.interrupted:
@@ -83,8 +92,14 @@ def test_ctrl_c_keeps_what_is_done(folder):
 
 def test_ctrl_c_in_the_middle_of_training_stores_no_half_run(tmp_path):
     fixed = {"data": "parity:d=4,n=8,seed={trial}", "width": 8, "lr": 1e-6, "steps": 10**9}
-    started = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
-    started.start()
+
+    def press() -> None:
+        while not (tmp_path / "results.sqlite").exists():  # before that, values are being checked
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
     state = sweep.sweep(Sweep("train", fixed=fixed, repeats=2), tmp_path, engine="inline")
     assert state.interrupted and len(sweep.load(tmp_path)) == 0
 
@@ -92,7 +107,7 @@ def test_ctrl_c_in_the_middle_of_training_stores_no_half_run(tmp_path):
 class Dying(Inline):
     """An engine whose workers die as a script says: at its k-th submission of anything."""
 
-    ahead, together, workers = 3, True, 3
+    ahead, together, certain, workers = 3, True, False, 3
 
     def __init__(self, deaths=(), poison=None):
         self.deaths, self.poison = set(deaths), poison
@@ -133,6 +148,83 @@ def test_a_run_that_kills_its_worker_costs_no_other_run(folder):
     train = Sweep("train", fixed={"data": "parity:d=2,n=4", "steps": 3, "width": 3}, repeats=6, pack=3)
     state = sweep.sweep(train, folder / "s", engine=Dying(poison=(None, 1)))  # trained together, given up together
     assert (state.done, state.failed) == (3, 3) and "on this batch of 3 runs; try a smaller pack" in state.errors[0]
+
+
+def test_a_batch_that_is_split_is_claimed_until_its_last_part_is_done(folder, monkeypatch):
+    said = []
+    release, add = Store.release, Store.add
+    monkeypatch.setattr(Store, "release", lambda store, key: said.append("released") or release(store, key))
+    monkeypatch.setattr(Store, "add", lambda store, *args: said.append("stored") or add(store, *args))
+    plan = small(folder, grid={"x": [2]}, pack=4)
+    state = sweep.sweep(plan, folder / "s", engine=Dying(poison=(2, 1)))
+    assert (state.done, state.failed) == (3, 1) and said.count("stored") == 3 and said.count("released") == 1
+
+
+def test_a_worker_that_dies_while_a_batch_is_handed_out(folder):
+    class Broken(Dying):
+        """A pool that breaks with work in it, and takes no more until it is made anew."""
+
+        broken = False
+
+        def submit(self, function, work):
+            self.count += 1
+            assert self.count < 100, "the driver asks again and again"
+            if self.count == 2:
+                self.broken = True
+            if self.broken:
+                raise cf.CancelledError
+            future = cf.Future()
+            if self.count == 1:
+                future.set_exception(cf.CancelledError())  # lost with the pool
+            else:
+                future.set_result(function(work))
+            return future
+
+        def renew(self):
+            self.broken = False
+
+    state = sweep.sweep(small(folder), folder / "s", engine=Broken())
+    assert (state.done, state.failed) == (12, 0)
+
+
+def test_equal_draws_are_one_row_and_the_sweep_is_complete(folder):
+    plan = small(folder, grid={}, random={"x": {"low": 1, "high": 3, "integer": True}}, samples=20, repeats=1)
+    state = sweep.sweep(plan, folder / "s", engine="inline")
+    assert (state.done, state.total, len(sweep.load(folder / "s"))) == (20, 20, 3)
+    assert sweep.dry_run(plan, folder / "s").batches == 0
+    state = sweep.sweep(plan, folder / "s", engine="inline")
+    assert (state.done, state.before) == (20, 20)
+
+
+def test_runs_that_another_driver_has_stored_meanwhile_are_done(folder):
+    class Slow(Inline):
+        def submit(self, function, work):
+            future = super().submit(function, work)
+            sweep.sweep(small(folder, pack=3), folder / "s", engine="inline")  # other batches of the same runs
+            return future
+
+    state = sweep.sweep(small(folder, pack=12), folder / "s", engine=Slow())
+    assert (state.done, state.before, state.failed) == (12, 12, 0)
+    assert len(sweep.load(folder / "s")) == len(sweep.load(folder / "s", "select * from log")) == 12
+
+
+def test_no_more_processes_than_batches(folder, monkeypatch):
+    asked = []
+
+    class Noted(Inline):
+        pass
+
+    def make(name, workers=None, address=None, gpus=0.0):
+        asked.append((name, workers))
+        return Noted() if len(asked) > 1 else make_engine(name, workers, address, gpus)
+
+    monkeypatch.setattr(sweep.drive, "make_engine", make)
+    sweep.sweep(small(folder, pack=6), folder / "s", workers=50)
+    assert asked == [("local", 50), ("local", 2)]
+    monkeypatch.undo()
+    for workers in (0, -3, "a"):
+        with pytest.raises(InputError, match="workers must be"):
+            sweep.dry_run(small(folder), workers=workers)
 
 
 def test_what_an_engine_cannot_explain_is_raised(folder):

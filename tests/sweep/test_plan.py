@@ -1,12 +1,15 @@
 """What a sweep is: combinations, draws, keys, batches, and what is refused."""
 
 import itertools
+import json
+import math
 import tracemalloc
 
 import numpy as np
 import pytest
 
 from widemargin.sweep import Sweep, tasks
+from widemargin.sweep import plan as planning
 from widemargin.types import InputError
 
 DATA = "parity:d=4,n=10,seed={trial}"
@@ -64,6 +67,65 @@ def test_draws_follow_their_law_and_depend_on_the_seed_alone():
     assert list(Sweep("mine:f", random=laws, samples=3, seed=1).combinations()) != drawn[:3]
 
 
+def test_integers_drawn_by_their_logarithm():
+    """k is drawn with probability log((k + 1) / k) / log((high + 1) / low)."""
+    law = {"low": 1, "high": 2, "integer": True, "log": True}
+    drawn = [one["n"] for one in Sweep("mine:f", random={"n": law}, samples=4000).combinations()]
+    p = math.log(2) / math.log(3)
+    assert set(drawn) == {1, 2} and abs(drawn.count(1) / 4000 - p) < 5 * math.sqrt(p * (1 - p) / 4000)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        {"low": 0.1, "high": 0.1, "log": True},  # exp(log(0.1)) = 0.10000000000000002
+        {"low": 0.3, "high": 0.3, "log": True},
+        {"low": 5e-324, "high": 1e308, "log": True},
+        {"low": 0.1, "high": 0.1},
+        {"low": 5, "high": 5, "integer": True, "log": True},  # the floor of exp(log(5)) is 4
+        {"low": 7, "high": 8, "integer": True, "log": True},
+    ],
+)
+def test_draws_stay_in_their_interval(law, monkeypatch):
+    class Ends:
+        """Draws the end that it is asked for."""
+
+        def __init__(self, k):
+            self.k = k
+
+        def uniform(self, *ends):
+            return ends[self.k]
+
+    kind = int if law.get("integer") else float
+    plan = Sweep("mine:f", random={"x": law}, samples=50)
+    found = [one["x"] for one in plan.combinations()] + [planning._draw(law, Ends(k)) for k in (0, 1)]
+    assert all(type(x) is kind and law["low"] <= x <= law["high"] for x in found)
+
+
+def test_plans_that_may_share_runs():
+    def plan(**keys):
+        return Sweep(**{"function": "mine:f", "fixed": {"a": 1}, "grid": {"b": [1, 2]}} | keys)
+
+    law = {"low": 0, "high": 1}
+    drawn = plan(random={"c": law}, samples=2)
+    for one, two, same in [
+        (plan(), plan(repeats=3, keep=["x"], name="other"), True),
+        (plan(), plan(grid={"b": [2, 3]}), True),
+        (plan(), plan(fixed={"b": 2}, grid={"a": [0, 1]}), True),
+        (plan(), plan(grid={}, random={"b": {"choices": [5, 2]}}, samples=1), True),
+        (drawn, plan(random={"c": law}, samples=5), True),
+        (plan(), plan(grid={"b": [3]}), False),
+        (plan(), plan(fixed={"a": 1.0}), False),
+        (plan(), plan(fixed={}), False),
+        (plan(), plan(seed=1), False),
+        (plan(), plan(function="mine:g"), False),
+        (drawn, plan(random={"c": {"low": 0, "high": 2}}, samples=2), False),
+    ]:
+        assert one.shares_runs(json.loads(two.text())) == two.shares_runs(json.loads(one.text())) == same
+        assert bool({run.key for run in one.runs("1")} & {run.key for run in two.runs("1")}) <= same
+    assert {run.key for run in plan().runs("1")} & {run.key for run in plan(grid={"b": [2, 3]}).runs("1")}
+
+
 def test_a_batch_holds_what_is_trained_together():
     grid = {"sep": [2.0, 3.0], "width": [4, 8], "data": ["clusters:n=10,sep={sep},seed={trial}", "parity:d=2,n=4"]}
     plan = Sweep("train", fixed={"steps": 5}, grid=grid, repeats=5, pack=8)
@@ -76,8 +138,6 @@ def test_a_batch_holds_what_is_trained_together():
 
 def test_a_plan_reads_itself_again():
     plan = Sweep("train", fixed=FIXED, grid={"width": np.array([4, 8]), "lr": (0.1,)}, repeats=2, keep=["risk"])
-    import json
-
     again = Sweep(**json.loads(plan.text()))
     assert [run.key for run in again.runs("1")] == [run.key for run in plan.runs("1")] and again == plan
 
@@ -120,16 +180,71 @@ BAD = [
     ("function = 'train'\nsamples = 3\n[random]\nlr = { low = 0, high = 1, log = true }", "low must be above 0"),
     ("function = 'train'\nsamples = 3\n[random]\nlr = { low = 0.5, high = 1, integer = true }", "must be integers"),
     ("function = 'train'\nsamples = 3\n[random]\nlr = { low = 1, high = 2, log = 'yes' }", "true or false"),
+    ("function = 'train'\nseed = " + "1" * 5000, "thousands of digits"),
+    ("function = " + "[" * 3000, "lists too deep"),
+    ("function = 'train'\n[fixed]\nx = " + "[" * 30 + "]" * 30, "more than 20 deep"),
+    (f"function = 'train'\nrepeats = {10**19}", "repeats is beyond 2^63 - 1"),
+    (f"function = 'train'\nsamples = {10**19}", "samples is beyond 2^63 - 1"),
+    (f"function = 'train'\nseed = {2**63}", "seed is beyond 2^63 - 1"),
+    (f"function = 'train'\npack = {2**63}", "pack is beyond 2^63 - 1"),
+    (f"function = 'train'\nrepeats = {2**62}\n[grid]\nx = [1, 2]", "more than 2^63 - 1 runs"),
+    (f"function = 'train'\n[fixed]\nx = {10**400}", "'x' has an integer beyond"),
+    (f"function = 'train'\n[grid]\nx = [[1, {-(2**63)}]]", "'x' has an integer beyond"),
+    (f"function = 'train'\nsamples = 3\n[random]\nx = {{ choices = [{2**63}] }}", "'x' has an integer beyond"),
+    (f"function = 'train'\nsamples = 3\n[random]\nx = {{ low = 1, high = {2**70}, integer = true }}", "is too wide"),
+    (f"function = 'train'\nsamples = 3\n[random]\nx = {{ low = 1, high = {10**400} }}", "is too wide"),
+    ("function = 'train'\nsamples = 3\n[random]\nx = { low = -1e308, high = 1e308 }", "is too wide"),
 ]
 
 
-@pytest.mark.parametrize("text, words", BAD, ids=[words for _, words in BAD])
+@pytest.mark.parametrize("text, words", BAD, ids=[f"{k}: {words}" for k, (_, words) in enumerate(BAD)])
 def test_bad_files(text, words, tmp_path):
     path = tmp_path / "a.toml"
     path.write_text(text)
     with pytest.raises(InputError) as error:
         Sweep.load(path)
     assert words in str(error.value) and "a.toml" in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < 600  # and no number of 400 digits
+
+
+def test_the_largest_integers_are_taken():
+    most = 2**63 - 1
+    law = {"low": -most, "high": most, "integer": True}
+    plan = Sweep("mine:f", fixed={"x": most, "y": -most}, random={"z": law}, samples=1, repeats=most, seed=most)
+    assert len(plan) == most and -most <= next(plan.runs("1")).params["z"] <= most
+    log = Sweep("mine:f", random={"z": {"low": most, "high": most, "integer": True, "log": True}}, samples=5)
+    assert {one["z"] for one in log.combinations()} == {most}
+
+
+def test_names_of_half_characters_are_refused():
+    for keys in ({"fixed": {"z\ud800": 1}}, {"name": "z\ud800"}):
+        with pytest.raises(InputError, match="must be a text"):
+            Sweep("mine:f", **keys)
+
+
+BRACES = [
+    ("{y:{zz}}", 1, "asks for 'zz'"),
+    ("{y:{text}}", 1, "asks for 'text'"),
+    ("{y:d}", [1], "unsupported format string"),
+    ("{y:d}", "a", "Unknown format code 'd'"),
+    ("{y:c}", 10**9, "mend what stands in braces"),
+    ("{y[0]}", [1], "asks for 'y[0]'"),
+    ("{y", 1, "mend what stands in braces"),
+    ("{}", 1, "asks for ''"),
+]
+
+
+@pytest.mark.parametrize("text, y, words", BRACES)
+def test_bad_braces(text, y, words):
+    plan = Sweep("mine:f", fixed={"text": text, "y": y})
+    with pytest.raises(InputError) as error:
+        next(plan.runs("1"))
+    assert words in str(error.value)
+
+
+def test_braces_within_a_format_ask_for_parameters_too():
+    plan = Sweep("mine:f", fixed={"text": "{y:0{w}d}-{trial}", "y": 7, "w": 3})
+    assert next(plan.runs("1")).params["text"] == "007-0" and plan.mentioned() == {"y", "w"}
 
 
 WRONG = [

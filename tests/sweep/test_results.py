@@ -1,5 +1,6 @@
 """The store: what goes in comes out, whatever dies, and what is not a store is left alone."""
 
+import json
 import math
 import os
 import sqlite3
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import widemargin
-from widemargin.sweep import Run, Store, load, query
+from widemargin.sweep import Run, Store, Sweep, load, query
 from widemargin.sweep import store as storing
 from widemargin.types import InputError
 
@@ -39,10 +40,9 @@ def test_rows_are_added_once_and_never_changed(tmp_path):
 def test_special_numbers_texts_and_names(tmp_path):
     row = {
         "nan": math.nan, "inf": math.inf, "less": -math.inf, "tiny": 5e-324, "third": 1 / 3, "yes": True, "big": 2**62,
-        "bigger": 2**70, "none": None, "text": "it's \"so\" \n ü", 'a "quoted" name': 1, "semi;colon -- x": 2, "": 3,
-        "list": [1, 2], "half": "\ud800",
+        "bigger": 2**70, "none": None, "text": "it's \"so\" \n ü", 'a "quoted" name': 1, "semi;colon -- x": 2,
+        "list": [1, 2], "half": "\ud800", "huge": -(10**400),
     }  # fmt: skip
-    row.pop("")
     store = Store(tmp_path)
     add(store, [row, {"third": 2 / 3}])
     store.close()
@@ -51,11 +51,65 @@ def test_special_numbers_texts_and_names(tmp_path):
     assert first["tiny"] == 5e-324 and first["third"] == 1 / 3 and first["yes"] == 1 and first["big"] == 2**62
     assert first["bigger"] == float(2**70) and first["text"] == row["text"] and first["list"] == "[1, 2]"
     assert first['a "quoted" name'] == 1 and first["semi;colon -- x"] == 2
+    assert first["half"] == "\\ud800" and first["huge"] == f"-1{'0' * 400}"  # as text: infinity would be wrong
     assert second["third"] == 2 / 3 and second["text"] is None
     frame = load(tmp_path)
     assert math.isnan(frame["nan"][0]) and frame["nan"].dtype == np.float64 and frame["none"].isna().all()
     assert frame["inf"][0] == math.inf and frame["third"].tolist() == [1 / 3, 2 / 3]
     assert everything(tmp_path, "select avg(nan) as m, count(nan) as n from runs") == [{"m": None, "n": 0}]
+
+
+def test_lists_are_json_whatever_is_in_them(tmp_path):
+    row = {
+        "u": [1, math.nan, (math.inf, 2)],
+        "v": {"x": -math.inf, "y": np.array([1.5, math.nan]), "z": np.float32("nan")},
+        "w": np.array([[1, 2]]),
+        "d": np.float64("nan"),
+    }
+    store = Store(tmp_path)
+    add(store, [row])
+    store.close()
+    (found,) = everything(tmp_path)
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    read = {name: json.loads(found[name], parse_constant=refuse) for name in "uvw"}
+    assert read == {"u": [1, None, [None, 2]], "v": {"x": None, "y": [1.5, None], "z": None}, "w": [[1, 2]]}
+    assert found["d"] is None
+
+
+class Rude:
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+ENDLESS: list = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "row, words",
+    [
+        ({"": 1}, "1 to 200 characters"),
+        ({"z\ud800": 1}, "1 to 200 characters"),
+        ({"z\0": 1}, "1 to 200 characters"),
+        ({3: 1}, "1 to 200 characters"),
+        ({"x": 10**5000}, "the result 'x' cannot be stored"),
+        ({"x": [10**5000]}, "the result 'x' cannot be stored"),
+        ({"x": ENDLESS}, "the result 'x' cannot be stored"),
+        ({"x": {(1, 2): 3}}, "the result 'x' cannot be stored"),
+        ({"x": [Rude()]}, "the result 'x' cannot be stored"),
+    ],
+)
+def test_results_that_no_table_holds(row, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        storing.cells({"a": 1}, row)
+    store = Store(tmp_path)
+    with pytest.raises(InputError, match=words):
+        add(store, [{"fine": 1}, row])
+    assert len(store) == 0
+    store.close()
 
 
 def test_results_called_like_parameters_or_columns_stand_beside_them(tmp_path):
@@ -122,7 +176,99 @@ def test_a_query_can_only_read(sql, tmp_path, monkeypatch):
     with pytest.raises(InputError):
         list(query(tmp_path, sql)[1])
     assert (tmp_path / storing.FILE).read_bytes() == before
+    assert [row["x"] for row in everything(tmp_path)] == [1.0]  # what is in the log of SQLite counts too
     assert {path.name for path in tmp_path.iterdir()} <= {storing.FILE, f"{storing.FILE}-wal", f"{storing.FILE}-shm"}
+
+
+@pytest.mark.parametrize(
+    "sql", ["vacuum into 'copy.sqlite'", "vacuum", "delete from runs", "begin", "pragma user_version"]
+)
+def test_a_query_that_writes_is_told_why_it_is_refused(sql, tmp_path):
+    Store(tmp_path).close()
+    with pytest.raises(InputError, match=r"^a query can only read; write a select$"):
+        query(tmp_path, sql)
+
+
+@pytest.mark.parametrize("sql", [3, None, b"select 1", "select '\ud800'"])
+def test_a_query_is_a_text(sql, tmp_path):
+    Store(tmp_path).close()
+    with pytest.raises(InputError, match="a query must be a text"):
+        query(tmp_path, sql)
+
+
+def test_words_about_a_query_that_fails(tmp_path):
+    Store(tmp_path).close()
+    for sql, words in (("select cast(x'fffe' as text)", "decode"), ("select json('[')", "malformed JSON")):
+        with pytest.raises(InputError, match=f"the query failed: .*{words}"):
+            list(query(tmp_path, sql)[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are texts there")
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff ?#%41")
+    store = Store(folder)
+    add(store, [{"x": 1.0}])
+    store.close()
+    assert [row["x"] for row in everything(folder)] == [1.0]
+
+
+def test_failures_tell_their_sweep_and_version(tmp_path):
+    run, other = Run("0" * 32, {"a": 1}, 0), Run("1" * 32, {"a": 2}, 1)
+    store = Store(tmp_path)
+    store.fail([run, other], ["first", "half \ud800"], "widths", "1")
+    store.fail([run], ["second"], sweep="widths", version="1")
+    store.fail([run], ["without"])
+    store.close()
+    names = ("key", "params", "trial", "traceback", "sweep", "version")
+    found = everything(tmp_path, f"select {', '.join(names)} from failures order by rowid")
+    assert [tuple(row.values()) for row in found] == [
+        ("0" * 32, '{"a": 1}', 0, "first", "widths", "1"),
+        ("1" * 32, '{"a": 2}', 1, "half \\ud800", "widths", "1"),
+        ("0" * 32, '{"a": 1}', 0, "second", "widths", "1"),
+        ("0" * 32, '{"a": 1}', 0, "without", "", ""),
+    ]
+
+
+def test_a_store_from_before_failures_told_their_sweep(tmp_path):
+    run = Run("0" * 32, {"a": 1}, 0)
+    store = Store(tmp_path)
+    add(store, [{"x": 1.0}])
+    store.db.execute("drop table failures")
+    store.db.execute("create table failures (key text, params text, trial integer, traceback text, finished real)")
+    store.db.execute("insert into failures values ('k', '{}', 0, 'old', 1.5)")
+    store.close()
+    for _ in range(2):
+        store = Store(tmp_path)
+        store.fail([run], ["new"], "s", "1")
+        store.close()
+    found = everything(tmp_path, "select traceback, sweep, version from failures order by rowid")
+    assert [tuple(row.values()) for row in found] == [("old", None, None), ("new", "s", "1"), ("new", "s", "1")]
+    assert len(everything(tmp_path)) == 1
+
+
+def test_what_an_earlier_plan_did_not_keep(tmp_path):
+    def plan(keep, **keys):
+        return Sweep("mine:f", **{"name": "s", "grid": {"a": [1, 2]}} | keys, keep=keep)
+
+    store = Store(tmp_path)
+    narrow, wide = plan(["x"]), plan(["x", "y", "seed"])
+    assert store.not_kept(wide, "1") == []
+    store.note("s", narrow.text(), "1")
+    assert store.not_kept(wide, "1") == []  # nothing is stored yet
+    run = Run("0" * 32, {"a": 1}, 0)
+    store.add("s", "mine:f", "1", 0, [run], [{"x": 1.0}], 0.0)
+    assert store.not_kept(wide, "1") == ["y", "seed"] and store.not_kept(plan(None), "1") == ["all results"]
+    assert store.not_kept(plan(["y"], name="t"), "1") == ["y"]
+    for other in (narrow, plan(["y"], grid={"a": [3]}), plan(["y"], seed=1), plan(["y"], grid={"b": [1]})):
+        assert store.not_kept(other, "1") == []
+    assert store.not_kept(wide, "2") == []
+    # Columns that others have filled, and a result that is called like a column of the table.
+    store.note("t", plan(["x", "y", "seed"], name="t").text(), "1")
+    store.add("t", "mine:f", "1", 0, [Run("1" * 32, {"a": 2}, 0)], [{"x": 1.0, "y": 2.0, "seed": 3}], 0.0)
+    assert store.not_kept(wide, "1") == ["y", "seed"] and store.not_kept(plan(None), "1") == ["all results"]
+    store.db.execute("update runs set y = 2.0, result_seed = 3")  # as if no run lacked them
+    assert store.not_kept(wide, "1") == []
+    store.close()
 
 
 def test_no_store_a_damaged_one_and_another_program_s_file(tmp_path):
@@ -253,7 +399,8 @@ def test_writers_killed_in_the_middle_leave_whole_rows(tmp_path):
     found = {row["a"]: row["x"] for row in everything(tmp_path / "s")}
     assert set(said) <= set(found) and len(found) <= len(said) + 2  # one more each, stored but not said
     assert all(x == a / 3 for a, x in found.items())
-    assert everything(tmp_path / "s", "select count(*) as n, count(distinct key) as k from log")[0]["n"] == len(found)
+    (logged,) = everything(tmp_path / "s", "select count(*) as n, count(distinct key) as k from log")
+    assert logged == {"n": len(found), "k": len(found)}
 
 
 def test_a_claim_ends_with_its_owner(tmp_path):
@@ -306,4 +453,15 @@ def test_the_last_words_of_a_traceback():
         "Traceback (most recent call last):\n  File x\ntorch.AcceleratorError: CUDA error: bad\nCompile to see more.\n"
     )
     assert storing.last_words(text) == "torch.AcceleratorError: CUDA error: bad"
+    chain = "Traceback (most recent call last):\n  File x\nKeyError: 3\n\nDuring handling, another:\n\n"
+    text = "Traceback (most recent call last):\n  File x\n    f()\n"
+    for said, rest in (
+        ("ValueError: true", "\nfake: ok\n"),
+        ("ValueError: shapes", "\n  (3,)\n  (4,)\nfake: ok"),
+        ("AssertionError", ""),
+        ("AssertionError", "\nnote: see there"),
+        ("mine.Error(KeyError): x", "\nfake: ok"),
+    ):
+        assert storing.last_words(text + said + rest) == storing.last_words(chain + text + said + rest) == said
+    assert storing.last_words(text) == "f()".rjust(7)
     assert storing.last_words("the worker died") == "the worker died" and storing.last_words("") == "no message"

@@ -9,6 +9,7 @@ import pytest
 from widemargin import data as datasets
 from widemargin import flows, margins, papers, sweep, theory
 from widemargin.sweep import Sweep, tasks
+from widemargin.sweep.engines import Inline
 from widemargin.types import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -185,3 +186,152 @@ def test_threads_are_given_back(tmp_path):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+ODD = """
+import sys, torch
+def f(x, y=(), trial=0):
+    print("hello")
+    if x == "exit":
+        sys.exit(0)
+    if x == "keys":
+        return {"z": {(1, 2): 3}}
+    if x == "loop":
+        loop = []
+        loop.append(loop)
+        return {"z": loop}
+    if x == "threads":
+        torch.set_num_threads(2)
+    with open("calls.txt", "a") as file:
+        print(x, file=file)
+    return {"z": [1.0, float("nan")], "t": torch.tensor([1.0, 2.0]), "threads": torch.get_num_threads()}
+
+def grow(x, y):
+    x.append(y)
+    return {"s": sum(x)}
+"""
+
+
+def test_one_odd_run_costs_no_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd.py").write_text(ODD)
+    plan = Sweep("odd:f", grid={"x": ["a", "exit", "keys", "loop", "threads", "b"]}, folder=tmp_path)
+    state = sweep.sweep(plan, tmp_path / "s", engine="inline")
+    assert (state.done, state.failed) == (3, 3)
+    said = " ".join(state.errors)
+    assert "SystemExit: 0" in said and "TypeError" in said and ("ValueError" in said or "RecursionError" in said)
+    table = sweep.load(tmp_path / "s").set_index("x")
+    assert table.loc["a", "z"] == "[1.0, null]" and table.loc["b", "t"] == "[1.0, 2.0]"
+    assert table.loc["b", "threads"] == 1  # whatever the run before has set
+    assert (tmp_path / "calls.txt").read_text().split() == ["a", "threads", "b"]  # none of them twice
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("hello") == 6
+
+
+def test_a_function_may_change_what_it_is_given(tmp_path):
+    (tmp_path / "odd.py").write_text(ODD)
+    plan = Sweep("odd:grow", fixed={"x": [1, 2]}, grid={"y": [1, 2, 3]}, folder=tmp_path)
+    table = rows_of(plan, tmp_path / "s")
+    assert sorted(table["s"]) == [4, 5, 6] and set(table["x"]) == {"[1, 2]"}
+    assert sweep.sweep(plan, tmp_path / "s", engine="inline").before == 3
+
+
+def test_code_or_data_that_change_on_the_way_end_the_sweep(tmp_path):
+    (tmp_path / "mine.py").write_text("from pathlib import Path\ndef f(x):\n    return {'y': 1}\n")
+    plan = Sweep("mine:f", grid={"x": [1, 2, 3]}, pack=1, folder=tmp_path)
+
+    class Editing(Inline):
+        def submit(self, function, work):
+            if work.runs[0].params.get("x", 0) == 3:
+                (tmp_path / "mine.py").write_text("def f(x):\n    return {'y': 2}\n")
+            return super().submit(function, work)
+
+    with pytest.raises(InputError, match="is not the one that this sweep began with"):
+        sweep.sweep(plan, tmp_path / "s", engine=Editing())
+    assert list(sweep.load(tmp_path / "s")["y"]) == [1, 1]
+    state = sweep.sweep(plan, tmp_path / "s", engine="inline")  # the new code is another version
+    assert (state.done, state.before) == (3, 0)
+
+
+def test_every_run_knows_its_own_files(tmp_path):
+    def save(k, seed):
+        datasets.save_dataset(datasets.load(f"parity:d=3,n=8,seed={seed}"), tmp_path / f"d_{k}.npz")
+
+    for k in (1, 2, 3):
+        save(k, k)
+    fixed = {"steps": 3, "width": 4}
+    braces = Sweep("train", fixed={**fixed, "data": "d_{k}.npz"}, grid={"k": [1, 2]}, folder=tmp_path)
+    assert sweep.sweep(braces, tmp_path / "s", engine="inline").before == 0
+    save(1, 7)
+    state = sweep.sweep(braces, tmp_path / "s", engine="inline")
+    assert (state.done, state.before) == (2, 1)
+    for files, before in ((["d_1.npz", "d_2.npz"], 0), (["d_1.npz", "d_2.npz", "d_3.npz"], 2)):
+        plan = Sweep("train", fixed=fixed, grid={"data": files}, folder=tmp_path)
+        assert sweep.sweep(plan, tmp_path / "s2", engine="inline").before == before
+    assert len(sweep.load(tmp_path / "s2")) == 3
+    test = Sweep("train", fixed={**fixed, "data": "d_2.npz", "test": "d_3.npz"}, folder=tmp_path)
+    sweep.sweep(test, tmp_path / "s3", engine="inline")
+    save(3, 9)
+    assert sweep.sweep(test, tmp_path / "s3", engine="inline").before == 0
+
+
+def test_a_field_of_some_rules_that_data_mentions_is_no_loose_one(tmp_path):
+    fixed = {"data": "parity:d=4,n=16,seed={batch}", "steps": 20, "lr": 0.3, "width": 6}
+    grid = {"algorithm": ["gd", "sgd"], "batch": [2, 8]}
+    keep = ["margin_M2", "risk"]
+    packed = rows_of(Sweep("train", fixed=fixed, grid=grid, keep=keep), tmp_path / "packed")
+    single = rows_of(Sweep("train", fixed=fixed, grid=grid, keep=keep, pack=1), tmp_path / "single")
+    assert packed["risk"].nunique() == 4
+    np.testing.assert_allclose(packed["risk"], single["risk"], rtol=1e-12)
+    plan = Sweep("train", fixed=fixed | {"batch": 2}, grid={"certify": [True, 1]})
+    assert len(list(tasks.batches(plan, "0"))) == 2  # a minute is not a second
+
+
+def test_the_share_of_squared_relu(tmp_path):
+    fixed = {"data": "clusters:n=8,k=2,seed=0", "net": "srelu", "width": 20, "steps": 3000, "lr": 0.2, "certify": 20.0}
+    row = rows_of(Sweep("train", fixed=fixed), tmp_path).iloc[0]
+    assert row["fraction"] == pytest.approx(row["margin_M1"] / row["certified_upper"]) and 0 < row["fraction"] <= 1
+
+
+def test_what_the_command_line_takes_a_sweep_takes_too(tmp_path):
+    X = np.linspace(-1, 1, 12).reshape(6, 2)
+    np.savez(tmp_path / "targets.npz", X=X, y=X[:, 0] ** 2)
+    fixed = {"data": "targets.npz", "loss": "squared", "steps": 5, "lr": 0.1, "width": 4}
+    assert rows_of(Sweep("train", fixed=fixed, folder=tmp_path), tmp_path / "s")["risk"][0] > 0
+    fixed = {"data": "parity:d=3,n=8", "net": "mlp", "outputs": 2, "loss": "ce", "steps": 5, "width": 4}
+    assert rows_of(Sweep("train", fixed=fixed), tmp_path / "s2")["risk"][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "words"),
+    [
+        ("train", {"loss": "zz"}, "loss"),
+        ("train", {"until": "zz"}, "until"),
+        ("train", {"clock": "zz"}, "clock"),
+        ("train", {"dtype": "zz"}, "dtype"),
+        ("train", {"algorithm": "wgf"}, "particles"),
+        ("train", {"net": "mlp", "certify": True}, "certify is about"),
+        ("train", {"loss": "squared", "certify": True}, "certify is about"),
+        ("train", {"net": ["relu"]}, "unknown network"),
+        ("train", {"algorithm": ["gd"]}, "algorithm must be"),
+        ("margin", {"tol": "zz"}, "tol must be"),
+        ("margin", {"time_limit": -1}, "time_limit must be"),
+        ("margin", {"kind": ["f1"]}, "unknown kind"),
+        ("bound", {"delta": 2}, "delta must lie"),
+        ("bound", {"delta": "zz"}, "delta must be"),
+        ("bound", {"run_or_net": "zz"}, "zz"),
+        ("bound", {"theorems": [[1]]}, "theorems must be"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_runs(tmp_path, function, more, words):
+    fixed = {"data": "parity:d=3,n=8"} | ({"steps": 3} if function == "train" else {}) | more
+    with pytest.raises(InputError, match=words):
+        sweep.sweep(Sweep(function, fixed=fixed), tmp_path / "s", engine="inline")
+    assert not (tmp_path / "s").exists()
+
+
+def test_functions_that_cannot_be_asked(tmp_path):
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    for function, words in (("builtins:dict", "does not tell its parameters"), ("leaves:f", "cannot be imported")):
+        with pytest.raises(InputError, match=words):
+            sweep.sweep(Sweep(function, folder=tmp_path), tmp_path / "s", engine="inline")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 from widemargin.types import InputError
 
@@ -20,6 +22,7 @@ def report(options: argparse.Namespace) -> int:
     for name in options.things:
         if not name or not legal(name):
             raise InputError(f"cannot read {name[:80]!r}: this is no legal file name; check it")
+    _check_kept(options.out, options.things)
     columns = [name for words in options.columns for name in words.split(",") if name]
     with use_threads(options.threads):
         page = pages.build(
@@ -40,6 +43,19 @@ def report(options: argparse.Namespace) -> int:
             print(one.title)
     say(f"written to {options.out}; open it in a browser")
     return 0
+
+
+def _check_kept(out: str, things: Sequence[str]) -> None:
+    """Refuse to write over what is reported, or among the files of a run, a store and such."""
+    from widemargin.report.page import look
+
+    places = (Path(out).resolve(), Path(out).parent.resolve() / Path(out).name)  # a link, and where it leads to
+    for name in things:
+        for one in look(Path(name)):
+            if any(place.is_relative_to(one.what.resolve()) for place in places):
+                raise InputError(
+                    f"cannot write {out} over or into {one.what}, which is reported; choose another place with --out"
+                )
 
 
 def add(command: Command) -> None:

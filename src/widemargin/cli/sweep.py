@@ -8,8 +8,10 @@ import csv
 import itertools
 import json
 import math
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from .options import INTERRUPTED, Command, integer, legal
 from .screen import EVERY, finite_json, plain, print_rich, say, terminal
 
 ROWS = 200  # that a table on the screen shows
+IN_MEMORY = 2**24  # characters of JSON; more go to a file until all are there
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -47,18 +50,23 @@ def sweep(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(finite_json(shown), allow_nan=False))
     new = state.done - state.before
-    say(f"{state.done} of {state.total} runs are in {store}, {new} of them new, in {_clock(state.seconds)}")
+    _say(f"{state.done} of {state.total} runs are in {store}, {new} of them new, in {_clock(state.seconds)}")
     if state.lost:
-        say(f"workers died; batches were handed out again {_count(state.lost, 'time')}")
+        _say(f"workers died; batches were handed out again {_count(state.lost, 'time')}")
     for text in state.errors:
-        say(f"failed: {text}")
+        _say(f"failed: {text}")
     if state.failed:
-        say(f"{_count(state.failed, 'run')} failed, to be tried again")
-        say(f'widemargin query {store} "select * from failures" tells more')
+        _say(f"{_count(state.failed, 'run')} failed, to be tried again")
+        _say(f'widemargin query {store} "select * from failures" tells more')
     if state.interrupted:
-        say("interrupted; the same command goes on from here")
+        _say("interrupted; the same command goes on from here")
         return INTERRUPTED
     return 1 if state.failed else 0
+
+
+def _say(text: str) -> None:
+    """A note with names and messages that others wrote: without what could steer a terminal."""
+    say(str(plain(text)))
 
 
 def _dry_run(plan: Any, store: str, options: argparse.Namespace) -> int:
@@ -89,7 +97,7 @@ def _progress(name: str) -> Iterator[Callable[[Any], None]]:
             nonlocal last
             if state.seconds - last >= EVERY:
                 last = state.seconds
-                say(f"{name}: {state.done} of {state.total} runs, {_words(state)}")
+                _say(f"{name}: {state.done} of {state.total} runs, {_words(state)}")
 
         yield line
         return
@@ -97,7 +105,7 @@ def _progress(name: str) -> Iterator[Callable[[Any], None]]:
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TextColumn("{task.fields[words]}", markup=False), console=console, transient=True) as bar:
-        task = bar.add_task(name, total=None, words="")
+        task = bar.add_task(str(plain(name)), total=None, words="")
         yield lambda state: bar.update(task, total=state.total, completed=state.done, words=_words(state))
 
 
@@ -132,10 +140,17 @@ def query(options: argparse.Namespace) -> int:
         writer.writerow(names)
         writer.writerows(rows)
     elif options.json:
-        print("[", end="")
-        for k, row in enumerate(rows):
-            print(",\n " if k else "", json.dumps(finite_json(dict(zip(names, row))), allow_nan=False), sep="", end="")
-        print("]")
+        names = _distinct(names)
+        with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="ascii") as whole:  # a list, or nothing at all
+            whole.write("[")
+            for k, row in enumerate(rows):
+                for name, value in zip(names, row):
+                    if isinstance(value, bytes):
+                        raise InputError(f"the column {name!r} holds a blob, which JSON has not; select hex(..) of it")
+                whole.write(",\n " * (k > 0) + json.dumps(finite_json(dict(zip(names, row))), allow_nan=False))
+            whole.write("]\n")
+            whole.seek(0)
+            shutil.copyfileobj(whole, sys.stdout)
     else:
         from rich.table import Table
 
@@ -151,6 +166,15 @@ def query(options: argparse.Namespace) -> int:
         if more:
             say(f"{more} more rows; --csv and --json print all of them, and limit N in the query fewer")
     return 0
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names as keys of an object: one that is there already gets a number, as in a, a_2."""
+    found: list[str] = []
+    for name in names:
+        free = (f"{name}_{k}" for k in itertools.count(2))
+        found.append(name if name not in found else next(one for one in free if one not in {*found, *names}))
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -53,8 +53,8 @@ def train(options: argparse.Namespace) -> int:
         data.signs()
     net, rule = _net_and_rule(options, data)
     if net.outputs > 1:  # classes 0 and 1
-        data, test = _as_classes(data), None if test is None else _as_classes(test)
-    if options.certify and "M1" not in _conventions(net):
+        data, test = flows.as_classes(data), None if test is None else flows.as_classes(test)
+    if options.certify and "M1" not in net.conventions():
         raise InputError(f"--certify is about two-layer networks on the points themselves; --net {options.net} is none")
     steps = options.steps
     if steps is None and options.time is None and options.until is None and options.algorithm != "weakreg":
@@ -204,17 +204,6 @@ def _value(text: str) -> Any:
     return value if isinstance(value, bool | int | float) else text
 
 
-def _as_classes(data: Dataset) -> Dataset:
-    return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes)
-
-
-def _conventions(net: Any) -> tuple[str, ...]:
-    import torch
-
-    drawn = {name: torch.tensor(value) for name, value in net.init(1, 0).items()}
-    return tuple(net.normalizers(drawn)) if net.outputs == 1 else ()
-
-
 def _certified(data: Dataset, net: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Lower and upper bound of the F1 margin (M1); from the run folder where it is there already."""
     from widemargin import flows
@@ -247,7 +236,8 @@ def _with_fraction(said: dict[str, Any], cert: Mapping[str, Any] | None) -> dict
     keys = ("kind", "lower", "upper", "gap", "status", "proved", "convention")
     said["certificate"] = {key: cert[key] for key in keys}
     upper = cert["upper"] or 0.0
-    halves = any(trial.get("margin_M2") is not None for trial in said["trials"])  # the best M2 is half of the best M1
+    # Of ReLU networks the best M2 is half of the best M1.
+    halves = cert["activation"] == "relu" and any(trial.get("margin_M2") is not None for trial in said["trials"])
     said["fraction_convention"] = "M2" if halves else "M1"
     for trial in said["trials"]:
         reached = trial["margin_M2"] if halves else trial["margin_M1"]

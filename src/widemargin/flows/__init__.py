@@ -5,7 +5,7 @@ from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoL
 from .observe import OBSERVERS, View
 from .paths import WeaklyRegularized
 from .potentials import divergence, growth
-from .problem import Problem, pose
+from .problem import Problem, as_classes, pose
 from .rules import (
     CB,
     GD,
@@ -54,6 +54,7 @@ __all__ = [
     "TwoPhase",
     "View",
     "WeaklyRegularized",
+    "as_classes",
     "divergence",
     "growth",
     "kkt_residual",

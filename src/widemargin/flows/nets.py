@@ -109,6 +109,11 @@ class Net:
         """
         return {"partial": self.norm2(W) ** (self.degree / 2)} | self._conventions(W)
 
+    def conventions(self) -> tuple[str, ...]:
+        """Names of the margins of M1 to M11 that apply; none with several outputs."""
+        drawn = {name: torch.tensor(value) for name, value in self.init(1, 0).items()}
+        return tuple(self._conventions(drawn)) if self.outputs == 1 else ()
+
     def _conventions(self, W: Params) -> dict[str, Tensor]:
         return {}
 

@@ -60,6 +60,11 @@ class Problem:
         return self.y * self.net.push(W, self.X, V)
 
 
+def as_classes(data: Dataset) -> Dataset:
+    """Labels -1, +1 as the classes 0 and 1 that nets with several outputs take."""
+    return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes)
+
+
 def pose(
     net: Net,
     data: Dataset | list[Dataset],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import gzip
 import json
 import math
@@ -108,7 +110,7 @@ def show(section: Section, certs: Sequence[Payload], bounds: bool = False, time_
         intervals(certs),
         "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper), in its own "
         "convention; grey: the upper bound is not proved.",
-        90 + 62 * len(certs),
+        90 + 84 * len(certs),
     )
     table(section, certs)
     data = load_data(first) if first["d"] == 2 or bounds else None
@@ -124,7 +126,8 @@ def show(section: Section, certs: Sequence[Payload], bounds: bool = False, time_
         show_decisions(section, certs, names, data)
     commands = [again(one) for one in certs]
     known = [{k: v for k, v in one.items() if k not in ("primal", "dual", "proof", "extra")} for one in certs]
-    section.settings("\n".join(commands), known, AGAIN)
+    more = f" {ADD.format(LABEL)}" if is_file(first["data"]["name"]) else ""
+    section.settings("\n".join(commands), known, AGAIN + more)
     if bounds:
         if data is None or not set(np.unique(data.y)) <= {-1.0, 1.0}:
             section.paragraph(
@@ -134,6 +137,8 @@ def show(section: Section, certs: Sequence[Payload], bounds: bool = False, time_
             guarantees.show(section, data, None, 0, time_limit)
 
 
+ADD = "Not kept, so to be added: {}."
+LABEL = "the folder of the file, and --label NAME if one was given"
 AGAIN = "Tolerance and time limit are not kept in a certificate. The command verify checks the saved proof in exact arithmetic."
 
 
@@ -167,28 +172,28 @@ def intervals(certs: Sequence[Payload]) -> Figure:
     notes = []
     for name, one in zip(names, certs):
         colour = "@ink" if one["proved"] else "@quiet"
-        said = f"[{number(one['lower'], 7)}, {number(one['upper'], 7)}], {one['status']}"
+        range_, said = f"[{number(one['lower'], 7)}, {number(one['upper'], 7)}]", str(one["status"])
         if not one["proved"]:
             said += ", upper bound not proved"
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "x": [one["lower"], one["upper"]],
+                "x": numbers([one["lower"], one["upper"]], 17),
                 "y": [name, name],
                 "line": {"color": colour, "width": 6},
                 "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": colour}},
-                "hovertemplate": f"%{{x:.12g}}<br>{label(said)}<extra></extra>",
+                "hovertemplate": f"%{{x:.12g}}<br>{range_}, {label(said)}<extra></extra>",
                 "showlegend": False,
             }
         )
         notes.append(
-            {"x": 0, "xref": "paper", "xanchor": "left", "y": name, "yshift": 20, "text": label(said, 100), "showarrow": False,
-             "font": {"size": 12}}
+            {"x": 0, "xref": "paper", "xanchor": "left", "y": name, "yanchor": "bottom", "yshift": 10, "align": "left",
+             "text": f"{range_}<br>{label(said)}", "showarrow": False, "font": {"size": 12}}
         )  # fmt: skip
     values = [v for c in certs for v in (c["lower"], c["upper"]) if math.isfinite(v)]
     positive = [v for v in values if v > 0]
-    log = len(positive) == len(values) and max(positive) > LOG_RATIO * min(positive)
+    log = 0 < len(positive) == len(values) and max(positive) > LOG_RATIO * min(positive)
     top = max(positive, default=1.0)
     axis: Figure = {} if log else {"range": [0, 1.06 * top]}
     if log:
@@ -202,7 +207,7 @@ def intervals(certs: Sequence[Payload]) -> Figure:
             xaxis=axis,
             yaxis={"type": "category", "autorange": "reversed", "automargin": True},
             annotations=notes,
-            margin={"l": 90, "r": 15, "t": 28, "b": 45},
+            margin={"l": 90, "r": 15, "t": 36, "b": 45},
         ),
     }
 
@@ -276,11 +281,22 @@ def function_of(one: Payload, data: Dataset | None) -> Callable[[np.ndarray], np
 def load_data(one: Payload) -> Dataset | None:
     """The data of a certificate, where its name still leads to it."""
     name, several = str(one["data"].get("name", "")), str(one["kind"]).endswith("-multiclass")
-    try:
-        data = datasets.load(name, multiclass=several)
-    except (InputError, OSError, ValueError):
-        return None
-    return data if data.sha256() == one["data"].get("sha256") else None
+    for column in (None, *_columns(name)):
+        with contextlib.suppress(InputError, OSError, ValueError):
+            data = datasets.load(name, column, multiclass=several)
+            if data.sha256() == one["data"].get("sha256"):
+                return data
+    return None
+
+
+def _columns(name: str) -> list[str]:
+    """Columns of a small CSV file: a certificate does not keep which of them holds the labels."""
+    if not name.lower().endswith(".csv"):
+        return []
+    with contextlib.suppress(OSError, ValueError, csv.Error), open(name, newline="", encoding="utf-8-sig") as file:
+        names = next(csv.reader(file), [])
+        return names if len(names) <= 20 else []
+    return []
 
 
 def show_neurons(section: Section, measure: Measure) -> None:
@@ -371,7 +387,8 @@ def surface(g: np.ndarray, h: np.ndarray, values: np.ndarray, margin: float) -> 
     return [
         {
             "type": "heatmap", **where, "zmin": -top, "zmax": top, "zsmooth": "best", "opacity": 0.5,
-            "colorscale": [[0, "@minus"], [0.5, "@paper"], [1, "@plus"]], "colorbar": {"thickness": 12, "title": {"text": "f"}},
+            "colorscale": [[0, "@minus"], [0.5, "@paper"], [1, "@plus"]],
+            "colorbar": {"thickness": 12, "title": {"text": "f"}, "exponentformat": "power"},
             "hovertemplate": "(%{x:.3g}, %{y:.3g}): f = %{z:.3g}<extra></extra>",
         },
         {
@@ -407,6 +424,11 @@ def plane_of_data(g: np.ndarray, h: np.ndarray) -> Figure:
 
 
 # ---------------------------------------------------------------- again
+
+
+def is_file(name: str) -> bool:
+    """Whether data of this name comes from a file."""
+    return name.lower().endswith((".csv", ".npz", ".npy")) or Path(name).is_file()
 
 
 def again(one: Payload) -> str:

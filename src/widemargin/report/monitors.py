@@ -11,7 +11,7 @@ import numpy as np
 from widemargin.monitor import store
 from widemargin.types import InputError
 
-from .section import COLOURS, DASHES, Digits, Figure, Section, band, label, layout, level, line, number, spread
+from .section import COLOURS, DASHES, Digits, Figure, Section, above, band, label, layout, level, line, number, spread
 
 Series = Mapping[str, np.ndarray]
 
@@ -24,7 +24,7 @@ def show(section: Section, folder: Path) -> None:
     whole = [name for name, one in found.items() if bool(one["whole"][-1])]
     main = "train" if "train" in whole else [*whole, *found][0]
     one = found[main]
-    fitted = np.flatnonzero(_column(one, "psi") > 0)
+    since, state = _fitted(one)
     section.facts(
         {
             "model": config.get("model"),
@@ -33,19 +33,19 @@ def show(section: Section, folder: Path) -> None:
             "records": sum(len(part["step"]) for part in found.values()),
             "state": store.state(folder),
             "degree L": homogeneous.get("degree"),
-            f"fitted ({main}: psi > 0)": f"from step {one['step'][fitted[0]]}" if len(fitted) else "not yet",
+            f"fitted ({main}: psi > 0)": state,
         }
     )
     if homogeneous.get("summary"):
         section.paragraph(f"Here {homogeneous['summary']}.")
     steps = np.concatenate([part["step"] for part in found.values()]).astype(float)
     log = spread(steps[steps > 0])
-    mark = [level(float(one["step"][fitted[0]]), "fitted", "x", "@quiet")] if len(fitted) else []
-    said = " Dotted: from here on psi > 0, and psi / |w|^L does not fall along gradient flow." if len(fitted) else ""
+    mark = [] if since is None else [level(float(since), "fitted", "x", "@quiet")]
+    said = " Dotted: from here on psi > 0, and psi / |w|^L does not fall along gradient flow." if mark else ""
 
     def add(title: str, traces: list[Figure], caption: str, name: str, **more: Any) -> None:
         if traces:
-            form = layout("step", name, xlog=log, shapes=mark, **more)
+            form = layout("step", name, xlog=log, shapes=mark, showlegend=True, **more)
             section.figure(title, {"data": traces, "layout": form}, caption)
 
     section.open_grid()
@@ -57,8 +57,9 @@ def show(section: Section, folder: Path) -> None:
         line(one["step"], smooth, "smooth margin psi"),
     ]
     top = float(np.nanmax(np.concatenate([smooth, hard, [-1e300]])))
-    room = {"yaxis": {"range": [-0.15 * top, 1.2 * top]}} if top > 0 else {}
-    add(f"Margins{over}, {main}", traces, f"Smallest margin and smooth margin{over}.{said}", f"margin{over}", **room)
+    room, hidden = above(top, {"smallest margin": hard, "smooth margin psi": smooth})
+    caption = f"Smallest margin and smooth margin{over}.{said}{hidden}"
+    add(f"Margins{over}, {main}", traces, caption, f"margin{over}", yaxis=room)
     for column, title, caption in (
         ("error", "Error", "Share of examples that are not classified correctly (nothing is drawn where it is 0)."),
         ("loss", "Loss", "Mean loss; records of single training batches scatter."),
@@ -67,21 +68,24 @@ def show(section: Section, folder: Path) -> None:
         for k, (name, part) in enumerate(found.items()):
             y = _column(part, column)
             batches = name == "step"
-            colour = "@quiet/0.6" if batches else COLOURS[k % 3]
+            faint = batches and len(found) > 1  # beside others
+            colour = "@quiet/0.6" if faint else COLOURS[k % 3]
             shown = f"{label(name, 24)}{' (batches)' * batches}, ends at {number(y[-1], 3)}"
             values.append(y[y > 0])
-            style = {"dash": "solid", "width": 1} if batches else {"dash": DASHES[k % 3], "width": 2}
+            style = {"dash": "solid", "width": 1} if faint else {"dash": DASHES[k % 3], "width": 2}
             traces.append(line(part["step"], np.where(y > 0, y, np.nan), shown, colour, **style))
         add(title, traces, caption, column, ylog=spread(np.concatenate(values)))
     longest = max(found.values(), key=lambda part: len(part["step"]))
     traces = [line(longest["step"], _column(longest, "norm"), "|w|", "@ink")] if normalized else []
     blocks = max(found.values(), key=lambda part: len(part["step"]) if _blocks(part) else -1)
-    for k, key in enumerate(_blocks(blocks)[:6]):
+    single = _blocks(blocks)[:6]
+    for k, key in enumerate(single):
         shown = f"block {label(key.removeprefix('norm/'), 26)}"
         traces.append(
             line(blocks["step"], _column(blocks, key), shown, COLOURS[k % 3], dash=DASHES[1 + k % 4], width=1.5)
         )
-    add("Norms", traces, "The norm of the homogeneous parameters w, and of single blocks.", "norm", ylog=True)
+    of = ["of the homogeneous parameters w"] * normalized + ["of single blocks"] * bool(single)
+    add("Norms", traces, f"The norm {', and '.join(of)}.", "norm", ylog=True)
     if "margin_q50" in one:
         traces = _fan(one, normalized)
         add(
@@ -112,6 +116,16 @@ def show(section: Section, folder: Path) -> None:
     section.settings(
         "", config, "A monitor watches a training loop of one's own, so there is no command; what it watched is below."
     )
+
+
+def _fitted(one: Series) -> tuple[int | None, str]:
+    """The step of the record from which on psi > 0, none where that is not so at the end; and in words."""
+    psi = _column(one, "psi")
+    steps, psi = one["step"][np.isfinite(psi)], psi[np.isfinite(psi)]
+    first = int(np.max(np.flatnonzero(psi <= 0), initial=-1)) + 1
+    if first < len(psi):
+        return int(steps[first]), f"from step {steps[first]}"
+    return None, f"no longer, last at step {steps[psi > 0][-1]}" if (psi > 0).any() else "not yet"
 
 
 def _column(one: Series, name: str) -> np.ndarray:

@@ -54,7 +54,8 @@
   for (const element of document.querySelectorAll("script[data-figure]")) figures.set(element.dataset.figure, read(element));
 
   function draw() {
-    const config = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"]};
+    const config = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"],
+      showSendToCloud: false, plotlyServerURL: ""};  // there is a button that uploads the figure
     return Promise.all([...figures].map(([id, own]) =>
       Plotly.react(id, coloured(structuredClone(own.data)), wholeLayout(own.layout), config)));
   }
@@ -126,5 +127,7 @@
     redraw();
   });
 
-  draw().then(() => { document.documentElement.dataset.ready = "yes"; });
+  const drawn = draw().then(() => { document.documentElement.dataset.ready = "yes"; });
+  // On the way back to this page a browser puts the controls where they were, after this script has run.
+  window.addEventListener("pageshow", () => drawn.then(() => controls.forEach((show) => show())));
 })();

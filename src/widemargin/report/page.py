@@ -6,13 +6,15 @@ Nothing is fetched: plotly.js, styles and pictures are in the file, and a conten
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import widemargin
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
@@ -20,7 +22,20 @@ from widemargin.types import Certificate, Dataset, InputError, Trajectory, write
 from . import certificates, monitors, reproductions, runs, sweeps
 from .section import Section, escape
 
-DEEP = 200  # things in a folder that are reported
+MOST = 200  # things in a folder that are reported
+FILES = {  # what a folder is, by a file in it
+    "config.json": "run",
+    "results.sqlite": "sweep",
+    "monitor.json": "monitor",
+    "records.parquet": "monitor",
+    "verdict.json": "reproduction",
+}
+
+
+class Found(NamedTuple):
+    kind: str
+    what: Any  # a path; a certificate as it is read from a file; (trajectory, data, certificate or None)
+    inside: bool = False  # of a folder that was given: it was not asked for by name
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ class Page:
 
 
 def build(
-    things: Sequence[Any],
+    things: Iterable[Any] | str | Path | Certificate,
     *,
     title: str = "Margins",
     bounds: bool = False,
@@ -74,80 +89,134 @@ def build(
 ) -> Page:
     """The page of certificates, runs, stores, monitors and reproductions.
 
-    `things` are paths, certificates, or triples (trajectory, data, certificate or None). With `bounds` every guarantee is
-    evaluated on data and runs, with `checks` every inequality along runs; both take time. `columns` are the results of
-    sweeps that are shown. `trial` is the network of a run whose neurons are shown.
+    `things` is one of these, or a list: a path, a certificate, (trajectory, data) or (trajectory, data, certificate). With
+    `bounds` every guarantee is evaluated on data and runs, with `checks` every inequality along runs; both take time.
+    `columns` are the results of sweeps that are shown. `trial` is the network of a run whose neurons are shown.
     """
+    if not isinstance(trial, Integral) or trial < 0:
+        raise InputError(f"trial must be the number of a network, 0 or more, not {trial!r}")
     say = progress or (lambda text: None)
-    given: list[tuple[str, Any]] = []
-    for thing in things:
-        if isinstance(thing, Certificate):
-            given.append(("certificate", certificates.from_memory(thing)))
-        elif isinstance(thing, tuple):
-            given.append(("trajectory", thing))
-        else:
-            given += [(kind, path) for kind, path in look(Path(thing))]
+    given = [found for thing in _listed(things) for found in _given(thing)]
     if not given:
         raise InputError("there is nothing to report; give a certificate, a run, a store of a sweep, or such")
+    if columns:
+        sweeps.check_columns([one.what for one in given if one.kind == "sweep"], columns)
     sections: list[Section] = []
+    refused: list[InputError] = []
 
     def new(kind: str, name: str) -> Section:
         sections.append(Section(kind, name, len(sections) + 1))
         return sections[-1]
 
-    certs = [certificates.read(one) if isinstance(one, Path) else one for kind, one in given if kind == "certificate"]
-    covered = {sha for kind, one in given if bounds for sha in runs.covered(kind, one)}
+    @contextlib.contextmanager
+    def tried(one: Found) -> Iterator[None]:
+        """What was only found in a folder does not stop the page: its section then says why it is not shown."""
+        before = len(sections)
+        try:
+            yield
+        except InputError as error:
+            if not one.inside:
+                raise
+            del sections[before:]
+            new(one.kind, f"{one.what.name} is not shown: {error}")
+            refused.append(error)
+
+    certs: list[dict[str, Any]] = []
+    covered: set[str] = set()
+    for one in given:
+        if one.kind == "certificate":
+            with tried(one):
+                certs.append(certificates.read(one.what) if isinstance(one.what, Path) else one.what)
+        elif bounds:
+            with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown
+                covered |= set(runs.covered(one.kind, one.what))
     for some in certificates.grouped(certs):
         say(some[0]["data"]["name"])
         own = bounds and some[0]["data"].get("sha256") not in covered
         certificates.show(new("certificates", certificates.title(some)), some, own, time_limit)
-    for kind, one in given:
-        if kind == "certificate":
+    for one in given:
+        if one.kind == "certificate":
             continue
-        say(str(one) if isinstance(one, Path) else kind)
-        if kind == "trajectory":
-            traj, data, cert = one
-            sets = [data] if isinstance(data, Dataset) else list(data)
-            held = None if cert is None else certificates.from_memory(cert)
-            assert isinstance(traj, Trajectory)
-            section = new("run", runs.title(traj, ""))
-            runs.show(section, traj, sets, held, "", bounds, checks, trial, time_limit)
-        elif kind == "run":
-            found = runs.read(one)
-            runs.show(new("run", runs.title(found[0], one.name)), *found, str(one), bounds, checks, trial, time_limit)
-        elif kind == "sweep":
-            sweeps.show(new("sweep", f"Sweep: {one.resolve().name}"), one, columns)
-        elif kind == "monitor":
-            monitors.show(new("monitor", f"Monitor: {one.resolve().name}"), one)
-        else:
-            reproductions.show(new("reproduction", reproductions.title(one)), one)
+        what, path = one.what, one.what if isinstance(one.what, Path) else Path()
+        say(str(path) if path is what else one.kind)
+        with tried(one):
+            if one.kind == "trajectory":
+                section = new("run", runs.title(what[0], ""))
+                runs.show(section, *what, "", bounds, checks, trial, time_limit)
+            elif one.kind == "run":
+                found = runs.read(path)
+                section = new("run", runs.title(found[0], path.name))
+                runs.show(section, *found, str(path), bounds, checks, trial, time_limit)
+            elif one.kind == "sweep":
+                sweeps.show(new("sweep", f"Sweep: {path.resolve().name}"), path, columns)
+            elif one.kind == "monitor":
+                monitors.show(new("monitor", f"Monitor: {path.resolve().name}"), path)
+            else:
+                reproductions.show(new("reproduction", reproductions.title(path)), path)
+    if len(refused) == len(sections):
+        raise refused[0]
     return Page(title, tuple(sections))
+
+
+def _listed(things: Any) -> list[Any]:
+    """One thing is a list of one; a trajectory with its data is one thing too."""
+    single = isinstance(things, str | Path) or (
+        isinstance(things, tuple) and isinstance((*things, None)[0], Trajectory)
+    )
+    return list(things) if isinstance(things, Iterable) and not single else [things]
+
+
+def _given(thing: Any) -> list[Found]:
+    """What one of the things is; InputError where it is nothing that can be reported."""
+    if isinstance(thing, str | Path):
+        return look(Path(thing))
+    if isinstance(thing, Certificate):
+        return [Found("certificate", certificates.from_memory(thing))]
+    if isinstance(thing, Trajectory):
+        raise InputError(
+            "a trajectory does not hold its data; give (trajectory, data) or (trajectory, data, certificate)"
+        )
+    if not isinstance(thing, tuple) or len(thing) not in (2, 3) or not isinstance(thing[0], Trajectory):
+        raise InputError(
+            f"cannot report {str(thing)[:60]!r}; give a path, a certificate, or (trajectory, data, certificate or None)"
+        )
+    traj, data, cert = (*thing, None)[:3]
+    sets = [data] if isinstance(data, Dataset) else list(data) if isinstance(data, list | tuple) else []
+    if not sets or not all(isinstance(one, Dataset) for one in sets):
+        raise InputError(f"the data of a trajectory must be a Dataset, or a list of them, not {str(data)[:60]!r}")
+    if cert is not None and not isinstance(cert, Certificate):
+        raise InputError(f"the certificate of a trajectory must be a Certificate or None, not {str(cert)[:60]!r}")
+    held = None if cert is None else certificates.from_memory(cert)
+    wrong = runs.foreign_data(traj.config, sets) or (runs.foreign(traj.config, held) if held else "")
+    if wrong:
+        raise InputError(f"{wrong}; give what belongs to the run on {traj.config['data']['names'][0]}")
+    return [Found("trajectory", (traj, sets, held))]
 
 
 def write(page: Page, path: str | Path) -> None:
     """Write the page, whole or not at all."""
+    if Path(path).is_dir():
+        raise InputError(f"cannot write the page to {path}: it is a folder; give a file name")
     write_atomically(Path(path), page.html().encode())
 
 
-def look(path: Path) -> list[tuple[str, Path]]:
-    """What lies there: (kind, path) of one thing, or of each in a folder of them."""
+def look(path: Path) -> list[Found]:
+    """What lies there: one thing, or each in a folder of them."""
     try:
         if path.is_file():
-            inside = {"results.sqlite": "sweep", "records.parquet": "monitor", "verdict.json": "reproduction"}
-            if path.name in inside:
-                return [(inside[path.name], path.parent)]
-            return [("certificate", path)]
+            kind = FILES.get(path.name, "")
+            return [Found(kind, path.parent) if kind else Found("certificate", path)]
         if not path.is_dir():
             raise InputError(f"there is no file or folder {path}")
         kind = _kind(path)
         if kind:
-            return [(kind, path)]
-        found: list[tuple[str, Path]] = []
+            return [Found(kind, path)]
+        found: list[Found] = []
         for one in sorted(path.iterdir()):
             if one.is_dir() and (kind := _kind(one)):
-                found.append((kind, one))
+                found.append(Found(kind, one, inside=True))
             elif one.is_file() and one.name.endswith((".json", ".json.gz")) and certificates.is_one(one):
-                found.append(("certificate", one))
+                found.append(Found("certificate", one, inside=True))
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -158,21 +227,13 @@ def look(path: Path) -> list[tuple[str, Path]]:
             f"{path} holds nothing to report: no run of train --out, store of sweep, records of a monitor, reproduction or "
             "certificate"
         )
-    if len(found) > DEEP:
-        raise InputError(f"{path} holds {len(found)} things to report; give at most {DEEP} at a time")
+    if len(found) > MOST:
+        raise InputError(f"{path} holds {len(found)} things to report; give at most {MOST} at a time")
     return found
 
 
 def _kind(folder: Path) -> str:
-    for name, kind in (
-        ("config.json", "run"),
-        ("results.sqlite", "sweep"),
-        ("monitor.json", "monitor"),
-        ("verdict.json", "reproduction"),
-    ):
-        if (folder / name).is_file():
-            return kind
-    return ""
+    return next((kind for name, kind in FILES.items() if (folder / name).is_file()), "")
 
 
 def _text(name: str) -> str:

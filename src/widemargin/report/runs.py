@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from widemargin import flows
 from widemargin.flows.nets import KINDS
-from widemargin.flows.runs import read_config
+from widemargin.flows.runs import CERTIFICATE, read_config
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset, InputError, Trajectory
 
@@ -26,6 +27,7 @@ from .section import (
     Digits,
     Figure,
     Section,
+    above,
     band,
     label,
     layout,
@@ -58,19 +60,38 @@ HALVED = ("M2", "M4")  # of the largest M1 margin, half is the largest there
 
 def read(folder: Path) -> tuple[Trajectory, list[Dataset], dict[str, Any] | None]:
     """Trajectory, data, and the certificate if the run has one."""
-    traj = flows.load(folder)
-    try:
-        cert = flows.load_certificate(folder)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"the certificate of {folder} cannot be read ({error}); remove it") from None
-    return traj, flows.load_data(folder), cert
+    path = folder / CERTIFICATE
+    return flows.load(folder), flows.load_data(folder), certificates.read(path) if path.is_file() else None
+
+
+def foreign_data(config: Mapping[str, Any], sets: Sequence[Dataset]) -> str:
+    """Why data is not what a run was trained on; empty where it is."""
+    if [one.sha256() for one in sets] == config["data"]["sha256"]:
+        return ""
+    return f"the data {sets[0].name} ({len(sets)} of {len(config['data']['sha256'])} sets) is not what the run was trained on"
+
+
+def foreign(config: Mapping[str, Any], cert: Mapping[str, Any]) -> str:
+    """Why a certificate says nothing about a run; empty where its bound holds for every network there."""
+    activation = config["net"].get("activation", "relu")
+    if cert["kind"] != "f1":
+        return f"the certificate is of kind {cert['kind']}, not f1"
+    if [cert["data"].get("sha256")] != config["data"]["sha256"]:
+        return f"the certificate is of other data, {cert['data'].get('name')}"
+    if bool(cert["bias"]) != bool(config["bias"]):
+        return f"the certificate is {_with(cert['bias'])} a bias and the run {_with(config['bias'])}"
+    if cert["activation"] != activation:
+        return f"the certificate is of activation {cert['activation']} and the run of {activation}"
+    return ""
+
+
+def _with(bias: bool) -> str:
+    return "with" if bias else "without"
 
 
 def title(traj: Trajectory, name: str) -> str:
     config = traj.config
-    what = f"{config['net']['net']} network, {config['rule']['class']}, on {config['data']['names'][0]}"
+    what = f"{_kind_of_net(config['net'])} network, {config['rule']['class']}, on {config['data']['names'][0]}"
     return f"Run {name}: {what}" if name else f"Run: {what}"
 
 
@@ -89,6 +110,10 @@ def show(
         raise InputError(f"the run {folder} has trials 0 to {traj.trials - 1}, not {trial}")
     if not len(traj.t):
         raise InputError(f"the run {folder} has no records yet; resume it, or wait")
+    wrong = foreign(traj.config, cert) if cert is not None else ""
+    if wrong:
+        section.paragraph(f"The certificate beside this run is not drawn: {wrong}.", "quiet")
+        cert = None
     facts(section, traj, cert)
     x, name, log = clock(traj)
     axis = {"x": name, "xlog": log}
@@ -117,7 +142,7 @@ def show(
     ends(section, traj, cert)
     for note in traj.notes:
         section.paragraph(note, "quiet")
-    command, note = again(traj, folder)
+    command, note = again(traj, folder, cert)
     section.settings(command, dict(traj.config), note)
     if bounds:
         data = sets[min(trial, len(sets) - 1)]
@@ -164,7 +189,7 @@ def facts(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) ->
         if best is not None:
             low, high = best
             said[f"largest possible ({key})"] = f"[{number(low, 7)}, {number(high, 7)}]"
-            said["share reached"] = _range(last / high, "{:.1%}") if high > 0 else None
+            said["share reached"] = _share(last, high)
     section.facts(said)
 
 
@@ -178,7 +203,9 @@ def ends(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) -> 
     for trial in range(min(traj.trials, LINES)):
         last = traj.last(trial)
         row = [trial, last["status"], *(Digits(number(last[name], 5)) for name in names)]
-        rows.append([*row, *([Digits(f"{last[names[-1]] / best[1]:.2%}")] if best and best[1] > 0 else [])])
+        if best and best[1] > 0:
+            row.append(Digits(f"{last[names[-1]] / best[1]:.2%}" if last[names[-1]] >= 0 else "none"))
+        rows.append(row)
     head = ["trial", "status", *names, *(["share of the largest"] if best and best[1] > 0 else [])]
     more = f" The first {LINES} of {traj.trials} trials." if traj.trials > LINES else ""
     section.table("Last records", head, rows, f"Where each trial ended.{more}", folded=len(rows) > 6)
@@ -192,13 +219,24 @@ def _range(values: np.ndarray, form: str = "{:.5g}") -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def _share(margins: np.ndarray, most: float) -> str | None:
+    """Which shares of the largest margin were reached."""
+    if most <= 0:
+        return None
+    if (margins < 0).all():
+        return "none: the margin is negative"
+    return _range(np.maximum(margins, 0.0) / most, "{:.1%}")
+
+
 def convention(traj: Trajectory) -> str:
     return next((key for key in CONVENTIONS if f"margin_{key}" in traj.records), "")
 
 
 def largest(cert: Mapping[str, Any] | None, key: str) -> tuple[float, float] | None:
-    """Certified bounds of the largest margin in a convention, from those in M1."""
+    """Certified bounds of the largest margin in a convention, from those in M1; none where nothing is known above."""
     if cert is None or cert["convention"] != "M1" or cert["activation"] != "relu" or key not in ("M1", "M5", *HALVED):
+        return None
+    if not math.isfinite(cert["upper"]):
         return None
     factor = 0.5 if key in HALVED else 1.0
     return factor * cert["lower"], factor * cert["upper"]
@@ -246,10 +284,11 @@ def margins(
     if not key:
         return None
     y = traj[f"margin_{key}"]
-    traces = curves(x, y, "smallest margin", "@plus")
+    traces, named = curves(x, y, "smallest margin", "@plus"), {"smallest margin": y}
     if "margin_partial" in traj.records and "psi_normalized" in traj.records and np.allclose(traj["margin_partial"], y):
+        named["smooth margin psi"] = traj["psi_normalized"]
         traces += curves(x, traj["psi_normalized"], "smooth margin psi", "@minus", "dash")
-    top, shapes, said = float(np.nanmax(y, initial=-np.inf)), [], ""
+    top, shapes, said = float(np.max(y, initial=-np.inf, where=np.isfinite(y))), [], ""
     best = largest(cert, key)
     if best is not None:
         low, high = best
@@ -262,10 +301,10 @@ def margins(
         said = (
             f" Dotted: no network of this kind has a margin above {high:.7g}, certified (one has at least {low:.7g})."
         )
-    y_axis = {"range": [-0.12 * top, 1.12 * top]} if math.isfinite(top) and top > 0 else {}
+    y_axis, hidden = above(top, named)
     unit = key if key != "partial" else "over the norm of the homogeneous part"
     form = layout(axis["x"], f"margin ({unit})", xlog=axis["xlog"], yaxis=y_axis, shapes=shapes)
-    caption = f"The smallest margin over the size of the network (convention {unit}), over time.{said}"
+    caption = f"The smallest margin over the size of the network (convention {unit}), over time.{said}{hidden}"
     return "Normalised margin", {"data": traces, "layout": form}, caption
 
 
@@ -280,7 +319,8 @@ def losses(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[st
             "zeros behind the point, -log10",
         )
     else:
-        traces, name = curves(x, np.exp(log_risk), "risk", "@plus"), "mean loss, errors"
+        with np.errstate(over="ignore"):  # what overflows is not drawn
+            traces, name = curves(x, np.exp(log_risk), "risk", "@plus"), "mean loss, errors"
         for record, colour in (("train_error", "@ink"), ("test_error", "@minus")):
             if record in traj.records:
                 y = traj[record]
@@ -379,10 +419,10 @@ def still(track: Track, W: Mapping[str, Tensor], trial: int, key: str, where: np
         if where is not None:
             points = torch.as_tensor(np.hstack([where, np.ones((len(where), X.shape[2] - 2))]))[None]
             out = net.forward(W, points)
-            plane = (out[0] if out.ndim == 2 else out[0, :, 1] - out[0, :, 0]).numpy() / size
-    with np.errstate(all="ignore"):
+            plane = (out[0] if out.ndim == 2 else out[0, :, 1] - out[0, :, 0]).numpy()
+    with np.errstate(all="ignore"):  # a network of size 0 has no normalised margins
         share = None if mass is None else mass / np.abs(mass).sum()
-    return Still(p[0].numpy() / size, share, theta, plane)
+        return Still(p[0].numpy() / size, share, theta, None if plane is None else plane / size)
 
 
 def _margins(f: Tensor, y: Tensor, residuals: bool) -> Tensor:
@@ -449,9 +489,10 @@ def player(
     for k, scene in zip(found, scenes):
         when = float(x[k, trial])
         for name, shape in timed.items():
-            if math.isfinite(when) and (when > 0 or not log):
-                moved = {f"shapes[{shape}].x0": when, f"shapes[{shape}].x1": when}
-                scene["figures"][name] = [{"traces": [], "layout": moved}]
+            mark = f"shapes[{shape}]"
+            seen = math.isfinite(when) and (when > 0 or not log)  # a logarithmic axis has no place for 0
+            moved = {f"{mark}.x0": when, f"{mark}.x1": when} if seen else {}
+            scene["figures"][name] = [{"traces": [], "layout": {f"{mark}.visible": seen, **moved}}]
     section.slider("time", scenes, len(scenes) - 1, place)
 
 
@@ -550,7 +591,7 @@ def _show_margins(
 # ---------------------------------------------------------------- again
 
 
-def again(traj: Trajectory, folder: str) -> tuple[str, str]:
+def again(traj: Trajectory, folder: str, cert: Mapping[str, Any] | None = None) -> tuple[str, str]:
     """The command line of the run, and a remark where it is not all of it."""
     config = traj.config
     net, rule, missing = config["net"], config["rule"], []
@@ -565,9 +606,8 @@ def again(traj: Trajectory, folder: str) -> tuple[str, str]:
     for name in KINDS[kind][2] if kind in KINDS else ():
         value = net.get(name)
         if name in ("data", "directions", "signs", "feature_map"):
-            missing += (
-                [f"{name} is one's own"] if value is not None and not (name == "signs" and value == "random") else []
-            )
+            usual = value is None or value == _usual(kind, net, name) or (name == "signs" and value == "random")
+            missing += [] if usual else [f"{name} is one's own"]
         elif value is not None and value != _usual(kind, net, name):
             parts += ["--option", f"{name}={value}"]
     for name, value in rule.items():
@@ -596,13 +636,17 @@ def again(traj: Trajectory, folder: str) -> tuple[str, str]:
     parts += ["--weights"] if "weights" in config["observe"] else []
     parts += ["--device", config["device"]] if config["device"] != "cpu" else []
     parts += ["--dtype", config["dtype"]] if config["dtype"] != "float64" else []
-    if config["test"]:
-        missing.append("--test DATA is to be added")
+    lost = ["--test DATA"] if config["test"] else []
+    if cert is not None and "margin_M1" in traj.records:
+        parts += ["--certify"]
+        lost += ["--time-limit of the certificate"] if cert["status"] != "certified" else []
+    lost += [certificates.LABEL] if certificates.is_file(config["data"]["names"][0]) else []
     parts += ["--out", folder or "RUN"]
-    note = (
-        f"Not all of it can be told by a command: {'; '.join(missing)}. The settings below have it." if missing else ""
+    notes = [f"Not all of it can be told by a command: {'; '.join(missing)}. The settings below have it."] * bool(
+        missing
     )
-    return words(*parts), note
+    notes += [certificates.ADD.format(", ".join(lost))] * bool(lost)
+    return words(*parts), " ".join(notes)
 
 
 def _algorithm(name: str) -> tuple[str, dict[str, Any]]:
@@ -639,8 +683,19 @@ def _points(config: Mapping[str, Any]) -> int | None:
         inner = times[1:]
         even = len(inner) > 1 and np.allclose(np.diff(np.log(inner)), math.log(inner[-1] / inner[0]) / (len(inner) - 1))
         return len(times) if times[0] == 0 and even else None
-    for count in (200, *range(len(times), 20 * len(times) + 100)):
-        marks = np.unique(np.concatenate([[0.0], np.geomspace(1, config["steps"], count - 1).round()]))
-        if len(marks) == len(times) and (marks == times).all():
+
+    def marks(count: int) -> np.ndarray:
+        return np.unique(np.concatenate([[0.0], np.geomspace(1, config["steps"], count - 1).round()]))
+
+    if np.array_equal(marks(200), times):
+        return 200
+    # Rounding joins records, so that fewer are left than were asked for; asking for more does not leave fewer.
+    counts = range(max(len(times), 2), 20 * len(times) + 100)
+    first = bisect.bisect_left(counts, len(times), key=lambda count: len(marks(count)))
+    for count in counts[first:]:
+        found = marks(count)
+        if np.array_equal(found, times):
             return count
+        if len(found) > len(times):
+            break
     return None

@@ -222,9 +222,9 @@ def numbers(values: Any, digits: int = 6) -> list[Any]:
 
 
 def label(text: Any, most: int = 60) -> str:
-    """Text of users in a figure: plotly reads some HTML, so it is escaped."""
+    """Text of users in a figure: plotly reads some HTML, so it is escaped; and it must not be read as a colour."""
     text = str(text)
-    return escape(text if len(text) <= most else text[: most - 3] + "...")
+    return "\u200b" * text.startswith("@") + escape(text if len(text) <= most else text[: most - 3] + "...")
 
 
 def line(x: Any, y: Any, name: str, colour: str = "@plus", **more: Any) -> Figure:
@@ -274,12 +274,14 @@ def _decades(figure: Figure) -> None:
     """Logarithmic axes over several decades have a tick at every power of ten (or every second, ...), short ones a few."""
     for axis in ("x", "y"):
         form = figure["layout"].get(f"{axis}axis", {})
+        form |= {"exponentformat": "power"}  # else plotly writes 150 millionths as 150µ
         if form.get("type") == "log":
             values = [
                 v for trace in figure["data"] for v in trace.get(axis) or () if isinstance(v, float | int) and v > 0
             ]
             decades = math.log10(max(values) / min(values)) if values else 0.0
-            form |= {"exponentformat": "power"}
+            if values and not decades:  # plotly would zoom in to the last bits of that value
+                form.setdefault("range", [math.log10(values[0]) - 1, math.log10(values[0]) + 1])
             form |= {"dtick": max(1, math.ceil(decades / 8))} if decades >= 2 else {"nticks": 6}
 
 
@@ -290,6 +292,24 @@ def level(value: float, text: str, across: str = "y", colour: str = "@ink", dash
         "type": "line", f"{across}0": value, f"{across}1": value, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper",
         "line": {"color": colour, "width": 1.5, "dash": dash}, "name": text,
     }  # fmt: skip
+
+
+def above(top: float, named: Mapping[str, np.ndarray]) -> tuple[Figure, str]:
+    """An axis from a little below 0 to a little above `top`, as margins begin far below 0; and what it hides, in words.
+
+    Where no curve comes above 0 the axis shows everything.
+    """
+    known = {name: values[np.isfinite(values)] for name, values in named.items()}
+    if not any((values > 0).any() for values in known.values()):
+        return {}, ""
+    floor = -0.12 * top
+    hidden = "".join(
+        f"; the {name} is below it all the time"
+        for name, values in known.items()
+        if len(values) and (values < floor).all()
+    )
+    below = any((values < floor).any() for values in known.values())
+    return {"range": [floor, 1.12 * top]}, f" What is below the axis is not drawn{hidden}." if below else ""
 
 
 def spread(values: np.ndarray, ratio: float = 20.0) -> bool:

@@ -53,12 +53,20 @@ class Axis:
     def value(self, found: Any) -> Any:
         return self.middles[int(found)] if self.middles and found is not None else found
 
+    @property
+    def digits(self) -> int:
+        """Enough to tell the middles of neighbouring bins apart."""
+        return next(
+            k for k in range(3, 18) if len({f"{m:.{k}g}" for m in self.middles}) == len(self.middles) or k == 17
+        )
+
 
 @dataclass(frozen=True)
 class Table:
     """Combinations (K, axes) of the parameters, and for every result (K,) count, mean, deviation, least and most."""
 
     axes: tuple[Axis, ...]
+    left: tuple[Axis, ...]  # parameters that vary too, and are averaged over: there are too many combinations
     cells: list[tuple[Any, ...]]
     runs: np.ndarray  # (K,)
     stats: Mapping[str, np.ndarray]  # (5, K): count, mean, deviation (n - 1), least, most
@@ -85,17 +93,20 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
     if not total:
         section.paragraph("There are no results yet.")
     for name, function, version, seed, count in groups:
-        plan = plans.get(name)
+        asked = [one for one in plans if (one["name"], one["function"], one["seed"]) == (name, function, seed)]
         section.heading(f"{name}: {function}, {count} runs")
         which = f"sweep = {_text(name)} and function = {_text(function)} and version = {_text(version)} and seed = {int(seed)}"
-        table = aggregate(folder, which, there, plan, columns)
+        table = aggregate(folder, which, there, asked, columns)
         _show_table(section, table)
-        if plan is not None:
-            section.settings(
+        for axis in table.left if table.stats else ():
+            alone = aggregate(folder, which, there, asked, list(table.stats), [axis])
+            _show_along(section, alone, 0)
+        if asked:
+            save = (
                 f"# save as {name}.toml, then: {words('widemargin', 'sweep', f'{name}.toml', '--store', str(folder))}\n"
-                + toml(plan),
-                plan,
             )
+            others = f"{len(asked)} plans of this name have added runs; this is the last of them." * (len(asked) > 1)
+            section.settings(save + toml(asked[-1]), asked[-1] if len(asked) == 1 else asked, others)
         else:
             section.settings(
                 "", {"sweep": name, "function": function, "version": version, "seed": seed}, "The plan was not kept."
@@ -103,16 +114,29 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
     _show_failures(section, folder)
 
 
+def check_columns(folders: Sequence[Path], columns: Sequence[str]) -> None:
+    """Complain of results that no sweep has."""
+    there: dict[str, None] = {}
+    for folder in folders:
+        names, none = sweeping.query(folder, "select * from runs limit 0")
+        list(none)
+        there |= dict.fromkeys(name for name in names if name not in OWN)
+    for name in columns:
+        if name not in there:
+            known = f"there are {', '.join(there)}" if there else "there are none, as no sweep is given"
+            raise InputError(f"--columns: there is no result {name!r}; {known}")
+
+
 def _rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
     return list(sweeping.query(folder, sql)[1])
 
 
-def _plans(folder: Path) -> dict[str, dict[str, Any]]:
-    """The last plan of every name; none in stores that kept no plans."""
+def _plans(folder: Path) -> list[dict[str, Any]]:
+    """All plans, the last one last; none in stores that kept no plans."""
     try:
-        return {name: json.loads(plan) for name, plan in _rows(folder, "select name, plan from sweeps order by rowid")}
+        return [json.loads(plan) for (plan,) in _rows(folder, "select plan from sweeps order by rowid")]
     except (InputError, ValueError):
-        return {}
+        return []
 
 
 def _text(value: Any) -> str:
@@ -128,55 +152,78 @@ def _name(column: str) -> str:
 
 
 def aggregate(
-    folder: Path, which: str, there: Sequence[str], plan: Mapping[str, Any] | None, columns: Sequence[str] = ()
+    folder: Path,
+    which: str,
+    there: Sequence[str],
+    plans: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] = (),
+    along: Sequence[Axis] | None = None,
 ) -> Table:
-    """One pass over the rows, in the database."""
+    """Over the parameters that vary, or over those of `along`, in the database."""
     sample = _rows(folder, f"select {', '.join(map(_name, there))} from runs where {which} limit {SAMPLE}")
     values = {name: [row[k] for row in sample if row[k] is not None] for k, name in enumerate(there)}
-    axes, params = _axes(values, plan)
+    axes, params = _axes(values, plans)
+    axes = axes if along is None else list(along)
+    left: list[Axis] = []
     while len(axes) > 1 and math.prod(axis.count for axis in axes) > CELLS:
-        axes = axes[:-1]  # the rest is averaged over, as are trials
+        left.insert(0, axes.pop())
     results = _results(values, params, columns)
+    # Means first, then squares of distances from the mean of each combination: sums around another value would lose digits
+    # where combinations differ by orders of magnitude.
+    keys = [f"_axis_{k}" for k in range(len(axes))]
+    means = [f"_mean_{k}" for k in range(len(results))]
     parts = ["count(*)"]
-    for name in results:
-        # A shift near the mean keeps the sum of squares accurate.
-        known = [float(v) for v in values[name] if math.isfinite(v)]
-        shift = float(np.mean(known)) if known else 0.0
-        one, off = _name(name), f"({_name(name)} - ({shift!r}))"
-        parts += [f"count({one})", f"sum({off})", f"sum({off} * {off})", f"min({one})", f"max({one})", repr(shift)]
-    places = ", ".join(str(k + 1) for k in range(len(axes)))
-    order = f" group by {places} order by {places}" if axes else ""
-    asked = ", ".join([*(axis.sql for axis in axes), *parts])
-    found = _rows(folder, f"select {asked} from runs where {which}{order} limit {4 * CELLS}")
+    for name, mean in zip(map(_name, results), means):
+        parts += [f"count({name})", mean, f"sum(({name} - {mean}) * ({name} - {mean}))", f"min({name})", f"max({name})"]
+    group = f" group by {', '.join(str(k + 1) for k in range(len(axes)))}" if axes else ""
+    first = [f"{axis.sql} as {key}" for axis, key in zip(axes, keys)]
+    first += [f"avg({_name(name)}) as {mean}" for name, mean in zip(results, means)]
+    match = " and ".join(f"{axis.sql} is {key}" for axis, key in zip(axes, keys)) or "1"
+    found = _rows(
+        folder,
+        f"with cells as (select {', '.join([*first, '1'])} from runs where {which}{group}) "
+        f"select {', '.join([*keys, *parts])} from cells join runs on {match} where {which}{group} "
+        f"{group.replace('group', 'order')} limit {4 * CELLS}",
+    )
     stats = {}
     for k, name in enumerate(results):
-        at = len(axes) + 1 + 6 * k
-        block = np.array([[_float(v) for v in row[at : at + 6]] for row in found], dtype=float).reshape(-1, 6)
-        n, total, squares, least, most, shift_ = block.T
+        at = len(axes) + 1 + 5 * k
+        block = np.array([[_float(v) for v in row[at : at + 5]] for row in found], dtype=float).reshape(-1, 5)
+        n, mean_, squares, least, most = block.T
         with np.errstate(all="ignore"):
-            mean = np.where(n > 0, shift_ + total / n, np.nan)
-            variance = np.where(n > 1, (squares - total**2 / n) / (n - 1), np.nan)
-        stats[name] = np.stack([n, mean, np.sqrt(np.maximum(variance, 0.0)), least, most])
+            deviation = np.where((n > 1) & np.isfinite(mean_), np.sqrt(squares / (n - 1)), np.nan)
+        stats[name] = np.stack([n, mean_, deviation, least, most])
     runs = np.array([row[len(axes)] for row in found], dtype=int)
     cells = [tuple(axis.value(v) for axis, v in zip(axes, row)) for row in found]
-    return Table(tuple(axes), cells, runs, stats)
+    return Table(tuple(axes), tuple(left), cells, runs, stats)
 
 
 def _float(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _axes(values: Mapping[str, list[Any]], plan: Mapping[str, Any] | None) -> tuple[list[Axis], set[str]]:
-    """The parameters that vary, those of the grid and with most values first, and the names of all parameters."""
+def _axes(values: Mapping[str, list[Any]], plans: Sequence[Mapping[str, Any]]) -> tuple[list[Axis], set[str]]:
+    """The parameters that vary within or between plans, those with most values first, and the names of all parameters."""
     axes = []
-    if plan is not None:
-        for name, choices in plan.get("grid", {}).items():
-            if len(choices) > 1 and name in values:
-                axes.append(Axis(name, _name(name), len(choices)))
-        for name, law in plan.get("random", {}).items():
-            if name in values:
-                axes.append(_random_axis(name, law))
-        params = {name for part in ("fixed", "grid", "random") for name in plan.get(part, {})}
+    if plans:
+        given: dict[str, list[Any]] = {}  # values that are written down
+        laws: dict[str, list[Mapping[str, Any]]] = {}
+        for plan in plans:
+            for name, value in plan.get("fixed", {}).items():
+                given.setdefault(name, []).append(value)
+            for name, choices in plan.get("grid", {}).items():
+                given.setdefault(name, []).extend(choices)
+            for name, law in plan.get("random", {}).items():
+                given.setdefault(name, []).extend(law.get("choices", ()))
+                laws.setdefault(name, []).extend([law] if "choices" not in law else ())
+        for name, some in given.items():
+            known = [v for v in some if isinstance(v, int | float) and not isinstance(v, bool)]
+            if laws.get(name):
+                axes.append(_random_axis(name, laws[name], known))
+            elif "{" not in str(some):  # a text that takes up other parameters varies with them
+                axes.append(Axis(name, _name(name), len({json.dumps(v) for v in some})))
+        axes = [axis for axis in axes if axis.count > 1 and axis.name in values]
+        params = set(given)
     else:
         # Parameters come before results, and results mostly differ from run to run.
         params = set()
@@ -192,18 +239,19 @@ def _axes(values: Mapping[str, list[Any]], plan: Mapping[str, Any] | None) -> tu
     return sorted(axes, key=lambda axis: (bool(axis.middles), -axis.count)), params
 
 
-def _random_axis(name: str, law: Mapping[str, Any]) -> Axis:
-    """Of numbers, the middle of their bin; `choices` as they are."""
-    if "choices" in law:
-        return Axis(name, _name(name), len({str(one) for one in law["choices"]}))
-    low, high, one = float(law["low"]), float(law["high"]), _name(name)
+def _random_axis(name: str, laws: Sequence[Mapping[str, Any]], known: Sequence[float]) -> Axis:
+    """Integers of a short range as they are, of other numbers the middle of their bin. `known` are values from elsewhere."""
+    low, high = (float(end([*(law[word] for law in laws), *known])) for end, word in ((min, "low"), (max, "high")))
+    one, log = _name(name), all(law.get("log") for law in laws) and low > 0
+    if all(law.get("integer") for law in laws) and high - low < BINS:
+        return Axis(name, one, int(high - low) + 1)
     if not high > low:
         return Axis(name, one, 1)
-    start, end = (math.log(low), math.log(high)) if law.get("log") else (low, high)
+    start, end = (math.log(low), math.log(high)) if log else (low, high)
     width = (end - start) / BINS
-    here = f"ln({one})" if law.get("log") else one
+    here = f"ln({one})" if log else one
     middles = [start + (k + 0.5) * width for k in range(BINS)]
-    middles = [math.exp(m) for m in middles] if law.get("log") else middles
+    middles = [math.exp(m) for m in middles] if log else middles
     place = f"max(0, min({BINS - 1}, cast(({here} - ({start!r})) / {width!r} as integer)))"
     return Axis(name, place, BINS, tuple(middles))
 
@@ -215,10 +263,7 @@ def _results(values: Mapping[str, list[Any]], params: set[str], columns: Sequenc
         if name not in OWN and name not in params and some and all(isinstance(v, int | float) for v in some)
     ]
     if columns:
-        unknown = [name for name in columns if name not in numeric]
-        if unknown:
-            raise InputError(f"there is no result {unknown[0]!r} of numbers; there are {', '.join(numeric)}")
-        return list(columns)
+        return [name for name in columns if name in numeric]
     rank = {name: k for k, name in enumerate(FIRST)}
     return sorted(numeric, key=lambda name: (rank.get(name, len(FIRST) + (name in DULL)), numeric.index(name)))[
         :RESULTS
@@ -231,9 +276,10 @@ def _results(values: Mapping[str, list[Any]], params: set[str], columns: Sequenc
 def _show_table(section: Section, table: Table) -> None:
     names = list(table.stats)
     if not names:
-        section.paragraph("There are no results that are numbers.", "quiet")
+        section.paragraph("There are no results that are numbers, or none of those asked for.", "quiet")
         return
-    averaged = [axis.name for axis in table.axes[2:]]
+    left = [axis.name for axis in table.left]
+    averaged = [*(axis.name for axis in table.axes[2:]), *left]
     over = f"trials{' and ' + ', '.join(averaged) if averaged else ''}"
     if table.axes:
         place = len(section.parts)
@@ -263,35 +309,44 @@ def _show_table(section: Section, table: Table) -> None:
             "By combination",
             [*head, "runs", *names],
             rows[:ROWS],
-            f"Mean +- standard deviation over trials; bins of parameters drawn at random by their middles.{more}",
+            f"Mean +- standard deviation over {', '.join(['trials', *left])}; bins of parameters drawn at random by their "
+            f"middles.{more}",
             folded=len(rows) > 12,
         )
-    for k, axis in enumerate(table.axes) if len(table.axes) > 1 else ():
-        seen, runs, stats = _along(table, (k,))
-        rows = [
-            [_shown(axis, value), int(runs[i]), *(_with_spread(stats[name][:, i]) for name in names)]
-            for i, (value,) in enumerate(seen)
-        ]
-        section.table(
-            f"By {axis.name}",
-            [axis.name, "runs", *names],
-            rows,
-            "Mean +- standard deviation over everything else.",
-            True,
-        )
+    for k in range(len(table.axes)) if len(table.axes) > 1 else ():
+        _show_along(section, table, k)
     if not table.axes:
         rows = [[name, *(number(v) for v in table.stats[name][:, 0])] for name in names]
         section.table("Results", ["result", "runs", "mean", "deviation", "least", "most"], rows, "Over all runs.")
 
 
+def _show_along(section: Section, table: Table, k: int) -> None:
+    """A table over one parameter."""
+    axis, (seen, runs, stats) = table.axes[k], _along(table, (k,))
+    rows = [
+        [_shown(axis, value), int(runs[i]), *(_with_spread(stats[name][:, i]) for name in stats)]
+        for i, (value,) in enumerate(seen)
+    ]
+    caption = "Mean +- standard deviation over everything else."
+    section.table(f"By {axis.name}", [axis.name, "runs", *stats], rows, caption, folded=True)
+
+
 def _shown(axis: Axis, value: Any) -> Any:
-    return number(value, 3) if axis.middles and value is not None else value
+    return number(value, axis.digits) if axis.middles and value is not None else value
+
+
+def _labels(axis: Axis, values: Sequence[Any]) -> list[str]:
+    """Names of categories in a figure: plotly takes equal ones for one."""
+    names = [label(_shown(axis, value)) for value in values]
+    return [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]
 
 
 def _with_spread(stats: np.ndarray) -> Digits:
     n, mean, deviation = stats[:3]
-    if not n or not math.isfinite(mean):
+    if not n:
         return Digits("-")
+    if not math.isfinite(mean):
+        return Digits("inf, -inf" if math.isnan(mean) else number(mean))
     return Digits(number(mean, 5) + (f" +- {number(deviation, 2)}" if n > 1 and math.isfinite(deviation) else ""))
 
 
@@ -321,8 +376,8 @@ def _along(table: Table, chosen: tuple[int, ...]) -> tuple[list[tuple[Any, ...]]
 
 def _heat_map(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str) -> None:
     (a, b), (seen, _, stats) = table.axes[:2], _along(table, (0, 1))
-    xs = list(dict.fromkeys(v[0] for v in sorted(seen, key=lambda v: _order(v[0]))))
-    ys = list(dict.fromkeys(v[1] for v in sorted(seen, key=lambda v: _order(v[1]))))
+    # Of bins all, so that their axis is even; of other values those that occur.
+    xs, ys = (sorted({*axis.middles, *(v[k] for v in seen)}, key=_order) for k, axis in enumerate((a, b)))
     column, row = {v: k for k, v in enumerate(xs)}, {v: k for k, v in enumerate(ys)}
 
     def filled(name: str) -> dict[str, Any]:
@@ -338,7 +393,7 @@ def _heat_map(section: Section, table: Table, scenes: Sequence[dict[str, Any]], 
     first = filled(scenes[0]["label"])
     title = first.pop("colorbar.title.text")
     trace = {
-        "type": "heatmap", "x": [label(_shown(a, v)) for v in xs], "y": [label(_shown(b, v)) for v in ys], **first,
+        "type": "heatmap", "x": _labels(a, xs), "y": _labels(b, ys), **first,
         "colorscale": "Cividis", "colorbar": {"thickness": 12, "title": {"text": title}},
         "hovertemplate": f"{label(a.name)} %{{x}}, {label(b.name)} %{{y}}<br>%{{text}}<extra></extra>",
     }  # fmt: skip
@@ -361,17 +416,18 @@ def _lines(section: Section, table: Table, scenes: Sequence[dict[str, Any]], ove
     members = [[i for i, v in enumerate(seen) if second is None or v[1] == other] for other in others]
     plain = all(isinstance(v[0], int | float) for v in seen)
     xs = np.array([v[0] for v in seen], dtype=float) if plain else None
+    names = _labels(a, [v[0] for v in seen]) if xs is None else []
+    said = [label(f"{second.name} = {_shown(second, other)}") for other in others] if second else ["mean"]
     traces: list[Figure] = []
-    for k, (other, some) in enumerate(zip(others, members)):
+    for k, some in enumerate(members):
         colour, dash = COLOURS[k % len(COLOURS)], DASHES[(k // len(COLOURS)) % len(DASHES)]
-        x = numbers(xs[some]) if xs is not None else [label(_shown(a, seen[i][0])) for i in some]
-        said = label(f"{second.name} = {_shown(second, other)}") if second else "mean"
+        x = numbers(xs[some]) if xs is not None else [names[i] for i in some]
         common = {"type": "scatter", "x": x, "legendgroup": str(k)}
         edge = {**common, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
         traces += [
             edge,
             {**edge, "fill": "tonexty", "fillcolor": f"{colour}/0.15"},
-            {**common, "mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash}, "name": said,
+            {**common, "mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash}, "name": said[k],
              "showlegend": second is not None},
         ]  # fmt: skip
 
@@ -406,19 +462,25 @@ def _lines(section: Section, table: Table, scenes: Sequence[dict[str, Any]], ove
 
 
 def _show_failures(section: Section, folder: Path) -> None:
-    """Runs that failed and have not been done since."""
-    open_ = "from failures where key not in (select key from runs)"
-    ((count,),) = _rows(folder, f"select count(distinct key) {open_}")
-    if not count:
+    """Runs that failed and have not been done since, by the newest version of each sweep."""
+    names, none = sweeping.query(folder, "select * from failures limit 0")
+    list(none)
+    newest = "(select version from sweeps where name = failures.sweep order by rowid desc limit 1)"
+    which = f" and version = {newest}" if "version" in names else ""
+    some = _rows(
+        folder,
+        "select params, traceback, max(finished), count(*) over () from failures "
+        f"where key not in (select key from runs){which} group by key order by 3 desc limit {FAILURES}",
+    )
+    if not some:
         return
+    count = some[0][3]
     section.heading("Runs that failed")
-    some = _rows(folder, f"select params, traceback {open_} order by finished desc limit {FAILURES}")
-    rows = [[params[:300], last_words(text)[:500]] for params, text in some]
     section.table(
         "Failures",
         ["parameters", "what it said"],
-        rows,
-        f"{count} runs failed; running the sweep again tries them again.",
+        [[params[:300], last_words(text)[:500]] for params, text, _, _ in some],
+        f"{count} run{'s' * (count != 1)} failed; running the sweep again tries {'them' if count != 1 else 'it'} again.",
     )
 
 
@@ -445,4 +507,4 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value)  # numbers, truth values and texts are written alike in JSON and TOML
+    return json.dumps(value, ensure_ascii=False)  # numbers, truth values and texts are written alike in JSON and TOML

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures as cf
+import itertools
 import random
 import tempfile
 import time
@@ -79,9 +80,11 @@ def sweep(
             check_device(name)
     check_store(store)
     if isinstance(engine, str):
-        made = make_engine(
-            engine, workers or len(devices) or None, address, 1.0 if devices and engine == "ray" else 0.0
-        )
+        many = (len(devices) or None) if workers is None else workers
+        if engine == "local":  # no more processes than batches
+            most = make_engine("local", many).workers
+            many = max(1, sum(1 for _ in itertools.islice(tasks.batches(plan, version), most)))
+        made = make_engine(engine, many, address, 1.0 if devices and engine == "ray" else 0.0)
         if engine == "ray" and devices:
             devices = ("cuda",)  # Ray shows every task the one GPU that it has given to it
     else:
@@ -91,6 +94,11 @@ def sweep(
         results = Store(store)
         try:
             results.check_version()
+            if missing := results.not_kept(plan, version):
+                raise InputError(
+                    f"{store} has runs of this sweep without {', '.join(missing)}; keep what was kept before, or choose "
+                    "another --store"
+                )
             results.note(plan.name, plan.text(), version)
             _Driver(plan, version, results, made, tuple(devices), state, progress).run()
         finally:
@@ -103,13 +111,22 @@ def sweep(
 @dataclass
 class _Batch:
     runs: list[Run]
+    stored: int = 0  # of its runs, before it was computed
+    parts: list[int] = field(
+        default_factory=lambda: [1]
+    )  # that are not done: a batch may be split, and is claimed as a whole
+    claim: str = ""
     deaths: int = 0
     alone: int = 0  # deaths while nothing else was in flight
     device: str | None = None
 
-    @property
-    def name(self) -> str:
-        return self.runs[0].key
+    def __post_init__(self) -> None:
+        self.claim = self.claim or self.runs[0].key
+
+    def split(self) -> list[_Batch]:
+        """A batch of each run, to be computed alone."""
+        self.parts[0] += len(self.runs) - 1
+        return [_Batch([run], 0, self.parts, self.claim, SUSPECT) for run in self.runs]
 
 
 class _Driver:
@@ -157,50 +174,47 @@ class _Driver:
 
     def fill(self) -> None:
         while len(self.pending) < self.engine.ahead:
-            if any(batch.deaths >= SUSPECT for batch in self.pending.values()):
+            if not self.engine.certain and any(batch.deaths >= SUSPECT for batch in self.pending.values()):
                 return  # it is to be alone
             batch = self.next()
-            if batch is None:
+            if batch is None or not self.submit(batch):
                 return
-            self.submit(batch)
 
     def next(self) -> _Batch | None:
         for _ in range(len(self.again)):
             batch = self.again.popleft()
-            if batch.deaths < SUSPECT or not self.pending:
+            if batch.deaths < SUSPECT or not self.pending or self.engine.certain:
                 return batch
             self.again.append(batch)
         if self.again:
             return None  # suspects wait for the others to be done
         for runs in self.todo:
             self.tell(at_once=False)
-            if self.open(runs):
-                return _Batch(runs)
+            if opened := self.open(runs):
+                return opened
         for _ in range(len(self.elsewhere)):
-            runs = self.elsewhere.popleft()
-            if self.open(runs):
-                return _Batch(runs)
+            if opened := self.open(self.elsewhere.popleft()):
+                return opened
         return None
 
-    def open(self, runs: list[Run]) -> bool:
-        """Whether a batch is ours to compute: none of the stored ones, and no other driver's."""
+    def open(self, runs: list[Run]) -> _Batch | None:
+        """The batch if it is ours to compute: not stored, and no other driver's."""
         keys = [run.key for run in runs]
         mine = self.results.claim(keys[0])
-        stored = len(self.results.done(keys))  # after the claim: who gave it up has stored it
-        if stored == len(runs) or not mine:
-            if stored == len(runs):
-                self.state.done += stored
-                self.state.before += stored
-            else:
-                self.elsewhere.append(runs)
-            if mine:
-                self.results.release(keys[0])
-            return False
+        stored = _stored(self.results, keys)  # after the claim: who gave it up has stored it
+        if stored < len(runs) and not mine:
+            self.elsewhere.append(runs)
+            return None
         self.state.done += stored
         self.state.before += stored
-        return True
+        if stored < len(runs):
+            return _Batch(runs, stored)
+        if mine:
+            self.results.release(keys[0])
+        return None
 
-    def submit(self, batch: _Batch) -> None:
+    def submit(self, batch: _Batch) -> bool:
+        """Whether an engine took it."""
         plan = self.plan
         if self.devices:
             load = Counter(one.device for one in self.pending.values())
@@ -216,8 +230,9 @@ class _Driver:
             self.again.append(batch)  # a worker died just now: `collect` will see it
             if not self.pending:
                 self.engine.renew()
-            return
+            return not self.pending
         self.pending[future] = batch
+        return True
 
     # ------------------------------------------------------------ taking in
 
@@ -234,7 +249,7 @@ class _Driver:
                 died = True
                 if not self.engine.together:
                     del self.pending[future]
-                    self.mourn(batch, alone=True)
+                    self.mourn(batch, alone=self.engine.certain or not self.pending)
             else:
                 raise trouble
         if died and self.engine.together:
@@ -253,7 +268,9 @@ class _Driver:
         batch.alone += alone
         self.state.lost += 1
         if len(batch.runs) > 1 and self.plan.function != "train" and batch.alone >= SUSPECT:
-            self.again.extend(_Batch([run], deaths=SUSPECT) for run in batch.runs)
+            self.state.done -= batch.stored  # they will be counted one by one
+            self.state.before -= batch.stored
+            self.again.extend(batch.split())
             return
         if batch.alone < ATTEMPTS:
             self.again.append(batch)
@@ -261,7 +278,7 @@ class _Driver:
         many = f"this batch of {len(batch.runs)} runs; try a smaller pack" if len(batch.runs) > 1 else "this run"
         text = f"the worker died {batch.alone} times on {many} (out of memory, or a crash in compiled code)"
         self.fail(batch.runs, [text] * len(batch.runs))
-        self.results.release(batch.name)
+        self.release(batch)
 
     def keep(self, batch: _Batch, found: Sequence[tasks.Outcome], seconds: float) -> None:
         complaint = next((one.complaint for one in found if one.complaint), "")
@@ -271,17 +288,24 @@ class _Driver:
         good = [(run, one.row) for run, one in zip(runs, found) if one.row is not None]
         if good:
             kept, rows = zip(*good)
-            self.state.done += self.results.add(
+            new = self.results.add(
                 plan.name, plan.function, self.version, plan.seed, kept, rows, seconds * len(good) / len(runs)
             )
+            self.state.done += len(good) - batch.stored  # runs that are equal, or another driver's by now, are done too
+            self.state.before += len(good) - batch.stored - new
         bad = [(run, one.traceback) for run, one in zip(runs, found) if one.row is None]
         if bad:
             self.fail(*zip(*bad))
         self.state.busy += seconds
-        self.results.release(batch.name)
+        self.release(batch)
+
+    def release(self, batch: _Batch) -> None:
+        batch.parts[0] -= 1
+        if not batch.parts[0]:
+            self.results.release(batch.claim)
 
     def fail(self, runs: Sequence[Run], texts: Sequence[str]) -> None:
-        self.results.fail(runs, texts)
+        self.results.fail(runs, texts, self.plan.name, self.version)
         self.state.failed += len(runs)
         for run, text in zip(runs, texts):
             if len(self.state.errors) < SHOWN:
@@ -295,6 +319,11 @@ def timed(work: tasks.Work) -> tuple[list[tasks.Outcome], float]:
 
 def _words(run: Run) -> str:
     return ", ".join([*(f"{name}={value!r}" for name, value in run.params.items()), f"trial={run.trial}"])
+
+
+def _stored(results: Store, keys: Sequence[str]) -> int:
+    there = results.done(keys)
+    return sum(key in there for key in keys)  # draws of a random search may be equal
 
 
 # ---------------------------------------------------------------- dry run
@@ -316,7 +345,7 @@ class Estimate:
 def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None = None, sample: int = 3) -> Estimate:
     """Count, and time a few batches drawn from those to do, in this process; nothing is stored."""
     tasks.check(plan)
-    count = workers or make_engine("local").workers
+    count = make_engine("local", workers).workers
     done, open_batches = 0, 0
     picks: list[list[Run]] = []
     draw = random.Random(0)
@@ -360,7 +389,7 @@ def _counted(plan: Sweep, store: str | Path | None) -> Iterator[tuple[list[Run],
         results.check_version()
     try:
         for runs in tasks.batches(plan, tasks.version(plan)):
-            yield runs, 0 if results is None else len(results.done([run.key for run in runs]))
+            yield runs, 0 if results is None else _stored(results, [run.key for run in runs])
     finally:
         if results is not None:
             results.close()

@@ -2,7 +2,8 @@
 
 An engine has `submit(function, *args)`, which returns a future; `lost(error)`, whether an error means that a worker died rather
 than that the work failed; `renew()`, to go on after that; and `close()`, which ends what is still at work. `ahead` is how many
-batches it should hold, and `together` says that one worker's death takes all batches in flight with it.
+batches it should hold, `together` says that one worker's death takes all batches in flight with it, and `certain` that a batch
+which is lost is the one that its worker was at.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any, Protocol
 
 from widemargin.types import InputError
@@ -29,6 +31,7 @@ class Engine(Protocol):
     workers: int
     ahead: int
     together: bool
+    certain: bool
 
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future: ...
     def lost(self, error: BaseException) -> bool: ...
@@ -39,7 +42,7 @@ class Engine(Protocol):
 class Local:
     """Processes of this machine, by loky: a worker that is killed breaks the pool, which is then made anew."""
 
-    together = True
+    together, certain = True, False
 
     def __init__(self, workers: int | None = None):
         self.workers = workers or _cores()
@@ -92,7 +95,7 @@ def _cores() -> int:
 class Inline:
     """This process itself: for one worker, and to look at errors."""
 
-    workers, ahead, together = 1, 1, False
+    workers, ahead, together, certain = 1, 1, False, True
 
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future:
         future: cf.Future = cf.Future()
@@ -115,7 +118,7 @@ class Inline:
 class Ray:
     """A Ray cluster: the one of `address` (or of RAY_ADDRESS), else one made on this machine for the time of the sweep."""
 
-    together = False
+    together, certain = False, True
 
     def __init__(self, workers: int | None = None, address: str | None = None, gpus: float = 0.0):
         try:
@@ -185,7 +188,7 @@ def _connect(ray: Any, address: str | None, workers: int | None, gpus: float) ->
 class Dask:
     """A Dask cluster: the one whose scheduler is at `address`, else one made on this machine for the time of the sweep."""
 
-    together = False
+    together, certain = False, False  # batches that wait at a worker are lost with it
 
     def __init__(self, workers: int | None = None, address: str | None = None):
         try:
@@ -196,17 +199,30 @@ class Dask:
         # What it logs in this process is what we say ourselves, in a sentence.
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL + 1)
         self._killed = distributed.KilledWorker
-        self._made: Any = None
+        self._last = contextlib.ExitStack()
         if address is not None:
-            what = "start one (dask scheduler), or leave the address out"
-            _reach(address.rpartition("://")[2], f"no Dask scheduler answers at {address}", what)
-            self._client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+            sorry, what = (
+                f"no Dask scheduler answers at {address}",
+                "start one (dask scheduler), or leave the address out",
+            )
+            _reach(address.rpartition("://")[2], sorry, what)
+            try:
+                self._client = _within(
+                    NODES, lambda: distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+                )
+            except (OSError, ValueError) as error:  # what answers may be something else
+                raise InputError(f"{sorry}: {str(error)[:200] or type(error).__name__}; {what}") from None
         else:
-            with dask.config.set({"distributed.scheduler.allowed-failures": 0}):  # who tries again is the driver
-                self._made = distributed.LocalCluster(
+            # Who tries again is the driver; and functions of one's own may have processes of their own.
+            own = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.daemon": False}
+            self._last.enter_context(dask.config.set(own))
+            with _ctrl_c_blocked():
+                made = distributed.LocalCluster(
                     n_workers=workers or _cores(), threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
                 )  # fmt: skip
-            self._client = distributed.Client(self._made, set_as_default=False)
+            self._last.callback(made.close)
+            self._client = distributed.Client(made, set_as_default=False)
+        self._last.callback(self._client.close)
         there = self._nodes()
         if not there:
             self.close()
@@ -242,9 +258,35 @@ class Dask:
         pass  # the cluster replaces its workers itself
 
     def close(self) -> None:
-        self._client.close()
-        if self._made is not None:
-            self._made.close()
+        self._last.close()
+
+
+@contextlib.contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Processes and threads that start here never see Ctrl-C, which is the driver's."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # with the first process Python starts this one, and lets Ctrl-C in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _within(seconds: float, make: Callable[[], Any]) -> Any:
+    """What a function returns, or TimeoutError: for those whose own limits do not hold."""
+    future: cf.Future = cf.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(seconds)
 
 
 def _reach(place: str, sorry: str, what: str) -> None:

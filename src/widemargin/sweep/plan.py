@@ -41,6 +41,8 @@ from widemargin.types import InputError
 KEYS = ("name", "function", "repeats", "seed", "keep", "samples", "pack", "fixed", "grid", "random")
 PACK = {"train": 64, "margin": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
 OWN_PACK = 8  # of functions of one's own
+LARGEST = 2**63 - 1  # integer that SQLite holds
+DEEPEST = 20  # lists within lists
 OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the table that are no parameters
 
 
@@ -77,9 +79,11 @@ class Sweep:
             value = getattr(self, what)
             if what == "pack" and value is None:
                 continue
+            if _beyond(value):
+                raise InputError(f"{what} is beyond 2^63 - 1; give a smaller integer")
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise InputError(f"{what} must be an integer of at least {low}, not {value!r}")
-        if not isinstance(self.name, str) or not self.name:
+        if not isinstance(self.name, str) or not self.name or not encodable(self.name):
             raise InputError(f"name must be a text, not {self.name!r}")
         if not isinstance(self.function, str) or not self.function:
             raise InputError('function must be train, margin, bound, reproduce or "module:function"')
@@ -95,8 +99,8 @@ class Sweep:
                 raise InputError(f"{name!r} is a column of the table itself; call the parameter something else")
             if name.lower() in {one.lower() for one in seen}:
                 raise InputError(f"two parameters differ from {name!r} in case only; rename one of them")
-            if not name or "\0" in name or len(name) > 200:
-                raise InputError("the name of a parameter must have 1 to 200 characters")
+            if not name or "\0" in name or len(name) > 200 or not encodable(name):
+                raise InputError(f"a parameter is called {name[:200]!r}; a name must be a text of 1 to 200 characters")
             seen.add(name)
         for name, value in self._values():
             _check_value(name, value)
@@ -119,18 +123,26 @@ class Sweep:
             or len(set(self.keep)) < len(self.keep)
         ):
             raise InputError("keep must be a list of names of results, each once")
+        try:
+            len(self)
+        except OverflowError:
+            raise InputError("the sweep has more than 2^63 - 1 runs; give fewer values, samples or repeats") from None
 
     @staticmethod
     def load(path: str | Path) -> Sweep:
         """Read a TOML file."""
         try:
-            found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}") from None
+        try:
+            found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is no TOML file: {error}") from None
+        except (ValueError, RecursionError):
+            raise InputError(f"{path} has a number of thousands of digits or lists too deep; write less") from None
         unknown = [key for key in found if key not in KEYS]
         if unknown:
             raise InputError(f"{path}: unknown key {unknown[0]!r}; there are {', '.join(KEYS)}")
@@ -180,6 +192,14 @@ class Sweep:
         parts = {key: getattr(self, key) for key in KEYS}
         return json.dumps({key: value for key, value in parts.items() if value is not None}, sort_keys=True)
 
+    def shares_runs(self, other: Mapping[str, Any]) -> bool:
+        """Whether a plan, as `text` writes it, may have runs in common with this one (of one version)."""
+        mine = json.loads(self.text())
+        if any(mine[what] != other[what] for what in ("function", "seed")):
+            return False
+        one, two = _possible(mine), _possible(other)
+        return one.keys() == two.keys() and all(one[name] & two[name] for name in one)
+
     def runs(self, version: str, inner: Collection[str] = ()) -> Iterator[Run]:
         """Every run, in order. `version` is that of the code."""
         for params in self.combinations(inner):
@@ -197,7 +217,7 @@ class Sweep:
         for _, value in self._values():
             if isinstance(value, str) and "{" in value:
                 with contextlib.suppress(ValueError):  # `filled` will say what is wrong
-                    found |= {part for _, part, _, _ in string.Formatter().parse(value) if part}
+                    found |= set(_asked(value))
         return found & {*self.fixed, *self.grid, *self.random}
 
     def __len__(self) -> int:
@@ -208,15 +228,37 @@ class Sweep:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _listed(value: Any) -> Any:
+def _possible(plan: Mapping[str, Any]) -> dict[str, set[str]]:
+    """What each parameter may be, as JSON; draws from an interval are alike where their laws are."""
+    lists = {name: [value] for name, value in plan["fixed"].items()} | plan["grid"]
+    lists |= {name: law.get("choices", [law]) for name, law in plan["random"].items()}
+    return {name: {json.dumps(value, sort_keys=True) for value in values} for name, values in lists.items()}
+
+
+def encodable(text: str) -> bool:
+    """Whether a text is one: half of a character (a lone surrogate) is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _beyond(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > LARGEST
+
+
+def _listed(value: Any, depth: int = 0) -> Any:
     """Arrays and numbers of numpy as those of Python."""
+    if depth > DEEPEST:
+        raise InputError(f"a parameter has lists within lists, more than {DEEPEST} deep; write flatter ones")
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, range):
         return list(value)
     if isinstance(value, list | tuple):
-        return [_listed(one) for one in value]
-    return {key: _listed(one) for key, one in value.items()} if isinstance(value, Mapping) else value
+        return [_listed(one, depth + 1) for one in value]
+    return {key: _listed(one, depth + 1) for key, one in value.items()} if isinstance(value, Mapping) else value
 
 
 def _check_value(name: str, value: Any) -> None:
@@ -226,10 +268,22 @@ def _check_value(name: str, value: Any) -> None:
             _check_value(name, one)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"the parameter {name!r} has the value {value}; give a finite number")
+    elif _beyond(value):
+        raise InputError(
+            f"the parameter {name!r} has an integer beyond 2^63 - 1; write it with a point or as 1e20, say"
+        )
     elif value is not None and not isinstance(value, bool | int | float | str):
         raise InputError(
             f"the parameter {name!r} has a value of type {type(value).__name__}; give numbers, texts, truth values or lists"
         )
+
+
+def _asked(text: str) -> Iterator[str]:
+    """What stands in braces in a text, also within a format: n and w of {n:{w}}. There, Python goes no deeper."""
+    for _, part, form, _ in string.Formatter().parse(text):
+        if part is not None:
+            yield part
+            yield from (inner for _, inner, _, _ in string.Formatter().parse(form or "") if inner is not None)
 
 
 def _filled(name: str, value: Any, params: Mapping[str, Any], trial: int, seed: int) -> Any:
@@ -238,13 +292,12 @@ def _filled(name: str, value: Any, params: Mapping[str, Any], trial: int, seed: 
         return value
     known = {**params, "trial": trial, "seed": seed}
     try:
-        asked = [part for _, part, _, _ in string.Formatter().parse(value) if part is not None]
-        missing = [part for part in asked if part not in known or part == name]
+        missing = [part for part in _asked(value) if part not in known or part == name]
         if missing:
             raise InputError(f"{name} = {value!r} asks for {missing[0]!r}; there are {', '.join(sorted(known))}")
         return value.format(**known)
-    except (ValueError, IndexError) as error:
-        raise InputError(f"{name} = {value!r}: {error}") from None
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
+        raise InputError(f"{name} = {value!r}: {error}; mend what stands in braces") from None
 
 
 def _check_law(name: str, law: Any) -> None:
@@ -256,6 +309,10 @@ def _check_law(name: str, law: Any) -> None:
             f"the law of {name!r} must be {{ low = .., high = .., log = true, integer = true }} (the last two if wanted) "
             "or { choices = [..] }"
         )
+    if any(_beyond(law[end]) for end in ("low", "high")) or not math.isfinite(law["high"] - law["low"]):
+        raise InputError(
+            f"the law of {name!r} is too wide; integers go to 2^63 - 1, and high - low must be a floating-point number"
+        )
     if not all(isinstance(law.get(flag, False), bool) for flag in ("log", "integer")):
         raise InputError(f"the law of {name!r}: log and integer are true or false")
     if law.get("integer") and not all(isinstance(law[end], int) for end in ("low", "high")):
@@ -265,7 +322,9 @@ def _check_law(name: str, law: Any) -> None:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int):  # of any size, which math.isfinite does not take
+        return not isinstance(value, bool)
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _generator(seed: int, draw: int, name: str) -> np.random.Generator:
@@ -276,8 +335,13 @@ def _draw(law: Mapping[str, Any], rng: np.random.Generator) -> Any:
     if "choices" in law:
         return law["choices"][int(rng.integers(len(law["choices"])))]
     low, high = law["low"], law["high"]
-    if law.get("integer"):
-        if law.get("log"):
-            return int(min(high, math.floor(math.exp(rng.uniform(math.log(low), math.log(high + 1))))))
+    if law.get("integer") and not law.get("log"):
         return int(rng.integers(low, high + 1))
-    return float(math.exp(rng.uniform(math.log(low), math.log(high))) if law.get("log") else rng.uniform(low, high))
+    if law.get("integer"):
+        value: float = math.floor(math.exp(rng.uniform(math.log(low), math.log(high + 1))))
+    elif law.get("log"):
+        value = math.exp(rng.uniform(math.log(low), math.log(high)))
+    else:
+        value = rng.uniform(low, high)
+    value = min(high, max(low, value))  # exp(log(0.1)) is above 0.1, and the floor of exp(log(5)) is 4
+    return int(value) if law.get("integer") else float(value)

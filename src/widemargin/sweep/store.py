@@ -5,7 +5,7 @@ write in turn, and answers SQL on a million rows in seconds without loading them
 
     runs       one row a run: key, sweep, function, version, seed, trial, then a column for every parameter and result
     log        key, seconds, finished: what differs from one execution to the next is kept apart
-    failures   key, params, trial, traceback, finished: of runs that failed; they are not in `runs` and will be tried again
+    failures   key, params, trial, traceback, finished, sweep, version: a row each time a run failed; it will be tried again
     sweeps     name, plan, version: what was asked for, as JSON
     meta       format and version
 
@@ -21,7 +21,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +29,7 @@ from urllib.parse import quote
 import widemargin
 from widemargin.types import InputError
 
-from .plan import OWN, Run
+from .plan import OWN, Run, Sweep, encodable
 
 FORMAT = "widemargin-sweep-1"
 FILE = "results.sqlite"
@@ -37,6 +37,8 @@ LOCKS = "batches.lock"
 WAIT = 60.0  # seconds to wait for another writer
 MOST = 1_900  # columns that SQLite can hold, some left over
 CHUNK = 50_000  # rows that `load` holds as Python objects at a time
+HEAD = "Traceback (most recent call last):"
+TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may see to a Ctrl-C
 
 
 class Store:
@@ -68,8 +70,13 @@ class Store:
             )
             self.db.execute("create table if not exists log (key text, seconds real, finished real)")
             self.db.execute(
-                "create table if not exists failures (key text, params text, trial integer, traceback text, finished real)"
+                "create table if not exists failures (key text, params text, trial integer, traceback text, finished real, "
+                "sweep text, version text)"
             )
+            there = _table(self.db, "failures")
+            for name in ("sweep", "version"):  # stores of earlier days have none
+                if name not in there:
+                    self.db.execute(f"alter table failures add column {name} text")
             self.db.execute(
                 "create table if not exists sweeps (name text, plan text, version text, primary key (name, plan, version))"
             )
@@ -123,7 +130,7 @@ class Store:
         Returns how many are new.
         """
         each = [
-            dict(zip(OWN, (run.key, sweep, function, version, seed, run.trial))) | columns(run.params, row)
+            dict(zip(OWN, (run.key, sweep, function, version, seed, run.trial))) | cells(run.params, row)
             for run, row in zip(runs, rows)
         ]
         share, now, new = seconds / max(1, len(runs)), time.time(), 0
@@ -138,13 +145,14 @@ class Store:
                     self.db.execute("insert into log values (?, ?, ?)", (one["key"], share, now))
         return new
 
-    def fail(self, runs: Sequence[Run], texts: Sequence[str]) -> None:
+    def fail(self, runs: Sequence[Run], texts: Sequence[str], sweep: str = "", version: str = "") -> None:
         rows = [
-            (run.key, json.dumps(run.params, sort_keys=True), run.trial, text, time.time())
+            (run.key, json.dumps(run.params, sort_keys=True), run.trial, _cell(text), time.time(), sweep, version)
             for run, text in zip(runs, texts)
         ]
+        names = "key, params, trial, traceback, finished, sweep, version"
         with _spoken(self.folder), self._transaction():
-            self.db.executemany("insert into failures values (?, ?, ?, ?, ?)", rows)
+            self.db.executemany(f"insert into failures ({names}) values (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _widen(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add columns for names that are new."""
@@ -192,7 +200,35 @@ class Store:
     # ------------------------------------------------------------ reading
 
     def columns(self) -> list[str]:
-        return _table(self.db)
+        return _table(self.db, "runs")
+
+    def not_kept(self, plan: Sweep, version: str) -> list[str]:
+        """Results that a plan keeps, and that stored runs lack because an earlier plan that shares runs with it kept fewer.
+
+        Rows never change, so they would stay without them. ["all results"] where this plan keeps all and the earlier did not.
+        """
+        found: dict[str, None] = {}
+        there = set(self.columns())
+        with _spoken(self.folder):
+            plans = self.db.execute("select name, plan from sweeps where version = ?", (version,)).fetchall()
+            for name, text in plans:
+                earlier = json.loads(text)
+                kept = earlier.get("keep")
+                if kept is None or not plan.shares_runs(earlier):
+                    continue
+                params = {*plan.fixed, *plan.grid, *plan.random}
+                reserved = {one.lower() for one in (*OWN, *params)}
+                if plan.keep is None:
+                    lacking = ["all results"]
+                    empty = there - {*OWN, *params, *(_column(one, reserved) for one in kept)}
+                else:
+                    lacking = [one for one in plan.keep if one not in kept]
+                    empty = there & {_column(one, reserved) for one in lacking}
+                sql = "select 1 from runs where sweep = ? and function = ? and version = ? and seed = ?"
+                sql += "".join(f" and {_quoted(one)} is null" for one in sorted(empty)) + " limit 1"
+                if lacking and self.db.execute(sql, (name, plan.function, version, plan.seed)).fetchone():
+                    found |= dict.fromkeys(lacking)
+        return list(found)
 
     def done(self, keys: Sequence[str]) -> set[str]:
         """Which of these runs are stored."""
@@ -213,27 +249,40 @@ class Store:
             self._locks.close()
 
 
-def columns(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+def cells(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters and results of one run as cells; a result that is called like a parameter is called result_NAME."""
     found = {name: _cell(value) for name, value in params.items()}
     reserved = {name.lower() for name in (*OWN, *params)}
     taken = set(reserved)
     for name, value in row.items():
-        if not isinstance(name, str) or not name or "\0" in name or len(name) > 200:
+        if not isinstance(name, str) or not name or "\0" in name or len(name) > 200 or not encodable(name):
             raise InputError(f"a result is called {name!r}; a name must be a text of 1 to 200 characters")
-        column = f"result_{name}" if name.lower() in reserved else name
+        column = _column(name, reserved)
         if column.lower() in taken:
             raise InputError(
                 f"two results would be called {column!r} (in a table upper and lower case are one); rename one"
             )
         taken.add(column.lower())
-        found[column] = _cell(value)
+        try:
+            found[column] = _cell(value)
+        except Exception as error:  # of a value's own str(), too
+            raise InputError(f"the result {name!r} cannot be stored: {error}; return numbers, texts or lists") from None
     return found
 
 
+def _column(name: str, reserved: Collection[str]) -> str:
+    return f"result_{name}" if name.lower() in reserved else name
+
+
 def last_words(traceback: str) -> str:
-    """What it says in the end: its last line of the form "Error: words", or the last of all."""
+    """The line "Error: words" of the last exception, which is the first below its frames; or the last line of all.
+
+    What follows it is the rest of its message and may look like anything.
+    """
     lines = traceback.strip().splitlines() or ["no message"]
+    if HEAD in lines:
+        frames = len(lines) - lines[::-1].index(HEAD)
+        return next((one for one in lines[frames:] if not one.startswith(" ")), lines[-1])
     return next((one for one in reversed(lines) if re.match(r"[A-Za-z_][\w.]*: ", one)), lines[-1])
 
 
@@ -246,9 +295,12 @@ def query(folder: str | os.PathLike[str], sql: str) -> tuple[list[str], Iterator
     Beyond SQL of SQLite there are median(x), stdev(x) (of a sample), sqrt, ln, log10, exp and pow. NULL stands for NaN and for
     results that a run does not have.
     """
+    if not isinstance(sql, str) or not encodable(sql):
+        raise InputError(f"a query must be a text of SQL, not {sql!r}")
     _meta(folder)
     db = _reader(folder)
-    known = _table(db)
+    known = _table(db, "runs")
+    db.set_progress_handler(lambda: 0, TURN)
     db.set_authorizer(_only_reading)
     for name, count, function in (
         ("sqrt", 1, math.sqrt), ("ln", 1, math.log), ("log10", 1, math.log10), ("exp", 1, math.exp), ("pow", 2, math.pow),
@@ -276,11 +328,14 @@ def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[tuple[Any,
         db.close()
 
 
-def _failed(error: Exception, names: Sequence[str]) -> InputError:
+def _failed(error: Exception, names: Sequence[str]) -> InputError | KeyboardInterrupt:
     text = str(error)
-    if "not authorized" in text or "prohibited" in text:
+    if text == "interrupted" or text.startswith("user-defined"):
+        # Ctrl-C came while Python had its turn, in the progress handler or in a function of ours. They raise nothing else.
+        return KeyboardInterrupt()
+    if any(words in text for words in ("not authorized", "authorization denied", "prohibited")):
         return InputError("a query can only read; write a select")
-    if "malformed" in text or "disk I/O" in text:
+    if "image is malformed" in text or "disk I/O" in text:
         return InputError(f"the store is damaged ({text}); copy what can be read with `sqlite3 {FILE} .recover`")
     shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
     return InputError(f"the query failed: {text}" + (f"; the table runs has the columns {shown}" if names else ""))
@@ -316,21 +371,22 @@ def _names(folder: str | os.PathLike[str]) -> tuple[list[str], set[str]]:
     """Columns of `runs` beyond its own, and which of them are parameters of its sweeps."""
     _meta(folder)
     with contextlib.closing(_reader(folder)) as db:
-        there = [name for name in _table(db) if name not in OWN]
+        there = [name for name in _table(db, "runs") if name not in OWN]
     _, plans = query(folder, "select plan from sweeps")
     found = {name for (plan,) in plans for part in ("fixed", "grid", "random") for name in json.loads(plan)[part]}
     return there, found & set(there)
 
 
-def _table(db: sqlite3.Connection) -> list[str]:
-    return [row[1] for row in db.execute("pragma table_info(runs)")]
+def _table(db: sqlite3.Connection, name: str) -> list[str]:
+    """Its columns."""
+    return [row[1] for row in db.execute(f"pragma table_info({name})")]
 
 
 def _reader(folder: str | os.PathLike[str]) -> sqlite3.Connection:
     path = Path(folder) / FILE
     # A folder that is not ours to write in has no room for SQLite's shared memory; without a log there is nothing to share.
     frozen = not os.access(folder, os.W_OK) and not Path(f"{path}-wal").exists()
-    place = f"file:{quote(str(path.resolve()))}?mode=ro{'&immutable=1' * frozen}"
+    place = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro{'&immutable=1' * frozen}"
     return sqlite3.connect(place, uri=True, timeout=WAIT)
 
 
@@ -353,7 +409,7 @@ def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
         if not db.execute("select count(*) from sqlite_master").fetchone()[0]:
             return {}
         meta = dict(db.execute("select name, value from meta").fetchall())
-        _table(db)
+        _table(db, "runs")
     except sqlite3.Error as error:
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
     finally:
@@ -427,12 +483,32 @@ def _cell(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else float(value)
+        if -(2**63) <= value < 2**63:
+            return value
+        try:
+            return float(value)
+        except OverflowError:  # above 1.8e308
+            return str(value)
     if value is None or isinstance(value, float):
         return value
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()  # lone surrogates are no text
-    return json.dumps(value, default=str)
+    return as_json(value)
+
+
+def as_json(value: Any) -> str:
+    """A list or mapping as text; null for NaN and infinities, which JSON has not."""
+    return json.dumps(_without_nan(value), default=str, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # arrays and numbers of numpy and torch
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _without_nan(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _quoted(name: str) -> str:

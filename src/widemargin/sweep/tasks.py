@@ -7,6 +7,7 @@ after the other in the same process, which saves the cost of sending them one by
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import importlib.util
@@ -14,10 +15,12 @@ import inspect
 import itertools
 import json
 import math
+import os
+import stat
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +31,7 @@ from widemargin import data as datasets
 from widemargin.types import Dataset, InputError, write_atomically
 
 from .plan import Run, Sweep
-from .store import columns
+from .store import as_json, cells
 
 Row = dict[str, Any]
 CERTIFICATES = "certificates"
@@ -63,18 +66,34 @@ class Work:
 
 
 def version(sweep: Sweep) -> str:
-    """Of code and files that runs depend on: the package's, with a hash of the module of one's own function and of data files."""
-    texts = []
-    if ":" in sweep.function:
-        _own(sweep.function, sweep.folder)  # complains where there is none
-        source = getattr(_module(sweep.function.partition(":")[0], sweep.folder), "__file__", None)
-        texts.append(Path(source).read_bytes() if source else b"")
-    for name, value in sweep.extremes():
-        if name in ("data", "test") and isinstance(value, str):
-            path = _found(value, sweep.folder)
-            if Path(path).is_file():
-                texts.append(hashlib.sha256(Path(path).read_bytes()).digest())
-    return widemargin.__version__ + (f"+{hashlib.sha256(b'|'.join(texts)).hexdigest()[:12]}" if texts else "")
+    """Of the code that runs depend on: the package's, with a hash of the module of one's own function."""
+    if ":" not in sweep.function:
+        return widemargin.__version__
+    _own(sweep.function, sweep.folder)  # complains where there is none
+    source = getattr(_module(sweep.function.partition(":")[0], sweep.folder), "__file__", None)
+    content = Path(source).read_bytes() if source else b""
+    return f"{widemargin.__version__}+{hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def key(sweep: Sweep, run: Run, version: str) -> str:
+    """Of a run: that of the plan, where the content of the data files that it reads counts too."""
+    found = [run.params[name] for name in ("data", "test") if isinstance(run.params.get(name), str)]
+    stamps = "".join(f"+{stamp}" for text in found if (stamp := _stamp(_found(text, sweep.folder))))
+    return sweep.key(run.params, run.trial, version + stamps) if stamps else run.key
+
+
+def _stamp(path: str) -> str:
+    """A hash of a file; nothing where there is none."""
+    try:
+        now = os.stat(path)
+    except (OSError, ValueError):
+        return ""
+    return _file_stamp(path, now.st_mtime_ns, now.st_size) if stat.S_ISREG(now.st_mode) else ""
+
+
+@functools.lru_cache(1000)
+def _file_stamp(path: str, changed: int, size: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
 
 
 def check(sweep: Sweep) -> None:
@@ -89,10 +108,8 @@ def check(sweep: Sweep) -> None:
     values: dict[str, list[Any]] = {name: [] for name in base}
     for name, value in sweep.extremes():
         values[name].append(value)
-    chosen = [name for name in values if name in SELECT]
-    first = [dict(zip(chosen, some)) for some in itertools.product(*(values[name] for name in chosen))]
-    others = [{name: value} for name in values if name not in chosen for value in values[name]]
-    for one in [*first, *others]:
+    others = [{name: value} for name in values if name not in SELECT for value in values[name]]
+    for one in [*_kinds(sweep), *others]:
         params = sweep.filled({**base, **one}, 0)
         if ":" in sweep.function:
             _check_own(sweep.function, sweep.folder, params, asked)
@@ -100,12 +117,21 @@ def check(sweep: Sweep) -> None:
             TASKS[sweep.function][0](params, asked, sweep.folder)
 
 
+def _kinds(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Every combination of the parameters on which others depend."""
+    values: dict[str, list[Any]] = {}
+    for name, value in sweep.extremes():
+        if name in SELECT:
+            values.setdefault(name, []).append(value)
+    return (dict(zip(values, some)) for some in itertools.product(*values.values()))
+
+
 def takes_device(sweep: Sweep) -> bool:
     if ":" in sweep.function:
-        given = inspect.signature(_own(sweep.function, sweep.folder)).parameters.values()
+        given = _signature(sweep.function, sweep.folder).parameters.values()
         return any(one.name == "device" or one.kind is inspect.Parameter.VAR_KEYWORD for one in given)
     if sweep.function == "margin":
-        return all("device" in _margin_names(params) for params in sweep.combinations())
+        return all("device" in _margin_names(params) for params in _kinds(sweep))
     return sweep.function in ("train", "reproduce")
 
 
@@ -116,70 +142,97 @@ def batches(sweep: Sweep, version: str) -> Iterator[list[Run]]:
     stored as a whole, so that stopping and going on changes no bit. One batch at a time is in memory.
     """
     if sweep.function != "train":
-        runs = sweep.runs(version)
+        runs = _keyed(sweep, version)
         while some := list(itertools.islice(runs, sweep.pack)):
             yield some
         return
     # What only the text of data mentions (n, sep, ...) varies fastest, so that runs that can be trained together come together.
-    loose = {"data", "test"} | (sweep.mentioned() - set(_train_names(next(sweep.combinations()))))
+    known = {name for params in _kinds(sweep) for name in _train_names(params)}
+    loose = {"data", "test"} | (sweep.mentioned() - known)
 
-    def alike(run: Run) -> list[tuple[str, Any]]:
-        return [(name, value) for name, value in run.params.items() if name not in loose]
+    def alike(run: Run) -> str:  # as a text, since 1 == True
+        return json.dumps({name: value for name, value in run.params.items() if name not in loose})
 
-    for _, group in itertools.groupby(sweep.runs(version, loose), alike):
+    for _, group in itertools.groupby(_keyed(sweep, version, loose), alike):
         while some := list(itertools.islice(group, sweep.pack)):
             yield some
 
 
+def _keyed(sweep: Sweep, version: str, inner: Collection[str] = ()) -> Iterator[Run]:
+    for run in sweep.runs(version, inner):
+        yield Run(key(sweep, run, version), run.params, run.trial)
+
+
 def compute(work: Work) -> list[Outcome]:
-    """What a worker executes."""
-    with _one_thread():
-        return _compute(work)
+    """What a worker executes. What a function prints goes where messages go."""
+    with _one_thread(), contextlib.redirect_stdout(sys.stderr):
+        together = work.function == "train"
+        before = _stale(work)
+        found = [] if before else [one for part in _parts(work.runs, together) for one in _attempt(work, part)]
+        after = before or _stale(work)  # it may have happened in between
+        return [Outcome(None, complaint=after)] * len(work.runs) if after else found
 
 
-def _compute(work: Work) -> list[Outcome]:
-    runs = work.runs
+def _parts(runs: Sequence[Run], together: bool) -> list[Sequence[Run]]:
+    return [runs] if together else [[run] for run in runs]
+
+
+def _stale(work: Work) -> str:
+    """A complaint where code or data files are not those that the driver has seen: rows would stand under wrong keys."""
+    folder = None if work.folder is None else Path(work.folder)
+    plan = Sweep(work.function, seed=work.seed, folder=folder)
+    now = version(plan)
+    for run in work.runs:
+        plain = Run(plan.key(run.params, run.trial, now), run.params, run.trial)
+        if key(plan, plain, now) != run.key:
+            what = f"the file of {work.function}" if ":" in work.function else f"widemargin or {run.params.get('data')}"
+            return (
+                f"{what} is not the one that this sweep began with (changed on the way, or another on this node); "
+                "run the same command again"
+            )
+    return ""
+
+
+def _attempt(work: Work, runs: Sequence[Run]) -> list[Outcome]:
+    """Compute runs together; if that fails, one by one, to see which is to blame."""
+    there = runs
     if work.device is not None:
-        runs = [Run(run.key, {**run.params, "device": work.device}, run.trial) for run in runs]
+        there = [Run(run.key, {**run.params, "device": work.device}, run.trial) for run in runs]
     try:
         if ":" in work.function:
-            rows = [_call_own(work.function, work.folder, run, work.seed) for run in runs]
+            rows = [_call_own(work.function, work.folder, run, work.seed) for run in there]
         else:
-            rows = TASKS[work.function][1](runs, work.seed, work)
-    except Exception:
+            rows = TASKS[work.function][1](there, work.seed, work)
+    except (Exception, SystemExit):
         if len(runs) == 1:
             return [Outcome(None, traceback.format_exc())]
-        # One of them failed: which?
-        return [one for run in work.runs for one in _compute(replace(work, runs=[run]))]
-    return [_chosen(run, row, work.keep) for run, row in zip(work.runs, rows)]
+        return [one for run in runs for one in _attempt(work, [run])]
+    return [_chosen(run, row, work.keep) for run, row in zip(runs, rows)]
 
 
 def _chosen(run: Run, row: Row, keep: Sequence[str] | None) -> Outcome:
-    plain = {name: _plain(value) for name, value in row.items()}
-    if keep is not None:
-        missing = [name for name in keep if name not in plain]
-        if missing:
-            there = ", ".join(map(str, plain))
-            return Outcome(
-                None, complaint=f"keep: there is no result {missing[0]!r} of {dict(run.params)}; there are {there}"
-            )
-        plain = {name: plain[name] for name in keep}
     try:
-        columns(run.params, plain)  # names that the table cannot hold are the function's fault
-    except InputError:
+        plain = {name: _plain(value) for name, value in row.items()}
+        cells(run.params, plain)  # what the table cannot hold is the function's fault
+    except Exception:
         return Outcome(None, traceback.format_exc())
-    return Outcome(plain)
+    missing = [name for name in keep or () if name not in plain]
+    if missing:
+        there = ", ".join(map(str, plain))
+        return Outcome(
+            None, complaint=f"keep: there is no result {missing[0]!r} of {dict(run.params)}; there are {there}"
+        )
+    return Outcome(plain if keep is None else {name: plain[name] for name in keep})
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, texts and truth values as they are, everything else as JSON."""
-    if isinstance(value, np.generic) or (hasattr(value, "item") and getattr(value, "ndim", None) == 0):
-        value = value.item()
-    if isinstance(value, np.ndarray):
+    """Numbers, texts and truth values as they are, without classes of one's own; everything else as JSON."""
+    if hasattr(value, "tolist"):  # of numpy and torch
         value = value.tolist()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return json.dumps(value, default=str)
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return None if value is None else as_json(value)
 
 
 @contextlib.contextmanager
@@ -212,7 +265,13 @@ def _found(path: str, folder: Path | str | None) -> str:
 
 
 def _load(params: Mapping[str, Any], folder: Path | str | None, what: str = "data") -> Dataset:
-    return datasets.load(_found(params[what], folder), params.get("label"))
+    path = _found(params[what], folder)
+    return _loaded(path, params.get("label"), params.get("loss") == "squared", _stamp(path))
+
+
+@functools.lru_cache(8)  # neighbouring runs often have the same
+def _loaded(path: str, label: str | None, targets: bool, stamp: str) -> Dataset:
+    return datasets.load(path, label, targets=targets)
 
 
 # ---------------------------------------------------------------- functions of one's own
@@ -224,13 +283,22 @@ def _own(function: str, folder: Path | str | None) -> Callable[..., Any]:
         sys.path.insert(0, str(folder))
     try:
         found = getattr(_module(module, folder), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"{function} cannot be imported: {error}; module:function must be importable from the file's folder"
         ) from None
     if not callable(found):
         raise InputError(f"{function} is no function")
     return found
+
+
+def _signature(function: str, folder: Path | str | None) -> inspect.Signature:
+    try:
+        return inspect.signature(_own(function, folder))
+    except (ValueError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{function} does not tell its parameters; write a function of your own around it") from None
 
 
 def _module(name: str, folder: Path | str | None) -> Any:
@@ -255,7 +323,7 @@ def _own_args(
     function: str, folder: Path | str | None, params: Mapping[str, Any], seed: int, trial: int
 ) -> dict[str, Any]:
     """Its parameters, and `seed` (of this run alone) and `trial` where the function takes them."""
-    given = inspect.signature(_own(function, folder)).parameters
+    given = _signature(function, folder).parameters
     every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in given.values())
     offered = {**params, "seed": seed, "trial": trial}
     return {name: value for name, value in offered.items() if every or name in given}
@@ -264,7 +332,7 @@ def _own_args(
 def _check_own(function: str, folder: Path | str | None, params: Mapping[str, Any], asked: set[str]) -> None:
     args = _own_args(function, folder, params, 0, 0)
     unknown = [name for name in params if name not in args and name not in asked]
-    given = inspect.signature(_own(function, folder))
+    given = _signature(function, folder)
     if unknown:
         raise InputError(f"{function} has no parameter {unknown[0]!r}; there are {', '.join(given.parameters)}")
     try:
@@ -276,7 +344,9 @@ def _check_own(function: str, folder: Path | str | None, params: Mapping[str, An
 def _call_own(function: str, folder: str | None, run: Run, seed: int) -> Row:
     # Combinations that share a trial share its seed: what differs between them is then the parameters alone.
     own_seed = int(np.random.SeedSequence([seed, run.trial]).generate_state(1)[0])
-    result = _own(function, folder)(**_own_args(function, folder, run.params, own_seed, run.trial))
+    params = copy.deepcopy(dict(run.params))  # a function may change what it is given
+    with _one_thread():  # also after a run that has set another number
+        result = _own(function, folder)(**_own_args(function, folder, params, own_seed, run.trial))
     if not isinstance(result, Mapping):
         raise InputError(f"{function} returned a {type(result).__name__}; it must return a mapping of names to numbers")
     return dict(result)
@@ -289,7 +359,7 @@ def _train_names(params: Mapping[str, Any]) -> list[str]:
     from widemargin.flows import nets
 
     kind = params.get("net", "relu")
-    if kind not in nets.KINDS:
+    if not isinstance(kind, str) or kind not in nets.KINDS:
         raise InputError(f"unknown network {kind!r}; choose {', '.join(nets.KINDS)}")
     return list(
         dict.fromkeys((*TRAIN, *(name for name in nets.KINDS[kind][2] if name != "data"), *_rule_fields(params)))
@@ -306,12 +376,16 @@ def _check_train(params: Mapping[str, Any], asked: set[str], folder: Path | None
     rule_ends = _rule_kind(params).__name__ == "WeaklyRegularized"
     if not rule_ends and not any(name in params for name in ("steps", "time", "until")):
         raise InputError("nothing ends this training; set steps, time or until")
-    data = _load(params, folder)
-    if "test" in params:
-        _load(params, folder, "test")
     try:
-        _rule(params, 0)
-        _net(params, [data])
+        data = _load(params, folder)
+        if params.get("certify") and (
+            params.get("loss") == "squared" or "M1" not in _net(params, [data]).conventions()
+        ):
+            raise InputError("certify is about margins of two-layer networks on the points themselves; leave it out")
+        # One step of it shows whether loss, events and rule are known and fit together.
+        once = {name: value for name, value in params.items() if name not in ("certify", "device")} | {"steps": 1}
+        place = None if folder is None else str(folder)
+        _train_alike([Run("", once, 0)], [data], 0, Work("train", (), 0, folder=place))
     except TypeError as error:
         raise InputError(f"train cannot use {dict(params)}: {error}") from None
 
@@ -326,8 +400,8 @@ def _check_kind(name: str, value: Any) -> None:
     number = whole or isinstance(value, float)
     if name in INTEGERS and not (whole and value > 0):
         raise InputError(f"{name} must be a positive integer, not {value!r}")
-    if name in NUMBERS and not (number and value > 0):
-        raise InputError(f"{name} must be a positive number, not {value!r}")
+    if name in NUMBERS:
+        _check_positive({name: value}, name)
     if name in TEXTS and not isinstance(value, str):
         raise InputError(f"{name} must be a text, not {value!r}")
     if name == "bias" and not isinstance(value, bool):
@@ -339,7 +413,10 @@ def _check_kind(name: str, value: Any) -> None:
 def _rule_kind(params: Mapping[str, Any]) -> type:
     from widemargin.flows import rules
 
-    return rules.rule_kind(params.get("algorithm", "gd"))
+    kind = params.get("algorithm", "gd")
+    if not isinstance(kind, str):
+        raise InputError(f"algorithm must be a text, not {kind!r}")
+    return rules.rule_kind(kind)
 
 
 def _rule_fields(params: Mapping[str, Any]) -> list[str]:
@@ -389,6 +466,9 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
 
     params = dict(runs[0].params)
     net = _net(params, data)
+    test = None if "test" not in params else _load(params, work.folder, "test")
+    if net.outputs > 1:
+        data, test = [flows.as_classes(one) for one in data], None if test is None else flows.as_classes(test)
     same = len({one.sha256() for one in data}) == 1
     bias = bool(params.get("bias", False))
     names = ("loss", "steps", "time", "clock", "until", "points", "check_every", "device", "dtype")
@@ -401,7 +481,7 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
         trials=[run.trial for run in runs],
         seed=seed,
         bias=bias,
-        test=None if "test" not in params else _load(params, work.folder, "test"),
+        test=test,
         **keys,
     )
     if traj.interrupted:  # Ctrl-C in this very process: half a run is none
@@ -419,10 +499,11 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
 def _share(row: Row, data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> Row:
     """Certified bounds of the F1 margin (convention M1), and the share of the upper one that was reached.
 
-    A network of two layers reaches at most half of it in the convention M2, so that margin counts twice.
+    A ReLU network of two layers reaches at most half of it in the convention M2, so that margin counts twice.
     """
     lower, upper = _certificate(data, bias, activation, LIMIT if limit is True else float(limit), store)
-    reached = 2 * row["margin_M2"] if row.get("margin_M2") is not None else row.get("margin_M1", math.nan)
+    halves = activation == "relu" and row.get("margin_M2") is not None
+    reached = 2 * row["margin_M2"] if halves else row["margin_M1"]
     return {"certified_lower": lower, "certified_upper": upper, "fraction": reached / upper if upper > 0 else math.nan}
 
 
@@ -457,7 +538,7 @@ def _margin_function(params: Mapping[str, Any]) -> Callable[..., Any]:
         "rf": margins.random_features, "bn": margins.batchnorm, "collapse": margins.collapse, "projected": margins.projected,
     }  # fmt: skip
     kind = params.get("kind", "f1")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise InputError(f"unknown kind of margin {kind!r}; choose {', '.join(kinds)}")
     return kinds[kind]
 
@@ -477,6 +558,7 @@ def _check_margin(params: Mapping[str, Any], asked: set[str], folder: Path | Non
     for name in params:
         if name not in known and name not in asked:
             raise InputError(f"this margin has no parameter {name!r}; there are {', '.join(known)}")
+    _check_positive(params, "tol", "time_limit")
     _load(params, folder)
 
 
@@ -502,9 +584,19 @@ def _check_bound(params: Mapping[str, Any], asked: set[str], folder: Path | None
         if name not in BOUND and name not in asked:
             raise InputError(f"bound has no parameter {name!r}; there are {', '.join(BOUND)}")
     theorems = params.get("theorems", [])
-    if not isinstance(theorems, list) or any(one not in theory.THEOREMS for one in theorems):
+    if not isinstance(theorems, list) or any(one not in [*theory.THEOREMS] for one in theorems):
         raise InputError(f"theorems must be a list of ids of `widemargin claims`, not {theorems!r}")
-    _load(params, folder)
+    _check_positive(params, "delta", "time_limit")
+    if params.get("delta", 0.5) >= 1:
+        raise InputError(f"delta must lie between 0 and 1, not {params['delta']!r}")
+    theory.facts(_load(params, folder), params.get("run_or_net"))
+
+
+def _check_positive(params: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        value = params.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise InputError(f"{name} must be a positive number, not {value!r}")
 
 
 def _bound(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
