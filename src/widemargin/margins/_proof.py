@@ -49,7 +49,8 @@ def write(
         for j, change in enumerate(changes[start : start + BLOCK]):
             if change is not None:
                 b[j, change[0]] = change[1]
-        k = np.zeros(b.shape, dtype=np.int64)
+        # Whole numbers, kept as doubles: steep slopes (of tiny points, or of roots at a large scale) do not fit into 64 bits.
+        k = np.zeros(b.shape)
         k[:, :p] = np.where(
             state == ACTIVE,
             np.rint((b[:, :p] - weight[:p]).clip(0) * 2.0**shift),
@@ -70,7 +71,7 @@ def write(
         length = np.linalg.norm(rows, axis=1)
         bound = const + np.linalg.norm(linear + exact @ rows, axis=1)
         bound += error * (np.abs(exact) @ length + const + np.linalg.norm(linear) + 1)
-        straight: Any = k.tolist()
+        straight: Any = _whole(k)
         for j in range(len(b)):
             if changes[start + j] is not None:
                 continue
@@ -129,7 +130,10 @@ class _Bent:
         full = np.full(n, FREE)
         full[:p] = state
         kappa = np.zeros(n)
-        for allowed, gain in ((full != INACTIVE, weight - slope[:n]), (full != ACTIVE, slope[:n])):
+        # Rounding of c, b and g counts by the size of the terms: where they cancel, it is not small next to the bound.
+        error = np.finfo(float).eps * (len(rows) + rows.shape[1] + 16)
+        blur = error * (np.abs(weight) + np.abs(slope[:n]))
+        for allowed, gain in ((full != INACTIVE, weight - slope[:n] + blur), (full != ACTIVE, slope[:n] + blur)):
             with np.errstate(divide="ignore", invalid="ignore"):
                 bowl = np.where(alpha > 0, gain.clip(0) ** 2 / (4 * alpha), 0.0)
             line = np.where(alpha > 0, 0.0, gain * size - alpha * size**2)
@@ -148,7 +152,7 @@ class _Bent:
         spectrum, Q = (
             part.numpy() for part in torch.linalg.eigh(torch.as_tensor(M))
         )  # numpy's is 20 times slower at 1000
-        h = g @ Q
+        h = np.abs(g @ Q) + error * (np.abs(slope) @ np.linalg.norm(rows, axis=1) + np.linalg.norm(linear) + 1)
         rest = level - spectrum
         if rest.min() <= 1e-12 * level:
             return {}, np.inf
@@ -158,6 +162,13 @@ class _Bent:
         if whole:
             leaf["pairs"] = whole
         return leaf, value
+
+
+def _whole(k: np.ndarray) -> list[list[int]]:
+    """Doubles that are whole numbers as integers of any size."""
+    if np.abs(k).max(initial=0.0) < 2.0**63:
+        return k.astype(np.int64).tolist()
+    return [[int(v) for v in row] for row in k.tolist()]
 
 
 def _preorder(log: Log, p: int) -> tuple[list[int], list[np.ndarray], list[int], list[tuple[int, float] | None]]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 MAX_DIMENSION = 24
+# A reflection that moves the points by less, relative to their size, is left out. If it moves none, as x_j <-> x_k does where
+# these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
+STILL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ def find(X: np.ndarray, y: np.ndarray) -> Symmetry | None:
                 root[j] = 1
                 if j != k:
                     root[k] = -sign
+                if np.linalg.norm(X @ root) <= STILL * np.linalg.norm(X):
+                    continue
                 image = X.copy()
                 if j == k:
                     image[:, j] = -X[:, j]
