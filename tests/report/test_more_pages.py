@@ -311,3 +311,12 @@ def test_captions_and_controls_stay_with_what_follows_in_print():
     rules = (Path(section.__file__).parent / "page.css").read_text().partition("@media print")[2]
     (rule,) = re.findall(r"([^}]*)\{ break-after: avoid; \}", rules)
     assert ".control" in rule and "figure.table figcaption" in rule
+
+
+def test_a_folder_of_too_many_things(tmp_path, cert, monkeypatch):
+    for name in ("a", "b", "c"):
+        cert.save(tmp_path / f"{name}.json.gz")
+    assert len(page.look(tmp_path)) == 3
+    monkeypatch.setattr(page, "MOST", 2)
+    with pytest.raises(InputError, match="holds 3 things to report; give at most 2"):
+        report.build(tmp_path)

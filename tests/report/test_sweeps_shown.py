@@ -84,6 +84,8 @@ def test_what_is_averaged_over_is_said_and_shown(tmp_path, monkeypatch):
     section = report.build([tmp_path]).sections[0]
     text = section.render()
     assert "Means over trials and c at each combination" in text and "over trials, c; bins" in text
+    heat = figures(section)["Heat map"]["data"][0]
+    assert heat["z"] == [[a + 10.0 * b + 150 for a in (1, 2, 3)] for b in (1, 2, 3)]  # means over c
     assert {"table": "By c"} in section.contents
     assert "122 +- 8.7" in text  # mean 2 + 20 + 100 over the nine runs with c = 1
     values = np.array([a + 10 * b + 100 for a in (1, 2, 3) for b in (1, 2, 3)])

@@ -90,6 +90,20 @@ def test_ctrl_c_keeps_what_is_done(folder):
     assert not state.interrupted and (state.done, state.before) == (12, 4)
 
 
+def test_ctrl_c_keeps_what_has_come_back_and_was_not_looked_at(folder):
+    class Pressed(Inline):
+        ahead, count = 5, 0
+
+        def submit(self, function, work):
+            self.count += 1
+            if self.count == 3:
+                raise KeyboardInterrupt
+            return super().submit(function, work)
+
+    state = sweep.sweep(small(folder), folder / "s", engine=Pressed())
+    assert state.interrupted and state.done == len(sweep.load(folder / "s")) == 4
+
+
 def test_ctrl_c_in_the_middle_of_training_stores_no_half_run(tmp_path):
     fixed = {"data": "parity:d=4,n=8,seed={trial}", "width": 8, "lr": 1e-6, "steps": 10**9}
 

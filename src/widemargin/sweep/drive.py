@@ -109,24 +109,26 @@ def sweep(
 
 
 @dataclass
+class _Claim:
+    """What keeps other drivers from a batch, until all its parts are done."""
+
+    key: str
+    parts: int = 1
+
+
+@dataclass
 class _Batch:
     runs: list[Run]
+    claim: _Claim
     stored: int = 0  # of its runs, before it was computed
-    parts: list[int] = field(
-        default_factory=lambda: [1]
-    )  # that are not done: a batch may be split, and is claimed as a whole
-    claim: str = ""
     deaths: int = 0
     alone: int = 0  # deaths while nothing else was in flight
     device: str | None = None
 
-    def __post_init__(self) -> None:
-        self.claim = self.claim or self.runs[0].key
-
     def split(self) -> list[_Batch]:
         """A batch of each run, to be computed alone."""
-        self.parts[0] += len(self.runs) - 1
-        return [_Batch([run], 0, self.parts, self.claim, SUSPECT) for run in self.runs]
+        self.claim.parts += len(self.runs) - 1
+        return [_Batch([run], self.claim, deaths=SUSPECT) for run in self.runs]
 
 
 class _Driver:
@@ -208,7 +210,7 @@ class _Driver:
         self.state.done += stored
         self.state.before += stored
         if stored < len(runs):
-            return _Batch(runs, stored)
+            return _Batch(runs, _Claim(keys[0]), stored)
         if mine:
             self.results.release(keys[0])
         return None
@@ -300,9 +302,9 @@ class _Driver:
         self.release(batch)
 
     def release(self, batch: _Batch) -> None:
-        batch.parts[0] -= 1
-        if not batch.parts[0]:
-            self.results.release(batch.claim)
+        batch.claim.parts -= 1
+        if not batch.claim.parts:
+            self.results.release(batch.claim.key)
 
     def fail(self, runs: Sequence[Run], texts: Sequence[str]) -> None:
         self.results.fail(runs, texts, self.plan.name, self.version)
