@@ -568,6 +568,13 @@ def _count(trials: Any) -> Any:
     return len(trials)
 
 
+def log_steps(steps: int, points: int) -> np.ndarray:
+    """0 and points - 1 log-spaced steps up to the last; rounding joins some."""
+    ladder = np.geomspace(1, steps, points - 1).round()
+    ladder[-1] = steps  # also where two points are all
+    return np.unique(np.concatenate([[0.0], ladder]))
+
+
 def _marks(
     times: str | Sequence[float], steps: int | None, time: float | None, points: int, lr: float
 ) -> tuple[np.ndarray, bool, int | None]:
@@ -582,9 +589,7 @@ def _marks(
             ladder[-1] = time  # geomspace rounds
             return np.unique(np.concatenate([[0.0], ladder])), True, steps
         steps = steps or MOST
-        ladder = np.geomspace(1, steps, points - 1).round()
-        ladder[-1] = steps  # also where two points are all
-        return np.unique(np.concatenate([[0.0], ladder])), False, steps
+        return log_steps(steps, points), False, steps
     given = np.unique(np.asarray(times, dtype=np.float64))
     if given.size == 0 or not np.isfinite(given).all() or given[0] < 0:
         raise InputError("times must be a list of numbers, none of them negative")

@@ -17,6 +17,7 @@ from torch import Tensor
 from widemargin import flows
 from widemargin.flows.nets import KINDS
 from widemargin.flows.runs import CERTIFICATE, read_config
+from widemargin.flows.train import log_steps
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset, InputError, Trajectory
 
@@ -683,17 +684,13 @@ def _points(config: Mapping[str, Any]) -> int | None:
         inner = times[1:]
         even = len(inner) > 1 and np.allclose(np.diff(np.log(inner)), math.log(inner[-1] / inner[0]) / (len(inner) - 1))
         return len(times) if times[0] == 0 and even else None
-
-    def marks(count: int) -> np.ndarray:
-        return np.unique(np.concatenate([[0.0], np.geomspace(1, config["steps"], count - 1).round()]))
-
-    if np.array_equal(marks(200), times):
+    if np.array_equal(log_steps(config["steps"], 200), times):
         return 200
     # Rounding joins records, so that fewer are left than were asked for; asking for more does not leave fewer.
     counts = range(max(len(times), 2), 20 * len(times) + 100)
-    first = bisect.bisect_left(counts, len(times), key=lambda count: len(marks(count)))
+    first = bisect.bisect_left(counts, len(times), key=lambda count: len(log_steps(config["steps"], count)))
     for count in counts[first:]:
-        found = marks(count)
+        found = log_steps(config["steps"], count)
         if np.array_equal(found, times):
             return count
         if len(found) > len(times):

@@ -14,7 +14,7 @@ import numpy as np
 
 from widemargin import sweep as sweeping
 from widemargin.sweep.plan import OWN
-from widemargin.sweep.store import last_words
+from widemargin.sweep.store import last_words, quoted
 from widemargin.types import InputError
 
 from .section import COLOURS, DASHES, Digits, Figure, Section, label, layout, number, numbers, spread, words
@@ -144,10 +144,6 @@ def _text(value: Any) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def _name(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
-
-
 # ---------------------------------------------------------------- aggregation
 
 
@@ -160,7 +156,7 @@ def aggregate(
     along: Sequence[Axis] | None = None,
 ) -> Table:
     """Over the parameters that vary, or over those of `along`, in the database."""
-    sample = _rows(folder, f"select {', '.join(map(_name, there))} from runs where {which} limit {SAMPLE}")
+    sample = _rows(folder, f"select {', '.join(map(quoted, there))} from runs where {which} limit {SAMPLE}")
     values = {name: [row[k] for row in sample if row[k] is not None] for k, name in enumerate(there)}
     axes, params = _axes(values, plans)
     axes = axes if along is None else list(along)
@@ -173,11 +169,11 @@ def aggregate(
     keys = [f"_axis_{k}" for k in range(len(axes))]
     means = [f"_mean_{k}" for k in range(len(results))]
     parts = ["count(*)"]
-    for name, mean in zip(map(_name, results), means):
+    for name, mean in zip(map(quoted, results), means):
         parts += [f"count({name})", mean, f"sum(({name} - {mean}) * ({name} - {mean}))", f"min({name})", f"max({name})"]
     group = f" group by {', '.join(str(k + 1) for k in range(len(axes)))}" if axes else ""
     first = [f"{axis.sql} as {key}" for axis, key in zip(axes, keys)]
-    first += [f"avg({_name(name)}) as {mean}" for name, mean in zip(results, means)]
+    first += [f"avg({quoted(name)}) as {mean}" for name, mean in zip(results, means)]
     match = " and ".join(f"{axis.sql} is {key}" for axis, key in zip(axes, keys)) or "1"
     found = _rows(
         folder,
@@ -221,7 +217,7 @@ def _axes(values: Mapping[str, list[Any]], plans: Sequence[Mapping[str, Any]]) -
             if laws.get(name):
                 axes.append(_random_axis(name, laws[name], known))
             elif "{" not in str(some):  # a text that takes up other parameters varies with them
-                axes.append(Axis(name, _name(name), len({json.dumps(v) for v in some})))
+                axes.append(Axis(name, quoted(name), len({json.dumps(v) for v in some})))
         axes = [axis for axis in axes if axis.count > 1 and axis.name in values]
         params = set(given)
     else:
@@ -235,14 +231,14 @@ def _axes(values: Mapping[str, list[Any]], plans: Sequence[Mapping[str, Any]]) -
                 break
             params.add(name)
             if different > 1:
-                axes.append(Axis(name, _name(name), different))
+                axes.append(Axis(name, quoted(name), different))
     return sorted(axes, key=lambda axis: (bool(axis.middles), -axis.count)), params
 
 
 def _random_axis(name: str, laws: Sequence[Mapping[str, Any]], known: Sequence[float]) -> Axis:
     """Integers of a short range as they are, of other numbers the middle of their bin. `known` are values from elsewhere."""
     low, high = (float(end([*(law[word] for law in laws), *known])) for end, word in ((min, "low"), (max, "high")))
-    one, log = _name(name), all(law.get("log") for law in laws) and low > 0
+    one, log = quoted(name), all(law.get("log") for law in laws) and low > 0
     if all(law.get("integer") for law in laws) and high - low < BINS:
         return Axis(name, one, int(high - low) + 1)
     if not high > low:

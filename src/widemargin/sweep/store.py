@@ -137,7 +137,7 @@ class Store:
         with _spoken(self.folder), self._transaction():
             self._widen(each)
             for one in each:
-                names = ", ".join(_quoted(name) for name in one)
+                names = ", ".join(quoted(name) for name in one)
                 marks = ", ".join("?" * len(one))
                 sql = f"insert or ignore into runs ({names}) values ({marks})"
                 if self.db.execute(sql, list(one.values())).rowcount:
@@ -165,7 +165,7 @@ class Store:
                 continue
             if len(there) >= MOST:
                 raise InputError(f"the table has {MOST} columns, no more fit; use `keep` to store fewer results")
-            self.db.execute(f"alter table runs add column {_quoted(name)}")
+            self.db.execute(f"alter table runs add column {quoted(name)}")
             there[name.lower()] = name
 
     # ------------------------------------------------------------ who does what
@@ -225,7 +225,7 @@ class Store:
                     lacking = [one for one in plan.keep if one not in kept]
                     empty = there & {_column(one, reserved) for one in lacking}
                 sql = "select 1 from runs where sweep = ? and function = ? and version = ? and seed = ?"
-                sql += "".join(f" and {_quoted(one)} is null" for one in sorted(empty)) + " limit 1"
+                sql += "".join(f" and {quoted(one)} is null" for one in sorted(empty)) + " limit 1"
                 if lacking and self.db.execute(sql, (name, plan.function, version, plan.seed)).fetchone():
                     found |= dict.fromkeys(lacking)
         return list(found)
@@ -354,7 +354,7 @@ def load(folder: str | os.PathLike[str], sql: str | None = None) -> Any:
     if sql is None:
         others, parameters = _names(folder)
         chosen = [*OWN, *sorted(parameters), *sorted(set(others) - parameters)]
-        sql = f"select {', '.join(_quoted(name) for name in chosen)} from runs order by key"
+        sql = f"select {', '.join(quoted(name) for name in chosen)} from runs order by key"
     names, rows = query(folder, sql)
     parts: list[Any] = []
     while some := [row for _, row in zip(range(CHUNK), rows)]:
@@ -511,7 +511,8 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -165,16 +165,13 @@ def _keyed(sweep: Sweep, version: str, inner: Collection[str] = ()) -> Iterator[
 
 def compute(work: Work) -> list[Outcome]:
     """What a worker executes. What a function prints goes where messages go."""
+    parts = [work.runs] if work.function == "train" else [[run] for run in work.runs]
     with _one_thread(), contextlib.redirect_stdout(sys.stderr):
-        together = work.function == "train"
-        before = _stale(work)
-        found = [] if before else [one for part in _parts(work.runs, together) for one in _attempt(work, part)]
-        after = before or _stale(work)  # it may have happened in between
-        return [Outcome(None, complaint=after)] * len(work.runs) if after else found
-
-
-def _parts(runs: Sequence[Run], together: bool) -> list[Sequence[Run]]:
-    return [runs] if together else [[run] for run in runs]
+        complaint, found = _stale(work), []
+        if not complaint:
+            found = [one for part in parts for one in _attempt(work, part)]
+            complaint = _stale(work)  # it may have happened in between
+    return [Outcome(None, complaint=complaint)] * len(work.runs) if complaint else found
 
 
 def _stale(work: Work) -> str:
