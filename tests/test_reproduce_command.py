@@ -11,7 +11,7 @@ import pytest
 from test_cli import refused, run
 from widemargin import papers
 from widemargin.papers import Job, Outcome, Verdict
-from widemargin.papers.reproduction import Reproduction
+from widemargin.papers.reproduction import HOLDS, OTHER, Reproduction, count, table
 from widemargin.types import InputError
 
 
@@ -86,7 +86,42 @@ def test_a_missing_file_costs_one_figure_only(toy, tmp_path):
     status, out, err = run("reproduce", "all", "--out", tmp_path, "--json")
     found = {one["id"]: one["verdicts"] for one in json.loads(out)}
     assert status == 0 and set(found) == {"toy-1", "toy-2", "toy-3"} and "left out" in err
-    assert found["toy-2"][0]["holds"] == "inconclusive"
+    assert found["toy-2"][0]["holds"] == "undecided"
+
+
+def test_a_verdict_has_four_values():
+    for holds in HOLDS:
+        assert Verdict("c", 1.0, "p", holds).to_dict()["holds"] is holds
+    for holds in (None, 1, 0, "inconclusive", np.True_):
+        with pytest.raises(ValueError, match="true, false, undecided or not informative"):
+            Verdict("c", 1.0, "p", holds)
+    several = [Verdict("c", 1.0, "p", holds) for holds in (*HOLDS, True)]
+    assert count(several) == {"true": 2, "false": 1, "undecided": 1, "not informative": 1}
+    assert count(one.to_dict() for one in several) == count(several)
+
+
+def test_a_setting_chosen_after_a_look_is_run_on_a_seed_that_was_not_looked_at(monkeypatch, tmp_path):
+    seeds = []
+
+    def function(job: Job) -> Outcome:
+        seeds.append(job.seed)
+        value = float(job.seed)
+        verdicts = [
+            Verdict("small", value, "p", value < 2, 0.5, chosen_after="a first look at seed 0"),
+            Verdict("fixed before", value, "p", value < 2),
+        ]
+        return Outcome({}, {}, {}, verdicts, "Words.")
+
+    one = Reproduction("toy", "TOY", "a toy", 1, 1, function)
+    looked, fixed = papers.run(one, tmp_path)
+    assert seeds == [0, OTHER] and fixed.again is None
+    assert looked.holds is True
+    assert looked.again == {"seed": OTHER, "measured": float(OTHER), "uncertainty": 0.5, "holds": False}
+    written = json.loads((tmp_path / "toy" / "verdict.json").read_text())
+    assert written[0]["chosen_after"] and written[0]["again"]["holds"] is False
+    shown = (tmp_path / "toy" / "README.md").read_text()
+    assert f"chosen after: a first look at seed 0; at seed {OTHER}: 7919 +- 0.5, no" in shown
+    assert table([fixed.to_dict()]).count("chosen after") == 0
 
 
 def refused_after(*argv):

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from widemargin import data, margins
 from widemargin.margins.batchnorm import adam_reference
 from widemargin.papers import REPRODUCTIONS, Job, bn, run
+from widemargin.papers.reproduction import HOLDS
 from widemargin.types import InputError
 
 TINY = {
@@ -44,7 +45,7 @@ def check_folder(folder: Path, id: str) -> None:
         assert (folder / name).stat().st_size > 0
     assert json.loads((folder / "settings.json").read_text())["id"] == id
     verdicts = json.loads((folder / "verdict.json").read_text())
-    assert verdicts and all(one["holds"] in (True, False, "inconclusive") for one in verdicts)
+    assert verdicts and all(one["holds"] in HOLDS for one in verdicts)
 
 
 @pytest.mark.parametrize("id", TINY)

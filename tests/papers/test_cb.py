@@ -11,7 +11,8 @@ import pytest
 
 from widemargin import flows, margins
 from widemargin.data import disks
-from widemargin.papers import REPRODUCTIONS, Job, Outcome, Verdict, cb, run
+from widemargin.papers import REPRODUCTIONS, UNDECIDED, Job, Outcome, Verdict, cb, run
+from widemargin.papers.reproduction import HOLDS
 
 TINY: dict[str, dict[str, Any]] = {
     "cb-1": {"k": 2, "n": 10, "m": 40, "steps": 1500, "lr": 0.5, "lr_output": 4.0, "sets": 1, "tol": 0.02, "grid": 61},
@@ -64,8 +65,8 @@ def test_files_and_verdicts(id: str, tmp_path: Path):
         assert (folder / name).stat().st_size > 0
     written = json.loads((folder / "verdict.json").read_text())
     assert len(written) == len(verdicts) >= 3
-    assert {one["holds"] for one in written} <= {True, False, "inconclusive"}
-    assert all(one.reason for one in verdicts if one.holds is None)
+    assert {one["holds"] for one in written} <= set(HOLDS)
+    assert all(one.reason for one in verdicts if one.holds == UNDECIDED)
     with np.load(folder / "data.npz") as data:
         assert data.files
 

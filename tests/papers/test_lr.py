@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from widemargin import data, flows, margins
-from widemargin.papers import find, lr, run
+from widemargin.papers import UNDECIDED, find, lr, run
+from widemargin.papers.reproduction import HOLDS
 
 TINY = {
     "lr-1": {"seeds": 3, "lr": 1.0, "steps": 150, "late_lr": 1.0, "late": 300, "points": 8},
@@ -69,7 +70,7 @@ def test_a_tiny_run_writes_everything(tiny, tmp_path, name, pictures):
             assert (folder / f"{picture}.{ending}").stat().st_size > 5000
     kept = json.loads((folder / "verdict.json").read_text())
     assert len(kept) == len(verdicts) >= 6
-    assert all(item["holds"] in (True, False, "inconclusive") and item["paper"] for item in kept)
+    assert all(item["holds"] in HOLDS and item["paper"] for item in kept)
     with np.load(folder / "data.npz") as arrays:
         assert len(arrays.files) > 5
     if name == "lr-2":
@@ -333,14 +334,14 @@ def test_a_kernel_passed_off_as_a_margin_row_fails():
     assert word(wide, "row a, SGD, inner layer (Ji-Telgarsky): samples") is False
 
 
-def test_what_is_not_decided_is_inconclusive():
+def test_what_is_not_decided_is_undecided():
     steep = lr.judge_table(*made_table(b0=slope(2.5)), 1.05)
-    assert [one.holds for one in steep if "row b0" in one.claim] == [None, True]
+    assert [one.holds for one in steep if "row b0" in one.claim] == [UNDECIDED, True]
     assert [one.holds for one in lr.judge_table(*made_table(b0=slope(3.5)), 1.05) if "row b0" in one.claim] == [
-        None,
+        UNDECIDED,
         False,
     ]
     unsure = lr.judge_table(*made_table(e=slope(1, spread=0.5)), 1.05)
-    assert word(unsure, "row e, WF") is None
+    assert word(unsure, "row e, WF") == UNDECIDED
     narrow = lr.judge_table(*made_table(), 1.5)
-    assert word(narrow, "row f, scalar GF (Theorem 3.3): samples") is None
+    assert word(narrow, "row f, scalar GF (Theorem 3.3): samples") == UNDECIDED

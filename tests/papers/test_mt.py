@@ -9,7 +9,7 @@ import torch
 
 from widemargin import flows, margins
 from widemargin.data import mt_distribution, mt_one_dimensional
-from widemargin.papers import Job, find, mt, run, wideresnet
+from widemargin.papers import UNDECIDED, Job, find, mt, run, wideresnet
 from widemargin.spaces import ReLU
 from widemargin.types import InputError, Measure
 
@@ -54,7 +54,7 @@ def test_a_tiny_run_writes_everything(id, tiny, images, tmp_path):
     written = json.loads((folder / "verdict.json").read_text())
     assert len(written) == len(verdicts) > 1
     assert all(one["claim"] and one["paper"] for one in written)
-    assert all(one["reason"] for one in written if one["holds"] == "inconclusive")
+    assert all(one["reason"] for one in written if one["holds"] == "undecided")
     assert (folder / "figure.png").stat().st_size > 10_000
     assert (folder / "figure.pdf").is_file()
     assert json.loads((folder / "settings.json").read_text())["settings"]
@@ -239,7 +239,7 @@ def test_table_verdicts():
     assert mt.verdicts_table(arms(0.05, 0.06, 3), 10000)[0].holds is True
     assert mt.verdicts_table(arms(0.06, 0.05, 3), 10000)[0].holds is False
     one = mt.verdicts_table(arms(0.05, 0.06, 1), 10000)
-    assert all(verdict.holds is None and verdict.reason for verdict in one)
+    assert all(verdict.holds == UNDECIDED and verdict.reason for verdict in one)
     assert one[0].measured == pytest.approx(1.0)
 
 

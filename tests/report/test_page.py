@@ -124,7 +124,7 @@ def reproduced(tmp_path_factory):
     verdicts = [
         {"claim": EVIL, "measured": 0.5, "paper": "a half", "holds": True, "uncertainty": 0.01, "reason": ""},
         {"claim": "second", "measured": "text", "paper": "-", "holds": False, "uncertainty": None, "reason": "why"},
-        {"claim": "third", "measured": 1, "paper": "-", "holds": "inconclusive", "uncertainty": "x", "reason": ""},
+        {"claim": "third", "measured": 1, "paper": "-", "holds": "undecided", "uncertainty": "x", "reason": ""},
     ]
     (folder / "verdict.json").write_text(json.dumps(verdicts))
     (folder / "settings.json").write_text(json.dumps({"id": "cb-9", "scale": "quick", "device": "cpu", "seed": 3}))

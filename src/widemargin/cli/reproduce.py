@@ -16,8 +16,6 @@ from widemargin.types import InputError, check_device
 from .options import INTERRUPTED, Command, integer, legal, use_threads
 from .screen import finite_json, plain, print_rich, say
 
-WORDS = {True: "yes", False: "NO", None: "inconclusive"}
-
 Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
 
 
@@ -91,11 +89,7 @@ def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
             return one, [_left_out(one, last)], time.perf_counter() - started
         say(f"{one.id}  done")
         (found,) = json.loads(run.stdout)
-        verdicts = [
-            Verdict(**{**verdict, "holds": None if verdict["holds"] == "inconclusive" else verdict["holds"]})
-            for verdict in found["verdicts"]
-        ]
-        return one, verdicts, time.perf_counter() - started
+        return one, [Verdict(**verdict) for verdict in found["verdicts"]], time.perf_counter() - started
 
     longest = sorted(chosen, key=lambda one: -(one.full if options.scale == "paper" else one.quick))
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -105,10 +99,10 @@ def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
 
 
 def _left_out(one: Any, why: str) -> Any:
-    from widemargin.papers import Verdict
+    from widemargin.papers import UNDECIDED, Verdict
 
     say(f"{one.id}  left out: {why}")
-    return Verdict(one.shows, "-", "", None, reason=f"left out: {why}")
+    return Verdict(one.shows, "-", "", UNDECIDED, reason=f"left out: {why}")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -132,24 +126,27 @@ def _list(options: argparse.Namespace) -> int:
 def _print(done: list[Done]) -> None:
     from rich.table import Table
 
+    from widemargin.papers.reproduction import count, measured, other, word
+
     table = Table()
     for column in ("id", "claim", "measured", "paper", "holds"):
         table.add_column(column, no_wrap=column in ("id", "holds"), overflow="fold")
     for one, verdicts, _ in done:
         for verdict in verdicts:
-            measured = verdict.measured if isinstance(verdict.measured, str) else f"{verdict.measured:.4g}"
-            if verdict.uncertainty is not None:
-                more = verdict.uncertainty
-                measured += f" ({more})" if isinstance(more, str) else f" +- {more:.2g}"
-            table.add_row(
-                *(plain(text) for text in (one.id, verdict.claim, measured, verdict.paper, WORDS[verdict.holds]))
-            )
+            holds = "NO" if verdict.holds is False else word(verdict.holds)
+            shown = verdict.to_dict()
+            table.add_row(*(plain(text) for text in (one.id, verdict.claim, measured(shown), verdict.paper, holds)))
     print_rich(table)
     for one, verdicts, seconds in done:
         for verdict in verdicts:
             if verdict.holds is not True and verdict.reason:
                 print(f"{one.id}: {verdict.claim}: {verdict.reason}")
+            if verdict.chosen_after:
+                beside = f"; {other(verdict.to_dict())}" if verdict.again else ""
+                print(f"{one.id}: {verdict.claim}: chosen after: {verdict.chosen_after}{beside}")
         say(f"{one.id}: {seconds:.1f} s")
+    found = count(verdict for _, verdicts, _ in done for verdict in verdicts)
+    print(", ".join(f"{number} {name}" for name, number in found.items()))
 
 
 def add(command: Command) -> None:

@@ -2,16 +2,31 @@
 
 # These modules register their reproductions when they are imported.
 from . import bn, cb, lr, mt, uh
-from .reproduction import REPRODUCTIONS, Job, Outcome, Reproduction, Verdict, find, reproduction, run
+from .reproduction import (
+    NOT_INFORMATIVE,
+    REPRODUCTIONS,
+    UNDECIDED,
+    Job,
+    Outcome,
+    Reproduction,
+    Verdict,
+    count,
+    find,
+    reproduction,
+    run,
+)
 
 __all__ = [
+    "NOT_INFORMATIVE",
     "REPRODUCTIONS",
+    "UNDECIDED",
     "Job",
     "Outcome",
     "Reproduction",
     "Verdict",
     "bn",
     "cb",
+    "count",
     "find",
     "lr",
     "mt",

@@ -15,7 +15,7 @@ from widemargin.margins.batchnorm import dyadic_margins, eps_N, initial_weights
 from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.types import Dataset
 
-from .reproduction import Job, Outcome, Verdict, reproduction
+from .reproduction import UNDECIDED, Job, Outcome, Verdict, reproduction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -193,7 +193,7 @@ def judge_figure_1(found: Arrays, steps: int) -> list[Verdict]:
                 f"Adam's gamma_{part} reaches 0.75 of its limit (mean share of the certified optimum, worst width)",
                 float(share[low].mean()),
                 "at least 0.75, by extrapolation",
-                enough if fair or enough else None,
+                enough if fair or enough else UNDECIDED,
                 float(two_errors(share)[low]),
                 "" if enough else
                 f"at width {found['widths'][low]} after {steps} steps" + ("" if fair else "; the paper takes 10000 to 30000"),
@@ -351,7 +351,7 @@ def judge_dyadic(found: Arrays) -> list[Verdict]:
             "the proof's truncated sign weights at finite width m reach it where 16 4^d <= m (least ratio over seeds >= 1)",
             float(finite.min(initial=math.inf)),
             printed,
-            bool(finite.min() >= 1) if wide.any() else None,
+            bool(finite.min() >= 1) if wide.any() else UNDECIDED,
             float(two_errors(finite)[int(finite.mean(1).argmin())]) if wide.any() else None,
             "" if wide.any() else "no width is large enough for these d",
         ),
@@ -469,7 +469,7 @@ def judge_movement(found: Arrays) -> list[Verdict]:
                     f"{name}: exponent of max {what} in m, 95% interval below {most:.3g} + {SLACK}",
                     power,
                     says,
-                    bool(inside) if covered else None,
+                    bool(inside) if covered else UNDECIDED,
                     half,
                     ""
                     if covered and inside
@@ -488,7 +488,7 @@ def judge_movement(found: Arrays) -> list[Verdict]:
                 f"{name}: V stays within 1/(2 eps_N) = {ball:.3g} at the largest width",
                 widest,
                 "1/(2 eps_N), for m beyond (216 eps_N)^6 / gamma^2",
-                True if widest <= ball else None,
+                True if widest <= ball else UNDECIDED,
                 f"largest at any width {most:.3g}",
                 "" if inside or widest <= ball else "the theorem needs far wider networks (E-BN-3)",
             )

@@ -23,7 +23,7 @@ from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.theory import frozen_ascent_margin, output_ascent_margin
 from widemargin.types import Certificate, Dataset, Trajectory
 
-from .reproduction import Job, Outcome, Verdict, reproduction
+from .reproduction import UNDECIDED, Job, Outcome, Verdict, reproduction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -658,7 +658,7 @@ def _fitted(errors: dict[str, np.ndarray]) -> Verdict:
         "All training points are fitted at the end (mean training error of both arms at most 0.001)",
         max(wrong.values()),
         "after training",
-        True if max(wrong.values()) <= 1e-3 else None,
+        True if max(wrong.values()) <= 1e-3 else UNDECIDED,
         f"both layers {wrong['both']:.2g}, output layer {wrong['output']:.2g}",
         ""
         if max(wrong.values()) <= 1e-3
@@ -724,7 +724,7 @@ def figure_2d(job: Job) -> Outcome:
             "converges to gamma_1 (no reference in the paper)",
             bool((sure[-1] >= 0.9).all())
             if proved and (sure[-1] >= 0.9).all()
-            else (False if (most[-1] < 0.9).any() else None),
+            else (False if (most[-1] < 0.9).any() else UNDECIDED),
             f"{size['certified']} data sets certified to {float((1 - lower / upper).max()):.1%}",
             ""
             if (sure[-1] >= 0.9).all() or (most[-1] < 0.9).any()
@@ -740,7 +740,7 @@ def figure_2d(job: Job) -> Outcome:
             "Size of the margin: between 0.005 and 0.02 at the largest width",
             float(best[-1].mean()),
             "about 0.01 (an axis in the authors' notebook)",
-            None if job.quick else bool(0.005 <= best[-1].mean() <= 0.02),
+            UNDECIDED if job.quick else bool(0.005 <= best[-1].mean() <= 0.02),
             mean_error(best[-1])[1],
             "n and d are smaller at this scale, and so margins larger" if job.quick else "",
         ),
@@ -858,7 +858,7 @@ def figure_3(job: Job) -> Outcome:
                 "its value at the end, and there the classifier is closer to it than to that of F1",
                 low,
                 "first approaches the max-margin classifier of the tangent kernel (c)",
-                None if blurred else bool(seen),
+                UNDECIDED if blurred else bool(seen),
                 f"at step {t[k]:.0f}; at the end {end:.3f}; from F1 then {there:.3f}",
                 "at this width f(0) is not small beside what the lazy phase adds" if blurred else "",
             )

@@ -15,7 +15,7 @@ from torch import Tensor
 from widemargin import data, flows, margins
 from widemargin.types import Dataset
 
-from .reproduction import Job, Outcome, Verdict, reproduction
+from .reproduction import UNDECIDED, Holds, Job, Outcome, Verdict, reproduction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,7 +179,7 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
             "the largest tenth of the neurons has a larger share of the norm at m = 256 by two standard errors",
             f"{top[1].mean():.3f} against {top[0].mean():.3f}",
             "greater norm imbalance (in words only; this measure is ours)",
-            None if abs(gain) <= 2 * error else gain > 0,
+            UNDECIDED if abs(gain) <= 2 * error else gain > 0,
             f"difference {gain:.3f} +- {error:.3f}",
             "within two standard errors at this time" if abs(gain) <= 2 * error else "",
         )
@@ -870,10 +870,10 @@ def judge_exponent(row: str, what: str, slope: Slope, claimed: float) -> Verdict
     """An exponent against a claimed one, which is an upper bound up to logarithms and constants."""
     words = {"n": "samples grow", "m": "the width grows", "t": "steps grow"}[what]
     width = slope.high - slope.low
-    holds: bool | None = slope.low <= claimed + SLACK
+    holds: Holds = slope.low <= claimed + SLACK
     reason = ""
     if not math.isfinite(slope.exponent) or not width <= WIDE:
-        holds, reason = None, f"the interval of the exponent is {width:.2g} wide"
+        holds, reason = UNDECIDED, f"the interval of the exponent is {width:.2g} wide"
     return Verdict(
         f"row {row}, {ROWS[row][0]}: {words} at most like d^{claimed:g} (the exponent's interval begins below "
         f"{claimed:g} + {SLACK:g})",
@@ -896,7 +896,7 @@ def judge_order(slow: Slope, fast: Slope, names: tuple[str, str]) -> list[Verdic
             "in 95 percent of resamplings",
             f"{slow.exponent:.2f} against {fast.exponent:.2f}",
             "d/eps against d^2/eps",
-            bool(less.mean() >= 0.95) if np.isfinite(slow.draws).all() and np.isfinite(fast.draws).all() else None,
+            bool(less.mean() >= 0.95) if np.isfinite(slow.draws).all() and np.isfinite(fast.draws).all() else UNDECIDED,
             f"{less.mean():.1%}",
         )
     ]
@@ -1002,12 +1002,12 @@ def judge_table(
         verdict = judge_exponent(row, "n", slope, CLAIMED["n"][row])
         if row == "b0" and verdict.holds is False:
             # A failure here is not one of the theorem: its constants ask for widths above 10^9, and ours scales them down.
-            verdict = replace(verdict, holds=None, reason=UNFAIR)
+            verdict = replace(verdict, holds=UNDECIDED, reason=UNFAIR)
         if row == "f" and not rest <= 1.15:
             reason = (
                 f"the width is not large enough: a quarter of it needs {rest:.2f} times the samples at the largest d"
             )
-            verdict = replace(verdict, holds=None, reason=reason)
+            verdict = replace(verdict, holds=UNDECIDED, reason=reason)
         found.append(verdict)
         if row == "b0":
             paper = "d^2/eps; d^3/eps with the outer part of the margin only (E-LR-4)"
@@ -1022,7 +1022,7 @@ def judge_table(
             "row f, scalar GF (Theorem 3.3): a width of at most d^d is enough at every d",
             ", ".join(f"{m:.0f} at d = {d}" for d, m in zip(scalar.d, scalar.needed)),
             "width d^d",
-            bool(bounded.all()) if np.isfinite(scalar.needed).all() else None,
+            bool(bounded.all()) if np.isfinite(scalar.needed).all() else UNDECIDED,
             reason="" if np.isfinite(scalar.needed).all() else "not reached with the widths tried",
         )
     )

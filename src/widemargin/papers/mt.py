@@ -24,7 +24,7 @@ from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import wideresnet
-from .reproduction import Job, Outcome, Verdict, reproduction
+from .reproduction import UNDECIDED, Holds, Job, Outcome, Verdict, reproduction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,11 +65,11 @@ TABLE_1 = {  # percent
 # ---------------------------------------------------------------- what the figures share
 
 
-def decide(value: float, error: float) -> bool | None:
+def decide(value: float, error: float) -> Holds:
     """Whether value > 0 by two standard errors: yes, no (< 0 by two), or not decided."""
     if not (math.isfinite(value) and math.isfinite(error)):
-        return None
-    return True if value > ERRORS * error else False if value < -ERRORS * error else None
+        return UNDECIDED
+    return True if value > ERRORS * error else False if value < -ERRORS * error else UNDECIDED
 
 
 def spread(values: np.ndarray) -> tuple[float, float]:
@@ -152,7 +152,7 @@ def figure_1(job: Job) -> Outcome:
     ]  # fmt: skip
     if verdicts[2].holds is False:  # a small sample need not force the margin of the support
         verdicts[2] = Verdict(
-            verdicts[2].claim, verdicts[2].measured, verdicts[2].paper, None, reason="a sample is not the support"
+            verdicts[2].claim, verdicts[2].measured, verdicts[2].paper, UNDECIDED, reason="a sample is not the support"
         )
     words = (
         f"{n} draws of D in d = 3, without the rejection of long points that only the proof needs: (x1, x2) on the"
@@ -513,8 +513,8 @@ def verdicts_3(task: str, ns: np.ndarray, found: Mapping[str, np.ndarray]) -> li
     flat, flat_error = spread(slopes(ns, found["kernel_bound"]))
     undecided = "the difference is within two standard errors"
 
-    def judged(claim: str, value: float, uncertainty: float, paper: str, holds: bool | None) -> Verdict:
-        return Verdict(f"{task}: {claim}", value, paper, holds, uncertainty, undecided if holds is None else "")
+    def judged(claim: str, value: float, uncertainty: float, paper: str, holds: Holds) -> Verdict:
+        return Verdict(f"{task}: {claim}", value, paper, holds, uncertainty, undecided if holds == UNDECIDED else "")
 
     return [
         judged(
@@ -550,7 +550,7 @@ def _net_bound_verdict(task: str, ns: np.ndarray, half: int, found: Mapping[str,
     varies = float(last.std() / last.mean()) if len(last) else math.nan
     return Verdict(
         f"classification: the network's bound varies over trials (standard deviation over mean at n = {ns[-1]})",
-        varies, "some variance, likely for lack of tuning", None,
+        varies, "some variance, likely for lack of tuning", UNDECIDED,
         f"{len(last)} trials that separate; trial 0 has at least {reached:.2f} of the certified margin",
         "it depends on optimiser and steps, which the paper does not give (E-MT-11)",
     )  # fmt: skip
@@ -689,7 +689,7 @@ def verdicts_gap(ds: np.ndarray, ns: np.ndarray, one: np.ndarray, two: np.ndarra
         ),
         Verdict(
             f"at d = {ds[-1]}, n = {ns[-1]} the kernel margin is less than a tenth of the l1 margin",
-            last, "no number given", last < 0.1 if ds[-1] >= 16 else None,
+            last, "no number given", last < 0.1 if ds[-1] >= 16 else UNDECIDED,
             reason="" if ds[-1] >= 16 else "only stated for d of at least 16",
         ),
     ]  # fmt: skip
@@ -839,7 +839,7 @@ def verdicts_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray])
         Verdict(
             f"the l1 interpolant has the smaller test error at n = {ns[at]} by two standard errors of the kernel's",
             better if math.isfinite(better) else "unknown", "predicted by the bounds only",
-            None if math.isnan(better) else better < kernel - 2 * kernel_error,
+            UNDECIDED if math.isnan(better) else better < kernel - 2 * kernel_error,
             f"kernel {kernel:.3g} +- {kernel_error:.1g}",
             "no search for the least l1 norm ended in the time given" if math.isnan(better) else "",
         ),
@@ -974,10 +974,10 @@ def verdicts_table(
     chance = 100 * math.sqrt(2 * share * (1 - share) / tests)  # of a difference of two test errors on this many images
     learned = all(part["error"][:, -1].mean() < 0.5 for part in found.values())
     few = "one seed at this scale decides nothing" if seeds < 3 else "the difference is within two standard errors"
-    holds = decide(gain, error) if seeds >= 3 and learned else None
+    holds = decide(gain, error) if seeds >= 3 and learned else UNDECIDED
     rows = [
         Verdict(
-            f"{name} weight decay: test error in percent", float(last[name].mean()), f"{paper[name]} percent", None,
+            f"{name} weight decay: test error in percent", float(last[name].mean()), f"{paper[name]} percent", UNDECIDED,
             None if seeds < 2 else spread(last[name])[1],
             "the paper states neither width nor stabilisation (E-MT-11), so levels are not judged",
         )
@@ -988,7 +988,7 @@ def verdicts_table(
             "annealing lowers the test error: fixed minus annealed, in points, over seeds by two standard errors",
             gain, f"{paper['fixed'] - paper['annealed']:.2f} points ({paper['fixed']} - {paper['annealed']})", holds,
             f"{seeds} seed, {chance:.2f} points by chance of the test set" if seeds < 2 else error,
-            few if holds is None else "",
+            few if holds == UNDECIDED else "",
         ),
         *rows,
     ]  # fmt: skip

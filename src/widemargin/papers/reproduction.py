@@ -16,8 +16,8 @@ import math
 import platform
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,24 +33,42 @@ FORMAT = "widemargin-reproduction-1"
 SCALES = ("quick", "paper")
 
 
+UNDECIDED = "undecided"  # could have come out true or false, and the numbers do not say which
+NOT_INFORMATIVE = "not informative"  # could not have come out false, or is not a test of what the paper says
+Holds = bool | str  # one of HOLDS
+HOLDS: tuple[Holds, ...] = (True, False, UNDECIDED, NOT_INFORMATIVE)
+OTHER = 7919  # added to the seed where a setting was chosen after a look: that seed played no part in the choice
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """One claim: what was measured, how sure that is, what the paper says, and whether it holds (None: not decided here)."""
+    """One claim: what was measured, how sure that is, what the paper says, and whether it holds.
+
+    `chosen_after` says which setting was chosen after a look at what, "" where none was. Such a reproduction is run on another
+    seed too, and `again` has what this verdict says there.
+    """
 
     claim: str
     measured: float | str
     paper: str
-    holds: bool | None
+    holds: Holds
     uncertainty: float | str | None = None
-    reason: str = ""  # why it is not decided, or why it fails
+    reason: str = ""  # why it is not decided or not informative, or why it fails
+    chosen_after: str = ""
+    again: Mapping[str, Any] | None = None  # seed, measured, uncertainty, holds
+
+    def __post_init__(self) -> None:
+        if not any(self.holds is word or (isinstance(word, str) and self.holds == word) for word in HOLDS):
+            raise ValueError(f"a verdict is true, false, undecided or not informative, not {self.holds!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        word = {True: True, False: False, None: "inconclusive"}[self.holds]
-        return asdict(self) | {
-            "measured": _plain(self.measured),
-            "uncertainty": _plain(self.uncertainty),
-            "holds": word,
-        }
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+def count(verdicts: Iterable[Mapping[str, Any] | Verdict]) -> dict[str, int]:
+    """How many verdicts are true, false, undecided and not informative."""
+    found = [one.holds if isinstance(one, Verdict) else one["holds"] for one in verdicts]
+    return {str(word).lower(): sum(one == word for one in found) for word in HOLDS}
 
 
 @dataclass(frozen=True)
@@ -206,8 +224,27 @@ def run(
     job = Job(scale, device, seed, folder, say or (lambda text: None))
     started = time.perf_counter()
     outcome = one.function(job)
+    if any(verdict.chosen_after for verdict in outcome.verdicts):
+        outcome = replace(outcome, verdicts=_again(one, job, outcome.verdicts))
     _write(folder, one, job, outcome, time.perf_counter() - started)
     return list(outcome.verdicts)
+
+
+def _again(one: Reproduction, job: Job, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts with what another seed says to those whose settings were chosen after a look."""
+    assert job.folder is not None
+    other = replace(job, seed=job.seed + OTHER, folder=job.folder / "again")
+    found = {verdict.claim: verdict.to_dict() for verdict in one.function(other).verdicts}
+
+    def beside(verdict: Verdict) -> Verdict:
+        there = found.get(verdict.claim) if verdict.chosen_after else None
+        if there is None:
+            return verdict
+        return replace(
+            verdict, again={"seed": other.seed} | {key: there[key] for key in ("measured", "uncertainty", "holds")}
+        )
+
+    return [beside(verdict) for verdict in verdicts]
 
 
 def _write(folder: Path, one: Reproduction, job: Job, outcome: Outcome, seconds: float) -> None:
@@ -246,15 +283,30 @@ def table(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Verdicts as a table in markdown."""
     lines = ["| claim | measured | paper | holds |", "|---|---|---|---|"]
     for one in verdicts:
-        measured = one["measured"] if isinstance(one["measured"], str) else f"{one['measured']:.4g}"
-        if one["uncertainty"] is not None:
-            more = one["uncertainty"]
-            measured += f" ({more})" if isinstance(more, str) else f" +- {more:.2g}"
-        holds = {True: "yes", False: "no"}.get(one["holds"], "inconclusive")
-        lines.append(
-            f"| {one['claim']} | {measured} | {one['paper']} | {holds}{': ' + one['reason'] if one['reason'] else ''} |"
-        )
+        holds = word(one["holds"]) + (f": {one['reason']}" if one["reason"] else "")
+        if one.get("chosen_after"):
+            holds += f" (chosen after: {one['chosen_after']}{'; ' + other(one) if one.get('again') else ''})"
+        lines.append(f"| {one['claim']} | {measured(one)} | {one['paper']} | {holds} |")
     return "\n".join(lines) + "\n"
+
+
+def word(holds: Holds) -> str:
+    return holds if isinstance(holds, str) else "yes" if holds else "no"
+
+
+def measured(one: Mapping[str, Any]) -> str:
+    """What a verdict (as a dictionary) measured, with its uncertainty, in words."""
+    shown = one["measured"] if isinstance(one["measured"], str) else f"{one['measured']:.4g}"
+    more = one.get("uncertainty")
+    if more is None:
+        return shown
+    return shown + (f" ({more})" if isinstance(more, str) else f" +- {more:.2g}")
+
+
+def other(one: Mapping[str, Any]) -> str:
+    """What a verdict says at the seed that was not looked at."""
+    again = one["again"]
+    return f"at seed {again['seed']}: {measured(again)}, {word(again['holds'])}"
 
 
 def _plain(value: Any) -> Any:

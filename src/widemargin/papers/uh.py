@@ -19,7 +19,7 @@ from widemargin.theory.mirror import gradient_constants
 from widemargin.types import Dataset
 
 from .bn import log_axis, slope, two_errors
-from .reproduction import Job, Outcome, Verdict, reproduction
+from .reproduction import UNDECIDED, Job, Outcome, Verdict, reproduction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -272,15 +272,16 @@ def judge_samples(found: Arrays) -> list[Verdict]:
     return [
         Verdict(
             "k = 2: samples the network needs grow no faster than d (exponent, 95% interval reaches below 1 + 0.25)",
-            p, "d k^2 / n", bool(p - p_half <= 1.25) if whole else None, p_half, reason,
+            p, "d k^2 / n", bool(p - p_half <= 1.25) if whole else UNDECIDED, p_half, reason,
         ),
         Verdict(
             "k = 2: samples the tangent kernel needs grow as d^2 (exponent, 95% interval reaches above 2 - 0.25)",
-            q, ">= d^k / n", bool(q + q_half >= 1.75) if whole else None, q_half, reason,
+            q, ">= d^k / n", bool(q + q_half >= 1.75) if whole else UNDECIDED, q_half, reason,
         ),
         Verdict(
             f"at d = {dims[-1]} the kernel needs more samples than the network (ratio, mean - 2 s.e. > 1)",
-            float(share.mean()), "F1 against F2", bool(least > 1) if whole else None, float(two_errors(share[None])[0]), reason,
+            float(share.mean()), "F1 against F2", bool(least > 1) if whole else UNDECIDED,
+            float(two_errors(share[None])[0]), reason,
         ),
     ]  # fmt: skip
 
@@ -927,11 +928,11 @@ def judge_constants(found: Arrays) -> list[Verdict]:
         for which in ("ntk", "standard"):
             power, half = slope(found["widths"], found[f"{kind}_C2_{which}"])
             one, one_half = slope(found["widths"], found[f"{kind}_C1_{which}"])
-            falls = True if power + half < -0.1 else False if power - half > -0.1 else None
+            falls = True if power + half < -0.1 else False if power - half > -0.1 else UNDECIDED
             why = {
                 True: "",
                 False: "; standard gradients grow with the rows of their matrix",
-                None: "; too few seeds to tell",
+                UNDECIDED: "; too few seeds to tell",
             }[falls]
             out.append(
                 Verdict(
@@ -945,7 +946,7 @@ def judge_constants(found: Arrays) -> list[Verdict]:
     out.append(
         Verdict(
             "a deep network here meets the condition on C2 of Theorem 3.1 (least C2 over what is wanted <= 1)",
-            least / float(found["wanted"]), "C2 <= gamma^3 / (4 [...]^2)", True if enough else None, None,
+            least / float(found["wanted"]), "C2 <= gamma^3 / (4 [...]^2)", True if enough else UNDECIDED, None,
             "" if enough else "a sufficient condition; at the measured rate it would take widths far beyond any network",
         )
     )  # fmt: skip

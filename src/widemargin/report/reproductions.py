@@ -12,7 +12,7 @@ from widemargin.types import InputError
 from .section import Section, badge, number, words
 
 LARGEST = 3_000_000  # bytes of one picture in the page
-WORDS = {True: "holds", False: "does not hold", None: "inconclusive"}
+WORDS = {True: "holds", False: "does not hold"}  # else the word itself: undecided or not informative
 
 
 def title(folder: Path) -> str:
@@ -29,8 +29,8 @@ def show(section: Section, folder: Path) -> None:
     rows = []
     for one in verdicts:
         holds = one.get("holds") if isinstance(one.get("holds"), bool) else None
-        reason = one.get("reason") or "-"
-        rows.append([badge(holds, WORDS[holds]), one["claim"], _measured(one), one.get("paper", ""), reason])
+        shown = badge(holds, str(one.get("holds")) if holds is None else WORDS[holds])
+        rows.append([shown, one["claim"], _measured(one), one.get("paper", ""), _reason(one)])
     section.table(
         "Verdicts",
         ["", "claim", "measured", "paper", "reason"],
@@ -49,6 +49,17 @@ def show(section: Section, folder: Path) -> None:
     for name in ("scale", "device", "seed"):
         known += [f"--{name}", str(settings[name])] if name in settings else []
     section.settings(words(*known, "--out", str(folder.parent)), settings)
+
+
+def _reason(one: Mapping[str, Any]) -> str:
+    """Why it does not hold or is not decided, what was chosen after a look, and what another seed says."""
+    said = [str(one["reason"])] if one.get("reason") else []
+    if one.get("chosen_after"):
+        said.append(f"chosen after: {one['chosen_after']}")
+    again = one.get("again")
+    if isinstance(again, Mapping):
+        said.append(f"at seed {again.get('seed')}: {_measured(again)}, {again.get('holds')}")
+    return "; ".join(said) or "-"
 
 
 def _measured(one: Mapping[str, Any]) -> str:

@@ -645,15 +645,7 @@ def _reproduce(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             keys = {k: v for k, v in run.params.items() if k in ("scale", "device")}
             verdicts = papers.run(papers.find([run.params["id"]])[0], folder, seed=seed + run.trial, **keys)
-        holds = [one.holds for one in verdicts]
-        rows.append(
-            {
-                "true": holds.count(True),
-                "false": holds.count(False),
-                "inconclusive": holds.count(None),
-                "verdicts": [one.to_dict() for one in verdicts],
-            }
-        )
+        rows.append(papers.count(verdicts) | {"verdicts": [one.to_dict() for one in verdicts]})
     return rows
 
 
