@@ -60,9 +60,16 @@ def test_a_room_imports_only_earlier_rooms(file: Path):
 
 
 def test_the_verifier_trusts_only_the_standard_library_and_numpy():
-    for level, name in imports(SRC / "verify.py"):
-        top = name.split(".")[0]
-        assert level == 0 and (top == "numpy" or top in sys.stdlib_module_names), name
+    for file in (SRC / "verify").glob("*.py"):
+        for level, name in imports(file):
+            top = name.split(".")[0]
+            assert level == 1 or (level == 0 and (top == "numpy" or top in sys.stdlib_module_names)), name
+
+
+def test_the_checker_needs_neither_torch_nor_scipy():
+    code = "import sys, widemargin.verify; print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'scipy', 'sklearn'}))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,7 +1,11 @@
 """widemargin: certified margins of neural networks, and the training that reaches them."""
 
-from widemargin import data, flows, margins, monitor, spaces, theory, verify
-from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from widemargin import data, flows, margins, monitor, spaces, theory, verify
+    from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 __version__ = "0.1.0"
 __all__ = [
@@ -18,3 +22,17 @@ __all__ = [
     "theory",
     "verify",
 ]
+TYPES = ("Certificate", "Dataset", "InputError", "Measure", "Trajectory")
+
+
+def __getattr__(name: str) -> Any:
+    """Rooms are imported when they are first used: the checker must not need torch, and the command line should start at once."""
+    if name in TYPES:
+        return getattr(importlib.import_module("widemargin.types"), name)
+    if name in __all__:
+        return importlib.import_module(f"widemargin.{name}")
+    raise AttributeError(f"module 'widemargin' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

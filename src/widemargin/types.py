@@ -39,6 +39,10 @@ CONVENTIONS = {
     "M1": "sum of |mass| at most 1 on unit inner weights",
     "M7": "unit ball of the random feature kernel, uniform probability on the sphere",
     "M8": "transports of Gaussian initial weights, at most 1 everywhere and 0 beyond norm 2",
+    "M8-l2": "transports of Gaussian initial weights, mean square at most 1: the unit ball of the NTK kernel",
+    "gram": "unit ball of the space of a kernel that was given by its matrix",
+    "tangent": "unit Euclidean norm of a step in all parameters of a network",
+    "norm": "least norm of a function that takes the targets",
     "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
     "M11": "unit Euclidean norm of u",
     "MT2-linear": "unit Frobenius norm of U; own score minus the largest other",
@@ -193,7 +197,9 @@ class Certificate:
     lower: float
     upper: float
     dual: np.ndarray
-    status: str  # certified, time-limit, interrupted, not-separable, rounding, no-interpolation, found, not-found
+    status: (
+        str  # certified, time-limit, stalled, interrupted, not-separable, rounding, no-interpolation, found, not-found
+    )
     proved: bool
     bound: str
     n: int

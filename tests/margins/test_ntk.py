@@ -87,7 +87,7 @@ def test_the_kernel_is_exact_near_equal_and_opposite_points():
 def test_golden_values_of_the_l2_margin_of_parity(d: int, part: str, value: float):
     cube = data.parity(d=d, marginal="full")
     certificate = ntk(cube, part=part, transport="l2")
-    assert certificate.status == "certified" and certificate.proved and certificate.convention == "M8"
+    assert certificate.status == "certified" and certificate.proved and certificate.convention == "M8-l2"
     assert certificate.gap < 1e-6 and certificate.verify(cube)
     assert_allclose(certificate.lower, value, atol=6e-7)
 
@@ -138,7 +138,7 @@ def test_the_law_of_the_radii():
         assert_allclose(_radial(D, "inner")[1], (inside * a).mean(), rtol=5e-3)
     for D in (1, 2, 7, 60):
         for part, bins in (("total", 16), ("outer", 1), ("inner", 1)):
-            assert_allclose(_radial(D, part), verify.ntk_radial(D, bins, part), rtol=1e-9, atol=1e-13)
+            assert_allclose(_radial(D, part), verify.transport.ntk_radial(D, bins, part), rtol=1e-9, atol=1e-13)
 
 
 def plane_margin(points: Dataset, part: str) -> float:
@@ -181,7 +181,7 @@ def test_intervals_cover_the_margin_of_a_plane_problem(part: str):
     assert len({c.upper for c in certificates}) == 12  # another seed is another sample
     sharp = ntk(points, part=part, samples=200_000, seed=1)
     assert_meet(sharp, truth * (1 - 3e-4), truth * (1 + 3e-4))
-    assert sharp.gap < 0.03 and sharp.verify(points)
+    assert sharp.gap < 0.03 and sharp.verify(points).answer == verify.CHANCE
 
 
 def test_a_second_order_cone_program_on_other_samples_agrees():
@@ -197,7 +197,7 @@ def test_a_second_order_cone_program_on_other_samples_agrees():
     spread = np.linalg.norm(G.transpose(0, 2, 1) @ q.value, axis=1)
     error = 4 * np.append(spread, np.zeros(4000 - len(G))).std() / math.sqrt(4000)
     assert_meet(certificate, problem.value - error, problem.value + error)
-    assert certificate.verify(points)
+    assert certificate.verify(points).answer == verify.CHANCE
 
 
 def test_both_bounds_against_the_definition_with_plain_samples():
@@ -222,7 +222,7 @@ def test_the_chain_of_margins():
     points = data.parity(d=6, n=20, seed=1, marginal="subset")
     parts = {part: ntk(points, part=part, samples=60_000) for part in ("total", "outer", "inner")}
     for part, certificate in parts.items():
-        assert certificate.verify(points)
+        assert certificate.verify(points).answer == verify.CHANCE
         assert certificate.lower <= ntk(points, part=part, transport="l2").upper
         assert certificate.lower <= parts["total"].upper
     assert parts["outer"].lower <= f2(points).upper
@@ -235,7 +235,7 @@ def test_the_margin_scales_with_the_points():
         scaled = Dataset(c * points.X, points.y)
         certificate = ntk(scaled, samples=20_000)
         assert_meet(certificate, c * base.lower, c * base.upper)
-        assert certificate.gap < 2 * base.gap + 0.05 and certificate.verify(scaled)
+        assert certificate.gap < 2 * base.gap + 0.05 and certificate.verify(scaled).answer == verify.CHANCE
 
 
 def test_what_a_certificate_says_and_that_it_can_be_repeated():
@@ -246,9 +246,13 @@ def test_what_a_certificate_says_and_that_it_can_be_repeated():
     again = ntk(points, samples=5000, confidence=0.95, seed=4, tol=0.5)
     assert again.lower == certificate.lower and again.upper == certificate.upper
     verdict = certificate.verify(points)
-    assert verdict and "0.95" in str(verdict) and "exactly" not in str(verdict)
+    assert not verdict and not verdict.ok and verdict.failed is None
+    assert verdict.answer == verify.CHANCE and verdict.probability == 0.95
+    assert "NOT a proof, holds with probability at least 0.95" in str(verdict) and "exactly" not in str(verdict)
+    for word in ("transport sup", "part total", "samples 5000", "confidence 0.95", "seed 4"):
+        assert word in verdict.about
     wide = ntk(points, samples=300, tol=1e-2)
-    assert wide.status == "time-limit" and "more samples" in wide.reason and wide.verify(points)
+    assert wide.status == "stalled" and "more samples" in wide.reason and wide.verify(points).answer == verify.CHANCE
     hurried = ntk(noise(40, 6, seed=11), time_limit=1e-3)
     assert hurried.status == "time-limit" and hurried.lower <= hurried.upper
 
@@ -268,14 +272,16 @@ def moved(certificate: Certificate, **changes: object) -> dict:
 def test_the_checker_refuses_changed_certificates(part: str):
     points = data.parity(d=4, n=10, seed=2, marginal="subset")
     for certificate in (ntk(points, part=part, samples=20_000), ntk(points, part=part, transport="l2")):
-        assert verify.check(moved(certificate), points.X, points.y)
+        assert verify.check(moved(certificate), points.X, points.y).failed is None
         lower, upper = certificate.lower, certificate.upper
-        assert not verify.check(moved(certificate, lower=lower * 1.001), points.X, points.y)
-        assert not verify.check(moved(certificate, upper=upper * 0.999), points.X, points.y)
-        assert not verify.check(moved(certificate, convention="M7"), points.X, points.y)
-        assert not verify.check(moved(certificate, proved=not certificate.proved), points.X, points.y)
+        assert verify.check(moved(certificate, lower=lower * 1.001), points.X, points.y).answer == verify.REFUSED
+        assert verify.check(moved(certificate, upper=upper * 0.999), points.X, points.y).answer == verify.REFUSED
+        assert verify.check(moved(certificate, convention="M7"), points.X, points.y).answer == verify.REFUSED
+        assert (
+            verify.check(moved(certificate, proved=not certificate.proved), points.X, points.y).answer == verify.REFUSED
+        )
         other = "inner" if part == "total" else "total"
-        assert not verify.check(moved(certificate, part=other), points.X, points.y)
+        assert verify.check(moved(certificate, part=other), points.X, points.y).answer == verify.REFUSED
     sampled = ntk(points, part=part, samples=20_000)
     negative = copy.deepcopy(list(sampled.dual))
     negative[0] = -0.1
@@ -289,13 +295,13 @@ def test_the_checker_refuses_changed_certificates(part: str):
         {"transport": "l2"},
         {"proof": {"type": "dual"}},
     ):
-        assert not verify.check(moved(sampled, **changes), points.X, points.y), changes
+        assert verify.check(moved(sampled, **changes), points.X, points.y).answer == verify.REFUSED, changes
 
 
 def test_a_kernel_function_proves_nothing_below_for_sup_transports():
     points = data.parity(d=4, n=10, seed=2, marginal="subset")
     certificate = ntk(points, transport="l2")
-    assert not verify.check(moved(certificate, transport="sup"), points.X, points.y)
+    assert verify.check(moved(certificate, transport="sup"), points.X, points.y).answer == verify.REFUSED
 
 
 # --- transports ------------------------------------------------------------------------------------------------------
@@ -429,7 +435,7 @@ def test_the_tangent_margin_of_frozen_features_is_theirs():
             assert not verify.check(
                 moved(certificate, **{name: getattr(certificate, name) * factor}), points.X, points.y
             )
-        assert not verify.check(moved(certificate, kernel="relu"), points.X, points.y)
+        assert verify.check(moved(certificate, kernel="relu"), points.X, points.y).answer == verify.REFUSED
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

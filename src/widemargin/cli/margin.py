@@ -128,7 +128,7 @@ def _more(cert: Certificate) -> dict[str, Any]:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Re-check a saved certificate in exact arithmetic."""
+    """Re-check a saved certificate in exact arithmetic; exit status 0 proved, 1 refused, 3 with a probability, 4 not proved."""
     payload = read_certificate(options.certificate)
     several = isinstance(payload, Mapping) and str(payload.get("kind")).endswith("-multiclass")
     data = _load(options.data, options.label, several)
@@ -138,8 +138,8 @@ def verify(options: argparse.Namespace) -> int:
     fields = payload if isinstance(payload, Mapping) else {}
     if options.json:
         said = {key: fields.get(key) for key in ("kind", "lower", "upper", "convention", "proved")}
-        print(json.dumps(finite_json(verdict.to_dict() | (said if verdict.ok else {})), allow_nan=False))
-        return 0 if verdict.ok else 1
+        print(json.dumps(finite_json(verdict.to_dict() | (said if verdict.failed is None else {})), allow_nan=False))
+        return exact.EXIT[verdict.answer]
     from rich.table import Table
 
     table = Table(title=plain(f"{options.certificate} for {data}"), title_justify="left")
@@ -149,11 +149,8 @@ def verify(options: argparse.Namespace) -> int:
         failed = item == verdict.failed
         table.add_row(plain(item), plain(f"FAILED {detail}".rstrip() if failed else detail or "ok"))
     print_rich(table)
-    if verdict.ok:
-        print(f"{fields.get('kind')} margin ({fields.get('convention')}): {verdict}")
-        return 0
-    print(str(verdict))
-    return 1
+    print(verdict)
+    return exact.EXIT[verdict.answer]
 
 
 def print_certificates(data: Dataset, certs: Sequence[Certificate]) -> None:
@@ -305,7 +302,8 @@ def add(command: Command) -> None:
     )
     one.add_argument("--json", action="store_true", help="print one object, or a list for several kinds")
 
-    one = command("verify", verify, "re-check a saved certificate in exact arithmetic")
+    codes = "exit status: 0 proved exactly, 1 refused, 2 bad input, 3 holds with a probability, 4 not proved"
+    one = command("verify", verify, "re-check a saved certificate in exact arithmetic", epilog=codes)
     one.add_argument("certificate", metavar="CERT", help="a file written by --save")
     one.add_argument("data", metavar="DATA", help="the data it was made for")
     readable(one)

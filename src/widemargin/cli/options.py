@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
-import json
 import math
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from widemargin import data as datasets
+from widemargin import verify as exact
 from widemargin.types import InputError
 
 from .screen import complain, say
@@ -56,18 +54,9 @@ def make_folder(name: str) -> Path:
 
 def read_certificate(name: str) -> Any:
     try:
-        raw = Path(name).read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read the certificate {name[:200]!r}: {why}; check the path") from None
-    try:
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{name}: the gzip file is damaged ({error}); save the certificate again") from None
-    try:
-        return json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: this is not JSON ({error}); give a file written by --save") from None
+        return exact.load(name)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def transport_margin(
     X, y, (n, D) = door.X, door.y, door.X.shape
     reach, tail = (float(radius), 0.0) if radius <= FAR else (FAR, TAIL)
     rng = np.random.default_rng(seed)
-    first, second = np.zeros((3, n)), np.zeros((3, n))
+    moments = Moments((3, n))
     block = max(1, BLOCK // (n + D))
     for start in range(0, samples, block):
         m = min(block, samples - start)
@@ -106,29 +106,41 @@ def transport_margin(
         P = W[:, 1:] @ X.T  # (m, n)
         outer = P.clip(0) * (values[:, :1] * y)
         inner = (P > 0) * ((values[:, 1:] @ X.T) * (W[:, :1] * y))
-        for k, part in enumerate((outer, inner, outer + inner)):
-            first[k] += part.sum(axis=0)
-            second[k] += (part * part).sum(axis=0)
-    mean, width = bernstein(first, second, samples, 2 * reach * door.size, 6 * n, confidence)
+        moments.add(np.stack([outer, inner, outer + inner], axis=1))
+    width = bernstein(moments, 2 * reach * door.size, 6 * n, confidence)
     width += tail * door.size
+    mean = moments.mean
     ends = np.ldexp(np.stack([mean, mean - width, mean + width]), door.shift)  # (3, parts, n)
     parts = [Estimate(*ends[:, k]) for k in range(3)]
     return TransportMargin(parts[0], parts[1], parts[2], int(samples), confidence, float(radius))
 
 
-def bernstein(
-    first: np.ndarray, second: np.ndarray, N: int, span: np.ndarray | float, statements: int, confidence: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Means, and widths w such that all `statements` one-sided bounds E <= mean + w (or >= mean - w) hold together.
+class Moments:
+    """Means and variances, merged block by block: sums of squares would cancel where a variance is small."""
 
-    first, second: sums of N independent variables and of their squares; each variable lies in an interval of length
-    span. w = sqrt(2 V L / N) + 7 span L / (3 (N - 1)), V the sample variance, L = ln(2 statements / (1 - confidence)).
-    Maurer and Pontil (2009), Theorem 4.
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count, self.mean, self.squares = 0, np.zeros(shape), np.zeros(shape)  # squares of deviations
+
+    def add(self, block: np.ndarray) -> None:
+        """Samples along the first axis."""
+        mean, total = block.mean(axis=0), self.count + len(block)
+        step = mean - self.mean
+        self.squares += ((block - mean) ** 2).sum(axis=0) + step**2 * (self.count * len(block) / total)
+        self.mean += step * (len(block) / total)
+        self.count = total
+
+    def variance(self) -> np.ndarray:
+        return np.asarray(self.squares / max(self.count - 1, 1))
+
+
+def bernstein(moments: Moments, span: np.ndarray | float, statements: int, confidence: float) -> np.ndarray:
+    """Widths w such that all `statements` one-sided bounds E <= mean + w (or >= mean - w) hold together.
+
+    Each of the N independent variables lies in an interval of length span. w = sqrt(2 V L / N) + 7 span L / (3 (N - 1)), V the
+    sample variance, L = ln(2 statements / (1 - confidence)). Maurer and Pontil (2009), Theorem 4.
     """
-    L = math.log(2 * statements / (1 - confidence))
-    mean = first / N
-    variance = ((second - first * mean) / (N - 1)).clip(0)
-    return mean, np.sqrt(2 * variance * L / N) + 7 * span * L / (3 * (N - 1))
+    L, N = math.log(2 * statements / (1 - confidence)), moments.count
+    return np.asarray(np.sqrt(2 * moments.variance() * L / N) + 7 * span * L / (3 * (N - 1)))
 
 
 def check_confidence(confidence: float) -> None:

@@ -27,7 +27,7 @@ def f2(
     tol: float = 1e-6,
     time_limit: float | None = None,
 ) -> Certificate:
-    """Largest margin in the unit ball of F2 (convention M7): the hard margin of the kernel SVM without intercept.
+    """Largest margin in the unit ball of F2 (convention M7; gram for a kernel of one's own): the hard margin of the kernel SVM.
 
         margin = max_{||f|| <= 1} min_i y_i f(x_i) = min_{q in simplex} sqrt(q' K q),   K_ij = y_i y_j k(x_i, x_j)
 
@@ -47,18 +47,15 @@ def f2(
     door = _door.enter(data, space, tol, time_limit)
     y, plain = door.y, _door.as_space(False, space.activation)
     extra: dict[str, Any]
-    if kernel is None and space.activation == "relu":
-        K = plain.kernel(door.X)  # door.X has the bias coordinate
+    if kernel is None:
+        K, degree = _mirror(plain.kernel(door.X)), space.degree  # door.X has the bias coordinate
         D = door.X.shape[1]
-        size, blur, degree, extra = door.size / np.sqrt(2 * D), _door.EPS * (2 * D + 25), 1, {"kernel": "relu"}
+        size = door.size**degree / np.sqrt(2 * D if degree == 1 else 2 * D * (D + 2) / 3)  # sqrt(k(x, x))
+        blur, extra = _door.EPS * (2 * D + 25) * 2 ** (degree - 1), {"kernel": space.activation}
         found = _door.twins(door)
     else:
-        K = _mirror(plain.kernel(door.X)) if kernel is None else _gram(data, door, kernel)
-        degree = space.degree if kernel is None else 0
-        gram = np.ldexp(K, 2 * degree * door.shift)
-        if not np.isfinite(gram).all():
-            raise InputError(f"{data.name}: the kernel overflows; divide X by a constant")
-        extra = {"kernel": "given", "gram": gram.tolist()}
+        K, degree = _gram(data, door, kernel), 0
+        extra = {"kernel": "given", "gram": K.tolist()}
         size, blur, found = np.sqrt(K.diagonal()), 0.0, _zero_point(K, y)
     K *= y
     K *= y[:, None]
@@ -85,7 +82,7 @@ def f2(
         q,
         degree=degree,
         tol=tol,
-        convention="M7",
+        convention="M7" if kernel is None else "gram",
         stopped=stopped,
         zero=zero,
         extra=extra,

@@ -36,6 +36,7 @@ from widemargin.types import Certificate, Dataset, InputError
 from . import _door, _qp
 from ._transport import (
     Estimate,
+    Moments,
     TransportMargin,
     bernstein,
     check_confidence,
@@ -66,6 +67,11 @@ BLOCK = 2**17  # numbers in one array
 WORK = 2**26  # evaluation samples times points, and
 TRAINING = 2**29  # training samples times (points + 40)^2, that the automatic choice does not exceed
 SAFETY = 1e-9  # for rounding, as a share of the largest possible value
+MOST, MOST_WORK = (
+    10**9,
+    2**37,
+)  # evaluation samples, and these times (points + dimensions + bins), that a checker draws again
+RANGE = 1e100  # between the sizes of the points
 
 
 def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total", bias: bool = False) -> np.ndarray:
@@ -106,7 +112,7 @@ def ntk(
     seed: int = 0,
     time_limit: float | None = None,
 ) -> Certificate:
-    """The NTK margin (convention M8): the largest min_i E <theta(w), dp_i(w)> over transports theta.
+    """The NTK margin (convention M8, or M8-l2): the largest min_i E <theta(w), dp_i(w)> over transports theta.
 
     transport "sup": |theta(w)| <= 1, and 0 for |w| >= 2. Weights q are found on training samples (reweighted kernel
     margins); both bounds are then evaluated on `samples` fresh pairs of directions and hold with probability at least
@@ -136,7 +142,16 @@ def ntk(
     if transport == "l2" or kernel.status == "not-separable":
         return kernel
 
+    small = door.size[door.size > 0].min()
+    if small * RANGE <= door.size.max():
+        raise InputError(
+            f"{data.name}: the sizes of the points differ by more than {RANGE:g}; rescale or remove the tiny ones"
+        )
     problem = Problem(door.X, door.y, _radial(door.X.shape[1], part))
+    bins = BINS if part == "total" else 1
+    most = min(MOST, MOST_WORK // (problem.n + problem.D + bins))
+    if samples is not None and samples > most:
+        raise InputError(f"samples={samples} is too many for {problem.n} points; ask for at most {most}")
     rng = np.random.default_rng([seed, 0])
     q, stopped = np.asarray(kernel.dual, dtype=np.float64), ""
     control = (0.0, 0.0)
@@ -144,30 +159,40 @@ def ntk(
     try:
         q, floor = _train(problem, q, PILOT, rng, tol, door.deadline)
         sums = _sums(problem, q, floor, control, _directions(rng, PILOT, problem.D))
-        deviation, value = float(np.sqrt(sums.variance().max())), sums.upper / PILOT
+        deviation, value = float(np.sqrt(sums.points.variance().max())), float(sums.whole.mean)
         # the weights fit the noise of their sample: the margin of the worst point falls by about that noise
         wanted = min(1.5 * deviation * math.sqrt(2 * math.log(problem.n + 1)) / max(tol * value, 1e-300), 1e9) ** 2
         effort = max(1.0, 0 if samples is None else samples * problem.n / WORK)
         room = min(effort * TRAINING / (problem.n + 40) ** 2, 2**25 / problem.D)
         q, floor = _train(problem, q, int(np.clip(wanted, PILOT, max(room, PILOT))), rng, tol, door.deadline)
-        control, count = _plan(problem, q, floor, rng, tol, confidence, door.deadline)
+        control, count, rate = _plan(problem, q, floor, rng, tol, confidence)
+        count = min(count if samples is None else int(samples), most)
+        # All samples that the key names must be drawn, so what the clock allows is settled before the first.
+        allowed = 0.8 * rate * max(door.deadline - time.perf_counter(), 0)
+        if count > max(allowed, PILOT):
+            count, stopped = max(int(allowed), PILOT), "time-limit"
     except KeyboardInterrupt:
         stopped, count = "interrupted", PILOT
-    count = int(samples) if samples is not None else count
 
     q = q / q.sum()
     extra: dict[str, Any] = {
         "part": part,
         "transport": "sup",
         "seed": int(seed),
-        "bins": BINS if part == "total" else 1,
+        "bins": bins,
         "control": list(control),
         "floor": floor.tolist(),
+        "samples": count,
+        "confidence": float(confidence),
+        "key": 2,
     }
-    stream = np.random.default_rng(_key(data, q, extra))
-    sums = _sums(problem, q, floor, control, _directions(stream, count, problem.D), door.deadline)
+    try:
+        sums = _sums(problem, q, floor, control, _evaluation(data, q, extra, problem.D))
+    except KeyboardInterrupt:
+        stopped, extra["samples"] = "interrupted", PILOT
+        sums = _sums(problem, q, floor, control, _evaluation(data, q, extra, problem.D))
     lower, upper = _interval(problem, q, control, sums, confidence)
-    extra |= {"samples": sums.count, "confidence": confidence}
+    count = extra["samples"]
     certificate = door.certificate(
         "ntk",
         lower,
@@ -176,11 +201,11 @@ def ntk(
         degree=1,
         tol=tol,
         convention="M8",
-        stopped=stopped or sums.stopped or "time-limit",
+        stopped=stopped or "stalled",
         extra=extra,
-        stats={"seed": int(seed), "samples": sums.count, "confidence": confidence, "l2": kernel.upper},
+        stats={"seed": int(seed), "samples": count, "confidence": confidence, "l2": kernel.upper},
     )
-    reason = f"both bounds hold with probability at least {confidence:g} over the {sums.count} evaluation samples"
+    reason = f"both bounds hold with probability at least {confidence!r} over the {count} evaluation samples"
     if certificate.status != "certified":
         reason += "; more samples or a larger tol would close the gap"
     return replace(certificate, proved=False, bound="confidence", proof={"type": "samples"}, reason=reason)
@@ -259,7 +284,7 @@ def _kernel_margin(door: _door.Door, part: str, transport: str, tol: float) -> C
         q,
         degree=1,
         tol=tol,
-        convention="M8",
+        convention="M8-l2" if transport == "l2" else "M8",
         stopped=stopped,
         zero=zero,
         extra=extra,
@@ -323,17 +348,10 @@ class Problem:
 
 @dataclass
 class Sums:
-    """Sums over pairs of directions: of the variables of the n points, and of the one of the upper bound."""
+    """Moments over pairs of directions: of the variables of the n points, and of the one of the upper bound."""
 
-    first: np.ndarray  # (n,)
-    second: np.ndarray  # (n,)
-    upper: float = 0.0
-    upper_second: float = 0.0
-    count: int = 0
-    stopped: str = ""
-
-    def variance(self) -> np.ndarray:
-        return ((self.second - self.first**2 / self.count) / (self.count - 1)).clip(0)
+    points: Moments  # (n,)
+    whole: Moments  # ()
 
 
 @dataclass(frozen=True)
@@ -387,44 +405,26 @@ def _pieces(problem: Problem, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarr
 
 
 def _sums(
-    problem: Problem,
-    q: np.ndarray,
-    floor: np.ndarray,
-    control: tuple[float, float],
-    blocks: Iterator[np.ndarray],
-    deadline: float = math.inf,
+    problem: Problem, q: np.ndarray, floor: np.ndarray, control: tuple[float, float], blocks: Iterator[np.ndarray]
 ) -> Sums:
-    """Sums of the paired variables; the clock or Ctrl-C may end them early, whatever their values."""
+    """Moments of the paired variables."""
     (a, b), (outer, inner) = control, problem.layers
     c, X = q * problem.y, problem.X
     P2, R2 = problem.table[2:] ** 2
-    sums = Sums(np.zeros(problem.n), np.zeros(problem.n))
-    try:
-        for directions in _pieces(problem, blocks):
-            z, value = np.zeros((len(directions), problem.n)), np.zeros(len(directions))
-            for side in _sides(problem, c, directions):
-                A, B = side.weights(problem, floor)
-                size = side.size()
-                if outer:
-                    z += side.relu * ((A - a) * side.u)[:, None]
-                if inner:
-                    z += side.active * ((side.g * (B - b)[:, None]) @ X.T)
-                f = np.sqrt(side.u[:, None] ** 2 * P2 + size[:, None] * R2).sum(axis=1)
-                value += f - (a * side.u**2 + b * size) / 2
-            z *= problem.y / 2
-            value /= 2
-            sums.first += z.sum(axis=0)
-            sums.second += np.einsum("ij,ij->j", z, z)
-            sums.upper += float(value.sum())
-            sums.upper_second += float(value @ value)
-            sums.count += len(directions)
-            if time.perf_counter() > deadline and sums.count > 1:
-                sums.stopped = "time-limit"
-                break
-    except KeyboardInterrupt:
-        if sums.count < 2:
-            raise
-        sums.stopped = "interrupted"
+    sums = Sums(Moments((problem.n,)), Moments(()))
+    for directions in _pieces(problem, blocks):
+        z, value = np.zeros((len(directions), problem.n)), np.zeros(len(directions))
+        for side in _sides(problem, c, directions):
+            A, B = side.weights(problem, floor)
+            size = side.size()
+            if outer:
+                z += side.relu * ((A - a) * side.u)[:, None]
+            if inner:
+                z += side.active * ((side.g * (B - b)[:, None]) @ X.T)
+            f = np.sqrt(side.u[:, None] ** 2 * P2 + size[:, None] * R2).sum(axis=1)
+            value += f - (a * side.u**2 + b * size) / 2
+        sums.points.add(z * problem.y / 2)
+        sums.whole.add(value / 2)
     return sums
 
 
@@ -449,12 +449,11 @@ def _interval(
     """The two bounds, from n + 1 one-sided statements."""
     known = _known(problem, q, control)
     spans, span = _spans(problem, q, control)
-    mean, width = bernstein(sums.first, sums.second, sums.count, spans, problem.n + 1, confidence)
-    lower = float((known + mean - width).min())
-    ends = np.array([sums.upper]), np.array([sums.upper_second])
-    mean, width = bernstein(*ends, sums.count, span, problem.n + 1, confidence)
-    slack = SAFETY * float(np.linalg.norm(problem.X, axis=1).max())
-    return lower - slack, float(q @ known) / 2 + float(mean[0] + width[0]) + slack
+    width = bernstein(sums.points, spans, problem.n + 1, confidence)
+    lower = float((known + sums.points.mean - width - SAFETY * spans).min())
+    wide = float(bernstein(sums.whole, span, problem.n + 1, confidence))
+    slack = SAFETY * (span + float(q @ np.abs(known)))
+    return lower - SAFETY * abs(lower), float(q @ known) / 2 + float(sums.whole.mean) + wide + slack
 
 
 def _known(problem: Problem, q: np.ndarray, control: tuple[float, float]) -> np.ndarray:
@@ -464,11 +463,12 @@ def _known(problem: Problem, q: np.ndarray, control: tuple[float, float]) -> np.
     return np.asarray(problem.y * (K @ (q * problem.y)))
 
 
-def _key(data: Dataset, q: np.ndarray, extra: dict[str, Any]) -> int:
-    """The seed of the evaluation sample: a hash of all that was chosen before it was drawn."""
-    names = ("part", "seed", "bins", "control", "floor")
-    text = json.dumps([data.sha256(), q.tolist(), *(extra[name] for name in names)], separators=(",", ":"))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+def _evaluation(data: Dataset, q: np.ndarray, extra: dict[str, Any], D: int) -> Iterator[np.ndarray]:
+    """The evaluation sample. Its seed is a hash of all that the bounds depend on: nothing is chosen after a look at it."""
+    names = ("part", "seed", "bins", "control", "floor", "samples", "confidence")
+    words = ["ntk-2", data.sha256(), q.tolist(), *(extra[name] for name in names)]
+    key = hashlib.sha256(json.dumps(words, separators=(",", ":")).encode()).digest()
+    return _directions(np.random.default_rng(int.from_bytes(key, "big")), extra["samples"], D)
 
 
 # --- weights and sample sizes ----------------------------------------------------------------------------------------
@@ -549,9 +549,8 @@ def _plan(
     rng: np.random.Generator,
     tol: float,
     confidence: float,
-    deadline: float,
-) -> tuple[tuple[float, float], int]:
-    """Control variates and the number of evaluation samples, from a pilot.
+) -> tuple[tuple[float, float], int, float]:
+    """Control variates, the number of evaluation samples, and how many a second are drawn, from a pilot.
 
     The lower bound should lose at most tol / 2: (sqrt(2 V L) + sqrt(2 V ln n)) / sqrt(N) + 7 span L / (3 N), the second
     root for the minimum over the points.
@@ -560,17 +559,16 @@ def _plan(
     a, b = _mean_weights(problem, q, floor, pilot)
     L = math.log(2 * (problem.n + 1) / (1 - confidence))
     best: tuple[float, tuple[float, float]] = (math.inf, (0.0, 0.0))
-    started = time.perf_counter()
-    for control in dict.fromkeys([(0.0, 0.0), (0.0, b), (a, 0.0), (a, b)]):
+    started, controls = time.perf_counter(), list(dict.fromkeys([(0.0, 0.0), (0.0, b), (a, 0.0), (a, b)]))
+    for control in controls:
         sums = _sums(problem, q, floor, control, iter([pilot]))
-        value = (float(q @ _known(problem, q, control)) / 2 + sums.upper / sums.count) * tol / 2
-        root = math.sqrt(float(sums.variance().max())) * (math.sqrt(2 * L) + math.sqrt(2 * math.log(problem.n + 1)))
+        value = (float(q @ _known(problem, q, control)) / 2 + float(sums.whole.mean)) * tol / 2
+        root = math.sqrt(float(sums.points.variance().max())) * (
+            math.sqrt(2 * L) + math.sqrt(2 * math.log(problem.n + 1))
+        )
         linear = 7 / 3 * L * float(_spans(problem, q, control)[0].max())
         # the positive x = sqrt(N) with root / x + linear / x^2 = value
         wanted = min((root + math.sqrt(root**2 + 4 * max(value, 0) * linear)) / max(2 * value, 1e-300), 1e9) ** 2
         best = min(best, (wanted, control))
-    count = min(best[0], WORK / problem.n)
-    if deadline < math.inf:
-        rate = 4 * PILOT / max(time.perf_counter() - started, 1e-6)
-        count = min(count, 0.8 * rate * max(deadline - time.perf_counter(), 0))
-    return best[1], int(max(count, PILOT))
+    rate = len(controls) * PILOT / max(time.perf_counter() - started, 1e-6)
+    return best[1], int(max(min(best[0], WORK / problem.n), PILOT)), rate

@@ -203,7 +203,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     known = _relations.find(door.X, data.y, space.degree)
     stats: dict[str, Any] = {"seconds": time.perf_counter() - door.started, "seed": None}
     if known.obstruction is not None:
-        return _impossible(data, "l2-regression", known, bias, activation, stats, {"kernel": "relu"})
+        return _impossible(data, "l2-regression", known, bias, activation, stats, {"kernel": activation})
     keep = known.free if data.y.any() else np.arange(data.n)
     X, y = door.X[keep], data.y[keep]
     whole = _door.as_space(False, activation).kernel(door.X)
@@ -269,21 +269,16 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         data_name=data.name,
         reason=reason,
         proof={"type": "dual"},
-        extra=_kernel_extra(whole, smallest, -2 * power, activation) | {"relations": _saved(known)},
+        extra=_kernel_extra(smallest, -2 * power, activation) | {"relations": _saved(known)},
         stats=stats | {"seconds": time.perf_counter() - door.started, "smallest_eigenvalue": smallest},
     )
 
 
-def _kernel_extra(k: np.ndarray, smallest: float, power: int, activation: str) -> dict[str, Any]:
-    """What a checker needs: the kernel times 2^power (its name for relu, its values else) and a smallest eigenvalue."""
+def _kernel_extra(smallest: float, power: int, activation: str) -> dict[str, Any]:
+    """What a checker needs: the kernel's name and a bound of its smallest eigenvalue, times 2^power."""
     with np.errstate(over="ignore", under="ignore"):
-        gram, least = np.ldexp(k, power), float(np.ldexp(smallest, power))
-    extra: dict[str, Any] = {"kernel": "relu"} if activation == "relu" else {"kernel": "given"}
-    if activation != "relu" and np.isfinite(gram).all():
-        extra["gram"] = ((gram + gram.T) / 2).tolist()
-    if smallest > 0 and 0 < least < math.inf:
-        extra["smallest"] = least
-    return extra
+        least = float(np.ldexp(smallest, power))
+    return {"kernel": activation} | ({"smallest": least} if smallest > 0 and 0 < least < math.inf else {})
 
 
 def _lower(k: np.ndarray, bound: np.ndarray, blur: float, b: np.ndarray, y: np.ndarray) -> float:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
-import json
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,16 +75,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def _parsed(path: Path) -> Any:
     try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: the file cannot be read ({error}); save the certificate again") from None
-    try:
-        return json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is no certificate (not JSON: {error}); give what the commands of widemargin wrote"
-        ) from None
+        return exact.load(path)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def grouped(certs: Sequence[Payload]) -> list[list[Payload]]:

@@ -1,0 +1,42 @@
+"""The checker: re-proves a certificate from its saved form and the data (docs/certificates.md), in exact arithmetic.
+
+It shares no code with the solvers and imports only the standard library and numpy. Every double is read as the
+rational it is. `frame` reads the certificate and gives the verdict, `exact` has the arithmetic, `reading` the numbers
+and the data; each other module has the rules of one family of proofs. `python -m widemargin.verify CERT DATA` checks
+a file where only numpy is installed.
+"""
+
+from .exact import integers, matmul, positive_semidefinite, sqrt_up
+from .files import load
+from .frame import CHANCE, EXIT, FORMAT, KINDS, PROVED, REFUSED, UNPROVED, Verdict, check, data_hash, digest
+from .kernels import ntk_kernel, relu_kernel, srelu_kernel
+from .reading import MULTICLASS, REGRESSION
+from .regression import LARGEST
+
+CONVENTION = {kind: conventions[0] for kind, (_, conventions) in KINDS.items()}
+
+__all__ = [
+    "CHANCE",
+    "CONVENTION",
+    "EXIT",
+    "FORMAT",
+    "KINDS",
+    "LARGEST",
+    "MULTICLASS",
+    "PROVED",
+    "REFUSED",
+    "REGRESSION",
+    "UNPROVED",
+    "Verdict",
+    "check",
+    "data_hash",
+    "digest",
+    "integers",
+    "load",
+    "matmul",
+    "ntk_kernel",
+    "positive_semidefinite",
+    "relu_kernel",
+    "sqrt_up",
+    "srelu_kernel",
+]

@@ -1,0 +1,287 @@
+"""The frame of a certificate: format, digest, data, bounds, status, and the verdict (docs/certificates.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .batchnorm import bn
+from .collapse import collapse
+from .exact import squares
+from .kernels import f2
+from .multiclass import f1_multiclass, linear_multiclass
+from .networks import f1, frozen, linear, rf
+from .projected import projected
+from .reading import (
+    DEGREE,
+    MULTICLASS,
+    REGRESSION,
+    Problem,
+    Refused,
+    Rules,
+    classes,
+    need,
+    number,
+    read_problem,
+    rows_of,
+    show,
+    vector,
+)
+from .regression import ESTIMATE, regression
+from .transport import ntk
+
+FORMAT = "widemargin-certificate-1"
+
+# The rule of each kind, and the conventions in which its bounds may be stated; the first is the usual one.
+KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tuple[str, ...]]] = {
+    "f1": (f1, ("M1",)),
+    "frozen": (frozen, ("M1",)),
+    "f2": (f2, ("M7", "gram")),
+    "rf": (rf, ("M7",)),
+    "bn": (bn, ("M9",)),
+    "ntk": (ntk, ("M8", "M8-l2")),
+    "tangent": (f2, ("tangent",)),
+    "linear": (linear, ("M11",)),
+    "projected": (projected, ("distance",)),
+    "collapse": (collapse, ("NC",)),
+    "linear-multiclass": (linear_multiclass, ("MT2-linear",)),
+    "f1-multiclass": (f1_multiclass, ("M1",)),
+    "l1-regression": (None, ("norm",)),
+    "l2-regression": (None, ("norm",)),
+}
+# What a certificate is about, besides kind, convention and bias: fields of `extra`, with the words for them.
+ABOUT = {
+    "bn": ("part", "width", "eps", "displacement"),
+    "ntk": ("transport", "part", "samples", "confidence", "seed"),
+    "projected": ("rank",),
+    "collapse": ("strict",),
+    "f2": ("kernel",),
+    "tangent": ("kernel",),
+    "l2-regression": ("kernel",),
+}
+# A word that says nothing about the bounds; the others are checked.
+SILENT = ("time-limit", "stalled", "interrupted", "rounding")
+SEPARABLE = (
+    20  # "not-separable" needs upper <= 2^-SEPARABLE of what one point could reach; kernels round to 2^-26 or so
+)
+
+PROVED, CHANCE, UNPROVED, REFUSED = "proved exactly", "holds with a probability", "not proved", "refused"
+EXIT = {PROVED: 0, REFUSED: 1, CHANCE: 3, UNPROVED: 4}  # exit statuses of the command verify; 2 is bad input
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checker found.
+
+    `answer`: "proved exactly"; "holds with a probability" (`probability`); "not proved": nothing is wrong, but a
+    bound is an estimate, or is about a matrix that was not computed from the data; "refused": `failed` names the
+    first item that does not hold. Only the first is `ok`, and true. `about` is the quantity in words; `checks` are
+    (item, detail) pairs.
+    """
+
+    answer: str
+    failed: str | None
+    checks: tuple[tuple[str, str], ...] = ()
+    about: str = ""
+    probability: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.answer == PROVED
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        if self.answer == REFUSED:
+            detail = next((d for name, d in self.checks if name == self.failed and d), "")
+            return f"NOT verified, {self.failed}" + (f" ({detail})" if detail else "")
+        said = "; ".join(f"{name} {detail}" for name, detail in self.checks if name.endswith("bound"))
+        start = {
+            PROVED: "verified exactly",
+            CHANCE: f"NOT a proof, holds with probability at least {self.probability!r}",
+            UNPROVED: "NOT proved",
+        }
+        return f"{start[self.answer]}: {self.about}: {said}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "answer": self.answer,
+            "probability": self.probability,
+            "about": self.about,
+            "failed": self.failed,
+            "checks": [list(pair) for pair in self.checks],
+        }
+
+
+def data_hash(X: ArrayLike, y: ArrayLike) -> str:
+    """SHA-256 of "n d\\n", X row by row, y; numbers as little-endian float64."""
+    X, y = np.asarray(X, dtype="<f8"), np.asarray(y, dtype="<f8")
+    state = hashlib.sha256(f"{X.shape[0]} {X.shape[1]}\n".encode())
+    state.update(np.ascontiguousarray(X).tobytes())
+    state.update(np.ascontiguousarray(y).tobytes())
+    return state.hexdigest()
+
+
+def digest(body: Mapping[str, Any]) -> str:
+    """SHA-256 of the JSON text of all fields except `digest`, keys sorted, without spaces."""
+    rest = {k: v for k, v in body.items() if k != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
+    """Check both bounds of a certificate for the data X (n, d), y (n,). Never raises on a malformed payload."""
+    done: list[tuple[str, str]] = []
+    stage = ["format"]
+    try:
+        answer, about, chance = _run(payload, X, y, done, stage)
+    except Refused as fail:
+        return Verdict(REFUSED, fail.item, (*done, (fail.item, fail.detail)))
+    except Exception as error:  # a payload may hold anything; the verdict names the item that could not be read
+        item = f"{stage[0]}: malformed"
+        return Verdict(REFUSED, item, (*done, (item, f"{type(error).__name__}: {str(error)[:200]}")))
+    return Verdict(answer, None, tuple(done), about, chance)
+
+
+def _run(
+    payload: Mapping[str, Any], X: Any, y: Any, done: list[tuple[str, str]], stage: list[str]
+) -> tuple[str, str, float | None]:
+    """Every item in order; the answer, the quantity in words, and the probability with which the bounds hold, if not 1."""
+    need(isinstance(payload, Mapping), "format: the certificate is not an object")
+    need(payload.get("format") == FORMAT, "format", f"expected {FORMAT!r}")
+    kind, activation, convention = payload.get("kind"), payload.get("activation"), payload.get("convention")
+    need(isinstance(kind, str) and kind in KINDS, f"format: no rule to check kind {str(kind)[:40]!r}")
+    assert isinstance(kind, str)
+    rule, conventions = KINDS[kind]
+    need(convention in conventions, f"format: kind {kind} is stated in convention {' or '.join(conventions)}")
+    need(kind == "linear" or (isinstance(activation, str) and activation in DEGREE), "format: unknown activation")
+    need(type(payload.get("proved")) is bool, "format: proved is not true or false")
+    need(isinstance(payload.get("status"), str), "format: status is not a text")
+    need(isinstance(payload.get("extra"), Mapping), "format: extra is not an object")
+    gram = payload["extra"].get("kernel") == "given"
+    need(convention != "gram" or gram, "format: convention gram needs extra.kernel = given")
+    done.append(("format", f"{FORMAT}, kind {kind}"))
+
+    stage[0] = "digest"
+    try:
+        found = digest(payload)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused("digest", f"the certificate is not JSON ({error})") from None
+    need(payload.get("digest") == found, "digest", "the certificate was changed after it was written")
+    done.append(("digest", found))
+
+    stage[0] = "shape"
+    problem = read_problem(payload, X, y)
+    what = "real targets" if kind in REGRESSION else "labels -1 and +1"
+    if kind in MULTICLASS:
+        what = f"{classes(problem)} classes"
+    done.append(("shape", f"n={payload['n']}, d={payload['d']}, bias={payload['bias']}, {what}"))
+
+    stage[0] = "data hash"
+    data = payload.get("data")
+    need(isinstance(data, Mapping) and data.get("sha256") == data_hash(X, y), "data hash", "made for other data")
+    done.append(("data hash", data_hash(X, y)))
+
+    stage[0] = "lower <= upper"
+    lower, upper = number(payload.get("lower"), "lower"), number(payload.get("upper"), "upper")
+    need(upper >= 0, "lower <= upper: upper is negative", "every margin is at least 0")
+    need(lower <= upper, "lower <= upper")
+    if rule is None:
+        done.append(("lower <= upper", f"[{show(lower)}, {show(upper)}]"))
+        given = regression(problem, payload, lower, upper, done, stage)
+        stage[0] = "status"
+        done.append(("status", _status(payload, lower, upper, None)))
+        return (PROVED if payload["proved"] and not given else UNPROVED), _about(payload), None
+    unreachable = payload["status"] == "not-separable"
+    need(lower == 0 or not unreachable, "lower <= upper: status not-separable with a nonzero lower bound")
+    done.append(("lower <= upper", f"[{show(lower)}, {show(upper)}]"))
+
+    stage[0] = "lower bound"
+    rules = rule(problem, payload)
+    if lower <= 0:
+        done.append(("lower bound", f"{show(lower)}, which the zero function reaches"))
+    else:
+        done.append(("lower bound", f"{show(lower)} {rules.lower(lower)}"))
+
+    stage[0] = "dual"
+    if kind in MULTICLASS:
+        rows, bits = rows_of(payload.get("dual"), classes(problem), "dual", len(problem.y))
+        weights = rows.ravel().tolist()
+    else:
+        weights, bits = vector(payload.get("dual"), len(problem.y), "dual")
+    for i, w in enumerate(weights):
+        need(w >= 0, f"dual: entry {i} is negative")
+    total = sum(weights)
+    need(total > 0, "dual: all entries are zero")
+    off = abs(Fraction(total, 1 << bits) - 1)
+    need(unreachable or off <= Fraction(1, 10**9), "dual: the entries do not sum to one", f"off by {show(off)}")
+    done.append(("dual", f"{sum(w > 0 for w in weights)} of {len(weights)} weights are positive"))
+
+    stage[0] = "upper bound"
+    estimate = not payload["proved"] and rules.chance is None
+    if estimate:
+        done.append(("upper bound", f"{show(upper)} {ESTIMATE}"))
+    else:
+        proof = payload.get("proof")
+        need(
+            isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted"),
+            "upper bound: the proof is not stored in this certificate",
+        )
+        assert isinstance(proof, Mapping)
+        done.append(("upper bound", f"{show(upper)} {rules.upper(upper, weights, total, proof)}"))
+
+    stage[0] = "status"
+    reach2 = rules.reach2
+    if reach2 is None:
+        reach2 = Fraction(max(squares(problem.grid)), 4**problem.k) ** problem.degree
+    done.append(("status", _status(payload, lower, upper, None if estimate else reach2)))
+    if rules.chance is not None:
+        return CHANCE, _about(payload), rules.chance
+    return (UNPROVED if estimate or rules.given else PROVED), _about(payload), None
+
+
+def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach2: Fraction | None) -> str:
+    """Whether the numbers bear out the status; `reach2` is None where the upper bound was not checked."""
+    status, kind = payload["status"], payload["kind"]
+    gap = "gap 0" if lower == upper else f"gap {show(1 - lower / upper)}"
+    if status in SILENT:
+        return f"{status}, {gap}"
+    if status == "certified":
+        need(payload["proved"] or kind == "ntk", "status: certified, but upper is not proved")
+        need(lower > 0 or upper == 0, "status: certified, but nothing is shown from below")
+        return f"certified, {gap}"
+    if status == "not-separable" and kind not in REGRESSION:
+        small = reach2 is not None and upper**2 * 4**SEPARABLE <= reach2
+        need(small, "status: not-separable, but only that the margin is at most upper is shown")
+        return "not separable" if upper == 0 else f"not separable, up to rounding: the margin is at most {show(upper)}"
+    if status == "no-interpolation" and kind in REGRESSION:
+        return "no interpolation" if payload["proved"] else "no interpolation, which was not checked"
+    if status in ("found", "not-found") and kind == "collapse":
+        need((lower > 0) == (status == "found"), f"status: {status}, but lower says otherwise")
+        return status
+    raise Refused(f"status: {status[:40]!r} is no status of kind {kind}")
+
+
+def _about(payload: Mapping[str, Any]) -> str:
+    """The quantity that the bounds are about, in words."""
+    kind, extra = payload["kind"], payload["extra"]
+    named = [payload["convention"]]
+    if kind == "ntk" and extra.get("transport") == "l2":
+        named = ["M8-l2"]  # certificates of both transports said M8 before
+    if kind not in ("linear", "linear-multiclass", "projected", "collapse", "tangent"):
+        named.append(f"activation {payload['activation']}")
+    named.append("bias" if payload["bias"] else "no bias")
+    for name in ABOUT.get(kind, ()):
+        value = extra.get(name)
+        if value is not None and isinstance(value, str | int | float):
+            named.append(f"{name} {value!r}" if isinstance(value, float) else f"{name} {str(value)[:40]}")
+    what = "least norm" if kind in REGRESSION else "margin"
+    return f"{kind} {what} ({', '.join(named)})"

@@ -1,0 +1,194 @@
+"""What a certificate holds, read with care: numbers, lists, matrices, the data, the sides of a proof.
+
+A number is a finite double, which is the rational it is, or an integer of at most 1100 bits; nothing else passes.
+Whatever does not fit raises `Refused` with the name of the item.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .exact import integers, matmul, objects
+
+BITS = 1100  # of the largest integer that a certificate may hold
+BLOCK = 1 << 20  # entries of a matrix of features that are held at a time
+
+
+class Refused(Exception):
+    """An item of the certificate that does not hold, or cannot be read."""
+
+    def __init__(self, item: str, detail: str = "") -> None:
+        super().__init__(item)
+        self.item, self.detail = item, detail
+
+
+def need(condition: bool, item: str, detail: str = "") -> None:
+    if not condition:
+        raise Refused(item, detail)
+
+
+def show(value: Fraction | int) -> str:
+    try:
+        return f"{float(value):.9g}"
+    except OverflowError:
+        return "a number beyond 1e308"
+
+
+def number(value: Any, what: str) -> Fraction:
+    good = (type(value) is int and value.bit_length() <= BITS) or (isinstance(value, float) and math.isfinite(value))
+    need(good, f"{what}: not a finite number")
+    return Fraction(value)
+
+
+def integer(value: Any, what: str, low: int, high: int) -> int:
+    need(type(value) is int and low <= value <= high, f"{what}: not an integer in the allowed range")
+    return value
+
+
+def listed(value: Any, what: str, length: int | None = None) -> Sequence[Any]:
+    need(isinstance(value, list | tuple), f"{what}: missing or not a list")
+    need(length is None or len(value) == length, f"{what}: has {len(value)} entries, expected {length}")
+    return value
+
+
+def ratios(values: Sequence[Any], what: str) -> list[tuple[int, int]]:
+    """(numerator, k) with value = numerator / 2^k."""
+    out = []
+    for i, v in enumerate(values):
+        if type(v) is int and v.bit_length() <= BITS:
+            out.append((v, 0))
+        elif isinstance(v, float) and math.isfinite(v):
+            a, b = v.as_integer_ratio()
+            out.append((a, b.bit_length() - 1))
+        else:
+            raise Refused(f"{what}: entry {i} is not a finite number")
+    return out
+
+
+def vector(values: Any, length: int, what: str) -> tuple[list[int], int]:
+    """Integers and k with value_i = integer_i / 2^k."""
+    pairs = ratios(listed(values, what, length), what)
+    k = max((b for _, b in pairs), default=0)
+    return [a << (k - b) for a, b in pairs], k
+
+
+def rows_of(values: Any, columns: int, what: str, rows: int | None = None) -> tuple[np.ndarray, int]:
+    """An integer matrix (object array) and k with value = integer / 2^k."""
+    values = listed(values, what, rows)
+    pairs = [ratios(listed(row, f"{what}, row {j}", columns), f"{what}, row {j}") for j, row in enumerate(values)]
+    k = max((b for row in pairs for _, b in row), default=0)
+    return objects([[a << (k - b) for a, b in row] for row in pairs], len(pairs), columns), k
+
+
+DEGREE = {"relu": 1, "srelu": 2}
+
+
+MULTICLASS = ("linear-multiclass", "f1-multiclass")
+
+
+REGRESSION = ("l1-regression", "l2-regression")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """X = grid / 2^k with the bias coordinate appended; targets y / 2^ky (labels: -1, +1); phi(t) = relu(t)^degree."""
+
+    grid: np.ndarray  # (n, D)
+    k: int
+    y: list[int]
+    degree: int
+    ky: int = 0
+
+    @property
+    def D(self) -> int:
+        return self.grid.shape[1]
+
+
+def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
+    X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    need(X.ndim == 2 and X.size > 0 and y.shape == (len(X),), "shape: the data need X (n, d) and y (n,)")
+    need(bool(np.isfinite(X).all()), "shape: X holds NaN or infinity")
+    for name, size in (("n", X.shape[0]), ("d", X.shape[1])):
+        value = payload.get(name)
+        need(type(value) is int and value == size, f"shape: {name}", f"the data have {name}={size}")
+    need(type(payload.get("bias")) is bool, "shape: bias is not true or false")
+    need(bool(np.isfinite(y).all()), "shape: y holds NaN or infinity")
+    if payload.get("kind") in MULTICLASS:
+        need(bool((y == np.floor(y)).all()) and set(y) == set(range(max(2, len(set(y))))), "labels: not 0, ..., K-1")
+    else:
+        for i in np.flatnonzero((y != 1) & (y != -1)):
+            need(payload.get("kind") in REGRESSION, f"labels: row {i} is neither -1 nor +1")
+    grid, k = integers(X)
+    targets, ky = integers(y)
+    if payload["bias"]:
+        one = np.full((len(X), 1), 1 << k, dtype=np.int64 if k < 62 and grid.dtype != object else object)
+        grid = np.hstack([grid.astype(object) if one.dtype == object else grid, one])
+    return Problem(grid, k, [int(v) for v in targets.tolist()], DEGREE.get(str(payload.get("activation")), 1), ky)
+
+
+def features(problem: Problem, rows: np.ndarray) -> np.ndarray:
+    """phi(x_i . v_j) on the integer grids, (n, m)."""
+    H = matmul(problem.grid, rows.T)
+    H = np.where(H > 0, H, 0)
+    return H * H if problem.degree == 2 else H
+
+
+def feature_blocks(problem: Problem, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """`features` of some rows at a time: a file may name far more neurons than fit into memory with all points."""
+    step = max(1, BLOCK // len(problem.y))
+    for start in range(0, len(rows), step):
+        some = slice(start, start + step)
+        yield some, features(problem, rows[some])
+
+
+def network_values(problem: Problem, theta: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """sum_j phi(x_i . theta_j) mass_j on the integer grids, (n, K) for mass (m, K)."""
+    total = np.zeros((len(problem.y), mass.shape[1]), dtype=object)
+    for some, H in feature_blocks(problem, theta):
+        total = total + matmul(H, mass[some])
+    return total
+
+
+def classes(problem: Problem) -> int:
+    return max(problem.y) + 1
+
+
+def sides_of(proof: Mapping[str, Any], name: str) -> dict[int, Mapping[str, Any]]:
+    sides = listed(proof.get("sides"), f"{name}: sides", 2)
+    out: dict[int, Mapping[str, Any]] = {}
+    for side in sides:
+        need(isinstance(side, Mapping), f"{name}: a side is not an object")
+        sign = side.get("sign")
+        need(type(sign) is int and sign in (1, -1) and sign not in out, f"{name}: sides need the signs +1 and -1")
+        out[sign] = side
+    return out
+
+
+def signed(sign: int) -> str:
+    return "+1" if sign > 0 else "-1"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How one kind of certificate checks its bounds; both return a short text or raise Refused.
+
+    `chance`: the bounds hold with this probability only. `given`: they hold for a matrix of the certificate that was
+    not computed from the data. `reach2`: the square of what a unit predictor can reach at a point (None: the largest
+    |x_i|^(2 degree)).
+    """
+
+    lower: Callable[[Fraction], str]
+    upper: Callable[[Fraction, list[int], int, Mapping[str, Any]], str]
+    chance: float | None = None
+    given: bool = False
+    reach2: Fraction | None = None
+
+
+def only_dual(proof: Mapping[str, Any]) -> None:
+    need(proof.get("type") == "dual", "upper bound: this kind needs proof.type = dual")

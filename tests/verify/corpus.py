@@ -1,0 +1,99 @@
+"""Real certificates of every kind and proof type, and what is known about each margin.
+
+`written_before.json.gz` holds certificates that an earlier version wrote (every kind its solvers had); `hand_made` adds the proof types that no
+solver writes for so small data, `written_now` what this version writes in another form.
+"""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+
+from widemargin import margins, verify
+from widemargin.margins._pairing import solve as pair_up
+from widemargin.types import Dataset
+
+BEFORE = Path(__file__).parent / "written_before.json.gz"
+
+
+def seal(body):
+    body = {k: v for k, v in body.items() if k != "digest"}
+    return body | {"digest": verify.digest(body)}
+
+
+def written_before():
+    """(name, payload, X, y)"""
+    with gzip.open(BEFORE, "rt") as file:
+        return [(one["name"], one["payload"], np.array(one["X"]), np.array(one["y"])) for one in json.load(file)]
+
+
+def saved(cert):
+    return json.loads(json.dumps(cert.payload()))
+
+
+def written_now():
+    data = Dataset(*next((X, y) for name, _, X, y in written_before() if name == "f2"))
+    twice = Dataset([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -3.0]], [1.0, 4.0, 3.0, 1.0, 2.5])
+    found = [
+        ("f2 srelu now", margins.f2(data, activation="srelu"), data),
+        ("f2 own kernel now", margins.f2(data, kernel=lambda A, B: (1 + A @ B.T) ** 2), data),
+        ("ntk l2 now", margins.ntk(data, transport="l2"), data),
+        ("ntk sup now", margins.ntk(data, samples=2000), data),
+        ("ntk sup inner now", margins.ntk(data, samples=2000, part="inner"), data),
+        ("l2 srelu now", margins.min_norm_l2(twice, activation="srelu"), twice),
+    ]
+    return [(name, saved(cert), one.X, one.y) for name, cert, one in found]
+
+
+def hand_made():
+    import torch
+
+    before = {name: (payload, X, y) for name, payload, X, y in written_before()}
+    out = []
+    payload, X, y = before["f1 plane bias"]
+    Z, q = np.hstack([X, np.ones((len(X), 1))]), np.array(payload["dual"])
+    sides, most = [], 0.0
+    for sign in (1, -1):
+        c = sign * q * y
+        plus, minus = c > 0, c < 0
+        scale = np.linalg.norm(Z[plus], axis=1)
+        lam = np.linalg.eigvalsh((Z[plus] * (c[plus] / (2 * scale))[:, None]).T @ Z[plus])[-1] * (1 + 1e-12)
+        g = c @ Z
+        sides.append({"sign": sign, "scale": scale.tolist(), "w": [0.0] * int(minus.sum()), "lam": float(lam)})
+        most = max(most, (c[plus] @ scale / 2 + np.linalg.norm(g) + lam) / 2 * (1 + 1e-12))
+    spectral = payload | {"upper": float(most), "proof": {"type": "spectral", "sides": sides}, "status": "time-limit"}
+    out.append(("f1 spectral", seal(spectral), X, y))
+    norm = 0.5 * (np.linalg.norm((q * y) @ Z) + max(q[y == s] @ np.linalg.norm(Z[y == s], axis=1) for s in (1, -1)))
+    out.append(("f1 norm", seal(spectral | {"upper": float(norm) * 1.001, "proof": {"type": "norm"}}), X, y))
+    payload, X, y = before["f1 quadratic"]
+    found = pair_up(torch.as_tensor(X), torch.as_tensor(y), float("inf"))
+    proof, upper = found.write(torch.as_tensor(X), 1.0)
+    pairing = payload | {"upper": upper, "proof": proof, "dual": found.weights(len(X)).tolist(), "status": "time-limit"}
+    out.append(("f1 pairing", seal(json.loads(json.dumps(pairing))), X, y))
+    payload, X, y = before["f1 srelu 3"]
+    q = np.array(payload["dual"])
+    tops = [float(np.linalg.eigvalsh((X * (q * (s * y > 0))[:, None]).T @ X)[-1]) * (1 + 1e-12) for s in (1, -1)]
+    eigen = {"type": "eigen", "sides": [{"sign": s, "lam": top} for s, top in zip((1, -1), tops)]}
+    out.append(("f1 eigen", seal(payload | {"upper": max(tops), "proof": eigen, "status": "time-limit"}), X, y))
+    payload, X, y = before["f1-multiclass 3"]
+    out.append(("multi norm", seal(payload | {"upper": 10.0, "proof": {"type": "norm"}, "status": "time-limit"}), X, y))
+    return out
+
+
+def question(payload):
+    """What a certificate is about: two with the same answer here, for the same data, bound the same number."""
+    extra, kind = payload.get("extra") or {}, payload.get("kind")
+    fields = {
+        "frozen": ["directions"],
+        "rf": ["directions"],
+        "bn": ["part", "width", "eps", "displacement", "seed", "trial", "directions", "a"],
+        "ntk": ["transport", "part"],
+        "projected": ["rank"],
+        "collapse": ["strict"],
+        "tangent": ["gram"],
+        "f2": ["gram"] if payload.get("convention") == "gram" else [],
+    }
+    convention = payload.get("convention") if kind == "f2" else None
+    what = [kind, convention, payload.get("activation") if kind != "linear" else None, payload.get("bias")]
+    return json.dumps(what + [extra.get(name) for name in fields.get(kind, [])], default=str)
