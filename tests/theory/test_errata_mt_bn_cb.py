@@ -148,6 +148,19 @@ def test_mt_f3_the_deviation_of_lemma_D4():
         assert stats.binom.cdf(twice, n, 0.5) <= delta  # with the range 2c it holds
 
 
+def test_mt_f4_the_time_that_lemma_E16_needs():
+    for W2, eps, sigma, d, c2 in ((1.0, 0.1, 1e-6, 3, 2.0), (5.0, 0.01, 1e-9, 20, 10.0)):
+        tau = eps / (2 * W2)
+        needed = (math.log(W2 / sigma) + 2 * d * math.log(2 * c2 / tau)) / (tau - sigma) + 1
+
+        def time(factor, W2=W2, eps=eps, sigma=sigma, d=d, c2=c2):
+            log = 2 * math.log(W2 / sigma) + factor * d * math.log(4 * W2 * c2 / eps)
+            return W2 / (eps - 2 * W2 * sigma) * log
+
+        assert time(2) < needed  # as printed
+        assert_allclose(time(4) + 1, needed, rtol=1e-12)
+
+
 # ---------------------------------------------------------------- BN
 
 
@@ -301,6 +314,21 @@ def test_bn_10_a_maximum_over_neurons_needs_a_union_bound():
     assert 1 - stats.chi2.cdf(d * top**2, d) ** m <= delta and top <= 2
 
 
+def test_bn_f1_the_width_of_the_sign_weights():
+    """Dyadic points +-2^-j e_j, weights sgn(u . v): their smallest margin is positive from widths of order 4^d on."""
+    d, rng = 6, np.random.default_rng(0)
+    scale = 0.5 ** np.arange(1, d + 1)
+
+    def margin(m):
+        V = rng.standard_normal((m, d)) / math.sqrt(d)
+        F = V / np.sqrt(((V * scale) ** 2).sum(1) / d)[:, None] * scale  # preactivations of the points of label +
+        sign = np.sign(V @ (1 / scale))
+        return min((sign @ F.clip(0)).min(), -(sign @ (-F).clip(0)).max()) / m
+
+    assert np.mean([margin(4**d // 64) > 0 for _ in range(50)]) < 0.1
+    assert all(margin(64 * 4**d) > 0 for _ in range(3))
+
+
 def test_bn_f2_the_lost_term_and_small_radii():
     """Lemma D.2 at W' = W: only |p_i(W)| is left, and the right side tends to 0 with R. At R >= 8 the lost term is harmless."""
     rng = np.random.default_rng(0)
@@ -374,17 +402,18 @@ def test_cb_4_the_derivative_in_beta_for_the_logistic_loss():
     assert_allclose((S(beta + e) - S(beta - e)) / (2 * e), log_loss_rate(beta * u) / beta**2, rtol=1e-6)
 
 
-def test_cb_f1_a_falling_norm_pays_twice():
-    """From beta_0 down to beta_1 and up again S_beta at fixed margins loses on the way up up to n / beta_1, not n / beta_0."""
-    u = np.array(
-        [0.0, 1.0, 1.0, 1.0]
-    )  # the derivative is -KL / beta^2 <= 0: falling beta raises S, rising beta lowers it
+def test_cb_f1_a_norm_that_falls_and_rises_again():
+    """S_beta(u) does not fall at fixed beta, and d/dbeta S >= -n / beta^2. That alone allows beta = 50 down to 0.5 at equal
+    margins (S stays), other margins of the same S there, and back to 50, where S has lost more than n / 50."""
 
-    def S(beta):
+    def S(beta, u):
         return -math.log(np.exp(-beta * u).mean()) / beta
 
-    betas = [50.0, 0.5, 50.0]
-    assert S(betas[1]) > S(betas[0]) and S(betas[1]) - S(betas[2]) > len(u) / betas[0]
+    low, high, uneven = 0.5, 50.0, np.array([0.0, 1.0, 1.0, 1.0])
+    even = np.full(4, S(low, uneven))
+    assert_allclose([S(high, even), S(low, even)], S(low, uneven))
+    assert S(high, uneven) < S(high, even) - 4 / high
+    assert S(high, uneven) >= S(low, uneven) - 4 * (1 / low - 1 / high)  # the bound on the derivative, kept
     for beta in (1.0, 5.0):  # once sum l < 1 the norm grows: d ln |W|^2 / dt is proportional to sum q_i p_i >= psi > 0
         p = beta * np.array([1.4, 2.0, 3.0])
         weights = np.exp(-p) / np.exp(-p).sum()

@@ -274,6 +274,14 @@ def test_uh_19_gradient_of_the_outer_layers_and_the_missing_n():
     assert right / n <= 2 * slope(u) < right  # with 1/n it holds, without it fails
 
 
+def test_uh_f1_the_slope_of_the_exponential_loss():
+    p = np.array([-1.0, 0.5, 2.0])
+    psi = -math.log(np.exp(-p).sum())
+    assert psi < 0 and math.exp(-psi) > 1  # |l'(psi)| = n G > 1 for the exponential loss
+    top = inverse(log_loss(p).sum())
+    assert top < 0 and slope(top) <= 1  # the logistic loss, which the lemma is about
+
+
 def test_uh_f2_the_divergence_of_lemma_B1_for_three_and_more_dimensions_and_for_two():
     """ln(1/tauhat) with tauhat >= tau/2 = (gamma/8)^(d-1) / 8 is at most (d-1) ln(48/gamma) for d >= 3 and not for d = 2.
     There the exact length of the arc of the points within gamma/4, and Hoeffding at the width of the lemma, give it."""
