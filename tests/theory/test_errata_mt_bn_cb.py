@@ -222,25 +222,31 @@ def test_bn_5_the_last_line_of_the_proof_is_another_bound():
 
 
 def test_bn_5_two_points_do_not_tell_the_labels_of_the_others():
-    """Law: one of M points e_k / sqrt 2 with label y_k. Two draws; W knows two labels, so over all labellings it errs on half of
-    the other points. Theorem 2.2 says: hardly ever, for t = 1e30, with probability 1 - 20 delta.
+    """Law: one of the points e_k / sqrt 2, k <= d, with label y_k. Two draws; W knows two labels, so over all labellings it errs
+    on half of the other points. Theorem 2.2 says: hardly ever, for t = 1e30, with probability 1 - 20 delta.
 
-    The centred points are h and -h, |h| = 1/2. Weights 1 (equal labels) or sgn(v . h), over sqrt(m), have the margin
-    E relu(v . h / N(v)), N(v)^2 = (v . h)^2 + eps, at infinite width; half of it is left for the width 1e16.
+    The two centred points are h and -h, |h| = 1/2; N(v)^2 = (v . h)^2 + 1. Outer weights s1 = 1 (equal labels) or sgn(v . h)
+    have the margin E relu(v . h / N) on them, and |E s1 relu(v . x / N)| <= 1/sqrt(2 pi d) elsewhere. s2 = sgn(u . v) with
+    u = sum_{k > 2} y_k e_k / sqrt(d - 2) has none on them, since u . h = 0, and (1/2) E|u . v| E(1/N) / sqrt(2 (d - 2)) on the
+    others. So c s1 + s2 has a margin on the whole law at infinite width, whatever the labels; half of it is left for width m.
     """
-    M, n, d, eps, delta, t = 10**4, 2, 4000, 1.0, 0.002, 1e30
-    eps_N, spread = 1 / math.sqrt(eps), 0.5 / math.sqrt(d)  # of v . h
+    n, d, delta, t, eps_N = 2, 4000, 0.002, 1e30, 1.0
+    spread = 0.5 / math.sqrt(d)  # of v . h
 
-    def feature(g):
-        return max(0.0, g * spread) / math.sqrt((g * spread) ** 2 + eps) * stats.norm.pdf(g)
+    def mean(f):
+        return integrate.quad(lambda g: f(g * spread) * stats.norm.pdf(g), -10, 10)[0]
 
-    gamma = integrate.quad(feature, -10, 10)[0] / 2
+    pair = mean(lambda z: max(0.0, z) / math.sqrt(z * z + 1))
+    others = math.sqrt(2 / (math.pi * d)) * mean(lambda z: 1 / math.sqrt(z * z + 1)) / 2 / math.sqrt(2 * (d - 2))
+    harm = 1 / math.sqrt(2 * math.pi * d)
+    c = others / (2 * harm)
+    gamma = min(c * pair, others - c * harm) / (1 + c) / 2
     m = 2**29 * eps_N**3 * math.log(5 * n * t / delta) ** 1.5 / gamma**2
     printed = 2**17 * m ** (1 / 3) * eps_N**4 / (gamma ** (1 / 3) * t * math.sqrt(n)) + 4 * math.log(1 / delta) / t
-    given = {"gamma": gamma > 0, "width": m <= delta * math.exp(d / 8), "|x - mu| <= 1": 0.5 <= 1}
-    error = (1 - n / M) / 2  # on average over the labels
-    refuted(given, error <= printed + 20 * delta + 1 / M)  # 1/M: both draws are one point
-    assert printed < 1e-15
+    given = {"gamma": gamma > 0, "width": m <= delta * math.exp(d / 8), "|x - mu| <= 1": math.sqrt(3) / 2 <= 1}
+    error = (1 - n / d) / 2  # on average over the labels
+    refuted(given, error <= printed + 20 * delta + 1 / d)  # 1/d: both draws are one point
+    assert printed < 1e-10
 
 
 def test_bn_6_the_complexity_does_not_vanish_with_the_radius():
