@@ -199,3 +199,9 @@ def reference_margin(X: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[float
             break
         V = np.vstack([V, *(v for _, v in found if v.any())])
     return low, high
+
+
+def refuted(hypotheses: dict[str, Any], conclusion: Any) -> None:
+    """A statement as printed is wrong: on one instance every hypothesis holds and the conclusion does not."""
+    assert hypotheses and all(bool(holds) for holds in hypotheses.values()), hypotheses
+    assert not bool(conclusion)

@@ -1,4 +1,8 @@
-"""Errata of UH and LR (docs/errata.md): for each, a small computation in which the printed form fails or the correction holds."""
+"""Errata of UH and LR (docs/errata.md): a small computation for each.
+
+Those of the section "wrong statements" end in `refuted`: an instance with all hypotheses of the printed statement and without its
+conclusion. The others show a step of a proof that fails, a better constant, or what a misprint stands for.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from checks import refuted, unit
 from widemargin import data, margins
 from widemargin.types import Dataset
 
@@ -34,12 +39,13 @@ def kl(v, u):
     return float((v * np.log(safe / u) + u - v).sum())
 
 
-def mirror_flow(Z, u, T, steps):
-    """d ln u / ds = (2/n) sum_i |l'(<u, z_i>)| z_i by the midpoint rule: times, u at them."""
+def mirror_flow(Z, u, T, steps, count=None):
+    """d ln u / ds = (2/n) sum_i |l'(<u, z_i>)| z_i by the midpoint rule, row i of Z `count[i]` times: times, u at them."""
     r, h, path = np.log(u), T / steps, [np.array(u)]
+    weight = np.ones(len(Z)) if count is None else np.asarray(count, dtype=float)
 
     def rate(r):
-        return 2 * Z.T @ slope(Z @ np.exp(r)) / len(Z)
+        return 2 * Z.T @ (weight * slope(Z @ np.exp(r))) / weight.sum()
 
     for _ in range(steps):
         r = r + h * rate(r + h / 2 * rate(r))
@@ -63,13 +69,20 @@ def test_uh_1_the_mirror_flow_descends_plus_two_times_the_risk():
     assert abs(change + integral) > 0.1  # what f = -2 L would say
 
 
-def test_uh_2_the_constant_between_different_neurons_is_zero_where_features_still_move():
+def feature_products(V, X):
+    """<dF_j(x_i), dF_j(x_r)> of normalised ReLUs F_j = relu(v_j . x / |v_j|) at unit v_j: (m, n, n)."""
+    inner = V @ X.T  # (m, n)
+    T = (inner > 0)[..., None] * (X - inner[..., None] * V[:, None])  # (m, n, d)
+    return T @ T.transpose(0, 2, 1)
+
+
+def test_uh_2_the_index_k_in_C1_is_idle():
+    """C_1 has F_j in both places, so its supremum over i, r, j != k is that over i, r, j."""
     rng = np.random.default_rng(0)
-    V, X = rng.standard_normal((4, 3)), rng.standard_normal((5, 3))
-    V /= np.linalg.norm(V, axis=1, keepdims=True)
-    grads = [[(v @ x > 0) * (x - (v @ x) * v) for x in X] for v in V]  # dF_j/dv_j; dF_j/dv_k = 0
-    same = max(abs(grads[j][i] @ grads[j][r]) for j in range(4) for i in range(5) for r in range(5))
-    assert same > 0.1  # over j != k, as printed, the supremum would be 0, and the features could not move
+    V, X = unit(rng.standard_normal((4, 3))), rng.standard_normal((5, 3))
+    size = np.abs(feature_products(V, X))
+    printed = max(size[j].max() for j in range(4) for k in range(4) if j != k)
+    assert printed == size.max() > 0.1
 
 
 def test_uh_3_divergences_need_absolute_values():
@@ -83,6 +96,26 @@ def test_uh_3_divergences_need_absolute_values():
 def test_uh_4_two_numbers_are_called_R(c):
     p, u0 = np.array([0.7, 0.2, 0.1]), np.array([0.2, 0.3, 0.5])
     assert_allclose(kl(c * p, u0) / c, kl(p, u0) + math.log(c) - 1 + 1 / c, rtol=1e-12)
+
+
+def test_uh_4_theorem_3_1_fails_where_its_R_is_0():
+    """Frozen features, 999 points (1, -0.9) and one (-0.9, 1), p = u(0) = (1/2, 1/2). The many win at first, whatever t is
+    asked for with R = KL(p, u(0)) = 0; the R of Lemma 3.4 asks for t >= 7e12."""
+    points, count, p = np.array([[1.0, -0.9], [-0.9, 1.0]]), [999, 1], np.array([0.5, 0.5])
+    n, gamma, t, R = 1000, (points @ p).min(), 6.0, kl(p, p)
+    _, u = mirror_flow(points, p, t, 2000, count)
+    margin = (points @ u[-1]).min() / (2 * u[-1].sum())  # over |a|^2 + |b|^2
+    given = {
+        "margin of p": gamma >= 0.05 - 1e-15,
+        "C_1 = C_2 = 0": True,  # features do not depend on V
+        "t >= (20 R / gamma)^4": t >= (20 * R / gamma) ** 4,
+        "t >= e + exp(exp(4 n R / gamma))": t >= math.e + math.exp(math.exp(4 * n * R / gamma)),
+    }
+    refuted(given, margin >= gamma / (4 * (1 + R)))
+    refuted(given, margin >= gamma / 32)
+    refuted(given, 2 * margin >= gamma / 16)  # Lemma A.4
+    norm = math.log(t * n) / gamma
+    assert t < (20 * (kl(norm * p, p) / norm) / gamma) ** 4
 
 
 def test_uh_5_the_condition_on_C2_needs_the_third_power():
@@ -107,6 +140,20 @@ def test_uh_7_the_norm_bound_gives_a_smaller_constant_than_printed():
         assert supported < printed / 1.5
 
 
+def test_uh_7_the_printed_constant_fails_at_small_times():
+    """1000 equal points, t = e^gamma / n, so |ubar| = ln(tn)/gamma = 1 and R = KL(p, u(0)): so small that t >= t_1. Such a start
+    is that of 491 equal units and 509 others, u(0) = (1/1000, ...)."""
+    gamma, n = 0.02, 1000
+    Z, p, u0, t = np.array([[1.0, 2 * gamma - 1]]), np.array([0.5, 0.5]), np.array([0.491, 0.509]), math.exp(gamma) / n
+    norm = math.log(t * n) / gamma
+    R = kl(norm * p, u0) / norm
+    _, u = mirror_flow(Z, u0, t, 200)
+    refuted(
+        {"margin of p": (Z @ p).min() >= gamma - 1e-15, "t >= (20 R / gamma)^4": t >= (20 * R / gamma) ** 4},
+        (Z @ u[-1]).min() / u[-1].sum() >= gamma / (2 * (1 + R)),
+    )
+
+
 def test_uh_8_the_rate_of_the_appendix_tends_to_minus_gamma():
     """One point, one feature z = 1: gamma = 1 and all integrals are closed forms."""
     u0 = 1.0
@@ -128,7 +175,7 @@ def test_uh_9_growth_of_the_norm_has_a_factor_two():
 def test_uh_10_smooth_and_hard_margin_of_the_logistic_loss():
     for n in (8, 20):
         psi = inverse(n * log_loss(0.0))
-        assert psi + 2 * math.log(n) + 1 < 0  # all margins 0: the printed bound says 0 <= this
+        refuted({"min margin >= 0": True}, psi + 2 * math.log(n) + 1 >= 0)  # all margins 0, the bound is below
     rng = np.random.default_rng(0)
     for _ in range(300):
         n = int(rng.integers(1, 40))
@@ -175,6 +222,9 @@ def test_uh_15_the_printed_width_does_not_meet_the_condition_it_is_for():
     needed = 16 * (log_tn * (8 * R + 2) + 32) ** 4 / g**6
     assert 1 / math.sqrt(needed) <= g**3 / (4 * (log_tn * (8 * R + 2) + 32) ** 2) * (1 + 1e-12)
     assert 1 / math.sqrt(printed) > g**3 / (4 * (log_tn * (8 * R + 2) + 32) ** 2)
+    for d, gamma in product((2, 5, 100), (1 / 48, 1e-3, 1e-9)):  # the first margin follows from Theorem 3.1 as printed
+        assert gamma / 4 / (4 * (1 + (d - 1) * math.log(48 / gamma))) >= gamma / (32 * d * math.log(1 / gamma))
+    assert 1 / 4 / 32 < 1 / 32  # the late one does not: Lemma B.1 hands over gamma/4
 
 
 def test_uh_16_atoms_of_the_sampled_measure_weigh_one_over_k():
@@ -187,7 +237,8 @@ def test_uh_16_atoms_of_the_sampled_measure_weigh_one_over_k():
 def test_uh_17_margins_of_parity(d, k, exact):
     cube = data.parity(d=d, k=k, n=2**d, marginal="full")
     cert = margins.f1(cube, tol=1e-6)
-    assert cert.lower <= exact + 1e-9 and exact <= cert.upper + 1e-9 and cert.upper < 1 / (k * math.sqrt(d))
+    assert cert.lower <= exact + 1e-9 and exact <= cert.upper + 1e-9
+    refuted({"all corners of the cube": len(cube.y) == 2**d}, cert.upper >= 1 / (k * math.sqrt(d)))
 
 
 def test_uh_18_the_kernel_margins_of_parity():
@@ -224,6 +275,40 @@ def test_uh_19_gradient_of_the_outer_layers_and_the_missing_n():
     assert right / n <= 2 * slope(u) < right  # with 1/n it holds, without it fails
 
 
+def test_uh_f1_the_slope_of_the_exponential_loss():
+    p = np.array([-1.0, 0.5, 2.0])
+    psi = -math.log(np.exp(-p).sum())
+    assert psi < 0 and math.exp(-psi) > 1  # |l'(psi)| = n G > 1 for the exponential loss
+    top = inverse(log_loss(p).sum())
+    assert top < 0 and slope(top) <= 1  # the logistic loss, which the lemma is about
+
+
+def test_uh_f2_the_divergence_of_lemma_B1_for_three_and_more_dimensions_and_for_two():
+    """ln(1/tauhat) with tauhat >= tau/2 = (gamma/8)^(d-1) / 8 is at most (d-1) ln(48/gamma) for d >= 3 and not for d = 2.
+    There the exact length of the arc of the points within gamma/4, and Hoeffding at the width of the lemma, give it."""
+    for gamma in (1.0, 0.3, 1e-3):
+        for d in (2, 3, 4, 50):
+            assert (math.log(8) + (d - 1) * math.log(8 / gamma) <= (d - 1) * math.log(48 / gamma)) == (d >= 3)
+        for n, delta in product((1, 10, 10**6), (1.0, 0.1, 1e-9)):
+            m, k = 2**10 * math.log(2 * n / (delta * gamma)) ** 2 * (8 / gamma) ** 2, math.ceil(16 * n / gamma**2)
+            tau = math.asin(gamma / 8) / math.pi  # within distance gamma/4 on the circle, and of one sign in two
+            least = tau - math.sqrt(math.log(2 * k / delta) / (2 * m))
+            assert math.log(1 / least) <= math.log(48 / gamma) and 1 / (m * least) <= 1 / math.sqrt(m)
+    angle = np.linspace(-math.pi, math.pi, 200_001)
+    share = (np.hypot(np.cos(angle) - 1, np.sin(angle)) <= 0.3 / 4).mean() / 2
+    assert_allclose(math.asin(0.3 / 8) / math.pi, share, rtol=1e-3)
+
+
+def test_uh_f4_C1_does_not_fall_with_the_width():
+    """Unit points: sup |<dF_j(x_i), dF_j(x_r)>| rises to max |x|^2 = 1 as random units are added."""
+    rng = np.random.default_rng(0)
+    X = unit(rng.standard_normal((5, 3)))
+    V = unit(rng.standard_normal((10_000, 3)))
+    C1 = [np.abs(feature_products(V[:m], X)).max() for m in (10, 100, 1000, 10_000)]
+    assert (np.diff(C1) >= 0).all() and C1[-1] <= 1 + 1e-12
+    refuted({"width": len(V) >= 10_000}, C1[-1] < 0.99)
+
+
 # ---------------------------------------------------------------- LR
 
 
@@ -253,20 +338,34 @@ def parity_gradients(d, m, x, y, rng, scale):
 
 
 def test_lr_4_an_inner_transport_gains_one_and_not_the_root_of_the_width():
-    d, m = 6, 200_000
+    """Lemma A.3 at W' = W, R = 0, r_w = 0, for one point and the transport of Proposition 1.6, under both laws of W."""
+    d, m, delta = 6, 400_000, 0.05
     x = np.array([1.0, 1, 1, -1, 1, -1]) / math.sqrt(d)
     beta = np.array(list(product((1, -1), repeat=2))) / math.sqrt(2)
     sign = np.array([1, -1, -1, 1])
-    gains = []
-    for scale in (1.0, m**-0.5):
+    gains, sizes = [], []
+    for scale, seen in (
+        (1.0, 1.0),
+        (m**-0.5, 1.0),
+        (m**-0.5, m**0.5),
+    ):  # of Assumption 1.3; of the network; with theta(sqrt(m) a, v)
         a, V, outer, inner = parity_gradients(d, m, x, 1.0, np.random.default_rng(0), scale)
-        near = (a / scale) ** 2 + (V**2).sum(1) < 4
-        theta = (near * np.sign(a))[:, None] / 2 * (sign * (V[:, :2] @ beta.T >= 0)) @ beta  # LR Proposition 1.6
-        gains.append((theta * inner[:, :2]).sum() / math.sqrt(m))
-    outer_gain = (near * np.sign(V[:, 0] * V[:, 1]) * outer).sum() / math.sqrt(m)
-    assert_allclose(gains[0], 0.0343 * math.sqrt(m), rtol=0.1)  # a ~ N(0, 1), as in the assumption
-    assert_allclose(gains[1], 0.0343, rtol=0.1)  # a ~ N(0, 1/m), as in the network
-    assert_allclose(outer_gain, 0.016 * math.sqrt(m), rtol=0.1)
+        near = (a * seen) ** 2 + (V**2).sum(1) < 4
+        theta = (near * np.sign(a))[:, None] / 2 * (sign * (V[:, :2] @ beta.T >= 0)) @ beta
+        each = (theta * inner[:, :2]).sum(1)
+        gains.append(each.sum() / math.sqrt(m))
+        sizes.append(np.linalg.norm(a))
+        if scale == 1:
+            gamma = each.mean() - 4 * each.std() / math.sqrt(m)
+    assert_allclose(gains[0], 0.0343 * math.sqrt(m), rtol=0.1)
+    assert_allclose(gains[2], 0.0343, rtol=0.1)
+    assert gains[1] < 0.1
+    assert_allclose((near * np.sign(V[:, 0] * V[:, 1]) * outer).sum() / math.sqrt(m), 0.016 * math.sqrt(m), rtol=0.1)
+    loss = math.sqrt(32 * math.log(1 / delta)) + 4
+    given = {"margin": gamma > 0.03, "|theta| <= 1": (theta**2).sum(1).max() <= 1, "m": m >= 2 * math.log(1 / delta)}
+    assert gamma * math.sqrt(m) - loss > 100 * gains[1]  # far from chance: the lemma says 1 - 7 delta = 0.65
+    refuted(given, gains[1] >= gamma * math.sqrt(m) - loss)  # a ~ N(0, 1/m): no gain
+    refuted(given, sizes[0] <= 2)  # a ~ N(0, 1): |a| is near sqrt(m)
 
 
 def test_lr_5_the_parity_transport_needs_the_signs_of_alpha():
@@ -316,12 +415,34 @@ def test_lr_9_the_printed_width_is_too_small():
     R = gamma * math.sqrt(m) / 32
     assert math.sqrt(32 * log) + 4 * R + 4 <= gamma * math.sqrt(m) / 2 * (1 + 1e-12)
     assert (640 * log / gamma) ** 2 > m  # Theorem 2.2's width suffices
+    for log, enough in ((135, False), (137, True)):  # with the 4R of the proof the printed width suffices from here on
+        assert (((math.sqrt(32 * log) + 4) / 0.375) ** 2 <= 256 * log) == enough
 
 
 def test_lr_10_the_proof_of_the_comparator_lemma_gives_more():
     for R, m in product((0.0, 1.0, 8.0), (100.0, 1e6)):
         if math.sqrt(m) >= R:
             assert 4 * R + 4 <= 8 * R + 4 and 2 * R + 2 * R * math.sqrt(m) + 4 * math.sqrt(m) >= 4 * R + R * R
+
+
+@pytest.mark.parametrize(("ratio", "fails"), [(1, False), (3, False), (5, True), (20, True)])
+def test_lr_10_the_printed_loss_fails_far_from_the_start(ratio, fails):
+    """<W, dp(W')> - p(W') at r_theta = 0, r_w = 1, where all weights moved along one point x, |W - W'| = R = ratio sqrt(m)."""
+    m, d, delta, rng = 100, 3, 0.05, np.random.default_rng(0)
+    a, V = rng.standard_normal(m) / math.sqrt(m), rng.standard_normal((m, d)) / math.sqrt(d)
+    R, x = ratio * math.sqrt(m), np.eye(d)[0]
+    step = R / math.sqrt(2 * m)
+    near, far = a + step, V + step * x
+    on = far @ x > 0
+    value = a @ (far @ x).clip(0) + (near * on) @ (V @ x) - near @ (far @ x).clip(0)
+    first = 4 * math.log(1 / delta)
+    assert value >= -(first + 4 * R + R * R)  # what the proof shows
+    conclusion = value >= -(first + 2 * R + 2 * R * math.sqrt(m) + 4 * math.sqrt(m))
+    if fails:
+        moved = math.sqrt(((near - a) ** 2).sum() + ((far - V) ** 2).sum())
+        refuted({"R": moved <= R * (1 + 1e-12), "|a|": a @ a <= 4, "|V|": (V**2).sum() <= 4 * m}, conclusion)
+    else:
+        assert conclusion
 
 
 def test_lr_12_small_slopes():
@@ -332,12 +453,33 @@ def test_lr_12_small_slopes():
     assert (log_loss(z) <= 2 * slope(z)).all() and (1 + np.exp(-z) <= 8 / 7 + 1e-12).all()
 
 
+def printed_collapse(X, y, beta, gamma, eps):
+    """Assumption 3.1 as printed, for one direction: conditions multiplied by y_i, no point need lie in a cone."""
+    inner, rest = (X @ beta) * y, np.linalg.norm(X - np.outer(X @ beta, beta), axis=1)
+    return (((inner >= gamma) & (rest <= gamma * math.sqrt(eps / 2))) | (inner <= -eps)).all()
+
+
 def test_lr_13_the_cones_are_not_multiplied_by_the_label():
     found = data.neural_collapse(d=3, r=3, n=12, gamma_nc=0.8, eps=0.1, labels="+-+", seed=0)
     beta, signs = data.simplex_directions(3, 3), np.array([1, -1, 1])
     assert data.check_nc(found.X, found.y, beta, signs, 0.8, 0.1)
     inner = found.y[:, None] * (found.X @ beta.T)  # with the factor y_i, as printed
     assert not ((inner >= 0.8 - 1e-9) | (inner <= -0.1 + 1e-9)).all()
+    pair = Dataset(
+        [[1, 0], [-1, 0]], [1, -1]
+    )  # with it, x and -x of the other label lie in one cone: r = 1, gamma_nc = 1
+    given = {"Assumption 3.1": printed_collapse(pair.X, pair.y, np.array([1.0, 0.0]), 1.0, 0.1)}
+    refuted(given, margins.f1(pair).upper >= 1)  # "implies Assumption 1.2 with gamma_gl >= gamma_nc / r"
+
+
+def test_lr_f2_a_point_in_no_cone():
+    """Two points of both labels, 2 eps apart, in no cone: their margin is at most eps, gamma_nc is whatever one likes."""
+    eps = 0.05
+    pair = Dataset([[-eps, math.sqrt(1 - eps**2)], [eps, math.sqrt(1 - eps**2)]], [1, -1])
+    given = {"Assumption 3.1": printed_collapse(pair.X, pair.y, np.array([1.0, 0.0]), 1.0, eps)}
+    best = margins.f1(pair).upper
+    refuted(given, best >= 1)  # gamma_gl >= gamma_nc / r
+    refuted(given, best / 2 >= (1 - eps) / 8)  # Theorem 3.2: margins of W in |W|^2, at most half of gamma_gl
 
 
 def test_lr_14_a_captured_neuron_can_be_active_on_a_polar_point():
@@ -371,3 +513,22 @@ def test_lr_16_the_two_relu_predictor(alpha):
     u = np.array(linear.extra["u"]) / np.linalg.norm(linear.extra["u"])
     a = math.sqrt(0.5)  # one balanced neuron along u: squared norm 1, so the KKT point has half of the linear margin
     assert_allclose((a * (found.X @ (a * u)).clip(0)).min(), linear.lower / 2, rtol=1e-6)
+
+
+def test_lr_17_the_inequality_of_signed_terms():
+    a, v, x = -1.0, np.array([3.0, 0.0]), np.array([1.0, 0.0])
+    left = a * max(0.0, v @ x)
+    right = (a * a + v @ v) / 2 * math.copysign(1, a) * max(0.0, v @ x / np.linalg.norm(v))
+    assert left > right and abs(left) <= abs(right)  # as printed, and of absolute values
+
+
+def test_lr_f1_the_last_time_at_a_distance():
+    """Lemma 2.4: a curve of growing norm may be at distance R from its start three times; after the last it stays beyond R. The
+    smooth margin and its ratio to |W|^2 only grow, so at the last time they are at least what the proof shows at the first."""
+    s = np.linspace(0, 12, 120_001)
+    W = (2 + s**2 / 8)[:, None] * np.column_stack([np.cos(2 * s), np.sin(2 * s)])
+    assert (np.diff(np.linalg.norm(W, axis=1)) > 0).all()
+    far = np.linalg.norm(W - W[0], axis=1) - 3.0
+    times = np.flatnonzero(np.diff(np.sign(far)))
+    assert len(times) == 3  # no unique time
+    assert (far[times[-1] + 1 :] >= 0).all() and not (far[times[0] + 1 :] >= 0).all()

@@ -696,8 +696,9 @@ def hull_margin_bound(
 ) -> Guarantee:
     """2 Rad/g + 3 sqrt(ln(2/delta_g)/(2n)), Rad = 1.5 ||X||_F/n, gamma in M1, g the grid margin below gamma (`grid_margin`).
 
-    With `radius`, a bound on ||x|| over the whole law, E Rad <= 1.5 radius/sqrt(n) and the deviation is sqrt(ln(1/delta_g)/(2n)).
-    Both hold; give one or the other. `fixed`: gamma was chosen before the data, so g = gamma and delta_g = delta.
+    Assumes independent points of one law, and `scale`, `ratio` and `delta` chosen before the data. With `radius`, a bound on
+    ||x|| over the whole law, E Rad <= 1.5 radius/sqrt(n) and the deviation is sqrt(ln(1/delta_g)/(2n)). Both hold; give one or
+    the other. `fixed`: gamma was chosen before the data, so g = gamma and delta_g = delta. Proof: docs/proofs.md, 1 to 3.
     """
     frob = frobenius if radius is None else radius * math.sqrt(n)
     return _grid_bound("WM-1", "M1", rademacher_hull(frob, n), gamma, n, delta, radius, frobenius, scale, ratio, fixed)
@@ -722,7 +723,7 @@ def ball_margin_bound(
     unit: str = "M7",
 ) -> Guarantee:
     """As `hull_margin_bound` with Rad = sqrt(sum_i k(x_i, x_i))/n; `radius` bounds sqrt(k(x, x)) over the law. For linear
-    classifiers (M11) trace = ||X||_F^2, for the kernel of unit ReLUs (M7) ||X||_F^2/(2d)."""
+    classifiers (M11) trace = ||X||_F^2, for the kernel of unit ReLUs (M7) ||X||_F^2/(2d). Proof: docs/proofs.md, 1 to 3."""
     frob = math.sqrt(trace) if radius is None else radius * math.sqrt(n)
     return _grid_bound("WM-2", unit, frob / n, gamma, n, delta, radius, math.sqrt(trace), scale, ratio, fixed)
 
@@ -779,11 +780,9 @@ def kl_inverse(p: float, c: float) -> float:
 def pac_bayes_margin_bound(margins: float | Sequence[float] | np.ndarray, n: int, delta: float = 0.05) -> Guarantee:
     """2 kl^-1(mean_i Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n), the smallest over mu > 0; m_i = y_i <w, psi_i>/||psi_i||.
 
-    ||w|| = 1 in a Hilbert space with features psi; only the directions of psi matter, since the sign of <w, psi> does not change.
-    Classify by a Gaussian vector of mean mu w instead of w: it errs on (x, y) with probability Phi(-mu m), which is at least 1/2
-    where w errs, hence the 2. Its divergence from the Gaussian of mean 0 is mu^2/2. The PAC-Bayes theorem (Seeger; Maurer's
-    ln(2 sqrt n), n >= 8; ln(n + 1) below) holds for all mu and w at once, so mu may be chosen on the sample. `margins`: all of
-    them, or one number for their minimum. No bound on the norm of x is needed.
+    ||w|| = 1 in a Hilbert space with features psi. Assumes independent points of one law; no bound on the norm of x is needed.
+    It holds for all w and mu at once, so both may be chosen on the sample. n + 1 stands for 2 sqrt(n) where n < 8. `margins`:
+    all of them, or one number for their minimum. Proof: docs/proofs.md, 4.
     """
     where = "pac_bayes_margin_bound"
     m = np.atleast_1d(np.asarray(margins, dtype=np.float64))
