@@ -1,7 +1,7 @@
 """Real certificates of every kind and proof type, and what is known about each margin.
 
-`written_before.json.gz` holds certificates that an earlier version wrote (every kind its solvers had); `hand_made` adds the proof types that no
-solver writes for so small data, `written_now` what this version writes in another form.
+`written_before.json.gz` holds certificates that an earlier version wrote (every kind its solvers had); `hand_made` adds the
+proof types that no solver writes for so small data, `written_now` what this version writes in another form.
 """
 
 import gzip

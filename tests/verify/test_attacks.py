@@ -152,7 +152,7 @@ def test_a_stored_matrix_proves_nothing_about_the_data():
 
 
 def test_a_length_is_rounded_by_the_sign_of_its_slope():
-    """One point x = (2^70, 1) with margin |x| > 2^70. The slope c - b of the leaf is negative, and |x| rounded up hid the rest."""
+    """One point x = (2^70, 1) with margin |x| > 2^70. With a slope c - b < 0, |x| rounded up hid the rest."""
     E, s = 70, 1000
     X, U, square = [[2.0**E, 1.0]], 2**E, 4**E + 1
     above = Fraction(sqrt_up(square), 1 << 64)
@@ -268,7 +268,7 @@ LIMITED = """
     import json, resource, sys
     import numpy as np
     from widemargin import verify
-    resource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))
+    resource.setrlimit(resource.RLIMIT_AS, (3 * 2**28, 3 * 2**28))
     payload, X, y = json.load(sys.stdin)
     verdict = verify.check(payload, np.array(X), np.array(y))
     print(json.dumps([verdict.failed, str(verdict)]))
@@ -276,7 +276,7 @@ LIMITED = """
 
 
 def limited(payload, X, y):
-    """The first failing item and the words of a verdict, from a process that may use 1.5 GB."""
+    """The first failing item and the words of a verdict, from a process that may use 0.8 GB."""
     text = json.dumps([payload, np.asarray(X).tolist(), np.asarray(y).tolist()])
     keys = {"input": text, "capture_output": True, "text": True, "check": True}
     run = subprocess.run(
@@ -327,10 +327,10 @@ def test_the_numbers_of_a_cone_stay_small():
 
 
 def test_many_leaves_and_many_points_do_not_multiply():
-    """An eigen-tree has leaves without content: 130,000 of them and 20,000 points would be 2.6 GB of states."""
-    n = 20000
+    """An eigen-tree has leaves without content: 33,000 of them and 40,000 points would be 1.3 GB of states."""
+    n = 40000
     X, y = np.ones((n, 1)), np.ones(n)
-    depth = 17
+    depth = 15
     tree = []
 
     def grow(level):
@@ -348,7 +348,7 @@ def test_many_leaves_and_many_points_do_not_multiply():
 
 
 def test_many_directions_and_many_points_do_not_multiply():
-    m = n = 4000
+    m = n = 2500
     X, y = np.linspace(1, 2, n)[:, None], np.ones(n)
     extra = {"directions": [[1.0]] * m}
     payload = forged("frozen", X, y, 0.0, 1.0, dual=[1.0] + [0.0] * (n - 1), extra=extra)
@@ -372,7 +372,7 @@ def test_gzip_is_unpacked_up_to_a_bound(tmp_path):
     text = json.dumps(good).encode()
     path.write_bytes(gzip.compress(text[:100]) + gzip.compress(text[100:]))  # two members are one file
     assert verify.load(path) == good
-    path.write_bytes(gzip.compress(b" " * (1 << 28), 9))
+    path.write_bytes(gzip.compress(b" " * (1 << 27), 1))
     with pytest.raises(ValueError, match="unpacks to more than"):
         verify.load(path)
     path.write_bytes(gzip.compress(text)[:-20])
@@ -424,11 +424,11 @@ def test_the_checker_runs_where_only_numpy_is_installed(tmp_path):
         rows = [",".join([*(f"x{j}" for j in range(X.shape[1])), "y"])]
         rows += [",".join(map(repr, [*x, t])) for x, t in zip(X.tolist(), y.tolist())]
         (tmp_path / "data.csv").write_text("\n".join(rows))
-        for file in ("data.npz", "data.csv"):
+        for file in ("data.npz", "data.csv") if name == "f1 cube" else ("data.csv",):
             arguments = [sys.executable, "-c", code, str(tmp_path / "cert.json"), str(tmp_path / file)]
             run = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=False)
             assert run.returncode == status, (name, run.stdout, run.stderr)
-    for arguments in (["missing.json", "data.npz"], ["cert.json", "data.txt"], ["cert.json", "cert.json"]):
+    for arguments in (["missing.json", "data.npz"], ["cert.json", "cert.json"]):
         run = subprocess.run(
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
         )

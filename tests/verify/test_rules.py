@@ -308,7 +308,8 @@ def test_known(case):
         "lower bound",
         "dual",
         "upper bound",
-    ] + ["status"]
+        "status",
+    ]
     assert verdict.to_dict()["ok"] is True and verdict.answer == verify.PROVED
     assert json.loads(json.dumps(verdict.to_dict()))["failed"] is None
 
