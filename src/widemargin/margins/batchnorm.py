@@ -91,8 +91,8 @@ def batchnorm(
         above = _upper(features, scales[name], dual, door)
         if radius > 0:
             above += _displacement_cost(features, door.y, scales[name], dual, radius)
-        if found is not None and radius == 0 and "labels" in found[1]:
-            above = 0.0
+        if found is not None and "labels" in found[1]:
+            above = 0.0  # wherever the inner weights move, equal points have equal features
         below = max(below, 0.0)
         extra[f"gamma_{name}"] = {"lower": below, "upper": above}
         extra[f"weights_{name}"] = one.u.tolist()

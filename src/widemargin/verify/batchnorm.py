@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .exact import ROOT_BITS, column, integers, matmul, sqrt_up, squares
+from .exact import ROOT_BITS, column, integers, matmul, objects, sqrt_up, squares
 from .reading import Problem, Rules, integer, listed, need, number, only_dual, ratios, rows_of, vector
 
 GRID = 192  # batch-normalised preactivations are enclosed in integers over 2^GRID
@@ -34,14 +34,24 @@ def _bn_weights(problem: Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray,
 
 
 def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
-    """Twice a Lipschitz constant of v -> sum_i q_i y_i relu(v . b_i), over 2^ROOT_BITS, rounded up: the smaller of
+    """Twice a Lipschitz constant of v -> sum_i c_i relu(v . b_i), c_i = q_i y_i, over 2^ROOT_BITS, rounded up: the smaller of
 
-    2 sum_i q_i |b_i|   and   |sum_i q_i y_i b_i| + ((sum_i q_i)^2 sum_ik q_i q_k (b_i . b_k)^2)^(1/4).
+        2 sum_i |c_i| |b_i|   and   |sum_i c_i b_i| + ((sum_i |c_i|)^2 sum_ik |c_i| |c_k| (b_i . b_k)^2)^(1/4),
+
+    where the weights of equal points are added first.
     """
-    plain = 2 * sum(w * sqrt_up(s) for w, s in zip(q, squares(B)))
-    mean = sqrt_up(squares(matmul(column([s * w for s, w in zip(y, q)]).T, B))[0])
-    G, w = matmul(B, B.T), column(q)
-    fourth = sum(q) ** 2 * int(matmul(matmul(w.T, G * G), w)[0, 0])
+    weights: dict[tuple[int, ...], int] = {}
+    for row, s, w in zip(map(tuple, B.tolist()), y, q):
+        weights[row] = weights.get(row, 0) + s * w
+    c = [w for w in weights.values() if w]
+    if not c:
+        return 0
+    B = objects([row for row, w in weights.items() if w], len(c), B.shape[1])
+    size = [abs(w) for w in c]
+    plain = 2 * sum(w * sqrt_up(s) for w, s in zip(size, squares(B)))
+    mean = sqrt_up(squares(matmul(column(c).T, B))[0])
+    G, w = matmul(B, B.T), column(size)
+    fourth = sum(size) ** 2 * int(matmul(matmul(w.T, G * G), w)[0, 0])
     root = math.isqrt(fourth)
     return min(plain, mean + sqrt_up(root + (root * root != fourth)))
 
