@@ -251,7 +251,7 @@ def _run(
 def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach2: Fraction | None) -> str:
     """Whether the numbers bear out the status; `reach2` is None where the upper bound was not checked."""
     status, kind = payload["status"], payload["kind"]
-    gap = "gap 0" if lower == upper else f"gap {show(1 - lower / upper)}"
+    gap = "gap 0" if lower == upper else f"gap {float(1 - lower / upper):.2g}"
     if status in SILENT:
         return f"{status}, {gap}"
     if status == "certified":
