@@ -456,7 +456,9 @@ def test_regression_gap_verdicts_hold_fail_and_stay_open():
     assert judge(norm=2.0, power=-1.0, net=0.2) == [False, *none, False, False]  # power -1: norms that do not grow
     assert judge(net=0.1)[4] == UNDECIDED
     assert judge(noise=3.0, draws=100)[0] == UNDECIDED
-    assert judge(power=-0.25, noise=0.5, draws=3)[3] == UNDECIDED
+    ns, found = made_regression()
+    found["squares"] = np.stack([1.0 * ns, 0 * ns + 10.0], 1)  # one draw says constant, the other falling
+    assert mt.verdicts_regression(ns, 10, found)[3].holds == UNDECIDED
 
 
 @pytest.mark.slow
