@@ -280,7 +280,14 @@ class Certificate:
         return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
 
     def __str__(self) -> str:
-        proved = "" if self.proved else ", upper bound not proved"
+        chance = self.extra.get("confidence") if self.proof.get("type") == "samples" else None
+        proved = (
+            ""
+            if self.proved
+            else ", upper bound not proved"
+            if chance is None
+            else f", NOT proved: probability {chance!r}"
+        )
         what = self.kind if self.convention == "norm" else f"{self.kind} margin"
         line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
         return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"

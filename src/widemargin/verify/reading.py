@@ -111,6 +111,7 @@ class Problem:
 
 
 def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
+    """The data on an integer grid, if they have the certificate's shape and labels of its kind."""
     X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
     need(X.ndim == 2 and X.size > 0 and y.shape == (len(X),), "shape: the data need X (n, d) and y (n,)")
     need(bool(np.isfinite(X).all()), "shape: X holds NaN or infinity")
