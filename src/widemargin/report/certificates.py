@@ -164,7 +164,9 @@ def intervals(certs: Sequence[Payload]) -> Figure:
         colour = "@ink" if one["proved"] else "@quiet"
         range_, said = f"[{number(one['lower'], 7)}, {number(one['upper'], 7)}]", str(one["status"])
         if not one["proved"]:
-            said += ", upper bound not proved"
+            sampled = one["bound"] == "confidence"
+            chance = one["extra"].get("confidence") if isinstance(one.get("extra"), dict) else None
+            said += f", NOT proved: probability {chance}" if sampled else ", upper bound not proved"
         traces.append(
             {
                 "type": "scatter",
