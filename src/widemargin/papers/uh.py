@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
             "dims": (8, 12, 16, 24),
             "seeds": 12,
             "width": 200,
-            "steps": 500,
+            "steps": 400,
         },
         "uh-monotone": {"seeds": 8, "until": 20.0, "steps": (0.1, 0.05, 0.025), "n": 20, "looks": 20},
         "uh-mirror": {"seeds": 6, "width": 30, "time": 30.0, "steps": (0.8, 0.4, 0.2, 0.1, 0.05)},
@@ -74,6 +75,7 @@ def parity_f1(d: int, k: int, bias: bool = False) -> float:
     return math.comb(k - 1, (k - 1) // 2) / (2**k * math.sqrt(k * d + 1)) if bias else 0.0
 
 
+@functools.cache
 def parity_kernel_margin(d: int, k: int, part: str = "outer") -> float:
     """sqrt(lambda_k) of the kernel of random features ("outer", M7) or of the whole tangent kernel ("total"), exactly.
 
@@ -105,11 +107,11 @@ def parities(job: Job) -> Outcome:
     key = {name: size[name] for name in ("f1", "odd", "kernels")}
     found = job.keep("margins", key, lambda: parity_margins(size))
     for d in size["dims"]:
-        key = {name: size[name] for name in ("seeds", "width", "steps")} | {"d": d, "marginals": LAWS}
+        key = {name: size[name] for name in ("seeds", "width", "steps")} | {"d": d, "marginals": LAWS, "step": STEP}
         found |= job.keep(f"samples-{d}", key, lambda d=d: samples_needed(d, size, job))  # type: ignore[misc]
     found["dims"] = np.array(size["dims"])
     settings = size | {
-        "network": "UH's normalized shallow network (a, b, V trained), normalised GD on the exponential loss",
+        "network": f"UH's normalized shallow network (a, b, V trained), GD on the logistic loss, step {STEP:g}",
         "kernel": "hard margin in the tangent kernel of both layers (M8, L2 transports), certified to 1e-3",
         "samples": "the least n with test error 0.1, interpolated in ln n, per seed; 2000 fresh test points",
         "marginals": "uniform for network and kernel; for the network also biased, each bit +1 with probability 0.7",
@@ -146,6 +148,7 @@ def parity_margins(size: Mapping[str, Any]) -> Arrays:
 
 LAWS = {"net": "uniform", "biased": "biased"}  # name of the network's errors -> law of the corners
 LEVEL = 0.1  # test error that counts as learned
+STEP = 5.0  # of GD on the logistic loss; normalised GD stops at kinks before it has fitted biased bits
 
 
 def samples_needed(d: int, size: Mapping[str, Any], job: Job) -> Arrays:
@@ -174,10 +177,11 @@ def samples_needed(d: int, size: Mapping[str, Any], job: Job) -> Arrays:
 
         def trained(n: int, name: str = name, law: str = law, test: Dataset = test) -> np.ndarray:
             run = job.train(
-                f"{name}-{d}-{n}", sets(n, law), net, flows.NormalizedGD(), loss="exp", steps=size["steps"], test=test,
-                observe=["test_error"], points=3,
+                f"{name}-{d}-{n}", sets(n, law), net, flows.GD(STEP), steps=size["steps"], test=test,
+                observe=["test_error", "train_error"], points=3,
             )  # fmt: skip
-            return run["test_error"][-1]
+            fitted = run["train_error"][-1] == 0
+            return np.where(fitted, run["test_error"][-1], 0.5)  # what is not fitted is not learned
 
         out[f"{name}_{d}"] = until_learned(trained)
     test = data.parity(d, 2000, seed=first + 999)
@@ -285,7 +289,10 @@ def certified_slope(x: np.ndarray, bounds: np.ndarray) -> tuple[float, float]:
 
 
 ROOM = 0.25  # on exponents of sample numbers: fits over two octaves of d are no sharper
-TRIALS = "the number of trials, raised when 6 (8 at the papers' scale) left intervals too wide at seed 0"
+TRIALS = (
+    "GD with step 5, since normalised GD did not fit biased bits, and the number of trials, raised since 6 (8 at the papers' "
+    "scale) left intervals too wide, both at seed 0"
+)
 
 
 def judge_samples(found: Arrays) -> list[Verdict]:
