@@ -61,6 +61,8 @@ def test_reproduction_writes_its_folder(id: str, tmp_path: Path, images: None) -
     check_folder(tmp_path / id, id)
     assert any(one.holds for one in verdicts)
     if id == "bn-dyadic":
+        assert [one.again is not None for one in verdicts] == [bool(one.chosen_after) for one in verdicts]
+        assert any(one.again is not None for one in verdicts)
         again = run(REPRODUCTIONS[id], tmp_path)  # from what was kept
         assert [one.to_dict() for one in again] == [one.to_dict() for one in verdicts]
 

@@ -152,11 +152,11 @@ STEP = 5.0  # of GD on the logistic loss; normalised GD stops at kinks before it
 
 
 def samples_needed(d: int, size: Mapping[str, Any], job: Job) -> Arrays:
-    """Test errors (n, seeds) of the network under each law and of the tangent kernel on k = 2, for n from d to d^2.
+    """Test errors (n, seeds) of the network under each law and of the tangent kernel on k = 2, for n from d to 2 d^2.
 
-    A series ends where every seed has once been at the level, so that a learner that needs d^2 samples is seen to.
+    A series ends where every seed has once been at the level, so that a learner that needs d^2 samples is seen to need them.
     """
-    grid = [round(d * 2 ** (j / 2)) for j in range(math.floor(2 * math.log2(d)) + 1)]
+    grid = [round(d * 2 ** (j / 2)) for j in range(math.floor(2 * math.log2(d)) + 3)]
     out = {f"n_{d}": np.array(grid)}
     first = 1000 * job.seed  # no two seeds share a set
 
@@ -307,7 +307,7 @@ def judge_samples(found: Arrays) -> list[Verdict]:
             Verdict(
                 f"k = 2, {law}: samples the network needs grow no faster than d (exponent, 95% interval below 1 + {ROOM})",
                 power, "d k^2 / n", either(whole and power + half <= 1 + ROOM, power - half > 1 + ROOM), half,
-                "" if whole else "not every seed reached test error 0.1 with d^2 samples", TRIALS,
+                "" if whole else "not every seed reached test error 0.1 with 2 d^2 samples", TRIALS,
             )
         )  # fmt: skip
     net, kernel = needed(found, "net"), needed(found, "kernel")
@@ -317,7 +317,7 @@ def judge_samples(found: Arrays) -> list[Verdict]:
         Verdict(
             f"k = 2: samples the tangent kernel needs grow as d^2 (exponent, 95% interval above 2 - {ROOM})",
             power, ">= d^k / n", either(power - half >= 2 - ROOM, power + half < 2 - ROOM), half,
-            "" if whole else "not every seed reached test error 0.1 with d^2 samples", TRIALS,
+            "" if whole else "not every seed reached test error 0.1 with 2 d^2 samples", TRIALS,
         )
     )  # fmt: skip
     share = kernel[-1] / net[-1]
