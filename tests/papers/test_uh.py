@@ -20,7 +20,7 @@ TINY: dict[str, dict[str, Any]] = {
         "f1": ((2, 2), (2, 3)),
         "odd": ((3, 3),),
         "kernels": (2, 4),
-        "dims": (4, 6),
+        "dims": (3, 4),
         "seeds": 2,
         "width": 20,
         "steps": 25,

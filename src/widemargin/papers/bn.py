@@ -663,7 +663,7 @@ def draw_movement(found: Arrays) -> Figure:
     first.axhline(1, color=INK, lw=1, ls=":")
     first.set_xticks(range(1, len(over) + 1), [str(one) for one in found["first_widths"]])
     first.set_xlabel("width m")
-    first.set_ylabel("length of the first step of SGD / printed radius")
+    first.set_ylabel("first step of SGD / printed radius")
     first.set_title(f"one step, d = {int(found['first_d'])}, by example", loc="left", fontsize=11)
     first.set_ylim(bottom=0)
     return figure
