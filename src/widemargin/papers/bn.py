@@ -83,7 +83,7 @@ def own(fine: Any) -> Holds:
     paper="BN",
     shows="Figure 1: gamma_a and gamma_c against width on CIFAR-10 cats and dogs, certified beside Adam",
     quick=25,
-    full=90,
+    full=150,
     claims=("BN-24",),
 )
 def figure_1(job: Job) -> Outcome:

@@ -98,7 +98,7 @@ def parity_kernel_margin(d: int, k: int, part: str = "outer") -> float:
     "uh-parity",
     paper="UH",
     shows="Example 4.1: F1, F2 and tangent margins of parities over d and k, and samples needed against d",
-    quick=150,
+    quick=120,
     full=240,
     claims=("UH-25",),
 )
@@ -503,8 +503,8 @@ def length2(W: Params, names: Sequence[str]) -> Tensor:
     "uh-monotone",
     paper="UH",
     shows="Theorem 3.6: the normalised margin of a residual network and a transformer never falls",
-    quick=40,
-    full=30,
+    quick=45,
+    full=60,
     claims=("UH-18",),
 )
 def monotone(job: Job) -> Outcome:
@@ -880,8 +880,8 @@ def draw_mirror(found: Arrays) -> Figure:
     "uh-constants",
     paper="UH",
     shows="Theorem 3.1: the constants C1 and C2 against width, shallow and deep",
-    quick=20,
-    full=20,
+    quick=45,
+    full=120,
     claims=("UH-16", "UH-22"),
 )
 def constants(job: Job) -> Outcome:
