@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,8 @@ from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.theory.mirror import gradient_constants
 from widemargin.types import Dataset
 
-from .bn import log_axis, slope, two_errors
-from .reproduction import UNDECIDED, Job, Outcome, Verdict, reproduction
+from .bn import either, log_axis, own, slope, two_errors
+from .reproduction import NOT_INFORMATIVE, UNDECIDED, Job, Outcome, Verdict, reproduction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,14 +33,13 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "uh-parity": {
             "f1": ((2, 2), (2, 3), (2, 4), (2, 5), (2, 6), (4, 4), (4, 5), (6, 6)),  # (k, d), full cubes
             "odd": ((3, 3), (3, 4)),
-            "sub": (6, 24, 3),  # d, n, sets
             "kernels": (2, 4, 6, 8),
             "dims": (8, 12, 16, 24),
-            "seeds": 6,
+            "seeds": 12,
             "width": 200,
-            "steps": 500,
+            "steps": 400,
         },
-        "uh-monotone": {"seeds": 4, "until": 20.0, "steps": (0.1, 0.05, 0.025), "n": 20, "looks": 20},
+        "uh-monotone": {"seeds": 8, "until": 20.0, "steps": (0.1, 0.05, 0.025), "n": 20, "looks": 20},
         "uh-mirror": {"seeds": 6, "width": 30, "time": 30.0, "steps": (0.8, 0.4, 0.2, 0.1, 0.05)},
         "uh-constants": {"shallow": (16, 64, 256, 1024), "deep": (16, 32, 64), "seeds": 24, "points": 3},
     },
@@ -47,17 +47,16 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "uh-parity": {
             "f1": (*((2, d) for d in range(2, 9)), (4, 4), (4, 5), (4, 6), (6, 6)),
             "odd": ((3, 3), (3, 4)),
-            "sub": (6, 24, 3),  # d, n, sets
             "kernels": (2, 4, 6, 8, 10),
             "dims": (8, 12, 16, 24, 32),
-            "seeds": 8,
+            "seeds": 32,
             "width": 512,
             "steps": 1000,
         },
         "uh-monotone": {"seeds": 16, "until": 20.0, "steps": (0.1, 0.05, 0.025), "n": 20, "looks": 40},
         "uh-mirror": {"seeds": 8, "width": 200, "time": 30.0, "steps": (0.8, 0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)},
         "uh-constants": {
-            "shallow": (16, 64, 256, 1024, 4096, 16_384), "deep": (16, 32, 64, 128, 256), "seeds": 16, "points": 3
+            "shallow": (16, 64, 256, 1024, 4096, 16_384), "deep": (16, 32, 64, 128, 256), "seeds": 48, "points": 3
         },
     },
 }  # fmt: skip
@@ -76,6 +75,7 @@ def parity_f1(d: int, k: int, bias: bool = False) -> float:
     return math.comb(k - 1, (k - 1) // 2) / (2**k * math.sqrt(k * d + 1)) if bias else 0.0
 
 
+@functools.cache
 def parity_kernel_margin(d: int, k: int, part: str = "outer") -> float:
     """sqrt(lambda_k) of the kernel of random features ("outer", M7) or of the whole tangent kernel ("total"), exactly.
 
@@ -98,22 +98,23 @@ def parity_kernel_margin(d: int, k: int, part: str = "outer") -> float:
     "uh-parity",
     paper="UH",
     shows="Example 4.1: F1, F2 and tangent margins of parities over d and k, and samples needed against d",
-    quick=85,
-    full=60,
+    quick=120,
+    full=240,
     claims=("UH-25",),
 )
 def parities(job: Job) -> Outcome:
     size = SIZES[job.scale]["uh-parity"]
-    key = {name: size[name] for name in ("f1", "odd", "sub", "kernels")}
-    found = job.keep("margins", key, lambda: parity_margins(size, job.seed))
+    key = {name: size[name] for name in ("f1", "odd", "kernels")}
+    found = job.keep("margins", key, lambda: parity_margins(size))
     for d in size["dims"]:
-        key = {name: size[name] for name in ("seeds", "width", "steps")} | {"d": d}
+        key = {name: size[name] for name in ("seeds", "width", "steps")} | {"d": d, "marginals": LAWS, "step": STEP}
         found |= job.keep(f"samples-{d}", key, lambda d=d: samples_needed(d, size, job))  # type: ignore[misc]
     found["dims"] = np.array(size["dims"])
     settings = size | {
-        "network": "UH's normalized shallow network (a, b, V trained), normalised GD on the exponential loss",
+        "network": f"UH's normalized shallow network (a, b, V trained), GD on the logistic loss, step {STEP:g}",
         "kernel": "hard margin in the tangent kernel of both layers (M8, L2 transports), certified to 1e-3",
         "samples": "the least n with test error 0.1, interpolated in ln n, per seed; 2000 fresh test points",
+        "marginals": "uniform for network and kernel; for the network also biased, each bit +1 with probability 0.7",
     }
     words = (
         "Lines are exact values, points are certified on full cubes. The F1 margin is c_k/(k sqrt d) with c_2 = 0.71, c_4 = 0.5 "
@@ -123,8 +124,8 @@ def parities(job: Job) -> Outcome:
     return Outcome({"uh-parity": draw_parities(found)}, found, settings, judge_parities(found), words)
 
 
-def parity_margins(size: Mapping[str, Any], seed: int) -> Arrays:
-    """Certified margins on full cubes, and of sub-supports."""
+def parity_margins(size: Mapping[str, Any]) -> Arrays:
+    """Certified margins on full cubes."""
     cubes = {(k, d): data.parity(d, k=k, marginal="full") for k, d in size["f1"]}
     f1 = [margins.f1(cube, tol=1e-3, time_limit=60) for cube in cubes.values()]
     odd = [data.parity(d, k=k, marginal="full") for k, d in size["odd"]]
@@ -134,9 +135,6 @@ def parity_margins(size: Mapping[str, Any], seed: int) -> Arrays:
         cube = data.parity(d, marginal="full")
         values = [margins.f2(cube), margins.ntk(cube, transport="l2")]
         kernel.append([[one.lower, one.upper] for one in values])
-    d, n, sets = size["sub"]
-    parts = [data.parity(d, n, seed=seed + s, marginal="biased", p=0.7) for s in range(sets)]
-    sub = [margins.f1(one, time_limit=60) for one in parts]
     return {
         "cubes": np.array(list(cubes)),
         "f1": np.array([[one.lower, one.upper] for one in f1]),
@@ -145,30 +143,50 @@ def parity_margins(size: Mapping[str, Any], seed: int) -> Arrays:
         "odd_biased": np.array([[one.lower, one.upper] for one in biased]),
         "kernels": np.array(size["kernels"]),
         "kernel": np.array(kernel),  # (d, 2, 2): F2, tangent; lower, upper
-        "sub": np.array([[one.lower, one.upper] for one in sub]) / parity_f1(d, 2),  # over the full cube's
     }
+
+
+LAWS = {"net": "uniform", "biased": "biased"}  # name of the network's errors -> law of the corners
+LEVEL = 0.1  # test error that counts as learned
+STEP = 5.0  # of GD on the logistic loss; normalised GD stops at kinks before it has fitted biased bits
 
 
 def samples_needed(d: int, size: Mapping[str, Any], job: Job) -> Arrays:
-    """Test errors (n, seeds) of network and tangent kernel on k = 2, for n from d to d^2."""
-    test = data.parity(d, 2000, seed=job.seed + 10_000)
-    grid = [round(d * 2 ** (j / 2)) for j in range(math.floor(2 * math.log2(d)) + 1)]
-    few = [n for n in grid if n <= 8 * d]
-    sets = {n: [data.parity(d, n, seed=job.seed + 100 * s + 1) for s in range(size["seeds"])] for n in grid}
+    """Test errors (n, seeds) of the network under each law and of the tangent kernel on k = 2, for n from d to 2 d^2.
+
+    A series ends where every seed has once been at the level, so that a learner that needs d^2 samples is seen to need them.
+    """
+    grid = [round(d * 2 ** (j / 2)) for j in range(math.floor(2 * math.log2(d)) + 3)]
+    out = {f"n_{d}": np.array(grid)}
+    first = 1000 * job.seed  # no two seeds share a set
+
+    def sets(n: int, law: str) -> list[Dataset]:
+        return [data.parity(d, n, seed=first + s, marginal=law) for s in range(size["seeds"])]
+
+    def until_learned(errors: Callable[[int], Any]) -> np.ndarray:
+        rows: list[np.ndarray] = []
+        for n in grid:
+            rows.append(np.asarray(errors(n)))
+            if (np.min(rows, axis=0) <= LEVEL).all():
+                break
+        return np.array(rows)
+
     net = flows.Normalized(d, size["width"])
-    errors = []
-    for n in few:
-        run = job.train(
-            f"net-{d}-{n}", sets[n], net, flows.NormalizedGD(), loss="exp", steps=size["steps"], test=test,
-            observe=["test_error"], points=3,
-        )  # fmt: skip
-        errors.append(run["test_error"][-1])
-    kernel = [[kernel_error(one, test) for one in sets[n]] for n in grid]
-    return {
-        f"n_{d}": np.array(grid),
-        f"net_{d}": np.array(errors),
-        f"kernel_{d}": np.array(kernel),
-    }
+    for name, law in LAWS.items():
+        test = data.parity(d, 2000, seed=first + 999, marginal=law)
+
+        def trained(n: int, name: str = name, law: str = law, test: Dataset = test) -> np.ndarray:
+            run = job.train(
+                f"{name}-{d}-{n}", sets(n, law), net, flows.GD(STEP), steps=size["steps"], test=test,
+                observe=["test_error", "train_error"], points=3,
+            )  # fmt: skip
+            fitted = run["train_error"][-1] == 0
+            return np.where(fitted, run["test_error"][-1], 0.5)  # what is not fitted is not learned
+
+        out[f"{name}_{d}"] = until_learned(trained)
+    test = data.parity(d, 2000, seed=first + 999)
+    out[f"kernel_{d}"] = until_learned(lambda n: [kernel_error(one, test) for one in sets(n, "uniform")])
+    return out
 
 
 def kernel_error(one: Dataset, test: Dataset) -> float:
@@ -180,7 +198,7 @@ def kernel_error(one: Dataset, test: Dataset) -> float:
     return float((f * test.signs() <= 0).mean())
 
 
-def first_below(n: np.ndarray, errors: np.ndarray, level: float = 0.1) -> np.ndarray:
+def first_below(n: np.ndarray, errors: np.ndarray, level: float = LEVEL) -> np.ndarray:
     """The n at which the error (n, seeds) first falls to `level`, interpolated in ln n; NaN where it does not."""
     out = np.full(errors.shape[1], np.nan)
     for s, column in enumerate(errors.T):
@@ -204,86 +222,114 @@ def needed(found: Arrays, who: str) -> np.ndarray:
 
 
 def judge_parities(found: Arrays) -> list[Verdict]:
-    exact = np.array([parity_f1(d, k) for k, d in found["cubes"]])
-    inside = (found["f1"][:, 0] <= exact * (1 + 1e-9)) & (exact * (1 - 1e-9) <= found["f1"][:, 1])
-    off = float(np.abs(found["f1"] / exact[:, None] - 1).max())
+    cubes, f1 = found["cubes"], found["f1"]
+    exact = np.array([parity_f1(d, k) for k, d in cubes])
+    off = float(np.abs(f1 / exact[:, None] - 1).max())
     kernel = np.array([[parity_kernel_margin(d, 2, part) for part in ("outer", "total")] for d in found["kernels"]])
     far = float(np.abs(found["kernel"] / kernel[:, :, None] - 1).max())
-    printed = min(float(upper * k * math.sqrt(d)) for (k, d), upper in zip(found["cubes"], found["f1"][:, 1]))
+    printed = f1 * (cubes[:, 0] * np.sqrt(cubes[:, 1]))[:, None]
     odd = np.array([parity_f1(d, k, bias=True) for k, d in found["odd"]])
-    with_bias = (found["odd_biased"][:, 0] <= odd * (1 + 1e-9)) & (odd * (1 - 1e-9) <= found["odd_biased"][:, 1])
-    twos = found["cubes"][:, 0] == 2
-    power, _ = slope(found["cubes"][twos, 1], found["f1"][twos, :1])
+    plain = found["odd_plain"]
+    twos = cubes[:, 0] == 2
+    power, half = certified_slope(cubes[twos, 1], f1[twos])
     out = [
         Verdict(
             "the exact F1 values of even k lie in every certified interval (largest relative distance of an end)",
-            off, "-", bool(inside.all()),
+            off, "-", own(within(f1, exact)), reason="a check of our solver",
         ),
-        Verdict("F2 and tangent margins of the solver are sqrt(lambda_k) (relative difference <= 1e-5)", far, "-", far <= 1e-5),
+        Verdict(
+            "F2 and tangent margins of the solver are sqrt(lambda_k) (relative difference <= 1e-5)",
+            far, "-", own(far <= 1e-5), reason="a check of our solver",
+        ),
         Verdict(
             "the F1 margin of k bits is at least 1/(k sqrt d) (least certified upper bound times k sqrt d >= 1)",
-            printed, ">= 1/(k sqrt d)", bool(printed >= 1),
-            reason="" if printed >= 1 else "the scale is right, the constant is not: 0.707 for k = 2, limit 0.399 (E-UH-17)",
+            float(printed[:, 1].min()), ">= 1/(k sqrt d)", either(printed[:, 0].min() >= 1, printed[:, 1].min() < 1),
+            reason="" if printed[:, 0].min() >= 1 else
+            "the scale is right, the constant is not: 0.707 for k = 2, limit 0.399 (E-UH-17)",
         ),
         Verdict(
-            "the F1 margin of 2 bits falls as d^(-1/2) (fitted exponent of certified values within 1e-3)",
-            power, "d^(-1/2)", bool(abs(power + 0.5) <= 1e-3),
+            "the F1 margin of 2 bits falls as d^(-1/2) (exponent of the certified intervals within 0.01)",
+            power, "d^(-1/2)", either(abs(power + 0.5) + half <= 0.01, abs(power + 0.5) - half > 0.01), half,
         ),
         Verdict(
-            f"odd k = {found['odd'][0, 0]} has a positive F1 margin without a bias (largest certified upper bound > 0)",
-            float(found["odd_plain"].max()), ">= 1/(k sqrt d)", bool(found["odd_plain"][:, 0].max() > 0),
-            reason="" if found["odd_plain"].max() > 0 else "f(x) - f(-x) is linear without a bias: not separable (E-UH-17)",
+            f"odd k = {found['odd'][0, 0]} has a positive F1 margin without a bias (least certified upper bound > 0)",
+            float(plain[:, 1].min()), ">= 1/(k sqrt d)", either((plain[:, 0] > 0).all(), (plain[:, 1] <= 0).any()),
+            reason="" if (plain[:, 0] > 0).all() else "f(x) - f(-x) is linear without a bias: not separable (E-UH-17)",
         ),
         Verdict(
             "with a bias coordinate it has, and the exact value lies in the certified intervals",
-            float(found["odd_biased"][0, 0]), "-", bool(with_bias.all()),
-        ),
-        Verdict(
-            "support only: points drawn from biased bits have at least the margin of the full cube (least ratio >= 1 - 1e-3, "
-            "the solver's tolerance)",
-            float(found["sub"][:, 0].min()),
-            "any marginal",
-            bool(found["sub"][:, 0].min() >= 1 - 1e-3),
+            float(found["odd_biased"][0, 0]), "-", own(within(found["odd_biased"], odd) and (odd > 0).all()),
+            reason="the paper has no bias: a check of our correction",
         ),
     ]  # fmt: skip
-    d = np.array([32, 40, 48, 56, 64])
+    d = np.array([256, 512, 1024])
     for k in (2, 4):
         for part, name in (("total", "tangent kernel, both layers"), ("outer", "output layer alone")):
             power, _ = slope(d, np.array([[parity_kernel_margin(one, k, part)] for one in d]))
-            right = abs(power + k / 2) <= 0.15
+            right = abs(power + k / 2) <= 0.05
             out.append(
                 Verdict(
-                    f"k = {k}: the F2 margin falls as d^(-k/2) ({name}; exponent at d = 32 to 64 within 0.15 of {-k / 2:g})",
+                    f"k = {k}: the F2 margin falls as d^(-k/2) ({name}; exponent at d = 256 to 1024 within 0.05 of {-k / 2:g})",
                     power, "1/d^(k/2)", bool(right), reason="" if right else "d^(-(k+1)/2) (E-UH-18)",
                 )
             )  # fmt: skip
     return out + judge_samples(found)
 
 
+def within(bounds: np.ndarray, exact: np.ndarray) -> bool:
+    """Do intervals (k, 2) contain values (k,), up to rounding?"""
+    return bool(((bounds[:, 0] <= exact * (1 + 1e-9)) & (exact * (1 - 1e-9) <= bounds[:, 1])).all())
+
+
+def certified_slope(x: np.ndarray, bounds: np.ndarray) -> tuple[float, float]:
+    """The exponent fitted to values of which intervals (k, 2) are certified, and how far it can be off."""
+    u = np.log(x) - np.log(x).mean()
+    ends = np.log(bounds.clip(1e-300))
+    return float(u @ ends.mean(axis=1) / (u @ u)), float(np.abs(u) @ (ends[:, 1] - ends[:, 0]) / 2 / (u @ u))
+
+
+ROOM = 0.25  # on exponents of sample numbers: fits over two octaves of d are no sharper
+TRIALS = (
+    "GD with step 5, since normalised GD did not fit biased bits, and the number of trials, raised since 6 (8 at the papers' "
+    "scale) left intervals too wide, both at seed 0"
+)
+
+
 def judge_samples(found: Arrays) -> list[Verdict]:
-    dims = found["dims"]
+    """The whole interval must be on the right side of the exponent that is claimed, or on the wrong one; else undecided."""
+    dims, out = found["dims"], []
+    for who, law in (("net", "uniform bits"), ("biased", "biased bits, as the support alone should count")):
+        few = needed(found, who)
+        whole = bool(np.isfinite(few).all())
+        ends = np.array([[found[f"n_{d}"][-1]] for d in dims])
+        power, half = slope(dims, np.where(np.isfinite(few), few, ends))  # where it is not learned, more are needed
+        out.append(
+            Verdict(
+                f"k = 2, {law}: samples the network needs grow no faster than d (exponent, 95% interval below 1 + {ROOM})",
+                power, "d k^2 / n", either(whole and power + half <= 1 + ROOM, power - half > 1 + ROOM), half,
+                "" if whole else "not every seed reached test error 0.1 with 2 d^2 samples", TRIALS,
+            )
+        )  # fmt: skip
     net, kernel = needed(found, "net"), needed(found, "kernel")
-    whole = bool(np.isfinite(net).all() and np.isfinite(kernel).all())
-    reason = "" if whole else "not every seed reached test error 0.1"
-    p, p_half = slope(dims, net) if whole else (math.nan, math.nan)
-    q, q_half = slope(dims, kernel) if whole else (math.nan, math.nan)
+    whole = bool(np.isfinite(kernel).all())
+    power, half = slope(dims, kernel) if whole else (math.nan, math.nan)
+    out.append(
+        Verdict(
+            f"k = 2: samples the tangent kernel needs grow as d^2 (exponent, 95% interval above 2 - {ROOM})",
+            power, ">= d^k / n", either(power - half >= 2 - ROOM, power + half < 2 - ROOM), half,
+            "" if whole else "not every seed reached test error 0.1 with 2 d^2 samples", TRIALS,
+        )
+    )  # fmt: skip
     share = kernel[-1] / net[-1]
-    least = float(share.mean() - two_errors(share[None])[0]) if whole else math.nan
-    return [
-        Verdict(
-            "k = 2: samples the network needs grow no faster than d (exponent, 95% interval reaches below 1 + 0.25)",
-            p, "d k^2 / n", bool(p - p_half <= 1.25) if whole else UNDECIDED, p_half, reason,
-        ),
-        Verdict(
-            "k = 2: samples the tangent kernel needs grow as d^2 (exponent, 95% interval reaches above 2 - 0.25)",
-            q, ">= d^k / n", bool(q + q_half >= 1.75) if whole else UNDECIDED, q_half, reason,
-        ),
+    two = float(two_errors(share))
+    out.append(
         Verdict(
             f"at d = {dims[-1]} the kernel needs more samples than the network (ratio, mean - 2 s.e. > 1)",
-            float(share.mean()), "F1 against F2", bool(least > 1) if whole else UNDECIDED,
-            float(two_errors(share[None])[0]), reason,
-        ),
-    ]  # fmt: skip
+            float(share.mean()), "F1 against F2", either(share.mean() - two > 1, share.mean() + two < 1), two,
+            "" if np.isfinite(share).all() else "not every seed reached test error 0.1", TRIALS,
+        )
+    )  # fmt: skip
+    return out
 
 
 def draw_parities(found: Arrays) -> Figure:
@@ -340,11 +386,17 @@ def draw_parities(found: Arrays) -> Figure:
     errors.set_title("2-parity", loc="left", fontsize=11)
     errors.legend(frameon=False, fontsize=8, loc="upper right")
 
-    for who, colour, style, name in (("net", PLUS, "o-", "network"), ("kernel", MINUS, "s-", "tangent kernel")):
+    for who, colour, style, name in (
+        ("net", PLUS, "o-", "network"),
+        ("biased", THIRD, "^--", "network, biased bits"),
+        ("kernel", MINUS, "s-", "tangent kernel"),
+    ):
         values = needed(found, who)
         scaling.errorbar(
             found["dims"], values.mean(1), two_errors(values), fmt=style, color=colour, capsize=3, label=name
         )
+        if who == "biased":
+            continue
         power = 1 if who == "net" else 2
         guide = values.mean(1)[0] * (found["dims"] / found["dims"][0]) ** power
         scaling.plot(found["dims"], guide, ":", color=INK, lw=1, label="slopes 1 and 2" if who == "net" else None)
@@ -382,13 +434,17 @@ def resnet(W: Params, x: Tensor) -> Tensor:
     return normalize(h)
 
 
-def transformer(W: Params, x: Tensor) -> Tensor:
-    """Features (n, D) of the last token after one block (RMSNorm, two heads of attention, GELU): x (n, T, d)."""
+def transformer(W: Params, x: Tensor, wide: int | None = None) -> Tensor:
+    """Features (n, D) of the last token after one block (RMSNorm, attention, GELU): x (n, T, d).
+
+    Two heads of attention, or heads of `wide` coordinates each.
+    """
     h = x @ W["E"] + W["P"]  # (n, T, D)
     n, T, D = h.shape
     z = normalize(h, False) * W["g1"]
-    q, k, v = ((z @ W[name]).reshape(n, T, 2, D // 2).transpose(1, 2) for name in "QKV")
-    mixed = torch.softmax(q @ k.mT / math.sqrt(D // 2), -1) @ v  # (n, 2, T, D/2)
+    wide = wide or D // 2
+    q, k, v = ((z @ W[name]).reshape(n, T, D // wide, wide).transpose(1, 2) for name in "QKV")
+    mixed = torch.softmax(q @ k.mT / math.sqrt(wide), -1) @ v  # (n, heads, T, wide)
     h = h + mixed.transpose(1, 2).reshape(n, T, D) @ W["O"]
     z = normalize(h, False) * W["g2"]
     h = h + gelu(z @ W["A"] + W["a"]) @ W["B"] + W["b"]
@@ -411,6 +467,7 @@ def shapes(kind: str, D: int = WIDE, H: int = HIDDEN) -> dict[str, tuple[int, ..
 
 
 MAPS: dict[str, Callable[[Params, Tensor], Tensor]] = {"resnet": resnet, "transformer": transformer}
+DEEP: dict[str, Callable[[Params, Tensor], Tensor]] = MAPS | {"many heads": lambda W, x: transformer(W, x, 4)}
 HATS = {"resnet": ("gain", "shift", "head"), "transformer": ("gain", "head")}  # in these f is 2-homogeneous
 
 
@@ -446,8 +503,8 @@ def length2(W: Params, names: Sequence[str]) -> Tensor:
     "uh-monotone",
     paper="UH",
     shows="Theorem 3.6: the normalised margin of a residual network and a transformer never falls",
-    quick=40,
-    full=30,
+    quick=45,
+    full=60,
     claims=("UH-18",),
 )
 def monotone(job: Job) -> Outcome:
@@ -539,37 +596,34 @@ def judge_monotone(found: Arrays) -> list[Verdict]:
     steps, out = found["steps"], []
     for kind in MAPS:
         falls = np.array([drop(found[f"{kind}_{h}_series"])[:, 0] for h in steps])  # (steps, B)
-        wrong = drop(found[f"{kind}_{steps[-1]}_series"])[:, 1]
-        small = found[f"{kind}_{steps[-1]}_series"]
-        often = float((np.diff(small[:, :, 0], axis=0) < 0).mean())
+        wrong = float(drop(found[f"{kind}_{steps[-1]}_series"])[:, 1].max())
+        often = float((np.diff(found[f"{kind}_{steps[-1]}_series"][:, :, 0], axis=0) < 0).mean())
         rates = found[f"{kind}_{steps[-1]}_rates"]
-        least = float(rates[:, :, 0].min())
-        grows = float((np.diff(small[:, :, 2], axis=0) / small[:-1, :, 2]).min())
-        worst = falls.max(axis=1)
-        doublings = math.log2(steps[0] / steps[-1])
-        shrink = (worst[0] / max(worst[-1], 1e-300)) ** (1 / doublings) if worst[0] > 0 else math.inf
+        least, _, grows, _ = rates.min(axis=(0, 1))
+        before = falls.max(axis=0)
+        left = falls[-1][before > 0] / before[before > 0]  # at most 1, for every seed that falls at some step
+        mean, two = (float(left.mean()), float(two_errors(left))) if len(left) else (0.0, 0.0)
         out += [
             Verdict(
                 f"{kind}: psi/|w_hat|^2 does not fall along the flow (least d ln/dS at the records >= -1e-10)",
-                least, "nondecreasing", bool(least >= -1e-10),
+                float(least), "nondecreasing", bool(least >= -1e-10),
             ),
             Verdict(
-                f"{kind}: nor under GD up to the error of its steps (largest fall at the smallest step < 1%)",
-                float(falls[-1].max()), "nondecreasing", bool(falls[-1].max() < 0.01), f"{often:.1%} of the steps dip",
+                f"{kind}: |w_hat| grows along the flow (least d ln/dS at the records > 0)",
+                float(grows), "> 0", bool(grows > 0),
             ),
             Verdict(
-                f"{kind}: halving the step shrinks the largest fall at least by half (mean factor >= 2, or no fall at all)",
-                float(shrink) if worst[-1] > 0 else "no fall left", "-", bool(shrink >= 2),
-                "falls " + ", ".join(f"{one:.2g}" for one in worst),
-            ),
-            Verdict(
-                f"{kind}: |w_hat| grows at every step of the smallest size (least relative growth > 0)",
-                grows, "> 0", bool(grows > 0),
+                f"{kind}: falls under GD are the error of its steps (what the smallest step leaves of the largest fall, mean "
+                "over the seeds that fall; at most half by 2 s.e., or no fall at all)",
+                mean, "nondecreasing", either(not falls[-1].any() or mean + two <= 0.5, mean - two > 0.5),
+                f"+- {two:.2g}, {len(left)} of {falls.shape[1]} seeds fall; largest falls "
+                f"{', '.join(f'{one:.2g}' for one in falls.max(axis=1))}; {often:.1%} of the smallest steps dip",
+                chosen_after="the number of seeds at the quick scale, raised from 4 when of those few fell at all",
             ),
             Verdict(
                 f"{kind}: control: the same test fails with the wrong power, psi/|w_hat|^4 (largest fall > 1%)",
-                float(wrong.max()), "not claimed", bool(wrong.max() > 0.01),
-                f"least rate {float(rates[:, :, 1].min()):.2g}",
+                wrong, "not claimed", own(wrong > 0.01), f"least rate {float(rates[:, :, 1].min()):.2g}",
+                "shows that the first test can fail" if wrong > 0.01 else "the first test cannot fail here",
             ),
         ]  # fmt: skip
     return out
@@ -632,7 +686,7 @@ def mirror(job: Job) -> Outcome:
     cube = data.parity(4, marginal="full")
     net = flows.Normalized(4, size["width"])
     found: Arrays = {"steps": np.array(size["steps"])}
-    moving, signs = [], True
+    moving, signs = [], []
     for lr in size["steps"]:
         count = round(size["time"] / lr)
         times = np.unique(np.linspace(0, count, 13).round().astype(int)).tolist()
@@ -645,7 +699,7 @@ def mirror(job: Job) -> Outcome:
         u, v = (np.abs(run["W_a"] * run["W_b"]) for run in both)
         moving.append((np.abs(u - v) / v).max(axis=(0, 2)))
         product = both[0]["W_a"] * both[0]["W_b"]
-        signs &= bool((np.sign(product) == np.sign(product[0])).all())
+        signs.append(bool((np.sign(product) == np.sign(product[0])).all()))
     found["moving"], found["signs"] = np.array(moving), np.array(signs)
     key = {name: size[name] for name in ("seeds", "width", "time", "steps")}
     found |= job.keep("frozen", key, lambda: frozen_flows(cube, size, job.seed))
@@ -733,40 +787,51 @@ def descend_mirror(Z: np.ndarray, u: np.ndarray, lr: float, count: int, L: int, 
 
 
 def judge_mirror(found: Arrays) -> list[Verdict]:
+    """A difference that vanishes with the step has the exponent 1, one that stays 0: the cuts are 3/4 and 1/4."""
     steps, out = found["steps"], []
-    for name, says in (
-        ("moving", "moving features"),
-        ("two", "frozen features"),
-        ("three", "three factors, factor u^(1/3)"),
+    vanish = "vanishes with the step (exponent, 95% interval above 0.75)"
+    for name, claim, says in (
+        ("moving", f"moving features: the difference to the mirror form {vanish}", "equal along the flow"),
+        ("two", f"frozen features: the difference to the mirror form {vanish}", "equal along the flow"),
+        ("drift", f"an unbalanced start: the change of a^2 - b^2 {vanish}", "conserved along the flow"),
     ):
         power, half = slope(steps, found[name])
         last = float(found[name][-1].max())
         out.append(
             Verdict(
-                f"{says}: the difference to the mirror form vanishes with the step (exponent's 95% interval above 0.75)",
-                power, "equal along the flow" if name != "three" else "fails in the form of L = 2",
-                bool(power - half > 0.75), half, f"largest difference at the smallest step {last:.2g}",
+                claim, power, says, either(power - half > 0.75, power + half < 0.75), half,
+                f"largest at the smallest step {last:.2g}",
             )
         )  # fmt: skip
-    out.append(
-        Verdict("signs of a_j b_j never change (1: none did)", float(found["signs"]), "never", bool(found["signs"]))
-    )
-    power, half = slope(steps, found["drift"])
+    power, half = slope(steps, found["three_plain"])
     out.append(
         Verdict(
-            "a^2 - b^2 of an unbalanced start is kept, up to the error of steps (exponent's 95% interval above 0.75)",
-            power, "conserved", bool(power - half > 0.75), half,
+            "three factors in the form of two: the difference stays (exponent, 95% interval below 0.25)",
+            power, "eq. (3) fails for L != 2", either(power + half < 0.25, power - half > 0.25), half,
+            f"difference {float(found['three_plain'][-1].mean()):.2g}",
         )
     )  # fmt: skip
-    for name in ("three_plain", "unbalanced"):
-        stays = found[name][-1] / found[name][0]
-        out.append(
-            Verdict(
-                f"control, {FROZEN[name]}: the difference stays (last over first, least of the seeds > 0.5)",
-                float(stays.min()), "the mirror form needs L = 2 and a balanced start", bool(stays.min() > 0.5),
-                f"difference {float(found[name][-1].mean()):.2g}",
-            )
-        )  # fmt: skip
+    power, half = slope(steps, found["three"])
+    out.append(
+        Verdict(
+            f"three factors, factor u^(1/3): the difference to the mirror form {vanish}",
+            power, "-", own(power - half > 0.75), half, "our form, not the paper's",
+        )
+    )  # fmt: skip
+    power, half = slope(steps, found["unbalanced"])
+    out.append(
+        Verdict(
+            "control, |a| = 2|b| at the start: the difference stays (exponent, 95% interval below 0.25)",
+            power, "not claimed", own(power + half < 0.25), half, "shows that the tests above can fail",
+        )
+    )  # fmt: skip
+    signs = bool(found["signs"].all())
+    out.append(
+        Verdict(
+            "signs of a_j b_j never change (1: none did)", float(signs), "never", own(signs),
+            reason="a step multiplies a_j and b_j by one number in (0, 2) where steps and features are at most 1",
+        )
+    )  # fmt: skip
     return out
 
 
@@ -815,8 +880,8 @@ def draw_mirror(found: Arrays) -> Figure:
     "uh-constants",
     paper="UH",
     shows="Theorem 3.1: the constants C1 and C2 against width, shallow and deep",
-    quick=20,
-    full=20,
+    quick=45,
+    full=120,
     claims=("UH-16", "UH-22"),
 )
 def constants(job: Job) -> Outcome:
@@ -824,10 +889,10 @@ def constants(job: Job) -> Outcome:
     found: Arrays = {"shallow_widths": np.array(size["shallow"]), "widths": np.array(size["deep"])}
     key = {"widths": size["shallow"], "seeds": size["seeds"]}
     found |= job.keep("shallow", key, lambda: shallow_constants(size["shallow"], size["seeds"], job.seed))
-    for kind in MAPS:
+    for kind in DEEP:
         rows = [
             job.keep(
-                f"{kind}-{m}",
+                f"{kind.replace(' ', '-')}-{m}",
                 {"m": m, "seeds": size["seeds"], "points": size["points"]},
                 lambda kind=kind, m=m: deep_constants(kind, m, size["seeds"], size["points"], job.seed, job.device),  # type: ignore[misc]
             )
@@ -839,7 +904,7 @@ def constants(job: Job) -> Outcome:
     settings = size | {
         "shallow": "F_j = relu(<v_j/|v_j|, x>) on the cube of d = 4, at the start and after 200 steps of GD",
         "deep": "features after the last normalisation of the networks of uh-monotone, width m, hidden width 2m, at the start, "
-        "inputs N(0, 1)",
+        "inputs N(0, 1); many heads: the transformer with heads of 4 coordinates instead of two heads",
         "parameterisations": "ntk: gradients by weights of variance 1 that are multiplied by 1/sqrt(rows) in the network; "
         "standard: gradients by the products. The same network, but standard gradients are sqrt(rows) times larger",
         "wanted": f"gamma^3/(4 [ln(tn)(8R + 2) + 32]^2) (E-UH-5) at gamma = {gamma}, R = {R}, n = {n}, t = {t}",
@@ -847,7 +912,8 @@ def constants(job: Job) -> Outcome:
     words = (
         "Shallow: C2 = 0 and C1 <= 1 exactly, but C1 does not fall with width as UH says after Theorem 3.1: it tends to "
         "max |x|^2 = 1, and what falls is C1 |p|_inf. Deep: UH leaves open whether C2 goes to 0. With the gradients of the NTK "
-        "parameterisation it falls in the residual network; with standard gradients, which grow with the rows of a matrix, "
+        "parameterisation it falls in the residual network, and in a transformer whose number of heads grows with the width; two "
+        "heads are a bottleneck that all features share. With standard gradients, which grow with the rows of a matrix, "
         "C1 and C2 both grow. The smallest C2 measured is still far from what Theorem 3.1 asks for."
     )
     return Outcome({"uh-constants": draw_constants(found)}, found, settings, judge_constants(found), words)
@@ -894,7 +960,7 @@ def deep_constants(kind: str, m: int, seeds: int, points: int, seed: int, device
         P = {name: torch.as_tensor(W[name][s], device=device) for name in inner}
         total: dict[str, Any] = {"ntk": 0.0, "standard": 0.0}
         for name in inner:  # one tensor at a time: all gradients together would not fit
-            one = jacrev(lambda value, P=P, x=x, name=name: MAPS[kind](P | {name: value}, x), chunk_size=256)(P[name])  # type: ignore[misc]
+            one = jacrev(lambda value, P=P, x=x, name=name: DEEP[kind](P | {name: value}, x), chunk_size=256)(P[name])  # type: ignore[misc]
             J = one.flatten(2).flatten(0, 1)  # (n m, size of the tensor)
             gram = J @ J.mT
             rows = P[name].shape[0] if P[name].dim() == 2 else 1
@@ -905,49 +971,63 @@ def deep_constants(kind: str, m: int, seeds: int, points: int, seed: int, device
     return {"C1_ntk": C1_ntk, "C2_ntk": C2_ntk, "C1_standard": C1_standard, "C2_standard": C2_standard}
 
 
+DRAWS = "the number of seeds, raised when fewer (16 at the papers' scale) left the transformer undecided at seed 0"
+
+
+HEADS = "this architecture, after two heads left C2 where it was at another seed"
+TITLES = {
+    "resnet": "residual network",
+    "transformer": "transformer, two heads",
+    "many heads": "transformer, heads of 4 coordinates",
+}
+
+
 def judge_constants(found: Arrays) -> list[Verdict]:
     C1 = found["shallow_C1"]
     power, half = slope(found["shallow_widths"], C1[:, :, 0])
-    shrinks = power + half < -0.05
+    shrinks = either(power + half < -0.05, power - half > -0.05)
     out = [
         Verdict(
             "shallow: C2 = 0 (largest product of gradients of two features)",
-            float(found["shallow_C2"]), "0", bool(found["shallow_C2"] == 0),
+            float(found["shallow_C2"]), "0", own(found["shallow_C2"] == 0),
+            reason="F_j depends on v_j alone: no network of this kind has another C2",
         ),
         Verdict(
             "shallow: C1 <= 1 at the start and after training (largest)",
-            float(C1.max()), "<= 1", bool(C1.max() <= 1 + 1e-12),
+            float(C1.max()), "<= 1", own(C1.max() <= 1 + 1e-12),
+            reason="a projection of a unit vector over |v_j| >= 1: no other value can be measured",
         ),
         Verdict(
-            "shallow: C1 falls as width grows (exponent's 95% interval below -0.05)",
-            power, "C1 can be made arbitrarily small with large width", bool(shrinks), half,
-            "" if shrinks else "C1 tends to max |x|^2; only C1 |p|_inf falls",
+            "shallow: C1 falls as width grows (exponent, 95% interval below -0.05)",
+            power, "C1 can be made arbitrarily small with large width", shrinks, half,
+            "" if shrinks is True else "C1 tends to max |x|^2; only C1 |p|_inf falls",
         ),
     ]  # fmt: skip
-    for kind in MAPS:
-        for which in ("ntk", "standard"):
+    chosen = {("resnet", "ntk"): DRAWS, ("transformer", "ntk"): DRAWS, ("many heads", "ntk"): HEADS}
+    for kind in DEEP:
+        for which in ("ntk", "standard") if kind in MAPS else ("ntk",):
             power, half = slope(found["widths"], found[f"{kind}_C2_{which}"])
             one, one_half = slope(found["widths"], found[f"{kind}_C1_{which}"])
-            falls = True if power + half < -0.1 else False if power - half > -0.1 else UNDECIDED
-            why = {
-                True: "",
-                False: "; standard gradients grow with the rows of their matrix",
-                UNDECIDED: "; too few seeds to tell",
-            }[falls]
+            holds = either(power + half < -0.1, power - half > -0.1)
+            why = {True: "", False: "; C2 stays or grows", UNDECIDED: "; too few seeds to tell"}[holds]
+            if which == "standard":
+                holds, why = (
+                    NOT_INFORMATIVE,
+                    "; the remark is about NTK theory; these gradients grow with the rows of their matrix",
+                )
             out.append(
                 Verdict(
                     f"{kind}, {which} gradients: C2 goes to 0 with width (exponent, 95% interval below -0.1)",
-                    power, "left open, expected from NTK theory", falls, half,
-                    f"C1 has exponent {one:.2f} +- {one_half:.2f}{why}",
+                    power, "left open, expected from NTK theory", holds, half,
+                    f"C1 has exponent {one:.2f} +- {one_half:.2f}{why}", chosen.get((kind, which), ""),
                 )
             )  # fmt: skip
-    least = min(float(found[f"{kind}_C2_ntk"].min()) for kind in MAPS)
-    enough = least <= float(found["wanted"])
+    least = min(float(found[f"{kind}_C2_ntk"].min()) for kind in DEEP)
     out.append(
         Verdict(
             "a deep network here meets the condition on C2 of Theorem 3.1 (least C2 over what is wanted <= 1)",
-            least / float(found["wanted"]), "C2 <= gamma^3 / (4 [...]^2)", True if enough else UNDECIDED, None,
-            "" if enough else "a sufficient condition; at the measured rate it would take widths far beyond any network",
+            least / float(found["wanted"]), "C2 <= gamma^3 / (4 [...]^2)", NOT_INFORMATIVE, None,
+            "the paper does not say that it is met; at the measured rate it would take widths far beyond any network",
         )
     )  # fmt: skip
     return out
@@ -956,8 +1036,8 @@ def judge_constants(found: Arrays) -> list[Verdict]:
 def draw_constants(found: Arrays) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.0, 3.9), layout="constrained")
-    shallow, *deep = figure.subplots(1, 3)
+    figure = Figure(figsize=(14.0, 3.9), layout="constrained")
+    shallow, *deep = figure.subplots(1, 4)
     m = found["shallow_widths"]
     for k, (name, colour, style) in enumerate((("at the start", PLUS, "o-"), ("after training", THIRD, "^--"))):
         values = found["shallow_C1"][:, :, k]
@@ -968,7 +1048,7 @@ def draw_constants(found: Arrays) -> Figure:
     shallow.axhline(1, color=INK, ls=":", lw=1, label="bound 1")
     shallow.set_ylim(-0.05, 1.3)
     shallow.set_title("shallow, normalised", loc="left", fontsize=11)
-    for axes, kind in zip(deep, MAPS):
+    for axes, kind in zip(deep, DEEP):
         for which, filled in (("standard", "white"), ("ntk", None)):
             for name, colour, style in (("C1", PLUS, "o"), ("C2", MINUS, "s")):
                 values = found[f"{kind}_{name}_{which}"]
@@ -977,8 +1057,8 @@ def draw_constants(found: Arrays) -> Figure:
                     color=colour, markerfacecolor=filled or colour, capsize=3, label=rf"${name[0]}_{name[1]}$, {which}",
                 )  # fmt: skip
         axes.set_yscale("log")
-        axes.set_title({"resnet": "residual network", "transformer": "transformer"}[kind], loc="left", fontsize=11)
-    for axes, widths in zip((shallow, *deep), (m, found["widths"], found["widths"])):
+        axes.set_title(TITLES[kind], loc="left", fontsize=11)
+    for axes, widths in ((shallow, m), *((axes, found["widths"]) for axes in deep)):
         axes.set_xscale("log")
         axes.set_xticks(widths, [str(one) for one in widths])
         axes.set_xticks([], minor=True)
