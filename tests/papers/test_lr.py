@@ -20,15 +20,15 @@ TINY = {
         "d_scalar": (3, 4, 5),
         "d_width": (4, 5, 6),
         "d_own": (2,),
-        "trials": 4,
-        "most": 8,
-        "m_lazy": 64,
-        "m_flow": 32,
-        "m_scalar": 64,
+        "trials": 3,
+        "most": 3,
+        "m_lazy": 32,
+        "m_flow": 16,
+        "m_scalar": 32,
         "m_own": 512,
         "steps_own": 5,
         "steps": 60,
-        "steps_noisy": 100,
+        "steps_noisy": 50,
         "steps_scalar": 40,
         "lam": 1e-3,
     },
@@ -38,6 +38,9 @@ TINY = {
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setattr(lr, "RESAMPLES", 100)
+    monkeypatch.setattr(lr, "START", 64)
+    monkeypatch.setattr(lr, "TRIED", {"a": (1.0, 16.0), "b": (8.0, 16.0), "c": (2.0,)})
+    monkeypatch.setattr(lr, "CAPS", dict.fromkeys(lr.CAPS, 4))
     for name, size in TINY.items():
         monkeypatch.setitem(lr.SIZES[name], "quick", size)
 
@@ -101,7 +104,7 @@ def test_a_tiny_run_writes_everything(tiny, tmp_path, name, pictures):
                         3,
                         4,
                     )  # d, then one column for each test error
-                    assert arrays[f"tried_{row}_{setting:g}_d4"].shape == (4, 3)
+                    assert arrays[f"tried_{row}_{setting:g}_d4"].shape == (3, 3)
         words = (folder / "README.md").read_text()
         assert all(lr.WORDS[row].format(value) in words for row, values in lr.TRIED.items() for value in values)
 
@@ -384,7 +387,7 @@ def test_at_width_is_sgd_on_both_layers(monkeypatch):
     found, _ = lr.at_width(d, m, eta, steps, 5, "cpu")
     rng = torch.Generator().manual_seed(5)
     drawn = [
-        (torch.randn(k, generator=rng, dtype=torch.float64), torch.randn(k, d, generator=rng, dtype=torch.float64))
+        (torch.randn(k, generator=rng, dtype=torch.float64), torch.randn(d, k, generator=rng, dtype=torch.float64).T)
         for k in (7, 7, 3)
     ]
     a = torch.cat([one[0] for one in drawn]).numpy() / math.sqrt(m)
