@@ -18,7 +18,7 @@ TINY = {
     "lr-table1": {
         "d": (4, 5, 6),
         "d_scalar": (3, 4, 5),
-        "d_width": (4, 5, 6),
+        "d_width": (4, 5),
         "d_own": (2,),
         "trials": 3,
         "most": 3,
@@ -541,13 +541,12 @@ def test_widths_are_where_half_of_the_trials_succeed():
 # Verdicts of Table 1
 
 
-def made_table(rest=1.05, widths=None, steps=None, **changed):
+def made_table(rest=1.05, widths=None, steps=None, longer=None, **changed):
     powers = {"a": 2, "b": 1.7, "b0": 2, "b1": 2, "c": 2, "d": 1, "e": 1, "f": 1}
     samples = {row: cells(k, factor=0.5 if row in "de" else 3.0) for row, k in powers.items()} | changed
     made = {row: cells(k, 0, levels=(0.1,)) for row, k in (("a", 0.5), ("b", 1), ("c", 0), ("f", 2))} | (widths or {})
-    return lr.judge_table(
-        samples, made, {"c": cells(1)} | (steps or {}), rest, {"a": {1.0: samples["a"], 4.0: cells(1.6)}}
-    )
+    tried = {"a": {1.0: samples["a"], 4.0: cells(1.6)}}
+    return lr.judge_table(samples, made, {"c": cells(1)} | (steps or {}), rest, tried, longer or {})
 
 
 def test_a_table_as_the_paper_has_it_is_true():
@@ -608,3 +607,10 @@ def test_widths_and_steps_can_fail():
 def test_a_width_that_still_matters_leaves_row_f_undecided():
     narrow = made_table(rest=1.5)
     assert [one.holds for one in narrow if "row f, scalar GF (Theorem 3.3): samples" in one.claim] == [UNDECIDED] * 2
+
+
+def test_a_flow_that_is_not_at_its_end_refutes_nothing():
+    part = "row e, WF (Chizat-Bach): samples grow at most like d^"
+    assert word(made_table(e=cells(1.5), longer={"e": 1.05}), part) is False
+    assert word(made_table(e=cells(1.5), longer={"e": 1.3}), part) == UNDECIDED
+    assert word(made_table(e=cells(1.0), longer={"e": 1.3}), part) is True  # more steps need fewer samples still
