@@ -425,8 +425,8 @@ def test_the_limit_is_sgd_on_a_kernel():
 
 def test_the_limit_model_can_fail():
     limit = np.ones((5, 4))
-    assert lr.judge_limit(2, 100, False, limit * 1.005, limit).holds is True
-    assert lr.judge_limit(2, 100, False, limit * 1.05, limit).holds is False
+    assert lr.judge_limit(2, 100, False, limit * 1.03, limit).holds is True
+    assert lr.judge_limit(2, 100, False, limit * 1.07, limit).holds is False
 
 
 # What is needed, and how it grows
