@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -1131,9 +1132,11 @@ def _stream_cells(
 
 
 def _rate(row: str) -> Callable[[int], float]:
-    """Step size times width of rows b0 and b1: the ends of Theorem 2.1's interval at its own width."""
+    """The setting of a row at d; for b0 and b1 step size times width, the ends of Theorem 2.1's interval at its own width."""
 
     def rate(d: int) -> float:
+        if row in MAIN:
+            return MAIN[row]
         asked = theorem_2_1(d)
         return asked["m"] * asked["smallest" if row == "b0" else "largest"]
 
@@ -1363,6 +1366,126 @@ def _bound_of_theorem(cells: Cells) -> Verdict:
     )
 
 
+def settled(row: str, what: str, cells: Cells) -> bool:
+    """Whether the verdicts on a row's samples, steps or width are decided. Widths are at one test error."""
+    powers = zip(("d",) if what == "m" else ("d", "eps"), CLAIMED[what][row])
+    words = [decide(fit(cells, against), claimed) for against, claimed in powers]
+    words += [decide_equal(fit(cells), 2.0)] if (row, what) == ("a", "n") else []
+    return UNDECIDED not in words
+
+
+Raw = dict[str, np.ndarray]
+
+
+def _stream_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> tuple[dict[str, Cells], dict[str, Cells]]:
+    """Samples and steps of rows a to c, with as many trials as decide."""
+    batch = np.array([first_batch(d, MAIN["c"]) for d in size["d"]], dtype=float)
+    samples: dict[str, Cells] = {}
+    steps: dict[str, Cells] = {}
+
+    def measure(row: str, trials: int) -> Cells:
+        cells, hits = _stream_cells(job, row, _rate(row), size, trials)
+        raw.update({f"hits_{row}_d{d}": one for d, one in zip(size["d"], hits)})
+        return cells
+
+    def enough(row: str, cells: Cells) -> bool:
+        if row == "c":
+            return settled(row, "t", cells) and settled(row, "n", cells.plus(batch))
+        return settled(row, "n", cells)
+
+    for row in CAPS:
+        steps[row] = narrowed(partial(measure, row), partial(enough, row), size["trials"], size["most"])
+        samples[row] = steps[row].plus(batch) if row == "c" else steps[row]
+    return samples, steps
+
+
+def _tried_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> dict[str, dict[float, Cells]]:
+    """Samples of rows a to c with every setting that was tried."""
+    found: dict[str, dict[float, Cells]] = {}
+    for row, settings in TRIED.items():
+        found[row] = {}
+        for one in settings:
+            cells, hits = _stream_cells(job, row, dict.fromkeys(size["d"], one).__getitem__, size, size["trials"])
+            raw.update({f"tried_{row}_{one:g}_d{d}": hit for d, hit in zip(size["d"], hits)})
+            found[row][one] = cells.plus(np.array([first_batch(d, one) if row == "c" else 0 for d in size["d"]]))
+    return found
+
+
+def _flow_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> tuple[dict[str, Cells], float, dict[str, float]]:
+    """Samples of rows d to f, and the `rest` and `longer` of `judge_table`."""
+
+    def needs(row: str, d: int, **how: Any) -> float:
+        n, errors = _batches(job, row, d, size, size["trials"], **how)
+        return float(crossing(n, np.median(errors, axis=1)[None], ERROR)[0])
+
+    last = size["d_scalar"][-1]
+    rest = needs("f", last, width=size["m_scalar"] // 4) / needs("f", last)
+
+    def measure(row: str, dims: Sequence[int], trials: int) -> Cells:
+        found = [_batches(job, row, d, size, trials) for d in dims]
+        for d, (n, errors) in zip(dims, found):
+            raw.update({f"grid_{row}_d{d}": n, f"errors_{row}_d{d}": errors})
+        return cells_of_errors(dims, found)
+
+    def enough(row: str, cells: Cells) -> bool:  # more trials do not help a network that is too narrow
+        return settled(row, "n", cells) or (row == "f" and not rest <= ENOUGH)
+
+    samples: dict[str, Cells] = {}
+    longer: dict[str, float] = {}
+    for row, dims in (("d", size["d"]), ("e", size["d"]), ("f", size["d_scalar"])):
+        samples[row] = narrowed(partial(measure, row, dims), partial(enough, row), size["trials"], size["most"])
+        if False in [decide(fit(samples[row], against), 1.0) for against in ("d", "eps")]:
+            longer[row] = needs(row, dims[-1]) / needs(row, dims[-1], longer=2)
+    return samples, rest, longer
+
+
+def _width_rows(job: Job, size: Mapping[str, Any], samples: Mapping[str, Cells], raw: Raw) -> dict[str, Cells]:
+    """Widths of rows a to c and f."""
+    at = LEVELS.index(ERROR)
+
+    def long(row: str, d: int) -> float:
+        """Steps that a narrow network has."""
+        if row == "c":
+            return 4.0 * d * d
+        return min(3 * float(samples[row].needed[size["d"].index(d), at]), 3.0 * CAPS[row] * d * d)
+
+    def cells(row: str, dims: Sequence[int], found: Sequence[np.ndarray], trials: int) -> Cells:
+        raw.update({f"widths_{row}_d{d}": pair for d, pair in zip(dims, found)})
+        return cells_of_widths(dims, [(pair[0], pair[1]) for pair in found], trials)
+
+    def measure(row: str, trials: int) -> Cells:
+        found = [_widths(job, row, d, long(row, d), size, trials) for d in size["d_width"]]
+        return cells(row, size["d_width"], found, trials)
+
+    def enough(row: str, cells: Cells) -> bool:
+        return row not in CLAIMED["m"] or settled(row, "m", cells)
+
+    widths = {row: narrowed(partial(measure, row), partial(enough, row), size["trials"], size["most"]) for row in "abc"}
+    needed = [
+        min(float(n), float(raw[f"grid_f_d{d}"][-1])) for d, n in zip(size["d_scalar"], samples["f"].needed[:, at])
+    ]
+    narrow = [_scalar_widths(job, d, n, size) for d, n in zip(size["d_scalar"], needed)]
+    return widths | {"f": cells("f", size["d_scalar"], narrow, size["trials"])}
+
+
+def _own_width(job: Job, size: Mapping[str, Any], raw: Raw) -> list[Verdict]:
+    """Networks of Theorem 2.1 beside the limit: at its own width, or at the width of the scale with the same step times width."""
+    verdicts = []
+    for d in size["d_own"]:
+        asked = theorem_2_1(d)
+        m = size["m_own"] or math.ceil(asked["m"])
+        eta = asked["smallest"] * asked["m"] / m
+
+        def compute(d: int = d, m: int = m, eta: float = eta) -> dict[str, Any]:
+            network, limit = at_width(d, m, eta, size["steps_own"], job.seed, job.device)
+            return {"network": network, "limit": limit}
+
+        pair = job.keep(f"own-d{d}", {"d": d, "m": m, "eta": eta, "steps": size["steps_own"]}, compute)
+        raw.update({f"own_d{d}_{name}": value for name, value in pair.items()})
+        verdicts.append(judge_limit(d, m, not size["m_own"], pair["network"], pair["limit"]))
+    return verdicts
+
+
 @reproduction(
     "lr-table1",
     paper="LR",
@@ -1374,115 +1497,23 @@ def _bound_of_theorem(cells: Cells) -> Verdict:
 def table_1(job: Job) -> Outcome:
     """LR Table 1 (LR-34): every row as an algorithm, and exponents in d and 1/eps fitted to what it needs."""
     size = SIZES["lr-table1"][job.scale]
-    dims, few, small, least, most = (size[key] for key in ("d", "d_width", "d_scalar", "trials", "most"))
-    samples: dict[str, Cells] = {}
-    steps: dict[str, Cells] = {}
-    raw: dict[str, np.ndarray] = {}
-
-    def settled(row: str, what: str, cells: Cells) -> bool:
-        # the exponents of d and of 1/eps; widths are at one test error
-        pairs = zip(("d", "eps"), CLAIMED[what][row])
-        words = [decide(fit(cells, against), claimed) for against, claimed in pairs if what != "m" or against == "d"]
-        words += [decide_equal(fit(cells), 2.0)] if row == "a" and what == "n" else []
-        return UNDECIDED not in words
-
-    for row in ("a", "b", "b0", "b1", "c"):
-        setting = _rate(row) if row not in MAIN else lambda d, row=row: MAIN[row]
-        batch = [float(first_batch(d, MAIN["c"])) for d in dims]
-
-        def measure(trials: int, row: str = row, setting: Any = setting, batch: Any = batch) -> Cells:
-            cells, hits = _stream_cells(job, row, setting, size, trials)
-            for d, one in zip(dims, hits):
-                raw[f"hits_{row}_d{d}"] = one
-            return cells.plus(np.array(batch)) if row == "c" else cells
-
-        def enough(cells: Cells, row: str = row, batch: Any = batch) -> bool:
-            if row != "c":
-                return settled(row, "n", cells)
-            return settled(row, "n", cells) and settled(row, "t", cells.plus(-np.array(batch)))
-
-        samples[row] = narrowed(measure, enough, least, most)
-        steps[row] = samples[row].plus(-np.array(batch)) if row == "c" else samples[row]
-    tried: dict[str, dict[float, Cells]] = {row: {} for row in TRIED}
-    for row, settings in TRIED.items():
-        for one in settings:
-            cells, hits = _stream_cells(job, row, lambda d, one=one: one, size, least)  # type: ignore[misc]
-            more = [first_batch(d, one) if row == "c" else 0 for d in dims]
-            tried[row][one] = cells.plus(np.array(more))
-            for d, hit in zip(dims, hits):
-                raw[f"tried_{row}_{one:g}_d{d}"] = hit
-    at = LEVELS.index(ERROR)
-
-    def needs(row: str, d: int, **how: Any) -> float:
-        n, errors = _batches(job, row, d, size, least, **how)
-        return float(crossing(n, np.median(errors, axis=1)[None], ERROR)[0])
-
-    rest = needs("f", small[-1], width=size["m_scalar"] // 4) / needs("f", small[-1])
-    longer: dict[str, float] = {}
-    for row, where in (("d", dims), ("e", dims), ("f", small)):
-
-        def flowing(trials: int, row: str = row, where: Any = where) -> Cells:
-            found = [_batches(job, row, d, size, trials) for d in where]
-            for d, (n, errors) in zip(where, found):
-                raw[f"grid_{row}_d{d}"], raw[f"errors_{row}_d{d}"] = n, errors
-            return cells_of_errors(where, found)
-
-        def done(cells: Cells, row: str = row) -> bool:
-            # more trials do not help a network that is too narrow
-            return settled(row, "n", cells) or (row == "f" and not rest <= ENOUGH)
-
-        samples[row] = narrowed(flowing, done, least, most)
-        if False in [decide(fit(samples[row], against), 1.0) for against in ("d", "eps")]:
-            longer[row] = needs(row, where[-1]) / needs(row, where[-1], longer=2)
-    widths: dict[str, Cells] = {}
-    for row in "abc":
-
-        def long(d: int, row: str = row) -> float:
-            if row == "c":
-                return 4.0 * d * d
-            return min(3 * float(samples[row].needed[dims.index(d), at]), 3.0 * CAPS[row] * d * d)
-
-        def wide(trials: int, row: str = row, long: Any = long) -> Cells:
-            found = [_widths(job, row, d, long(d), size, trials) for d in few]
-            for d, pair in zip(few, found):
-                raw[f"widths_{row}_d{d}"] = pair
-            return cells_of_widths(few, [(pair[0], pair[1]) for pair in found], trials)
-
-        enough_widths = (lambda cells, row=row: settled(row, "m", cells)) if row in CLAIMED["m"] else lambda cells: True
-        widths[row] = narrowed(wide, enough_widths, least, most)
-    most_f = [min(float(n), float(raw[f"grid_f_d{d}"][-1])) for d, n in zip(small, samples["f"].needed[:, at])]
-    narrow = {d: _scalar_widths(job, d, n, size) for d, n in zip(small, most_f)}
-    raw |= {f"widths_f_d{d}": pair for d, pair in narrow.items()}
-    widths["f"] = cells_of_widths(small, [(pair[0], pair[1]) for pair in narrow.values()], least)
-    verdicts = judge_table(samples, widths, steps, rest, tried, longer)
-    asked = {d: theorem_2_1(d) for d in sorted({*size["d_own"], *dims})}
-    for d in size["d_own"]:
-        m = size["m_own"] or math.ceil(asked[d]["m"])
-        eta = asked[d]["smallest"] * asked[d]["m"] / m
-
-        def compute(d: int = d, m: int = m, eta: float = eta) -> dict[str, Any]:
-            network, limit = at_width(d, m, eta, size["steps_own"], job.seed, job.device)
-            return {"network": network, "limit": limit}
-
-        pair = job.keep(f"own-d{d}", {"d": d, "m": m, "eta": eta, "steps": size["steps_own"]}, compute)
-        verdicts.append(judge_limit(d, m, not size["m_own"], pair["network"], pair["limit"]))
-        raw |= {f"own_d{d}_{name}": value for name, value in pair.items()}
-    arrays = {
-        f"{kind}_{row}": np.column_stack([cells.d, cells.needed])
-        for kind, kept in (("n", samples), ("m", widths), ("t", steps))
-        for row, cells in kept.items()
-    }
-    arrays |= {
-        f"n_{row}_tried_{one:g}": np.column_stack([cells.d, cells.needed])
-        for row, kept in tried.items()
-        for one, cells in kept.items()
-    }
+    raw: Raw = {}
+    samples, steps = _stream_rows(job, size, raw)
+    tried = _tried_rows(job, size, raw)
+    flowing, rest, longer = _flow_rows(job, size, raw)
+    samples |= flowing
+    widths = _width_rows(job, size, samples, raw)
+    verdicts = judge_table(samples, widths, steps, rest, tried, longer) + _own_width(job, size, raw)
+    fitted = {f"{kind}_{row}": one for kind, kept in zip("nmt", (samples, widths, steps)) for row, one in kept.items()}
+    fitted |= {f"n_{row}_tried_{value:g}": one for row, kept in tried.items() for value, one in kept.items()}
+    arrays = {name: np.column_stack([cells.d, cells.needed]) for name, cells in fitted.items()}
+    asked = {d: theorem_2_1(d) for d in sorted({*size["d_own"], *size["d"]})}
     settings = {
         "rows": _settings(size),
         "rule": "an exponent is supported where its whole interval lies below the claimed one + 0.25, else refuted where the "
         "whole interval lies above the claimed one, else undecided; the interval is the hull of the 95 percent intervals of "
         "resampled trials with all values of d (of eps) and with each left out; trials are doubled from "
-        f"{least} until this decides, at most {most}",
+        f"{size['trials']} until this decides, at most {size['most']}",
         "needed": "median over trials of the samples (n), for a to c also steps (t), until the test error; width m: where half "
         "of the trials reach 0.1, with three times the samples that the wide network needs (c: d^4 and 4 d^2 steps, f: twice)",
         "errors": LEVELS,
@@ -1497,21 +1528,17 @@ def table_1(job: Job) -> Outcome:
         "delta": DELTA,
         "resamples": RESAMPLES,
         "theorem_2_1": asked,
+        "quarter_of_the_width_f": rest,
+        "twice_the_steps": longer,
         "trials_used": {
-            "n": {row: one.trials for row, one in samples.items()},
-            "m": {row: one.trials for row, one in widths.items()},
+            kind: {row: one.trials for row, one in kept.items()} for kind, kept in (("n", samples), ("m", widths))
         },
         **size,
     }
-    words = _table_words(samples, asked, dims) + "\n\n" + _markdown(samples, widths, steps)
+    words = _table_words(asked, size["d"]) + "\n\n" + _markdown(samples, widths, steps)
     words += "\n\nEvery step size and first batch tried:\n\n" + _markdown_tried(tried)
-    return Outcome(
-        {"figure": _draw_samples(samples, tried), "table": _draw_table(samples, widths, steps)},
-        arrays | raw,
-        settings,
-        verdicts,
-        words,
-    )
+    figures = {"figure": _draw_samples(samples, tried), "table": _draw_table(samples, widths, steps)}
+    return Outcome(figures, arrays | raw, settings, verdicts, words)
 
 
 def _settings(size: Mapping[str, Any]) -> dict[str, str]:
@@ -1531,7 +1558,7 @@ def _settings(size: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _table_words(samples: Mapping[str, Cells], asked: Mapping[int, Mapping[str, float]], dims: Sequence[int]) -> str:
+def _table_words(asked: Mapping[int, Mapping[str, float]], dims: Sequence[int]) -> str:
     one, last = asked[min(asked)], asked[dims[-1]]
     return (
         "The table's entries are upper bounds up to logarithms, so an exponent below the claimed one agrees with it. Intervals "
