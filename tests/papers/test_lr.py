@@ -16,9 +16,9 @@ TINY = {
     "lr-1": {"seeds": 3, "lr": 1.0, "steps": 150, "late_lr": 1.0, "late": 300, "points": 8},
     "lr-2": {"alphas": (0.1, 0.5), "seeds": 1, "m": 8, "steps": 60, "d": 3},
     "lr-table1": {
-        "d": (4, 5, 6),
-        "d_scalar": (3, 4, 5),
-        "d_width": (4, 5),
+        "d": (3, 4, 5),
+        "d_scalar": (3, 4),
+        "d_width": (3, 4),
         "d_own": (2,),
         "trials": 3,
         "most": 3,
