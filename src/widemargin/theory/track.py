@@ -84,7 +84,10 @@ class Track:
         if not kept:
             return None
         rest = {name: value for name, value in self.start.items() if name not in kept}
-        return [{**rest, **{k: torch.as_tensor(v[i]) for k, v in kept.items()}} for i in range(len(self.t))]
+        return [
+            {**rest, **{k: torch.as_tensor(v[i], dtype=torch.float64) for k, v in kept.items()}}
+            for i in range(len(self.t))
+        ]
 
     @cached_property
     def p(self) -> np.ndarray | None:
@@ -111,11 +114,10 @@ class Track:
 
     @cached_property
     def fitted(self) -> np.ndarray:
-        """Where the mean risk has been below l(0)/n (T, B): from the first such record on."""
+        """Where the mean risk is below l(0)/n (T, B). A flow stays there; steps of finite size need not."""
         if self.problem.loss is None:
             return np.zeros(self.shape, bool)
-        below = self.log_risk < np.log(self.problem.loss.at_zero / self.n)
-        return np.logical_or.accumulate(below, axis=0)
+        return self.log_risk < np.log(self.problem.loss.at_zero / self.n)
 
 
 def follow(
