@@ -304,6 +304,7 @@ def smooth_margin(track: Track) -> list[Inequality] | None:
                 np.abs(rate - formula),
                 precision(track) * size,
                 where,
+                terms=(A.q * (np.abs(rise) + np.abs(u * grown[..., None]))).sum(2) / A.mass,
                 identity=True,
             )
         )
@@ -371,7 +372,8 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
             # The records of a flow use the dual that it solved for when |W|^L is large; before, they are the softmax.
             own = np.ones(track.shape, bool) if track.rule != "GradientFlow" else beta < 100
             gap = track.p - track.p.min(2, keepdims=True)
-            excess = (np.log(kept) + gap).max(2)
+            normal = kept > np.finfo(track.run.config.get("dtype", "float64")).tiny  # below, digits are missing
+            excess = np.where(normal, np.log(kept) + gap, -np.inf).max(2)
             found.append(
                 entry(
                     track,

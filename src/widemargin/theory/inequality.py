@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from .track import Track
 
+SMALLEST = 1e-300  # below it numbers lose their digits
 ROUNDING = 1e-9  # relative to the sizes of both sides
 SHARE = 0.5  # of the size of what is compared: what is known less well than that decides nothing
 
@@ -64,7 +65,7 @@ class Inequality:
 
     def _below(self, room: np.ndarray | float) -> np.ndarray:
         """Where left exceeds right by more than rounding and `room` (T, B)."""
-        return self.slack < -(room + self.rounding + ROUNDING * (np.abs(self.left) + np.abs(self.right)))
+        return self.slack < -(room + self.rounding + ROUNDING * (np.abs(self.left) + np.abs(self.right)) + SMALLEST)
 
     @property
     def _fails(self) -> np.ndarray:
