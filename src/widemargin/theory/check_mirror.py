@@ -332,20 +332,22 @@ def regret(track: Track) -> list[Inequality] | None:
     least = np.minimum.accumulate(lead, axis=0)
     t = np.where(view.t > 0, view.t, 1.0)
     numbers = {"size of the comparator": c.tolist(), "gamma": view.gamma[-1].tolist()}
+    size = D[0] + np.abs(fall)  # the bounds are about how much of D(ubar, u_0) is left
     return [
         entry(
             track, "UH-10", "D(ubar, u_t) - D(ubar, u_0) = int <grad f, ubar - u>", reference, np.abs(fall - value),
             off, yes & duals_known(track), allowance=owed, note="right is how well the integral is known from the records",
-            numbers=numbers, terms=terms, scale=np.abs(fall) + np.abs(value), identity=True,
+            numbers=numbers, terms=terms, scale=size, identity=True,
         ),
         entry(
             track, "UH-10", "D(ubar, u_t) - D(ubar, u_0) <= int f_s(ubar) - f_s(u_s)", reference, fall,
             theirs - 2 * view.s, yes, allowance=owed + unsure, numbers=numbers, terms=terms + theirs + 2 * view.s,
+            scale=size,
         ),
         entry(
             track, "UH-10", "min_s f_s(u_s) - f_s(ubar) <= (D(ubar, u_0) - D(ubar, u_t)) / t", reference, least,
             -fall / t, yes & (view.t > 0), allowance=(owed + unsure + _coarse(view, lead)) / t, numbers=numbers,
-            terms=terms / t,
+            terms=terms / t, scale=size / t,
         ),
     ]  # fmt: skip
 

@@ -45,9 +45,8 @@ class Inequality:
     rounding: np.ndarray | float = 0.0
     scale: np.ndarray | float | None = None
     identity: bool = False
-    proved: bool = (
-        True  # False for forms as printed in a paper, with an error in them, and for what a paper only pictures
-    )
+    estimated: bool = False  # the allowance is no bound: an entry that exceeds it is undecided too
+    proved: bool = True  # False for forms with an error of a paper in them, and for what a paper only pictures
 
     @property
     def slack(self) -> np.ndarray:
@@ -58,6 +57,8 @@ class Inequality:
     def _decides(self) -> np.ndarray:
         """Where the hypotheses hold, both sides are numbers, and the allowance is small enough to tell (T, B)."""
         known = np.isfinite(self.slack)
+        if self.estimated:
+            known = known & ~self._below(self.allowance)
         if self.scale is None and self.identity:
             return known
         scale = np.maximum(np.abs(self.left), np.abs(self.right)) if self.scale is None else self.scale

@@ -18,6 +18,10 @@ from widemargin.flows import losses
 from widemargin.types import Dataset, InputError, Trajectory
 
 
+NEEDED = ("step", "t_cb", "t_mean", "log_risk", "psi", "margin", "norm", "log_norm", "moved", "weights")
+MOST, MOST_STEPS = 2e7, 5000  # numbers, and steps, up to which a run is made again
+
+
 @dataclass(frozen=True)
 class Track:
     """T records of B trials. Arrays are (T, B, ...); what the run did not record is None."""
@@ -25,6 +29,7 @@ class Track:
     run: Trajectory
     problem: flows.Problem  # float64, on the CPU; X (1 or B, n, d), bias coordinate included
     start: Mapping[str, Tensor]  # parameters at the beginning (B, ...)
+    sets: Sequence[Dataset] = ()
 
     @property
     def net(self) -> flows.Net:
@@ -142,4 +147,39 @@ def follow(
         net = flows.rebuild_net(config["net"], [one.X for one in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
     start = {name: torch.as_tensor(value) for name, value in net.init(config["trials"], config["seed"]).items()}
-    return Track(run, problem, start)
+    return Track(run, problem, start, sets)
+
+
+def every_step(track: Track) -> Track | None:
+    """The same run of descent or a flow with every step recorded, parameters too; None where that is too much."""
+    config, steps = track.run.config, int(np.nanmax(track.run["step"]))
+    numbers = sum(value.numel() for value in track.start.values())
+    if not track.is_flow or not track.sets or steps * numbers > MOST or steps > MOST_STEPS:
+        return None
+    fields = {name: value for name, value in track.options.items() if name not in ("class", "until")}
+    run = flows.train(
+        track.sets if len(track.sets) > 1 else track.sets[0],
+        track.net,
+        getattr(flows, track.rule)(**fields),
+        loss=track.loss,
+        steps=steps,
+        times=list(range(steps + 1)),
+        observe=[*dict.fromkeys([*(name for name in config["observe"] if name in flows.OBSERVERS), *NEEDED])],
+        **{name: config[name] for name in ("trials", "seed", "bias", "dtype")},
+    )
+    return follow(run, track.sets, track.net)
+
+
+def same_run(track: Track, closer: Track) -> bool:
+    """Whether a run that was made again passes the records of the first."""
+    for name in ("log_norm", "log_risk", "psi"):
+        one, other = track.get(name), closer.get(name)
+        if one is None or other is None:
+            continue
+        for b in range(track.shape[1]):
+            at = np.searchsorted(closer.run["step"][:, b], track.run["step"][:, b])
+            if not np.allclose(
+                one[:, b], other[np.minimum(at, len(other) - 1), b], rtol=1e-6, atol=1e-6, equal_nan=True
+            ):
+                return False
+    return True
