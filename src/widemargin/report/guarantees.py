@@ -84,7 +84,7 @@ def show_checks(section: Section, run: Trajectory | str | Path, data: Sequence[D
         "Inequalities",
         ["", "id", "statement", "records", "undecided", "smallest slack", "allowance", "at t", "note"],
         rows,
-        "Slack is right side minus left side, at the records where the hypotheses hold; the allowance is what steps of finite size "
+        "Slack is right side minus left side, at the records where the hypotheses hold; the allowance is what finite steps "
         "and integrals from records may cost. A record is undecided where that exceeds half of what is compared. Forms with a "
         "printed error may fail.",
     )

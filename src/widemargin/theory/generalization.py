@@ -152,8 +152,8 @@ def grid_margin(gamma: float, scale: float, ratio: float) -> tuple[float, float]
 
 
 def _in_advance(what: str, value: float, scale: float, ratio: float, usual: float, fixed: bool = False) -> Assumption:
-    """Whether the grid scale ratio^j was fixed before the data. The union bound pays for the choice among its entries by the share
-    of entry j; it does not pay for a scale that was chosen by the sample, as one through the value itself is (j = 0)."""
+    """Whether the grid scale ratio^j was fixed before the data. The union bound pays for the choice among its entries by the
+    share of entry j; it does not pay for a scale that the sample chose, as one through the value itself is (j = 0)."""
     grid = f"scale {scale:g}, ratio {ratio:g}"
     if fixed:
         return Assumption(what, True, f"one value, {value:.6g}; the caller says that it was fixed before the data")

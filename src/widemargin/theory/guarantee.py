@@ -99,8 +99,9 @@ class Guarantee:
     required (width, steps, samples). It is computed whether or not the assumptions hold; `applies` says if they do.
     `convention`: "derived" where a printed constant was corrected, "printed" for the variant as printed, "" where both
     agree. `unit` is the convention of a margin (M2, M5, ...). `explicit` is False where the paper gives an order only and
-    a constant was supplied: then the value is known up to a constant, which `shown` and `to_dict` say. `probability` is that with which it holds. `about` says whose bound it is: the trained network, or
-    a predictor of largest margin. `numbers` are further results by name.
+    a constant was supplied: then the value is known up to a constant, which `shown` and `to_dict` say. `probability` is that
+    with which it holds. `about` says whose bound it is: the trained network, or a predictor of largest margin. `numbers` are
+    further results by name.
     """
 
     statement: str

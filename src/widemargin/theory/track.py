@@ -17,7 +17,6 @@ from widemargin import flows
 from widemargin.flows import losses
 from widemargin.types import Dataset, InputError, Trajectory
 
-
 NEEDED = ("step", "t_cb", "t_mean", "log_risk", "psi", "margin", "norm", "log_norm", "moved", "weights")
 MOST, MOST_STEPS = 2e7, 5000  # numbers, and steps, up to which a run is made again
 
