@@ -119,7 +119,12 @@ class _Lazy:
     @cached_property
     def reach(self) -> np.ndarray:
         """|W| max |x| (T, B): no sum over neurons of <thetabar, dp_i> has more."""
-        return (self.moved + np.hypot(self.outer, self.inner)) * self.width
+        return self.length * self.width
+
+    @cached_property
+    def length(self) -> np.ndarray:
+        """|W_0| + |W - W_0| (T, B), which what is said about differences of weights is rounded by."""
+        return self.moved + np.hypot(self.outer, self.inner)
 
     @property
     def numbers(self) -> dict[str, list[float]]:
@@ -187,7 +192,7 @@ def sgd_certificates(track: Track) -> list[Inequality] | None:
     found = [
         entry(
             track, "LR-13", "(B.3) sum_s |l'_s| <= 4 |W - W_0| / (eta gamma sqrt m)", reference, total,
-            4 * view.moved / (eta * safe), half, numbers=view.numbers,
+            4 * view.moved / (eta * safe), half, numbers=view.numbers, terms=4 * view.length / (eta * safe),
         )
     ]  # fmt: skip
     if track.W is None:
@@ -317,7 +322,7 @@ def training_error(track: Track) -> list[Inequality] | None:
     found.append(
         entry(
             track, "LR-16", "int mean |l'| <= 4 |W_t - W_0| / (gamma sqrt m)", reference, G, 4 * view.moved / safe,
-            honest(track) & view.ball(0.5), allowance=off + 2 * owed / safe, numbers=view.numbers,
+            honest(track) & view.ball(0.5), allowance=off + 2 * owed / safe, numbers=view.numbers, terms=4 * view.length / safe,
         )
     )  # fmt: skip
     end = np.max(np.where(yes, t, 0.0), axis=0)
@@ -331,7 +336,7 @@ def training_error(track: Track) -> list[Inequality] | None:
         entry(
             track, "LR-16", "|W_t - W_0|^2 + 2 int risk <= 2 int mean l(<Wbar, dp_i> - p_i) + 2r <thetabar, a_t - a_0>",
             reference, view.moved**2 + 2 * s, 2 * theirs + 2 * r * gained, yes, allowance=owed + 2 * unsure,  
-            numbers={"r": r.tolist()},
+            numbers={"r": r.tolist()}, terms=2 * (r + view.length) * view.length,
         )
     )  # fmt: skip
     return found
@@ -368,7 +373,8 @@ def margin_at_radius(track: Track) -> list[Inequality] | None:
             ),
             entry(
                 track, "LR-17", "psi(W_t) - psi(W_0) >= (gamma sqrt m / 4) |W_t - W_0|", reference, view.pull / 4 * view.moved,
-                psi - psi[0], yes & inside, allowance=owed_psi, numbers=view.numbers, terms=np.abs(psi) + np.abs(psi[0]),
+                psi - psi[0], yes & inside, allowance=owed_psi, numbers=view.numbers,
+                terms=np.abs(psi) + np.abs(psi[0]) + view.pull * view.length,
             ),
         ]  # fmt: skip
     # Fitted within R/2 of the start, then at R, and fitted all the time between and since: psi / |W|^2 grows only there.
@@ -405,7 +411,7 @@ def comparator_alignment(track: Track) -> list[Inequality] | None:
     for says, r_theta, r_w in (("r_theta = 1, r_w = 0", np.ones_like(R), 0.0), ("r_theta = R/8, r_w = 1", R / 8, 1.0)):
         value = (r_theta[..., None] * toward + r_w * back).min(2)
         bound = r_theta * (view.pull - 4 * R - 4) - r_w * (first + 4 * R + R**2)
-        terms = (r_theta + r_w * (R + np.hypot(view.outer, view.inner))) * view.reach
+        terms = (r_theta + r_w * view.length) * view.reach
         sharp = r_theta * (view.pull - R * view.width) - r_w * (first + 2 * view.outer * R + R**2)
         found += [
             entry(
