@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from checks import OBSERVE
 from widemargin import Dataset, cli, flows, theory

@@ -330,7 +330,7 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
     beta = norm**track.net.degree
     beta = np.where((beta > 0) & np.isfinite(beta), beta, np.nan)
     offset = math.log(n) + (0.0 if exp else -math.log(LN2))
-    large = np.abs(margin) if track.p is None else np.abs(track.p).max(2)
+    large = (np.abs(margin) if track.p is None else np.abs(track.p).max(2)) + track.summands
     terms = (1 + offset + large) / beta
     found = [
         entry(
@@ -383,7 +383,7 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
                     excess,
                     0.0 if exp else LN2,
                     fitted & own,
-                    terms=1 + np.abs(track.p).max(2),
+                    terms=1 + np.abs(track.p).max(2) + track.summands,
                     scale=1.0,
                     note="logarithms",
                 )

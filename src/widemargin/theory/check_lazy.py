@@ -551,7 +551,7 @@ def gradient_margin_gap(track: Track) -> list[Inequality] | None:
         yes = yes & (psi >= 0)
     reference = "LR Lemma A.5" if exp else "Ji and Telgarsky, as in UH Lemma A.3"
     hard = track.p.min(2)
-    terms = k + np.abs(psi) + np.abs(track.p).max(2)
+    terms = k + np.abs(psi) + np.abs(track.p).max(2) + track.summands
     return [
         entry(track, "LR-24", f"sum_i q_i p_i <= psi + {k:.4g}", reference, mixed, psi + k, yes, terms=terms),
         entry(track, "LR-24", f"sum_i q_i p_i <= min_i p_i + {k:.4g}", reference, mixed, hard + k, yes, terms=terms),
@@ -626,7 +626,7 @@ def loss_by_slope(track: Track) -> Inequality | None:
         track.log_risk,
         math.log(2) + mean,
         small,
-        terms=1 + np.abs(track.p).max(2),
+        terms=1 + np.abs(track.p).max(2) + track.summands,
     )
 
 

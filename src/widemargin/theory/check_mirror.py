@@ -230,7 +230,7 @@ def derivative_sandwich(track: Track) -> list[Inequality] | None:
         ("ln G <= ln risk", mean, track.log_risk),
     ]
     # logarithms: an error of eps in a loss, a slope or a margin is one of about eps times the size of the margin here
-    terms = 1 + np.abs(track.psi) + np.abs(track.p).max(2)
+    terms = 1 + np.abs(track.psi) + np.abs(track.p).max(2) + track.summands
     return [
         entry(track, "UH-6", says, "UH Lemma A.1 (5)", left, right, yes, terms=terms) for says, left, right in parts
     ]
@@ -624,7 +624,7 @@ def partial_margin(track: Track) -> list[Inequality] | None:
         owed_norm = cost(track, lambda W: 0.5 * net.norm2(W).log())
     yes = honest(track) & np.isfinite(psi) & np.isfinite(norm)
     once, joined = yes & track.fitted, joined_fitted(track)
-    large = np.abs(psi) if track.p is None else np.abs(track.p).max(2)
+    large = (np.abs(psi) if track.p is None else np.abs(track.p).max(2)) + track.summands
     with np.errstate(over="ignore", invalid="ignore"):
         relative = large * np.exp(-L * norm)
     parts = [
