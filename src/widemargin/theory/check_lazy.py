@@ -551,10 +551,12 @@ def gradient_margin_gap(track: Track) -> list[Inequality] | None:
         yes = yes & (psi >= 0)
     reference = "LR Lemma A.5" if exp else "Ji and Telgarsky, as in UH Lemma A.3"
     hard = track.p.min(2)
-    terms = k + np.abs(psi) + np.abs(track.p).max(2) + track.summands
+    large = np.abs(track.p).max(2)
+    terms = k + np.abs(psi) + large + track.summands
+    weighed = terms + large**2  # q_i is an exponential of margins, which makes their rounding a relative one of q_i
     return [
-        entry(track, "LR-24", f"sum_i q_i p_i <= psi + {k:.4g}", reference, mixed, psi + k, yes, terms=terms),
-        entry(track, "LR-24", f"sum_i q_i p_i <= min_i p_i + {k:.4g}", reference, mixed, hard + k, yes, terms=terms),
+        entry(track, "LR-24", f"sum_i q_i p_i <= psi + {k:.4g}", reference, mixed, psi + k, yes, terms=weighed),
+        entry(track, "LR-24", f"sum_i q_i p_i <= min_i p_i + {k:.4g}", reference, mixed, hard + k, yes, terms=weighed),
         entry(track, "LR-24", "psi <= min_i p_i", "LR Section 1.2", psi, hard, np.isfinite(psi), terms=terms),
     ]
 

@@ -108,21 +108,23 @@ def check(
     (observe "weights"; --weights on the command line).
 
     What steps between the records cost is an estimate. So where something fails along descent or a flow that was not recorded at
-    every step, the run is made again with every step recorded, and the answer is what that says. A run that is too long for
-    it leaves the entry undecided.
+    every step with its parameters, the run is made again with all of them recorded, and the answer is what that says. A run that
+    is too long for it leaves the entry undecided.
     """
     track = follow(run, data, net)
     chosen = [CHECKS[id] for id in _chosen(ids, CHECKS, "check")]
     found: list[Inequality] = []
     closer: Track | None = None
+    bare = track.W is None  # what steps cost is estimated from other records, which may show none
+    estimates = track.is_flow and (bare or not track.every_step)
     for k, one in enumerate(chosen):
         if progress is not None:
             progress(one.id, k / len(chosen))
         given = _results(one, track)
-        if any(each.violated and _estimated(each) for each in given) and track.is_flow and not track.every_step:
+        if estimates and any(each.violated and (bare or _estimated(each)) for each in given):
             closer = closer or every_step(track)
             if closer is None:
-                given = [replace(each, estimated=_estimated(each)) for each in given]
+                given = [replace(each, estimated=bare or _estimated(each)) for each in given]
             elif same_run(track, closer):
                 given = [replace(each, note=_joined(each.note, AGAIN)) for each in _results(one, closer)]
         found += given
