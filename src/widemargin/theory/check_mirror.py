@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -627,7 +628,7 @@ def partial_margin(track: Track) -> list[Inequality] | None:
     large = (np.abs(psi) if track.p is None else np.abs(track.p).max(2)) + track.summands
     with np.errstate(over="ignore", invalid="ignore"):
         relative = large * np.exp(-L * norm)
-    parts = [
+    parts: list[tuple[Any, ...]] = [
         (f"psi / |w|^{L} never falls", normalised, owed, once, joined, 0.0, relative),
         ("ln |w| never falls", norm, owed_norm, once, joined, 1.0, 1.0),
         ("psi never falls", psi, owed_psi, yes, True, 1.0, 1 + large),
