@@ -109,7 +109,7 @@ SABOTAGE = {
     "UH-11": ("frozen descent", {"t_cb": at(-1, lambda s: 1000 * s)}),
     "UH-12": ("scalar flow", {"t_cb": at(-1, lambda s: 1000 * s)}),
     "UH-13": ("scalar, far", {"W_a": only_the_worst}),
-    "UH-14": ("scalar, far", {"psi": at(30, lambda psi: -psi)}),
+    "UH-14": ("scalar, far", {"psi": at(30, lambda psi: 1e-3 * psi)}),
     "UH-17": ("normalized descent", {"W_V": at(1, lambda V: -V)}),
     "UH-18": ("mlp descent", {"psi": at(-1, lambda psi: 0.9 * psi)}),
     "UH-19": ("relu flow", {"log_norm": at(-1, lambda norm: norm - 1.0)}),
@@ -270,7 +270,9 @@ def test_never_falls_allows_only_what_was_lost_since_the_top(tracks):
     assert_allclose([one.left[6, 0], one.right[6, 0], one.allowance[6, 0]], [1.0, 0.9, 0.05])
     f[6] = 0.96
     assert steps.never_falls(track, "x", "x", "x", f, owed, yes).holds is True
-    assert one.checked == len(f) - 1
+    assert (
+        one.checked + one.undecided == len(f) - 1 and one.undecided == 4
+    )  # f is 0 there, and what it may have lost is not
 
 
 # ---------------------------------------------------------------- runs they say nothing about

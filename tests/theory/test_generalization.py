@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from widemargin import Dataset, InputError, data, flows, margins
+from widemargin import Dataset, InputError, cli, data, flows, margins, theory
+from widemargin.cli import theory as command
+from widemargin.report import guarantees as report_guarantees
+from widemargin.report import section
 from widemargin.spaces import ReLU, sphere
-from widemargin.theory import THEOREMS, Facts, facts
+from widemargin.theory import THEOREMS, Facts, Guarantees, facts, guarantees
 from widemargin.theory import generalization as g
 
 TEST = 4000  # fresh points for a test error
@@ -343,8 +347,91 @@ def test_projected_distance():
     known = facts(disks(60, 0))
     X, y = known.data.X, known.data.y
     nearest = min(np.linalg.norm(a - b) for a in X[y > 0] for b in X[y < 0])
-    assert f"{nearest:.6g}" in THEOREMS["CB-20"].apply(known).assumptions[2].detail
-    assert THEOREMS["CB-21"].apply(known).value > 0
+    for id in ("CB-20", "CB-21"):
+        found = THEOREMS[id].apply(known)
+        assert [one.numbers["r"] for one in found] == [*range(1, min(2, known.d - 1) + 1), known.d]
+        assert all(f"r = {one.numbers['r']}" in one.statement for one in found)
+        assert_allclose(found[-1].numbers["Delta"], nearest)
+        for one in found[:-1]:  # a low rank keeps less distance, and its exponent costs less
+            cert = margins.projected(known.data, one.numbers["r"])
+            assert 0.9 * cert.lower <= one.numbers["Delta"] <= cert.upper <= nearest * (1 + 1e-9)
+            assert one.numbers["exponent"] == (one.numbers["r"] + 3) / 1.5
+
+
+ORDERS = {"CB-20", "CB-21", "UH-24", "LR-18"}
+
+
+def refuted() -> list[tuple[Dataset, list[Any]]]:
+    """Cubes with the parity of two bits, turned and with a few corners left out, and their orders. The classes are at least as
+    far apart as the points are long, so CB-21 with constant 1 says 1; the certified margin is below a half."""
+    found = []
+    for d, seed in ((2, 0), (2, 1), (3, 2), (3, 3)):
+        rng = np.random.default_rng(seed)
+        turn, _ = np.linalg.qr(rng.standard_normal((d, d)))
+        cube = data.parity(d=d, k=2, n=2**d, marginal="full")
+        kept = rng.permutation(2**d)[: 2**d - seed % 2]
+        points = Dataset(cube.X[kept] @ turn, cube.y[kept], f"cube {d} {seed}")
+        given = guarantees(points, theorems=sorted(ORDERS), time_limit=5)
+        top = margins.f1(points, bias=True, time_limit=5).upper
+        assert any(one.quantity == "margin" and one.value > 2 * top for one in given)
+        found.append((points, list(given)))
+    return found
+
+
+def test_an_order_is_never_shown_as_a_number(monkeypatch, capsys):
+    """A certificate refutes the margin that CB-21 gives with constant 1; so nothing shows it as it stands, or calls it useful."""
+    for points, given in refuted():
+        assert {one.id for one in given} >= {"CB-20", "CB-21"}
+        whole = Guarantees(facts(points), tuple(given))
+        assert whole.best is None
+        for one in given:
+            assert not one.explicit and one.vacuous
+            bare = f"{one.value:.5g}"
+            assert f"{bare} up to a constant" in str(one) and one.shown == f"{bare} up to a constant"
+            said = one.to_dict()
+            assert said["value"] == {"up_to_a_constant": one.value} and said["vacuous"] is True
+        part = section.Section("order", "", 1)
+        monkeypatch.setattr(theory, "guarantees", lambda *_, whole=whole, **__: whole)
+        report_guarantees.show(part, points, None)
+        page = part.render()
+        monkeypatch.setattr(command.datasets, "load", lambda *_, points=points: points)
+        assert cli.main(["bound", "x"]) == 0
+        table = capsys.readouterr().out
+        assert cli.main(["bound", "x", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["guarantees"] == [one.to_dict() for one in given]
+        for text, each in ((page, "</td>"), (table, "\u2502")):
+            cells = [cell for cell in text.split(each) if "up to a constant" in cell]
+            for one in given:
+                assert any(one.shown in " ".join(cell.split()) for cell in cells), one
+                own = [cell for cell in text.split(each) if f"{one.value:.5g}" == cell.rsplit(">", 1)[-1].strip()]
+                assert not own, one
+        assert "No bound on the test error says anything here" in table and "No bound on the test error" in page
+
+
+def test_a_grid_through_the_margin_was_not_fixed_before_the_data():
+    """With scale = gamma the union bound pays for one margin only, which the sample chose."""
+    words = [
+        (g.hull_margin_bound(0.2, 20.0, 400), "yes"),
+        (g.hull_margin_bound(0.2, 20.0, 400, scale=0.2), "no"),
+        (g.hull_margin_bound(0.2, 20.0, 400, scale=0.5), "not checked"),
+        (g.hull_margin_bound(0.2, 20.0, 400, ratio=1.01), "not checked"),
+        (g.hull_margin_bound(0.2, 20.0, 400, fixed=True), "yes"),
+        (g.ball_margin_bound(0.2, 400.0, 400, scale=0.2), "no"),
+        (g.ball_margin_bound(1.0, 400.0, 400), "yes"),  # a margin of 1 on a grid through 1
+        (g.regression_bound(0.0, 3.0, 20.0, 400, 2), "yes"),
+        (g.regression_bound(0.0, 3.0, 20.0, 400, 2, scale=3.0), "no"),
+        (g.regression_bound(0.0, 3.0, 20.0, 400, 2, convention="printed"), "no"),
+    ]
+    for one, word in words:
+        (grid,) = [each for each in one.assumptions if "before the data" in each.text]
+        assert grid.word == word, one
+        assert (one.applies is False) == (word == "no")
+    # What the choice saves is what the union would have cost: a share of 1/3 instead of that of the grid's entry.
+    honest, cheat = words[0][0], words[1][0]
+    _, share = g.grid_margin(0.2, 1.0, g.GRID)
+    assert_allclose(honest.numbers["deviation"], g.deviation(400, 0.05 * share))
+    assert_allclose(cheat.numbers["deviation"], g.deviation(400, 0.05 / 3))
+    assert cheat.value < honest.value
 
 
 @pytest.mark.parametrize(

@@ -48,21 +48,25 @@ def bound(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Every inequality along a run; status 1 if one is violated."""
+    """Every inequality along a run; status 1 if one that is proved fails, 0 otherwise, undecided ones included."""
     from widemargin import theory
 
     with use_threads(options.threads), _progress("check") as report:
         found = theory.check(options.run_folder, progress=report)
     violated = [one for one in found if one.violated]
+    undecided = [one for one in found if one.word == "undecided"]
     if options.json:
         shown = {
             "run": options.run_folder,
             "violated": [one.id for one in violated],
+            "undecided": [one.id for one in undecided],
             "checks": [one.to_dict() for one in found],
         }
         print(json.dumps(finite_json(shown), allow_nan=False))
         return 1 if violated else 0
     _print_checks(found)
+    if undecided:
+        print(f"{len(undecided)} undecided: what finite steps may have cost there exceeds half of what is compared")
     for one in violated:
         print(f"VIOLATED {one}")
     return 1 if violated else 0
@@ -94,14 +98,13 @@ def _print_guarantees(found: Any) -> None:
     for column in ("id", "quantity", "value", "applies", "about", "says", "reference"):
         table.add_column(column, no_wrap=column in ("id", "quantity", "value"), overflow="fold")
     for one in found:
-        value = f"{one.value:.5g}" if isinstance(one.value, float | int) else str(one.value)
-        marks = [word for word, on in (("vacuous", one.vacuous), ("order only", not one.explicit)) if on]
+        marks = ["vacuous"] if one.explicit and one.vacuous else []
         if one.convention == "printed":
             marks.append("as printed")
         table.add_row(
             plain(one.id),
             plain(one.quantity + (f" ({one.unit})" if one.unit else "")),
-            plain(value + (f" [{', '.join(marks)}]" if marks else "")),
+            plain(one.shown + (f" [{', '.join(marks)}]" if marks else "")),
             plain(WORDS[one.applies]),
             plain(one.about),
             plain(one.statement),
@@ -127,8 +130,8 @@ def _print_checks(found: Any) -> None:
     from rich.table import Table
 
     table = Table()
-    for column in ("id", "holds", "records", "smallest slack", "at t", "says", "note"):
-        right = column in ("records", "smallest slack", "at t")
+    for column in ("id", "holds", "records", "smallest slack", "allowance", "at t", "says", "note"):
+        right = column in ("records", "smallest slack", "allowance", "at t")
         table.add_column(
             column, justify="right" if right else "left", no_wrap=column not in ("says", "note"), overflow="fold"
         )
@@ -136,9 +139,10 @@ def _print_checks(found: Any) -> None:
         least = one.smallest or {}
         table.add_row(
             plain(one.id),
-            plain(WORDS[one.holds]),
-            plain(str(one.checked)),
+            plain(one.word),
+            plain(f"{one.checked} + {one.undecided}?" if one.undecided else str(one.checked)),
             plain(f"{least['slack']:.3g}" if least else "-"),
+            plain(f"{least['allowance']:.3g}" if least else "-"),
             plain(f"{least['t']:.4g}" if least else "-"),
             plain(one.statement),
             plain(one.note),

@@ -32,21 +32,21 @@ def show(
     rank = {True: 0, None: 1, False: 2}
     rows = []
     for one in sorted(found, key=lambda one: (rank[one.applies], one.vacuous)):  # stable: else the papers' order
-        value = number(one.value, 5) if isinstance(one.value, float | int) else str(one.value)
-        marks = [word for word, on in (("vacuous", one.vacuous), ("order only", not one.explicit)) if on]
+        marks = ["vacuous"] if one.explicit and one.vacuous else []
         marks += ["as printed"] if one.convention == "printed" else []
         unit = f" ({one.unit})" if one.unit else ""
         word = {True: "applies", False: "does not apply", None: "not all checked"}[one.applies]
         about = f" (about the {one.about})" if one.about else ""
         said = Html(f"{escape(one.statement)}{escape(about)}{_assumptions(one.assumptions)}")
-        shown = value + (f" [{', '.join(marks)}]" if marks else "")
+        shown = one.shown + (f" [{', '.join(marks)}]" if marks else "")
         rows.append([badge(one.applies, word), one.id, one.quantity + unit, shown, said, one.reference])
     section.table(
         "Guarantees and their assumptions",
         ["", "id", "quantity", "value", "statement and assumptions", "reference"],
         rows,
         "Green: every assumption was checked and holds. Red: one fails, so the number guarantees nothing here. Grey: some could "
-        f"not be checked. With probability at least 1 - {found.facts.delta:g}, or a multiple of that as each says.",
+        "not be checked. A number up to a constant says how a bound grows; of the constant the paper says nothing. "
+        f"With probability at least 1 - {found.facts.delta:g}, or a multiple of that as each says.",
     )
 
 
@@ -66,19 +66,25 @@ def show_checks(section: Section, run: Trajectory | str | Path, data: Sequence[D
     except InputError as error:
         section.paragraph(f"The inequalities were not checked: {error}.", "quiet")
         return
-    rank = {False: 0, True: 1, None: 2}
+    rank = {"no": 0, "undecided": 1, "yes": 2, "not checked": 3}
     rows = []
-    for one in sorted(found, key=lambda one: rank[one.holds]):
-        least = one.smallest
-        word = {True: "holds", False: "violated" if one.violated else "does not hold", None: "not checked"}[one.holds]
-        slack, when = (Digits(number(least["slack"], 3)), Digits(number(least["t"], 4))) if least else (None, None)
-        rows.append([badge(one.holds, word), one.id, one.statement, one.checked, slack, when, one.note or "-"])
+    for one in sorted(found, key=lambda one: rank[one.word]):
+        least = one.smallest or {}
+        word = {"yes": "holds", "no": "violated" if one.violated else "does not hold"}.get(one.word, one.word)
+        sides = [Digits(number(least[k], 3)) if least else None for k in ("slack", "allowance", "t")]
+        rows.append(
+            [badge(one.holds, word), one.id, one.statement, one.checked, one.undecided, *sides, one.note or "-"]
+        )
     broken = [one.id for one in found if one.violated]
+    unsure = sum(one.word == "undecided" for one in found)
     said = f"Violated: {', '.join(broken)}." if broken else "None that is proved is violated."
+    said += f" Undecided: {unsure}." if unsure else ""
     section.paragraph(said)
     section.table(
         "Inequalities",
-        ["", "id", "statement", "records", "smallest slack", "at t", "note"],
+        ["", "id", "statement", "records", "undecided", "smallest slack", "allowance", "at t", "note"],
         rows,
-        "Slack is right side minus left side, at the records where the hypotheses hold; forms with a printed error may fail.",
+        "Slack is right side minus left side, at the records where the hypotheses hold; the allowance is what finite steps "
+        "and integrals from records may cost. A record is undecided where that exceeds half of what is compared. Forms with a "
+        "printed error may fail.",
     )

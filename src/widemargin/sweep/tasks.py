@@ -600,7 +600,7 @@ def _bound(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
     """For every guarantee: its value, and whether it applies.
 
     Names are ids with _ for -, and a number where an id occurs again. A value beyond floating point is inf, and NAME_loglog is
-    the logarithm of its logarithm.
+    the logarithm of its logarithm. What is known up to a constant is called NAME_up_to_a_constant.
     """
     from widemargin import theory
 
@@ -614,11 +614,14 @@ def _bound(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
             name = one["id"].replace("-", "_")
             count[name] = count.get(name, 0) + 1
             name += f"_{count[name]}" * (count[name] > 1)
-            value = one["value"]
+            value, named = one["value"], name
+            if isinstance(value, Mapping) and "loglog" not in value:
+                ((order, value),) = value.items()
+                named = f"{name}_{order}"
             if isinstance(value, Mapping):
-                row[name], row[f"{name}_loglog"] = math.inf, value["loglog"]
+                row[named], row[f"{named}_loglog"] = math.inf, value["loglog"]
             else:
-                row[name] = value
+                row[named] = value
             row[f"{name}_applies"] = one["applies"]
         rows.append(row)
     return rows

@@ -24,6 +24,7 @@ from .track import Track
 
 Params = dict[str, Tensor]
 
+FEW = 4  # intervals between records
 UNSEEN = 4.0  # what a step between two records may have cost, relative to those at the records
 
 
@@ -97,10 +98,13 @@ def integral(s: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Integral of f (T, B, ...) over the clock s (T, B) from the first record, by trapezoids, and how far off it may be.
 
     An integrand that is monotone between two records is known to half the difference of the two times the interval; for the
-    others the differences of the neighbouring intervals are considered too.
+    others the differences of the neighbouring intervals are considered too. Fewer than FEW intervals do not show how the
+    integrand turns: then it is known up to its own size.
     """
     ds = np.diff(s, axis=0).reshape(len(s) - 1, s.shape[1], *[1] * (f.ndim - 2))
     jump = _nearby(np.abs(np.diff(f, axis=0)))
+    if len(ds) < FEW:
+        jump = 2 * np.maximum(np.abs(f[1:]), np.abs(f[:-1]))
     return summed(ds * (f[:-1] + f[1:]) / 2), summed(ds * jump / 2)
 
 
@@ -112,6 +116,26 @@ def _nearby(values: np.ndarray) -> np.ndarray:
     return top
 
 
+def stretch(applies: np.ndarray, joined: np.ndarray | bool = True) -> np.ndarray:
+    """For each record (T, B) the first of the records up to it at all of which `applies`; the next one where it does not.
+
+    What is proved from a time on as long as a hypothesis holds can be used between two records of one stretch, no others.
+    `joined`: where the hypothesis holds also between the record and the one before.
+    """
+    k = np.arange(len(applies))[:, None]
+    return np.maximum.accumulate(np.where(applies, np.where(joined, 0, k), k + 1), axis=0)
+
+
+def ever(flags: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Whether `flags` at a record of the stretch (`stretch`) up to each (T, B)."""
+    return np.maximum.accumulate(np.where(flags, np.arange(len(flags))[:, None], -1), axis=0) >= first
+
+
+def since(sums: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Sums from the first record as sums from the first of each stretch (T, B)."""
+    return sums - np.take_along_axis(sums, np.minimum(first, len(sums) - 1), 0)
+
+
 def never_falls(
     track: Track,
     id: str,
@@ -120,22 +144,84 @@ def never_falls(
     f: np.ndarray,
     owed: np.ndarray,
     applies: np.ndarray,
+    joined: np.ndarray | bool = True,
+    unit: float = 0.0,
     **more: Any,
 ) -> Inequality:
-    """f (T, B) at each record against its largest value at earlier ones; `owed` is its cost from `cost`."""
-    seen = np.where(applies & np.isfinite(f), f, -np.inf)
-    top = np.maximum.accumulate(seen, axis=0)
-    when = np.maximum.accumulate(np.where(seen >= top, np.arange(len(f))[:, None], 0), axis=0)
-    left, since = np.full_like(f, -np.inf), np.zeros_like(f)
-    left[1:], since[1:] = top[:-1], np.take_along_axis(owed, when, 0)[:-1]
-    return entry(track, id, statement, reference, left, f, applies, owed - since, **more)
+    """f (T, B) at each record against its largest value at earlier ones of the same stretch; `owed` is its cost from `cost`.
+
+    `unit`: what counts as a change of f even where f is near 0; 1 for logarithms and what enters the loss.
+    """
+    applies = applies & np.isfinite(f)
+    first = stretch(applies, joined)
+    left, spent = np.full_like(f, -np.inf), np.zeros_like(f)
+    top, cheap = f[0], owed[0]
+    for k in range(1, len(f)):
+        goes_on = first[k] < k
+        left[k], spent[k] = np.where(goes_on, top, -np.inf), owed[k] - cheap
+        higher = ~goes_on | (f[k] >= top)
+        top, cheap = np.where(higher, f[k], top), np.where(higher, owed[k], cheap)
+    scale = np.maximum(unit, np.maximum(np.abs(left), np.abs(f)))
+    return entry(track, id, statement, reference, left, f, applies, spent, scale=scale, **more)
 
 
-def worst(left: np.ndarray, right: np.ndarray, allowance: np.ndarray | float = 0.0) -> tuple[np.ndarray, ...]:
-    """Of several inequalities (T, B, k), the one that is nearest to fail at each record: left, right, allowance (T, B)."""
-    left, right, allowance = np.broadcast_arrays(left, right, allowance)
-    pick = np.argmin(np.nan_to_num(right + allowance - left, nan=np.inf), axis=-1)[..., None]
-    return tuple(np.take_along_axis(one, pick, -1)[..., 0] for one in (left, right, allowance))
+def psi_cost(track: Track) -> np.ndarray:
+    """What finite steps may cost psi (T, B), computed once."""
+    if "_psi_cost" not in track.__dict__:  # as cached_property does it, which a frozen dataclass allows
+        loss = track.problem.loss
+        assert loss is not None
+        if track.W is None:
+            track.__dict__["_psi_cost"] = costs_from_records(track)[1]
+        else:
+            track.__dict__["_psi_cost"] = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)))
+    return track.__dict__["_psi_cost"]
+
+
+def joined_fitted(track: Track) -> np.ndarray:
+    """Where psi > 0 at a record, at the one before, and between them (T, B): psi cannot have lost more than its steps cost.
+
+    Along a flow psi never falls; steps of descent can undo a fit, also between records.
+    """
+    assert track.psi is not None
+    both = np.concatenate([track.fitted[:1], track.fitted[1:] & track.fitted[:-1]])
+    if track.every_step or track.rule == "GradientFlow":
+        return both
+    lost = np.diff(psi_cost(track), axis=0, prepend=0.0)
+    before = np.concatenate([track.psi[:1], track.psi[:-1]])
+    return both & (np.minimum(before, track.psi) > lost)
+
+
+def costs_from_records(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Costs of psi/|w|^L, psi and ln |w| without parameters.
+
+    Descent adds lr^2 |grad|^2 to |w|^2 at each step, in sum lr times the fall of the risk, and changes psi by half of lr times
+    the variation of its rate beyond first order. For the flow, grad risk = (|l'(psi)|/n) grad psi gives |grad psi| from the rate
+    of psi, n psi' / |l'(psi)| = |grad psi|^2.
+    """
+    psi, norm, L = track.psi, np.exp(track.run["log_norm"]), track.net.degree
+    assert psi is not None
+    normalised = psi * norm ** (-float(L))
+    dt = np.diff(track.t_mean, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(dt > 0, np.diff(psi, axis=0) / np.where(dt > 0, dt, 1.0), 0.0)
+    if track.rule == "GD":
+        lr = float(track.options["lr"])
+        turn = np.abs(np.diff(rate, axis=0, prepend=rate[:1]))
+        turn = np.maximum(turn, np.abs(np.diff(rate, axis=0, append=rate[-1:])))
+        of_psi = lr * turn
+        fall = np.abs(np.diff(np.exp(track.log_risk), axis=0))
+        of_norm = lr * fall / (2 * norm[:-1] ** 2)
+    else:
+        rtol = float(track.options["rtol"])
+        Q = np.exp(of_loss(track, "log_slope", psi))[1:]
+        steep = np.sqrt(track.n * np.abs(rate) / np.where(Q > 0, Q, np.inf))
+        steep = np.maximum(steep, L * np.abs(psi[1:]) / norm[1:])
+        of_psi = taken(track) * rtol * norm[1:] * steep
+        of_norm = taken(track) * rtol
+    scale = norm[:-1] ** L
+    with np.errstate(over="ignore", invalid="ignore"):
+        both = of_psi / scale + L * np.abs(normalised[1:]) * of_norm
+    return summed(both), summed(of_psi), summed(of_norm)
 
 
 def of_loss(track: Track, name: str, p: np.ndarray) -> np.ndarray:

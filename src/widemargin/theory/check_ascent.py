@@ -14,7 +14,8 @@ from widemargin.flows import losses
 from widemargin.flows.rules import ascent_scale, mean_field
 from widemargin.margins import _lp, _qp
 
-from ._sides import QUIET, before, entry, precision, steps, trapezoid, worst
+from ._sides import QUIET, before, entry, eps, precision, steps, trapezoid, worst
+from ._steps import duals_known, never_falls, slopes
 from .inequality import Inequality, check
 from .track import Track
 
@@ -55,8 +56,7 @@ class Ascent:
     @cached_property
     def q(self) -> np.ndarray:
         """|l'_i| / sum l (T, B, n)."""
-        assert self.track.problem.loss is not None and self.track.p is not None
-        return losses.weights(self.track.problem.loss, torch.as_tensor(self.track.p), "cb").numpy()
+        return slopes(self.track)
 
     @cached_property
     def v(self) -> np.ndarray:
@@ -190,15 +190,16 @@ def wfr_rates(track: Track) -> list[Inequality] | None:
         note = "accuracy: trapezoids between records, rtol in every step"
     else:
         return None
-    moved = (dt[..., 0] > 0) & usable(track)
+    moved = (dt[..., 0] > 0) & usable(track) & duals_known(track)
     radial = entry(
         track,
         "CB-8",
         "change of |w_j|^2 = integral of 4 |w_j|^2 J'(theta_j) dt",
         reference,
-        *worst(left, right),
-        moved,
+        applies=moved,
+        identity=True,
         note=note,
+        **worst(left, right, scale=np.maximum(A.size2, before(A.size2))),
     )
     # Radial part of the velocity, J' from the features: <w_j, v_j> = 2 |w_j|^2 J'(theta_j)
     push = np.abs((A.w * A.v).sum(3) - 2 * A.size2 * A.J)
@@ -208,8 +209,9 @@ def wfr_rates(track: Track) -> list[Inequality] | None:
         "CB-8 Euler",
         "<w_j, grad F'(w_j)> = 2 |w_j|^2 J'(theta_j)",
         reference,
-        *worst(push, scale),
-        usable(track),
+        applies=usable(track),
+        identity=True,
+        **worst(push, scale),
     )
     return [radial, euler]
 
@@ -246,6 +248,8 @@ def cone(track: Track) -> Inequality | None:
         balance,
         right,
         usable(track),
+        identity=True,
+        scale=A.mass / A.factor if track.W is not None else track.run["norm"] ** 2,
         note=note,
     )
 
@@ -267,28 +271,18 @@ def smooth_margin(track: Track) -> list[Inequality] | None:
     if track.loss == "exp" and quantity is not None and followed:
         quantity = quantity / A.factor
         where = track.fitted & usable(track)
-        seen = np.where(where, quantity, -np.inf)
-        top = np.maximum.accumulate(seen, axis=0)
         if track.W is None:  # rtol times how fast the quantity changes with W, to first order 2 + 1 of itself
             rtol = float(track.options["rtol"])
             dip = np.cumsum(4 * rtol * steps(track.run["step"]) * np.abs(quantity), axis=0)
+            terms = np.abs(quantity)
         else:
-            dip = A.dip
-        at = np.maximum.accumulate(np.where(seen == top, np.arange(len(seen))[:, None], 0), axis=0)
-        allowance = dip - np.take_along_axis(dip, at, 0)
+            dip, terms = A.dip, np.abs(track.p).max(2) / A.mass  # type: ignore[arg-type]
         found.append(
-            entry(
-                track,
-                "CB-25",
-                "S_beta - ln n / beta never falls, beta = ||nu||",
-                reference,
-                top,
-                quantity,
-                where,
-                allowance=np.nan_to_num(allowance, posinf=0.0),
+            never_falls(
+                track, "CB-25", "S_beta - ln n / beta never falls, beta = ||nu||", reference, quantity, dip, where, terms=terms,
                 note="left: the largest value since all points are fitted",
             )
-        )
+        )  # fmt: skip
     if track.W is not None:
         rise = A._push()
         u = track.p / A.mass[..., None]  # type: ignore[operator]
@@ -310,6 +304,8 @@ def smooth_margin(track: Track) -> list[Inequality] | None:
                 np.abs(rate - formula),
                 precision(track) * size,
                 where,
+                terms=(A.q * (np.abs(rise) + np.abs(u * grown[..., None]))).sum(2) / A.mass,
+                identity=True,
             )
         )
     return found or None
@@ -334,8 +330,19 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
     beta = norm**track.net.degree
     beta = np.where((beta > 0) & np.isfinite(beta), beta, np.nan)
     offset = math.log(n) + (0.0 if exp else -math.log(LN2))
+    large = (np.abs(margin) if track.p is None else np.abs(track.p).max(2)) + track.summands
+    terms = (1 + offset + large) / beta
     found = [
-        entry(track, "CB-26 below", "min u <= S_beta(u)", "CB Lemma 13, (14)", margin / beta, -log_risk / beta, where),
+        entry(
+            track,
+            "CB-26 below",
+            "min u <= S_beta(u)",
+            "CB Lemma 13, (14)",
+            margin / beta,
+            -log_risk / beta,
+            where,
+            terms=terms,
+        ),
         entry(
             track,
             "CB-26",
@@ -344,6 +351,7 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
             -log_risk / beta,
             (margin + offset) / beta,
             fitted,
+            terms=terms,
         ),
     ]
     if track.p is not None and track.problem.loss is not None:
@@ -364,7 +372,8 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
             # The records of a flow use the dual that it solved for when |W|^L is large; before, they are the softmax.
             own = np.ones(track.shape, bool) if track.rule != "GradientFlow" else beta < 100
             gap = track.p - track.p.min(2, keepdims=True)
-            excess = (np.log(kept) + gap).max(2)
+            normal = kept > np.finfo(track.run.config.get("dtype", "float64")).tiny  # below, digits are missing
+            excess = np.where(normal, np.log(kept) + gap, -np.inf).max(2)
             found.append(
                 entry(
                     track,
@@ -374,7 +383,8 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
                     excess,
                     0.0 if exp else LN2,
                     fitted & own,
-                    allowance=precision(track) * (1 + np.abs(track.p).max(2)),
+                    terms=1 + np.abs(track.p).max(2) + track.summands,
+                    scale=1.0,
                     note="logarithms",
                 )
             )
@@ -402,7 +412,6 @@ def certificate_gap(track: Track) -> list[Inequality] | None:
                 reference,
                 margin,
                 dual,
-                allowance=precision(track) * np.nan_to_num(np.abs(dual)),
                 note="the maximum is an estimate from below",
                 numbers={"last_gap": last},
             )
@@ -430,7 +439,7 @@ def certificate_gap(track: Track) -> list[Inequality] | None:
                     mean,
                     np.stack(best),
                     where,
-                    allowance=precision(track) * np.stack(best),
+                    terms=np.abs(track.p).max(2) / np.where(mass_now > 0, mass_now, np.nan),
                 )
             )
     return found or None
@@ -535,6 +544,7 @@ def proposition6(track: Track) -> Inequality | None:
         bound,
         best,
         (t > 0) & np.isfinite(best) & rising & (track.options["lr"] == 1),
+        terms=F.size,
         note=note,
         numbers={"gamma": gamma.tolist(), "growth": growth[-1].tolist(), "best": best[-1].tolist()},
     )
@@ -557,8 +567,10 @@ def mirror_ascent(track: Track) -> list[Inequality] | None:
     reference = "CB (14), Appendix E (E-CB-5)"
     beta, where = _mass(track), usable(track)
     G, least = -track.log_risk / beta, track.run["margin"] / beta
+    F = Features(track)
+    terms = F.size + (1 + math.log(track.n)) / beta
     found = [
-        entry(track, "CB-15 below", "min_i z_i . abar <= G_beta(abar)", reference, least, G, where),
+        entry(track, "CB-15 below", "min_i z_i . abar <= G_beta(abar)", reference, least, G, where, terms=terms),
         entry(
             track,
             "CB-15 above",
@@ -567,9 +579,9 @@ def mirror_ascent(track: Track) -> list[Inequality] | None:
             G,
             least + math.log(track.n) / beta,
             where,
+            terms=terms,
         ),
     ]
-    F = Features(track)
     if track.rule not in ("Prop6", "CB") or not track.every_step or F.a is None or len(track.t) < 2:
         return found
     abar = F.a / F.a.sum(2, keepdims=True)
@@ -593,6 +605,7 @@ def mirror_ascent(track: Track) -> list[Inequality] | None:
             np.abs(abar - should).max(2),
             precision(track),
             moved,
+            identity=True,
         )
     )
     # One step towards the best mixture, in Kullback-Leibler divergence
@@ -609,7 +622,7 @@ def mirror_ascent(track: Track) -> list[Inequality] | None:
             push,
             gained + 24 * eta**2 * F.size**2,
             moved & (eta * F.size <= 1 / 16 * (1 + 1e-12)),
-            allowance=precision(track),
+            terms=1.0,
         )
     )
     return found
@@ -645,6 +658,7 @@ def norm_growth(track: Track) -> Inequality | None:
         np.cumsum(np.log1p(np.maximum(gain, -0.999999)), axis=0),
         np.log(beta / beta[0]),
         fine & (t > 0),
+        terms=1 + np.abs(np.log(beta)),
         numbers={"growth": growth[-1].tolist(), "ln_beta_over_min(1,gamma)_sqrt_t": slope.tolist()},
     )
 
@@ -689,6 +703,7 @@ def proposition7(track: Track) -> list[Inequality] | None:
             bound,
             best,
             (t > 0) & proved & np.isfinite(best),
+            terms=F.size,
             note=note,
             numbers={"gamma": gamma.tolist(), "best": best[-1].tolist()},
         ),
@@ -700,7 +715,7 @@ def proposition7(track: Track) -> list[Inequality] | None:
             gamma * total,
             math.sqrt(track.net.m) * factor * track.run["norm"],
             (gamma > 0) & (np.abs(track.log_risk) < 1e6),
-            allowance=gamma * total * 1e-15 * (1 + np.abs(track.log_risk)),
+            allowance=gamma * total * 4 * eps(track) * (1 + np.abs(track.log_risk)),
             note="while the clock is accurate: its steps round by |ln risk| eps",
         ),
     ]
@@ -737,6 +752,7 @@ def step_insensitivity(track: Track) -> Inequality | None:
         short,
         right,
         (t > 0) & (gamma > 0) & (track.rule == "Prop7") & (track.options["lr"] == 1),
+        terms=size,
         note="" if track.rule == "Prop7" else "no constant is known for these steps: numbers only",
         numbers=numbers,
     )

@@ -21,20 +21,25 @@ from widemargin import flows, margins
 from widemargin.flows import losses
 from widemargin.types import Dataset, InputError
 
-from ._sides import entry
+from ._sides import entry, eps, precision, worst
 from ._steps import (
+    UNSEEN,
     Params,
     cost,
+    costs_from_records,
     duals_known,
+    ever,
     flows_freely,
     honest,
     integral,
+    joined_fitted,
     never_falls,
     of_loss,
+    psi_cost,
     slopes,
+    stretch,
     summed,
     taken,
-    worst,
 )
 from .check_mirror import FOREVER, PRINTED, _mirror
 from .inequality import Inequality, check
@@ -97,15 +102,29 @@ class _Lazy:
         return self.track.start["a"].norm(dim=1).numpy()
 
     @cached_property
+    def inner(self) -> np.ndarray:
+        """|V_0| (B,)."""
+        return self.track.start["V"].flatten(1).norm(dim=1).numpy()
+
+    @cached_property
     def ordinary(self) -> np.ndarray:
         """Where |x| <= 1, |a_0| <= 2 and |V_0| <= 2 sqrt(m), which LR's law gives with high probability (B,)."""
-        inner = self.track.start["V"].flatten(1).norm(dim=1).numpy()
-        return (self.width <= 1 + 1e-12) & (self.outer <= 2) & (inner <= 2 * math.sqrt(self.track.net.m))
+        return (self.width <= 1 + 1e-12) & (self.outer <= 2) & (self.inner <= 2 * math.sqrt(self.track.net.m))
 
     def ball(self, share: float) -> np.ndarray:
         """Where the run has stayed so near that <thetabar, dp_i> >= (1 - share) gamma sqrt(m), up to each record (T, B)."""
         far = np.maximum.accumulate(self.moved, axis=0) * self.width
         return (self.pull > 0) & (far <= share * self.pull)
+
+    @cached_property
+    def reach(self) -> np.ndarray:
+        """|W| max |x| (T, B): no sum over neurons of <thetabar, dp_i> has more."""
+        return self.length * self.width
+
+    @cached_property
+    def length(self) -> np.ndarray:
+        """|W_0| + |W - W_0| (T, B), which what is said about differences of weights is rounded by."""
+        return self.moved + np.hypot(self.outer, self.inner)
 
     @property
     def numbers(self) -> dict[str, list[float]]:
@@ -173,7 +192,7 @@ def sgd_certificates(track: Track) -> list[Inequality] | None:
     found = [
         entry(
             track, "LR-13", "(B.3) sum_s |l'_s| <= 4 |W - W_0| / (eta gamma sqrt m)", reference, total,
-            4 * view.moved / (eta * safe), half, numbers=view.numbers,
+            4 * view.moved / (eta * safe), half, numbers=view.numbers, terms=4 * view.length / (eta * safe),
         )
     ]  # fmt: skip
     if track.W is None:
@@ -181,7 +200,16 @@ def sgd_certificates(track: Track) -> list[Inequality] | None:
     least = np.stack([view.toward(W).min(1) for W in track.W])
     near = (view.pull > 0) & (view.moved * view.width <= 0.5 * view.pull)
     found.append(
-        entry(track, "LR-13", "(B.2) <thetabar, dp_i(W_s)> >= gamma sqrt m / 2", reference, view.pull / 2, least, near)
+        entry(
+            track,
+            "LR-13",
+            "(B.2) <thetabar, dp_i(W_s)> >= gamma sqrt m / 2",
+            reference,
+            view.pull / 2,
+            least,
+            near,
+            terms=view.reach,
+        )
     )
     steep = np.stack([_gradient_norms(track, W).max(1) for W in track.W])
     tame = view.ordinary & (2 * view.moved**2 + 8 * m + 8 <= 10 * m)
@@ -215,7 +243,7 @@ def _potential_step(track: Track, view: _Lazy, eta: float) -> list[Inequality]:
         residual = length[:, None] - 2 * c * along + c**2 * steep  # |move - c_i dp_i|^2
         i = residual.argmin(1)
         missing[k + 1] = residual[rows, i]
-        blur[k + 1] = 1e-12 * (length + (c**2 * steep)[rows, i])
+        blur[k + 1] = precision(track) * (length + (c**2 * steep)[rows, i])
         linear = track.problem.push(W, target).numpy() - track.p[k]  # <Wbar, dp_i> - p_i
         mid = {name: then[name] + W[name] - 2 * target[name] for name in ("a", "V")}
         left[k + 1] = sum((move[name] * mid[name]).flatten(1).sum(1) for name in ("a", "V")).numpy()  # type: ignore[union-attr]
@@ -225,7 +253,10 @@ def _potential_step(track: Track, view: _Lazy, eta: float) -> list[Inequality]:
     moves[1:] = np.diff(track.run["step"], axis=0) == 1
     reference = "LR proof of Theorem 2.1"
     return [
-        entry(track, "LR-13", "every step is eta |l'_i| dp_i of one example", "LR-3, eq. (1.1)", missing, blur, moves),
+        entry(
+            track, "LR-13", "every step is eta |l'_i| dp_i of one example", "LR-3, eq. (1.1)", missing, blur, moves,
+            identity=True,
+        ),
         entry(
             track, "LR-13", "|W_{s+1} - Wbar|^2 <= |W_s - Wbar|^2 + 2 eta (1/t - l_s) + eta^2 l'_s^2 |dp_s|^2", reference,
             left, right, yes, numbers={"r": r.tolist()},
@@ -291,7 +322,7 @@ def training_error(track: Track) -> list[Inequality] | None:
     found.append(
         entry(
             track, "LR-16", "int mean |l'| <= 4 |W_t - W_0| / (gamma sqrt m)", reference, G, 4 * view.moved / safe,
-            honest(track) & view.ball(0.5), allowance=off + 2 * owed / safe, numbers=view.numbers,
+            honest(track) & view.ball(0.5), allowance=off + 2 * owed / safe, numbers=view.numbers, terms=4 * view.length / safe,
         )
     )  # fmt: skip
     end = np.max(np.where(yes, t, 0.0), axis=0)
@@ -305,7 +336,7 @@ def training_error(track: Track) -> list[Inequality] | None:
         entry(
             track, "LR-16", "|W_t - W_0|^2 + 2 int risk <= 2 int mean l(<Wbar, dp_i> - p_i) + 2r <thetabar, a_t - a_0>",
             reference, view.moved**2 + 2 * s, 2 * theirs + 2 * r * gained, yes, allowance=owed + 2 * unsure,  
-            numbers={"r": r.tolist()},
+            numbers={"r": r.tolist()}, terms=2 * (r + view.length) * view.length,
         )
     )  # fmt: skip
     return found
@@ -324,45 +355,41 @@ def margin_at_radius(track: Track) -> list[Inequality] | None:
     reference, loss = "LR Lemma 2.4", track.problem.loss
     assert loss is not None
     found, yes, inside = [], honest(track), view.ball(0.75)
-    slack: np.ndarray | float = 0.0
-    if track.W is not None:
+    ratio = psi / norm**2
+    if track.W is None:
+        owed, owed_psi, _ = costs_from_records(track)
+    else:
         rows = []
         for W in track.W:
             F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "lr"))
             rows.append(sum((part**2).flatten(1).sum(1) for part in F.values()).sqrt().numpy())  # type: ignore[union-attr]
         near = (view.pull > 0) & (view.moved * view.width <= 0.75 * view.pull)
-        found.append(
+        owed_psi = psi_cost(track)
+        owed = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)) / track.net.norm2(W))
+        found += [
             entry(
-                track,
-                "LR-17",
-                "|grad psi| >= gamma sqrt m / 4",
-                reference,
-                view.pull / 4,
-                np.stack(rows),
-                near,
-                numbers=view.numbers,
-            )
-        )
-        owed = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)))
-        slack = owed / norm**2
-        found.append(
+                track, "LR-17", "|grad psi| >= gamma sqrt m / 4", reference, view.pull / 4, np.stack(rows), near,
+                numbers=view.numbers, terms=view.reach,
+            ),
             entry(
                 track, "LR-17", "psi(W_t) - psi(W_0) >= (gamma sqrt m / 4) |W_t - W_0|", reference, view.pull / 4 * view.moved,
-                psi - psi[0], yes & inside, allowance=owed, numbers=view.numbers,
-            )
-        )  # fmt: skip
-    R = view.pull / 32
-    soon = np.logical_or.accumulate(track.fitted & (view.moved <= R / 2), axis=0)
-    reached = np.logical_or.accumulate(soon & (view.moved >= R), axis=0) & view.ordinary & yes & (view.pull > 0)
+                psi - psi[0], yes & inside, allowance=owed_psi, numbers=view.numbers,
+                terms=np.abs(psi) + np.abs(psi[0]) + view.pull * view.length,
+            ),
+        ]  # fmt: skip
+    # Fitted within R/2 of the start, then at R, and fitted all the time between and since: psi / |W|^2 grows only there.
+    R, fits = view.pull / 32, track.fitted & yes
+    first = stretch(fits, joined_fitted(track))
+    soon = fits & ever(view.moved <= R / 2, first)
+    reached = fits & ever(soon & (view.moved >= R), first) & view.ordinary & (view.pull > 0)
+    shortest = np.minimum.accumulate(norm, axis=0)
     found += [
         entry(
-            track, "LR-17", "psi / |W|^2 >= gamma^2 / 4096 from |W - W_0| = R on", reference,
-            np.broadcast_to(view.gamma**2 / 4096, track.shape), psi / norm**2, reached, allowance=slack,
-            note="fitted within R/2 of the start",
+            track, "LR-17", "psi / |W|^2 >= gamma^2 / 4096 from |W - W_0| = R on", reference, view.gamma**2 / 4096, ratio,
+            reached, allowance=owed_psi / shortest**2 + owed, note="fitted within R/2 of the start and since",
         ),
         entry(
-            track, "LR-17 printed", "|W_s - W_0| >= R from then on", reference, np.broadcast_to(R, track.shape), view.moved,
-            reached, note=PRINTED,
+            track, "LR-17 printed", "|W_s - W_0| >= R from then on", reference, R, view.moved, reached, note=PRINTED, proved=False
         ),
     ]  # fmt: skip
     return found
@@ -384,13 +411,14 @@ def comparator_alignment(track: Track) -> list[Inequality] | None:
     for says, r_theta, r_w in (("r_theta = 1, r_w = 0", np.ones_like(R), 0.0), ("r_theta = R/8, r_w = 1", R / 8, 1.0)):
         value = (r_theta[..., None] * toward + r_w * back).min(2)
         bound = r_theta * (view.pull - 4 * R - 4) - r_w * (first + 4 * R + R**2)
+        terms = (r_theta + r_w * view.length) * view.reach
         sharp = r_theta * (view.pull - R * view.width) - r_w * (first + 2 * view.outer * R + R**2)
         found += [
             entry(
                 track, "LR-22", f"<r_theta thetabar + r_w W_0, dp_i> - r_w p_i >= gamma r_theta sqrt m - ..., {says}",
-                reference, bound, value, yes, numbers=view.numbers,
+                reference, bound, value, yes, numbers=view.numbers, terms=terms,
             ),
-            entry(track, "LR-22", f"the same with constants of its own, {says}", reference, sharp, value, yes),
+            entry(track, "LR-22", f"the same with constants of its own, {says}", reference, sharp, value, yes, terms=terms),
         ]  # fmt: skip
     return found
 
@@ -420,22 +448,20 @@ def homogeneity(track: Track) -> list[Inequality] | None:
     with contextlib.suppress(NotImplementedError, InputError):
         still = {name: torch.zeros_like(track.start[name]) for name in net.trained}
         own = np.stack([track.problem.push(W, still | {k: W[k] for k in net.homogeneous}).numpy() for W in track.W])
-        blur = 1e-11 * (np.abs(own).max(2) + np.stack([net.norm2(W).numpy() ** (L / 2) for W in track.W]))
+        size = np.stack([_size(net, W) for W in track.W])[..., None]
+        scale = (np.abs(own) + L * np.abs(track.p) + size).max(2)
         found.append(
             entry(
-                track,
-                "LR-7",
-                f"<w, dp_i> = {L} p_i",
-                reference,
-                np.abs(own - L * track.p).max(2),
-                blur,
-                np.ones(track.shape, bool),
+                track, "LR-7", f"<w, dp_i> = {L} p_i", reference, np.abs(own - L * track.p).max(2), precision(track) * scale,
+                identity=True,
             )
-        )
+        )  # fmt: skip
         if margin is not None:
             found.append(
-                entry(track, "LR-7", f"min_i <w, dp_i> = {L} times the recorded margin", reference,
-                      np.abs(own.min(2) - L * margin), blur, np.ones(track.shape, bool))
+                entry(
+                    track, "LR-7", f"min_i <w, dp_i> = {L} times the recorded margin", reference,
+                    np.abs(own.min(2) - L * margin), precision(track) * scale, identity=True,
+                )
             )  # fmt: skip
     parts = [_neurons(track, W) for W in track.W]
     if parts[0] is None:
@@ -445,8 +471,8 @@ def homogeneity(track: Track) -> list[Inequality] | None:
     total = np.stack([one[0].abs().sum(2).numpy() for one in each])
     found.append(
         entry(
-            track, "LR-7", "p_i = sum_j |w_j|^2 p~_i(w_j)", reference, np.abs(whole - track.p).max(2), 1e-12 * total.max(2),
-            np.ones(track.shape, bool),
+            track, "LR-7", "p_i = sum_j |w_j|^2 p~_i(w_j)", reference, np.abs(whole - track.p).max(2),
+            precision(track) * total.max(2), identity=True,
         )
     )  # fmt: skip
     inner = {"Scalar": "b", "Normalized": "b"}.get(type(net).__name__, "V")
@@ -456,9 +482,8 @@ def homogeneity(track: Track) -> list[Inequality] | None:
 
     pairs = [squares(W) for W in track.W]
     A, B = (np.stack([pair[k].numpy() for pair in pairs]) for k in (0, 1))
-    left, right, _ = worst(2 * np.sqrt(A * B), A + B)
     found.append(
-        entry(track, "LR-7", "2 |a_j| |v_j| <= |w_j|^2, nearest j", reference, left, right, np.ones(track.shape, bool))
+        entry(track, "LR-7", "2 |a_j| |v_j| <= |w_j|^2, nearest j", reference, **worst(2 * np.sqrt(A * B), A + B))
     )
     if flows_freely(track):
         owed = cost(
@@ -466,21 +491,19 @@ def homogeneity(track: Track) -> list[Inequality] | None:
         )
         first = track.start
         begun = (squares(dict(first))[0] - squares(dict(first))[1]).numpy()
-        blur = 1e-13 * summed(taken(track))[..., None] * (A + B) + 1e-15 * (1 + A + B)
-        left, right, room = worst(np.abs(A - B - begun), blur, owed)
+        blur = 500 * eps(track) * (1 + summed(taken(track)))[..., None] * (A + B)
         found.append(
             entry(
-                track,
-                "LR-7",
-                "a_j^2 - |v_j|^2 stays, worst j",
-                "LR Section 3.1",
-                left,
-                right,
-                honest(track),
-                allowance=room,
+                track, "LR-7", "a_j^2 - |v_j|^2 stays, worst j", "LR Section 3.1", applies=honest(track), identity=True,
+                **worst(np.abs(A - B - begun), blur, owed, A + B),
             )
-        )
+        )  # fmt: skip
     return found
+
+
+def _size(net: flows.Net, W: Params) -> np.ndarray:
+    """|W|^L (B,)."""
+    return net.norm2(W).numpy() ** (net.degree / 2)
 
 
 @check("LR-23", says="the norm grows once fitted", reference="LR Lemma A.4")
@@ -489,24 +512,27 @@ def norm_growth(track: Track) -> list[Inequality] | None:
     if norm is None or track.psi is None or not flows_freely(track) or len(track.t) < 2:
         return None
     once, reference = track.fitted & honest(track), "LR Lemma A.4"
-    if (
-        track.W is None
-    ):  # descent makes the norm larger than the flow does; the solver of the flow is off by rtol a step
+    # without weights: descent makes the norm larger than the flow does; the solver of the flow is off by rtol a step
+    if track.W is None:
         owed = summed((0.0 if track.rule == "GD" else float(track.options["rtol"])) * taken(track))
     else:
         owed = cost(track, lambda W: 0.5 * track.net.norm2(W).log())
-    found = [never_falls(track, "LR-23", "ln |w| grows", reference, norm, owed, once)]
+    joined = joined_fitted(track)
+    found = [never_falls(track, "LR-23", "ln |w| grows", reference, norm, owed, once, joined, 1.0, terms=1.0)]
     if track.W is not None and track.problem.loss is not None:
-        loss, rates = track.problem.loss, []
+        loss, rates, sizes = track.problem.loss, [], []
         for W in track.W:
             F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "cb"))
-            rates.append(sum((F[name] * W[name]).flatten(1).sum(1) for name in track.net.homogeneous).numpy())  # type: ignore[union-attr]
-        growth = np.stack(rates) * np.exp(-2 * norm)
+            parts = [(F[name] * W[name]).flatten(1) for name in track.net.homogeneous]
+            rates.append(sum(one.sum(1) for one in parts).numpy())  # type: ignore[union-attr]
+            sizes.append(sum(one.abs().sum(1) for one in parts).numpy())  # type: ignore[union-attr]
+        shrink = np.exp(-2 * norm)
         found.append(
             entry(
-                track, "LR-23", "<w, w'> > 0, over |w|^2 in CB's clock", reference, np.zeros(track.shape), growth, once
+                track, "LR-23", "<w, w'> > 0, over |w|^2 in CB's clock", reference, 0.0, np.stack(rates) * shrink, once,
+                terms=np.stack(sizes) * shrink,
             )
-        )
+        )  # fmt: skip
     return found
 
 
@@ -525,10 +551,13 @@ def gradient_margin_gap(track: Track) -> list[Inequality] | None:
         yes = yes & (psi >= 0)
     reference = "LR Lemma A.5" if exp else "Ji and Telgarsky, as in UH Lemma A.3"
     hard = track.p.min(2)
+    large = np.abs(track.p).max(2)
+    terms = k + np.abs(psi) + large + track.summands
+    weighed = terms + large**2  # q_i is an exponential of margins, which makes their rounding a relative one of q_i
     return [
-        entry(track, "LR-24", f"sum_i q_i p_i <= psi + {k:.4g}", reference, mixed, psi + k, yes),
-        entry(track, "LR-24", f"sum_i q_i p_i <= min_i p_i + {k:.4g}", reference, mixed, hard + k, yes),
-        entry(track, "LR-24", "psi <= min_i p_i", "LR Section 1.2", psi, hard, np.isfinite(psi)),
+        entry(track, "LR-24", f"sum_i q_i p_i <= psi + {k:.4g}", reference, mixed, psi + k, yes, terms=weighed),
+        entry(track, "LR-24", f"sum_i q_i p_i <= min_i p_i + {k:.4g}", reference, mixed, hard + k, yes, terms=weighed),
+        entry(track, "LR-24", "psi <= min_i p_i", "LR Section 1.2", psi, hard, np.isfinite(psi), terms=terms),
     ]
 
 
@@ -549,7 +578,7 @@ def abstract_potential(track: Track) -> list[Inequality] | None:
     found = [
         entry(
             track, "LR-25", "(ln |w_t| - ln |w_0|) / L <= int (min p + ln n) / |w|^2", reference, (norm - norm[0]) / L, value,
-            yes, allowance=off + owed,
+            yes, allowance=off + owed, terms=1 + np.abs(norm) + np.abs(norm[0]),
         )
     ]  # fmt: skip
     view = _mirror(track)
@@ -559,10 +588,11 @@ def abstract_potential(track: Track) -> list[Inequality] | None:
         safe = np.where(s > 0, s, 1.0)
         behind = norm[0] / 2 - phi[0]
         found += [
-            entry(track, "LR-25", "Phi <= ln |w| / 2", reference, phi, norm / 2, yes),
+            entry(track, "LR-25", "Phi <= ln |w| / 2", reference, phi, norm / 2, yes, terms=1.0),
             entry(
                 track, "LR-25", "mean of (min p + ln n) / |w|^2 >= gamma_hat - (ln |w_0| / 2 - Phi_0) / s", reference,
                 rate - behind / safe, value / safe, good & (s > 0), allowance=(off + owed + lost) / safe,
+                terms=(1 + np.abs(norm)) / safe,
                 numbers={"gamma_hat": rate[-1].tolist()},
             ),
         ]  # fmt: skip
@@ -598,6 +628,7 @@ def loss_by_slope(track: Track) -> Inequality | None:
         track.log_risk,
         math.log(2) + mean,
         small,
+        terms=1 + np.abs(track.p).max(2) + track.summands,
     )
 
 
@@ -693,11 +724,12 @@ def collapse_potential(track: Track) -> list[Inequality] | None:
 
     numbers = {"directions": r, "gamma": cones.gamma, "angles": cones.phi.tolist()}
     seen = np.stack([flat(W).numpy() for W in track.W])
+    terms = np.stack([catch(W)[1].amax(1).numpy() for W in track.W])  # largest |a_j v_j|
     owed_each, before = cost(track, flat, steep), np.maximum.accumulate(seen, axis=0)
     when = np.maximum.accumulate(np.where(seen >= before, np.arange(len(seen))[:, None, None], 0), axis=0)
     since = owed_each[1:] - np.take_along_axis(owed_each, when, 0)[:-1]
-    left, right, room = (np.zeros(track.shape) for _ in range(3))
-    left[1:], right[1:], room[1:] = worst(before[:-1], seen[1:], since)
+    nearest = worst(before[:-1], seen[1:], since, 1.0)  # phi_kj lies in [0, 1]
+    nearest = {name: np.concatenate([np.zeros_like(one[:1]), one]) for name, one in nearest.items()}
     yes = honest(track)
     later = yes.copy()
     later[0] = False
@@ -708,12 +740,14 @@ def collapse_potential(track: Track) -> list[Inequality] | None:
     with np.errstate(invalid="ignore"):
         rise = Phi - Phi[0]
     return [
-        entry(track, "LR-28", "phi_kj never falls, worst (k, j)", reference, left, right, later, allowance=room, numbers=numbers),
+        entry(
+            track, "LR-28", "phi_kj never falls, worst (k, j)", reference, applies=later, numbers=numbers, terms=terms, **nearest
+        ),
         entry(
             track, "LR-28", "Phi_t - Phi_0 >= int Q gamma / (2r)", reference, value, rise, alive, allowance=off + owed,
-            numbers=numbers,
+            numbers=numbers, terms=1 + np.abs(Phi) + np.abs(Phi[0]),
         ),
-        entry(track, "LR-28", "Phi <= ln |W| / 2", reference, Phi, norm / 2, alive, numbers=numbers),
+        entry(track, "LR-28", "Phi <= ln |W| / 2", reference, Phi, norm / 2, alive, numbers=numbers, terms=1.0),
     ]  # fmt: skip
 
 
@@ -733,20 +767,28 @@ def scalar_potential(track: Track) -> list[Inequality] | None:
     size = np.stack([(W["a"] ** 2 + W["b"] ** 2).numpy() for W in track.W])
     gap = np.stack([(W["a"] ** 2 - W["b"] ** 2).abs().numpy() for W in track.W])
     room = cost(track, lambda W: W["a"] ** 2 - W["b"] ** 2, lambda W: 2 * (W["a"] ** 2 + W["b"] ** 2).sqrt())
-    left, right, room = worst(gap, 1e-13 * (1 + summed(taken(track)))[..., None] * size, room)
+    blur = 500 * eps(track) * (1 + summed(taken(track)))[..., None] * size
     start = track.start
     flips = np.stack(
         [((W["a"].sign() != start["a"].sign()) | (W["b"].sign() != start["b"].sign())).sum(1).numpy() for W in track.W]
     )
     numbers = {"gamma": view.gamma[-1].tolist()}
+    # A step of descent multiplies a_j and b_j by 1 +- lr |l'|-mean of z_j, which a flow keeps positive and a large step does not
+    steady = yes
+    if track.rule == "GD":
+        turn = float(track.options["lr"]) * np.abs(view.pull).max(2) * np.exp(track.log_risk)
+        far = (1.0 if track.every_step else UNSEEN) * turn >= 1
+        steady = yes & ~np.logical_or.accumulate(far, axis=0)
     found = [
-        entry(track, "LR-29", "a_j^2 = b_j^2, worst j", reference, left, right, yes, allowance=room),
-        entry(track, "LR-29", "signs that changed", reference, flips.astype(float), np.zeros(track.shape), yes),
+        entry(
+            track, "LR-29", "a_j^2 = b_j^2, worst j", reference, applies=yes, identity=True, **worst(gap, blur, room, size)
+        ),
+        entry(track, "LR-29", "signs that changed", reference, flips.astype(float), np.zeros(track.shape), steady),
         entry(
             track, "LR-29", "Phi_t - Phi_0 >= (gamma / 2) int Q sum_i q_i", reference, value, Phi - Phi[0], yes & (rate > 0),
-            allowance=off + owed, numbers=numbers,
+            allowance=off + owed, numbers=numbers, terms=1 + np.abs(Phi) + np.abs(Phi[0]),
         ),
-        entry(track, "LR-29", "Phi <= ln |W| / 2", reference, Phi, norm / 2, yes),
+        entry(track, "LR-29", "Phi <= ln |W| / 2", reference, Phi, norm / 2, yes, terms=1.0),
     ]  # fmt: skip
     hard = track.get("margin")
     if hard is not None:
@@ -761,6 +803,7 @@ def scalar_potential(track: Track) -> list[Inequality] | None:
                 top,
                 yes,
                 numbers=numbers,
+                terms=0 if track.p is None else np.abs(track.p).max(2) * np.exp(-2 * norm),
             )
         )
     return found
@@ -798,9 +841,11 @@ def norm_ratio(track: Track) -> Inequality | None:
 
     owed = cost(track, logs, steep)
     owed = owed + np.take_along_axis(owed, top, 2)
-    left = np.where(alive, np.abs(log - log[0] - value), 0.0)
-    left, right, room = worst(left, off + 1e-12 * (1 + np.abs(log)), owed)
+    change = log - log[0]
+    left = np.where(alive, np.abs(change - value), 0.0)
+    blur = precision(track) * (1 + np.abs(log) + np.abs(log[0]))
     return entry(
         track, "LR-30", "ln |w_j|^2/|w_k|^2 changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)), worst j", "LR Section 3.2",
-        left, right, duals_known(track), allowance=room, note="right is how well the integral is known from the records",
+        applies=duals_known(track), identity=True, note="right is how well the integral is known from the records",
+        **worst(left, off + blur, owed, np.maximum(1, np.abs(change))),
     )  # fmt: skip

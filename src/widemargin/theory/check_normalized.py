@@ -322,6 +322,7 @@ def euler(track: Track) -> list[Inequality] | None:
             reference,
             np.abs((along[name] * B.W[name]).sum(2) - total),
             size,
+            identity=True,
         )
         for name in ("a", "c")
     ]
@@ -329,8 +330,12 @@ def euler(track: Track) -> list[Inequality] | None:
     weighed = (weights * B.y)[..., None] * B.on
     exact = B.W["a"] * B.W["c"] * B.eps / B.Nt**2 * (weighed * B.P).sum(2)
     scale = (np.abs(B.W["V"] * along["V"])).sum(3) + np.abs(B.W["a"] * B.W["c"]) * (np.abs(weighed * B.P)).sum(2)
-    left, right = worst(np.abs(inner - exact), precision(track) * (1e-300 + scale))
-    found.append(entry(track, "BN-3", "<v_j, df/dv_j> = a_j c_j o_j <v_j, xbar> eps / N_j^3", reference, left, right))
+    nearest = worst(np.abs(inner - exact), precision(track) * (1e-300 + scale))
+    found.append(
+        entry(
+            track, "BN-3", "<v_j, df/dv_j> = a_j c_j o_j <v_j, xbar> eps / N_j^3", reference, identity=True, **nearest
+        )
+    )
     return found
 
 
@@ -349,7 +354,7 @@ def sigma_norms(track: Track) -> list[Inequality] | None:
     inner = np.sqrt(np.maximum((image * V).sum(-1), 0))  # |v_j|_Sigma (T, B, m)
     gone = V - B.first["V"]
     change = np.sqrt(np.maximum(((gone @ Sigma) * gone).sum(-1), 0))
-    rough = precision(track) * np.sqrt((V**2).sum((2, 3)))  # a root of a difference near 0
+    rough = np.sqrt((V**2).sum((2, 3)))  # a root of a difference near 0
     parts = [
         ("BN-13 norm", "|v|_Sigma <= |v|", inner, np.linalg.norm(V, axis=3)),
         ("BN-13 Sigma", "|Sigma v| <= |v|_Sigma", np.linalg.norm(image, axis=3), inner),
@@ -357,7 +362,7 @@ def sigma_norms(track: Track) -> list[Inequality] | None:
         ("BN-13", "|N(v(t)) - N(v(0))| <= |v(t) - v(0)|_Sigma", np.abs(B.Nt - B.N0), change),
     ]
     return [
-        entry(track, id, words, "BN Lemma B.1", *worst(left, right), B.small, allowance=rough)
+        entry(track, id, words, "BN Lemma B.1", applies=B.small, terms=rough, **worst(left, right))
         for id, words, left, right in parts
     ]
 
@@ -393,10 +398,16 @@ def normalizers_near(track: Track) -> list[Inequality] | None:
             np.broadcast_to(B.ratio[None, :, None, None], (*track.shape, 1, 1)),
         ),
     ]
-    rough = precision(track) * B.eps_N
     return [
         entry(
-            track, id, words, "BN Lemma B.2", *worst(left, right), B.near, allowance=rough, note="c = |V - V_0| eps_N"
+            track,
+            id,
+            words,
+            "BN Lemma B.2",
+            applies=B.near,
+            terms=B.eps_N + B.ratio,
+            note="c = |V - V_0| eps_N",
+            **worst(left, right),
         )
         for id, words, left, right in parts
     ]
@@ -436,9 +447,17 @@ def preactivations(track: Track) -> list[Inequality] | None:
             B.near & (B.eps_N >= 1),
         ),
     ]
-    rough = precision(track) * B.ratio
     return [
-        entry(track, id, words, reference, *worst(left, right), where, allowance=rough)
+        entry(
+            track,
+            id,
+            words,
+            reference,
+            applies=where,
+            terms=B.ratio,
+            proved="printed" not in id,
+            **worst(left, right),
+        )
         for id, words, left, right, where in parts
     ]
 
@@ -474,7 +493,16 @@ def small_terms(track: Track) -> list[Inequality] | None:
     sum_of_proof = 36 * N**3 * (R**4 + 3 * R**3 + 2 * R**2) + 5 * N**2 * (R**2 + 4 * R) + 6 * N**2 + start
     statement = "|<a_0, dp_i/da>| + |<c - c_0, dp_i/dc>| + alpha |<V - V_0, dp_i/dV>| <= "
     return [
-        entry(track, "BN-18", statement + "the sum of the proof, measured", reference, left, one + two + three, B.near),
+        entry(
+            track,
+            "BN-18",
+            statement + "the sum of the proof, measured",
+            reference,
+            left,
+            one + two + three,
+            B.near,
+            terms=size * B.ratio * math.sqrt(track.net.m),
+        ),
         entry(
             track,
             "BN-18 polynomial",
@@ -493,6 +521,7 @@ def small_terms(track: Track) -> list[Inequality] | None:
             left,
             chain,
             own,
+            proved=False,
             note="" if (hypotheses & (sum_of_proof <= chain)).all() else PRINTED,
             numbers=_numbers(B),
         ),
@@ -513,7 +542,7 @@ def alignment(track: Track) -> list[Inequality] | None:
     reference = "BN Lemma D.3, (33)"
     enough = B.near & (B.loss_of_alignment <= B.root / 4)
     other = np.abs(B.good - (B.R / 8)[:, None] * B.alignment).max(2)
-    rough = precision(track) * (1 + np.abs(B.alignment).max(2))
+    rough = 1 + np.abs(B.alignment).max(2) + B.ratio * math.sqrt(track.net.m)
     positive = B.gamma > 0
     return [
         entry(
@@ -524,7 +553,7 @@ def alignment(track: Track) -> list[Inequality] | None:
             B.root - B.loss_of_alignment,
             least,
             B.near & positive,
-            allowance=rough,
+            terms=rough,
             numbers=_numbers(B)
             | {"least_over_gamma_sqrt_m": (least.min(0) / np.where(positive, B.root, np.nan)).tolist()},
         ),
@@ -536,7 +565,7 @@ def alignment(track: Track) -> list[Inequality] | None:
             0.75 * B.root,
             least,
             enough & positive,
-            allowance=rough,
+            terms=rough,
             note="applies where the movements cost at most a quarter",
         ),
         entry(
@@ -547,7 +576,7 @@ def alignment(track: Track) -> list[Inequality] | None:
             B.R / 8 * B.root / 2,
             B.good.min(2),
             enough & positive & (other <= B.R / 8 * B.root / 4),
-            allowance=rough,
+            terms=rough + np.abs(B.good).max(2) + B.R * rough,
             note="applies where the terms of Lemma D.2 are at most r gamma sqrt m / 4",
         ),
     ]
@@ -697,7 +726,7 @@ def potential(track: Track) -> list[Inequality] | None:
     need = B.length * B.root / 4
     proved = np.logical_and.accumulate(enough & (B.alignment.min(2) >= need), axis=0)
     reference = "BN Section 2, (44)-(51)"
-    rough = precision(track) * (B.moved_U**2 + B.alpha * B.moved("V") ** 2 + 2 * r * B.moved_U)
+    rough = B.moved_U**2 + B.alpha * B.moved("V") ** 2 + 2 * r * B.moved_U
     return [
         entry(
             track,
@@ -707,7 +736,7 @@ def potential(track: Track) -> list[Inequality] | None:
             Phi,
             total,
             B.small & (B.gamma > 0),
-            allowance=rough,
+            terms=rough,
             numbers=_numbers(B),
         ),
         entry(
@@ -718,7 +747,8 @@ def potential(track: Track) -> list[Inequality] | None:
             Phi,
             printed,
             B.inside & (B.gamma > 0),
-            allowance=rough,
+            terms=rough,
+            proved=False,
             note="" if before(proved).all() else PRINTED,
         ),
     ]

@@ -355,15 +355,15 @@ def particle_steps(track: Track) -> list[Inequality] | None:
     accuracy = precision(track) * scale
     born = error > accuracy[:, :, None]
     length = np.abs(np.linalg.norm(P.theta, axis=3) - 1)
-    left, right = worst(np.where(born & (P.sigma > 0), length, error), accuracy[:, :, None])
+    nearest = worst(np.where(born & (P.sigma > 0), length, error), accuracy[:, :, None])
     moves = entry(
         track,
         "MT-25",
         "theta(t + eta) = theta(t) + eta v(theta(t)), or is new on the sphere",
         "MT (4.1), (4.2)",
-        left,
-        right,
-        taken > 0,
+        applies=taken > 0,
+        identity=True,
+        **nearest,
         numbers={"births": born.sum((0, 2)).tolist()},
     )
     if P.sigma == 0:
@@ -380,6 +380,8 @@ def particle_steps(track: Track) -> list[Inequality] | None:
         np.abs(count - chance * draws),
         tolerance,
         draws > 0,
+        identity=True,
+        scale=draws,
         note=f"{NOISE:g} standard deviations of the random births",
     )
     return [moves, births]
@@ -400,8 +402,8 @@ def perturbed_flow(track: Track) -> list[Inequality] | None:
     directions, there = P.unit
     found = []
 
-    def add(part: str, statement: str, left: object, right: object, applies: object = True, **more: object) -> None:
-        found.append(entry(track, f"MT-30 {part}", statement, f"{APPENDIX}, {part}", left, right, applies, **more))
+    def add(part: str, statement: str, *sides: object, **more: object) -> None:
+        found.append(entry(track, f"MT-30 {part}", statement, f"{APPENDIX}, {part}", *sides, **more))
 
     top = np.maximum(np.abs(P.slope_on_sphere).max(2), np.nanmax(np.abs(there), axis=2))
     add("E.6", "|L'| <= B_L on the sphere", top, B_L)
@@ -412,6 +414,8 @@ def perturbed_flow(track: Track) -> list[Inequality] | None:
         np.abs(left),
         right,
         P.time > 0,
+        identity=True,
+        scale=np.maximum(P.L, P.L[0]),
         note="accuracy: trapezoids between records" + (f", {NOISE:g} standard deviations of births" if s else ""),
     )
     noise = s * B_L * (W2 + 1)
@@ -436,7 +440,7 @@ def perturbed_flow(track: Track) -> list[Inequality] | None:
     add(
         "E.11",
         "|d/dt int Phi_i| <= sigma B (W^2 + 1) + M W (-dL/dt + sigma B_L (W^2 + 1))^(1/2)",
-        *worst(np.abs(change), limit),
+        **worst(np.abs(change), limit),
     )
     far = np.abs(steps(P.slope_on_sphere)).max(2)
     add(
@@ -465,7 +469,7 @@ def perturbed_flow(track: Track) -> list[Inequality] | None:
     )
     radial = np.abs((P.theta * P.v).sum(3) + 2 * P.slope)
     scale = 1 + np.abs(P.slope).max(2)
-    add("E.15", "theta . grad L'(theta) = 2 L'(theta)", radial.max(2), precision(track) * scale)
+    add("E.15", "theta . grad L'(theta) = 2 L'(theta)", radial.max(2), precision(track) * scale, identity=True)
     found += _descent(P, tau, right)
     add(
         "E.20",

@@ -173,9 +173,10 @@ TABLE: dict[str, Claim] = {
         f"{DATA}parity_marginals {F1}parity_of_an_even_number_of_bits {F1}parity_of_an_odd_number_of_bits_needs_a_bias",
     ),
     "UH-26": _claim(
-        "two phases",
+        "two phases; the second can end, in a flow in closed form",
         "",
-        "theory/test_check_mirror.py::test_they_hold_on_every_run",
+        "theory/test_reached.py::test_the_asymptotic_phase_begins_once_and_can_end"
+        " theory/test_reached.py::test_a_time_beyond_floating_point_has_no_phase",
     ),
     # ------------------------------------------------------------ LR
     "LR-1": _claim(
@@ -259,12 +260,14 @@ TABLE: dict[str, Claim] = {
     "LR-16": _claim(
         "training error (Lemma 2.3)",
         "",
-        "theory/test_lazy.py::test_training_risk_and_movement_along_a_flow",
+        "theory/test_lazy.py::test_training_risk_and_movement_along_a_flow"
+        " theory/test_reached.py::test_training_error_at_the_width_of_the_lemma",
     ),
     "LR-17": _claim(
         "margin after moving (Lemma 2.4), rebalancing",
         "theory.lazy.rebalance",
-        "theory/test_lazy.py::test_constants_of_gradient_flow theory/test_lazy.py::test_rebalancing_keeps_the_function",
+        "theory/test_lazy.py::test_constants_of_gradient_flow theory/test_lazy.py::test_rebalancing_keeps_the_function"
+        " theory/test_reached.py::test_margin_after_moving_from_a_fit",
     ),
     "LR-18": _claim(
         "margin to test error (Lemma 2.5)",
@@ -295,7 +298,8 @@ TABLE: dict[str, Claim] = {
     "LR-23": _claim(
         "the norm grows (Lemma A.4)",
         "",
-        "theory/test_check_lazy.py::test_they_hold_on_every_run",
+        "theory/test_check_lazy.py::test_they_hold_on_every_run"
+        " theory/test_verdicts.py::test_a_fit_that_is_undone_is_not_used",
     ),
     "LR-24": _claim(
         "gradient and margin (Lemma A.5)",
@@ -637,10 +641,11 @@ TABLE: dict[str, Claim] = {
         "theory/test_normalized.py::test_misalignment_on_networks_inside_gamma",
     ),
     "BN-19": _claim(
-        "alignment (Lemma D.3)",
+        "alignment (Lemma D.3); its R >= 8 needs m >= (216 eps_N)^6 / gamma^2 > 10^14 and is never exercised",
         "",
         "theory/test_normalized.py::test_derived_constants_satisfy_every_inequality_of_the_proofs"
-        " theory/test_check_normalized.py::test_alignment",
+        " theory/test_check_normalized.py::test_alignment"
+        " theory/test_reached.py::test_the_second_part_of_the_alignment_at_a_width_that_allows_it",
     ),
     "BN-20": _claim(
         "gradient norms (Lemmas E.1, F.3)",
@@ -776,12 +781,14 @@ TABLE: dict[str, Claim] = {
     "CB-20": _claim(
         "test error by projected distance (Theorem 8)",
         "",
-        "theory/test_generalization.py::test_projected_distance",
+        "theory/test_generalization.py::test_projected_distance"
+        " theory/test_generalization.py::test_an_order_is_never_shown_as_a_number",
     ),
     "CB-21": _claim(
         "margins by projected distance (Lemma 20)",
         "",
-        "theory/test_generalization.py::test_projected_distance",
+        "theory/test_generalization.py::test_projected_distance"
+        " theory/test_generalization.py::test_an_order_is_never_shown_as_a_number",
     ),
     "CB-22": _claim(
         "margin bound (Theorem 22)",

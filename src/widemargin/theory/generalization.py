@@ -35,7 +35,13 @@ from .guarantee import NETWORK, THEOREMS, Assumption, Guarantee, applied, one_of
 
 HULL = 1.5  # of unit ReLUs: see rademacher_hull
 GRID = 1.2  # ratio of the margins tried in advance by our own bounds
+LOW_RANK, PAIRS = (
+    2,
+    40_000,
+)  # ranks below d at which projected distances are looked at, for up to so many pairs of points
 BOTH = ("derived", "printed")
+FIXED = "the grid of margins was fixed before the data"
+RADII = "the grid of radii was fixed before the data"
 IID = "the points are independent draws of one law"
 SEPARATED = "the margin on the sample is positive"
 
@@ -146,6 +152,19 @@ def grid_margin(gamma: float, scale: float, ratio: float) -> tuple[float, float]
     while g > gamma:  # rounding
         j, g = j + 1, g / ratio
     return g, 2 / (3 * (abs(j) + 1) * (abs(j) + 2))
+
+
+def _in_advance(what: str, value: float, scale: float, ratio: float, usual: float, fixed: bool = False) -> Assumption:
+    """Whether the grid scale ratio^j was fixed before the data. The union bound pays for the choice among its entries by the
+    share of entry j; it does not pay for a scale that the sample chose, as one through the value itself is (j = 0)."""
+    grid = f"scale {scale:g}, ratio {ratio:g}"
+    if fixed:
+        return Assumption(what, True, f"one value, {value:.6g}; the caller says that it was fixed before the data")
+    if (scale, ratio) == (1, usual):
+        return Assumption(what, True, f"{grid}: those of this library for all data")
+    if math.isclose(scale, value, rel_tol=1e-9):
+        return Assumption(what, False, f"{grid}: the scale is the value that was seen on the sample")
+    return Assumption(what, None, f"{grid}, as given: only the caller knows if they depend on the sample")
 
 
 def _iid() -> Assumption:
@@ -457,7 +476,7 @@ def fast_rate_l2(gamma: float, n: int, delta: float = 0.05, constant: float = 1.
 @theorem(
     "MT-22",
     says="A regression function of known norm has population loss close to its mean loss on the sample.",
-    assumes=(IID, "the loss lies in [-c, c] and is M-Lipschitz in the prediction"),
+    assumes=(IID, "the loss lies in [-c, c] and is M-Lipschitz in the prediction", RADII),
     reference="MT Lemmas D.4, D.5",
 )
 def regression_bound(
@@ -507,6 +526,9 @@ def regression_bound(
             Assumption(
                 "the loss lies in [-c, c] and is M-Lipschitz in the prediction", lipschitz, f"c = {c:g}, M = {M:g}"
             ),
+            _in_advance(RADII, norm, scale, 2.0, 2.0)
+            if convention == "derived"
+            else Assumption(RADII, False, "printed: powers of two over ||X||_F, which the sample gives"),
         ),
         "MT Lemma D.4" if kind == "l1" else "MT Lemma D.5",
         id="MT-22",
@@ -607,7 +629,7 @@ def projected_distance_bound(
     value += math.sqrt(max(math.log(max(B, 1)), 0) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
     full = None if d is None else r == d
     return Guarantee(
-        "P(y f(x) < 0) <= C_eps n^(-1/2) (R/Delta_r)^((r+3)/(2-eps)) + lower order",
+        f"P(y f(x) < 0) <= C_eps n^(-1/2) (R/Delta_r)^((r+3)/(2-eps)) + lower order, r = {r}",
         value,
         (
             _iid(),
@@ -624,7 +646,7 @@ def projected_distance_bound(
         id="CB-20",
         explicit=False,
         probability=1 - delta,
-        numbers={"B": B, "exponent": (r + 3) / (2 - eps)},
+        numbers={"B": B, "exponent": (r + 3) / (2 - eps), "r": r, "Delta": Delta},
     )
 
 
@@ -654,7 +676,7 @@ def projected_distance_margin(
     one_of(where, space=(space, ("f1", "f2")))
     inside = None if radius is None else radius <= R * (1 + 1e-12)
     return Guarantee(
-        "margin >= min(C(r), C_eps (Delta_r/R)^((r+3)/(2-eps)))",
+        f"margin >= min(C(r), C_eps (Delta_r/R)^((r+3)/(2-eps))), r = {r}",
         min(C, C_eps * (Delta / R) ** ((r + 3) / (2 - eps))),
         (
             Assumption("||x_i|| <= R", inside, f"R = {R:.6g}" + ("" if radius is None else f", largest {radius:.6g}")),
@@ -670,7 +692,7 @@ def projected_distance_margin(
         quantity="margin",
         unit="M3" if space == "f1" else "M7",
         explicit=False,
-        numbers={"exponent": (r + 3) / (2 - eps)},
+        numbers={"exponent": (r + 3) / (2 - eps), "r": r, "Delta": Delta},
     )
 
 
@@ -680,7 +702,7 @@ def projected_distance_margin(
 @theorem(
     "WM-1",
     says="A margin of measures on unit ReLUs bounds the test error, with the sharpest constants we can prove.",
-    assumes=(IID, SEPARATED, "the grid of margins was fixed before the data"),
+    assumes=(IID, SEPARATED, FIXED),
     reference="widemargin, from Koltchinskii and Panchenko (2002)",
 )
 def hull_margin_bound(
@@ -707,7 +729,7 @@ def hull_margin_bound(
 @theorem(
     "WM-2",
     says="A margin in a kernel ball, or of a linear classifier, bounds the test error, with explicit constants.",
-    assumes=(IID, SEPARATED, "the grid of margins was fixed before the data"),
+    assumes=(IID, SEPARATED, FIXED),
     reference="widemargin, from Bartlett and Mendelson (2002)",
 )
 def ball_margin_bound(
@@ -738,11 +760,7 @@ def _grid_bound(
         raise InputError(f"{id}: ratio must be greater than 1, not {ratio!r}")
     g, share = (gamma, 1.0) if fixed else grid_margin(gamma, scale, ratio)
     spread = deviation(n, delta * share, empirical=radius is None)
-    listed = [
-        _iid(),
-        _separated(gamma),
-        Assumption("the grid of margins was fixed before the data", True, f"scale {scale:g}, ratio {ratio:g}"),
-    ]
+    listed = [_iid(), _separated(gamma), _in_advance(FIXED, gamma, scale, ratio, GRID, fixed)]
     if radius is not None:
         inside = None if frob <= radius * math.sqrt(n) * (1 + 1e-12) else False
         listed.append(Assumption("radius bounds the norm over the whole law", inside, f"radius {radius:.6g}"))
@@ -943,30 +961,35 @@ def _regression_on(facts: Facts) -> list[Guarantee] | None:
 
 
 @applied("CB-20")
-def _projected_on(facts: Facts) -> Guarantee | None:
-    Delta = _interclass(facts)
-    if Delta is None:
-        return None
-    return projected_distance_bound(Delta, facts.radius, facts.d, facts.n, facts.delta, d=facts.d)
+def _projected_on(facts: Facts) -> list[Guarantee] | None:
+    return [
+        projected_distance_bound(Delta, facts.radius, r, facts.n, facts.delta, d=facts.d)
+        for r, Delta in _interclass(facts)
+    ] or None
 
 
 @applied("CB-21")
-def _projected_margin_on(facts: Facts) -> Guarantee | None:
-    Delta = _interclass(facts)
-    if Delta is None:
-        return None
-    return projected_distance_margin(Delta, facts.radius, facts.d, radius=facts.radius, d=facts.d)
+def _projected_margin_on(facts: Facts) -> list[Guarantee] | None:
+    return [
+        projected_distance_margin(Delta, facts.radius, r, radius=facts.radius, d=facts.d)
+        for r, Delta in _interclass(facts)
+    ] or None
 
 
-def _interclass(facts: Facts) -> float | None:
-    """Delta_d: the smallest distance between points of different classes."""
+def _interclass(facts: Facts) -> list[tuple[int, float]]:
+    """(r, Delta_r) for small r, from below as the search of `margins.projected` reaches it, and for r = d, the smallest distance
+    between points of different classes. Which r is the best depends on constants C(r) that nobody knows."""
     if not _two_classes(facts) or len(np.unique(facts.data.y)) < 2:
-        return None
+        return []
     X, y = facts.data.X, facts.data.y
-    Delta = min(
-        float(cdist(part, X[y < 0]).min()) for part in np.array_split(X[y > 0], max(1, int((y > 0).sum()) // 500))
-    )
-    return Delta if Delta > 0 else None
+    found = []
+    for r in range(1, min(LOW_RANK, facts.d - 1) + 1):
+        if np.sum(y > 0) * np.sum(y < 0) <= PAIRS:  # a short search: the constants are not known anyway
+            cert = facts.margin("projected", rank=r, restarts=2, tol=0.05)
+            found.append((r, 0.0 if cert is None else float(cert.lower)))
+    halves = np.array_split(X[y > 0], max(1, int((y > 0).sum()) // 500))
+    found.append((facts.d, min(float(cdist(part, X[y < 0]).min()) for part in halves)))
+    return [(r, Delta) for r, Delta in found if Delta > 0]
 
 
 @applied("WM-1")

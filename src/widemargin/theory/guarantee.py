@@ -33,6 +33,7 @@ QUANTITIES = {
     "constant": None,
 }
 
+UP_TO = "up to a constant"  # stands behind every number of which a paper gives the order only
 NETWORK = "trained network"  # what a guarantee can be about
 
 
@@ -98,8 +99,9 @@ class Guarantee:
     required (width, steps, samples). It is computed whether or not the assumptions hold; `applies` says if they do.
     `convention`: "derived" where a printed constant was corrected, "printed" for the variant as printed, "" where both
     agree. `unit` is the convention of a margin (M2, M5, ...). `explicit` is False where the paper gives an order only and
-    a constant was supplied. `probability` is that with which it holds. `about` says whose bound it is: the trained network, or
-    a predictor of largest margin. `numbers` are further results by name.
+    a constant was supplied: then the value is known up to a constant, which `shown` and `to_dict` say. `probability` is that
+    with which it holds. `about` says whose bound it is: the trained network, or a predictor of largest margin. `numbers` are
+    further results by name.
     """
 
     statement: str
@@ -129,20 +131,29 @@ class Guarantee:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the number says nothing (an error of at least 1, a margin of at most 0, an infinite bound)."""
+        """Whether the number says nothing (an error of at least 1, a margin of at most 0, an infinite bound, or any number up to
+        a constant that nobody knows)."""
+        if not self.explicit:
+            return True
         limit = QUANTITIES[self.quantity]
         if limit is None:
             return False
         value = float(self.value)
         return value <= limit if self.quantity == "margin" else value >= limit
 
+    @property
+    def shown(self) -> str:
+        """The value as it is printed everywhere."""
+        value = str(self.value) if isinstance(self.value, Huge) else f"{self.value:.5g}"
+        return value if self.explicit else f"{value} {UP_TO}"
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON: a Huge is {"loglog": x}."""
+        """JSON: a Huge is {"loglog": x}, a value of which only the order is known {"up_to_a_constant": x}."""
         return {
             "id": self.id,
             "statement": self.statement,
             "quantity": self.quantity,
-            "value": _plain(self.value),
+            "value": _plain(self.value) if self.explicit else {UP_TO.replace(" ", "_"): _plain(self.value)},
             "unit": self.unit,
             "about": self.about,
             "applies": {True: "yes", False: "no", None: "not checked"}[self.applies],
@@ -156,10 +167,10 @@ class Guarantee:
         }
 
     def __str__(self) -> str:
-        value = str(self.value) if isinstance(self.value, Huge) else f"{self.value:.6g}"
         unit = f" ({self.unit})" if self.unit else ""
         applies = {True: "applies", False: "does not apply", None: "not all assumptions checked"}[self.applies]
-        return f"{self.id}: {self.quantity}{unit} {value}, {applies}{', vacuous' * self.vacuous} [{self.reference}]"
+        vacuous = ", vacuous" if self.explicit and self.vacuous else ""
+        return f"{self.id}: {self.quantity}{unit} {self.shown}, {applies}{vacuous} [{self.reference}]"
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,9 @@ import numpy as np
 if TYPE_CHECKING:
     from .track import Track
 
+SMALLEST = 1e-300  # below it numbers lose their digits
 ROUNDING = 1e-9  # relative to the sizes of both sides
+SHARE = 0.5  # of the size of what is compared: what is known less well than that decides nothing
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,13 @@ class Inequality:
     For a quantity that must not fall, left is its running maximum and right the quantity itself. For an identity, left is
     the absolute difference and right the accuracy it is known to. `allowance` is what the discretisation of the run may
     cost (steps of finite size, integrals from finitely many records), an absolute number per entry; it is stated, never
-    hidden: `slack` is right - left without it.
+    hidden: `slack` is right - left without it. `rounding` is what floating point numbers may cost beside ROUNDING of both
+    sides: their precision times the size of the terms that were added to get the sides.
+
+    An entry whose allowance and rounding exceed SHARE of `scale` is undecided, whatever its slack: a failure as large as half of
+    what is compared would not be told from the cost of a step there. `scale` is the larger of |left| and |right| unless it is
+    given. For an identity it is the size of what is equal, and the accuracy counts as an allowance; one without a scale is known
+    up to rounding.
     """
 
     id: str
@@ -34,6 +42,11 @@ class Inequality:
     allowance: np.ndarray | float = 0.0
     note: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    rounding: np.ndarray | float = 0.0
+    scale: np.ndarray | float | None = None
+    identity: bool = False
+    estimated: bool = False  # the allowance is no bound: an entry that exceeds it is undecided too
+    proved: bool = True  # False for forms with an error of a paper in them, and for what a paper only pictures
 
     @property
     def slack(self) -> np.ndarray:
@@ -41,29 +54,61 @@ class Inequality:
         return np.where(self.applies, self.right - self.left, np.nan)
 
     @property
+    def _decides(self) -> np.ndarray:
+        """Where the hypotheses hold, both sides are numbers, and the allowance is small enough to tell (T, B)."""
+        known = np.isfinite(self.slack)
+        if self.estimated:
+            known = known & ~self._below(self.allowance)
+        if self.scale is None and self.identity:
+            return known
+        scale = np.maximum(np.abs(self.left), np.abs(self.right)) if self.scale is None else self.scale
+        return known & (self.allowance + self.rounding + (self.right if self.identity else 0.0) <= SHARE * scale)
+
+    def _below(self, room: np.ndarray | float) -> np.ndarray:
+        """Where left exceeds right by more than rounding and `room` (T, B)."""
+        return self.slack < -(room + self.rounding + ROUNDING * (np.abs(self.left) + np.abs(self.right)) + SMALLEST)
+
+    @property
+    def _fails(self) -> np.ndarray:
+        return self._decides & self._below(self.allowance)
+
+    @property
     def checked(self) -> int:
-        """Number of entries at which the hypotheses hold and both sides are numbers."""
-        return int(np.isfinite(self.slack).sum())
+        """Number of entries at which the hypotheses hold, both sides are numbers and the answer is known."""
+        return int(self._decides.sum())
+
+    @property
+    def undecided(self) -> int:
+        """Number of entries at which the hypotheses hold and the allowance is too large to tell."""
+        return int((np.isfinite(self.slack) & ~self._decides).sum())
 
     @property
     def holds(self) -> bool | None:
-        """None where nothing was checked."""
-        if not self.checked:
-            return None
-        room = self.allowance + ROUNDING * (np.abs(self.left) + np.abs(self.right))
-        return bool((~np.isfinite(self.slack) | (self.slack >= -room)).all())
+        """False if it fails at an entry; None where nothing was decided, or where left exceeds right at an entry that is
+        undecided (`word` says which of the two); otherwise True."""
+        if self._fails.any():
+            return False
+        return None if not self.checked or (self._below(0.0) & ~self._decides).any() else True
+
+    @property
+    def word(self) -> str:
+        """yes, no, undecided or not checked."""
+        if self.holds is None:
+            return "undecided" if self.undecided else "not checked"
+        return "yes" if self.holds else "no"
 
     @property
     def violated(self) -> bool:
-        """Whether an inequality that is proved fails; forms as printed in a paper, with an error in them, are not proved."""
-        return self.holds is False and "printed" not in self.id
+        """Whether an inequality that is proved fails."""
+        return self.holds is False and self.proved
 
     @property
     def smallest(self) -> dict[str, float] | None:
-        """The smallest slack with its time and trial."""
-        if not self.checked:
+        """The smallest slack, of the entries that fail if there are any, with its allowance, time and trial."""
+        slack = np.where(self._fails, self.slack, np.nan) if self._fails.any() else self.slack
+        if not np.isfinite(slack).any():
             return None
-        k, b = np.unravel_index(np.nanargmin(np.where(np.isfinite(self.slack), self.slack, np.nan)), self.slack.shape)
+        k, b = np.unravel_index(np.nanargmin(np.where(np.isfinite(slack), slack, np.nan)), slack.shape)
         return {
             "slack": float(self.slack[k, b]),
             "left": float(self.left[k, b]),
@@ -78,21 +123,25 @@ class Inequality:
             "id": self.id,
             "statement": self.statement,
             "reference": self.reference,
-            "holds": {True: "yes", False: "no", None: "not checked"}[self.holds],
+            "holds": self.word,
+            "proved": self.proved,
             "checked": self.checked,
+            "undecided": self.undecided,
             "smallest": self.smallest,
             "note": self.note,
             "numbers": dict(self.numbers),
         }
 
     def __str__(self) -> str:
-        if self.smallest is None:
-            return f"{self.id}: {self.statement}: not checked{' (' + self.note + ')' if self.note else ''}"
-        least = self.smallest
-        word = "holds" if self.holds else "VIOLATED"
+        least, more = self.smallest, f" ({self.note})" if self.note else ""
+        if least is None:
+            return f"{self.id}: {self.statement}: not checked{more}"
+        said = {"yes": "holds", "no": "VIOLATED" if self.proved else "does not hold"}.get(self.word, self.word)
+        where = f" at {self.checked} records" if self.holds is not None else ""
+        unsure = f", undecided at {self.undecided}" if self.undecided and where else ""
         return (
-            f"{self.id}: {self.statement}: {word} at {self.checked} records, smallest slack {least['slack']:.3g}"
-            f" at t = {least['t']:.6g} (trial {least['trial']})"
+            f"{self.id}: {self.statement}: {said}{where}{unsure}, smallest slack {least['slack']:.3g}"
+            f" (allowance {least['allowance']:.3g}) at t = {least['t']:.6g} (trial {least['trial']})"
         )
 
 

@@ -646,7 +646,8 @@ def margin_of_flow(
 ) -> Guarantee:
     """With probability 1 - 15 delta: ||W_t - W_0|| = gamma sqrt(m)/32 at some t, and psi/||W_s||^2 >= gamma^2/4096 for s >= t.
 
-    `test_error` and `test_error_at_radius` are of the orders ln(n)^3/(n gamma^4) and ln(n)^3/(n gamma^2) of the theorem, with
+    `test_error_up_to_a_constant` and `test_error_at_radius_up_to_a_constant` are of the orders ln(n)^3/(n gamma^4) and
+    ln(n)^3/(n gamma^2) of the theorem, with
     `constant` in front and the margins gamma^2/4096 and gamma/4096 put in (LR-15, Lemma 2.5).
     """
     where = "margin_of_flow"
@@ -676,8 +677,8 @@ def margin_of_flow(
             "width": width,
             "radius": far,
             "rebalanced": gamma / 4096,
-            "test_error": conditions.order_of_test_error(gamma**2 / 4096, n, delta, constant),
-            "test_error_at_radius": conditions.order_of_test_error(gamma / 4096, n, delta, constant),
+            "test_error_up_to_a_constant": conditions.order_of_test_error(gamma**2 / 4096, n, delta, constant),
+            "test_error_at_radius_up_to_a_constant": conditions.order_of_test_error(gamma / 4096, n, delta, constant),
             "test_error_constant": constant,
         },
     )

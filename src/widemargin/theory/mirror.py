@@ -897,7 +897,7 @@ def margin_of_normalized_net(
         numbers={
             "width": width,
             "time": time,
-            "test_error": conditions.order_of_test_error(value, n, delta, constant),
+            "test_error_up_to_a_constant": conditions.order_of_test_error(value, n, delta, constant),
             "test_error_constant": constant,
         },
     )

@@ -218,7 +218,7 @@ def collapse_margin(
         probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
         numbers={
             "width": width,
-            "test_error": conditions.order_of_test_error(value, n, delta, constant),
+            "test_error_up_to_a_constant": conditions.order_of_test_error(value, n, delta, constant),
             "test_error_constant": constant,
         },
     )
@@ -326,7 +326,7 @@ def scalar_margin(
         numbers={
             "width": width,
             "width_exact": cover.numbers["width_exact"],
-            "test_error": conditions.order_of_test_error(gamma / 4, n, delta, constant),
+            "test_error_up_to_a_constant": conditions.order_of_test_error(gamma / 4, n, delta, constant),
             "test_error_constant": constant,
         },
     )

@@ -17,6 +17,9 @@ from widemargin import flows
 from widemargin.flows import losses
 from widemargin.types import Dataset, InputError, Trajectory
 
+NEEDED = ("step", "t_cb", "t_mean", "log_risk", "psi", "margin", "norm", "log_norm", "moved", "weights")
+MOST, MOST_STEPS = 2e7, 5000  # numbers, and steps, up to which a run is made again
+
 
 @dataclass(frozen=True)
 class Track:
@@ -25,6 +28,7 @@ class Track:
     run: Trajectory
     problem: flows.Problem  # float64, on the CPU; X (1 or B, n, d), bias coordinate included
     start: Mapping[str, Tensor]  # parameters at the beginning (B, ...)
+    sets: Sequence[Dataset] = ()
 
     @property
     def net(self) -> flows.Net:
@@ -84,7 +88,10 @@ class Track:
         if not kept:
             return None
         rest = {name: value for name, value in self.start.items() if name not in kept}
-        return [{**rest, **{k: torch.as_tensor(v[i]) for k, v in kept.items()}} for i in range(len(self.t))]
+        return [
+            {**rest, **{k: torch.as_tensor(v[i], dtype=torch.float64) for k, v in kept.items()}}
+            for i in range(len(self.t))
+        ]
 
     @cached_property
     def p(self) -> np.ndarray | None:
@@ -93,6 +100,23 @@ class Track:
             return None
         with torch.no_grad():
             return np.stack([self.problem.margins(W).numpy() for W in self.W])
+
+    @cached_property
+    def summands(self) -> np.ndarray:
+        """How large what is added to get a margin can be (T, B): sums over neurons may cancel, their rounding does not.
+
+        |W|^L max(|x|, 1), squared for squared ReLUs, bounds sums of absolute values for every net that is homogeneous.
+        """
+        long = self.problem.X.norm(dim=2).amax(1).clamp_min(1).expand(self.shape[1]).numpy()
+        if self.W is not None:
+            size = np.stack([self.net.norm2(W).numpy() for W in self.W]) ** (self.net.degree / 2)
+        else:
+            size = (
+                np.exp(self.net.degree * self.run["log_norm"])
+                if "log_norm" in self.run.records
+                else np.zeros(self.shape)
+            )
+        return size * long ** (2 if getattr(self.net, "activation", "relu") == "srelu" else 1)
 
     def of_p(self, function: Any) -> np.ndarray | None:
         """A function of `flows.losses` such as psi, log_Q, log_G at every record (T, B)."""
@@ -111,11 +135,10 @@ class Track:
 
     @cached_property
     def fitted(self) -> np.ndarray:
-        """Where the mean risk has been below l(0)/n (T, B): from the first such record on."""
+        """Where the mean risk is below l(0)/n (T, B). A flow stays there; steps of finite size need not."""
         if self.problem.loss is None:
             return np.zeros(self.shape, bool)
-        below = self.log_risk < np.log(self.problem.loss.at_zero / self.n)
-        return np.logical_or.accumulate(below, axis=0)
+        return self.log_risk < np.log(self.problem.loss.at_zero / self.n)
 
 
 def follow(
@@ -140,4 +163,39 @@ def follow(
         net = flows.rebuild_net(config["net"], [one.X for one in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
     start = {name: torch.as_tensor(value) for name, value in net.init(config["trials"], config["seed"]).items()}
-    return Track(run, problem, start)
+    return Track(run, problem, start, sets)
+
+
+def every_step(track: Track) -> Track | None:
+    """The same run of descent or a flow with every step recorded, parameters too; None where that is too much."""
+    config, steps = track.run.config, int(np.nanmax(track.run["step"]))
+    numbers = sum(value.numel() for value in track.start.values())
+    if not track.is_flow or not track.sets or steps * numbers > MOST or steps > MOST_STEPS:
+        return None
+    fields = {name: value for name, value in track.options.items() if name not in ("class", "until")}
+    run = flows.train(
+        track.sets if len(track.sets) > 1 else track.sets[0],
+        track.net,
+        getattr(flows, track.rule)(**fields),
+        loss=track.loss,
+        steps=steps,
+        times=list(range(steps + 1)),
+        observe=[*dict.fromkeys([*(name for name in config["observe"] if name in flows.OBSERVERS), *NEEDED])],
+        **{name: config[name] for name in ("trials", "seed", "bias", "dtype")},
+    )
+    return follow(run, track.sets, track.net)
+
+
+def same_run(track: Track, closer: Track) -> bool:
+    """Whether a run that was made again passes the records of the first."""
+    for name in ("log_norm", "log_risk", "psi"):
+        one, other = track.get(name), closer.get(name)
+        if one is None or other is None:
+            continue
+        for b in range(track.shape[1]):
+            at = np.searchsorted(closer.run["step"][:, b], track.run["step"][:, b])
+            if not np.allclose(
+                one[:, b], other[np.minimum(at, len(other) - 1), b], rtol=1e-6, atol=1e-6, equal_nan=True
+            ):
+                return False
+    return True

@@ -1,0 +1,102 @@
+"""Random short runs of every kind of network and rule, with steps that are far too large too: no proved inequality may fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from widemargin import Dataset, InputError, flows, theory
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# Each gave a false alarm once: sums that cancel, weights without digits, kinks between records, float32, margins of 10^10.
+ALARMS = [37, 76, 111, 116, 1138, 1259, 1337, 2141, 2420, 2434, 3239]
+
+
+def trained(seed: int) -> tuple[Dataset, flows.Net, Any]:
+    """A data set of 1 to 8 points, a network, and its run; InputError where the rule is not for the network."""
+    r = np.random.default_rng(seed)
+    n, d = int(r.integers(1, 9)), int(r.integers(1, 5))
+    X = r.standard_normal((n, d)) * float(r.choice([0.05, 0.5, 1, 1, 1, 4, 30]))
+    if r.random() < 0.3:
+        X /= np.linalg.norm(X, axis=1).max()
+    y = np.sign(r.standard_normal(n))
+    if r.random() < 0.3:
+        y = np.where(X @ r.standard_normal(d) > 0, 1.0, -1.0)
+    bias = bool(r.random() < 0.2)
+    seen, D = (np.hstack([X, np.ones((n, 1))]), d + 1) if bias else (X, d)
+    m = int(r.choice([1, 2, 5, 12, 40]))
+    mean = {"law": "cb", "mean_field": True}
+    nets = [
+        lambda: flows.TwoLayer(D, m),
+        lambda: flows.TwoLayer(D, m, **mean),
+        lambda: flows.TwoLayer(D, m, activation="srelu"),
+        lambda: flows.TwoLayer(D, m, train="output"),
+        lambda: flows.TwoLayer(D, m, train="output", **mean),
+        lambda: flows.Normalized(D, m),
+        lambda: flows.Scalar(D, m),
+        lambda: flows.Frozen(D, m),
+        lambda: flows.BatchNorm.with_data(seen, m),
+        lambda: flows.BatchNorm.with_data(seen, m, eps=0.1),
+        lambda: flows.Product(D, m),
+        lambda: flows.MLP(D, m, depth=int(r.integers(2, 4))),
+        lambda: flows.TwoLayer(D, m, law="sphere"),
+    ]
+    net = nets[int(r.integers(len(nets)))]
+    lr = float(10 ** r.uniform(-3, 1.5))
+    rules = [
+        *[lambda: flows.GD(lr=lr)] * 4,
+        *[lambda: flows.GradientFlow(rtol=float(10 ** r.uniform(-6, -2)))] * 4,
+        lambda: flows.SGD(lr=lr),
+        lambda: flows.SGD(lr=lr, batch=2, order="epochs"),
+        lambda: flows.CB(lr=lr),
+        lambda: flows.Prop6(),
+        lambda: flows.Prop7(),
+        lambda: flows.NormalizedGD(lr=lr),
+        lambda: flows.WGF(eta=lr / 10, lam=float(10 ** r.uniform(-5, -1))),
+        lambda: flows.PerturbedWGF(eta=lr / 10, lam=1e-2, sigma=0.05),
+        lambda: flows.GD(lr=lr, weight_decay=0.01),
+    ]
+    rule = rules[int(r.integers(len(rules)))]
+    keys: dict[str, Any] = {"loss": "exp" if r.random() < 0.45 else "logistic", "seed": seed, "bias": bias}
+    keys["steps"] = int(r.choice([1, 3, 20, 80, 250]))
+    every = r.random() < 0.5
+    keys["trials"] = int(r.integers(1, 3))
+    keys["observe"] = ["default", "weights"] if r.random() < 0.8 else "default"
+    keys["dtype"] = "float32" if r.random() < 0.1 else "float64"
+    keys |= {"times": list(range(keys["steps"] + 1))} if every else {"points": int(r.integers(2, 40))}
+    data, made = Dataset(X, y, f"random {seed}"), net()
+    return data, made, flows.train(data, made, rule(), **keys)
+
+
+def alarms(seeds: range | list[int]) -> tuple[int, list[str]]:
+    """How many runs there were, and what failed in them."""
+    count, found = 0, []
+    for seed in seeds:
+        try:
+            data, net, run = trained(seed)
+        except InputError:
+            continue
+        count += 1
+        found += [f"{seed}: {one}" for one in theory.check(run, data, net=net) if one.violated]
+    return count, found
+
+
+@pytest.mark.slow
+def test_no_alarm_where_there_was_one():
+    count, found = alarms(ALARMS)
+    assert count == len(ALARMS) and not found
+
+
+@pytest.mark.slow
+def test_no_alarm_on_random_runs():
+    count, found = alarms(range(5000, 5014))
+    assert count > 4 and not found
+
+
+@pytest.mark.long
+def test_no_alarm_on_many_random_runs():
+    count, found = alarms(range(6000, 6300))
+    assert count > 150 and not found
