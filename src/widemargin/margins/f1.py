@@ -109,6 +109,9 @@ class Solver:
         self.signs = np.zeros(0)
         self.dual = self.norm_bound()  # there from the first moment on
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # all neurons met
+        # Their activation patterns, as they were met. A neuron that moves often ends on the boundary of its pattern's cone, where
+        # some x_i . v is zero up to rounding: the pattern read off it there may be another, and its own would be lost for good.
+        self.patterns = np.zeros((0, self.n), dtype=bool)
         self.seen: set[bytes] = set()
         self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
         self.columns = (self.V, self.s)
@@ -193,16 +196,17 @@ class Solver:
     def add(self, V: np.ndarray, s: float, most: int) -> int:
         """Take up to `most` of the unit neurons V (best first) whose activation pattern is new."""
         taken = []
-        for v, pattern in zip(V, V @ self.X.T > 0):
+        patterns = V @ self.X.T > 0
+        for i, pattern in enumerate(patterns):
             key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
             if key in self.seen or not pattern.any():
                 continue
             self.seen.add(key)
-            taken.append(v)
+            taken.append(i)
             if len(taken) == most:
                 break
-        if taken:
-            self.V, self.s = np.vstack([self.V, taken]), np.append(self.s, np.full(len(taken), s))
+        self.V, self.s = np.vstack([self.V, V[taken]]), np.append(self.s, np.full(len(taken), s))
+        self.patterns = np.vstack([self.patterns, patterns[taken]])
         return len(taken)
 
     def fold(self, q: np.ndarray) -> np.ndarray:
@@ -342,8 +346,7 @@ class Solver:
     def pattern_round(self) -> None:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
         chosen, before = self.choose(), self.lower
-        patterns = self.V[chosen] @ self.X.T > 0
-        V, s = self.V[chosen], self.s[chosen]
+        patterns, V, s = self.patterns[chosen], self.V[chosen], self.s[chosen]
         near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
         master = _socp.solve(self.X, self.y, patterns, s, directions=V, near=near, time_limit=self.left())
         if master.ok:
