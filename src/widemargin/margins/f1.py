@@ -112,7 +112,9 @@ class Solver:
         # Their activation patterns, as they were met. A neuron that moves often ends on the boundary of its pattern's cone, where
         # some x_i . v is zero up to rounding: the pattern read off it there may be another, and its own would be lost for good.
         self.patterns = np.zeros((0, self.n), dtype=bool)
-        self.seen: set[bytes] = set()
+        self.seen: dict[bytes, int] = {}  # pattern and sign -> the neuron that stands for it
+        self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
+        self.recalled: set[int] = set()  # and those that it should not have
         self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
         self.columns = (self.V, self.s)
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best, with its estimated value
@@ -194,20 +196,27 @@ class Solver:
         return self.y[:, None] * (self.X @ V.T).clip(0) * s  # (n, k)
 
     def add(self, V: np.ndarray, s: float, most: int) -> int:
-        """Take up to `most` of the unit neurons V (best first) whose activation pattern is new."""
-        taken = []
+        """Take up to `most` of the unit neurons V (best first) whose activation pattern is new.
+
+        A pattern that is known but was left out of the last cone program is recalled: it counts as new, and v stands for it.
+        """
+        taken, recalled = [], 0
         patterns = V @ self.X.T > 0
         for i, pattern in enumerate(patterns):
             key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
-            if key in self.seen or not pattern.any():
-                continue
-            self.seen.add(key)
-            taken.append(i)
-            if len(taken) == most:
+            at = self.seen.get(key, -1)
+            if at >= 0 and at < len(self.outside) and self.outside[at] and at not in self.recalled:
+                self.V[at] = V[i]
+                self.recalled.add(at)
+                recalled += 1
+            elif at < 0 and pattern.any():
+                self.seen[key] = len(self.V) + len(taken)
+                taken.append(i)
+            if len(taken) + recalled == most:
                 break
         self.V, self.s = np.vstack([self.V, V[taken]]), np.append(self.s, np.full(len(taken), s))
         self.patterns = np.vstack([self.patterns, patterns[taken]])
-        return len(taken)
+        return len(taken) + recalled
 
     def fold(self, q: np.ndarray) -> np.ndarray:
         """Clean dual weights: tiny entries to zero (fewer branchings), averaged over the symmetry, summing to one."""
@@ -346,6 +355,8 @@ class Solver:
     def pattern_round(self) -> None:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
         chosen, before = self.choose(), self.lower
+        self.outside, self.recalled = np.ones(len(self.V), dtype=bool), set()
+        self.outside[chosen] = False
         patterns, V, s = self.patterns[chosen], self.V[chosen], self.s[chosen]
         near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
         master = _socp.solve(self.X, self.y, patterns, s, directions=V, near=near, time_limit=self.left())
@@ -406,6 +417,7 @@ class Solver:
         """Indices of the patterns worth having in the master: the network's own, then the best at the last duals."""
         Z = self.features(self.V, self.s)
         value = np.maximum(self.q @ Z, self.centre @ Z)
+        value[list(self.recalled)] = np.finfo(float).max
         value[self.support] = np.inf
         most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
         return np.sort(np.argsort(-value)[:most])
