@@ -205,7 +205,7 @@ class Solver:
         for i, pattern in enumerate(patterns):
             key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
             at = self.seen.get(key, -1)
-            if at >= 0 and at < len(self.outside) and self.outside[at] and at not in self.recalled:
+            if 0 <= at < len(self.outside) and self.outside[at] and at not in self.recalled:
                 self.V[at] = V[i]
                 self.recalled.add(at)
                 recalled += 1
