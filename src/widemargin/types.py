@@ -193,7 +193,7 @@ class Certificate:
     lower: float
     upper: float
     dual: np.ndarray
-    status: str  # certified, time-limit, interrupted, not-separable, rounding, no-interpolation, found, not-found
+    status: str  # certified, time-limit, stalled, interrupted, not-separable, rounding, no-interpolation, found, not-found
     proved: bool
     bound: str
     n: int

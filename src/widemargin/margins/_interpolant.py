@@ -62,7 +62,7 @@ class Solver:
         self.recalled: set[int] = set()  # and those that it should not have
         self.support, self.fresh = np.zeros(0, dtype=int), 0
         self.rounds = self.nodes = 0
-        self.status = "time-limit"
+        self.status = "stalled"
 
     def run(self) -> None:
         try:
@@ -87,8 +87,8 @@ class Solver:
             while not self.closed() and not self.late() and stuck < 4:
                 small = self.most() >= self.n + 10
                 stuck = 0 if (self.pattern_round() if small else self.linear_round()) else stuck + 1
-            if stuck == 4:
-                self.status = "rounding"
+            if self.late():
+                self.status = "time-limit"
             if not self.logs and self.centre.any():
                 self.prove(self.centre, self.estimate)  # out of time: the bound of the tree's root
         except KeyboardInterrupt:

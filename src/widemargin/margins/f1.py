@@ -57,7 +57,8 @@ def f1(
     The lower bound is the margin of a network, evaluated. The upper bound is a q with a proof that no unit vector does
     better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`_socp`);
     proofs from branch and bound over patterns (`_tree`), whose maximisers are the next columns. Stops when
-    upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C, and then returns the best of both bounds.
+    upper - lower <= tol * lower, at `time_limit` seconds, on Ctrl-C, or after four rounds without a better network or dual
+    (status "stalled"), and then returns the best of both bounds.
 
     `progress(seconds, lower, upper, message)` is called after every round.
 
@@ -135,7 +136,6 @@ class Solver:
         found = _bounds.not_separable(self.door)
         if found is not None:
             return self.zero(*found)
-        status = "time-limit"
         try:
             self.warm_start()
             self.cheap_bound()
@@ -147,6 +147,7 @@ class Solver:
                     self.pattern_round()
                 else:
                     self.particle_round()
+            status = "time-limit" if self.late() else "stalled"
         except KeyboardInterrupt:
             status = "interrupted"
         return self.finish("certified" if self.closed() else status)
@@ -507,7 +508,6 @@ class Solver:
         return self.certificate("not-separable", 0.0, 0.0, q, "norm", {"type": "norm"}, None, reason)
 
     def finish(self, status: str) -> Certificate:
-        late = self.late()  # asked before the network is pruned and the proof written, which take time of their own
         primal = self.network()
         proof, upper = self.proof()
         q = np.zeros(self.door.data.n)
@@ -520,7 +520,7 @@ class Solver:
             status, reason = "certified", ""
         elif status == "certified":
             status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
-        elif status == "time-limit" and not late:
+        elif status == "stalled":
             reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
         return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, reason, proved)
 

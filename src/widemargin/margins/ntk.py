@@ -139,7 +139,7 @@ def ntk(
     problem = Problem(door.X, door.y, _radial(door.X.shape[1], part))
     rng = np.random.default_rng([seed, 0])
     q, stopped = np.asarray(kernel.dual, dtype=np.float64), ""
-    control = (0.0, 0.0)
+    control, cut = (0.0, 0.0), False
     floor = _floor(problem, q, rng)
     try:
         q, floor = _train(problem, q, PILOT, rng, tol, door.deadline)
@@ -150,10 +150,10 @@ def ntk(
         effort = max(1.0, 0 if samples is None else samples * problem.n / WORK)
         room = min(effort * TRAINING / (problem.n + 40) ** 2, 2**25 / problem.D)
         q, floor = _train(problem, q, int(np.clip(wanted, PILOT, max(room, PILOT))), rng, tol, door.deadline)
-        control, count = _plan(problem, q, floor, rng, tol, confidence, door.deadline)
+        control, count, cut = _plan(problem, q, floor, rng, tol, confidence, door.deadline)
     except KeyboardInterrupt:
         stopped, count = "interrupted", PILOT
-    count = int(samples) if samples is not None else count
+    count, cut = (int(samples), False) if samples is not None else (count, cut)
 
     q = q / q.sum()
     extra: dict[str, Any] = {
@@ -176,7 +176,7 @@ def ntk(
         degree=1,
         tol=tol,
         convention="M8",
-        stopped=stopped or sums.stopped or "time-limit",
+        stopped=stopped or sums.stopped or ("time-limit" if cut else "stalled"),
         extra=extra,
         stats={"seed": int(seed), "samples": sums.count, "confidence": confidence, "l2": kernel.upper},
     )
@@ -550,8 +550,8 @@ def _plan(
     tol: float,
     confidence: float,
     deadline: float,
-) -> tuple[tuple[float, float], int]:
-    """Control variates and the number of evaluation samples, from a pilot.
+) -> tuple[tuple[float, float], int, bool]:
+    """Control variates, the number of evaluation samples, from a pilot, and whether the time limit cut that number.
 
     The lower bound should lose at most tol / 2: (sqrt(2 V L) + sqrt(2 V ln n)) / sqrt(N) + 7 span L / (3 N), the second
     root for the minimum over the points.
@@ -569,8 +569,8 @@ def _plan(
         # the positive x = sqrt(N) with root / x + linear / x^2 = value
         wanted = min((root + math.sqrt(root**2 + 4 * max(value, 0) * linear)) / max(2 * value, 1e-300), 1e9) ** 2
         best = min(best, (wanted, control))
-    count = min(best[0], WORK / problem.n)
+    wanted, room = min(best[0], WORK / problem.n), math.inf
     if deadline < math.inf:
         rate = 4 * PILOT / max(time.perf_counter() - started, 1e-6)
-        count = min(count, 0.8 * rate * max(deadline - time.perf_counter(), 0))
-    return best[1], int(max(count, PILOT))
+        room = 0.8 * rate * max(deadline - time.perf_counter(), 0)
+    return best[1], int(max(min(wanted, room), PILOT)), room < wanted
