@@ -193,7 +193,9 @@ class Certificate:
     lower: float
     upper: float
     dual: np.ndarray
-    status: str  # certified, time-limit, stalled, interrupted, not-separable, rounding, no-interpolation, found, not-found
+    status: (
+        str  # certified, time-limit, stalled, interrupted, not-separable, rounding, no-interpolation, found, not-found
+    )
     proved: bool
     bound: str
     n: int

@@ -56,7 +56,9 @@ class Solver:
         self.logs: tuple[Any, ...] = ()
         self.centre, self.estimate = np.zeros(self.n), np.inf
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons met, one per pattern and sign
-        self.patterns = np.zeros((0, self.n), dtype=bool)  # theirs when they were met: V moves, also to a cone's boundary
+        self.patterns = np.zeros(
+            (0, self.n), dtype=bool
+        )  # theirs when they were met: V moves, also to a cone's boundary
         self.seen: dict[bytes, int] = {}  # pattern and sign -> the neuron that stands for it
         self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
         self.recalled: set[int] = set()  # and those that it should not have

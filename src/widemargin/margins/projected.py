@@ -117,6 +117,8 @@ def projected(
     status, reason = certificate.status, certificate.reason
     if status == "rounding":
         status, reason = "stalled", "the relaxation and the best projection found differ; both bounds hold"
+    elif status == "stalled":
+        reason = f"the tree over signs has {NODES} nodes and is not grown further; both bounds hold"
     bound = {"trace": "trace", "fantope": "fantope", "fantope-pairs": "fantope", "signs": "signs"}[proof["type"]]
     return dataclasses.replace(certificate, proof=proof, bound=bound, status=status, reason=reason)
 
