@@ -8,7 +8,8 @@ import numpy as np
 def matrix_game(Z: np.ndarray, time_limit: float | None = None) -> tuple[np.ndarray, np.ndarray, str]:
     """max_{||a||_1 <= 1} min_i (Z a)_i for Z (n, m), and its dual min_{q in simplex} max_j |(Z' q)_j|.
 
-    Returns a (m,), q (n,) and how it stopped ("", "time-limit", or "stalled" where the solver gave up). Both are approximate: callers evaluate them.
+    Returns a (m,), q (n,) and how it stopped: "", "time-limit", or "stalled" where the solver gave up. a and q are
+    approximate: callers evaluate them.
     """
     n, m = Z.shape
     scale = float(np.abs(Z).max()) or 1.0
