@@ -39,16 +39,14 @@ def plane(change: int = -1) -> Dataset:
 
 
 def small(seed: int) -> tuple[Dataset, bool]:
-    """4 to 30 points in 1 to 5 dimensions, and a bias or not: normal, with columns scaled 0.01 to 100, small integers, or apart."""
+    """4 to 30 points in 1 to 5 dimensions, and a bias or not: normal, columns scaled 0.01 to 100, small integers, or apart."""
     rng = np.random.default_rng(seed)
     n, d, bias = int(rng.integers(4, 31)), int(rng.integers(1, 6)), bool(rng.integers(2))
     y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     y[:2] = 1, -1
-    X = rng.standard_normal((n, d))
+    X = rng.integers(-3, 4, (n, d)).astype(float) if seed % 4 == 2 else rng.standard_normal((n, d))
     if seed % 4 == 1:
         X = X * 10 ** rng.uniform(-2, 2, d)
-    elif seed % 4 == 2:
-        X = rng.integers(-3, 4, (n, d)).astype(float)
     elif seed % 4 == 3:
         X = X + 0.7 * y[:, None]
     return Dataset(X, y, name=f"small set {seed}"), bias
