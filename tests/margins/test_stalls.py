@@ -110,7 +110,7 @@ def test_a_pattern_that_was_left_out_is_recalled():
 
 @pytest.mark.slow
 def test_a_program_that_lacks_a_known_pattern():
-    """28 distinct points of small integers in five dimensions: 150 of 480 patterns are in a program; it ended at 0.3 %."""
+    """28 points of small integers in R^5: 150 of 480 patterns are in a program; without the recall it ends at 0.3 %."""
     data, bias = small(66)
     check_certificate(f1(data, bias=bias), data, tol=1e-3, status="certified")
 
