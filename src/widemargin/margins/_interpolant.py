@@ -138,7 +138,8 @@ class Solver:
 
     def add(self, V: np.ndarray, s: float, most: int) -> int:
         """Take up to `most` of the unit neurons V (best first) whose pattern is new, or was left out of the last cone program."""
-        taken, recalled = [], 0
+        taken: list[int] = []
+        recalled = 0
         patterns = V @ self.X.T > 0
         for i, pattern in enumerate(patterns):
             key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")

@@ -201,7 +201,8 @@ class Solver:
 
         A pattern that is known but was left out of the last cone program is recalled: it counts as new, and v stands for it.
         """
-        taken, recalled = [], 0
+        taken: list[int] = []
+        recalled = 0
         patterns = V @ self.X.T > 0
         for i, pattern in enumerate(patterns):
             key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
