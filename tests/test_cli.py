@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import importlib
 import io
 import json
 import os
@@ -160,6 +161,15 @@ def test_time_limit_is_a_result():
     status, out, _ = run("margin", "parity:d=20,n=64", "--time-limit", "0.01", "--json")
     found = json.loads(out)
     assert status == 0 and found["status"] == "time-limit"
+
+
+def test_a_stalled_solve_is_a_result(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("widemargin.margins.f1").Solver, "add", lambda *_: 0)
+    status, out, _ = run("margin", "parity:d=4,n=16", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["status"] == "stalled" and 0 <= found["lower"] < found["upper"]
+    status, out, _ = run("margin", "parity:d=4,n=16")
+    assert status == 0 and "stalled" in out
 
 
 def test_save_and_verify(xor, tmp_path):

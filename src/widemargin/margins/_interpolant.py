@@ -56,10 +56,15 @@ class Solver:
         self.logs: tuple[Any, ...] = ()
         self.centre, self.estimate = np.zeros(self.n), np.inf
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons met, one per pattern and sign
-        self.seen: set[bytes] = set()
+        self.patterns = np.zeros(
+            (0, self.n), dtype=bool
+        )  # theirs when they were met: V moves, also to a cone's boundary
+        self.seen: dict[bytes, int] = {}  # pattern and sign -> the neuron that stands for it
+        self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
+        self.recalled: set[int] = set()  # and those that it should not have
         self.support, self.fresh = np.zeros(0, dtype=int), 0
         self.rounds = self.nodes = 0
-        self.status = "time-limit"
+        self.status = "stalled"
 
     def run(self) -> None:
         try:
@@ -75,6 +80,7 @@ class Solver:
             self.column_signs = self.s
             self.V = np.vstack([self.frame, self.frame])
             self.s = np.repeat([1.0, -1.0], len(self.frame))
+            self.patterns = self.V @ self.X.T > 0
             if self.cells is not None:
                 for s in (1.0, -1.0):
                     self.add(self.cells, s, len(self.cells))
@@ -83,8 +89,8 @@ class Solver:
             while not self.closed() and not self.late() and stuck < 4:
                 small = self.most() >= self.n + 10
                 stuck = 0 if (self.pattern_round() if small else self.linear_round()) else stuck + 1
-            if stuck == 4:
-                self.status = "rounding"
+            if self.late():
+                self.status = "time-limit"
             if not self.logs and self.centre.any():
                 self.prove(self.centre, self.estimate)  # out of time: the bound of the tree's root
         except KeyboardInterrupt:
@@ -131,18 +137,25 @@ class Solver:
     # ------------------------------------------------------------------ neurons
 
     def add(self, V: np.ndarray, s: float, most: int) -> int:
-        taken = []
-        for v, pattern in zip(V, V @ self.X.T > 0):
+        """Take up to `most` of the unit neurons V (best first) whose pattern is new, or was left out of the last cone program."""
+        taken: list[int] = []
+        recalled = 0
+        patterns = V @ self.X.T > 0
+        for i, pattern in enumerate(patterns):
             key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
-            if key in self.seen or not pattern.any():
-                continue
-            self.seen.add(key)
-            taken.append(v)
-            if len(taken) == most:
+            at = self.seen.get(key, -1)
+            if 0 <= at < len(self.outside) and self.outside[at] and at not in self.recalled:
+                self.V[at] = V[i]
+                self.recalled.add(at)
+                recalled += 1
+            elif at < 0 and pattern.any():
+                self.seen[key] = len(self.V) + len(taken)
+                taken.append(i)
+            if len(taken) + recalled == most:
                 break
-        if taken:
-            self.V, self.s = np.vstack([self.V, taken]), np.append(self.s, np.full(len(taken), s))
-        return len(taken)
+        self.V, self.s = np.vstack([self.V, V[taken]]), np.append(self.s, np.full(len(taken), s))
+        self.patterns = np.vstack([self.patterns, patterns[taken]])
+        return len(taken) + recalled
 
     def search(self, q: np.ndarray, most: int) -> tuple[float, int]:
         """Local searches on both sides: the best value at q, and how many new patterns were taken."""
@@ -207,8 +220,9 @@ class Solver:
     def pattern_round(self) -> bool:
         """A cone program over the best patterns, then price at its dual. Whether anything new came of it."""
         chosen = self.choose()
-        before = self.norm, self.bound
-        patterns = self.V[chosen] @ self.X.T > 0
+        self.outside, self.recalled = np.ones(len(self.V), dtype=bool), set()
+        self.outside[chosen] = False
+        before, patterns = (self.norm, self.bound), self.patterns[chosen]
         target = self.y / self.norm  # so that gamma is about 1
         master = _socp.solve(self.X, target, patterns, self.s[chosen], interpolate=True, time_limit=self.left())
         q = self.centre
@@ -250,6 +264,7 @@ class Solver:
 
     def choose(self) -> np.ndarray:
         value = self.s * (self.centre @ relu(self.X, self.V))
+        value[list(self.recalled)] = np.finfo(float).max
         value[self.support] = np.inf
         value[self.fresh :] = np.inf
         self.fresh = len(self.V)

@@ -8,7 +8,8 @@ import numpy as np
 def matrix_game(Z: np.ndarray, time_limit: float | None = None) -> tuple[np.ndarray, np.ndarray, str]:
     """max_{||a||_1 <= 1} min_i (Z a)_i for Z (n, m), and its dual min_{q in simplex} max_j |(Z' q)_j|.
 
-    Returns a (m,), q (n,) and how it stopped ("" or "time-limit"). Both are approximate: callers evaluate them.
+    Returns a (m,), q (n,) and how it stopped: "", "time-limit", or "stalled" where the solver gave up. a and q are
+    approximate: callers evaluate them.
     """
     n, m = Z.shape
     scale = float(np.abs(Z).max()) or 1.0
@@ -55,7 +56,7 @@ def _maximise_last(A: np.ndarray, n: int, time_limit: float | None) -> tuple[np.
     stopped = "time-limit" if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit else ""
     values, duals = np.array(solution.col_value), np.array(solution.row_dual)
     if len(values) != columns or len(duals) != rows:
-        return np.zeros(columns), np.zeros(rows), stopped or "time-limit"
+        return np.zeros(columns), np.zeros(rows), stopped or "stalled"
     return values, duals, stopped
 
 
@@ -69,6 +70,7 @@ def _maximise_with_scipy(A: np.ndarray, n: int, time_limit: float | None) -> tup
         options["time_limit"] = max(time_limit, 0.01)
     limits = [(0, None)] * (columns - 1) + [(None, None)]
     result = linprog(-np.eye(columns)[-1], signed, np.eye(rows)[n], bounds=limits, method="highs", options=options)
+    stopped = {0: "", 1: "time-limit"}.get(result.status, "stalled")
     if result.x is None:
-        return np.zeros(columns), np.zeros(rows), "time-limit"
-    return result.x, result.ineqlin.marginals, "" if result.status == 0 else "time-limit"
+        return np.zeros(columns), np.zeros(rows), stopped or "stalled"
+    return result.x, result.ineqlin.marginals, stopped

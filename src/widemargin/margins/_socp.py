@@ -58,7 +58,7 @@ def solve(
     total[0, K * d : K * d + K] = 1
     chosen = np.tile(np.arange(n), (K, 1))  # (K, k)
     if directions is not None and near is not None and near < n:
-        depth = np.abs(directions @ X.T) / np.linalg.norm(X, axis=1)  # (K, n)
+        depth = np.where(patterns, 1, -1) * (directions @ X.T) / np.linalg.norm(X, axis=1)  # (K, n), negative outside
         chosen = np.argpartition(depth, near, axis=1)[:, :near]
     k = chosen.shape[1]
     side = np.where(np.take_along_axis(patterns, chosen, 1), -1.0, 1.0)[:, :, None] * X[chosen]  # (K, k, d)

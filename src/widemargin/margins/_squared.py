@@ -89,7 +89,6 @@ class Solver:
         if found is not None:
             q, proof, upper, reason = found
             return self.certificate("not-separable", 0.0, upper, q, proof["type"], proof, None, reason)
-        status = "time-limit"
         try:
             self.eigen_bound(np.full(self.n, 1 / self.n))
             self.eigen_bound(self.eigen_dual())
@@ -105,6 +104,7 @@ class Solver:
                     self.goal *= 0.4  # nothing new was found: the dual is not good enough yet
                     if self.goal < 0.05:
                         break
+            status = "time-limit" if self.late() else "stalled"
         except KeyboardInterrupt:
             status = "interrupted"
         return self.finish("certified" if self.closed() else status)
@@ -302,11 +302,13 @@ class Solver:
             proof["sides"] = [{"sign": s, "lam": self.door.unscale(upper, 2, up=True)} for s in (1, -1)]
         elif self.dual.bound == "eigen-tree":
             proof["sides"] = [{"sign": s} | tree.side(self.first) for s, tree in zip((1, -1), self.dual.trees)]
+        reason = "" if status == "certified" else "stopped before the gap reached tol; both bounds hold"
         if status == "certified" and upper - lower > self.tol * lower * (1 + 1e-6):
-            status = "time-limit"
+            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+        elif status == "stalled":
+            reason = "no better network or dual was found, before the time limit; both bounds hold"
         q = np.zeros(self.door.data.n)
         q[self.first] = self.dual.q
-        reason = "" if status == "certified" else "stopped before the gap reached tol; both bounds hold"
         return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, reason)
 
     def network(self) -> Measure | None:

@@ -57,7 +57,8 @@ def f1(
     The lower bound is the margin of a network, evaluated. The upper bound is a q with a proof that no unit vector does
     better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`_socp`);
     proofs from branch and bound over patterns (`_tree`), whose maximisers are the next columns. Stops when
-    upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C, and then returns the best of both bounds.
+    upper - lower <= tol * lower, at `time_limit` seconds, on Ctrl-C, or after four rounds without a better network or dual
+    (status "stalled"), and then returns the best of both bounds.
 
     `progress(seconds, lower, upper, message)` is called after every round.
 
@@ -109,7 +110,12 @@ class Solver:
         self.signs = np.zeros(0)
         self.dual = self.norm_bound()  # there from the first moment on
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # all neurons met
-        self.seen: set[bytes] = set()
+        # Their activation patterns, as they were met. A neuron that moves often ends on the boundary of its pattern's cone, where
+        # some x_i . v is zero up to rounding: the pattern read off it there may be another, and its own would be lost for good.
+        self.patterns = np.zeros((0, self.n), dtype=bool)
+        self.seen: dict[bytes, int] = {}  # pattern and sign -> the neuron that stands for it
+        self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
+        self.recalled: set[int] = set()  # and those that it should not have
         self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
         self.columns = (self.V, self.s)
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best, with its estimated value
@@ -130,7 +136,6 @@ class Solver:
         found = _bounds.not_separable(self.door)
         if found is not None:
             return self.zero(*found)
-        status = "time-limit"
         try:
             self.warm_start()
             self.cheap_bound()
@@ -142,6 +147,7 @@ class Solver:
                     self.pattern_round()
                 else:
                     self.particle_round()
+            status = "time-limit" if self.late() else "stalled"
         except KeyboardInterrupt:
             status = "interrupted"
         return self.finish("certified" if self.closed() else status)
@@ -191,19 +197,28 @@ class Solver:
         return self.y[:, None] * (self.X @ V.T).clip(0) * s  # (n, k)
 
     def add(self, V: np.ndarray, s: float, most: int) -> int:
-        """Take up to `most` of the unit neurons V (best first) whose activation pattern is new."""
-        taken = []
-        for v, pattern in zip(V, V @ self.X.T > 0):
+        """Take up to `most` of the unit neurons V (best first) whose activation pattern is new.
+
+        A pattern that is known but was left out of the last cone program is recalled: it counts as new, and v stands for it.
+        """
+        taken: list[int] = []
+        recalled = 0
+        patterns = V @ self.X.T > 0
+        for i, pattern in enumerate(patterns):
             key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
-            if key in self.seen or not pattern.any():
-                continue
-            self.seen.add(key)
-            taken.append(v)
-            if len(taken) == most:
+            at = self.seen.get(key, -1)
+            if 0 <= at < len(self.outside) and self.outside[at] and at not in self.recalled:
+                self.V[at] = V[i]
+                self.recalled.add(at)
+                recalled += 1
+            elif at < 0 and pattern.any():
+                self.seen[key] = len(self.V) + len(taken)
+                taken.append(i)
+            if len(taken) + recalled == most:
                 break
-        if taken:
-            self.V, self.s = np.vstack([self.V, taken]), np.append(self.s, np.full(len(taken), s))
-        return len(taken)
+        self.V, self.s = np.vstack([self.V, V[taken]]), np.append(self.s, np.full(len(taken), s))
+        self.patterns = np.vstack([self.patterns, patterns[taken]])
+        return len(taken) + recalled
 
     def fold(self, q: np.ndarray) -> np.ndarray:
         """Clean dual weights: tiny entries to zero (fewer branchings), averaged over the symmetry, summing to one."""
@@ -342,8 +357,9 @@ class Solver:
     def pattern_round(self) -> None:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
         chosen, before = self.choose(), self.lower
-        patterns = self.V[chosen] @ self.X.T > 0
-        V, s = self.V[chosen], self.s[chosen]
+        self.outside, self.recalled = np.ones(len(self.V), dtype=bool), set()
+        self.outside[chosen] = False
+        patterns, V, s = self.patterns[chosen], self.V[chosen], self.s[chosen]
         near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
         master = _socp.solve(self.X, self.y, patterns, s, directions=V, near=near, time_limit=self.left())
         if master.ok:
@@ -403,6 +419,7 @@ class Solver:
         """Indices of the patterns worth having in the master: the network's own, then the best at the last duals."""
         Z = self.features(self.V, self.s)
         value = np.maximum(self.q @ Z, self.centre @ Z)
+        value[list(self.recalled)] = np.finfo(float).max
         value[self.support] = np.inf
         most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
         return np.sort(np.argsort(-value)[:most])
@@ -492,7 +509,6 @@ class Solver:
         return self.certificate("not-separable", 0.0, 0.0, q, "norm", {"type": "norm"}, None, reason)
 
     def finish(self, status: str) -> Certificate:
-        late = self.late()  # asked before the network is pruned and the proof written, which take time of their own
         primal = self.network()
         proof, upper = self.proof()
         q = np.zeros(self.door.data.n)
@@ -505,7 +521,7 @@ class Solver:
             status, reason = "certified", ""
         elif status == "certified":
             status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
-        elif status == "time-limit" and not late:
+        elif status == "stalled":
             reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
         return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, reason, proved)
 

@@ -303,14 +303,16 @@ class Solver:
                 return self.certificate(
                     "not-separable", 0.0, _multiproof.Proof(0.0, q, "norm", {"type": "norm"}), reason
                 )
-        status = "time-limit"
         try:
             self.warm_start()
-            while not self.closed() and not self.late():
-                if not self.column_round():
-                    break
-            if not self.closed():
-                self.last_proof()
+            moving = True
+            while moving and not self.closed() and self.left() > 0:
+                until = time.perf_counter() + 0.5 * self.left()  # half of the time for networks, the rest for the proof
+                while moving and not self.closed() and time.perf_counter() < until:
+                    moving = self.column_round()
+                if not self.closed():
+                    self.last_proof()
+            status = "stalled" if self.left() > 0 else "time-limit"
         except KeyboardInterrupt:
             status = "interrupted"
         return self.finish("certified" if self.closed() else status)
@@ -318,10 +320,8 @@ class Solver:
     def closed(self) -> bool:
         return self.proof.upper - self.lower <= self.tol * self.lower
 
-    def late(self) -> bool:
-        """Half of the time is for networks, the rest for the proof."""
-        now = time.perf_counter()
-        return now > self.door.started + 0.5 * (self.door.deadline - self.door.started)
+    def left(self) -> float:
+        return self.door.deadline - time.perf_counter()
 
     def exact(self, q: np.ndarray) -> np.ndarray:
         """q as multiples of 2^-GRID that sum to one exactly, small weights left out (fewer branchings)."""
@@ -367,8 +367,7 @@ class Solver:
     def column_round(self) -> bool:
         """Solve the master problem, price, prove where nothing is left to gain; false when there is no progress."""
         self.rounds += 1
-        left = self.door.deadline - time.perf_counter()
-        W, q = _multiproof.master(self.X, self.y, self.V, self.K, min(left, 60.0))
+        W, q = _multiproof.master(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
         if q is None:
             return False
         self.offer(self.V, W)
@@ -482,7 +481,7 @@ class Solver:
         reason = "" if status == "certified" else "both bounds hold; the gap is above tol"
         if status == "certified" and self.proof.upper - lower > self.tol * lower * (1 + 1e-6):
             status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
-        if status == "time-limit" and time.perf_counter() < self.door.deadline:
+        if status == "stalled":
             reason = "nothing better was found before the time limit; both bounds hold"
         return self.certificate(status, lower, self.proof, reason)
 

@@ -116,7 +116,9 @@ def projected(
     )
     status, reason = certificate.status, certificate.reason
     if status == "rounding":
-        status, reason = "time-limit", "the relaxation and the best projection found differ; both bounds hold"
+        status, reason = "stalled", "the relaxation and the best projection found differ; both bounds hold"
+    elif status == "stalled":
+        reason = f"the tree over signs has {NODES} nodes and is not grown further; both bounds hold"
     bound = {"trace": "trace", "fantope": "fantope", "fantope-pairs": "fantope", "signs": "signs"}[proof["type"]]
     return dataclasses.replace(certificate, proof=proof, bound=bound, status=status, reason=reason)
 
@@ -516,8 +518,11 @@ class SignTree:
                 bound, index = heapq.heappop(queue)
                 if self.low >= (1 - 0.5 * self.tol) * -bound:
                     break
-                if len(self.nodes) > NODES or time.perf_counter() > self.deadline:
+                if time.perf_counter() > self.deadline:
                     self.stopped = "time-limit"
+                    break
+                if len(self.nodes) > NODES:
+                    self.stopped = "stalled"
                     break
                 node = self.nodes[index]
                 at = np.vstack([node.at, node.blind[None]])

@@ -38,7 +38,7 @@ def min_norm_l1(
     and so y . lam / proof["maximum"] bounds the norm from below; the maximum is proved as for the F1 margin. Stops when
     upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C. Status "no-interpolation": no network takes the
     values y, by a relation in `dual` that holds for all networks (both bounds are the largest float); status
-    "rounding": the points are too close to such a relation for float64.
+    "rounding": the points are too close to such a relation for float64; status "stalled": four rounds brought nothing better.
 
     `progress(seconds, lower, upper, message)` is called after every round.
 
@@ -83,10 +83,10 @@ def min_norm_l1(
             mass, proved = np.ldexp(mass, unit), upper < LARGEST
         if status == "certified" and upper - lower > tol * lower:
             status = "rounding"
-        if status == "rounding":
-            reason = (
-                "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks"
-            )
+        reason = {
+            "rounding": "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks",
+            "stalled": "no better network or dual was found in four rounds, before the time limit; both bounds hold",
+        }.get(status, "")
     return Certificate(
         kind="l1-regression",
         lower=min(lower, upper),
