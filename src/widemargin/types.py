@@ -197,9 +197,8 @@ class Certificate:
     lower: float
     upper: float
     dual: np.ndarray
-    status: (
-        str  # certified, time-limit, stalled, interrupted, not-separable, rounding, no-interpolation, found, not-found
-    )
+    # certified, time-limit, stalled, interrupted, not-separable, rounding, no-interpolation, found, not-found
+    status: str
     proved: bool
     bound: str
     n: int

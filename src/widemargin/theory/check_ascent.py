@@ -257,11 +257,11 @@ def cone(track: Track) -> Inequality | None:
 @check(
     "CB-25",
     says="S_beta(h(nubar)) - ln n / beta, beta = ||nu||, never falls once all points are fitted; its rate at fixed beta",
-    reference="CB Corollary 11 (E-CB-4)",
+    reference="CB Corollary 11 (E-CB-4, F-CB-1)",
 )
 @QUIET
 def smooth_margin(track: Track) -> list[Inequality] | None:
-    """For the exponential loss. The proof needs ||nu|| to grow, which it does as soon as sum l < 1 (E: not said there)."""
+    """For the exponential loss. The proof needs ||nu|| to grow, which it does as soon as sum l < 1 (F-CB-1)."""
     A = ascent(track)
     if A is None:
         return None
@@ -678,7 +678,7 @@ def _output_layer(track: Track) -> tuple[Features, np.ndarray] | None:
 @check(
     "CB-18",
     says="Proposition 7: the best margin so far of the ascent on the output layer is within O(1 / sqrt t) of gamma_2^(m)",
-    reference="CB Proposition 7 (E-CB-6)",
+    reference="CB Proposition 7 (E-CB-6, F-CB-2)",
 )
 @QUIET
 def proposition7(track: Track) -> list[Inequality] | None:
@@ -689,7 +689,7 @@ def proposition7(track: Track) -> list[Inequality] | None:
     gamma, t = F.ball, track.run["step"]
     bound = gamma - F.size / np.sqrt(t) * (2 * math.sqrt(2) + math.sqrt(3) * math.log(track.n) / gamma)
     best = _so_far(track.run["margin"] / beta)
-    reference = "CB Proposition 7 (E-CB-6)"
+    reference = "CB Proposition 7 (E-CB-6, F-CB-2)"
     proved = (gamma > 0) & (track.options["lr"] == 1)
     note = "" if track.every_step else "best margin and beta are those of the records"
     total = track.run["t_cb"] / ascent_scale(track.net)  # sum_{s < t} eta(s)

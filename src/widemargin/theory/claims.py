@@ -539,7 +539,7 @@ TABLE: dict[str, Claim] = {
     "MT-33": _claim(
         "Figure 3",
         "papers.mt.figure_3 data.mt_teacher",
-        "papers/test_mt.py::test_figure_3_verdicts_hold_and_fail data/test_synthetic.py::test_mt_teacher",
+        "papers/test_mt.py::test_figure_3_verdicts_hold_fail_and_stay_open data/test_synthetic.py::test_mt_teacher",
     ),
     "MT-34": _claim(
         "Table 1",
@@ -670,7 +670,7 @@ TABLE: dict[str, Claim] = {
     "BN-24": _claim(
         "Figure 1",
         "papers.bn.figure_1 data.cifar_cats_dogs",
-        "papers/test_bn.py::test_verdicts_of_figure_1_can_fail"
+        "papers/test_bn.py::test_every_verdict_of_figure_1"
         " margins/test_batchnorm.py::test_adam_never_beats_the_upper_bound"
         " margins/test_batchnorm.py::test_cats_and_dogs",
     ),

@@ -695,7 +695,7 @@ def sample_p_bar(
 
     `measure` is a good network of any width (the primal of `margins.f1`); units have directions V (m, d) and signs beta. With k,
     its atoms are first replaced by k random ones of weight 1/k (Maurey). All m units may serve every atom, without splitting
-    them into k groups: then ||p||_inf and KL(p, 1/m) only get smaller, and the printed width is enough (E-UH-16).
+    them into k groups: then ||p||_inf and KL(p, 1/m) only get smaller, and the printed width is enough (F-UH-2).
     """
     unit = measure.normalized()
     mass = np.abs(unit.mass) / np.abs(unit.mass).sum()

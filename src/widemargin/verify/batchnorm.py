@@ -50,8 +50,8 @@ def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
     size = [abs(w) for w in c]
     plain = 2 * sum(w * sqrt_up(s) for w, s in zip(size, squares(B)))
     mean = sqrt_up(squares(matmul(column(c).T, B))[0])
-    G, w = matmul(B, B.T), column(size)
-    fourth = sum(size) ** 2 * int(matmul(matmul(w.T, G * G), w)[0, 0])
+    G, lengths = matmul(B, B.T), column(size)
+    fourth = sum(size) ** 2 * int(matmul(matmul(lengths.T, G * G), lengths)[0, 0])
     root = math.isqrt(fourth)
     return min(plain, mean + sqrt_up(root + (root * root != fourth)))
 
