@@ -125,8 +125,8 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "paper": {"sets": 8, "n": 100, "m": 1000, "steps": 100_000, "step": 2e-4, "ratio": 3.0},
     },
     "cb-rates": {
-        "quick": {"d": 3, "n": 8, "m": 32, "r0": 10.0, "steps": 20_000, "trials": 24},
-        "paper": {"d": 3, "n": 8, "m": 64, "r0": 10.0, "steps": 200_000, "trials": 100},
+        "quick": {"d": 2, "m": 32, "r0": 10.0, "steps": 48_000, "trials": 20},
+        "paper": {"d": 2, "m": 64, "r0": 10.0, "steps": 200_000, "trials": 100},
     },
 }
 
@@ -461,7 +461,7 @@ def _plane_run(job: Job, arm: str, sets: list[Dataset], size: dict[str, Any], po
             observe=["margins", "train_error", "t_cb"],
             points=80,
         )
-        start = net.init(len(sets), job.seed)
+        start = two_layer(3, size["m"], "both").init(len(sets), job.seed)  # an output layer alone starts at 0
         margin = traj["margin_M7_raw"] if arm == "output" else f1_margin(traj)  # (T, B)
         time = traj["t_cb"] / size["m"]  # CB's own, see flows.rules
         return {
@@ -1520,7 +1520,7 @@ def rates(job: Job) -> Outcome:
     for axes in (left, right):
         axes.legend(frameon=False, fontsize=8.5, loc="lower left")
     words = (
-        f"2-parity, d = {size['d']}, n = {size['n']}, {size['trials']} draws of m = {size['m']} neurons. The gap is "
+        f"2-parity on all corners, d = {size['d']}, {size['trials']} draws of m = {size['m']} neurons. The gap is "
         "the certified largest margin of the random neurons minus the best margin so far. "
         "Bounds are those of the propositions with the constants as printed. The paper has no such figure and no "
         "settings for it; the data was chosen so that its "
@@ -1535,7 +1535,7 @@ def rates(job: Job) -> Outcome:
 
 def _rate_sets(job: Job, size: dict[str, Any]) -> list[Dataset]:
     """2-parity on the whole cube, a margin large enough for the bounds to say something; trials differ in their neurons."""
-    return [parity(d=size["d"], n=size["n"], seed=job.seed)] * size["trials"]
+    return [parity(d=size["d"], marginal="full")] * size["trials"]
 
 
 def _ladder(steps: int) -> list[float]:
@@ -1567,7 +1567,7 @@ def _prop6_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
                         frozen_ascent_margin(
                             lower[b],
                             traj["size"][k, b],
-                            size["n"],
+                            sets[b].n,
                             size["m"],
                             int(t),
                             traj["growth"][k, b],
@@ -1610,7 +1610,7 @@ def _prop7_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
     bound = np.array(
         [
             [
-                float(output_ascent_margin(lower[b], traj["size"][k, b], size["n"], int(t)).value)
+                float(output_ascent_margin(lower[b], traj["size"][k, b], sets[b].n, int(t)).value)
                 for b in range(len(sets))
             ]
             for k, t in enumerate(traj.t)
@@ -1649,7 +1649,7 @@ class Decaying(flows.Prop7):
 
 
 LATE = 30  # exponents are fitted over the last factor of this many iterations
-RATES_AFTER = "the data (2-parity, d = 3) and r(0) = 10, after a look at the disks, where the bounds say nothing"
+RATES_AFTER = "the data (2-parity) and r(0) = 10, after a look at the disks, where the bounds say nothing"
 
 
 def exponents(t: np.ndarray, gap: np.ndarray, width: np.ndarray) -> np.ndarray:
@@ -1739,14 +1739,16 @@ def steps_to_the_same(run: dict[str, np.ndarray]) -> np.ndarray:
 def bound_verdict(name: str, run: dict[str, np.ndarray], paper: str) -> Verdict:
     slack = run["best"] - run["bound"]
     broken = int((slack < 0).sum())
-    useful = np.median(run["bound"], 1) > 0
+    useful = run["bound"] > 0  # (T, trials)
+    said = f"least slack {slack.min():.3g}"
+    if useful.any():
+        said += f"; positive from step {run['t'][useful.any(1)][0]:.0f} on, in {useful.any(0).mean():.0%} of the trials"
     return Verdict(
         f"{name}: the bound holds at every recorded step of every trial (number of violations is 0)",
         float(broken),
         paper,
         False if broken else True if useful.any() else NOT_INFORMATIVE,
-        f"least slack {slack.min():.3g}"
-        + (f"; positive from step {run['t'][useful][0]:.0f} on" if useful.any() else ""),
+        said,
         "" if broken or useful.any() else "the bound stays below 0, so that any margin meets it",
         RATES_AFTER,
     )
