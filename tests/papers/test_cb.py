@@ -15,7 +15,7 @@ from widemargin.papers import REPRODUCTIONS, UNDECIDED, Job, Outcome, Verdict, c
 from widemargin.papers.reproduction import HOLDS, NOT_INFORMATIVE
 
 TINY: dict[str, dict[str, Any]] = {
-    "cb-1": {"k": 2, "n": 8, "m": 30, "rtol": 1e-2, "flow": 120, "sets": 3, "tol": 0.05, "grid": 61},
+    "cb-1": {"k": 2, "n": 8, "m": 30, "m_output": 40, "rtol": 1e-2, "flow": 120, "sets": 3, "tol": 0.05, "grid": 61},
     "cb-2a": {"k": 3, "n": 1000},
     "cb-2b": {"ns": (32, 64), "d": 12, "m": 80, "steps": 1500, "lr": 1.0, "trials": 4, "test": 500},
     "cb-2c": {"ds": (4, 10), "n": 40, "m": 50, "steps": 300, "lr": 0.5, "trials": 4, "test": 500},
@@ -32,7 +32,18 @@ TINY: dict[str, dict[str, Any]] = {
         "tol": 0.02,
         "seconds": 10,
     },
-    "cb-3": {"sets": 2, "n": 8, "m": 40, "scale": 40.0, "step": 4.0, "steps": 2000, "tol": 0.02, "grid": 41},
+    "cb-3": {
+        "sets": 2,
+        "n": 8,
+        "m": 40,
+        "scale": 40.0,
+        "step": 4.0,
+        "steps": 500,
+        "rtol": 1e-2,
+        "flow": 40,
+        "tol": 0.02,
+        "grid": 41,
+    },
     "cb-4": {"sets": 3, "n": 12, "m": 60, "steps": 500, "step": 8e-3, "ratio": 3.0},
     "cb-rates": {"d": 2, "m": 16, "r0": 10.0, "steps": 300, "trials": 3},
 }
@@ -654,6 +665,24 @@ def test_starts_go_by_the_number_of_the_trial():
     np.testing.assert_array_equal(some["a"], whole["a"][1:3])
     size = cb.Cone(3, 5, law="sphere", mean_field=True, ratio=3.0).init([1, 2], 0)["a"]
     np.testing.assert_allclose(np.abs(size), [[3.0] * 5, [1.0] * 5])
+
+
+def test_constant_steps_go_over_into_the_flow():
+    """Before the switch the steps are the constant ones; after it margins rise as those of the flow, and time goes on."""
+    data = disks(k=2, d=3, n=6, seed=0, reading="code")
+    net = cb.LargeStart(3, 20, law="cb", law_scale=40.0, mean_field=True)
+    keys: dict[str, Any] = {"loss": "exp", "observe": ["margins", "t_cb", "weights"], "trials": 2}
+    rule = cb.ThenFlow(1e-2, lr=2e-3, steps=200)
+    plain = flows.train(data, net, cb.ConstantStep(2e-3), steps=200, times=[100, 200], **keys)
+    both = flows.train(data, net, rule, steps=320, times=[100, 200, 201, 320], **keys)
+    for name in ("W_a", "W_V", "t_cb", "margin_M3"):
+        np.testing.assert_allclose(both[name][:2], plain[name], rtol=1e-12)
+    np.testing.assert_allclose(both["t_cb"][1], 200 * 2e-3 * net.m)
+    assert (np.diff(both["t_cb"], axis=0) > 0).all()
+    upper = margins.f1(data, tol=0.02).upper / 2
+    assert (both["margin_M3"][-1] <= upper).all()
+    assert (both["margin_M3"][-1] >= 0.95 * upper).all()
+    assert (both["margin_M3"][1] < 0.95 * upper).any()  # so that the flow had something to do
 
 
 def test_evaluate_is_the_network():
