@@ -667,6 +667,14 @@ def test_starts_go_by_the_number_of_the_trial():
     np.testing.assert_allclose(np.abs(size), [[3.0] * 5, [1.0] * 5])
 
 
+def test_distance_of_classifiers_does_not_depend_on_their_scale():
+    f, g = np.array([3.0, 4.0]), np.array([4.0, -3.0])
+    for scale in (1.0, 1e200, 1e-200):
+        assert cb._distance(scale * f, g) == pytest.approx(math.sqrt(2))
+        assert cb._distance(scale * f, f) == pytest.approx(0, abs=1e-12)
+        assert cb._distance(scale * f, -f) == pytest.approx(2)
+
+
 def test_constant_steps_go_over_into_the_flow():
     """Before the switch the steps are the constant ones; after it margins rise as those of the flow, and time goes on."""
     data = disks(k=2, d=3, n=6, seed=0, reading="code")

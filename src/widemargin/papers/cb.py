@@ -1212,6 +1212,7 @@ def _snapshots(t: np.ndarray, closest: int) -> list[int]:
 
 def _distance(f: np.ndarray, g: np.ndarray) -> float:
     """|| f/||f|| - g/||g|| ||: 0 for the same classifier up to scale, 2 for the opposite one."""
+    f, g = (one / max(np.abs(one).max(), 1e-300) for one in (f, g))  # the flow goes on to values that have no square
     return float(np.linalg.norm(f / max(np.linalg.norm(f), 1e-300) - g / np.linalg.norm(g)))
 
 
