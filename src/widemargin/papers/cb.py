@@ -137,9 +137,9 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
             "m": 1000,
             "scale": 40.0,
             "step": 1.0,
-            "steps": 60_000,
+            "steps": 40_000,
             "rtol": 3e-3,
-            "flow": 600,
+            "flow": 500,
             "tol": 0.01,
             "grid": 201,
         },
@@ -231,9 +231,12 @@ def prefix(data: Dataset, n: int) -> Dataset:
 
 def evaluate(a: np.ndarray, V: np.ndarray, X: np.ndarray, device: str = "cpu") -> np.ndarray:
     """f(x) = (1/m) sum_j a_j relu(v_j . x)."""
-    at = {"dtype": torch.float64, "device": device}
-    outer, inner = torch.as_tensor(a, **at), torch.as_tensor(V, **at)  # type: ignore[call-overload]
-    parts = [torch.as_tensor(part, **at) for part in np.array_split(X, 1 + len(X) // 20_000)]  # type: ignore[call-overload]
+
+    def there(array: np.ndarray) -> Tensor:
+        return torch.as_tensor(array, dtype=torch.float64, device=device)
+
+    outer, inner = there(a), there(V)
+    parts = [there(part) for part in np.array_split(X, 1 + len(X) // 20_000)]
     return torch.cat([(part @ inner.T).clamp_min_(0) @ outer / len(outer) for part in parts]).cpu().numpy()
 
 
@@ -360,7 +363,7 @@ FLOW_AFTER = "gradient flow instead of the authors' ascent, after the ascent had
     "cb-1",
     paper="CB",
     shows="Figure 1: decision boundaries in the plane, both layers against output layer, four training sets",
-    quick=90,
+    quick=80,
     full=150,
     claims=("CB-28",),
 )
@@ -857,7 +860,7 @@ OUTPUT_WORDS = (
     "cb-2b",
     paper="CB",
     shows="Figure 2b: test error against the number of samples, both layers and output layer",
-    quick=35,
+    quick=30,
     full=80,
     claims=("CB-29",),
 )
@@ -882,7 +885,7 @@ def figure_2b(job: Job) -> Outcome:
     "cb-2c",
     paper="CB",
     shows="Figure 2c: test error against the dimension, both layers and output layer",
-    quick=60,
+    quick=45,
     full=90,
     claims=("CB-29",),
 )
@@ -912,8 +915,8 @@ def figure_2c(job: Job) -> Outcome:
     "cb-2d",
     paper="CB",
     shows="Figure 2d: F1 margin after training both layers against the width, with the certified maximum",
-    quick=65,
-    full=220,
+    quick=105,
+    full=250,
     claims=("CB-29", "CB-11", "E-CB-10"),
 )
 def figure_2d(job: Job) -> Outcome:
@@ -1133,8 +1136,8 @@ LAZY_AFTER = (
     "cb-3",
     paper="CB",
     shows="Figure 3: two implicit biases in one training, tangent kernel first, F1 in the end",
-    quick=45,
-    full=60,
+    quick=100,
+    full=150,
     claims=("CB-30",),
 )
 def figure_3(job: Job) -> Outcome:
@@ -1363,8 +1366,8 @@ def field_at(w: np.ndarray, X: np.ndarray, c: np.ndarray) -> np.ndarray:
     "cb-4",
     paper="CB",
     shows="Figure 4: slice of the vector field of a ReLU neuron, with the invariant cone |b| = ||a||",
-    quick=6,
-    full=12,
+    quick=45,
+    full=60,
     claims=("CB-31", "CB-12"),
 )
 def figure_4(job: Job) -> Outcome:
@@ -1533,8 +1536,8 @@ def _draw_slice(axes: Axes, u: np.ndarray, X: np.ndarray, c: np.ndarray) -> None
     "cb-rates",
     paper="CB",
     shows="Propositions 6 and 7: margin gap against iterations on log axes, with the proved bounds",
-    quick=32,
-    full=50,
+    quick=90,
+    full=100,
     claims=("CB-13", "CB-14", "CB-17", "CB-18", "CB-32"),
 )
 def rates(job: Job) -> Outcome:
