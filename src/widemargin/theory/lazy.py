@@ -564,7 +564,8 @@ def margin_after_moving(
 
     `rebalanced`: gamma/4096 for (a/sqrt(gamma), V sqrt(gamma)) at that time (`rebalance`). Width:
     ((sqrt(32 L) + 4)/(0.375 gamma))^2, L = ln(n/delta) (E-LR-9; printed: 256 L/gamma^2, too small for the proof unless L >= 137).
-    `fitted`: some W_tau with ||W_tau - W_0|| <= R/2 has a sum of losses below l(0). `moved` is ||W_s - W_0|| at the time in question.
+    `fitted`: some W_tau with ||W_tau - W_0|| <= R/2 has a sum of losses below l(0). `moved` is ||W_s - W_0|| at the time in
+    question.
     """
     where = "margin_after_moving"
     positive(where, gamma=gamma, n=n)
