@@ -118,11 +118,13 @@ def test_exponents_of_kernel_margins_can_be_wrong(
     found, margin = cubes | learners(), uh.parity_kernel_margin
 
     def holds() -> list[Holds]:
-        return [one.holds for one in uh.judge_parities(found) if "F2 margin falls" in one.claim]
+        return [
+            one.holds for one in uh.judge_parities(found) if "falls as d^(-" in one.claim and "exponent" in one.claim
+        ][-4:]
 
-    assert holds() == [True, False, True, False]  # of both layers, of the output layer (E-UH-18)
+    assert holds() == [True, NOT_INFORMATIVE] * 2  # of both layers; of the output layer, which is not claimed (E-UH-18)
     monkeypatch.setattr(uh, "parity_kernel_margin", lambda d, k, part="outer": margin(d, k, part) * d**0.5)
-    assert holds() == [False, True, False, True]
+    assert holds() == [False, False] * 2
 
 
 @pytest.mark.parametrize(
