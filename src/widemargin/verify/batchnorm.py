@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, integers, matmul, objects, sqrt_up, squares
-from .reading import Problem, Rules, integer, listed, need, number, only_dual, ratios, rows_of, vector
+from .reading import BLOCK, Problem, Rules, integer, listed, need, number, only_dual, ratios, rows_of, vector
 
 GRID = 192  # batch-normalised preactivations are enclosed in integers over 2^GRID
-NEURONS = 256  # neurons at a time
+NEURONS = 256  # neurons at a time, fewer where there are many points
 
 
 def _bn_weights(problem: Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray, Callable[[int, int], np.ndarray]]:
@@ -50,8 +50,12 @@ def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
     size = [abs(w) for w in c]
     plain = 2 * sum(w * sqrt_up(s) for w, s in zip(size, squares(B)))
     mean = sqrt_up(squares(matmul(column(c).T, B))[0])
-    G, w = matmul(B, B.T), column(size)
-    fourth = sum(size) ** 2 * int(matmul(matmul(w.T, G * G), w)[0, 0])
+    fourth, w = 0, column(size)
+    step = max(1, BLOCK // len(B))
+    for start in range(0, len(B), step):
+        G = matmul(B[start : start + step], B.T)
+        fourth += int(matmul(matmul(w[start : start + step].T, G * G), w)[0, 0])
+    fourth *= sum(size) ** 2
     root = math.isqrt(fourth)
     return min(plain, mean + sqrt_up(root + (root * root != fourth)))
 
@@ -99,8 +103,9 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     reached = {name: [(0, 0)] * n for name in names}  # enclosures of sum_j u_j z_ij, over 2^(GRID + factor bits)
     most = dict.fromkeys(names, 0)  # at least ||z' q||^2, over 2^(GRID + 2 factor bits)
     e, ke = eps.numerator, eps.denominator.bit_length() - 1
-    for start in range(0, m, NEURONS):
-        stop = min(start + NEURONS, m)
+    step = max(1, min(NEURONS, BLOCK // n))
+    for start in range(0, m, step):
+        stop = min(start + step, m)
         V = rows(start, stop)
         state.update(V.astype("<f8").tobytes())
         block, kv = integers(V)
@@ -163,4 +168,4 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
     # relu(t_ij) <= sqrt(n), so no unit predictor exceeds sqrt(n) max(1, max |a_j|) in a part
     largest = max(Fraction(1), Fraction(max(abs(f) for f in factors["c"]), 1 << ka))
-    return Rules(lower, upper, reach2=Fraction(len(names) ** 2 * n) * largest**2)
+    return Rules(lower, upper, reach2=[Fraction(len(names) ** 2 * n) * largest**2] * n)
