@@ -14,6 +14,7 @@ from .exact import ROOT_BITS, column, integers, matmul, objects, sqrt_up, square
 from .reading import BLOCK, Problem, Rules, integer, listed, need, number, only_dual, ratios, rows_of, vector
 
 GRID = 192  # batch-normalised preactivations are enclosed in integers over 2^GRID
+LARGEST = float(np.finfo(np.float64).max)
 NEURONS = 256  # neurons at a time, fewer where there are many points
 
 
@@ -26,11 +27,19 @@ def _bn_weights(problem: Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray,
         rng = np.random.default_rng([seed, trial])
         a = rng.standard_normal(m) / np.sqrt(m)
         return a, lambda start, stop: rng.standard_normal((stop - start, problem.D)) / np.sqrt(problem.D)
-    for j, row in enumerate(listed(stored, "format: extra.directions", m)):
-        ratios(listed(row, f"format: extra.directions, row {j}", problem.D), f"format: extra.directions, row {j}")
-    ratios(listed(extra.get("a"), "format: extra.a", m), "format: extra.a")
-    V = np.array(stored, dtype=np.float64)
-    return np.array(extra["a"], dtype=np.float64), lambda start, stop: V[start:stop]
+    V = [
+        _doubles(row, problem.D, f"format: extra.directions, row {j}")
+        for j, row in enumerate(listed(stored, "format: extra.directions", m))
+    ]
+    return _doubles(extra.get("a"), m, "format: extra.a"), lambda start, stop: np.array(V[start:stop])
+
+
+def _doubles(values: Any, length: int, what: str) -> np.ndarray:
+    """Numbers as float64, of which the hash of the weights is made; none may need rounding."""
+    row = listed(values, what, length)
+    for v, (a, b) in zip(row, ratios(row, what)):
+        need(abs(v) <= LARGEST and Fraction(float(v)) == Fraction(a, 1 << b), f"{what}: a number is not a double")
+    return np.array(row, dtype=np.float64)
 
 
 def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:

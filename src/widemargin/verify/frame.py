@@ -289,7 +289,12 @@ def _about(payload: Mapping[str, Any]) -> str:
     if kind not in ("linear", "linear-multiclass", "projected", "collapse", "tangent"):
         named.append(f"activation {payload['activation']}")
     named.append("bias" if payload["bias"] else "no bias")
+    stored = extra.get("directions")
+    if kind in ("frozen", "rf") or (kind == "bn" and stored is not None):
+        named.append(f"for the {len(stored)} directions of the certificate")
     names = ABOUT.get(kind, ())
+    if kind == "bn" and stored is None:
+        names += ("seed", "trial")
     if kind == "ntk" and not payload["proved"]:
         names += SAMPLED
     for name in names:

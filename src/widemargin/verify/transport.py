@@ -215,4 +215,4 @@ def ntk_radial(D: int, bins: int, part: str) -> np.ndarray:
     if part != "total":
         one = np.array([[S.sum()], [0.0]] if part == "outer" else [[0.0], [C.sum()]])
         return np.vstack([one, one])
-    return np.array([S, C, np.sqrt(E * S2), np.sqrt(E * C2)])
+    return np.array([S, C, np.sqrt(E) * np.sqrt(S2), np.sqrt(E) * np.sqrt(C2)])
