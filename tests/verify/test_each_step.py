@@ -12,11 +12,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from corpus import seal, written_before
-from test_attacks import PLANE, forged, sampled, verdict
+from test_attacks import PLANE, sampled, verdict
 
 from widemargin import margins, verify
 from widemargin.types import Dataset
-from widemargin.verify import check, exact, multiclass, reading, regression
+from widemargin.verify import batchnorm, check, exact, kernels, multiclass, networks, reading, regression
 from widemargin.verify.transport import ntk_radial, sample_key
 
 
@@ -356,7 +356,7 @@ def test_the_repair_pays_for_an_inverse_that_is_none(monkeypatch):
     for factor in (1.0, 0.5, 1.5):
         monkeypatch.setattr(np.linalg, "inv", lambda S, factor=factor: factor * inverse(S))
         cost = regression._repair(problem, [0], [Fraction(1)], {"frame": [[1.0]]})
-        assert cost >= 1 and (factor != 1.0 or cost < 5)
+        assert cost >= 4  # S = 2^-4, r = 2^-2
     monkeypatch.setattr(np.linalg, "inv", lambda S: 0 * S)
     with pytest.raises(reading.Refused):
         regression._repair(problem, [0], [Fraction(1)], {"frame": [[1.0]]})
@@ -369,4 +369,87 @@ def test_a_stored_matrix_has_its_own_relations():
     extra["relations"] = [{"point": 1, "weights": [[1, 1], [0, -2]]}]
     found = verdict("l2-regression", X, y, 0.0, 9.0, dual=[1.0, 2.0], extra=extra)
     assert found.failed == "upper bound: relation 0: it does not hold for all functions"
-    assert forged("f1", X, [1, 1], 0, 1)["lower"] == 0
+
+
+# ------------------------------------------------------------ ends of enclosures
+
+# They are so narrow that doubles do not tell one end from the other: here they are made wide.
+
+
+def test_the_ends_of_pi_are_taken_against_the_bound(monkeypatch):
+    """k(x, x) = pi |x|^2 / (2 pi D) = 1 for |x| = 2 in the plane; with 3 <= pi <= 4 below the line, between pi/4 and pi/3."""
+    unit = 1 << exact.PRECISION
+    monkeypatch.setattr(kernels, "pi", lambda: (3 * unit, 4 * unit))
+    X, extra = [[2.0, 0.0]], {"kernel": "relu", "alpha": [1.0], "smallest": 0.5}
+    low, high = math.sqrt(math.pi / 4), math.sqrt(math.pi / 3)
+    assert verdict("f2", X, [1], low * 0.999, high * 1.001, extra=extra)
+    assert verdict("f2", X, [1], low * 1.001, 9.0, extra=extra).failed == "lower bound: point 0"
+    assert verdict("f2", X, [1], 0.0, high * 0.999, extra=extra).failed.startswith("upper bound: the norm")
+    # regression: f = k(x, .) has a norm of at most `high`, and misses y = 1 by at most pi/3 - 1 or 1 - pi/4
+    assert verdict("l2-regression", X, [1], 0.999 / high, 9.0, dual=[1.0], extra=extra)
+    assert verdict("l2-regression", X, [1], 1.001 / high, 9.0, dual=[1.0], extra=extra).failed.startswith("lower bound")
+    most = high + (1 - math.pi / 4) / math.sqrt(0.5)
+    assert verdict("l2-regression", X, [1], 0.0, most * 1.001, dual=[1.0], extra=extra)
+    assert verdict("l2-regression", X, [1], 0.0, most * 0.999, dual=[1.0], extra=extra).failed.startswith("upper bound")
+    large = extra | {"smallest": 0.79}  # above pi / 4
+    found = verdict("l2-regression", X, [1], 0.0, 9.0, dual=[1.0], extra=large)
+    assert found.failed == "upper bound: extra.smallest is not shown to bound the eigenvalues"
+
+
+def test_the_ends_of_a_kernel_are_taken_against_the_bound(monkeypatch):
+    """Any matrix between [[8, 0], [0, 8]] and [[8, 7], [7, 8]] may be the kernel's."""
+    unit = 1 << exact.PRECISION
+
+    def wide(X, Z):
+        same = (X[:, None, :] == Z[None, :, :]).all(axis=2).astype(object)
+        return same * 8 * unit, (same * 8 + (1 - same) * 7) * unit
+
+    monkeypatch.setitem(kernels.KERNELS, "relu", wide)
+    monkeypatch.setattr(kernels, "pi", lambda: (unit, unit))
+    scale = 2 * 2  # 2 D, of the kernel
+    extra, half = {"kernel": "relu", "alpha": [1.0, 1.0], "smallest": 0.1}, {"dual": [0.5, 0.5]}
+    low, high = 8 / math.sqrt(30 * scale), math.sqrt(30 / 4 / scale)  # (K alpha)_i >= 8, alpha' K alpha <= 30
+    assert verdict("f2", PLANE, [1, 1], low * 0.999, high * 1.001, extra=extra, **half)
+    assert verdict("f2", PLANE, [1, 1], low * 1.001, 9.0, extra=extra, **half).failed == "lower bound: point 0"
+    assert verdict("f2", PLANE, [1, 1], 0.0, high * 0.999, extra=extra, **half).failed.startswith("upper bound")
+    low, high = 1 / math.sqrt(16 * scale), math.sqrt(16 / 4 / scale)  # labels differ: 8 - 7, and 16
+    assert verdict("f2", PLANE, [1, -1], low * 0.999, high * 1.001, extra=extra, **half)
+    assert verdict("f2", PLANE, [1, -1], low * 1.001, 9.0, extra=extra, **half).failed == "lower bound: point 0"
+    assert verdict("f2", PLANE, [1, -1], 0.0, high * 0.999, extra=extra, **half).failed.startswith("upper bound")
+    for smallest, good in ((0.24, True), (0.26, False)):  # 1 / 4 is the least eigenvalue of them all
+        one = {"dual": [1.0, 1.0], "extra": extra | {"smallest": smallest}}
+        assert bool(verdict("l2-regression", PLANE, [3.0, 3.0], 0.0, 1e9, **one)) is good
+
+
+def test_the_ends_of_lengths_are_taken_against_the_bound(monkeypatch):
+    """rf and bn, with few bits after the point: no more is accepted than with many."""
+    rng = np.random.default_rng(1)
+    data = Dataset(rng.standard_normal((5, 3)), [1, -1, 1, -1, 1])
+    cases = [(margins.random_features(data, 12), "INVERSE", networks, bits) for bits in range(-60, -40)]
+    cases += [(margins.batchnorm(data, 12), "GRID", batchnorm, bits) for bits in range(1, 9)]
+    for cert, name, module, bits in cases:
+        payload = json.loads(json.dumps(cert.payload())) | {"status": "rounding"}
+        assert check(seal(payload), data.X, data.y)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, bits)
+            wide = [check(seal(payload | pair), data.X, data.y) for pair in ({"upper": 1e9}, {"lower": 0.0})]
+            assert not all(wide)  # the ends do matter
+            for key, other, factor in (("lower", 1e9, 1 + 1e-6), ("upper", 0.0, 1 - 1e-6)):
+                false = copy.deepcopy(payload) | {key: payload[key] * factor}
+                false["upper" if key == "lower" else "lower"] = other
+                for part in ("gamma_a", "gamma_c"):
+                    if part in payload["extra"]:
+                        false["extra"][part][key] = payload["extra"][part][key] * factor
+                assert not check(seal(false), data.X, data.y), (cert.kind, key, bits)
+
+
+def test_a_factor_is_only_a_guess(monkeypatch):
+    """A matrix with the eigenvalue -1e-12, and a factor of one that has none: the rest is looked at."""
+    n, unit = 14, 1 << 60
+    S = np.array([[unit * (i == j) for j in range(n)] for i in range(n)], dtype=object)
+    S[0, 1] = S[1, 0] = unit + unit // 10**12
+    near = np.eye(n)
+    near[0, 1] = near[1, 0] = 1 - 1e-13
+    factor = np.linalg.cholesky(near / 4)  # S is scaled to a diagonal of 1/4
+    monkeypatch.setattr(np.linalg, "cholesky", lambda A: factor)
+    assert not exact.positive_semidefinite(S)

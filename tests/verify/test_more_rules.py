@@ -223,6 +223,11 @@ def test_relations_of_squares_in_few_and_many_dimensions(D):
     for i in range(8):
         assert not regression._vanishes(problem, good | {i: good[i] + 1})
     assert not regression._vanishes(problem, dict(enumerate([4, 4, -2, -2])))  # the odd parts stay
+    assert not regression._vanishes(problem, {0: 1, 4: 1})  # x and -x: the even part stays
+    problem = reading.Problem(problem.grid, 0, [0] * 8, 1)
+    assert not regression._vanishes(problem, {0: 1, 4: -1}) and not regression._vanishes(problem, {0: 1, 4: 1})
+    assert regression._vanishes(problem, {0: 1, 1: 1, 4: -1, 5: -1, 2: -1, 6: 1})  # t_1 + t_2 - (t_1 + t_2)
+    assert regression._vanishes(problem, {})
 
 
 # ------------------------------------------------------------ files
