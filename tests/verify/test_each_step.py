@@ -86,7 +86,9 @@ def test_triples_of_an_eigen_tree_use_fixed_points():
     found = verdict("f1", [[1.0, 0.0], [-1.0, 0.0]], [1, 1], 0.0, 9.0, activation="srelu", proof=proof)
     assert found.failed == "eigen-tree side +1, leaf 0: a triple uses a free point"
     side["leaves"][0] = [[0, 0, -1]]
-    assert "multiplier" in verdict("f1", [[1.0, 0.0], [-1.0, 0.0]], [1, 1], 0, 9, activation="srelu", proof=proof).failed
+    assert (
+        "multiplier" in verdict("f1", [[1.0, 0.0], [-1.0, 0.0]], [1, 1], 0, 9, activation="srelu", proof=proof).failed
+    )
 
 
 def test_what_the_pairs_leave_is_paid_for():
@@ -151,7 +153,9 @@ def test_every_condition_of_a_cone():
     assert found(signs=[-1, 1]).failed.startswith("lower bound: point 0 is neither in cone 0")
     assert found(signs=[1, 1]).failed.startswith("lower bound: point 1 is neither in cone 1")
     assert found(gamma_nc=1.2).failed.startswith("lower bound: point 0 is neither in cone 0")
-    assert found(beta=[[1, 0], [0, 1]], eps=0.01).failed.startswith("lower bound: point 0 is neither in cone 0")  # too wide
+    assert found(beta=[[1, 0], [0, 1]], eps=0.01).failed.startswith(
+        "lower bound: point 0 is neither in cone 0"
+    )  # too wide
     assert found(eps=0.75).failed == "lower bound: not 0 < eps < gamma_nc"
     assert found(gamma_nc=0.49).failed == "lower bound: gamma_nc / r is smaller"
     same = {"type": "cone", "point": 0, "weights": [1, 1], "clique": [0]}
@@ -265,7 +269,10 @@ def test_each_part_of_a_batch_normalised_margin(moved):
     for name in ("a", "c"):
         both = extra[f"gamma_{name}"]
         lower = both | {"upper": both["upper"] * 0.999}
-        assert bn_found(moved, **{f"gamma_{name}": lower}).failed == f"upper bound: gamma_{name} is not shown to be that small"
+        assert (
+            bn_found(moved, **{f"gamma_{name}": lower}).failed
+            == f"upper bound: gamma_{name} is not shown to be that small"
+        )
         higher = both | {"lower": both["upper"] * 1.001}
         assert bn_found(moved, **{f"gamma_{name}": higher}).failed.startswith("lower bound: point")
     q = list(extra["dual_c"])

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import math
 
 import numpy as np

@@ -59,11 +59,11 @@ def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
     size = [abs(w) for w in c]
     plain = 2 * sum(w * sqrt_up(s) for w, s in zip(size, squares(B)))
     mean = sqrt_up(squares(matmul(column(c).T, B))[0])
-    fourth, w = 0, column(size)
+    fourth, each = 0, column(size)
     step = max(1, BLOCK // len(B))
     for start in range(0, len(B), step):
         G = matmul(B[start : start + step], B.T)
-        fourth += int(matmul(matmul(w[start : start + step].T, G * G), w)[0, 0])
+        fourth += int(matmul(matmul(each[start : start + step].T, G * G), each)[0, 0])
     fourth *= sum(size) ** 2
     root = math.isqrt(fourth)
     return min(plain, mean + sqrt_up(root + (root * root != fourth)))

@@ -159,7 +159,7 @@ def _run(
     need(isinstance(payload, Mapping), "format: the certificate is not an object")
     need(payload.get("format") == FORMAT, "format", f"expected {FORMAT!r}")
     kind, activation, convention = payload.get("kind"), payload.get("activation"), payload.get("convention")
-    need(isinstance(kind, str) and kind in KINDS, f"format: no rule to check kind {ascii(str(kind)[:40])}")
+    need(isinstance(kind, str) and kind in KINDS, f"format: no rule to check kind {str(kind)[:40]!a}")
     assert isinstance(kind, str)
     rule, conventions = KINDS[kind]
     need(convention in conventions, f"format: kind {kind} is stated in convention {' or '.join(conventions)}")
@@ -261,7 +261,7 @@ def _reach(problem: Problem, weights: list[int], reach2: Sequence[Fraction] | No
 def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach: Fraction | None) -> str:
     """Whether the numbers bear out the status; `reach` is None where the upper bound was not checked."""
     status, kind = payload["status"], payload["kind"]
-    gap = "gap 0" if lower == upper else f"gap {float(1 - max(lower, 0) / upper):.2g}" if upper else "gap 1"
+    gap = "gap 0" if lower == upper else f"gap {float(1 - max(lower, Fraction(0)) / upper):.2g}" if upper else "gap 1"
     if status in SILENT:
         return f"{status}, {gap}"
     if status == "certified":
@@ -277,7 +277,7 @@ def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach:
     if status in ("found", "not-found") and kind == "collapse":
         need((lower > 0) == (status == "found"), f"status: {status}, but lower says otherwise")
         return status
-    raise Refused(f"status: {ascii(status[:40])} is no status of kind {kind}")
+    raise Refused(f"status: {status[:40]!a} is no status of kind {kind}")
 
 
 def _about(payload: Mapping[str, Any]) -> str:
@@ -304,6 +304,6 @@ def _about(payload: Mapping[str, Any]) -> str:
         if type(value) is int and value.bit_length() > 128:
             value = show(value)  # not cut off
         if value is not None:
-            named.append(f"{name} {value!r}" if isinstance(value, float) else f"{name} {str(value)}")
+            named.append(f"{name} {value!r}" if isinstance(value, float) else f"{name} {value!s}")
     what = "least norm" if kind in REGRESSION else "margin"
     return f"{kind} {what} ({', '.join(named)})"

@@ -121,7 +121,6 @@ def _given(problem: Problem, extra: Mapping[str, Any]) -> Kernel:
     need(good, "format: extra.gram is not shown to be positive semidefinite, even up to rounding")
     note = ", for the Gram matrix stored in the certificate (taken as given; positive semidefinite up to rounding)"
 
-
     def block(rows: Sequence[int], columns: Sequence[int]) -> Block:
         part = K[np.ix_(list(rows), list(columns))]
         return part, part

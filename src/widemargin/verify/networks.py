@@ -29,7 +29,6 @@ from .reading import (
     vector,
 )
 
-
 INVERSE = 128  # bits after the point, at least, of 1 / |v|
 
 
