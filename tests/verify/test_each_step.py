@@ -460,3 +460,17 @@ def test_a_factor_is_only_a_guess(monkeypatch):
     factor = np.linalg.cholesky(near / 4)  # S is scaled to a diagonal of 1/4
     monkeypatch.setattr(np.linalg, "cholesky", lambda A: factor)
     assert not exact.positive_semidefinite(S)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_slope_is_a_lipschitz_constant(seed):
+    """The gradient of v -> sum_i c_i relu(v . b_i) is sum_{v . b_i > 0} c_i b_i; equal points are one."""
+    rng = np.random.default_rng(seed)
+    B = rng.integers(-5, 6, (6, 2)).astype(object)
+    B[5] = B[0]
+    y, q = [1, -1, 1, 1, -1, -1], [int(v) for v in rng.integers(0, 9, 6)]
+    angle = np.linspace(0, 2 * np.pi, 2001) + 1e-4
+    active = np.column_stack([np.cos(angle), np.sin(angle)]) @ B.T.astype(float) > 0
+    true = np.linalg.norm((active * (np.array(y) * q)) @ B.astype(float), axis=1).max()
+    found = batchnorm._bn_slope(B, y, q) / 2 ** (exact.ROOT_BITS + 1)
+    assert true * (1 - 1e-12) <= found <= np.array(q) @ np.linalg.norm(B.astype(float), axis=1) + 1e-9
