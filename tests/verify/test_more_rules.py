@@ -171,6 +171,17 @@ def test_a_short_file_does_not_ask_for_a_large_matrix():
     assert found.failed == "upper bound: exact values at more than 2048 points are not checked"
 
 
+def test_kernels_of_many_points_are_refused_at_once():
+    n = 16385
+    X, dual = np.ones((n, 1)), {"dual": [1.0] + [0.0] * (n - 1)}
+    said = "all pairs of more than 16384 points are not looked at"
+    assert verdict("f2", X, np.ones(n), 0.0, 9.0, extra={"kernel": "relu"}, **dual).failed.endswith(said)
+    assert verdict("l2-regression", X, np.ones(n), 0.0, 9.0, extra={"kernel": "relu"}, **dual).failed.endswith(said)
+    assert sampled(X, np.ones(n), 0.0, 9.0).failed.endswith(said)
+    moved = {"part": "a", "width": 1, "eps": 0.0, "displacement": 1.0}
+    assert verdict("bn", X, np.ones(n), 0.0, 9.0, extra=moved, **dual).failed.endswith(said)
+
+
 def test_points_and_dimensions_are_not_squared():
     """Each asked for more than 0.8 GB."""
     n = 12000

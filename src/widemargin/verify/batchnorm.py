@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, integers, matmul, objects, sqrt_up, squares
-from .reading import BLOCK, Problem, Rules, integer, listed, need, number, only_dual, ratios, rows_of, vector
+from .reading import BLOCK, Problem, Rules, few, integer, listed, need, number, only_dual, ratios, rows_of, vector
 
 GRID = 192  # batch-normalised preactivations are enclosed in integers over 2^GRID
 LARGEST = float(np.finfo(np.float64).max)
@@ -84,6 +84,8 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     need(part in ("a", "c", "sum"), "format: extra.part is neither a, c nor sum")
     names = ("a", "c") if part == "sum" else (str(part),)
     eps, delta = (number(extra.get(name), f"format: extra.{name}") for name in ("eps", "displacement"))
+    if delta:
+        few(problem, "format: extra.displacement")
     need(eps >= 0 and delta >= 0, "format: extra.eps and extra.displacement must not be negative")
     a, rows = _bn_weights(problem, extra)
     m = len(a)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .exact import angle, column, matmul, pi, positive_semidefinite, squares
-from .reading import BLOCK, Problem, Rules, need, only_dual, rows_of, vector
+from .reading import BLOCK, Problem, Rules, few, need, only_dual, rows_of, vector
 
 PARTS = ("total", "outer", "inner")
 ROUND_OFF = 33  # a stored Gram matrix may miss positive semidefiniteness by 2^-ROUND_OFF of its largest diagonal entry
@@ -97,6 +97,7 @@ def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
     if name == "given":
         return _given(problem, extra)
     assert isinstance(name, str)
+    few(problem, f"format: extra.kernel = {name}")
     part = str(extra.get("part"))
     need(name != "ntk" or part in PARTS, "format: extra.part is not total, outer or inner")
 

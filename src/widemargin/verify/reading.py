@@ -20,6 +20,7 @@ BITS = 1100  # of the largest integer that a certificate may hold
 BLOCK = 1 << 17  # entries of a matrix of features, of a kernel or of differences that are held at a time
 MATRIX = 1 << 20  # entries of a matrix that is to be positive semidefinite, and 4 times those of the data on top
 POINTS = 2048  # points at which a function is to take exact values
+PAIRS = 1 << 14  # points of which all pairs are looked at, some minutes
 
 
 class Refused(Exception):
@@ -63,6 +64,10 @@ def fits(problem: Problem, size: int, what: str) -> None:
     """Refuse a square matrix that is out of proportion to the data: a short file may ask for it."""
     small = size * size <= MATRIX + 4 * problem.grid.size
     need(small, f"{what}: a matrix of size {size} is too large for {len(problem.y)} points in {problem.D} dimensions")
+
+
+def few(problem: Problem, what: str) -> None:
+    need(len(problem.y) <= PAIRS, f"{what}: all pairs of more than {PAIRS} points are not looked at")
 
 
 def ratios(values: Sequence[Any], what: str) -> list[tuple[int, int]]:

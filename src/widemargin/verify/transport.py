@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .kernels import PARTS, f2
-from .reading import Problem, Refused, Rules, integer, listed, need, number
+from .reading import Problem, Refused, Rules, few, integer, listed, need, number
 
 BINS = 64  # most bins of the angle
 SAMPLES = 10**9  # most samples, and
@@ -94,6 +94,7 @@ class SampledMargin:
         bins = integer(extra.get("bins"), "format: extra.bins", 1, BINS)
         need(bins == 1 or extra["part"] == "total", "format: extra.bins must be 1 for one layer")
         need(N * (n + D + bins) <= WORK, "format: extra.samples: too many for so many points")
+        few(problem, "shape")
         need(D <= DIMENSIONS, "shape: too many dimensions for a sample")
         integer(extra.get("seed"), "format: extra.seed", 0, 1 << 128)
         floor = np.array([float(number(v, "extra.floor")) for v in listed(extra.get("floor"), "extra.floor", bins)])
