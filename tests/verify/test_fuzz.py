@@ -102,6 +102,31 @@ def mutate(rng, payload, where, others):
             at[key] = rng.choice(NUMBERS)
 
 
+def claim(rng, payload, size):
+    """One bound that says more, the other out of its way, and often the numbers of the proof that go with it."""
+    up = rng.random() < 0.5
+    factor, key = (1 + size, "lower") if up else (1 / (1 + size), "upper")
+    if type(payload.get(key)) is not float:
+        return
+    payload[key] *= factor
+    if rng.random() < 0.8:
+        payload["lower" if not up else "upper"] = 1e300 if up else 0.0
+        payload["status"] = "rounding"  # says nothing
+    if rng.random() < 0.6:
+        extra, proof = payload.get("extra"), payload.get("proof")
+        inner = [("gamma_nc",), ("gamma_a", key), ("gamma_c", key), ("smallest",)]
+        inner += [("t",), ("maximum",), ("sides", 0, "lam"), ("sides", 1, "lam")]
+        inner += [("vertices", k, "maximum") for k in range(9)]
+        for path in inner:
+            for root in (extra, proof):
+                try:
+                    at = get(root, path[:-1])
+                    if type(at[path[-1]]) is float:
+                        at[path[-1]] *= 1 / factor if path == ("maximum",) and up else factor
+                except (KeyError, IndexError, TypeError):
+                    pass
+
+
 def mutant(rng, corpus, places):
     k = rng.randrange(len(corpus))
     if corpus[k][0] in SLOW and rng.random() < 0.95:
@@ -111,10 +136,7 @@ def mutant(rng, corpus, places):
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         mutate(rng, payload, places[k], corpus)
     if rng.random() < 0.7:  # a bound that says more than the certificate did
-        size = rng.choice([1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5, 3.0, 1e9])
-        for key, factor in (("lower", 1 + size), ("upper", 1 / (1 + size))):
-            if rng.random() < 0.6 and type(payload.get(key)) is float and rng.random() < 0.9:
-                payload[key] *= factor
+        claim(rng, payload, rng.choice([1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.5, 3.0, 1e9]))
     if rng.random() < 0.2:
         payload["proved"] = rng.random() < 0.5
     return name, payload, X, y
@@ -173,3 +195,33 @@ def test_the_corpus_is_accepted_and_holds_every_kind_and_proof(corpus, truth):
         for leaf in side["leaves"]
     ]
     assert any(isinstance(leaf, dict) for leaf in leaves) and any(isinstance(leaf, list) for leaf in leaves)
+
+
+class Whole:
+    """Randomness that always says `first`: `claim` with or without the numbers of the proof."""
+
+    def __init__(self, *values):
+        self.values = list(values)
+
+    def random(self):
+        return self.values.pop(0)
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.5, 1e3])
+def test_a_false_bound_with_a_true_proof_is_refused(size, corpus, truth):
+    """Every certificate, a bound beyond what is known, the other bound out of its way."""
+    tried = 0
+    for name, payload, X, y in corpus:
+        known = truth.get((verify.data_hash(X, y), question(payload)))
+        if known is None or (name in SLOW and size < 1e3):
+            continue
+        for up in (True, False):
+            for inner in (0.0, 1.0):
+                false = copy.deepcopy(payload) | {"lower": float(known[1]), "upper": float(known[0])}
+                claim(Whole(0.0 if up else 1.0, 0.0, inner), false, size)
+                if (known[1] if up else known[0]) in (0.0, verify.LARGEST):
+                    continue
+                tried += 1
+                verdict = verify.check(seal(false), X, y)
+                assert verdict.answer not in (verify.PROVED, verify.CHANCE), (name, up, inner, known, str(verdict))
+    assert tried > 100

@@ -69,7 +69,7 @@ TRAINING = 2**29  # training samples times (points + 40)^2, that the automatic c
 SAFETY = 1e-9  # for rounding, as a share of the largest possible value
 MOST, MOST_WORK = (
     10**9,
-    2**37,
+    2**32,
 )  # evaluation samples, and these times (points + dimensions + bins), that a checker draws again
 RANGE = 1e100  # between the sizes of the points
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, integers, matmul, objects, sqrt_up, squares
-from .reading import Problem, Rules, integer, listed, need, number, only_dual, ratios, rows_of, vector
+from .reading import BLOCK, Problem, Rules, few, integer, listed, need, number, only_dual, ratios, rows_of, vector
 
 GRID = 192  # batch-normalised preactivations are enclosed in integers over 2^GRID
-NEURONS = 256  # neurons at a time
+LARGEST = float(np.finfo(np.float64).max)
+NEURONS = 256  # neurons at a time, fewer where there are many points
 
 
 def _bn_weights(problem: Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray, Callable[[int, int], np.ndarray]]:
@@ -26,11 +27,19 @@ def _bn_weights(problem: Problem, extra: Mapping[str, Any]) -> tuple[np.ndarray,
         rng = np.random.default_rng([seed, trial])
         a = rng.standard_normal(m) / np.sqrt(m)
         return a, lambda start, stop: rng.standard_normal((stop - start, problem.D)) / np.sqrt(problem.D)
-    for j, row in enumerate(listed(stored, "format: extra.directions", m)):
-        ratios(listed(row, f"format: extra.directions, row {j}", problem.D), f"format: extra.directions, row {j}")
-    ratios(listed(extra.get("a"), "format: extra.a", m), "format: extra.a")
-    V = np.array(stored, dtype=np.float64)
-    return np.array(extra["a"], dtype=np.float64), lambda start, stop: V[start:stop]
+    V = [
+        _doubles(row, problem.D, f"format: extra.directions, row {j}")
+        for j, row in enumerate(listed(stored, "format: extra.directions", m))
+    ]
+    return _doubles(extra.get("a"), m, "format: extra.a"), lambda start, stop: np.array(V[start:stop])
+
+
+def _doubles(values: Any, length: int, what: str) -> np.ndarray:
+    """Numbers as float64, of which the hash of the weights is made; none may need rounding."""
+    row = listed(values, what, length)
+    for v, (a, b) in zip(row, ratios(row, what)):
+        need(abs(v) <= LARGEST and Fraction(float(v)) == Fraction(a, 1 << b), f"{what}: a number is not a double")
+    return np.array(row, dtype=np.float64)
 
 
 def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
@@ -50,8 +59,12 @@ def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
     size = [abs(w) for w in c]
     plain = 2 * sum(w * sqrt_up(s) for w, s in zip(size, squares(B)))
     mean = sqrt_up(squares(matmul(column(c).T, B))[0])
-    G, lengths = matmul(B, B.T), column(size)
-    fourth = sum(size) ** 2 * int(matmul(matmul(lengths.T, G * G), lengths)[0, 0])
+    fourth, each = 0, column(size)
+    step = max(1, BLOCK // len(B))
+    for start in range(0, len(B), step):
+        G = matmul(B[start : start + step], B.T)
+        fourth += int(matmul(matmul(each[start : start + step].T, G * G), each)[0, 0])
+    fourth *= sum(size) ** 2
     root = math.isqrt(fourth)
     return min(plain, mean + sqrt_up(root + (root * root != fourth)))
 
@@ -71,6 +84,8 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     need(part in ("a", "c", "sum"), "format: extra.part is neither a, c nor sum")
     names = ("a", "c") if part == "sum" else (str(part),)
     eps, delta = (number(extra.get(name), f"format: extra.{name}") for name in ("eps", "displacement"))
+    if delta:
+        few(problem, "format: extra.displacement")
     need(eps >= 0 and delta >= 0, "format: extra.eps and extra.displacement must not be negative")
     a, rows = _bn_weights(problem, extra)
     m = len(a)
@@ -99,8 +114,9 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     reached = {name: [(0, 0)] * n for name in names}  # enclosures of sum_j u_j z_ij, over 2^(GRID + factor bits)
     most = dict.fromkeys(names, 0)  # at least ||z' q||^2, over 2^(GRID + 2 factor bits)
     e, ke = eps.numerator, eps.denominator.bit_length() - 1
-    for start in range(0, m, NEURONS):
-        stop = min(start + NEURONS, m)
+    step = max(1, min(NEURONS, BLOCK // n))
+    for start in range(0, m, step):
+        stop = min(start + step, m)
         V = rows(start, stop)
         state.update(V.astype("<f8").tobytes())
         block, kv = integers(V)
@@ -163,4 +179,4 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
     # relu(t_ij) <= sqrt(n), so no unit predictor exceeds sqrt(n) max(1, max |a_j|) in a part
     largest = max(Fraction(1), Fraction(max(abs(f) for f in factors["c"]), 1 << ka))
-    return Rules(lower, upper, reach2=Fraction(len(names) ** 2 * n) * largest**2)
+    return Rules(lower, upper, reach2=[Fraction(len(names) ** 2 * n) * largest**2] * n)

@@ -22,6 +22,7 @@ def collapse(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     """
     extra, n = payload["extra"], len(problem.y)
     need(not payload["bias"], "format: kind collapse has no bias")
+    need(type(extra.get("strict")) is bool, "format: extra.strict is not true or false")
 
     def lower(bound: Fraction) -> str:
         beta, _ = rows_of(extra.get("beta"), problem.D, "lower bound: extra.beta")
@@ -32,7 +33,6 @@ def collapse(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         ]
         gamma, eps = (number(extra.get(key), f"lower bound: extra.{key}") for key in ("gamma_nc", "eps"))
         need(0 < eps < gamma, "lower bound: not 0 < eps < gamma_nc")
-        need(type(extra.get("strict")) is bool, "lower bound: extra.strict is not true or false")
         need(bound * r <= gamma, "lower bound: gamma_nc / r is smaller")
         across2 = gamma**2 * (eps**2 / 4 if extra["strict"] else eps / 2)
         unit = 4**problem.k
@@ -73,11 +73,11 @@ def collapse(problem: Problem, payload: Mapping[str, Any]) -> Rules:
             integer(v, "upper bound: clique", 0, n - 1) for v in listed(proof.get("clique"), "upper bound: clique")
         ]
         need(len(set(clique)) == len(clique) > 0, "upper bound: the clique is empty or names a point twice")
-        G = matmul(problem.grid[clique], problem.grid[clique].T)
         short = min(squares(problem.grid)) <= 4 * 4**problem.k  # then eps < gamma_nc <= 2
         for a, j in enumerate(clique):
-            for b, k in enumerate(clique[:a]):
-                apart = problem.y[j] != problem.y[k] or (short and G[a, b] <= 0)
+            inner = matmul(problem.grid[[j]], problem.grid[clique[:a]].T)[0]
+            for k, v in zip(clique[:a], inner):
+                apart = problem.y[j] != problem.y[k] or (short and v <= 0)
                 need(apart, f"upper bound: points {j} and {k} could be in one cone")
         need(size <= (bound * q[i] * len(clique)) ** 2 * 4**problem.k, "upper bound: the distance is larger")
         return (

@@ -131,6 +131,12 @@ def root_up(value: Fraction, bits: int = 120) -> Fraction:
     return Fraction(math.isqrt(scaled) + 1, 1 << shift)
 
 
+def root_down(value: Fraction, bits: int = 120) -> Fraction:
+    """At most sqrt(value), close to it in relative terms."""
+    shift = bits + max(0, value.denominator.bit_length() - value.numerator.bit_length())
+    return Fraction(math.isqrt((value.numerator << (2 * shift)) // value.denominator), 1 << shift)
+
+
 def ray(row: Sequence[int]) -> tuple[int, ...]:
     """The primitive integer vector in the direction of the row (zero for zero)."""
     g = math.gcd(*map(int, row))

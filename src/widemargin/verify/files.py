@@ -5,6 +5,8 @@ ValueError.
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import zlib
 from pathlib import Path
@@ -14,8 +16,9 @@ import numpy as np
 
 from .reading import MULTICLASS, REGRESSION
 
-ALWAYS = 1 << 26  # bytes that a gzipped certificate may unpack to, whatever its own size,
-RATIO = 100  # and how many times its own size on top of that; proofs pack 3 to 30 times
+ALWAYS = 1 << 22  # bytes that a gzipped certificate may unpack to, whatever its own size,
+RATIO = 60  # and how many times its own size on top of that; proofs pack 3 to 30 times
+LABELS = ("y", "label")  # names of the column of a .csv file that holds the targets
 
 
 def load(path: str | Path) -> Any:
@@ -28,68 +31,109 @@ def load(path: str | Path) -> Any:
     if raw[:2] == b"\x1f\x8b":
         raw = _unpack(raw, ALWAYS + RATIO * len(raw), path)
     try:
-        return json.loads(raw.decode())
+        return json.loads(raw.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: this is not JSON ({error}); give a file written by --save") from None
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, if no key comes twice: readers would differ about which value counts."""
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        raise ValueError("a key comes twice in one object")
+    return out
+
+
 def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
     """gzip, one member after the other, up to `most` bytes."""
-    out = b""
-    while raw:
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            out += unpacker.decompress(raw, most + 1 - len(out))
-        except zlib.error as error:
-            raise ValueError(f"{path}: the gzip file is damaged ({error}); save the certificate again") from None
-        if len(out) > most:
-            raise ValueError(
-                f"{path}: the gzip file unpacks to more than {most >> 20} MB; unpack it yourself if you trust it"
-            )
-        if not unpacker.eof:
-            raise ValueError(f"{path}: the gzip file is damaged (it ends early); save the certificate again")
-        raw = unpacker.unused_data
-    return out
+    out = io.BytesIO()
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+            while piece := file.read(1 << 20):
+                if out.tell() + len(piece) > most:
+                    raise ValueError(
+                        f"{path}: the gzip file unpacks to more than {most >> 20} MB; unpack it yourself if you trust it"
+                    )
+                out.write(piece)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: the gzip file is damaged ({error}); save the certificate again") from None
+    return out.getvalue()
 
 
 def read_data(path: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label.
 
-    Two labels become -1 and +1 in sorted order, several classes 0, 1, ...; targets of regression stay as they are.
+    Two labels become -1 and +1 in sorted order, several classes 0, 1, ...; targets of regression stay as they are. What
+    `widemargin.data.load_file` refuses is refused here, so that both read the same numbers from the same file.
     """
     suffix = Path(path).suffix.lower()
     try:
         if suffix == ".npz":
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                X, y = np.asarray(arrays["X"], dtype=np.float64), np.asarray(arrays["y"])
+                X, y = _numbers(arrays["X"], "X"), np.asarray(arrays["y"])
         elif suffix == ".csv":
-            X, y = _csv(path)
+            X, y = _csv(path, kind in REGRESSION)
         else:
             raise ValueError("the name must end in .npz or .csv (`widemargin data SPEC --out FILE.npz` writes one)")
+        return X, _targets(y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y, kind)
     except Exception as error:  # damaged archives raise nearly anything
-        raise ValueError(f"{path[:200]}: cannot read the data: {str(error)[:200] or type(error).__name__}") from None
+        said = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path[:200]}: cannot read the data: {said or type(error).__name__}") from None
+
+
+def _numbers(array: np.ndarray, what: str) -> np.ndarray:
+    """Real numbers as float64; text, complex numbers, dates and records are none."""
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{what} does not hold real numbers")
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{what} has NaN or infinity")
+    return array
+
+
+def _targets(y: np.ndarray, kind: str) -> np.ndarray:
     if kind in REGRESSION:
-        return X, y.astype(np.float64)
+        return _numbers(y, "y")
+    if y.dtype.kind not in "USb":
+        y = _numbers(y, "y")
     values, index = np.unique(y, return_inverse=True)
+    index = index.reshape(y.shape)
     if kind in MULTICLASS:
-        return X, index.reshape(y.shape).astype(np.float64)
+        return index.astype(np.float64)
     if len(values) == 2:
-        return X, 2.0 * index.reshape(y.shape) - 1
-    return X, y.astype(np.float64)
+        return 2.0 * index - 1
+    return _numbers(y, "y")  # one class, or labels that `check` refuses
 
 
-def _csv(path: str) -> tuple[np.ndarray, np.ndarray]:
+def _csv(path: str, targets: bool) -> tuple[np.ndarray, np.ndarray]:
     with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = [row for row in csv.reader(file) if row]
+        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     if not rows:
         raise ValueError("the file is empty; give a header line and one line per point")
-    header = [cell.strip() for cell in rows[0]]
-    target = [j for j, name in enumerate(header) if name in ("y", "label")]
-    if len(target) != 1:
+    header, rows = rows[0], rows[1:]
+    if len(set(header)) < len(header) or not all(header):
+        raise ValueError("two columns have one name, or one has none")
+    at = [j for j, name in enumerate(header) if name in LABELS]
+    if len(at) != 1:
         raise ValueError("there must be one column y or label")
-    y = np.array([row[target[0]].strip() for row in rows[1:]])
-    X = np.array([[float(v) for j, v in enumerate(row) if j != target[0]] for row in rows[1:]], dtype=np.float64)
+    if any(len(row) != len(header) for row in rows):
+        raise ValueError("a line has not as many fields as the header")
+    cells = [row.pop(at[0]) for row in rows]
+    X = [[_number(cell) for cell in row] for row in rows]
+    y = [_number(cell) for cell in cells]
+    if any(v is None for row in X for v in row):
+        raise ValueError("a cell is not a number")
+    if all(v is not None for v in y):
+        return _numbers(np.array(X, dtype=np.float64), "X"), np.array(y, dtype=np.float64)
+    if targets or "" in cells:
+        raise ValueError("a target is missing or not a number")
+    return _numbers(np.array(X, dtype=np.float64), "X"), np.array(cells)
+
+
+def _number(cell: str) -> float | None:
+    """The number written in a cell; None for text. Python's 1_000 counts as text."""
     try:
-        return X, y.astype(np.float64)
+        return None if "_" in cell else float(cell)
     except ValueError:
-        return X, y
+        return None

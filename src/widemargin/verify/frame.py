@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from .batchnorm import bn
 from .collapse import collapse
-from .exact import squares
+from .exact import root_down, squares
 from .kernels import f2
 from .multiclass import f1_multiclass, linear_multiclass
 from .networks import f1, frozen, linear, rf
@@ -56,10 +56,10 @@ KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tup
     "l1-regression": (None, ("norm",)),
     "l2-regression": (None, ("norm",)),
 }
-# What a certificate is about, besides kind, convention and bias: fields of `extra`, with the words for them.
+# What a certificate is about, besides kind, convention and bias: fields of `extra` that its rule has read.
 ABOUT = {
     "bn": ("part", "width", "eps", "displacement"),
-    "ntk": ("transport", "part", "samples", "confidence", "seed"),
+    "ntk": ("transport", "part"),
     "projected": ("rank",),
     "collapse": ("strict",),
     "f2": ("kernel",),
@@ -68,9 +68,10 @@ ABOUT = {
 }
 # A word that says nothing about the bounds; the others are checked.
 SILENT = ("time-limit", "stalled", "interrupted", "rounding")
-SEPARABLE = (
-    20  # "not-separable" needs upper <= 2^-SEPARABLE of what one point could reach; kernels round to 2^-26 or so
-)
+# What the bounds of a sample are about, too.
+SAMPLED = ("samples", "confidence", "seed")
+# "not-separable" needs upper <= 2^-SEPARABLE of what the weighted points could reach; kernels round to 2^-26 or so.
+SEPARABLE = 20
 
 PROVED, CHANCE, UNPROVED, REFUSED = "proved exactly", "holds with a probability", "not proved", "refused"
 EXIT = {PROVED: 0, REFUSED: 1, CHANCE: 3, UNPROVED: 4}  # exit statuses of the command verify; 2 is bad input
@@ -158,7 +159,7 @@ def _run(
     need(isinstance(payload, Mapping), "format: the certificate is not an object")
     need(payload.get("format") == FORMAT, "format", f"expected {FORMAT!r}")
     kind, activation, convention = payload.get("kind"), payload.get("activation"), payload.get("convention")
-    need(isinstance(kind, str) and kind in KINDS, f"format: no rule to check kind {str(kind)[:40]!r}")
+    need(isinstance(kind, str) and kind in KINDS, f"format: no rule to check kind {str(kind)[:40]!a}")
     assert isinstance(kind, str)
     rule, conventions = KINDS[kind]
     need(convention in conventions, f"format: kind {kind} is stated in convention {' or '.join(conventions)}")
@@ -239,27 +240,36 @@ def _run(
         done.append(("upper bound", f"{show(upper)} {rules.upper(upper, weights, total, proof)}"))
 
     stage[0] = "status"
-    reach2 = rules.reach2
-    if reach2 is None:
-        reach2 = Fraction(max(squares(problem.grid)), 4**problem.k) ** problem.degree
-    done.append(("status", _status(payload, lower, upper, None if estimate else reach2)))
+    reach = None
+    if unreachable and not estimate:
+        each = [sum(row) for row in rows.tolist()] if kind in MULTICLASS else weights
+        reach = _reach(problem, each, rules.reach2)
+    done.append(("status", _status(payload, lower, upper, reach)))
     if rules.chance is not None:
         return CHANCE, _about(payload), rules.chance
     return (UNPROVED if estimate or rules.given else PROVED), _about(payload), None
 
 
-def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach2: Fraction | None) -> str:
-    """Whether the numbers bear out the status; `reach2` is None where the upper bound was not checked."""
+def _reach(problem: Problem, weights: list[int], reach2: Sequence[Fraction] | None) -> Fraction:
+    """sum_i q_i times what a unit predictor can reach at point i, rounded down: the bound that the weights would prove
+    if their points did not contradict each other."""
+    if reach2 is None:
+        reach2 = [Fraction(s, 4**problem.k) ** problem.degree for s in squares(problem.grid)]
+    return sum((w * root_down(r) for w, r in zip(weights, reach2) if w), Fraction(0)) / sum(weights)
+
+
+def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach: Fraction | None) -> str:
+    """Whether the numbers bear out the status; `reach` is None where the upper bound was not checked."""
     status, kind = payload["status"], payload["kind"]
-    gap = "gap 0" if lower == upper else f"gap {float(1 - lower / upper):.2g}"
+    gap = "gap 0" if lower == upper else f"gap {float(1 - max(lower, Fraction(0)) / upper):.2g}" if upper else "gap 1"
     if status in SILENT:
         return f"{status}, {gap}"
     if status == "certified":
         need(payload["proved"] or kind == "ntk", "status: certified, but upper is not proved")
         need(lower > 0 or upper == 0, "status: certified, but nothing is shown from below")
         return f"certified, {gap}"
-    if status == "not-separable" and kind not in REGRESSION:
-        small = reach2 is not None and upper**2 * 4**SEPARABLE <= reach2
+    if status == "not-separable" and kind not in (*REGRESSION, "collapse"):
+        small = reach is not None and upper * 2**SEPARABLE <= reach
         need(small, "status: not-separable, but only that the margin is at most upper is shown")
         return "not separable" if upper == 0 else f"not separable, up to rounding: the margin is at most {show(upper)}"
     if status == "no-interpolation" and kind in REGRESSION:
@@ -267,7 +277,7 @@ def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach2
     if status in ("found", "not-found") and kind == "collapse":
         need((lower > 0) == (status == "found"), f"status: {status}, but lower says otherwise")
         return status
-    raise Refused(f"status: {status[:40]!r} is no status of kind {kind}")
+    raise Refused(f"status: {status[:40]!a} is no status of kind {kind}")
 
 
 def _about(payload: Mapping[str, Any]) -> str:
@@ -279,9 +289,21 @@ def _about(payload: Mapping[str, Any]) -> str:
     if kind not in ("linear", "linear-multiclass", "projected", "collapse", "tangent"):
         named.append(f"activation {payload['activation']}")
     named.append("bias" if payload["bias"] else "no bias")
-    for name in ABOUT.get(kind, ()):
+    stored = extra.get("directions")
+    if kind in ("frozen", "rf") or (kind == "bn" and stored is not None):
+        named.append(f"for the {len(stored)} directions of the certificate")
+    names = ABOUT.get(kind, ())
+    if kind == "bn" and stored is None:
+        names += ("seed", "trial")
+    if kind == "ntk" and not payload["proved"]:
+        names += SAMPLED
+    for name in names:
         value = extra.get(name)
-        if value is not None and isinstance(value, str | int | float):
-            named.append(f"{name} {value!r}" if isinstance(value, float) else f"{name} {str(value)[:40]}")
+        if name == "kernel" and value != "given":
+            value = payload["activation"]  # of a relation; certificates of srelu said relu there before
+        if type(value) is int and value.bit_length() > 128:
+            value = show(value)  # not cut off
+        if value is not None:
+            named.append(f"{name} {value!r}" if isinstance(value, float) else f"{name} {value!s}")
     what = "least norm" if kind in REGRESSION else "margin"
     return f"{kind} {what} ({', '.join(named)})"

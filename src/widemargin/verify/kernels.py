@@ -8,41 +8,70 @@ its kinds only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from .exact import angle, column, matmul, pi, positive_semidefinite
-from .reading import Problem, Rules, need, only_dual, rows_of, vector
+from .exact import angle, column, matmul, pi, positive_semidefinite, squares
+from .reading import BLOCK, Problem, Rules, few, need, only_dual, rows_of, vector
 
 PARTS = ("total", "outer", "inner")
 ROUND_OFF = 33  # a stored Gram matrix may miss positive semidefiniteness by 2^-ROUND_OFF of its largest diagonal entry
+
+
+Block = tuple[np.ndarray, np.ndarray]  # low and high ends of entries
 
 
 @dataclass(frozen=True)
 class Kernel:
     """The kernel matrix (without labels) is K / c with low <= K <= high (integers) and least <= c <= most.
 
-    `given`: it is the certificate's own matrix, and `note` says so; otherwise it was computed from the data.
+    `block(rows, columns)` gives the ends of a part of K; the whole is not held, since a file that names a kernel is far
+    smaller than its matrix. `given`: it is the certificate's own matrix, and `note` says so; otherwise it was computed
+    from the data.
     """
 
-    name: str
-    low: np.ndarray  # (n, n)
-    high: np.ndarray
+    n: int
+    block: Callable[[Sequence[int], Sequence[int]], Block]
     least: Fraction
     most: Fraction
     given: bool = False
     note: str = ""
+    seen: dict[tuple[int, ...], tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def product(self, w: list[int]) -> tuple[list[int], list[int]]:
-        """Enclosures of sum_j K_ij w_j."""
+        """Enclosures of sum_j K_ij w_j. K is symmetric: of its blocks those from the diagonal on are made."""
+        if tuple(w) in self.seen:  # alpha and q are often equal
+            return self.seen[tuple(w)]
+        n, step = self.n, max(1, BLOCK // self.n)
         plus, minus = column([max(v, 0) for v in w]), column([max(-v, 0) for v in w])
-        down = (matmul(self.low, plus) - matmul(self.high, minus))[:, 0].tolist()
-        up = (matmul(self.high, plus) - matmul(self.low, minus))[:, 0].tolist()
-        return down, up
+        ends = [np.zeros(n, dtype=object), np.zeros(n, dtype=object)]
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            blocks = self.block(range(start, stop), range(start, n))
+            for end, here, other in zip(ends, blocks, blocks[::-1]):
+                end[start:stop] += (matmul(here, plus[start:]) - matmul(other, minus[start:]))[:, 0]
+                here, other = here[:, stop - start :].T, other[:, stop - start :].T
+                end[stop:] += (matmul(here, plus[start:stop]) - matmul(other, minus[start:stop]))[:, 0]
+        self.seen.clear()
+        self.seen[tuple(w)] = ends[0].tolist(), ends[1].tolist()
+        return self.seen[tuple(w)]
+
+    def submatrix(self, index: list[int]) -> tuple[np.ndarray, int]:
+        """The low ends of K at some points, and by how much K may differ from them, as the norm of a matrix."""
+        m = len(index)
+        low, spread = np.zeros((m, m), dtype=object), np.zeros(m, dtype=object)
+        step = max(1, BLOCK // max(m, 1))
+        for start in range(0, m, step):
+            stop = min(start + step, m)
+            here, high = self.block(index[start:stop], index[start:])
+            low[start:stop, start:], low[start:, start:stop] = here, here.T
+            spread[start:stop] += (high - here).sum(axis=1)
+            spread[stop:] += (high - here)[:, stop - start :].sum(axis=0)
+        return low, max((int(v) for v in spread), default=0)
 
     def quadratic(self, w: list[int], ends: tuple[list[int], list[int]]) -> int:
         """An upper bound of w' K w, from the enclosures of K w."""
@@ -68,10 +97,17 @@ def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
     if name == "given":
         return _given(problem, extra)
     assert isinstance(name, str)
-    low, high = ntk_kernel(problem.grid, str(extra.get("part"))) if name == "ntk" else KERNELS[name](problem.grid)
+    few(problem, f"format: extra.kernel = {name}")
+    part = str(extra.get("part"))
+    need(name != "ntk" or part in PARTS, "format: extra.part is not total, outer or inner")
+
+    def block(rows: Sequence[int], columns: Sequence[int]) -> Block:
+        X, Z = problem.grid[list(rows)], problem.grid[list(columns)]
+        return ntk_kernel(X, part, Z) if name == "ntk" else KERNELS[name](X, Z)
+
     scale = 2 * D * 4**k if name != "srelu" else 2 * D * (D + 2) * 16**k  # low / 2^P <= scale pi kernel <= high / 2^P
     pi_low, pi_high = pi()
-    return Kernel(name, low, high, Fraction(scale * pi_low), Fraction(scale * pi_high))
+    return Kernel(len(problem.y), block, Fraction(scale * pi_low), Fraction(scale * pi_high))
 
 
 def _given(problem: Problem, extra: Mapping[str, Any]) -> Kernel:
@@ -85,7 +121,12 @@ def _given(problem: Problem, extra: Mapping[str, Any]) -> Kernel:
     good = top >= 0 and positive_semidefinite(shifted)
     need(good, "format: extra.gram is not shown to be positive semidefinite, even up to rounding")
     note = ", for the Gram matrix stored in the certificate (taken as given; positive semidefinite up to rounding)"
-    return Kernel("given", K, K, Fraction(1 << bits), Fraction(1 << bits), True, note)
+
+    def block(rows: Sequence[int], columns: Sequence[int]) -> Block:
+        part = K[np.ix_(list(rows), list(columns))]
+        return part, part
+
+    return Kernel(n, block, Fraction(1 << bits), Fraction(1 << bits), True, note)
 
 
 def f2(problem: Problem, payload: Mapping[str, Any]) -> Rules:
@@ -119,45 +160,46 @@ def f2(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
     # "gram" and "tangent" are about the stored matrix itself; M7 is about the data
     unfounded = K.given and payload.get("convention") == "M7"
-    reach2 = Fraction(max(int(v) for v in K.high.diagonal())) / K.least if K.given else None
+    reach2 = [Fraction(max(int(K.block([i], [i])[1][0, 0]), 0)) / K.least for i in range(n)] if K.given else None
     return Rules(lower, upper, given=unfounded, reach2=reach2)
 
 
-def _angles(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gram matrix (n, n), and the enclosures of `angle` (4, n, n)."""
-    gram = matmul(grid, grid.T)
-    n = len(gram)
-    out = np.zeros((4, n, n), dtype=object)
-    for i in range(n):
-        for j in range(i, n):
-            out[:, i, j] = out[:, j, i] = angle(int(gram[i, i]), int(gram[j, j]), int(gram[i, j]))
-    return gram, out
+def _angles(X: np.ndarray, Z: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x . z (m, n), |x|^2 |z|^2 (m, n), and the enclosures of `angle` (4, m, n), for the rows of X and Z (None: X)."""
+    xx, zz = squares(X), squares(X if Z is None else Z)
+    gram = matmul(X, (X if Z is None else Z).T)
+    out = np.zeros((4, *gram.shape), dtype=object)
+    same = len(X) if Z is None or np.array_equal(Z[: len(X)], X) else 0  # Z begins with X: half of that part is enough
+    for i, size in enumerate(xx):
+        for j in range(i if same else 0, len(zz)):
+            out[:, i, j] = angle(size, zz[j], int(gram[i, j]))
+            if j < same:
+                out[:, j, i] = out[:, i, j]
+    return gram, np.outer(column(xx)[:, 0], column(zz)[:, 0]), out
 
 
-def relu_kernel(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Enclosures of 2^P |x| |x'| (sin t + (pi - t) cos t) for all pairs of integer rows."""
-    gram, (sin_low, sin_high, turn_low, turn_high) = _angles(grid)
+def relu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:
+    """Enclosures of 2^P |x| |z| (sin t + (pi - t) cos t) for all pairs of integer rows of X and Z (None: X)."""
+    gram, _, (sin_low, sin_high, turn_low, turn_high) = _angles(X, Z)
     low = sin_low + gram * np.where(gram > 0, turn_low, turn_high)
     return np.where(low > 0, low, 0), sin_high + gram * np.where(gram > 0, turn_high, turn_low)
 
 
-def srelu_kernel(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Enclosures of 2^P |x|^2 |x'|^2 (3 sin t cos t + (pi - t) (1 + 2 cos^2 t)) for all pairs of integer rows."""
-    gram, (sin_low, sin_high, turn_low, turn_high) = _angles(grid)
-    sizes = gram.diagonal()
-    even = np.outer(sizes, sizes) + 2 * gram * gram
+def srelu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:
+    """Enclosures of 2^P |x|^2 |z|^2 (3 sin t cos t + (pi - t) (1 + 2 cos^2 t)) for all pairs of integer rows."""
+    gram, sizes, (sin_low, sin_high, turn_low, turn_high) = _angles(X, Z)
+    even = sizes + 2 * gram * gram
     low = 3 * gram * np.where(gram > 0, sin_low, sin_high) + even * turn_low
     return np.where(low > 0, low, 0), 3 * gram * np.where(gram > 0, sin_high, sin_low) + even * turn_high
 
 
-def ntk_kernel(grid: np.ndarray, part: str) -> tuple[np.ndarray, np.ndarray]:
+def ntk_kernel(X: np.ndarray, part: str, Z: np.ndarray | None = None) -> Block:
     """Enclosures of 2^P 2 pi D times the NTK kernel for all pairs of integer rows.
 
-    outer: |x| |x'| (sin t + (pi - t) cos t); inner: D (pi - t) x.x'; total: their sum.
+    outer: |x| |z| (sin t + (pi - t) cos t); inner: D (pi - t) x.z; total: their sum.
     """
-    need(part in PARTS, "format: extra.part is not total, outer or inner")
-    D = grid.shape[1]
-    gram, (sin_low, sin_high, turn_low, turn_high) = _angles(grid)
+    D = X.shape[1]
+    gram, _, (sin_low, sin_high, turn_low, turn_high) = _angles(X, Z)
     turns = gram * np.where(gram > 0, turn_low, turn_high), gram * np.where(gram > 0, turn_high, turn_low)
     factor = {"outer": 1, "inner": D, "total": D + 1}[part]
     sines = (0, 0) if part == "inner" else (sin_low, sin_high)

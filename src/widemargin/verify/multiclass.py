@@ -97,13 +97,9 @@ def f1_multiclass(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
 
 def _cells(
-    entries: Sequence[Any], roots: Iterator[list[tuple[int, ...]]], count: int, name: str
+    entries: Sequence[Any], roots: Iterator[list[tuple[int, ...]]], name: str
 ) -> Iterator[list[tuple[int, ...]]]:
-    """The leaves of a forest of splits in preorder: -1, or [k, l, s] for a new vertex 2^s v_k + v_l (v_k + 2^-s v_l).
-
-    The `count` roots each need an entry, so that no more are made than the file has room for.
-    """
-    need(len(entries) >= count, f"{name}: the tree ends too early")
+    """The leaves of a forest of splits in preorder: -1, or [k, l, s] for a new vertex 2^s v_k + v_l (v_k + 2^-s v_l)."""
     left = iter(entries)
     for root in roots:
         stack = [root]
@@ -111,7 +107,7 @@ def _cells(
             cone = stack.pop()
             entry = next(left, None)
             need(entry is not None, f"{name}: the tree ends too early")
-            if entry == -1:
+            if type(entry) is int and entry == -1:
                 yield cone
                 continue
             k, l, s = listed(entry, f"{name}: a split", 3)
@@ -146,24 +142,39 @@ def _vector_enumeration(problem: Problem, g: np.ndarray, total: int, bound: Frac
     need(problem.D <= 2, "enumeration: needs at most two dimensions")
     rows = [(row[0], row[1] if problem.D == 2 else 0) for row in problem.grid.tolist()]
     items = [(v, x) for v, x in zip(g.tolist(), rows) if any(v) and any(x)]
-    ends = {(1, 0), (0, 1), (-1, 0), (0, -1)}
-    for _, x in items:
+    at: dict[tuple[int, int], list[int]] = {
+        d: [] for d in ((1, 0), (0, 1), (-1, 0), (0, -1))
+    }  # directions in which a point becomes zero, and the axes, so that every arc is shorter than half a turn
+    for i, (_, x) in enumerate(items):
         e, f = ray(x)
-        ends |= {(-f, e), (f, -e)}
+        at.setdefault((-f, e), []).append(i)
+        at.setdefault((f, -e), []).append(i)
 
     def order(a: tuple[int, int], b: tuple[int, int]) -> int:
         half = [0 if d[1] > 0 or (d[1] == 0 and d[0] > 0) else 1 for d in (a, b)]
         cross = a[0] * b[1] - a[1] * b[0]
         return half[0] - half[1] or (-1 if cross > 0 else int(cross < 0))
 
-    directions = sorted(ends, key=cmp_to_key(order))
+    directions = sorted(at, key=cmp_to_key(order))
     limit = (bound * total * 2**problem.k) ** 2
-    X = objects([x for _, x in items], len(items), 2)
-    G = objects([v for v, _ in items], len(items), g.shape[1])
-    H = matmul(objects(directions, len(directions), 2), X.T)
-    F = matmul(np.where(H > 0, H, 0), G).tolist()
+    active = [False] * len(items)
+    M = np.zeros((2, g.shape[1]), dtype=object)  # F(u) = u' M on the arc
+
+    def switch(i: int, on: bool) -> None:
+        if active[i] != on:
+            active[i] = on
+            vector, x = items[i]
+            M[:] += (1 if on else -1) * np.outer(np.array(x, dtype=object), np.array(vector, dtype=object))
+
+    first, second = directions[:2]
+    for i, (_, x) in enumerate(items):
+        switch(i, x[0] * (first[0] + second[0]) + x[1] * (first[1] + second[1]) > 0)
     for j, a in enumerate(directions):
-        b, Fa, Fb = directions[(j + 1) % len(directions)], F[j], F[(j + 1) % len(directions)]
+        b = directions[(j + 1) % len(directions)]
+        for i in at[a]:  # crossing a: the points orthogonal to it change sides
+            x = items[i][1]
+            switch(i, x[0] * b[0] + x[1] * b[1] > 0)
+        Fa, Fb = ((v[0] * M[0] + v[1] * M[1]).tolist() for v in (a, b))
         aa, ab, bb = (
             limit * (p[0] * q[0] + p[1] * q[1]) - sum(v * w for v, w in zip(P, Q))
             for p, P, q, Q in ((a, Fa, a, Fa), (a, Fa, b, Fb), (b, Fb, b, Fb))
@@ -181,12 +192,14 @@ def _vector_cones(problem: Problem, g: np.ndarray, total: int, bound: Fraction, 
     is copositive (docs/certificates.md has A, e, p). The roots in e and p are rounded up; all their factors are >= 0.
     """
     D, K = problem.D, g.shape[1]
+    tree = listed(proof.get("tree"), "cones: tree")
     need(D <= 12, "cones: needs few dimensions")
+    need(len(tree) >= 2**D, "cones: the tree ends too early")  # every root needs an entry
     roots = (
         [tuple(sign * (j == k) for j in range(D)) for k, sign in enumerate(signs)]
         for signs in itertools.product((1, -1), repeat=D)
     )
-    cones = _cells(listed(proof.get("tree"), "cones: tree"), roots, 2**D, "cones")
+    cones = _cells(tree, roots, "cones")
     leaves = listed(proof.get("leaves"), "cones: leaves")
     used = [i for i in range(len(g)) if g[i].any()]
     place = {i: j for j, i in enumerate(used)}
@@ -251,7 +264,8 @@ def _vector_cover(problem: Problem, g: np.ndarray, total: int, bound: Fraction, 
     z = F(u) = sum_k a_k w_k has |z|^2 <= sum_k a_k b_k, so |z| <= bound if bound^2 (w_k . w_l) - b_k b_l is
     copositive, for every cone.
     """
-    K = g.shape[1]
+    K, tree = g.shape[1], listed(proof.get("tree"), "cover: tree")
+    need(len(tree) >= 2 ** (K - 1), "cover: the tree ends too early")  # every root needs an entry
     basis: list[list[int]] = []
     for row in listed(proof.get("basis"), "cover: basis", K - 1):
         basis.append([integer(v, "cover: basis", -(1 << 30), 1 << 30) for v in listed(row, "cover: basis", K)])
@@ -261,7 +275,7 @@ def _vector_cover(problem: Problem, g: np.ndarray, total: int, bound: Fraction, 
         [tuple(sign * v for v in row) for row, sign in zip(basis, signs)]
         for signs in itertools.product((1, -1), repeat=K - 1)
     )
-    cones = _cells(listed(proof.get("tree"), "cover: tree"), roots, 2 ** (K - 1), "cover")
+    cones = _cells(tree, roots, "cover")
     known: dict[tuple[int, ...], Fraction] = {}
     for j, item in enumerate(listed(proof.get("vertices"), "cover: vertices")):
         name = f"cover, vertex {j}"

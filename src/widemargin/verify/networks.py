@@ -29,6 +29,8 @@ from .reading import (
     vector,
 )
 
+INVERSE = 128  # bits after the point, at least, of 1 / |v|
+
 
 def measure_lower(problem: Problem, payload: Mapping[str, Any], lower: Fraction) -> tuple[str, np.ndarray]:
     """y_i f(x_i) >= lower N for all i, where N = sum_j |mass_j| |theta_j|^degree is rounded up (lower > 0, so that is
@@ -138,7 +140,7 @@ def rf(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     need(m > 0, "format: extra.directions: empty")
     lengths = squares(directions)
     power = problem.degree  # z_ij = y_i phi(v_j . x_i) / ||v_j||^power
-    bits = 128 + max(s.bit_length() for s in lengths)
+    bits = INVERSE + max(s.bit_length() for s in lengths)
 
     def inverse(norm2: int) -> tuple[int, int]:
         """1 / ||v||^power between two integers over 2^bits (0 for v = 0, where phi is 0)."""

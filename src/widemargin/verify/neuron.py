@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
-from .reading import BITS, Problem, integer, listed, need, number, vector
+from .reading import BITS, Problem, differences, fits, integer, listed, need, number, vector
 from .tree import eigen_tree, relu_tree
 
 
@@ -127,9 +127,9 @@ def pairing(problem: Problem, weights: list[int], total: int, bound: Fraction, p
     n, k, limit = len(weights), problem.k, 1 << BITS
     s = integer(proof.get("shift"), "pairing: shift", 0, 1024)
     lam = integer(proof.get("lam"), "pairing: lam", 0, limit)
+    fits(problem, problem.D + 1, "pairing")
     rest, h = [w << s for w in weights], [0] * n
-    laplacian = np.zeros((n, n), dtype=object)  # M = X' laplacian X
-    kappa = Fraction(0)
+    kappa, factors = Fraction(0), []
     pairs = listed(proof.get("pairs"), "pairing: pairs")
     for entry in pairs:
         i, j, T, a = listed(entry, "pairing: pairs", 4)
@@ -139,15 +139,13 @@ def pairing(problem: Problem, weights: list[int], total: int, bound: Fraction, p
         for at, sign in ((i, 1), (j, -1)):
             rest[at] -= T * total
             h[at] += sign * T
-            laplacian[at, at] += a
-        laplacian[i, j] -= a
-        laplacian[j, i] -= a
+        factors.append((i, j, a))
         kappa += Fraction(T * T, a << (s + 4))
     lengths = [sqrt_up(square) for square in squares(problem.grid)]  # 2^(ROOT_BITS + k) |x_i|, rounded up
     kappa += Fraction(sum(abs(r) * l for r, l in zip(rest, lengths)), total << (s + ROOT_BITS + k))
     grid = problem.grid
     S = np.zeros((problem.D + 1, problem.D + 1), dtype=object)
-    S[:-1, :-1] = -matmul(grid.T, matmul(laplacian, grid))  # in units of 2^-(s + 2k)
+    S[:-1, :-1] = -differences(problem, factors)  # in units of 2^-(s + 2k)
     g = matmul(column(h).T, grid)[0]  # 2 g in units of 2^-(s + k)
     for r in range(problem.D):
         S[r, r] += lam << (2 * k)

@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from .exact import integers, matmul, objects
+from .exact import column, integers, matmul, objects
 
 BITS = 1100  # of the largest integer that a certificate may hold
-BLOCK = 1 << 20  # entries of a matrix of features that are held at a time
+BLOCK = 1 << 17  # entries of a matrix of features, of a kernel or of differences that are held at a time
+MATRIX = 1 << 20  # entries of a matrix that is to be positive semidefinite, and 4 times those of the data on top
+POINTS = 2048  # points at which a function is to take exact values
+PAIRS = 1 << 14  # points of which all pairs are looked at, some minutes
 
 
 class Refused(Exception):
@@ -55,6 +58,16 @@ def listed(value: Any, what: str, length: int | None = None) -> Sequence[Any]:
     need(isinstance(value, list | tuple), f"{what}: missing or not a list")
     need(length is None or len(value) == length, f"{what}: has {len(value)} entries, expected {length}")
     return value
+
+
+def fits(problem: Problem, size: int, what: str) -> None:
+    """Refuse a square matrix that is out of proportion to the data: a short file may ask for it."""
+    small = size * size <= MATRIX + 4 * problem.grid.size
+    need(small, f"{what}: a matrix of size {size} is too large for {len(problem.y)} points in {problem.D} dimensions")
+
+
+def few(problem: Problem, what: str) -> None:
+    need(len(problem.y) <= PAIRS, f"{what}: all pairs of more than {PAIRS} points are not looked at")
 
 
 def ratios(values: Sequence[Any], what: str) -> list[tuple[int, int]]:
@@ -95,6 +108,10 @@ MULTICLASS = ("linear-multiclass", "f1-multiclass")
 REGRESSION = ("l1-regression", "l2-regression")
 
 
+# Kinds whose rules do not look at the activation.
+PLAIN = ("linear", "linear-multiclass", "projected", "collapse", "tangent")
+
+
 @dataclass(frozen=True)
 class Problem:
     """X = grid / 2^k with the bias coordinate appended; targets y / 2^ky (labels: -1, +1); phi(t) = relu(t)^degree."""
@@ -130,7 +147,8 @@ def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
     if payload["bias"]:
         one = np.full((len(X), 1), 1 << k, dtype=np.int64 if k < 62 and grid.dtype != object else object)
         grid = np.hstack([grid.astype(object) if one.dtype == object else grid, one])
-    return Problem(grid, k, [int(v) for v in targets.tolist()], DEGREE.get(str(payload.get("activation")), 1), ky)
+    degree = 1 if payload.get("kind") in PLAIN else DEGREE[payload["activation"]]
+    return Problem(grid, k, [int(v) for v in targets.tolist()], degree, ky)
 
 
 def features(problem: Problem, rows: np.ndarray) -> np.ndarray:
@@ -153,6 +171,17 @@ def network_values(problem: Problem, theta: np.ndarray, mass: np.ndarray) -> np.
     total = np.zeros((len(problem.y), mass.shape[1]), dtype=object)
     for some, H in feature_blocks(problem, theta):
         total = total + matmul(H, mass[some])
+    return total
+
+
+def differences(problem: Problem, factors: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """sum_p a_p d_p d_p' over p = (i, j, a), d = x_i - x_j, on the integer grid, (D, D)."""
+    total = np.zeros((problem.D, problem.D), dtype=object)
+    step = max(1, BLOCK // problem.D)
+    for start in range(0, len(factors), step):
+        i, j, a = zip(*factors[start : start + step])
+        rows = problem.grid[list(i)].astype(object) - problem.grid[list(j)].astype(object)
+        total = total + matmul((column(a) * rows).T, rows)
     return total
 
 
@@ -180,7 +209,7 @@ class Rules:
     """How one kind of certificate checks its bounds; both return a short text or raise Refused.
 
     `chance`: the bounds hold with this probability only. `given`: they hold for a matrix of the certificate that was
-    not computed from the data. `reach2`: the square of what a unit predictor can reach at a point (None: the largest
+    not computed from the data. `reach2`: the squares of what a unit predictor can reach at each point (None:
     |x_i|^(2 degree)).
     """
 
@@ -188,7 +217,7 @@ class Rules:
     upper: Callable[[Fraction, list[int], int, Mapping[str, Any]], str]
     chance: float | None = None
     given: bool = False
-    reach2: Fraction | None = None
+    reach2: Sequence[Fraction] | None = None
 
 
 def only_dual(proof: Mapping[str, Any]) -> None:

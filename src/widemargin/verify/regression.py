@@ -27,9 +27,9 @@ from .kernels import Kernel, kernel
 from .neuron import PROOFS
 from .reading import (
     BITS,
+    POINTS,
     Problem,
     Refused,
-    features,
     integer,
     listed,
     need,
@@ -114,7 +114,7 @@ def _is_relation(problem: Problem, c: Mapping[int, int], K: Kernel | None) -> bo
     if K is None or not K.given:
         return _vanishes(problem, c)
     index = list(c)
-    return not matmul(K.low[:, index], column([c[i] for i in index])).any()
+    return not matmul(K.block(range(K.n), index)[0], column([c[i] for i in index])).any()
 
 
 def _vanishes(problem: Problem, c: Mapping[int, int]) -> bool:
@@ -124,19 +124,22 @@ def _vanishes(problem: Problem, c: Mapping[int, int]) -> bool:
     is zero, and that on each line through 0 the sum of the other parts is.
     """
     lines: dict[tuple[int, ...], int] = {}
-    total: dict[tuple[int, ...], int] = {}
-    for i, weight in c.items():
-        row = problem.grid[i].tolist() if weight else []
-        if not any(row):
-            continue
+    used = [i for i, weight in c.items() if weight and problem.grid[i].any()]
+    for i in used:
+        row = problem.grid[i].tolist()
         u, g = ray(row), math.gcd(*row)
         if next(v for v in u if v) < 0:
             u, g = tuple(-v for v in u), -g
-        lines[u] = lines.get(u, 0) + weight * (abs(g) if problem.degree == 1 else g * abs(g))
-        for a, v in enumerate(row):
-            for b in range(a, problem.D) if problem.degree == 2 else (a,):
-                total[a, b] = total.get((a, b), 0) + weight * v * (row[b] if problem.degree == 2 else 1)
-    return not any(lines.values()) and not any(total.values())
+        lines[u] = lines.get(u, 0) + c[i] * (abs(g) if problem.degree == 1 else g * abs(g))
+    X, w = problem.grid[used].astype(object), column([c[i] for i in used])
+    if problem.degree == 1:
+        total = matmul(w.T, X)
+    elif len(used) < problem.D:  # X' W X = 0 if and only if G W G = 0, G = X X': its range is that of X'
+        G = matmul(X, X.T)
+        total = matmul(G, w * G)
+    else:
+        total = matmul(X.T, w * X)
+    return not any(lines.values()) and not total.any()
 
 
 def _free_points(problem: Problem, extra: Mapping[str, Any], K: Kernel | None) -> list[int]:
@@ -218,10 +221,12 @@ def _repair(problem: Problem, free: list[int], residuals: list[Fraction], extra:
     of S, a guess) with |S R - I| = delta < 1 in the norm max_k sum_i, S R is invertible and S w = r has the solution
     w = R (S R)^-1 r with |w|_1 <= |R| |r|_1 / (1 - delta); neuron j with w_j costs at most |w_j|.
     """
+    need(len(free) <= POINTS, f"upper bound: exact values at more than {POINTS} points are not checked")
     frame, _ = rows_of(extra.get("frame"), problem.D, "upper bound: extra.frame", len(free))
     a = [(math.isqrt(s) + 1).bit_length() for s in squares(problem.grid[free])]
     b = [(math.isqrt(s) + 1).bit_length() for s in squares(frame)]
-    H = features(problem, frame)[free].tolist()
+    H = matmul(problem.grid[free], frame.T)
+    H = np.where(H > 0, H, 0).tolist()
     top = max(a) + max(b)
     rows = [[v << (top - ai - bj) for v, bj in zip(row, b)] for row, ai in zip(H, a)]
     S = np.array([[v / (1 << top) for v in row] for row in rows])
@@ -270,9 +275,8 @@ def _l2_rule(problem: Problem, extra: Mapping[str, Any], lam: list[int], bits: i
         if missing:
             smallest = number(extra.get("smallest"), "upper bound: extra.smallest")
             need(smallest > 0, "upper bound: extra.smallest is not positive")
-            pick = np.ix_(free, free)
-            width = max(int(v) for v in (K.high[pick] - K.low[pick]).sum(axis=1))
-            S = K.low[pick].copy()
+            need(len(free) <= POINTS, f"upper bound: exact values at more than {POINTS} points are not checked")
+            S, width = K.submatrix(free)
             for i in range(len(free)):
                 S[i, i] -= math.ceil(smallest * K.most) + width
             need(positive_semidefinite(S), "upper bound: extra.smallest is not shown to bound the eigenvalues")

@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 
 from .kernels import PARTS, f2
-from .reading import Problem, Refused, Rules, integer, listed, need, number
+from .reading import Problem, Refused, Rules, few, integer, listed, need, number
 
 BINS = 64  # most bins of the angle
 SAMPLES = 10**9  # most samples, and
-WORK = 1 << 37  # most samples times (points + dimensions + bins): some minutes
+WORK = 1 << 32  # most samples times (points + dimensions + bins): some minutes
+DIMENSIONS = 10**6  # most dimensions: the constants are computed for so many
 TINY = 1e-290  # below this float64 loses its relative precision
-SAFETY = 1e-12  # for rounding, as a share of the length of a variable's interval
+SAFETY = 1e-12  # for rounding, as a share of the length of a variable's interval, and
+RADIAL = 4e-15  # as much more for every dimension: the relative error of the constants of `ntk_radial`
 
 
 def ntk(problem: Problem, payload: Mapping[str, Any]) -> Rules:
@@ -92,6 +94,9 @@ class SampledMargin:
         bins = integer(extra.get("bins"), "format: extra.bins", 1, BINS)
         need(bins == 1 or extra["part"] == "total", "format: extra.bins must be 1 for one layer")
         need(N * (n + D + bins) <= WORK, "format: extra.samples: too many for so many points")
+        few(problem, "shape")
+        need(D <= DIMENSIONS, "shape: too many dimensions for a sample")
+        integer(extra.get("seed"), "format: extra.seed", 0, 1 << 128)
         floor = np.array([float(number(v, "extra.floor")) for v in listed(extra.get("floor"), "extra.floor", bins)])
         a, b = (float(number(v, "extra.control")) for v in listed(extra.get("control"), "extra.control", 2))
         small = bool((floor >= 0).all()) and min(a, b) >= 0 and max(a, b, floor.max()) <= 1e100
@@ -151,13 +156,15 @@ class SampledMargin:
         known = np.where(norms > 0, known, 0.0)
         L = math.log(2 * (n + 1) / (1 - self.confidence))
 
+        safety = SAFETY + RADIAL * D
+
         def width(variance: np.ndarray) -> np.ndarray:
             """Of variables in intervals of length 1 (Maurer and Pontil 2009, Theorem 4), with room for rounding."""
-            return np.sqrt(2 * L / N * variance) + 7 * L / (3 * (N - 1)) + SAFETY
+            return np.sqrt(2 * L / N * variance) + 7 * L / (3 * (N - 1)) + safety
 
         self.lower = float((norms * known + scale * (points.mean - width(points.variance()))).min())
         mean, wide = float(whole.mean[0]), float(width(whole.variance())[0])
-        slack = SAFETY * float(q @ (norms * np.abs(known)))
+        slack = safety * float(q @ (norms * np.abs(known)))
         self.upper = float(q @ (norms * known)) / 2 + span * (mean + wide) + slack
 
 
@@ -186,23 +193,27 @@ def _length(row: np.ndarray) -> float:
 
 
 def ntk_radial(D: int, bins: int, part: str) -> np.ndarray:
-    """Rows S, C, P, R of docs/certificates.md for the NTK margin, by Gauss-Legendre sums over rho < 2 and the angle."""
+    """Rows S, C, P, R of docs/certificates.md for the NTK margin, by Gauss-Legendre sums over rho < 2 and the angle.
+
+    The density has a ridge at |v| = 1 whose width falls like D^(-1/2): the pieces are as many as resolve it, whatever
+    the number of bins.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(40)
-    cells = 16  # of rho and, for one bin, of the angle; 40 nodes in each
+    cells = 16 * max(1, math.isqrt(D // 2000))  # of rho, and at least as many of the angle; 40 nodes in each
     rho = ((np.arange(cells)[:, None] + (nodes + 1) / 2) * (2 / cells)).ravel()
     rho_weights = np.tile(weights, cells) / cells
     log_constant = math.log(4) - math.log(2 * math.pi) / 2 + D / 2 * math.log(D / 2) - math.lgamma(D / 2)
-    pieces = bins if part == "total" else cells
-    rows = np.zeros((5, pieces))  # of rho, with the factors 1, sin, cos, sin^2, cos^2
-    for k in range(pieces):
-        t = (k + (nodes + 1) / 2) * math.pi / (2 * pieces)
+    per = -(-cells // bins)  # pieces of a bin
+    rows = np.zeros((5, bins * per))  # of rho, with the factors 1, sin, cos, sin^2, cos^2
+    for k in range(bins * per):
+        t = (k + (nodes + 1) / 2) * math.pi / (2 * bins * per)
         sin, cos = np.sin(t), np.cos(t)
         exponent = (D + 1) * np.log(rho)[:, None] + (D - 1) * np.log(sin) + log_constant
         density = np.exp(exponent - np.outer(rho**2 / 2, cos**2 + D * sin**2))  # times rho
-        mass = (rho_weights @ density) * weights * math.pi / (4 * pieces)
+        mass = (rho_weights @ density) * weights * math.pi / (4 * bins * per)
         rows[:, k] = [mass @ factor for factor in (np.ones_like(t), sin, cos, sin**2, cos**2)]
-    E, S, C, S2, C2 = rows
+    E, S, C, S2, C2 = rows.reshape(5, bins, per).sum(axis=2)
     if part != "total":
         one = np.array([[S.sum()], [0.0]] if part == "outer" else [[0.0], [C.sum()]])
         return np.vstack([one, one])
-    return np.array([S, C, np.sqrt(E * S2), np.sqrt(E * C2)])
+    return np.array([S, C, np.sqrt(E) * np.sqrt(S2), np.sqrt(E) * np.sqrt(C2)])

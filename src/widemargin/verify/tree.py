@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, matmul, objects, positive_semidefinite, sqrt_up, squares
-from .reading import BITS, Problem, Refused, integer, listed, need, vector
+from .reading import BITS, Problem, Refused, fits, integer, listed, need, vector
 
 UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 LEAF_BLOCK = 4096  # leaves at a time, fewer where there are many points
-STATES = 1 << 24  # states of points in a block of leaves
-TABLE = 1 << 22  # entries of the table of products of an eigen-tree
+STATES = 1 << 21  # numbers for a block of leaves, each of up to 1100 bits
+TABLE = 1 << 18  # entries of the table of products of an eigen-tree
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,17 @@ def _fold_mirrors(problem: Problem, c: list[int], side: Mapping[str, Any], name:
     return c, linear
 
 
+def _mixed(grid: np.ndarray, products: Mapping[tuple[int, int], int]) -> np.ndarray:
+    """sum w_ij (x_i x_j' + x_j x_i'), (D, D): the sums over j first, so that a long list costs D for each entry."""
+    sums: dict[int, np.ndarray] = {}
+    for (i, j), w in products.items():
+        sums[i] = sums.get(i, 0) + w * grid[j]
+    if not sums:
+        return np.zeros((grid.shape[1], grid.shape[1]), dtype=object)
+    half = matmul(grid[list(sums)].T, objects([row.tolist() for row in sums.values()], len(sums), grid.shape[1]))
+    return half + half.T
+
+
 def _quadratic_leaf(
     problem: Problem,
     tree: _Tree,
@@ -207,15 +218,17 @@ def _quadratic_leaf(
                 value = slope * Fraction(above if slope > 0 else below, 1 << (ROOT_BITS + k)) + curve
             worst = max(worst, value)
         kappa += worst
+    fits(problem, problem.D + 1, name)
     twice = 2 * matmul((column(a) * grid).T, grid)  # 2 M in units of 2^-(s + 2k)
+    products: dict[tuple[int, int], int] = {}
     for entry in listed(leaf.get("pairs", []), f"{name}: pairs"):
         i, j, pi = listed(entry, f"{name}: pairs", 3)
         i, j = (integer(v, f"{name}: pairs", 0, P - 1) for v in (i, j))
         pi = integer(pi, f"{name}: pairs", 0, limit)
         signs = int(states[i]) * int(states[j])
         need(i != j and signs != 0, f"{name}: pairs name a point whose sign is not fixed")
-        outer = np.outer(grid[i], grid[j])
-        twice = twice + signs * pi * (outer + outer.T)
+        products[i, j] = products.get((i, j), 0) + signs * pi
+    twice = twice + _mixed(grid, products)
     rows = np.vstack([grid, tree.roots << k]) if len(tree.roots) else grid
     g = total * matmul(column(b).T, rows)[0] + (linear << s)  # in units of 1 / (total 2^(s + k))
     corner = 2 * (bound - kappa - Fraction(lam, 1 << s)) * total * total * (1 << (s + 2 * k))
@@ -297,6 +310,7 @@ def eigen_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side
     tree = _read_tree(problem, c, c, side, name, any_sign=True)
     need(len(tree.roots) == 0, f"{name}: roots are not part of this proof")
     D, n = problem.D, len(c)
+    fits(problem, D, name)
     upper_part = np.triu_indices(D)
     grid = problem.grid.astype(object)
     rest = np.array([v > 0 for v in c], dtype=np.int64)  # free: only positive weights count
@@ -316,16 +330,13 @@ def eigen_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side
             some = np.flatnonzero(row)
             yield matmul((column([c[i] for i in some]) * grid[some]).T, grid[some])[upper_part]
 
-    def pair(p: int, q: int) -> np.ndarray:
-        a, b = grid[tree.points[p]], grid[tree.points[q]]
-        return a[upper_part[0]] * b[upper_part[1]] + b[upper_part[0]] * a[upper_part[1]]
-
     for start, state in tree.blocks(8 * n + 16 * len(upper_part[0])):
         use = np.tile(rest, (len(state), 1))
         use[:, tree.points] = np.where(state == 0, use[:, tree.points], state == 1)
         for j, M in enumerate(sums(use)):
             leaf = f"{name}, leaf {start + j}"
             entries = M << (tree.shift + 1)
+            products: dict[tuple[int, int], int] = {}
             for triple in listed(tree.leaves[start + j], leaf):
                 p, q, size = listed(triple, f"{leaf}: triple", 3)
                 for index in (p, q):
@@ -333,7 +344,10 @@ def eigen_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side
                 integer(size, f"{leaf}: multiplier", 0, 1 << BITS)
                 sign = int(state[j, p]) * int(state[j, q])
                 need(sign != 0, f"{leaf}: a triple uses a free point")
-                entries = entries + pair(p, q) * (sign * size * total)
+                at = tree.points[p], tree.points[q]
+                products[at] = products.get(at, 0) + sign * size
+            if products:
+                entries = entries + _mixed(grid, products)[upper_part] * total
             S = np.zeros((D, D), dtype=object)
             S[upper_part] = -(entries << ku)
             S.T[upper_part] = S[upper_part]
