@@ -77,7 +77,10 @@ def _parsed(path: Path) -> Any:
     try:
         return exact.load(path)
     except ValueError as error:
-        raise InputError(str(error)) from None
+        why = str(error).removeprefix(f"{path}: ").split(";")[0]
+        raise InputError(
+            f"{path} is no certificate or cannot be read ({why}); give what the commands of widemargin wrote"
+        ) from None
 
 
 def grouped(certs: Sequence[Payload]) -> list[list[Payload]]:
