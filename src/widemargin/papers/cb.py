@@ -518,6 +518,8 @@ def _plane_run(job: Job, arm: str, sets: list[Dataset], size: dict[str, Any], po
             until="stationary",
             observe=["margins", "train_error", "t_cb"],
             points=80,
+            # the flow of an output layer is small and waits for the host at every step
+            device="cpu" if arm == "output" else job.device,
         )
         start = two_layer(3, m, "both").init(len(sets), job.seed)  # an output layer alone starts at 0
         margin = traj["margin_M7_raw"] if arm == "output" else f1_margin(traj)  # (T, B)

@@ -18,7 +18,7 @@ from .exact import column, integers, matmul, objects
 
 BITS = 1100  # of the largest integer that a certificate may hold
 BLOCK = 1 << 17  # entries of a matrix of features, of a kernel or of differences that are held at a time
-MATRIX = 1 << 20  # entries of a matrix that is to be positive semidefinite, and 4 times those of the data on top
+MATRIX = 1 << 24  # entries of a matrix that is to be positive semidefinite, and 4 times those of the data on top
 POINTS = 2048  # points at which a function is to take exact values
 PAIRS = 1 << 14  # points of which all pairs are looked at, some minutes
 
