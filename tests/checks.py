@@ -201,7 +201,7 @@ def reference_margin(X: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[float
     return low, high
 
 
-def refuted(hypotheses: dict[str, Any], conclusion: Any) -> None:
+def assert_refuted(hypotheses: dict[str, Any], conclusion: Any) -> None:
     """A statement as printed is wrong: on one instance every hypothesis holds and the conclusion does not."""
     assert hypotheses and all(bool(holds) for holds in hypotheses.values()), hypotheses
     assert not bool(conclusion)

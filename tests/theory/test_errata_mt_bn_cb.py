@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import integrate, optimize, stats
 
-from checks import refuted
+from checks import assert_refuted
 from widemargin import data, margins
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset
@@ -62,7 +62,7 @@ def test_mt_4_one_example_and_two_classes(c):
         return np.logaddexp(0, -w) + lam * w * w
 
     least, w = optimize.minimize_scalar(L).fun, -0.01
-    refuted({"a 2-approximate minimiser": L(w) <= 2 * least}, math.copysign(1, w) >= 1 / (2 * 4 ** (1 / 2)))
+    assert_refuted({"a 2-approximate minimiser": L(w) <= 2 * least}, math.copysign(1, w) >= 1 / (2 * 4 ** (1 / 2)))
 
 
 def test_mt_5_the_smallest_norm_is_one_over_the_margin():
@@ -142,7 +142,7 @@ def test_mt_f3_the_deviation_of_lemma_D4():
         heads = math.ceil(n * (1 - allowed) / 2) - 1  # the largest with mean 2 heads/n - 1 < -allowed
         chance = stats.binom.cdf(heads, n, 0.5)
         assert 2 * heads / n - 1 < -allowed <= 2 * (heads + 1) / n - 1
-        refuted({"the loss lies in [-1, 1]": True, "independent": True}, chance <= delta)
+        assert_refuted({"the loss lies in [-1, 1]": True, "independent": True}, chance <= delta)
         assert chance > 6 * delta
         twice = math.ceil(n * (1 - 2 * allowed) / 2) - 1
         assert stats.binom.cdf(twice, n, 0.5) <= delta  # with the range 2c it holds
@@ -245,7 +245,7 @@ def test_bn_5_two_points_do_not_tell_the_labels_of_the_others():
     printed = 2**17 * m ** (1 / 3) * eps_N**4 / (gamma ** (1 / 3) * t * math.sqrt(n)) + 4 * math.log(1 / delta) / t
     given = {"gamma": gamma > 0, "width": m <= delta * math.exp(d / 8), "|x - mu| <= 1": math.sqrt(3) / 2 <= 1}
     error = (1 - n / d) / 2  # on average over the labels
-    refuted(given, error <= printed + 20 * delta + 1 / d)  # 1/d: both draws are one point
+    assert_refuted(given, error <= printed + 20 * delta + 1 / d)  # 1/d: both draws are one point
     assert printed < 1e-10
 
 
@@ -258,7 +258,7 @@ def test_bn_6_the_complexity_does_not_vanish_with_the_radius():
     features = (X @ V.T).clip(0)
     eps = rng.choice([-1.0, 1.0], (2000, n))
     rademacher = B * np.abs(eps @ features).max(1).mean() / n
-    refuted({"V_0 lies within rho of itself": rho > 0}, rademacher <= 10 * 4 * B * rho * np.linalg.norm(X) / n)
+    assert_refuted({"V_0 lies within rho of itself": rho > 0}, rademacher <= 10 * 4 * B * rho * np.linalg.norm(X) / n)
     reach = np.linalg.norm(V, axis=1).max()
     assert rademacher <= 4 * B * (rho + reach) * np.linalg.norm(X) / n
 
@@ -286,7 +286,7 @@ def test_bn_7_the_perturbation_constant_below_one():
     change = abs(moved[1] / N(moved) - v[1] / N(v))  # at the point e_2
     assert change <= (rho_N * eps_N + rho_N * eps_N**2 * eps_V) * step
     given = {"c < 1": c < 1, "|V - V'| <= beta_V": step <= c / eps_N, "1/N <= eps_N": True}
-    refuted(given, change <= (rho_N * eps_N + rho_N * eps_N**2 * (eps_V * eps_N)) * step)
+    assert_refuted(given, change <= (rho_N * eps_N + rho_N * eps_N**2 * (eps_V * eps_N)) * step)
 
 
 def test_bn_8_steps_and_flow_are_two_algorithms():
@@ -343,7 +343,7 @@ def test_bn_f2_the_lost_term_and_small_radii():
     inner = V[:, 0]  # of the points e_1 and -e_1, Sigma = e_1 e_1^T
     value = a @ (inner.clip(0) / np.sqrt(inner**2 + 1))
     given = {"R": radius <= gamma ** (1 / 3) * m ** (1 / 6) / (27 * eps_N), "m": m <= delta * math.exp(d / 2)}
-    refuted(given, abs(value) <= radius * gamma * math.sqrt(m) / 32)
+    assert_refuted(given, abs(value) <= radius * gamma * math.sqrt(m) / 32)
     for e, g in product((1.0, 5.0), (0.01, 1.0)):
         m = (216 * e) ** 6 / g**2
         R = g ** (1 / 3) * m ** (1 / 6) / (27 * e)

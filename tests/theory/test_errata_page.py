@@ -73,11 +73,11 @@ def test_every_computation_exists():
 
 
 def test_wrong_statements_are_refuted_as_printed():
-    """Their tests call `refuted`, which asserts the hypotheses and the negation of the conclusion; no others do."""
+    """Their tests call `assert_refuted`, which asserts the hypotheses and the negation of the conclusion; no others do."""
 
     def refutes(test: ast.FunctionDef) -> bool:
         calls = (one.func for one in ast.walk(test) if isinstance(one, ast.Call))
-        return any(isinstance(called, ast.Name) and called.id == "refuted" for called in calls)
+        return any(isinstance(called, ast.Name) and called.id == "assert_refuted" for called in calls)
 
     for section, rows in ROWS.items():
         for id, _, _, cells in rows:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import refuted, unit
+from checks import assert_refuted, unit
 from widemargin import data, margins
 from widemargin.types import Dataset
 
@@ -111,9 +111,9 @@ def test_uh_4_theorem_3_1_fails_where_its_R_is_0():
         "t >= (20 R / gamma)^4": t >= (20 * R / gamma) ** 4,
         "t >= e + exp(exp(4 n R / gamma))": t >= math.e + math.exp(math.exp(4 * n * R / gamma)),
     }
-    refuted(given, margin >= gamma / (4 * (1 + R)))
-    refuted(given, margin >= gamma / 32)
-    refuted(given, 2 * margin >= gamma / 16)  # Lemma A.4
+    assert_refuted(given, margin >= gamma / (4 * (1 + R)))
+    assert_refuted(given, margin >= gamma / 32)
+    assert_refuted(given, 2 * margin >= gamma / 16)  # Lemma A.4
     norm = math.log(t * n) / gamma
     assert t < (20 * (kl(norm * p, p) / norm) / gamma) ** 4
 
@@ -148,7 +148,7 @@ def test_uh_7_the_printed_constant_fails_at_small_times():
     norm = math.log(t * n) / gamma
     R = kl(norm * p, u0) / norm
     _, u = mirror_flow(Z, u0, t, 200)
-    refuted(
+    assert_refuted(
         {"margin of p": (Z @ p).min() >= gamma - 1e-15, "t >= (20 R / gamma)^4": t >= (20 * R / gamma) ** 4},
         (Z @ u[-1]).min() / u[-1].sum() >= gamma / (2 * (1 + R)),
     )
@@ -175,7 +175,7 @@ def test_uh_9_growth_of_the_norm_has_a_factor_two():
 def test_uh_10_smooth_and_hard_margin_of_the_logistic_loss():
     for n in (8, 20):
         psi = inverse(n * log_loss(0.0))
-        refuted({"min margin >= 0": True}, psi + 2 * math.log(n) + 1 >= 0)  # all margins 0, the bound is below
+        assert_refuted({"min margin >= 0": True}, psi + 2 * math.log(n) + 1 >= 0)  # all margins 0, the bound is below
     rng = np.random.default_rng(0)
     for _ in range(300):
         n = int(rng.integers(1, 40))
@@ -238,7 +238,7 @@ def test_uh_17_margins_of_parity(d, k, exact):
     cube = data.parity(d=d, k=k, n=2**d, marginal="full")
     cert = margins.f1(cube, tol=1e-6)
     assert cert.lower <= exact + 1e-9 and exact <= cert.upper + 1e-9
-    refuted({"all corners of the cube": len(cube.y) == 2**d}, cert.upper >= 1 / (k * math.sqrt(d)))
+    assert_refuted({"all corners of the cube": len(cube.y) == 2**d}, cert.upper >= 1 / (k * math.sqrt(d)))
 
 
 def test_uh_18_the_kernel_margins_of_parity():
@@ -306,7 +306,7 @@ def test_uh_f4_C1_does_not_fall_with_the_width():
     V = unit(rng.standard_normal((10_000, 3)))
     C1 = [np.abs(feature_products(V[:m], X)).max() for m in (10, 100, 1000, 10_000)]
     assert (np.diff(C1) >= 0).all() and C1[-1] <= 1 + 1e-12
-    refuted({"width": len(V) >= 10_000}, C1[-1] < 0.99)
+    assert_refuted({"width": len(V) >= 10_000}, C1[-1] < 0.99)
 
 
 # ---------------------------------------------------------------- LR
@@ -364,8 +364,8 @@ def test_lr_4_an_inner_transport_gains_one_and_not_the_root_of_the_width():
     loss = math.sqrt(32 * math.log(1 / delta)) + 4
     given = {"margin": gamma > 0.03, "|theta| <= 1": (theta**2).sum(1).max() <= 1, "m": m >= 2 * math.log(1 / delta)}
     assert gamma * math.sqrt(m) - loss > 100 * gains[1]  # far from chance: the lemma says 1 - 7 delta = 0.65
-    refuted(given, gains[1] >= gamma * math.sqrt(m) - loss)  # a ~ N(0, 1/m): no gain
-    refuted(given, sizes[0] <= 2)  # a ~ N(0, 1): |a| is near sqrt(m)
+    assert_refuted(given, gains[1] >= gamma * math.sqrt(m) - loss)  # a ~ N(0, 1/m): no gain
+    assert_refuted(given, sizes[0] <= 2)  # a ~ N(0, 1): |a| is near sqrt(m)
 
 
 def test_lr_5_the_parity_transport_needs_the_signs_of_alpha():
@@ -440,7 +440,7 @@ def test_lr_10_the_printed_loss_fails_far_from_the_start(ratio, fails):
     conclusion = value >= -(first + 2 * R + 2 * R * math.sqrt(m) + 4 * math.sqrt(m))
     if fails:
         moved = math.sqrt(((near - a) ** 2).sum() + ((far - V) ** 2).sum())
-        refuted({"R": moved <= R * (1 + 1e-12), "|a|": a @ a <= 4, "|V|": (V**2).sum() <= 4 * m}, conclusion)
+        assert_refuted({"R": moved <= R * (1 + 1e-12), "|a|": a @ a <= 4, "|V|": (V**2).sum() <= 4 * m}, conclusion)
     else:
         assert conclusion
 
@@ -469,7 +469,7 @@ def test_lr_13_the_cones_are_not_multiplied_by_the_label():
         [[1, 0], [-1, 0]], [1, -1]
     )  # with it, x and -x of the other label lie in one cone: r = 1, gamma_nc = 1
     given = {"Assumption 3.1": printed_collapse(pair.X, pair.y, np.array([1.0, 0.0]), 1.0, 0.1)}
-    refuted(given, margins.f1(pair).upper >= 1)  # "implies Assumption 1.2 with gamma_gl >= gamma_nc / r"
+    assert_refuted(given, margins.f1(pair).upper >= 1)  # "implies Assumption 1.2 with gamma_gl >= gamma_nc / r"
 
 
 def test_lr_f2_a_point_in_no_cone():
@@ -478,8 +478,8 @@ def test_lr_f2_a_point_in_no_cone():
     pair = Dataset([[-eps, math.sqrt(1 - eps**2)], [eps, math.sqrt(1 - eps**2)]], [1, -1])
     given = {"Assumption 3.1": printed_collapse(pair.X, pair.y, np.array([1.0, 0.0]), 1.0, eps)}
     best = margins.f1(pair).upper
-    refuted(given, best >= 1)  # gamma_gl >= gamma_nc / r
-    refuted(given, best / 2 >= (1 - eps) / 8)  # Theorem 3.2: margins of W in |W|^2, at most half of gamma_gl
+    assert_refuted(given, best >= 1)  # gamma_gl >= gamma_nc / r
+    assert_refuted(given, best / 2 >= (1 - eps) / 8)  # Theorem 3.2: margins of W in |W|^2, at most half of gamma_gl
 
 
 def test_lr_14_a_captured_neuron_can_be_active_on_a_polar_point():
