@@ -1,0 +1,192 @@
+"""The pricing problem of few dimensions by a tree over cones: cost per node n times the rank, whatever the points' scales.
+
+A node is a simplicial cone with generators g_1 .. g_r. For v = sum_k mu_k g_k, mu >= 0, convexity gives
+relu(x . v) <= sum_k mu_k relu(x . g_k), and -relu(x . v) <= -b x . v for any b in [0, 1]. So with any such b_i
+
+    sum_i c_i relu(x_i . v) <= w . mu,    w_k = sum_{c_i > 0} c_i relu(x_i . g_k) + sum_{c_i < 0} c_i b_i x_i . g_k,
+
+and any p with p . g_k >= w_k for all k shows w . mu <= p . v <= |p| |v|: the bound of the cone is |p|. A cone that is not good
+enough is cut in two at a point of the edge along which the chord lies farthest above the function.
+
+Generators are integer combinations of the rows of one integer matrix, the frame, in whose coordinates the points are round.
+So a tree is proved by its shape alone: whoever reads it makes the same cones, exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+LARGEST = 2.0**24  # of the integers of a generator
+PIVOTS = 8
+UNDECIDED = 8
+ROUNDS = 12
+SWEEPS = 2  # of coordinate descent for p
+
+
+@dataclass
+class Shape:
+    """Nodes in order of creation: the 2^r orthants first, then two children for every cut."""
+
+    parent: list[Tensor] = field(default_factory=list)
+    edge: list[Tensor] = field(default_factory=list)  # of the parent's cut: i r + j, i < j
+
+
+@dataclass
+class Priced:
+    value: float
+    bound: float
+    nodes: int
+    found: Tensor
+    shape: Shape
+
+
+class Cones:
+    def __init__(self, X: Tensor, c: Tensor, frame: Tensor):
+        """X (n, r) the points and `frame` (r, r) its rows in an orthonormal basis of their span."""
+        keep = c != 0
+        self.X, self.c, self.frame = X[keep], c[keep], frame
+        order = torch.argsort((self.c < 0).to(torch.int8), stable=True)
+        self.X, self.c = self.X[order], self.c[order]
+        self.p = int((self.c > 0).sum())
+        self.r = X.shape[1]
+
+    def bound(self, L: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bounds (B,) of cones with integer coordinates L (B, r, r); a direction in each and its value; the edge to cut."""
+        p, r = self.p, self.r
+        G = L @ self.frame
+        G = G / G.norm(dim=2, keepdim=True)
+        T = G @ self.X.T  # (B, r, n)
+        up, minus = T.clamp_min(0), T[:, :, p:]
+        w = up[:, :, :p] @ self.c[:p]  # (B, r)
+        b = up[:, :, p:].sum(1) / minus.abs().sum(1).clamp_min(1e-300)
+        A, _ = torch.linalg.inv_ex(G)
+        K = A.mT @ A
+        m = min(UNDECIDED, len(self.c) - p)
+        if m:
+            b = self.slopes(w, minus, b, A, m)
+            w = w + torch.einsum("brn,bn->br", minus, b * self.c[p:])
+        s = torch.zeros_like(w)
+        diagonal = K.diagonal(dim1=1, dim2=2)
+        z = (K @ w[:, :, None])[:, :, 0]  # K (w + s)
+        for _ in range(SWEEPS):
+            for k in range(r):
+                new = (s[:, k] - z[:, k] / diagonal[:, k]).clamp_min(0)
+                z = z + K[:, :, k] * (new - s[:, k])[:, None]
+                s[:, k] = new
+        s = self.pivot(K, w, s)
+        q = (A @ (w + s)[:, :, None])[:, :, 0]
+        U = torch.nan_to_num(q.norm(dim=1), nan=math.inf)
+        u = G.mean(1)
+        u = u / u.norm(dim=1, keepdim=True)
+        flat = (w / (G @ u[:, :, None])[:, :, 0].clamp_min(1e-9)).amax(1).clamp_min(0)
+        q = torch.where((flat < U)[:, None], u, q)
+        U = torch.minimum(U, flat)
+        v = torch.nan_to_num(q / q.norm(dim=1, keepdim=True).clamp_min(1e-300))
+        value = (v @ self.X.T).clamp_min(0) @ self.c
+        down, weight = up - T, self.c.abs()
+        gap = torch.stack([torch.minimum(up[:, k : k + 1], down) @ weight for k in range(r)], 1)  # (B, r, r)
+        gap = gap + gap.mT
+        cosine = G @ G.mT
+        size = ((1 + cosine) / 2).clamp_min(1e-12).sqrt()
+        gap = gap / size + 0.5 * (1 / size - 1) * w.amax(1).clamp_min(0)[:, None, None]
+        gap = gap - 1e300 * torch.tril(torch.ones_like(gap[0]))
+        return U, v, value, gap.flatten(1).argmax(1)
+
+    def slopes(self, w: Tensor, minus: Tensor, b: Tensor, A: Tensor, m: int) -> Tensor:
+        """Better b (B, n-) of the points whose sign is open: coordinate descent on |p| over their b and the slack s."""
+        p, r, n = self.p, self.r, minus.shape[2]
+        open_ = torch.minimum(minus.amax(1), (-minus).amax(1)) * -self.c[p:]
+        index = torch.topk(open_, m, dim=1).indices if m < n else torch.arange(n, device=w.device).expand(len(w), n)
+        rows = torch.cat([(self.c[p:, None] * self.X[p:])[index], A.mT / A.norm(dim=1)[:, :, None]], 1)  # (B, m + r, r)
+        start = w + torch.einsum("brn,bn->br", minus, b * self.c[p:])
+        at = (A @ start[:, :, None])[:, :, 0]  # p, (B, r)
+        H = rows @ rows.mT
+        x = torch.cat([b.gather(1, index), torch.zeros_like(w)], 1)
+        free = (open_ > 0).gather(1, index).to(w.dtype)
+        low = torch.cat([x[:, :m] * (1 - free), torch.zeros_like(w)], 1)
+        high = torch.cat([torch.maximum(x[:, :m], free), torch.full_like(w, math.inf)], 1)
+        z = (rows @ at[:, :, None])[:, :, 0]
+        diagonal = H.diagonal(dim1=1, dim2=2).clamp_min(1e-300)
+        for _ in range(ROUNDS):
+            for k in range(m + r):
+                new = (x[:, k] - z[:, k] / diagonal[:, k]).clamp(low[:, k], high[:, k])
+                z = z + H[:, :, k] * (new - x[:, k])[:, None]
+                x[:, k] = new
+        return b.scatter(1, index, x[:, :m])
+
+    def pivot(self, K: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        """s >= 0 with s . K (w + s) = 0 and K (w + s) >= 0, by block pivoting from the guess s; any s >= 0 is as valid."""
+        first, free = s, s > 0
+        Kw = (K @ w[:, :, None])[:, :, 0]
+        eye = torch.eye(self.r, device=K.device, dtype=K.dtype)
+        for _ in range(PIVOTS):
+            both = free[:, :, None] & free[:, None, :]
+            solved, _ = torch.linalg.solve_ex(torch.where(both, K, eye), torch.where(free, -Kw, 0.0))
+            z = Kw + (K @ solved[:, :, None])[:, :, 0]
+            scale = 1e-12 * Kw.abs().amax(1, keepdim=True)
+            wrong = torch.where(free, solved < 0, z < -scale)
+            if not bool(wrong.any()):
+                break
+            free = free ^ wrong
+        new = torch.nan_to_num(solved).clamp_min(0)
+        value = lambda s: ((w + s) * (K @ (w + s)[:, :, None])[:, :, 0]).sum(1)  # noqa: E731
+        return torch.where((value(new) < value(first))[:, None], new, first)
+
+    def run(self, known: float, tol: float, *, deadline: float, batch: int, target: float = 0.0, max_nodes: float = math.inf,
+            give_up: float = math.inf) -> Priced:
+        r, device, dtype = self.r, self.X.device, self.X.dtype
+        signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=r)), device=device, dtype=dtype)
+        L = torch.diag_embed(signs)
+        U, v, value, edge = self.bound(L)
+        shape = Shape([torch.full((len(L),), -1)], [torch.full((len(L),), -1)])
+        ids = torch.arange(len(L), device=device)
+        nodes, best, closed = len(L), max(known, float(value.max())), 0.0
+        found = [(value, v)]
+        while True:
+            limit = max(target, best * (1 + tol))
+            live = U > limit
+            if not bool(live.all()):
+                closed = max(closed, float(U[~live].max()))
+                L, U, edge, ids = L[live], U[live], edge[live], ids[live]
+            if len(U) == 0 or time.monotonic() > deadline or nodes >= max_nodes or best > give_up:
+                break
+            k = min(batch, len(U))
+            top = torch.topk(U, k).indices
+            g, e, parent = L[top], edge[top], ids[top]
+            rest = torch.ones(len(U), dtype=torch.bool, device=device)
+            rest[top] = False
+            row = torch.arange(k, device=device)
+            i, j = e // r, e % r
+            a, b = g[row, i], g[row, j]
+            size = torch.stack([a, b]).abs().amax(2)  # (2, k)
+            shift = torch.log2(size).floor()
+            highest = shift.amax(0)
+            middle = a * torch.exp2(highest - shift[0])[:, None] + b * torch.exp2(highest - shift[1])[:, None]
+            odd = middle.abs() % 2 == 1
+            halve = ~odd.any(1)
+            while bool(halve.any()):
+                middle = torch.where(halve[:, None], middle / 2, middle)
+                halve = halve & ~(middle.abs() % 2 == 1).any(1)
+            one, two = g.clone(), g.clone()
+            one[row, i], two[row, j] = middle, middle
+            child = torch.cat([one, two])
+            u, v, value, edge_new = self.bound(child)
+            new_ids = torch.arange(nodes, nodes + len(child), device=device)
+            shape.parent.append(torch.cat([parent, parent]).cpu())
+            shape.edge.append(torch.cat([e, e]).cpu())
+            nodes += len(child)
+            best = max(best, float(value.max()))
+            good = torch.topk(value, min(16, len(value))).indices
+            found.append((value[good], v[good]))
+            L, U = torch.cat([L[rest], child]), torch.cat([U[rest], u])
+            edge, ids = torch.cat([edge[rest], edge_new]), torch.cat([ids[rest], new_ids])
+        bound = max(closed, float(U.max()) if len(U) else 0.0)
+        values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+        order = torch.argsort(-values)[:200]
+        return Priced(float(values.max()), bound, nodes, directions[order], shape)
