@@ -104,6 +104,19 @@ def test_quadratic_leaves_in_the_span(seen: Seen, kind: str):
     assert seen.used(3)
 
 
+def test_linear_leaves_of_few_points():
+    """|r|^2 by the Gram matrix of the points: sum c_i |x_i| / 2 + |r| at the root, r = sum c_i x_i / 2 and the mirrors'."""
+    x = points("plain")
+    X, c = np.array([x[0], x[1], x[2], -x[2]]), np.array([2, 1, 1, -1])
+    side = {"shift": 0, "points": [0, 1], "mirrors": [[2, 3]], "tree": [-1], "leaves": [[0, 0]]}
+    r = (x[0] + x[1] / 2 + x[2]) / 5
+    value = (2 * np.linalg.norm(x[0]) + np.linalg.norm(x[1])) / 10 + np.linalg.norm(r)
+    for factor, good in ((ABOVE, True), (BELOW, False)):
+        assert (
+            holds(relu_tree, problem(X, [1, 1, 1, -1]), c.tolist(), 5, Fraction(value * factor), side, "tree") is good
+        )
+
+
 def test_mirrored_points_that_the_tree_does_not_list_are_in_the_span(seen: Seen):
     """x_1 and -x_1 with weights 1/4 and -1/4 fold into the linear term t_1 / 4 alone, whose vector is not that of x_0."""
     x = points("plain")

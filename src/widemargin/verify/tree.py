@@ -277,8 +277,8 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
     grid = problem.grid[tree.points].astype(object)
     weight = [c[i] for i in tree.points]
     positive = np.array([v > 0 for v in weight], dtype=bool)
-    weighted = column(weight) * grid  # (P, D)
-    spanning = np.vstack([grid, tree.roots << k]) if len(tree.roots) else grid  # (P + roots, D)
+    spanning = np.vstack([grid, tree.roots << k, linear[None]])  # (P + roots + 1, D)
+    gram = matmul(spanning, spanning.T) if len(spanning) < problem.D else None
     sizes = column([w * sqrt_up(s) if w > 0 else 0 for w, s in zip(weight, squares(grid))])
     top = max(UNIT, tree.shift)
     # In units of 1 / (total 2^(k + top)), `extra` further bits where the square roots and upper need them:
@@ -308,10 +308,13 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
         # active 2^UNIT, free half of it, inactive 0; the multiplier where c_i <= 0
         share = np.where(positive, (1 << (UNIT - 1)) * (state + 1).astype(np.int64), K[:, :P])
         signs = np.hstack([np.where(positive, state, 0), np.ones((len(K), len(tree.roots)), dtype=np.int8)])
-        R = matmul(share.astype(np.int64), weighted) << (top - UNIT)
-        R = R + (matmul(signs * K, spanning) * (total << (top - tree.shift))) + (linear << top)
+        R = np.full((len(K), len(spanning)), 1 << top, dtype=object)  # r as a sum of `spanning`
+        R[:, :-1] = (signs * K).astype(object) * (total << (top - tree.shift))
+        R[:, :P] += (share.astype(object) * column(weight).T) << (top - UNIT)
+        # |r|^2, by the Gram matrix where that is smaller than D
+        norms = (R * matmul(R, gram)).sum(axis=1) if gram is not None else (matmul(R, spanning) ** 2).sum(axis=1)
         constants = matmul(free.astype(np.int64), sizes)[:, 0]  # 2^(ROOT_BITS + 1) total 2^k const
-        for j, (square, constant) in enumerate(zip((R * R).sum(axis=1).tolist(), constants.tolist())):
+        for j, (square, constant) in enumerate(zip(norms.tolist(), constants.tolist())):
             room = ceiling - (constant << (top + ku))
             if room < 0 or square << (2 * extra) > room * room:
                 raise Refused(f"{name}, leaf {index[j]}: its bound is larger than upper")
