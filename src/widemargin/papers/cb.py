@@ -408,8 +408,8 @@ def figure_1(job: Job) -> Outcome:
         f"are trained by gradient flow, the dynamics of Theorem 3, until it is stationary or has taken {size['flow']} steps: "
         "after the authors' 300 000 steps of ascent neither was near its limit, and the output layer did not fit its training "
         "points. Dashed lines, which the paper could not draw, are the max-margin classifiers of F1 (with a certificate of its "
-        "margin) and of F2 (of infinitely many random neurons, in closed form). Right: the margin of both layers along the flow; dotted, the "
-        "time at which the authors stopped."
+        "margin) and of F2 (of infinitely many random neurons, in closed form). Right: the margin of both layers along "
+        "the flow; dotted, the time at which the authors stopped."
     )
     if size["fine"]:
         words += (
