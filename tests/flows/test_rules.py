@@ -800,6 +800,7 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
         (CB(), RELU, "squared", "squared loss"),
         (CB(variant="code"), RELU, "logistic", "loss exp"),
         (Prop6(), RELU, "exp", "norms of neurons with frozen directions"),
+        (Prop6(), TwoLayer(d=3, m=4, law="cb", activation="srelu"), "exp", "norms of neurons with frozen directions"),
         (Prop6(), Frozen(d=3, m=6), "logistic", "loss exp"),
         (Prop7(), RELU, "exp", "output layer alone"),
         (Mirror(), RELU, "logistic", "products"),

@@ -11,7 +11,7 @@ import pytest
 from checks import assert_encloses, check_certificate
 from widemargin import Dataset
 from widemargin.data import parity
-from widemargin.margins import _door, _symmetry, f1
+from widemargin.margins import _door, _symmetry, f1, f2, frozen, linear, multiclass_linear, random_features
 from widemargin.margins.f1 import Solver
 from widemargin.spaces import ReLU
 
@@ -77,3 +77,21 @@ def test_the_gap_that_is_proved_decides_the_status():
     assert solver.finish("time-limit").status == "certified"
     solver.tol = 1e-9
     assert solver.finish("certified").status == "rounding"
+
+
+@pytest.mark.parametrize("kind", ["linear", "frozen", "rf", "f2", "multiclass"])
+def test_beside_one_large_point_separable_stays_separable(kind: str):
+    """The margin of the small points is rounding beside the large one, which does not make 0 of it: nobody may say so."""
+    far = Dataset([[3e12, 1e12], [0.7, 0.4]], [1, -1], "one large point")
+    near = Dataset([[3.0, 1.0], [0.7, 0.4]], far.y, "the same rays")
+    solve = {
+        "linear": linear,
+        "frozen": lambda data: frozen(data, 40),
+        "rf": lambda data: random_features(data, 40),
+        "f2": f2,
+        "multiclass": lambda data: multiclass_linear(Dataset(data.X, (data.y > 0).astype(int), data.name)),
+    }[kind]
+    assert solve(near).lower > 0
+    found = solve(far)
+    data = Dataset(far.X, (far.y > 0).astype(int), far.name) if kind == "multiclass" else far
+    assert found.status != "not-separable" and found.verify(data), found

@@ -15,7 +15,18 @@ from widemargin.papers import REPRODUCTIONS, UNDECIDED, Job, Outcome, Verdict, c
 from widemargin.papers.reproduction import HOLDS, NOT_INFORMATIVE
 
 TINY: dict[str, dict[str, Any]] = {
-    "cb-1": {"k": 2, "n": 8, "m": 30, "m_output": 30, "rtol": 1e-2, "flow": 120, "sets": 3, "tol": 0.05, "grid": 61},
+    "cb-1": {
+        "k": 2,
+        "n": 8,
+        "m": 30,
+        "m_output": 30,
+        "rtol": 1e-2,
+        "flow": 120,
+        "fine": 20,
+        "sets": 3,
+        "tol": 0.05,
+        "grid": 61,
+    },
     "cb-2a": {"k": 3, "n": 1000},
     "cb-2b": {"ns": (48, 96), "d": 8, "m": 120, "steps": 600, "lr": 2.0, "trials": 6, "test": 500},
     "cb-2c": {"ds": (4, 10), "n": 40, "m": 50, "steps": 300, "lr": 0.5, "trials": 4, "test": 500},
@@ -694,6 +705,20 @@ def test_constant_steps_go_over_into_the_flow():
     assert (both["margin_M3"][-1] <= upper).all()
     assert (both["margin_M3"][-1] >= 0.95 * upper).all()
     assert (both["margin_M3"][1] < 0.95 * upper).any()  # so that the flow had something to do
+
+
+def test_the_fine_end_is_the_flow_with_a_tenth_of_the_tolerance():
+    data, net = disks(k=2, d=3, n=8, seed=0, reading="code"), cb.two_layer(3, 10, "both")
+
+    def times(rule: flows.Rule) -> np.ndarray:
+        return flows.train(data, net, rule, loss="exp", steps=12, times=range(13), observe=["t_cb"])["t_cb"][:, 0]
+
+    coarse, fine = times(flows.GradientFlow(1e-2)), times(flows.GradientFlow(1e-3))
+    assert abs(coarse[-1] / fine[-1] - 1) > 0.1  # the tolerances are told apart
+    assert times(cb.FineEnd(1e-2, fine_from=12)) == pytest.approx(coarse, rel=1e-12)
+    assert times(cb.FineEnd(1e-2, fine_from=0)) == pytest.approx(fine, rel=1e-12)
+    later = times(cb.FineEnd(1e-2, fine_from=6))
+    assert later[:7] == pytest.approx(coarse[:7], rel=1e-12) and later[-1] != pytest.approx(coarse[-1], rel=1e-3)
 
 
 def test_evaluate_is_the_network():

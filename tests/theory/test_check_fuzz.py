@@ -100,3 +100,55 @@ def test_no_alarm_on_random_runs():
 def test_no_alarm_on_many_random_runs():
     count, found = alarms(range(6000, 6300))
     assert count > 150 and not found
+
+
+def checked(data: Dataset, net: flows.Net, rule: Any, ids: list[str], **options: Any) -> list[theory.Inequality]:
+    run = flows.train(data, net, rule, observe=["default", "weights"], **options)
+    return theory.check(run, data, ids=ids)
+
+
+def test_the_margin_of_the_first_signs_bounds_no_later_ones():
+    """LR-29 is about features that stay: a step that flips the sign of the only neuron has another gamma."""
+    line = Dataset(np.array([[1.0], [-1.0], [0.5]]), np.array([-1.0, -1.0, -1.0]), "line")
+    options: dict[str, Any] = {"loss": "exp", "steps": 4, "bias": True}
+    bound = "min_i p_i / |W|^2 <= gamma / 2"
+    for seed in range(5):
+        flipped = checked(line, flows.Scalar(2, 1), flows.GD(lr=50.0), ["LR-29"], seed=seed, **options)
+        assert not [str(one) for one in flipped if one.violated], seed
+        kept = checked(line, flows.Scalar(2, 1), flows.GD(lr=0.01), ["LR-29"], seed=seed, **options)
+        assert next(one for one in kept if one.statement == bound).applies.all(), seed
+
+
+def test_neurons_that_all_but_died():
+    """LR-7, 2|a||v| <= |w|^2: the product of squares of 1e-164 is no number with digits."""
+    point = Dataset(np.array([[0.6, 0.8]]), np.array([1.0]), "point")
+    net, options = flows.Normalized(2, 30), {"steps": 30, "times": list(range(31)), "observe": ["default", "weights"]}
+    run = flows.train(point, net, flows.Mirror(lr=18.0), loss="logistic", **options)  # type: ignore[arg-type]
+    assert (np.abs(run["W_a"]) < 1e-80).any()
+    found = theory.check(run, point, ids=["LR-7"])
+    assert next(one for one in found if one.statement.startswith("2 |a_j| |v_j|")).holds
+
+
+def test_paths_in_single_precision():
+    """MT-4 with one point: the objective is its two bounds, up to the rounding of float32."""
+    point = Dataset(np.array([[1.0, 0.5]]), np.array([1.0]), "point")
+    rule = flows.WeaklyRegularized(inner=30)
+    found = checked(point, flows.TwoLayer(2, 4), rule, ["MT-4"], steps=200, trials=2, dtype="float32")
+    assert [one.word for one in found] == ["yes", "yes", "yes"]
+    assert all(np.nanmin(one.slack) < -1e-8 for one in found if one.id != "MT-4 upper")  # float64 rounding is less
+    assert all(np.nanmax(one.rounding) < 0.05 * np.nanmax(abs(one.left)) for one in found[:2])
+
+
+def test_losses_far_below_the_penalty_are_not_compared():
+    """MT-4's hypothesis is looked at up to rounding; where the penalty hides the loss in it, it says nothing of the loss."""
+    point = Dataset(np.array([[20.0, 10.0]]), np.array([1.0]), "far point")
+    net = flows.TwoLayer(2, 4, activation="srelu")
+    found = checked(point, net, flows.WeaklyRegularized(inner=30), ["MT-4"], steps=200, trials=2, dtype="float32")
+    last = next(one for one in found if one.id == "MT-4")
+    assert not last.violated and np.nanmin(last.slack) < -10
+
+
+def test_a_point_without_features():
+    origin = Dataset(np.zeros((1, 2)), np.array([1.0]), "origin")
+    found = checked(origin, flows.make_net("output", 2, 4), flows.CB(), ["CB-32"], loss="exp", steps=10)
+    assert found and not any(one.violated for one in found)

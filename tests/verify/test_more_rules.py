@@ -146,14 +146,14 @@ def sides(side, **other):
 
 
 def test_a_short_file_does_not_ask_for_a_large_matrix():
-    """D is 20,000 for a point or two: matrices of 4 10^8 entries."""
+    """D is 20,000 for a few points: matrices of 4 10^8 entries, where the points' span is not used: they are dependent."""
     D = 20000
-    X = np.zeros((2, D))
-    X[0, 0], X[1, 1] = 1, 1
-    leaf = {"a": [0, 0], "b": [0, 0], "lam": 10}
-    quadratic = {"shift": 0, "points": [0, 1], "tree": [-1], "leaves": [leaf]}
+    X = np.zeros((3, D))
+    X[0, 0], X[1, 1], X[2, :2] = 1, 1, 1
+    leaf = {"a": [0, 0, 0], "b": [0, 0, 0], "lam": 10}
+    quadratic = {"shift": 0, "points": [0, 1, 2], "tree": [-1], "leaves": [leaf]}
     empty = {"shift": 0, "points": [], "tree": [-1], "leaves": [[]]}
-    half = {"dual": [0.5, 0.5]}
+    half = {"dual": [0.5, 0.25, 0.25]}
     proofs = [
         ("f1", "relu", {"type": "pairing", "shift": 0, "lam": 10, "pairs": []}),
         ("f1", "relu", {"type": "tree", "sides": sides(quadratic)}),
@@ -162,8 +162,8 @@ def test_a_short_file_does_not_ask_for_a_large_matrix():
         ("projected", "relu", {"type": "fantope-pairs", "pairs": [[0, 1, 1]] * D, "t": 10, "B": [[]] * D, "shift": 0}),
     ]
     for kind, activation, proof in proofs:
-        found = verdict(kind, X, [1, -1], 0.0, 1e9, activation=activation, proof=proof, extra={"rank": 1}, **half)
-        assert "is too large for 2 points in 20000 dimensions" in found.failed, found
+        found = verdict(kind, X, [1, -1, -1], 0.0, 1e9, activation=activation, proof=proof, extra={"rank": 1}, **half)
+        assert "is too large for 3 points in 20000 dimensions" in found.failed, found
     frame = {"frame": [[1.0]] * 2049}
     line = np.arange(1.0, 2050.0)[:, None]
     zero = {"dual": [0.0] * 2049, "primal": {"theta": [], "mass": []}, "proof": {"type": "norm"}}

@@ -117,7 +117,9 @@ def _print_guarantees(found: Any) -> None:
             print(f"{one.id} does not apply: {'; '.join(failed)}")
     best = found.best
     if best is None:
-        print("No bound on the test error says anything here: all are at least 1, or an assumption fails.")
+        print(
+            "No bound on the test error says anything here: all are at least 1, up to a constant, or an assumption fails."
+        )
         return
     about = f" of the {best.about}" if best.about else ""
     print(f"best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference})")

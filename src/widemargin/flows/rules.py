@@ -421,7 +421,7 @@ class Proposition(Rule):
     def check(self, problem: Problem) -> None:
         net = problem.net
         _require(problem.loss == losses.EXP, f"{type(self).__name__} is about the exponential loss; give loss exp")
-        alone = len(net.trained) == 1 and net.outputs == 1 and net.degree == self.degree
+        alone = len(net.trained) == 1 and net.trained[0] != "V" and net.outputs == 1 and net.degree == self.degree
         _require(alone, f"{type(self).__name__} trains {self.needs}, not a network of kind {net.name}")
 
     def start(self, problem: Problem, W: Params) -> State:

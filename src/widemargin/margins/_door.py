@@ -16,6 +16,7 @@ from widemargin.spaces import ReLU, Space, SReLU
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 EPS = float(np.finfo(np.float64).eps)
+NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,14 @@ def twins(door: Door) -> tuple[np.ndarray, str] | None:
             q[[i, j]] = 1
             return q, f"points {j} and {i} are equal but have different labels"
     return None
+
+
+def nothing_left(upper: float, q: np.ndarray, size: np.ndarray) -> bool:
+    """Whether `upper` is rounding beside sum_i q_i size_i, what q would prove if its points did not contradict each other.
+
+    The largest size would not do: beside one point of size 1e10 the margin of a separable set is as small as rounding.
+    """
+    return upper <= NOTHING * float(q @ size) / float(q.sum())
 
 
 def integer_weights(q: np.ndarray) -> np.ndarray | None:

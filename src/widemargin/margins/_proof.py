@@ -42,6 +42,7 @@ def write(
     rows = np.vstack([X[points], roots.astype(float)]) if len(roots) else X[points]
     size = np.linalg.norm(X[points], axis=1)
     error = np.finfo(float).eps * (len(rows) + X.shape[1] + 16)
+    flat_rows, flat_linear = _flat(rows, linear)
     for start in range(0, len(owners), BLOCK):
         block = signs[start : start + BLOCK]
         state = np.array(block, dtype=np.int8).reshape(len(block), p)  # (L, p)
@@ -78,7 +79,9 @@ def write(
             for bent in curved.bounds(owners[start + j]):
                 if bound[j] <= enough:
                     break
-                leaf, value = bent.write(state[j], weight, size, rows, linear, shift, root_scale, n)
+                leaf, value = bent.write(
+                    state[j], weight, size, flat_rows, flat_linear, shift, root_scale, n, X.shape[1]
+                )
                 if value < bound[j]:
                     straight[j], bound[j] = leaf, value
         upper = max(upper, float(bound.max()))
@@ -115,8 +118,11 @@ class _Bent:
     lam: float
     pairs: list[tuple[int, int, float]]
 
-    def write(self, state, weight, size, rows, linear, shift, root_scale, n) -> tuple[dict[str, Any], float]:
-        """The leaf in integers, and the bound those integers prove, with room for the checker's factorisation."""
+    def write(self, state, weight, size, rows, linear, shift, root_scale, n, D) -> tuple[dict[str, Any], float]:
+        """The leaf in integers, and the bound those integers prove, with room for the checker's factorisation.
+
+        `rows` and `linear` may be given in a basis of their span; D is the dimension that they had before.
+        """
         unit = 2.0**shift
         # Points are in scaled units, x = X / root_scale: curvature a of t^2 becomes a / root_scale, lam times root_scale.
         a = np.rint(self.a / root_scale * unit)
@@ -131,7 +137,7 @@ class _Bent:
         full[:p] = state
         kappa = np.zeros(n)
         # Rounding of c, b and g counts by the size of the terms: where they cancel, it is not small next to the bound.
-        error = np.finfo(float).eps * (len(rows) + rows.shape[1] + 16)
+        error = np.finfo(float).eps * (len(rows) + D + 16)
         blur = error * (np.abs(weight) + np.abs(slope[:n]))
         for allowed, gain in ((full != INACTIVE, weight - slope[:n] + blur), (full != ACTIVE, slope[:n] + blur)):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -162,6 +168,19 @@ class _Bent:
         if whole:
             leaf["pairs"] = whole
         return leaf, value
+
+
+def _flat(rows: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`rows` (m, D) and `linear` (D,) in an orthonormal basis of their span, where that has fewer than D dimensions.
+
+    A quadratic leaf costs an eigenvalue problem: of size 3072 for images it takes half a minute, of size m none. The basis
+    is off by rounding; the rooms in `_Bent.write` count it, like that of all its sums, in units of |alpha| size^2.
+    """
+    every = np.vstack([rows, linear])
+    if len(every) >= rows.shape[1]:
+        return rows, linear
+    basis, _ = np.linalg.qr(every.T)  # (D, m + 1)
+    return rows @ basis, linear @ basis
 
 
 def _whole(k: np.ndarray) -> list[list[int]]:

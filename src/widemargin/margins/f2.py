@@ -130,7 +130,7 @@ def random_features(
     a = _qp.direction(Z, q, tol / 2)
     lower, upper = _door.bounds_factor(Z, size, a, q)
     lower, upper = float((lower - blur * size).min()), upper + blur * float(q @ size) / float(q.sum())
-    if not zero and lower <= 0 and upper <= 1e-9 * size.max() and not stopped:
+    if not zero and lower <= 0 and _door.nothing_left(upper, q, size) and not stopped:
         zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
     extra = {"directions": V.tolist(), "a": a.tolist()}
     return door.certificate(

@@ -60,7 +60,7 @@ def frozen(
     exact = found is not None and zero and not sums.any()
     upper = 0.0 if exact else float(np.abs(sums).max()) + (e + blur) * float(q @ size)
     upper *= (1 + 2 * _door.EPS * (len(q) + 4)) / float(q.sum())
-    if not zero and lower <= 0 and upper <= 1e-9 * size.max() and not stopped:
+    if not zero and lower <= 0 and _door.nothing_left(upper, q, size) and not stopped:
         zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
     if zero or lower <= 0:
         primal = None

@@ -26,7 +26,7 @@ def linear(data: Dataset, bias: bool = False, tol: float = 1e-9, time_limit: flo
         stats = {"steps": progress.steps, "method": progress.method}
         u = _qp.direction(Z, q, tol / 2)
         lower, upper = _door.bounds_factor(Z, door.size, u, q)
-        if lower <= 0 and upper <= 1e-9 * door.size.max() and not stopped:
+        if lower <= 0 and _door.nothing_left(upper, q, door.size) and not stopped:
             zero = "0 lies in the convex hull of the points y_i x_i up to rounding"
             whole = _door.integer_weights(q)
             if whole is not None and _door.vanishes(Z, whole, linear=True):

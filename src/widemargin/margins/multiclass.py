@@ -108,7 +108,7 @@ def multiclass_linear(
         else:
             chosen = np.union1d(keep if rounds % 5 else chosen, worst)
     zero = ""
-    if lower <= 0 and upper <= 1e-9 * door.size.max() and not stopped:
+    if lower <= 0 and _door.nothing_left(upper, q.sum(1), door.size) and not stopped:
         zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' up to rounding"
         whole = _door.integer_weights(q.ravel())
         if whole is not None:

@@ -1487,7 +1487,7 @@ def _own_width(job: Job, size: Mapping[str, Any], raw: Raw) -> list[Verdict]:
     paper="LR",
     shows="Table 1: samples, width and steps on 2-sparse parity for test errors 0.2, 0.1 and 0.05",
     quick=280,
-    full=180,
+    full=549,
     claims=("LR-34", "LR-29", "LR-11", "LR-12"),
 )
 def table_1(job: Job) -> Outcome:
@@ -1661,19 +1661,19 @@ def _draw_samples(samples: Mapping[str, Cells], tried: Mapping[str, Mapping[floa
         "f": (THIRD, "s", "-"),
     }
     at = LEVELS.index(ERROR)
+    names: list[tuple[float, int, str, str]] = []  # of the thin lines: where they end (samples, d), text, colour
     for row, kept in tried.items():
         for one, cells in kept.items():
             use = np.isfinite(cells.needed[:, at])
             if one != MAIN[row] and use.any():
                 axes.plot(cells.d[use], cells.needed[use, at], color=looks[row][0], lw=0.6, alpha=0.6)
-                axes.annotate(
-                    f"{row}: {_math(WORDS[row].format(one).split(',')[0])}",
-                    (float(cells.d[use][-1]), float(cells.needed[use, at][-1])),
-                    (3, 0),
-                    textcoords="offset points",
-                    fontsize=5.5,
-                    va="center",
-                    color=looks[row][0],
+                names.append(
+                    (
+                        float(cells.needed[use, at][-1]),
+                        int(cells.d[use][-1]),
+                        f"{row}: {_math(WORDS[row].format(one).split(',')[0])}",
+                        looks[row][0],
+                    )
                 )
     for row, cells in samples.items():
         colour, mark, line = looks[row]
@@ -1707,6 +1707,11 @@ def _draw_samples(samples: Mapping[str, Cells], tried: Mapping[str, Mapping[floa
     axes.legend(frameon=False, fontsize=7, loc="upper left")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * 12)  # room for the legend
+    last, above = max(ticks), 0.0
+    for y, x, text, colour in sorted(names):
+        above = max(y, 1.27 * above)  # one over the other; a line of text is a factor 1.27 on this axis
+        said = text if x == last else f"{text}, to d = {x}"
+        axes.annotate(said, (last, above), (9, 0), textcoords="offset points", fontsize=6, va="center", color=colour)
     right.set_xticks([1 / level for level in LEVELS], [f"1/{level:g}" for level in LEVELS])
     right.set_xlabel("1 / test error")
     right.set_ylabel("samples at the largest d (median)")

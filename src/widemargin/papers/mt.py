@@ -574,7 +574,7 @@ def fitted(task: str, fit: np.ndarray) -> np.ndarray:
 
 
 @reproduction(
-    "mt-3", paper="MT", shows="Figure 3: networks against kernels, test errors and bounds against n", quick=90, full=120,
+    "mt-3", paper="MT", shows="Figure 3: networks against kernels, test errors and bounds against n", quick=90, full=391,
     claims=("MT-33", "MT-7", "MT-14", "MT-22"),
 )  # fmt: skip
 def figure_3(job: Job) -> Outcome:
@@ -767,7 +767,7 @@ def _least_bound(task: str, ns: np.ndarray, certified: np.ndarray) -> np.ndarray
 
 
 @reproduction(
-    "mt-gap", paper="MT", shows="Theorem 3.5 measured: l1 margin against kernel margin over d and n", quick=35, full=150,
+    "mt-gap", paper="MT", shows="Theorem 3.5 measured: l1 margin against kernel margin over d and n", quick=35, full=433,
     claims=("MT-18", "MT-19", "MT-17"),
 )  # fmt: skip
 def margin_gap(job: Job) -> Outcome:

@@ -885,7 +885,7 @@ def draw_mirror(found: Arrays) -> Figure:
     paper="UH",
     shows="Theorem 3.1: the constants C1 and C2 against width, shallow and deep",
     quick=45,
-    full=120,
+    full=330,
     claims=("UH-16", "UH-22"),
 )
 def constants(job: Job) -> Outcome:

@@ -23,7 +23,9 @@ def show(
         found = theory.guarantees(data, run, trial=trial, time_limit=time_limit)
     best = found.best
     if best is None:
-        section.paragraph("No bound on the test error says anything here: all are at least 1, or an assumption fails.")
+        section.paragraph(
+            "No bound on the test error says anything here: all are at least 1, up to a constant, or an assumption fails."
+        )
     else:
         about = f" of the {best.about}" if best.about else ""
         section.paragraph(

@@ -476,6 +476,9 @@ class Features:
         """gamma_2^(m) = max over sqrt(m) |a| <= 1 of min_i z_i . a (B,)."""
         values = []
         for z in self.Z:
+            if not z.any(axis=1).all():  # no function of the features is other than 0 there
+                values.append(0.0)
+                continue
             u = _qp.direction(z, _qp.solve_factor(z, 1e-10).q, 1e-10)
             values.append((z @ u).min() / (np.linalg.norm(u) or 1.0) / math.sqrt(z.shape[1]))
         return np.array(values)

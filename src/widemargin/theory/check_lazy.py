@@ -482,9 +482,8 @@ def homogeneity(track: Track) -> list[Inequality] | None:
 
     pairs = [squares(W) for W in track.W]
     A, B = (np.stack([pair[k].numpy() for pair in pairs]) for k in (0, 1))
-    found.append(
-        entry(track, "LR-7", "2 |a_j| |v_j| <= |w_j|^2, nearest j", reference, **worst(2 * np.sqrt(A * B), A + B))
-    )
+    product = 2 * np.sqrt(A) * np.sqrt(B)  # A B has no digits left where |w_j| is below 1e-75
+    found.append(entry(track, "LR-7", "2 |a_j| |v_j| <= |w_j|^2, nearest j", reference, **worst(product, A + B)))
     if flows_freely(track):
         owed = cost(
             track, lambda W: squares(W)[0] - squares(W)[1], lambda W: 2 * (squares(W)[0] + squares(W)[1]).sqrt()
@@ -792,7 +791,9 @@ def scalar_potential(track: Track) -> list[Inequality] | None:
     ]  # fmt: skip
     hard = track.get("margin")
     if hard is not None:
+        # gamma is the largest margin of the features of the run, which are those of the signs at the start as long as they stay
         top = np.broadcast_to(view.gamma[0] / 2, track.shape)
+        same = ~flips.any(0)
         found.append(
             entry(
                 track,
@@ -801,7 +802,7 @@ def scalar_potential(track: Track) -> list[Inequality] | None:
                 reference,
                 hard * np.exp(-2 * norm),
                 top,
-                yes,
+                yes & same,
                 numbers=numbers,
                 terms=0 if track.p is None else np.abs(track.p).max(2) * np.exp(-2 * norm),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,49 +60,37 @@ def weak_path(track: Track) -> list[Inequality] | None:
 
     low = np.logaddexp(value(g) - math.log(track.n), penalty)
     high = np.logaddexp(value(g, classes - 1), penalty)
-    found = [
-        Inequality(
-            "MT-4 lower",
-            "(1/n) l(M^a gamma) + lambda M^r <= objective",
-            reference,
-            t,
-            low,
-            objective,
-            known,
-            note="logarithms",
-        ),
-        Inequality(
-            "MT-4 upper",
-            "objective <= l(M^a gamma) + lambda M^r",
-            reference,
-            t,
-            objective,
-            high,
-            known,
-            note="logarithms",
-        ),
-    ]
     best, where = _best_margin(track, g)
-    reached = known & (objective <= np.logaddexp(value(best, classes - 1), penalty) + precision(track))
-    found.append(
-        Inequality(
-            "MT-4",
-            "l(M^a gamma_lambda) <= n l(M^a gamma*)",
-            reference,
-            t,
-            value(g),
-            value(best, classes - 1) + math.log(track.n),
-            reached,
+    terms = 1 + M**degree * track.reach  # ln l has slope at most 1 in the margins, and those are sums of such terms
+
+    def compare(
+        id: str, says: str, left: np.ndarray, right: np.ndarray, applies: np.ndarray, **more: Any
+    ) -> Inequality:
+        rounding = precision(track) * (terms + np.abs(left) + np.abs(right)) + more.pop("slip", 0.0)
+        scale = np.maximum(1, np.maximum(np.abs(left), np.abs(right)))
+        return Inequality(id, says, reference, t, left, right, applies, rounding=rounding, scale=scale, **more)
+
+    # `reached` compares objectives up to rounding. Where the penalty is most of both, that says little of the losses below it:
+    # l(M^a gamma_lambda) <= n (l + delta (l + penalty)), l = l(M^a gamma*), delta the rounding
+    aim = value(best, classes - 1)
+    delta = 2 * precision(track) * (terms + np.abs(objective))
+    reached = known & (objective <= np.logaddexp(aim, penalty) + precision(track))
+    slip = np.logaddexp(0, np.log(delta) + np.logaddexp(0, penalty - aim))
+    return [
+        compare("MT-4 lower", "(1/n) l(M^a gamma) + lambda M^r <= objective", low, objective, known, note="logarithms"),
+        compare("MT-4 upper", "objective <= l(M^a gamma) + lambda M^r", objective, high, known, note="logarithms"),
+        compare(
+            "MT-4", "l(M^a gamma_lambda) <= n l(M^a gamma*)",
+            value(g), aim + math.log(track.n), reached, slip=slip,
             note=f"logarithms; gamma* {where}",
             numbers={"gamma_star": best[0].tolist(), "shortfall": (best[0] - g[-1]).tolist()},
-        )
-    )
-    return found
+        ),
+    ]  # fmt: skip
 
 
 def _best_margin(track: Track, g: np.ndarray) -> tuple[np.ndarray, str]:
     """gamma* from below (1, B): half the certified F1 margin for a two-layer net, else the best of the path itself."""
-    path = np.nanmax(np.where(np.isfinite(g), g, np.nan), axis=0, keepdims=True)
+    path = np.fmax.reduce(np.where(np.isfinite(g), g, np.nan), axis=0, keepdims=True)  # NaN where no lambda is done yet
     net = track.net
     if (net.name, getattr(net, "train", ""), getattr(net, "activation", "")) != ("relu", "both", "relu"):
         return path, "is the best margin of the path"

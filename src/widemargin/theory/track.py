@@ -102,12 +102,17 @@ class Track:
             return np.stack([self.problem.margins(W).numpy() for W in self.W])
 
     @cached_property
+    def reach(self) -> np.ndarray:
+        """max(|x|, 1) of the longest point (B,), squared for squared ReLUs."""
+        long = self.problem.X.norm(dim=2).amax(1).clamp_min(1).expand(self.shape[1]).numpy()
+        return long ** (2 if getattr(self.net, "activation", "relu") == "srelu" else 1)
+
+    @cached_property
     def summands(self) -> np.ndarray:
         """How large what is added to get a margin can be (T, B): sums over neurons may cancel, their rounding does not.
 
         |W|^L max(|x|, 1), squared for squared ReLUs, bounds sums of absolute values for every net that is homogeneous.
         """
-        long = self.problem.X.norm(dim=2).amax(1).clamp_min(1).expand(self.shape[1]).numpy()
         if self.W is not None:
             size = np.stack([self.net.norm2(W).numpy() for W in self.W]) ** (self.net.degree / 2)
         else:
@@ -116,7 +121,7 @@ class Track:
                 if "log_norm" in self.run.records
                 else np.zeros(self.shape)
             )
-        return size * long ** (2 if getattr(self.net, "activation", "relu") == "srelu" else 1)
+        return size * self.reach
 
     def of_p(self, function: Any) -> np.ndarray | None:
         """A function of `flows.losses` such as psi, log_Q, log_G at every record (T, B)."""

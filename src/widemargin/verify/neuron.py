@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import cmp_to_key
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
-from .reading import BITS, Problem, differences, fits, integer, listed, need, number, vector
+from .reading import BITS, Problem, differences, integer, listed, need, number, vector
+from .span import span
 from .tree import eigen_tree, relu_tree
 
 
@@ -122,12 +124,12 @@ def pairing(problem: Problem, weights: list[int], total: int, bound: Fraction, p
         sum_p T_p^2 / (16 a_p) + sum_i |rest_i| |x_i| + v' M v + g . v,   M = sum_p a_p d_p d_p',   g = sum_p T_p d_p / 2,
 
     and side -1 has -g instead of g, which is the same at -v. With e = bound - the first two sums - lam this is at most
-    `bound` if and only if [[lam I - M, -g/2], [-g'/2, e]] is positive semidefinite (lam >= 0).
+    `bound` if and only if [[lam I - M, -g/2], [-g'/2, e]] is positive semidefinite (lam >= 0), which is looked at on the
+    span of the points.
     """
     n, k, limit = len(weights), problem.k, 1 << BITS
     s = integer(proof.get("shift"), "pairing: shift", 0, 1024)
     lam = integer(proof.get("lam"), "pairing: lam", 0, limit)
-    fits(problem, problem.D + 1, "pairing")
     rest, h = [w << s for w in weights], [0] * n
     kappa, factors = Fraction(0), []
     pairs = listed(proof.get("pairs"), "pairing: pairs")
@@ -143,13 +145,12 @@ def pairing(problem: Problem, weights: list[int], total: int, bound: Fraction, p
         kappa += Fraction(T * T, a << (s + 4))
     lengths = [sqrt_up(square) for square in squares(problem.grid)]  # 2^(ROOT_BITS + k) |x_i|, rounded up
     kappa += Fraction(sum(abs(r) * l for r, l in zip(rest, lengths)), total << (s + ROOT_BITS + k))
-    grid = problem.grid
-    S = np.zeros((problem.D + 1, problem.D + 1), dtype=object)
-    S[:-1, :-1] = -differences(problem, factors)  # in units of 2^-(s + 2k)
-    g = matmul(column(h).T, grid)[0]  # 2 g in units of 2^-(s + k)
-    for r in range(problem.D):
-        S[r, r] += lam << (2 * k)
-        S[r, -1] = S[-1, r] = -int(g[r]) << k  # four times the entry, and so the corner sixteen times
+    space = span(problem, problem.grid, 1, "pairing")
+    flat = replace(problem, grid=space.products(problem.grid))  # (n, r)
+    S = np.zeros((space.size + 1, space.size + 1), dtype=object)
+    S[:-1, :-1] = space.norm(lam << (2 * k)) - differences(flat, factors)  # in units of 2^-(s + 2k)
+    g = matmul(column(h).T, flat.grid)[0]  # 2 g in units of 2^-(s + k)
+    S[:-1, -1] = S[-1, :-1] = -(g << k)  # four times the entry, and so the corner sixteen times
     S[-1, -1] = math.floor(16 * (bound - kappa - Fraction(lam, 1 << s)) * (1 << (s + 2 * k)))
     need(positive_semidefinite(S), "pairing: the bound is larger than upper")
     return f"{len(pairs)} pairs"

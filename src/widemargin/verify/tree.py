@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, matmul, objects, positive_semidefinite, sqrt_up, squares
-from .reading import BITS, Problem, Refused, fits, integer, listed, need, vector
+from .reading import BITS, Problem, Refused, integer, listed, need, vector
+from .span import Span, span
 
 UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 LEAF_BLOCK = 4096  # leaves at a time, fewer where there are many points
@@ -158,7 +159,7 @@ def _fold_mirrors(problem: Problem, c: list[int], side: Mapping[str, Any], name:
 
 
 def _mixed(grid: np.ndarray, products: Mapping[tuple[int, int], int]) -> np.ndarray:
-    """sum w_ij (x_i x_j' + x_j x_i'), (D, D): the sums over j first, so that a long list costs D for each entry."""
+    """sum w_ij (x_i x_j' + x_j x_i') for x (P, r), (r, r): the sums over j first, so that a long list costs r for each entry."""
     sums: dict[int, np.ndarray] = {}
     for (i, j), w in products.items():
         sums[i] = sums.get(i, 0) + w * grid[j]
@@ -168,13 +169,32 @@ def _mixed(grid: np.ndarray, products: Mapping[tuple[int, int], int]) -> np.ndar
     return half + half.T
 
 
+@dataclass(frozen=True)
+class _Flat:
+    """What the quadratic leaves of a side are made of, in the span of its points and roots: all D dimensions, or fewer."""
+
+    span: Span
+    squares: list[int]  # |x_i|^2 on the integer grid
+    rows: np.ndarray  # (P + roots, r) points and roots times the basis
+    linear: np.ndarray  # (r,)
+
+    @staticmethod
+    def of(problem: Problem, tree: _Tree, side: Mapping[str, Any], linear: np.ndarray, name: str) -> _Flat:
+        grid = problem.grid[tree.points].astype(object)
+        rows = np.vstack([grid, tree.roots << problem.k])
+        # `linear` is a sum over mirrored points, which need not be among those of the tree
+        mirrored = problem.grid[[i for pair in side.get("mirrors", []) for i in pair]].astype(object)
+        space = span(problem, np.vstack([rows, mirrored]), 1, name)
+        return _Flat(space, squares(grid), space.products(rows), space.products(linear[None])[0])
+
+
 def _quadratic_leaf(
     problem: Problem,
     tree: _Tree,
+    flat: _Flat,
     leaf: Mapping[str, Any],
     states: np.ndarray,
     weight: list[int],
-    linear: np.ndarray,
     total: int,
     bound: Fraction,
     name: str,
@@ -188,7 +208,8 @@ def _quadratic_leaf(
     [-g'/2, bound - sum kappa_i - lam]] is positive semidefinite (lam >= 0). Any a, b, lam >= 0 may be given: kappa_i
     is worked out here. It is the largest value of slope t - a t^2 over 0 <= t <= |x_i|, for t >= 0 with slope c_i -
     b_i and for -t with slope b_i: at most slope^2 / (4 a) where a > 0, and for a <= 0 a convex function, whose
-    maximum is at 0 or at |x_i|. There |x_i| is rounded up or down by the sign of the slope.
+    maximum is at 0 or at |x_i|. There |x_i| is rounded up or down by the sign of the slope. The matrix is taken on the
+    span of the points and roots (`span`): there [[B' (lam I - M) B, -B' g / 2], [-g' B / 2, ...]].
     """
     P, s, k = len(tree.points), tree.shift, problem.k
     a, b = (listed(leaf.get(key), f"{name}: {key}", P + extra) for key, extra in (("a", 0), ("b", len(tree.roots))))
@@ -197,9 +218,8 @@ def _quadratic_leaf(
     b = [integer(v, f"{name}: b", -limit, limit) for v in b]
     lam = integer(leaf.get("lam"), f"{name}: lam", 0, limit)
     need(all(v >= 0 for v in b[P:]), f"{name}: a root has a negative multiplier")
-    grid = problem.grid[tree.points].astype(object)
     kappa = Fraction(0)
-    for i, square in enumerate(squares(grid)):
+    for i, square in enumerate(flat.squares):
         state, c = int(states[i]), weight[i]
         above = sqrt_up(square)
         below = above - (above * above != square << (2 * ROOT_BITS))  # |x_i| is between below and above
@@ -218,8 +238,8 @@ def _quadratic_leaf(
                 value = slope * Fraction(above if slope > 0 else below, 1 << (ROOT_BITS + k)) + curve
             worst = max(worst, value)
         kappa += worst
-    fits(problem, problem.D + 1, name)
-    twice = 2 * matmul((column(a) * grid).T, grid)  # 2 M in units of 2^-(s + 2k)
+    points = flat.rows[:P]
+    twice = 2 * matmul((column(a) * points).T, points)  # 2 M in units of 2^-(s + 2k)
     products: dict[tuple[int, int], int] = {}
     for entry in listed(leaf.get("pairs", []), f"{name}: pairs"):
         i, j, pi = listed(entry, f"{name}: pairs", 3)
@@ -228,15 +248,12 @@ def _quadratic_leaf(
         signs = int(states[i]) * int(states[j])
         need(i != j and signs != 0, f"{name}: pairs name a point whose sign is not fixed")
         products[i, j] = products.get((i, j), 0) + signs * pi
-    twice = twice + _mixed(grid, products)
-    rows = np.vstack([grid, tree.roots << k]) if len(tree.roots) else grid
-    g = total * matmul(column(b).T, rows)[0] + (linear << s)  # in units of 1 / (total 2^(s + k))
+    twice = twice + _mixed(points, products)
+    g = total * matmul(column(b).T, flat.rows)[0] + (flat.linear << s)  # in units of 1 / (total 2^(s + k))
     corner = 2 * (bound - kappa - Fraction(lam, 1 << s)) * total * total * (1 << (s + 2 * k))
-    S = np.zeros((problem.D + 1, problem.D + 1), dtype=object)
-    S[:-1, :-1] = -twice
-    for j in range(problem.D):
-        S[j, j] += lam << (2 * k + 1)
-        S[j, -1] = S[-1, j] = -int(g[j]) << k
+    S = np.zeros((flat.span.size + 1, flat.span.size + 1), dtype=object)
+    S[:-1, :-1] = flat.span.norm(lam << (2 * k + 1)) - twice
+    S[:-1, -1] = S[-1, :-1] = -(g << k)
     S[-1, -1] = math.floor(corner)
     return positive_semidefinite(S)
 
@@ -260,20 +277,22 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
     grid = problem.grid[tree.points].astype(object)
     weight = [c[i] for i in tree.points]
     positive = np.array([v > 0 for v in weight], dtype=bool)
-    weighted = column(weight) * grid  # (P, D)
-    spanning = np.vstack([grid, tree.roots << k]) if len(tree.roots) else grid  # (P + roots, D)
+    spanning = np.vstack([grid, tree.roots << k, linear[None]])  # (P + roots + 1, D)
+    gram = matmul(spanning, spanning.T) if len(spanning) < problem.D else None
     sizes = column([w * sqrt_up(s) if w > 0 else 0 for w, s in zip(weight, squares(grid))])
     top = max(UNIT, tree.shift)
     # In units of 1 / (total 2^(k + top)), `extra` further bits where the square roots and upper need them:
     numerator, ku = bound.numerator, bound.denominator.bit_length() - 1
     extra = ku + ROOT_BITS + 1
     ceiling = numerator * total << (k + top + ROOT_BITS + 1)
+    flat: _Flat | None = None
     for start, states in tree.blocks(16 * (P + problem.D)):
         leaves = tree.leaves[start : start + len(states)]
         for j, leaf in enumerate(leaves):
             if isinstance(leaf, Mapping):
                 what = f"{name}, leaf {start + j}"
-                good = _quadratic_leaf(problem, tree, leaf, states[j], weight, linear, total, bound, what)
+                flat = flat or _Flat.of(problem, tree, side, linear, what)
+                good = _quadratic_leaf(problem, tree, flat, leaf, states[j], weight, total, bound, what)
                 need(good, f"{what}: its bound is larger than upper")
         straight = [j for j, leaf in enumerate(leaves) if not isinstance(leaf, Mapping)]
         index = [start + j for j in straight]
@@ -289,10 +308,13 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
         # active 2^UNIT, free half of it, inactive 0; the multiplier where c_i <= 0
         share = np.where(positive, (1 << (UNIT - 1)) * (state + 1).astype(np.int64), K[:, :P])
         signs = np.hstack([np.where(positive, state, 0), np.ones((len(K), len(tree.roots)), dtype=np.int8)])
-        R = matmul(share.astype(np.int64), weighted) << (top - UNIT)
-        R = R + (matmul(signs * K, spanning) * (total << (top - tree.shift))) + (linear << top)
+        R = np.full((len(K), len(spanning)), 1 << top, dtype=object)  # r as a sum of `spanning`
+        R[:, :-1] = (signs * K).astype(object) * (total << (top - tree.shift))
+        R[:, :P] += (share.astype(object) * column(weight).T) << (top - UNIT)
+        # |r|^2, by the Gram matrix where that is smaller than D
+        norms = (R * matmul(R, gram)).sum(axis=1) if gram is not None else (matmul(R, spanning) ** 2).sum(axis=1)
         constants = matmul(free.astype(np.int64), sizes)[:, 0]  # 2^(ROOT_BITS + 1) total 2^k const
-        for j, (square, constant) in enumerate(zip((R * R).sum(axis=1).tolist(), constants.tolist())):
+        for j, (square, constant) in enumerate(zip(norms.tolist(), constants.tolist())):
             room = ceiling - (constant << (top + ku))
             if room < 0 or square << (2 * extra) > room * room:
                 raise Refused(f"{name}, leaf {index[j]}: its bound is larger than upper")
@@ -305,18 +327,20 @@ def eigen_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side
         sum_i c_i relu(v . x_i)^2 <= v' A v,
         A = sum_{active} c_i x_i x_i' + sum_{free, c_i > 0} c_i x_i x_i' + sum_triples k sgn_p sgn_q (x_p x_q' + x_q x_p') / 2
 
-    with any k >= 0; the leaf is proved if bound I - A is positive semidefinite.
+    with any k >= 0; the leaf is proved if bound >= 0 and bound I - A is positive semidefinite on the span of the points.
     """
     tree = _read_tree(problem, c, c, side, name, any_sign=True)
     need(len(tree.roots) == 0, f"{name}: roots are not part of this proof")
-    D, n = problem.D, len(c)
-    fits(problem, D, name)
+    n = len(c)
+    need(bound >= 0, f"{name}: the bound is negative")
+    space = span(problem, problem.grid[[i for i, v in enumerate(c) if v or i in set(tree.points)]], 0, name)
+    D = space.size
     upper_part = np.triu_indices(D)
-    grid = problem.grid.astype(object)
+    grid = space.products(problem.grid)  # (n, D)
     rest = np.array([v > 0 for v in c], dtype=np.int64)  # free: only positive weights count
     ku = bound.denominator.bit_length() - 1
     # In units of 1 / (total 4^k 2^(shift + ku + 1)):
-    ceiling = bound.numerator * total << (2 * problem.k + tree.shift + 1)
+    identity = space.norm(bound.numerator * total << (2 * problem.k + tree.shift + 1))
     table = None
     if n * len(upper_part[0]) <= TABLE:
         table = column(c) * (grid[:, upper_part[0]] * grid[:, upper_part[1]])  # c_i x_i x_i', (n, D (D + 1) / 2)
@@ -351,7 +375,6 @@ def eigen_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side
             S = np.zeros((D, D), dtype=object)
             S[upper_part] = -(entries << ku)
             S.T[upper_part] = S[upper_part]
-            for a in range(D):
-                S[a, a] += ceiling
+            S = S + identity
             need(positive_semidefinite(S), f"{leaf}: its bound is not shown to be at most upper")
     return f"{len(tree.leaves)} leaves"
