@@ -14,8 +14,8 @@ from numpy.testing import assert_allclose
 
 from widemargin.data import disks, parity
 from widemargin.margins import f1
-from widemargin.margins._moments import FrankWolfe, Splitting, project, project_triangle, trust_region
-from widemargin.margins._tree import ACTIVE, FREE, INACTIVE, Tree
+from widemargin.pricing.moments import FrankWolfe, Splitting, project, project_triangle, trust_region
+from widemargin.pricing.signs import ACTIVE, FREE, INACTIVE, Tree
 from widemargin.types import Dataset
 from widemargin.verify import check, digest
 
@@ -23,7 +23,7 @@ f1_module = importlib.import_module("widemargin.margins.f1")
 
 
 def semidefinite(X: np.ndarray, c: np.ndarray, sign: np.ndarray, strong: bool, linear: np.ndarray) -> float:
-    """The program of `_moments` written down again for an interior-point solver; c > 0 first."""
+    """The program of `moments` written down again for an interior-point solver; c > 0 first."""
     n, d = X.shape
     size = np.linalg.norm(X, axis=1)
     Z = cp.Variable((d + 1, d + 1), PSD=True)

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from checks import ascended, changed, check_certificate, directions, dual_values
-from widemargin.margins import _pairing, f1
+from widemargin.margins import f1
+from widemargin.pricing import pairing
 from widemargin.types import Certificate, Dataset
 from widemargin.verify import check
 
@@ -33,7 +34,7 @@ def tensors(data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.gpu
 def test_a_gpu_gives_the_same_bound():
     cpu, cuda = (
-        _pairing.solve(*(part.to(device) for part in tensors(images())), math.inf, steps=30)
+        pairing.solve(*(part.to(device) for part in tensors(images())), math.inf, steps=30)
         for device in ("cpu", "cuda")
     )
     assert cpu is not None and cuda is not None
@@ -61,7 +62,7 @@ def proof() -> tuple[Dataset, Certificate]:
 
 def test_the_bound_is_above_every_neuron_at_its_weights():
     data = images()
-    found = _pairing.solve(*tensors(data), math.inf, steps=100)
+    found = pairing.solve(*tensors(data), math.inf, steps=100)
     assert found is not None
     q = found.weights(data.n)
     assert q.sum() == pytest.approx(1) and (q >= 0).all()
@@ -77,7 +78,7 @@ def test_the_bound_is_above_every_neuron_at_its_weights():
 def test_one_pair_is_half_its_distance():
     """x and z with opposite labels and q = 1/2 each: |relu(v . x) - relu(v . z)| / 2 <= |x - z| / 2, reached far from 0."""
     data = Dataset([[10.0, 0.0, 1.0], [10.0, 1.0, 0.0]], [1, -1])
-    found = _pairing.solve(*tensors(data), math.inf)
+    found = pairing.solve(*tensors(data), math.inf)
     assert found is not None and found.bound == pytest.approx(math.sqrt(2) / 2, rel=1e-3)
 
 
@@ -103,14 +104,14 @@ def test_other_units_and_a_bias(large, power: int, bias: bool):
 
 def test_one_class_has_no_pairs(large):
     data = Dataset(images(10, 12).X, np.ones(10))
-    assert _pairing.solve(*tensors(data), math.inf) is None
+    assert pairing.solve(*tensors(data), math.inf) is None
     check_certificate(f1(data, time_limit=2), data)
 
 
 def test_a_deadline_is_kept():
     began = time.perf_counter()
-    assert _pairing.solve(*tensors(images(80, 90)), began, steps=10**6) is not None  # no time at all: one step
-    assert _pairing.solve(*tensors(images(80, 90)), time.perf_counter() + 0.3, steps=10**6) is not None
+    assert pairing.solve(*tensors(images(80, 90)), began, steps=10**6) is not None  # no time at all: one step
+    assert pairing.solve(*tensors(images(80, 90)), time.perf_counter() + 0.3, steps=10**6) is not None
     assert time.perf_counter() - began < 5
 
 

@@ -16,9 +16,10 @@ from scipy.optimize import linprog
 from checks import ascended, brute_force, directions, dual_values, features, noise, unit
 from widemargin import Dataset
 from widemargin.data import parity
-from widemargin.margins import _bounds, _door, _symmetry
-from widemargin.margins._moments import FrankWolfe, Splitting
-from widemargin.margins._tree import ACTIVE, FREE, INACTIVE, Pricing, Tree
+from widemargin.margins import _bounds, _door
+from widemargin.pricing.moments import FrankWolfe, Splitting
+from widemargin.pricing.signs import ACTIVE, FREE, INACTIVE, Pricing, Tree
+from widemargin.pricing.symmetry import find as find_symmetry
 from widemargin.spaces import ReLU
 
 TIGHT = 1 + 1e-11  # float64 bounds hold up to this
@@ -218,7 +219,7 @@ def test_opposite_points_may_be_folded(mode: dict):
 @pytest.mark.parametrize(("k", "d"), [(2, 3), (2, 4), (4, 4), (1, 3)])
 def test_roots_restrict_the_search_and_not_the_maximum(k: int, d: int, mode: dict):
     data = parity(d, k=k, marginal="full")
-    symmetry = _symmetry.find(data.X, data.y)
+    symmetry = find_symmetry(data.X, data.y)
     assert symmetry is not None and len(symmetry.roots)
     for sign in (1.0, -1.0):
         c = sign * data.y / data.n
@@ -245,7 +246,7 @@ def positions(X: np.ndarray, image: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("k", "d"), [(1, 2), (2, 2), (2, 4), (3, 4), (4, 4), (2, 6), (6, 6)])
 def test_reflections_of_the_cube_are_symmetries(k: int, d: int):
     data = parity(d, k=k, marginal="full")
-    symmetry = _symmetry.find(data.X, data.y)
+    symmetry = find_symmetry(data.X, data.y)
     assert symmetry is not None
     roots = symmetry.roots.astype(float)
     for root in roots:
@@ -258,7 +259,7 @@ def test_reflections_of_the_cube_are_symmetries(k: int, d: int):
 
 def test_every_direction_has_an_image_in_the_chamber_with_the_same_value():
     data = parity(5, k=2, marginal="full")
-    symmetry = _symmetry.find(data.X, data.y)
+    symmetry = find_symmetry(data.X, data.y)
     assert symmetry is not None
     roots = symmetry.roots.astype(float)
     q = symmetry.average(np.random.default_rng(0).random(data.n))
@@ -280,7 +281,7 @@ def test_averaging_over_orbits_keeps_the_mass_and_never_raises_the_dual():
     rng = np.random.default_rng(2)
     for labels in (np.repeat([1.0, -1.0], [4, 4]), np.array([1.0, -1, -1, 1, 1, 1, 1, 1]), np.ones(8)):
         X = np.vstack([parity(2, marginal="full").X, 2 * np.eye(2), -2 * np.eye(2)])
-        symmetry = _symmetry.find(X, labels)
+        symmetry = find_symmetry(X, labels)
         assert symmetry is not None
         norms = np.linalg.norm(X, axis=1)
         for orbit in np.unique(symmetry.orbit):
@@ -298,7 +299,7 @@ def test_averaging_over_orbits_keeps_the_mass_and_never_raises_the_dual():
 def test_random_data_has_no_symmetry():
     for seed in range(10):
         data = noise(12, 4, seed)
-        assert _symmetry.find(data.X, data.y) is None
+        assert find_symmetry(data.X, data.y) is None
 
 
 def test_a_symmetry_leaves_a_changed_point_where_it_is():
@@ -307,7 +308,7 @@ def test_a_symmetry_leaves_a_changed_point_where_it_is():
     X[0] *= 1 + 1e-15
     y[0] = -y[0]
     for points, labels in ((X, data.y), (data.X, y)):
-        symmetry = _symmetry.find(points, labels)
+        symmetry = find_symmetry(points, labels)
         assert symmetry is None or (symmetry.orbit == symmetry.orbit[0]).sum() == 1
         for root in [] if symmetry is None else symmetry.roots.astype(float):
             where = positions(points, reflected(points, root))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from widemargin import margins, verify
-from widemargin.margins._pairing import solve as pair_up
+from widemargin.pricing.pairing import solve as pair_up
 from widemargin.types import Dataset
 
 BEFORE = Path(__file__).parent / "written_before.json.gz"

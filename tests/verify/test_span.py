@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from widemargin.margins import _proof, _tree
-from widemargin.margins.f1 import reduce_rank
+from widemargin.pricing import writing
+from widemargin.pricing.points import reduce_rank
+from widemargin.pricing.signs import Tree
 from widemargin.verify import span as span_module
 from widemargin.verify.exact import integers
 from widemargin.verify.neuron import pairing
@@ -183,7 +184,7 @@ def test_proofs_of_few_points_in_many_dimensions_are_written_in_their_span(monke
     y = np.resize([1, -1], n)
     X, _ = reduce_rank(X0)
     c = y / n
-    tree = _tree.Tree(torch.as_tensor(X), torch.as_tensor(c))
+    tree = Tree(torch.as_tensor(X), torch.as_tensor(c))
     log = tree.run(0.0, 1e-3, deadline=np.inf, batch=8, max_nodes=15).log
     sizes, real = [], torch.linalg.eigh
 
@@ -192,7 +193,7 @@ def test_proofs_of_few_points_in_many_dimensions_are_written_in_their_span(monke
         return real(A)
 
     monkeypatch.setattr(torch.linalg, "eigh", eigh)
-    side, upper = _proof.write(log, X0, c, np.zeros(wide), np.zeros((0, wide), dtype=int), 1.0)
+    side, upper = writing.write(log, X0, c, np.zeros(wide), np.zeros((0, wide), dtype=int), 1.0)
     bent = [leaf for leaf in side["leaves"] if isinstance(leaf, dict)]
     assert len(bent) >= 4 and len(sizes) >= 4 and max(sizes) <= n + 1
     weights = [int(v) for v in y]

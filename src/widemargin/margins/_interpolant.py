@@ -20,9 +20,11 @@ import numpy as np
 import torch
 from scipy import linalg
 
-from . import _proof, _prune, _search, _socp, _tree
+from widemargin.pricing import search, signs, writing
+from widemargin.pricing.points import opposite_pairs, reduce_rank
+
+from . import _prune, _socp
 from ._columns import column_lp
-from .f1 import opposite_pairs, reduce_rank
 
 STARTS = 256  # local searches per side and round
 PATTERNS = 120  # patterns in a cone program
@@ -164,7 +166,7 @@ class Solver:
             return self.largest(q), 0
         starts = torch.as_tensor(np.vstack([self.rng.standard_normal((STARTS, self.r)), self.theta]))
         for s in (1.0, -1.0):
-            V, value = _search.ascend(self.Xt, torch.as_tensor(s * q), starts, 40)
+            V, value = search.ascend(self.Xt, torch.as_tensor(s * q), starts, 40)
             order = torch.argsort(-value)
             best = max(best, float(value[order[0]]))
             order = order[value[order] > (1 + 0.1 * self.tol) / self.norm]
@@ -285,7 +287,7 @@ class Solver:
         early = self.left() > time.perf_counter() - self.started
         for side, s in enumerate((1.0, -1.0)):
             c, linear, _ = self.folded(s * weights)
-            tree = _tree.Tree(self.Xt, torch.as_tensor(c), None, torch.as_tensor(linear @ self.X))
+            tree = signs.Tree(self.Xt, torch.as_tensor(c), None, torch.as_tensor(linear @ self.X))
             wait = self.left() / (2 - side) if np.isfinite(self.deadline) else 1e9
             give_up = min(self.bound, (1 + 10 * self.tol) / self.norm) / size if early else np.inf
             result = tree.run(
@@ -352,7 +354,7 @@ class Solver:
         sides, most = [], 0.0
         for s, log in zip((1, -1), self.logs):
             c, linear, mirrors = self.folded(s * weights)
-            side, bound = _proof.write(log, self.X0, c, linear @ self.X0, roots, self.scale)
+            side, bound = writing.write(log, self.X0, c, linear @ self.X0, roots, self.scale)
             side["points"] = names[side["points"]].tolist()
             sides.append(side | {"sign": s, "mirrors": names[mirrors].tolist()})
             most = max(most, bound)

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import _door, _proof, _search, _tree
+from widemargin.pricing import search, signs, writing
+
+from . import _door
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
 COVER_CLASSES = 10
@@ -390,7 +392,7 @@ def cover(
 
     On a cone S(sum_k a_k w_k) <= sum_k a_k b_k, so |z|^2 <= sum_k a_k b_k for z = F(u) = sum_k a_k w_k in it, and |z| <= s as
     soon as s^2 W - b b' is copositive, W the Gram matrix of the w_k. Cones are halved where estimates of S ask for it; then
-    each vertex is proved (`_tree`), no better than its cones need. X (n, r) are the points in `basis` (D, r).
+    each vertex is proved (`pricing.signs`), no better than its cones need. X (n, r) are the points in `basis` (D, r).
     """
     g = vectors(q, y)
     K = g.shape[1]
@@ -408,7 +410,7 @@ def cover(
     def guess(key: Key) -> float:
         if key not in estimate:
             c = weights(key)
-            found, value = _search.ascend(Xt, torch.as_tensor(c), starts, 30)
+            found, value = search.ascend(Xt, torch.as_tensor(c), starts, 30)
             top = found[torch.argsort(-value)[:10]].numpy()
             estimate[key] = max(float(climb(X, c[:, None], top)[1].max()) if float(value.max()) > 0 else 0.0, 0.0)
         return estimate[key] * slackness
@@ -514,7 +516,7 @@ def _scalar(
             0,
             Xt.new_zeros((0, Xt.shape[1])).numpy(),
         )
-    tree = _tree.Tree(Xt, torch.as_tensor(c))
+    tree = signs.Tree(Xt, torch.as_tensor(c))
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
     curved = Xt.shape[1] <= 150 and abs(door.shift) < 20
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
@@ -535,5 +537,5 @@ def _scalar(
     if result.log is None:
         return None, result.bound * (1 + 1e-12), nodes, found
     roots = np.zeros((0, D), dtype=int)
-    side, bound = _proof.write(result.log, door.X, c, np.zeros(D), roots, 2.0**door.shift, enough=result.bound)
+    side, bound = writing.write(result.log, door.X, c, np.zeros(D), roots, 2.0**door.shift, enough=result.bound)
     return side, bound, nodes, found

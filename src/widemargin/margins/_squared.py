@@ -24,11 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from widemargin.pricing import search, symmetry
+from widemargin.pricing.points import reduce_rank
 from widemargin.types import Certificate, Measure
 
-from . import _bounds, _door, _search, _symmetry
+from . import _bounds, _door
 from ._columns import column_lp
-from .f1 import Progress, reduce_rank
+from .f1 import Progress
 
 STARTS = 384  # most local searches per side and round
 CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices
@@ -72,7 +74,7 @@ class Solver:
         self.device = torch.device(device)
         self.Xt = torch.as_tensor(self.X, device=self.device)
         self.square = (self.X**2).sum(1)
-        self.symmetry = _symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
+        self.symmetry = symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
         uniform = np.full(self.n, 1 / self.n)
         self.dual, self.lower = Dual(np.inf, uniform, "eigen"), 0.0
         self.mass, self.atoms, self.atom_signs = np.zeros(0), np.zeros((0, self.r)), np.zeros(0)
@@ -195,7 +197,7 @@ class Solver:
             if self.plane:
                 V, value = circle(self.X, c)
             else:
-                T, _ = _search.ascend(self.Xt, torch.as_tensor(c, device=self.device), torch.cat([random, old]), 30, 2)
+                T, _ = search.ascend(self.Xt, torch.as_tensor(c, device=self.device), torch.cat([random, old]), 30, 2)
                 V, value = polish(self.X, c, T.cpu().numpy())
             best = max(
                 best, float(objective(self.X, c, self.V[self.s == s]).max(initial=0.0))

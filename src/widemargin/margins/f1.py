@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from widemargin.pricing import pairing, search, signs, symmetry, writing
+from widemargin.pricing.points import opposite_pairs, reduce_rank, whitening
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
-from . import _bounds, _door, _pairing, _polish, _proof, _prune, _qp, _search, _socp, _symmetry, _tree
+from . import _bounds, _door, _polish, _prune, _qp, _socp
 from ._columns import column_lp
 
 Progress = Callable[[float, float, float, str], None]
@@ -33,7 +35,6 @@ PATTERNS = 150  # patterns in a master problem; more made it slower without a be
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
 ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
 MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
-THIN = 100.0  # condition number of the points from which half of the local searches start from whitened directions
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -56,7 +57,7 @@ def f1(
 
     The lower bound is the margin of a network, evaluated. The upper bound is a q with a proof that no unit vector does
     better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`_socp`);
-    proofs from branch and bound over patterns (`_tree`), whose maximisers are the next columns. Stops when
+    proofs from branch and bound over patterns (`pricing.signs`), whose maximisers are the next columns. Stops when
     upper - lower <= tol * lower, at `time_limit` seconds, on Ctrl-C, or after four rounds without a better network or dual
     (status "stalled"), and then returns the best of both bounds.
 
@@ -105,7 +106,7 @@ class Solver:
         self.Xt = torch.as_tensor(self.X, device=self.device)
         self.whitening = whitening(self.X) if self.n * self.r <= CONE_LIMIT else None
         self.mirrors = opposite_pairs(self.X0)  # (k, 2)
-        self.symmetry = _symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
+        self.symmetry = symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
         self.lower, self.W = 0.0, np.zeros((0, self.r))
         self.signs = np.zeros(0)
         self.dual = self.norm_bound()  # there from the first moment on
@@ -237,7 +238,7 @@ class Solver:
         own = torch.as_tensor(self.W, device=self.device)
         for s in (1.0, -1.0):
             c = torch.as_tensor(s * q * self.y, device=self.device)
-            V, value = _search.ascend(self.Xt, c, torch.cat([random, own]), steps)
+            V, value = search.ascend(self.Xt, c, torch.cat([random, own]), steps)
             order = torch.argsort(-value)
             best = max(best, float(value[order[0]]))
             order = order[value[order] > self.lower * (1 + 0.1 * self.tol)]
@@ -280,7 +281,7 @@ class Solver:
         if self.r > ROOT_RANK or abs(self.door.shift) >= 20 or self.late():
             return
         until = time.perf_counter() + 0.3 * self.left()
-        found = _pairing.solve(self.Xt, torch.as_tensor(self.y, device=self.device), until)
+        found = pairing.solve(self.Xt, torch.as_tensor(self.y, device=self.device), until)
         if found is None or found.bound >= self.dual.upper:
             return
         proof, upper = found.write(self.Xt, 2.0**self.door.shift)
@@ -437,7 +438,7 @@ class Solver:
             if self.symmetry is not None and len(self.symmetry.roots):
                 roots = torch.as_tensor(self.symmetry.roots @ self.basis, device=self.device)
             folded, linear = self.folded(s * q * self.y)
-            tree = _tree.Tree(
+            tree = signs.Tree(
                 self.Xt,
                 torch.as_tensor(folded, device=self.device),
                 roots,
@@ -571,7 +572,7 @@ class Solver:
         for s, log in zip((1, -1), dual.logs):
             c = s * dual.q * self.y
             folded, linear = self.folded(c)
-            side, bound = _proof.write(
+            side, bound = writing.write(
                 log, self.X0, folded, linear @ self.X0, roots, 2.0**self.door.shift, enough=dual.upper
             )
             side["points"] = self.first[side["points"]].tolist()
@@ -626,30 +627,3 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """X (n, D) in an orthonormal basis (D, r) of its row space; X itself where that space is everything."""
-    n, D = X.shape
-    _, size, Vt = np.linalg.svd(X, full_matrices=False)
-    r = max(1, int((size > size[0] * 1e-13 * max(n, D)).sum()))
-    if r == D:
-        return np.ascontiguousarray(X), np.eye(D)
-    return X @ Vt[:r].T, Vt[:r].T
-
-
-def whitening(X: np.ndarray) -> np.ndarray | None:
-    """(r, r) that maps normal rows z to directions v with normal scores X v (n,), if the points X (n, r) are close to a subspace.
-
-    Seen from such points nearly all directions have the same few patterns: of small points with a bias, all or none are active.
-    """
-    _, size, Vt = np.linalg.svd(X, full_matrices=False)
-    return Vt / size[:, None] if size[0] > THIN * size[-1] else None
-
-
-def opposite_pairs(X: np.ndarray) -> np.ndarray:
-    """(k, 2) indices of rows with x_j = -x_i exactly, each row in at most one pair."""
-    X = X + 0.0
-    where = {row.tobytes(): i for i, row in enumerate(X)}
-    found = [(i, where.get((0.0 - row).tobytes(), -1)) for i, row in enumerate(X)]
-    return np.array([(i, j) for i, j in found if i < j], dtype=int).reshape(-1, 2)

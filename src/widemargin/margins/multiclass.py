@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.pricing.points import reduce_rank
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import _bounds, _door, _multiproof, _prune, _qp
 from ._multiproof import vectors as dual_vectors
-from .f1 import reduce_rank, threads
+from .f1 import threads
 
 ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
 STARTS = 192  # local searches per round

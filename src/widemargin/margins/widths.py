@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from widemargin.pricing.points import reduce_rank
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import _door, _socp
 from ._prune import prune
-from .f1 import f1, reduce_rank, threads
+from .f1 import f1, threads
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 

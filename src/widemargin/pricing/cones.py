@@ -138,8 +138,17 @@ class Cones:
         value = lambda s: ((w + s) * (K @ (w + s)[:, :, None])[:, :, 0]).sum(1)  # noqa: E731
         return torch.where((value(new) < value(first))[:, None], new, first)
 
-    def run(self, known: float, tol: float, *, deadline: float, batch: int, target: float = 0.0, max_nodes: float = math.inf,
-            give_up: float = math.inf) -> Priced:
+    def run(
+        self,
+        known: float,
+        tol: float,
+        *,
+        deadline: float,
+        batch: int,
+        target: float = 0.0,
+        max_nodes: float = math.inf,
+        give_up: float = math.inf,
+    ) -> Priced:
         r, device, dtype = self.r, self.X.device, self.X.dtype
         signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=r)), device=device, dtype=dtype)
         L = torch.diag_embed(signs)
@@ -150,7 +159,7 @@ class Cones:
         found = [(value, v)]
         while True:
             limit = max(target, best * (1 + tol))
-            live = U > limit
+            live = limit < U
             if not bool(live.all()):
                 closed = max(closed, float(U[~live].max()))
                 L, U, edge, ids = L[live], U[live], edge[live], ids[live]

@@ -1,4 +1,4 @@
-"""Quadratic bounds of the nodes of the pricing tree, from the moments of v (`_tree` says what a node is).
+"""Quadratic bounds of the nodes of the pricing tree, from the moments of v (`signs` says what a node is).
 
 For any curvatures a_i and slopes b_i with c_i relu(t) <= a_i t^2 + b_i t + kappa_i on a node's range of t = v . x_i, and any
 pi_ij >= 0 on pairs of points whose signs s_i, s_j the node has fixed (there s_i s_j t_i t_j >= 0),
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from ._tree import Tree
+    from .signs import Tree
 
 ACTIVE, INACTIVE, FREE = 1, 0, -1
 SPLIT_RANK = 26  # largest rank for `Splitting`

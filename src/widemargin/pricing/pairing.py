@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._moments import trust_region
+from .moments import trust_region
 
 NEIGHBOURS = 5  # of the other class that a point may be paired with
 FIRST, LAST = 0.1, 0.003  # temperatures of the smooth eigenvalue, in units of the first bound

@@ -10,7 +10,7 @@ So a node is a box-constrained least-squares problem in b of which *every* feasi
 inexactly by accelerated projected gradient, warm-started from the parent, thousands at a time.
 
 That relaxation is weak while many points are free: it lets every |v . x_i| be |x_i| at once. Nodes it does not close get a
-quadratic bound from the moments of v (`_moments`). On 2-parity with n=128, d=20 the root is then within 3 % where the linear
+quadratic bound from the moments of v (`moments`). On 2-parity with n=128, d=20 the root is then within 3 % where the linear
 bound is off by a factor 3, and a few nodes prove 1 % where the linear tree needed millions.
 
 Two more ideas keep the tree small. Looking ahead: for every free point the best bound of both children over the one changed
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._moments import ACTIVE, FREE, INACTIVE, Bent, FrankWolfe, LoggedBent, Splitting, relaxation
+from .moments import ACTIVE, FREE, INACTIVE, Bent, FrankWolfe, LoggedBent, Splitting, relaxation
 
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._tree import ACTIVE, FREE, INACTIVE, Log
+from .signs import ACTIVE, FREE, INACTIVE, Log
 
 UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
 BLOCK = 4096
