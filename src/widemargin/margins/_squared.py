@@ -30,7 +30,7 @@ from widemargin.types import Certificate, Measure
 
 from . import _bounds, _door
 from ._columns import column_lp
-from .f1 import Progress
+from .engine import Progress
 
 STARTS = 384  # most local searches per side and round
 CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from widemargin.pricing import pairing, search, signs, symmetry, writing
-from widemargin.pricing.points import opposite_pairs, reduce_rank, whitening
+from widemargin.pricing import CURVED_RANK, ROOT_RANK, Priced, pairing, price, write
+from widemargin.pricing.points import Points, reduce_rank, whitening
+from widemargin.pricing.search import ascend
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
 from . import _bounds, _door, _polish, _prune, _qp, _socp
 from ._columns import column_lp
-
-Progress = Callable[[float, float, float, str], None]
+from .engine import Engine, Progress, threads
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
-STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree turns to quadratic ones
-NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
-CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 LARGE = 100_000  # entries of X from which more than one thread pays
 SMALL = 400  # n * rank below which a few local searches are enough to start
 WARM_WIDTH, WARM_STEPS = 50, 2000  # of the ascent that finds the first patterns
@@ -35,6 +30,9 @@ PATTERNS = 150  # patterns in a master problem; more made it slower without a be
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
 ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
 MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
+WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
+START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may join in a round
+GROW_AT = 0.2  # of tol: how far below those in play a margin is worth a new point
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -84,92 +82,97 @@ class Dual:
     """An upper bound with the weights that prove it."""
 
     upper: float
-    q: np.ndarray  # (n,) on the distinct points
+    q: np.ndarray  # (n,) on the rows in play when it was found; later rows have weight 0
     bound: str
-    logs: tuple[Any, ...] = ()
+    points: Points
+    sides: tuple[Priced, ...] = ()
     proof: dict[str, Any] | None = None
 
 
-class Solver:
-    """State of one solve. All points are scaled, distinct, and written in an orthonormal basis of their span."""
+class Solver(Engine):
+    """All points are scaled, distinct, and written in an orthonormal basis of their span.
+
+    Of many points in few dimensions only some are in play at a time: a dual of these is a dual of all, and points at which the
+    network of a round does worst join in. `lower` is the margin over the points in play, `sure` that over all.
+    """
 
     def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
-        self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
-        self.rng = np.random.default_rng(seed)
+        super().__init__(door, tol, seed, progress)
         # Distinct labelled points: a repeated one adds nothing to a minimum.
         labelled = np.hstack([door.X + 0.0, door.y[:, None]])
         _, self.first = np.unique(labelled, axis=0, return_index=True)
-        self.X0, self.y = door.X[self.first], door.y[self.first]  # (n, D), (n,)
-        self.X, self.basis = reduce_rank(self.X0)  # (n, r), (D, r)
-        self.n, self.r = self.X.shape
-        self.device = torch.device(device)
-        self.Xt = torch.as_tensor(self.X, device=self.device)
-        self.whitening = whitening(self.X) if self.n * self.r <= CONE_LIMIT else None
-        self.mirrors = opposite_pairs(self.X0)  # (k, 2)
-        self.symmetry = symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
-        self.lower, self.W = 0.0, np.zeros((0, self.r))
-        self.signs = np.zeros(0)
-        self.dual = self.norm_bound()  # there from the first moment on
+        X, self.basis = reduce_rank(door.X[self.first])  # (n, r), (D, r)
+        self.all_X, self.all_y = X, door.y[self.first]
+        (n, self.r), self.device = X.shape, torch.device(device)
+        gpu = self.device.type == "cuda"
+        self.working = n > WORKING and self.r <= WORKING_RANK
+        if self.working:
+            self.first = self.first[self.rng.permutation(n)]
+            self.all_X, self.all_y = door.X[self.first] @ self.basis, door.y[self.first]
+        self.sure, self.sure_W, self.sure_signs = 0.0, np.zeros((0, self.r)), np.zeros(0)
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # all neurons met
         # Their activation patterns, as they were met. A neuron that moves often ends on the boundary of its pattern's cone, where
         # some x_i . v is zero up to rounding: the pattern read off it there may be another, and its own would be lost for good.
-        self.patterns = np.zeros((0, self.n), dtype=bool)
-        self.seen: dict[bytes, int] = {}  # pattern and sign -> the neuron that stands for it
+        self.patterns = np.zeros((0, 0), dtype=bool)
+        self.columns = (self.V, self.s)
+        self.W, self.signs = self.sure_W, self.sure_signs
+        self.play(self.balanced(START_ROWS) if self.working else np.arange(n))
+        self.dual = self.norm_bound()  # there from the first moment on
+        self.upper = self.dual.upper
+        self.q = self.centre = self.dual.q  # last dual, and the one that looks best
+        self.priced = math.inf  # value of the last cone program's dual
+        self.support = np.zeros(0, dtype=int)
+        self.hard = False  # whether trees over signs need quadratic bounds
+        self.searched = 0.0  # seconds of the last local search
+        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, 65536 if gpu else STARTS))
+
+    def balanced(self, count: int) -> np.ndarray:
+        """About `count` of the points, as many of one class as of the other where there are."""
+        return np.sort(np.concatenate([np.flatnonzero(self.all_y == s)[: count // 2] for s in (1, -1)]))
+
+    def play(self, rows: np.ndarray) -> None:
+        """Let the points `rows` (indices into all, those in play first) be the ones in play."""
+        old = len(self.rows) if hasattr(self, "rows") else 0
+        self.rows = rows
+        self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
+        self.points = Points(self.door.X[self.first[rows]], self.y, self.door.shift, self.device, self.basis)
+        self.Xt = self.points.Xt
+        self.small = self.n * self.r <= CONE_LIMIT
+        self.whitening = whitening(self.X) if self.small else None
+        new = self.X[old:] @ self.V.T > 0  # (new rows, neurons)
+        self.patterns = np.hstack([self.patterns.reshape(len(self.V), old), new.T])
+        self.seen = {key(p, s): k for k, (p, s) in enumerate(zip(self.patterns, self.s))}
         self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
         self.recalled: set[int] = set()  # and those that it should not have
-        self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
-        self.columns = (self.V, self.s)
-        self.q = self.centre = self.dual.q  # last dual, and the one that looks best, with its estimated value
-        self.estimate = self.priced = np.inf  # of the centre, and of the last cone program's dual
-        self.support = np.zeros(0, dtype=int)
-        self.rounds = self.nodes = self.stuck = 0
-        self.hard = False  # whether trees need quadratic bounds
-        self.searched = 0.0  # seconds of the last local search
-        gpu = self.device.type == "cuda"
-        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, 65536 if gpu else STARTS))
+        self.lp, self.known = column_lp(self.n), len(self.V)  # the linear program has seen the first `known` neurons
+        self.lp.add(self.features(*self.columns))
+        if old:
+            wider = np.zeros(self.n - old)
+            self.q, self.centre = np.append(self.q, wider), np.append(self.centre, wider)
+            self.lower = 0.0
+            self.offer_network(self.W, self.signs)
 
     # ------------------------------------------------------------------ the run
 
-    def run(self) -> Certificate:
-        twin = _door.twins(self.door)
-        if twin is not None:
-            return self.zero(*twin)
-        found = _bounds.not_separable(self.door)
-        if found is not None:
-            return self.zero(*found)
-        try:
-            self.warm_start()
-            self.cheap_bound()
-            small = self.n * self.r <= CONE_LIMIT
-            if small:
-                self.linear_phase(HANDOVER, 80)
-            while not self.closed() and not self.late() and self.stuck < 4:
-                if small:
-                    self.pattern_round()
-                else:
-                    self.particle_round()
-            status = "time-limit" if self.late() else "stalled"
-        except KeyboardInterrupt:
-            status = "interrupted"
-        return self.finish("certified" if self.closed() else status)
+    def nothing(self) -> tuple[np.ndarray, dict[str, Any], str] | None:
+        found = _door.twins(self.door) or _bounds.not_separable(self.door)
+        return (found[0], {"type": "norm"}, found[1]) if found is not None else None
+
+    def start(self) -> None:
+        self.warm_start()
+        self.cheap_bound()
+        if self.small:
+            self.linear_phase(HANDOVER, 80)
+
+    def round(self) -> bool:
+        return self.pattern_round() if self.small else self.particle_round()
 
     def closed(self) -> bool:
-        return self.dual.upper - self.lower <= self.tol * self.lower
+        return self.upper - self.sure <= self.tol * self.sure
 
-    def late(self) -> bool:
-        return time.perf_counter() > self.door.deadline
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self.door.started
-
-    def left(self) -> float:
-        return self.door.deadline - time.perf_counter()
-
-    def tell(self, message: str) -> None:
-        self.rounds += 1
-        if self.progress is not None:
-            scale = 2.0**self.door.shift if abs(self.door.shift) < 1000 else 1.0
-            self.progress(self.seconds(), self.lower * scale, self.dual.upper * scale, message)
+    def take_dual(self, dual: Dual) -> None:
+        if dual.upper < self.upper:
+            self.dual, self.upper = dual, dual.upper
 
     # ------------------------------------------------------------------ pieces
 
@@ -177,22 +180,43 @@ class Solver:
         """relu(t) = (t + |t|) / 2 at q balanced over the classes: |sum c_i x_i| / 2 + sum_{c_i > 0} c_i |x_i| / 2."""
         q = np.where(self.y > 0, 1 / max((self.y > 0).sum(), 1), 1 / max((self.y < 0).sum(), 1))
         q = q / q.sum()
-        size = np.linalg.norm(self.X0, axis=1)
+        X0 = self.points.X0
+        size = np.linalg.norm(X0, axis=1)
         part = max(q[self.y > 0] @ size[self.y > 0], q[self.y < 0] @ size[self.y < 0])
-        upper = float(np.linalg.norm((q * self.y) @ self.X0) + part) / 2 * (1 + 1e-12) + 1e-14 * float(size.max())
-        return Dual(upper, q, "norm", proof={"type": "norm"})
+        upper = float(np.linalg.norm((q * self.y) @ X0) + part) / 2 * (1 + 1e-12) + 1e-14 * float(size.max())
+        return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
 
-    def offer_network(self, W: np.ndarray, signs: np.ndarray) -> float:
-        """Keep the network sum_k s_k relu(W_k . x) if its margin, from the definition, is the best so far."""
+    def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
+        """Margins at all points of sum_k s_k relu(W_k . x), from the definition; the network is kept if the least is the best so far."""
         size = np.linalg.norm(W, axis=1)
         keep = size > 1e-12 * size.max(initial=0.0)
         W, signs, size = W[keep], signs[keep], size[keep]
         if len(W) == 0:
-            return 0.0
-        margin = float((self.y * ((self.X @ W.T).clip(0) @ signs)).min() / size.sum())
-        if margin > self.lower:
-            self.lower, self.W, self.signs = margin, W, signs
-        return margin
+            return np.zeros(len(self.all_y))
+        margins = self.all_y * ((self.all_X @ W.T).clip(0) @ signs) / size.sum()
+        lower, sure = float(margins[self.rows].min()), float(margins.min())
+        if lower > self.lower:
+            self.lower, self.W, self.signs = lower, W, signs
+        if sure > self.sure:
+            self.sure, self.sure_W, self.sure_signs = sure, W, signs
+        return margins
+
+    def grow(self, margins: np.ndarray) -> bool:
+        """Points where a network's `margins` (n,) are below those of the points in play join these."""
+        if not self.working:
+            return False
+        least = float(margins[self.rows].min())
+        below = np.flatnonzero(margins < least - GROW_AT * self.tol * abs(least))
+        below = below[np.argsort(margins[below], kind="stable")]
+        if len(below) == 0:
+            return False
+        # Those in one cell of the network tell the same story: the worst of each cell first.
+        cells = np.packbits(self.all_X[below] @ self.W.T > 0, axis=1)
+        _, first = np.unique(cells, axis=0, return_index=True)
+        worst = np.sort(first)[:GROW_ROWS]
+        rest = np.setdiff1d(np.arange(len(below)), worst)[: max(0, GROW_ROWS - len(worst))]
+        self.play(np.append(self.rows, below[np.append(worst, rest)]))
+        return True
 
     def features(self, V: np.ndarray, s: np.ndarray) -> np.ndarray:
         return self.y[:, None] * (self.X @ V.T).clip(0) * s  # (n, k)
@@ -206,14 +230,13 @@ class Solver:
         recalled = 0
         patterns = V @ self.X.T > 0
         for i, pattern in enumerate(patterns):
-            key = np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")
-            at = self.seen.get(key, -1)
+            at = self.seen.get(key(pattern, s), -1)
             if 0 <= at < len(self.outside) and self.outside[at] and at not in self.recalled:
                 self.V[at] = V[i]
                 self.recalled.add(at)
                 recalled += 1
             elif at < 0 and pattern.any():
-                self.seen[key] = len(self.V) + len(taken)
+                self.seen[key(pattern, s)] = len(self.V) + len(taken)
                 taken.append(i)
             if len(taken) + recalled == most:
                 break
@@ -224,8 +247,8 @@ class Solver:
     def fold(self, q: np.ndarray) -> np.ndarray:
         """Clean dual weights: tiny entries to zero (fewer branchings), averaged over the symmetry, summing to one."""
         q = np.where(q > 1e-9 * q.max(), q, 0.0)
-        if self.symmetry is not None:
-            q = self.symmetry.average(q)
+        if self.points.symmetry is not None:
+            q = self.points.symmetry.average(q)
         return q / q.sum()
 
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
@@ -238,7 +261,7 @@ class Solver:
         own = torch.as_tensor(self.W, device=self.device)
         for s in (1.0, -1.0):
             c = torch.as_tensor(s * q * self.y, device=self.device)
-            V, value = search.ascend(self.Xt, c, torch.cat([random, own]), steps)
+            V, value = ascend(self.Xt, c, torch.cat([random, own]), steps)
             order = torch.argsort(-value)
             best = max(best, float(value[order[0]]))
             order = order[value[order] > self.lower * (1 + 0.1 * self.tol)]
@@ -264,12 +287,12 @@ class Solver:
             self.offer_network(pair, np.array([1.0, -1.0]))
             self.add(pair[:1], 1.0, 1)
             self.add(pair[1:], -1.0, 1)
-        if self.n * self.r > CONE_LIMIT:
+        if not self.small:
             self.pairing_bound()
         for q in duals:
             if self.late():
                 break
-            self.prove(q, 0.0, max_nodes=1)
+            self.prove(q, 0.0, root=True)
             if self.late() or self.estimate < HANDOVER * self.lower:
                 continue  # the warm start's dual is better than these: their patterns would only fill the programs
             value, _ = self.search(q, self.starts, PATTERNS // len(duals))
@@ -278,16 +301,16 @@ class Solver:
 
     def pairing_bound(self) -> None:
         """For large n * d: the bound from pairs of points of the two classes, with a q of its own."""
-        if self.r > ROOT_RANK or abs(self.door.shift) >= 20 or self.late():
+        if self.r > ROOT_RANK or self.points.far or self.late():
             return
         until = time.perf_counter() + 0.3 * self.left()
         found = pairing.solve(self.Xt, torch.as_tensor(self.y, device=self.device), until)
-        if found is None or found.bound >= self.dual.upper:
+        if found is None or found.bound >= self.upper:
             return
         proof, upper = found.write(self.Xt, 2.0**self.door.shift)
-        if upper < self.dual.upper:
+        if upper < self.upper:
             proof["pairs"] = [[int(self.first[i]), int(self.first[j]), *rest] for i, j, *rest in proof["pairs"]]
-            self.dual = Dual(upper, found.weights(self.n), "pairing", proof=proof)
+            self.take_dual(Dual(upper, found.weights(self.n), "pairing", self.points, proof=proof))
         self.tell(f"{len(found.T)} pairs")
 
     def warm_start(self) -> None:
@@ -299,7 +322,7 @@ class Solver:
         to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
         share = time.perf_counter() + 0.25 * min(self.left(), 240.0)
         # Large problems go on with an ascent of their own, so a short one is enough here.
-        steps = WARM_STEPS if self.n * self.r <= CONE_LIMIT else WARM_STEPS // 4
+        steps = WARM_STEPS if self.small else WARM_STEPS // 4
 
         def report(W: torch.Tensor) -> None:
             self.offer_network(W.cpu().numpy(), s)
@@ -355,7 +378,7 @@ class Solver:
             self.centre, self.estimate = q, value
         return better
 
-    def pattern_round(self) -> None:
+    def pattern_round(self) -> bool:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
         chosen, before = self.choose(), self.lower
         self.outside, self.recalled = np.ones(len(self.V), dtype=bool), set()
@@ -363,30 +386,33 @@ class Solver:
         patterns, V, s = self.patterns[chosen], self.V[chosen], self.s[chosen]
         near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
         master = _socp.solve(self.X, self.y, patterns, s, directions=V, near=near, time_limit=self.left())
+        grown = False
+        self.q = q = self.fold(master.q)
         if master.ok:
-            self.offer_network(master.W, self.s[chosen])
+            margins = self.offer_network(master.W, self.s[chosen])
             size = np.linalg.norm(master.W, axis=1)
             moved = size > 1e-7 * size.max(initial=0.0)  # there may be no pattern at all yet
             self.V[chosen[moved]] = master.W[moved] / size[moved, None]
             self.support = chosen[moved]
             self.add_columns(self.V[self.support], self.s[self.support])
-        self.q = q = self.fold(master.q)
+            grown = self.grow(margins)
+            q = self.q
         value, new = self.search(q, self.starts, 40)
         self.offer_centre(q, value)
         # A dual of too few patterns, and no better than the last: let the linear program, which keeps all neurons, mend it.
         stale, self.priced = value > 0.98 * self.priced, value
-        if value > 1.02 * self.lower and (stale or value > MEND * self.lower):
+        if value > 1.02 * self.lower and (stale or value > MEND * self.lower) and not grown:
             count = len(self.V)
             self.linear_phase(1.02, 12)
             new += len(self.V) - count
             if self.estimate < value and self.lower < before * (1 + 1e-3):  # else the next master is the better bet
                 q, value = self.centre, self.estimate
-        if (value < 1.02 * self.lower or new == 0) and not self.late():
+        if (value < 1.02 * self.lower or new == 0) and not self.late() and not grown:
             new += self.prove(q, value)
-        self.tell(f"{len(chosen)} patterns, {self.nodes} nodes, estimate {value / self.unit():.6f}")
-        self.stuck = 0 if new else self.stuck + 1
+        self.tell(f"{len(chosen)} patterns, {self.n} points, {self.nodes} nodes, estimate {value / self.unit():.6f}")
+        return new > 0 or grown
 
-    def particle_round(self) -> None:
+    def particle_round(self) -> bool:
         """For large n * d: ascend on the network itself, price at its soft dual, and prove what the time allows."""
         width = max(8, min(200, int(2e8 / (self.n * self.r))))
         chosen = self.choose()[:width] if len(self.W) == 0 else np.zeros(0, dtype=int)
@@ -409,9 +435,9 @@ class Solver:
         if self.left() > self.searched:  # a search does not look at the clock
             value, _ = self.search(self.q, self.starts, 40)
             self.offer_centre(self.q, value)
-        self.prove(self.q, value, max_nodes=1 if self.left() > 60 else np.inf)
+        self.prove(self.q, value, root=self.left() > 60)
         self.tell(f"{len(W)} particles, estimate {value / self.unit():.3f}")
-        self.stuck = 0 if self.lower > before * (1 + 0.1 * self.tol) else self.stuck + 1
+        return self.lower > before * (1 + 0.1 * self.tol)
 
     def unit(self) -> float:
         return self.lower or 1.0
@@ -425,127 +451,67 @@ class Solver:
         most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
         return np.sort(np.argsort(-value)[:most])
 
-    def prove(self, q: np.ndarray, value: float, max_nodes: float = np.inf) -> int:
-        """Run the tree at q on both sides; keep the bound if it is the best, and take what it finds as new patterns."""
+    def prove(self, q: np.ndarray, value: float, root: bool = False) -> int:
+        """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
         if self.dual.bound == "pairing" and self.r > CURVED_RANK:
             return 0  # linear bounds, and the quadratic one of the root, are far above: the time is better spent on networks
-        new, logs, uppers = 0, [], []
+        new, sides = 0, []
         known = max(value, self.lower)
-        share = 0.5 * self.left() if np.isinf(self.door.deadline) else max(self.left(), 0.0)
+        share = 1e9 if np.isinf(self.door.deadline) else max(self.left(), 0.0)
         for side, s in enumerate((1.0, -1.0)):
-            c = torch.as_tensor(s * q * self.y, device=self.device)
-            roots = None
-            if self.symmetry is not None and len(self.symmetry.roots):
-                roots = torch.as_tensor(self.symmetry.roots @ self.basis, device=self.device)
-            folded, linear = self.folded(s * q * self.y)
-            tree = signs.Tree(
-                self.Xt,
-                torch.as_tensor(folded, device=self.device),
-                roots,
-                torch.as_tensor(linear @ self.X, device=self.device),
-            )
-            deadline = time.monotonic() + share / (2 - side)
-            gpu = self.device.type == "cuda"
-            batch, memory = (65536, 8e10) if gpu else (1024, 4e9)
+            c = s * q * self.y
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
-            rough = max_nodes > 1 and self.dual.upper > ROUGH[0] * self.lower > 0
+            rough = not root and self.upper > ROUGH[0] * self.lower > 0
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
-            give_up = min(self.dual.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf
-            # Below `target` the gap is closed: no need to know more.
-            target = 0.0 if self.lower == 0 else self.lower * (1 + 0.9 * max(self.tol, ROUGH[1] if rough else 0.0))
-            tol = max(0.1 * self.tol, 0.1 * ROUGH[1] if rough else 0.0)
-            options: dict[str, Any] = {
-                "deadline": deadline,
-                "batch": batch,
-                "give_up": give_up,
-                "memory": memory,
-                "target": target,
-            }
-            # Far from unit scale the integers of a quadratic leaf would not fit; linear bounds have no such limit.
-            curved = self.r <= (CURVED_RANK if max_nodes > 1 else ROOT_RANK) and abs(self.door.shift) < 20
-            curved &= max_nodes > 1 or self.n * self.r >= SMALL
-            # Quadratic bounds close trees in few nodes, linear ones are a hundred times cheaper. So look at the quadratic root,
-            # and let linear bounds try first where it is far off; settle for quadratic ones once a tree was too large.
-            stages = [(curved, max_nodes)]
-            if curved and max_nodes > 1 and not self.hard:
-                stages = [(True, 1), (False, STRAIGHT_NODES * (10 if gpu else 1)), (True, max_nodes)]
-            while stages:
-                bent, most = stages.pop(0)
-                options["batch"] = batch // 4 if bent else batch
-                result = tree.run(known, tol, max_nodes=most, curved=bent, **options)
-                self.nodes += result.nodes
-                reached = max(target, max(known, result.value) * (1 + tol))
-                if result.bound <= reached * (1 + 1e-9) or result.aborted:
-                    break
-                if most == 1 and result.bound < NEAR_ROOT * reached:
-                    stages = stages[-1:]
-                self.hard |= not bent
-            values = (result.found @ self.Xt.T).clamp_min(0) @ c
-            good = result.found[values > self.lower * (1 + 0.1 * self.tol)]
+            found = price(
+                self.points,
+                c,
+                known=known,
+                tol=max(0.1 * self.tol, 0.1 * ROUGH[1] if rough else 0.0),
+                seconds=share / (2 - side),
+                # Below `target` the gap is closed: no need to know more.
+                target=self.lower * (1 + 0.9 * max(self.tol, ROUGH[1] if rough else 0.0)),
+                give_up=min(self.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf,
+                root=root,
+                hard=self.hard,
+            )
+            self.nodes += found.nodes
+            self.hard |= found.hard
+            values = (found.found @ self.Xt.T).clamp_min(0) @ self.points.tensor(c)
+            good = found.found[values > self.lower * (1 + 0.1 * self.tol)]
             new += self.add(good.cpu().numpy(), s, 40)
-            logs.append(result.log)
-            uppers.append(result.bound)
-            known = max(known, result.value)
+            sides.append(found)
+            known = max(known, found.value)
             share = max(self.left(), 0.0)
-            if result.aborted:
+            if found.aborted:
                 self.estimate = max(self.estimate, known) if q is self.centre else self.estimate
                 return new
-        if max(uppers) < self.dual.upper:
-            self.dual = Dual(max(uppers), q, "tree", tuple(logs))
+        self.take_dual(Dual(max(found.bound for found in sides), q, "tree", self.points, tuple(sides)))
         return new
-
-    def folded(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t; and those of the linear rest."""
-        c, linear = c.copy(), np.zeros(self.n)
-        i, j = self.mirrors.T
-        linear[j] = c[j]
-        c[i], c[j] = c[i] + c[j], 0.0
-        return c, linear
 
     # ------------------------------------------------------------------ results
 
-    def zero(self, q: np.ndarray, reason: str) -> Certificate:
-        """margin 0: weights on the original points under which every network averages to nothing."""
-        return self.certificate("not-separable", 0.0, 0.0, q, "norm", {"type": "norm"}, None, reason)
-
-    def finish(self, status: str) -> Certificate:
-        primal = self.network()
-        proof, upper = self.proof()
-        q = np.zeros(self.door.data.n)
-        q[self.first] = self.dual.q
-        lower = max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
-        proved = math.isfinite(upper)
-        reason = "both bounds hold; the gap is above tol"
-        # What is written down decides: it may prove a little less, or more, than the search had.
-        if upper - lower <= self.tol * lower * (1 + 1e-6):
-            status, reason = "certified", ""
-        elif status == "certified":
-            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
-        elif status == "stalled":
-            reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
-        return self.certificate(status, lower, upper, q, self.dual.bound, proof, primal, reason, proved)
-
     def network(self) -> Measure | None:
         """The best network as a measure in the original coordinates, pruned to at most n atoms where that costs nothing."""
-        if len(self.W) == 0:
+        if len(self.sure_W) == 0:
             return None
-        size = np.linalg.norm(self.W, axis=1)
-        theta, mass = self.W / size[:, None], size * self.signs
-        if len(mass) > self.n:
+        size = np.linalg.norm(self.sure_W, axis=1)
+        theta, mass = self.sure_W / size[:, None], size * self.sure_signs
+        if len(mass) > len(self.all_y):
             sign = np.sign(mass)
-            columns = (self.X @ theta.T).clip(0) * sign
+            columns = (self.all_X @ theta.T).clip(0) * sign
             until = max(self.door.deadline, time.perf_counter() + 0.5)  # small networks are pruned even when time is up
             pruned = sign * _prune.prune_masses(columns, np.abs(mass), until)
             keep = pruned != 0
-            margin = (self.y * ((self.X @ theta[keep].T).clip(0) @ pruned[keep])).min() / np.abs(pruned).sum()
-            if margin >= self.lower * (1 - 1e-9):
+            margin = (self.all_y * ((self.all_X @ theta[keep].T).clip(0) @ pruned[keep])).min() / np.abs(pruned).sum()
+            if margin >= self.sure * (1 - 1e-9):
                 theta, mass = theta[keep], pruned[keep]
         # Neurons that the cone program left with next to no mass only clutter the answer.
         for share in (1e-5, 1e-6, 1e-7, 1e-8, 1e-9):
             keep = np.abs(mass) > share * np.abs(mass).sum()
-            margin = (self.y * ((self.X @ theta[keep].T).clip(0) @ mass[keep])).min() / np.abs(mass[keep]).sum()
-            if margin >= self.lower * (1 - 1e-8):
+            margin = (self.all_y * ((self.all_X @ theta[keep].T).clip(0) @ mass[keep])).min() / np.abs(mass[keep]).sum()
+            if margin >= self.sure * (1 - 1e-8):
                 theta, mass = theta[keep], mass[keep]
                 break
         theta = theta @ self.basis.T  # (m, D)
@@ -555,75 +521,20 @@ class Solver:
     def lower_rounded(self, primal: Measure) -> float:
         """A number the exact margin of `primal` certainly reaches, in scaled units."""
         score = self.door.y * ((self.door.X @ primal.theta.T).clip(0) @ primal.mass)
-        error = 4 * np.finfo(float).eps * (self.X0.shape[1] + len(primal.mass) + 8) * self.door.size
+        error = 4 * np.finfo(float).eps * (self.door.X.shape[1] + len(primal.mass) + 8) * self.door.size
         norm = primal.norm * (1 + 1e-14 * len(primal.mass) ** 0.5)
         return float((score - error).min()) / norm
 
-    def proof(self) -> tuple[dict[str, Any], float]:
-        """The proof of the upper bound as it is saved, and the bound it really shows (rounded up)."""
+    def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
         dual = self.dual
+        names = self.first[self.rows[: dual.points.n]]
+        q = np.zeros(self.door.data.n)
+        q[names] = dual.q
         if dual.proof is not None:
-            return dual.proof, dual.upper
-        inflated = dual.upper * (1 + 1e-12)
-        if any(log is None for log in dual.logs):
-            return {"type": "omitted"}, inflated
-        roots = self.symmetry.roots if self.symmetry is not None else np.zeros((0, self.X0.shape[1]), dtype=int)
-        sides, upper = [], 0.0
-        for s, log in zip((1, -1), dual.logs):
-            c = s * dual.q * self.y
-            folded, linear = self.folded(c)
-            side, bound = writing.write(
-                log, self.X0, folded, linear @ self.X0, roots, 2.0**self.door.shift, enough=dual.upper
-            )
-            side["points"] = self.first[side["points"]].tolist()
-            side |= {"sign": s, "mirrors": self.first[self.mirrors].tolist(), "roots": roots.tolist()}
-            if self.symmetry is not None and len(roots):
-                side["rho"] = [int(v) for v in self.symmetry.rho]
-            sides.append(side)
-            upper = max(upper, bound)
-        return {"type": "tree", "sides": sides}, upper
-
-    def certificate(
-        self,
-        status: str,
-        lower: float,
-        upper: float,
-        q: np.ndarray,
-        bound: str,
-        proof: dict[str, Any],
-        primal: Measure | None,
-        reason: str,
-        proved: bool = True,
-    ) -> Certificate:
-        door = self.door
-        stats = {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
-        return Certificate(
-            kind="f1",
-            lower=door.unscale(lower, 1, up=False),
-            upper=door.unscale(upper, 1, up=True) if math.isfinite(upper) else math.inf,
-            dual=q,
-            status=status,
-            proved=proved,
-            bound=bound,
-            n=door.data.n,
-            d=door.data.d,
-            primal=primal,
-            bias=door.space.bias,
-            activation="relu",
-            data_sha256=door.data.sha256(),
-            data_name=door.data.name,
-            reason=reason,
-            proof=proof,
-            stats=stats,
-        )
+            return dual.proof, dual.upper, q
+        proof, upper = write(dual.points, dual.q * dual.points.y, dual.sides, names, dual.upper)
+        return proof, upper, q
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """torch on `count` threads inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def key(pattern: np.ndarray, s: float) -> bytes:
+    return np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")

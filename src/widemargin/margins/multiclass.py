@@ -25,7 +25,7 @@ from widemargin.types import Certificate, Dataset, InputError
 
 from . import _bounds, _door, _multiproof, _prune, _qp
 from ._multiproof import vectors as dual_vectors
-from .f1 import threads
+from .engine import threads
 
 ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
 STARTS = 192  # local searches per round

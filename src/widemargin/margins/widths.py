@@ -14,7 +14,8 @@ from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import _door, _socp
 from ._prune import prune
-from .f1 import f1, threads
+from .engine import threads
+from .f1 import f1
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 

@@ -1,1 +1,148 @@
-"""The pricing problem: max over |v| = 1 of sum_i c_i phi(v . x_i), with a value that is met and a bound that is proved."""
+"""The pricing problem: max over |v| = 1 of sum_i c_i relu(v . x_i), with a value that is met and a bound that is proved.
+
+`price` chooses between three ways to a bound: a complete list of directions (up to three dimensions), a tree over cones (few
+dimensions, any number of points), a tree over the signs of v . x_i (any dimension, few points or a good relaxation).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import cones, signs, writing
+from .points import Points
+
+STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
+NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
+CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
+SLICE = 0.1  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
+ALWAYS_CONES = 4  # rank up to which the signs never had a chance
+
+
+@dataclass
+class Priced:
+    """What is known about one side: value <= maximum <= bound."""
+
+    value: float
+    bound: float
+    nodes: int
+    found: torch.Tensor  # (k, r) good unit directions
+    log: Any  # what `write` needs; None where the proof was too large to keep
+    aborted: bool = False
+    hard: bool = False  # whether linear bounds of the signs were not enough
+
+
+def price(
+    points: Points,
+    c: np.ndarray,
+    *,
+    known: float,
+    tol: float,
+    seconds: float,
+    target: float = 0.0,
+    give_up: float = math.inf,
+    root: bool = False,
+    hard: bool = False,
+) -> Priced:
+    """Bound the maximum by max(target, max(known, best found) (1 + tol)), or as far as `seconds` allow.
+
+    `known` is a value that need not be met on this side. Past `give_up` a value found ends it. `root`: only what costs next to
+    nothing. `hard`: linear bounds of signs are known not to be enough.
+    """
+    gpu = points.device.type == "cuda"
+    folded, linear = points.folded(c)
+    tensor = points.tensor
+    until = time.monotonic() + seconds
+    limits: dict[str, Any] = {"target": target, "give_up": give_up}
+
+    def over_cones(seconds: float) -> Priced:
+        assert points.frame is not None
+        frame = points.frame.astype(np.float64) @ points.basis
+        tree = cones.Cones(points.Xt, tensor(folded), tensor(frame / np.abs(frame).max()), tensor(linear @ points.X))
+        batch = 65536 if gpu else 512
+        found = tree.run(known, tol, deadline=min(until, time.monotonic() + seconds), batch=batch, **limits)
+        return Priced(found.value, found.bound, found.nodes, found.found, found.shape, found.aborted)
+
+    def over_signs(seconds: float, curved: bool, most: float) -> Priced:
+        roots = tensor(points.roots @ points.basis) if len(points.roots) else None
+        tree = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
+        batch, memory = (65536, 8e10) if gpu else (1024, 4e9)
+        deadline = min(until, time.monotonic() + seconds)
+        batch = batch // 4 if curved else batch
+        found = tree.run(
+            known, tol, deadline=deadline, batch=batch, memory=memory, max_nodes=most, curved=curved, **limits
+        )
+        return Priced(found.value, found.bound, found.nodes, found.found, found.log, found.aborted)
+
+    few = points.frame is not None and not root
+    if few and points.r <= ALWAYS_CONES:
+        return over_cones(seconds)
+    curved = points.r <= (ROOT_RANK if root else CURVED_RANK) and not points.far
+    if root:
+        return over_signs(seconds, curved, 1)
+    stages: list[Any] = [lambda: over_signs(seconds, curved, math.inf)]
+    if curved and not hard:
+        straight = STRAIGHT_NODES * (10 if gpu else 1)
+        stages = [lambda: over_signs(seconds, True, 1), lambda: over_signs(seconds, False, straight), *stages]
+    if few:
+        turns = [SLICE * 4.0**k for k in range(30) if k == 0 or SLICE * 4.0 ** (k - 1) < 0.5 * seconds]
+        stages = []
+        for turn in turns:
+            stages.append(lambda turn=turn: over_cones(turn))
+            stages.append(lambda turn=turn: over_signs(turn, curved, math.inf))
+    best: Priced | None = None
+    nodes, number = 0, 0
+    while number < len(stages):
+        found = stages[number]()
+        nodes += found.nodes
+        known = max(known, found.value)
+        if best is None or found.bound < best.bound:
+            best = Priced(
+                max(found.value, best.value if best else 0.0), found.bound, nodes, found.found, found.log, found.aborted
+            )
+        best.nodes, best.aborted = nodes, found.aborted
+        best.hard |= (
+            number == 1 and not few and len(stages) == 3 and found.bound > max(target, known * (1 + tol)) * (1 + 1e-9)
+        )
+        reached = max(target, known * (1 + tol)) * (1 + 1e-9)
+        if best.bound <= reached or found.aborted or time.monotonic() > until:
+            break
+        if not few and curved and number == 0 and len(stages) == 3 and found.bound < NEAR_ROOT * reached:
+            number += 1
+        number += 1
+    assert best is not None
+    return best
+
+
+def write(
+    points: Points, weights: np.ndarray, sides: tuple[Priced, ...], names: np.ndarray, enough: float
+) -> tuple[dict[str, Any], float]:
+    """The proof of both sides, weights and -weights, as it is saved, and the bound that it shows (rounded up).
+
+    `names` are the places of the points in the data.
+    """
+    if any(priced.log is None for priced in sides):
+        return {"type": "omitted"}, enough * (1 + 1e-12)
+    written, upper = [], 0.0
+    for sign, priced in zip((1, -1), sides):
+        folded, linear = points.folded(sign * weights)
+        mirrors = names[points.mirrors].tolist()
+        if isinstance(priced.log, cones.Shape):
+            side, bound = {}, priced.bound
+        else:
+            side, bound = writing.write(
+                priced.log, points.X0, folded, linear @ points.X0, points.roots, points.scale, enough=enough
+            )
+            side["points"] = names[side["points"]].tolist()
+            side |= {"roots": points.roots.tolist()}
+            if len(points.roots):
+                assert points.symmetry is not None
+                side["rho"] = [int(v) for v in points.symmetry.rho]
+        written.append(side | {"sign": sign, "mirrors": mirrors})
+        upper = max(upper, bound)
+    return {"type": "tree", "sides": written}, upper

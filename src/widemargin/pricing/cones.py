@@ -44,12 +44,14 @@ class Priced:
     nodes: int
     found: Tensor
     shape: Shape
+    aborted: bool = False
 
 
 class Cones:
-    def __init__(self, X: Tensor, c: Tensor, frame: Tensor):
-        """X (n, r) the points and `frame` (r, r) its rows in an orthonormal basis of their span."""
+    def __init__(self, X: Tensor, c: Tensor, frame: Tensor, linear: Tensor | None = None):
+        """X (n, r) the points and `frame` (r, r) its rows in an orthonormal basis of their span; a term linear . v beside."""
         keep = c != 0
+        self.linear = X.new_zeros(X.shape[1]) if linear is None else linear
         self.X, self.c, self.frame = X[keep], c[keep], frame
         order = torch.argsort((self.c < 0).to(torch.int8), stable=True)
         self.X, self.c = self.X[order], self.c[order]
@@ -63,7 +65,7 @@ class Cones:
         G = G / G.norm(dim=2, keepdim=True)
         T = G @ self.X.T  # (B, r, n)
         up, minus = T.clamp_min(0), T[:, :, p:]
-        w = up[:, :, :p] @ self.c[:p]  # (B, r)
+        w = up[:, :, :p] @ self.c[:p] + G @ self.linear  # (B, r)
         b = up[:, :, p:].sum(1) / minus.abs().sum(1).clamp_min(1e-300)
         A, _ = torch.linalg.inv_ex(G)
         K = A.mT @ A
@@ -88,7 +90,7 @@ class Cones:
         q = torch.where((flat < U)[:, None], u, q)
         U = torch.minimum(U, flat)
         v = torch.nan_to_num(q / q.norm(dim=1, keepdim=True).clamp_min(1e-300))
-        value = (v @ self.X.T).clamp_min(0) @ self.c
+        value = (v @ self.X.T).clamp_min(0) @ self.c + v @ self.linear
         down, weight = up - T, self.c.abs()
         gap = torch.stack([torch.minimum(up[:, k : k + 1], down) @ weight for k in range(r)], 1)  # (B, r, r)
         gap = gap + gap.mT
@@ -198,4 +200,4 @@ class Cones:
         bound = max(closed, float(U.max()) if len(U) else 0.0)
         values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
         order = torch.argsort(-values)[:200]
-        return Priced(float(values.max()), bound, nodes, directions[order], shape)
+        return Priced(float(values.max()), bound, nodes, directions[order], shape, best > give_up)

@@ -1,10 +1,65 @@
-"""Coordinates of the points: a basis of their span, opposite pairs, directions in which they are round."""
+"""The points of a pricing problem: what does not depend on the weights."""
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+from functools import cached_property
+
 import numpy as np
+import torch
+from torch import Tensor
+
+from . import symmetry
 
 THIN = 100.0  # condition number of the points from which half of the local searches start from whitened directions
+FRAME_RANK = 8  # largest rank for cones: a node has r^2 edges and the sphere 2^r orthants
+FRAME_BITS = 8  # of the frame's entries, beside those that the condition of the points needs
+
+
+class Points:
+    """X0 (n, D) distinct points, entries about 1, and X (n, r), the same in an orthonormal basis (D, r) of their span.
+
+    `scale` is the power of two that the proofs' integers are multiplied with to meet the data; far from 1 (`far`) quadratic
+    bounds and symmetries are left out, whose integers would not fit.
+    """
+
+    def __init__(self, X0: np.ndarray, y: np.ndarray | None, shift: int, device: torch.device, basis: np.ndarray):
+        self.X0, self.y, self.shift, self.device, self.basis = X0, y, shift, device, basis
+        self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
+        self.n, self.r = self.X.shape
+        self.far = abs(shift) >= 20
+        self.scale = 1.0 if self.far else 2.0**shift
+        self.Xt = torch.as_tensor(self.X, device=device)
+
+    @cached_property
+    def mirrors(self) -> np.ndarray:
+        return opposite_pairs(self.X0)  # (k, 2)
+
+    @cached_property
+    def symmetry(self) -> symmetry.Symmetry | None:
+        return None if self.far or self.y is None else symmetry.find(self.X0, self.y)
+
+    @property
+    def roots(self) -> np.ndarray:
+        """(k, D) integers: reflections of the labelled points."""
+        return self.symmetry.roots if self.symmetry is not None else np.zeros((0, self.X0.shape[1]), dtype=int)
+
+    @cached_property
+    def frame(self) -> np.ndarray | None:
+        """(r, D) integers for the tree over cones, if there are any that fit."""
+        return integer_frame(self.X0, self.basis) if self.r <= FRAME_RANK else None
+
+    def folded(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t; and those of the linear rest."""
+        c, linear = c.copy(), np.zeros(self.n)
+        i, j = self.mirrors.T
+        linear[j] = c[j]
+        c[i], c[j] = c[i] + c[j], 0.0
+        return c, linear
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        return torch.as_tensor(array, device=self.device)
 
 
 def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -32,3 +87,59 @@ def opposite_pairs(X: np.ndarray) -> np.ndarray:
     where = {row.tobytes(): i for i, row in enumerate(X)}
     found = [(i, where.get((0.0 - row).tobytes(), -1)) for i, row in enumerate(X)]
     return np.array([(i, j) for i, j in found if i < j], dtype=int).reshape(-1, 2)
+
+
+def integer_frame(X: np.ndarray, basis: np.ndarray) -> np.ndarray | None:
+    """(r, D) Python integers whose rows span the rows of X (n, D) exactly, such that X frame' is round: all directions alike."""
+    (n, D), r = X.shape, basis.shape[1]
+    if r < D:
+        span = exact_span(X, r)
+        if span is None:
+            return None
+    else:
+        span = np.eye(D).astype(object)
+    Y = X @ span.T.astype(np.float64)  # (n, r)
+    values, Q = np.linalg.eigh(Y.T @ Y / n)
+    if not values[0] > 1e-24 * values[-1]:
+        return None
+    white = (Q / np.sqrt(values)) @ Q.T  # symmetric: as close to the axes as can be
+    bits = FRAME_BITS + math.ceil(0.5 * math.log2(values[-1] / values[0]))
+    top = float(np.abs(white).max())
+    whole = np.rint(white / top * 2.0**bits).astype(np.int64).astype(object)
+    return whole @ span
+
+
+def exact_span(X: np.ndarray, r: int) -> np.ndarray | None:
+    """(r, D) small integers, a basis of the row space of X, if that space has one: columns that depend on others exactly."""
+    D = X.shape[1]
+    rows: list[list[Fraction]] = []
+    pivots: list[int] = []
+    for x in X:
+        row = [Fraction(float(v)) for v in x]
+        for pivot, other in zip(pivots, rows):
+            if row[pivot]:
+                factor = row[pivot]
+                row = [a - factor * b for a, b in zip(row, other)]
+        lead = max(range(D), key=lambda k: abs(row[k]))
+        if not row[lead]:
+            continue
+        if len(rows) == r:
+            return None  # of full rank but for rounding
+        row = [a / row[lead] for a in row]
+        rows = [[a - other[lead] * b for a, b in zip(other, row)] for other in rows]
+        rows.append(row)
+        pivots.append(lead)
+        if (
+            any(v.denominator > 1 << 40 or abs(v.numerator) > 1 << 60 for other in rows for v in other)
+            and len(rows) == r
+        ):
+            return None
+    if len(rows) < r:
+        return None
+    out = np.zeros((r, D), dtype=object)
+    for k, row in enumerate(rows):
+        common = math.lcm(*(v.denominator for v in row))
+        if common > 1 << 20:
+            return None
+        out[k] = [int(v * common) for v in row]
+    return out

@@ -1,0 +1,163 @@
+"""What every certified margin of wide networks has in common: rounds between a network and a proof, until they meet.
+
+A problem brings its start, its rounds, its network and its proof; the engine owns the clock, the best dual by estimate, what is
+told on the way, interruption, and the words of the certificate.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from widemargin.types import Certificate, Measure
+
+from ._door import Door
+
+Progress = Callable[[float, float, float, str], None]
+PATIENCE = 4  # rounds without anything new after which a solve has stalled
+
+
+class Engine:
+    """State of one solve: lower <= margin <= upper, in the units of the door."""
+
+    kind, convention, activation, degree = "f1", "M1", "relu", 1
+
+    def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
+        self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
+        self.rng = np.random.default_rng(seed)
+        self.lower, self.upper = 0.0, math.inf
+        self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known
+        self.rounds = self.nodes = 0
+
+    # What a problem brings.
+
+    def nothing(self) -> tuple[np.ndarray, dict[str, Any], str] | None:
+        """Weights, proof and reason of margin 0, if it is."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """First network and first bounds."""
+        raise NotImplementedError
+
+    def round(self) -> bool:
+        """One round; whether anything new came of it."""
+        raise NotImplementedError
+
+    def network(self) -> Measure | None:
+        raise NotImplementedError
+
+    def lower_rounded(self, primal: Measure) -> float:
+        """A number that the margin of `primal` certainly reaches."""
+        raise NotImplementedError
+
+    def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
+        """The proof as it is saved, the bound it shows (rounded up; infinite if none), and its weights on the data."""
+        raise NotImplementedError
+
+    # What the engine owns.
+
+    def run(self) -> Certificate:
+        zero = self.nothing()
+        if zero is not None:
+            q, proof, reason = zero
+            return self.certificate("not-separable", 0.0, 0.0, q, proof, None, reason)
+        stuck = 0
+        try:
+            self.start()
+            while not self.closed() and not self.late() and stuck < PATIENCE:
+                stuck = 0 if self.round() else stuck + 1
+            status = "time-limit" if self.late() else "stalled"
+        except KeyboardInterrupt:
+            status = "interrupted"
+        return self.finish("certified" if self.closed() else status)
+
+    def closed(self) -> bool:
+        return self.upper - self.lower <= self.tol * self.lower
+
+    def late(self) -> bool:
+        return time.perf_counter() > self.door.deadline
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.door.started
+
+    def left(self) -> float:
+        return self.door.deadline - time.perf_counter()
+
+    def tell(self, message: str) -> None:
+        self.rounds += 1
+        if self.progress is not None:
+            scale = 2.0 ** (self.degree * self.door.shift) if abs(self.door.shift) < 500 else 1.0
+            self.progress(self.seconds(), self.lower * scale, self.upper * scale, message)
+
+    def offer_centre(self, q: np.ndarray, value: float) -> bool:
+        """Keep q as the centre of pricing if it looks like the best dual so far."""
+        better = value < self.estimate * (1 - 1e-5)
+        if better:
+            self.centre, self.estimate = q, value
+        return better
+
+    def finish(self, status: str) -> Certificate:
+        """What is written down decides: it may prove a little less, or more, than the search had."""
+        primal = self.network()
+        lower = max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
+        proof, upper, q = self.proof()
+        reason = "stopped before the gap reached tol; both bounds hold"
+        if upper - lower <= self.tol * lower * (1 + 1e-6):
+            status, reason = "certified", ""
+        elif status == "certified":
+            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+        elif status == "stalled":
+            reason = (
+                f"no better network or dual was found in {PATIENCE} rounds, before the time limit; both bounds hold"
+            )
+        return self.certificate(status, lower, upper, q, proof, primal, reason)
+
+    def certificate(
+        self,
+        status: str,
+        lower: float,
+        upper: float,
+        q: np.ndarray,
+        proof: dict[str, Any],
+        primal: Measure | None,
+        reason: str,
+    ) -> Certificate:
+        door = self.door
+        stats = {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
+        return Certificate(
+            kind=self.kind,
+            lower=door.unscale(lower, self.degree, up=False),
+            upper=door.unscale(upper, self.degree, up=True) if math.isfinite(upper) else math.inf,
+            dual=q,
+            status=status,
+            proved=math.isfinite(upper),
+            bound=proof["type"],
+            n=door.data.n,
+            d=door.data.d,
+            primal=primal,
+            bias=door.space.bias,
+            activation=self.activation,
+            convention=self.convention,
+            data_sha256=door.data.sha256(),
+            data_name=door.data.name,
+            reason=reason,
+            proof=proof,
+            stats=stats,
+        )
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """torch on `count` threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
