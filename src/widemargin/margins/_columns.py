@@ -21,10 +21,20 @@ class ColumnLP:
         self.highs.setOptionValue("simplex_strategy", 4)  # primal simplex: new columns keep the basis primal feasible
         infinity = highspy.kHighsInf
         none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
-        for low, high in [(0.0, infinity if target is None else 0.0)] * n + [(-infinity, 1.0)]:
-            self.highs.addRow(low, high, 0, *none)
+        self.highs.addRow(-infinity, 1.0, 0, *none)  # sum a <= 1
+        for _ in range(n):
+            self.highs.addRow(0.0, infinity if target is None else 0.0, 0, *none)
         gamma = np.full(n, -1.0) if target is None else -target
-        self.highs.addCol(-1.0, -infinity, infinity, n, np.arange(n, dtype=np.int32), gamma)
+        self.highs.addCol(-1.0, -infinity, infinity, n, np.arange(1, n + 1, dtype=np.int32), gamma)
+
+    def add_points(self, Z: np.ndarray) -> None:
+        """New rows Z (m, k) of the columns there are."""
+        import highspy
+
+        for z in Z:
+            index = np.append(0, np.flatnonzero(z) + 1).astype(np.int32)
+            self.highs.addRow(0.0, highspy.kHighsInf, len(index), index, np.append(-1.0, z[index[1:] - 1]))
+        self.n += len(Z)
 
     def add(self, Z: np.ndarray) -> None:
         """New columns Z (n, k): y_i s_k phi(v_k . x_i)."""
@@ -32,8 +42,8 @@ class ColumnLP:
 
         infinity = highspy.kHighsInf
         for z in Z.T:
-            index = np.append(np.flatnonzero(z), self.n).astype(np.int32)
-            self.highs.addCol(0.0, 0.0, infinity, len(index), index, np.append(z[index[:-1]], 1.0))
+            index = np.append(0, np.flatnonzero(z) + 1).astype(np.int32)
+            self.highs.addCol(0.0, 0.0, infinity, len(index), index, np.append(1.0, z[index[1:] - 1]))
         self.size += Z.shape[1]
 
     def solve(self, time_limit: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +52,7 @@ class ColumnLP:
         self.highs.run()
         solution = self.highs.getSolution()
         a = np.array(solution.col_value)[1:].clip(0)
-        dual = np.array(solution.row_dual)[: self.n]
+        dual = np.array(solution.row_dual)[1:]
         if self.target is not None:
             good = len(a) == self.size and len(dual) == self.n and abs(dual @ self.target) > 0.5
             return (a, dual / (dual @ self.target)) if good else (np.zeros(self.size), np.zeros(self.n))
@@ -60,6 +70,9 @@ class ScipyLP:
 
     def add(self, Z: np.ndarray) -> None:
         self.Z = np.hstack([self.Z, Z])
+
+    def add_points(self, Z: np.ndarray) -> None:
+        self.Z = np.vstack([self.Z, Z])
 
     def solve(self, time_limit: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
         from scipy.optimize import linprog

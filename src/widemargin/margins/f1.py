@@ -144,9 +144,10 @@ class Solver(Engine):
         self.seen = {key(p, s): k for k, (p, s) in enumerate(zip(self.patterns, self.s))}
         self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
         self.recalled: set[int] = set()  # and those that it should not have
-        self.lp, self.known = column_lp(self.n), len(self.V)  # the linear program has seen the first `known` neurons
-        self.lp.add(self.features(*self.columns))
-        if old:
+        if not old:
+            self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
+        else:
+            self.lp.add_points(self.features(*self.columns)[old:])
             wider = np.zeros(self.n - old)
             self.q, self.centre = np.append(self.q, wider), np.append(self.centre, wider)
             self.lower = 0.0
@@ -162,7 +163,7 @@ class Solver(Engine):
         self.warm_start()
         self.cheap_bound()
         if self.small:
-            self.linear_phase(HANDOVER, 80)
+            self.linear_phase(1.01 if self.working else HANDOVER, 80)
 
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
@@ -349,7 +350,8 @@ class Solver(Engine):
             if self.late():
                 return
             a, q = self.lp.solve(self.left())
-            self.offer_mixture(a)
+            if self.grow(self.offer_mixture(a)):
+                stalled, q = 0, np.append(q, np.zeros(self.n - len(q)))
             point = self.fold(q if np.isinf(self.estimate) else CENTRE * self.centre + (1 - CENTRE) * q)
             value, new = self.search(point, self.starts, 30)
             stalled = 0 if self.offer_centre(point, value) else stalled + 1
@@ -366,10 +368,10 @@ class Solver(Engine):
         self.lp.add(self.features(V, s))
         self.columns = (np.vstack([self.columns[0], V]), np.append(self.columns[1], s))  # copies: neurons move later
 
-    def offer_mixture(self, a: np.ndarray) -> None:
+    def offer_mixture(self, a: np.ndarray) -> np.ndarray:
         V, s = self.columns
         support = np.flatnonzero(a > 1e-9)
-        self.offer_network(V[support] * a[support, None], s[support])
+        return self.offer_network(V[support] * a[support, None], s[support])
 
     def offer_centre(self, q: np.ndarray, value: float) -> bool:
         """Keep q as the centre of pricing if it looks like the best dual so far."""
