@@ -66,6 +66,10 @@ def hand_made():
     out.append(("f1 spectral", seal(spectral), X, y))
     norm = 0.5 * (np.linalg.norm((q * y) @ Z) + max(q[y == s] @ np.linalg.norm(Z[y == s], axis=1) for s in (1, -1)))
     out.append(("f1 norm", seal(spectral | {"upper": float(norm) * 1.001, "proof": {"type": "norm"}}), X, y))
+    for name in ("f1 plane bias", "f1 cube", "l1-regression bias"):  # their trees' bounds in three dimensions
+        payload, X, y = before[name]
+        proof = {k: v for k, v in payload["proof"].items() if k != "sides"} | {"type": "enumeration"}
+        out.append((f"{name} sphere", seal(payload | {"proof": proof}), X, y))
     payload, X, y = before["f1 quadratic"]
     found = pair_up(torch.as_tensor(X), torch.as_tensor(y), float("inf"))
     proof, upper = found.write(torch.as_tensor(X), 1.0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import CURVED_RANK, ROOT_RANK, Priced, pairing, price, write
+from widemargin.pricing import CURVED_RANK, ROOT_RANK, Priced, listed, pairing, price, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import ascend
 from widemargin.spaces import Space
@@ -145,9 +145,9 @@ class Solver(Engine):
         self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
         self.recalled: set[int] = set()  # and those that it should not have
         if not old:
-            self.lp, self.known = column_lp(self.n), 0  # the linear program has seen the first `known` neurons
+            self.lp, self.known, self.scale = column_lp(self.n), 0, 1.0  # it has seen the first `known` neurons
         else:
-            self.lp.add_points(self.features(*self.columns)[old:])
+            self.lp.add_points(self.features(*self.columns)[old:] / self.scale)
             wider = np.zeros(self.n - old)
             self.q, self.centre = np.append(self.q, wider), np.append(self.centre, wider)
             self.lower = 0.0
@@ -188,7 +188,7 @@ class Solver(Engine):
         return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
-        """Margins at all points of sum_k s_k relu(W_k . x), from the definition; the network is kept if the least is the best so far."""
+        """Margins at all points of sum_k s_k relu(W_k . x), from the definition; kept if the least is the best so far."""
         size = np.linalg.norm(W, axis=1)
         keep = size > 1e-12 * size.max(initial=0.0)
         W, signs, size = W[keep], signs[keep], size[keep]
@@ -255,6 +255,8 @@ class Solver(Engine):
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
         best, new, began = 0.0, 0, time.perf_counter()
+        if listed(self.points, q):
+            return self.exact_search(q, most)
         Z = self.rng.standard_normal((starts, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
@@ -269,6 +271,18 @@ class Solver(Engine):
             new += self.add(V[order].cpu().numpy(), s, most)
         self.searched = time.perf_counter() - began
         return best, new
+
+    def exact_search(self, q: np.ndarray, most: int) -> tuple[float, int]:
+        """The same where all directions can be listed; then the value is a bound, too."""
+        new, sides = 0, []
+        for s in (1.0, -1.0):
+            found = price(self.points, s * q * self.y, known=0.0, tol=self.tol, seconds=0.0)
+            V = found.found.cpu().numpy()
+            value = s * (q @ self.features(V, np.ones(len(V))))
+            new += self.add(V[value > self.lower * (1 + 0.1 * self.tol)], s, most)
+            sides.append(found)
+        self.take_dual(Dual(max(found.bound for found in sides), q, "enumeration", self.points, tuple(sides)))
+        return max(found.value for found in sides), new
 
     # ------------------------------------------------------------------ phases
 
@@ -365,7 +379,10 @@ class Solver(Engine):
                 return
 
     def add_columns(self, V: np.ndarray, s: np.ndarray) -> None:
-        self.lp.add(self.features(V, s))
+        if self.lower > 0 and not 0.1 < self.lower / self.scale < 10:  # its tolerances are absolute: keep the margin near 1
+            self.lp, self.scale = column_lp(self.n), self.lower
+            self.lp.add(self.features(*self.columns) / self.scale)
+        self.lp.add(self.features(V, s) / self.scale)
         self.columns = (np.vstack([self.columns[0], V]), np.append(self.columns[1], s))  # copies: neurons move later
 
     def offer_mixture(self, a: np.ndarray) -> np.ndarray:

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 
 from . import cones, signs, writing
+from .enumeration import enumerate3
 from .points import Points
 
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 SLICE = 0.1  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
+LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALWAYS_CONES = 4  # rank up to which the signs never had a chance
 
 
@@ -54,6 +56,9 @@ def price(
     `known` is a value that need not be met on this side. Past `give_up` a value found ends it. `root`: only what costs next to
     nothing. `hard`: linear bounds of signs are known not to be enough.
     """
+    if listed(points, c):
+        value, bound, found = enumerate3(points.X0, c)
+        return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu = points.device.type == "cuda"
     folded, linear = points.folded(c)
     tensor = points.tensor
@@ -119,6 +124,11 @@ def price(
     return best
 
 
+def listed(points: Points, c: np.ndarray) -> bool:
+    """Whether a complete list of directions solves the problem at once."""
+    return points.X0.shape[1] <= 2 or (points.X0.shape[1] == 3 and np.count_nonzero(c) <= LISTED)
+
+
 def write(
     points: Points, weights: np.ndarray, sides: tuple[Priced, ...], names: np.ndarray, enough: float
 ) -> tuple[dict[str, Any], float]:
@@ -128,6 +138,8 @@ def write(
     """
     if any(priced.log is None for priced in sides):
         return {"type": "omitted"}, enough * (1 + 1e-12)
+    if all(priced.log == "enumeration" for priced in sides):
+        return {"type": "enumeration"}, max(priced.bound for priced in sides)
     written, upper = [], 0.0
     for sign, priced in zip((1, -1), sides):
         folded, linear = points.folded(sign * weights)

@@ -20,6 +20,7 @@ import numpy as np
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
 from .reading import BITS, Problem, differences, integer, listed, need, number, vector
 from .span import span
+from .sphere import sphere
 from .tree import eigen_tree, relu_tree
 
 
@@ -169,14 +170,16 @@ def eigen(problem: Problem, c: list[int], total: int, bound: Fraction, side: Map
 
 
 def enumeration(problem: Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
-    """At most two dimensions: all arcs between neighbouring directions orthogonal to points, where the active points
-    do not change.
+    """All candidates for a maximum. relu in three dimensions: see sphere.py. At most two dimensions: all arcs between
+    neighbouring directions orthogonal to points, where the active points do not change.
 
     relu: the sum is g . v, whose maximum over the arc is |g| if g lies on it and else lies at an end. srelu: it is v'
     M v, and limit |v|^2 - v' M v >= 0 for v = s a + t b, s, t >= 0, holds if and only if its coefficients have aa, bb
     >= 0 and ab >= 0 or ab^2 <= aa bb. Nothing is rounded.
     """
-    need(problem.D <= 2, f"{name}: needs at most two dimensions")
+    if problem.D == 3 and problem.degree == 1:
+        return sphere(problem, c, total, bound, name)
+    need(problem.D <= 2, f"{name}: needs at most two dimensions (three for relu)")
     rows = [(row[0], row[1] if problem.D == 2 else 0) for row in problem.grid.tolist()]
     items = [(w, x) for w, x in zip(c, rows) if w and any(x)]
     at: dict[tuple[int, ...], list[tuple[int, tuple[int, int]]]] = {

@@ -1,0 +1,155 @@
+"""The pricing problem of rank 1 to 3 by a complete list: max over |v| = 1 of F(v) = sum_i c_i relu(v . x_i).
+
+F is linear where no v . x_i changes sign. On the circle that is on at most 2 n arcs, and a maximiser is an end of an arc or
+the gradient of one. On the sphere n great circles make at most n (n - 1) vertices, 2 n (n - 1) arcs and n (n - 1) + 2 cells,
+and a maximiser is a vertex, or the gradient of an arc projected to its plane, or the gradient of a cell. All arcs and cells
+are met at the vertices: at the vertex of circles i and j, along i and along j, forwards and back. The three axes are added as
+circles without weight, so that every arc and cell has a vertex whatever the rank of the points.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BLOCK = 1 << 20  # floats that are held at a time
+FOUND = 200
+LOOK = 32  # circles that a candidate is compared with before F is worked out
+SLACK = 1e-9  # what is this close to being a local maximum counts as one
+PARALLEL = 1e-13  # two lines with a smaller angle are one
+
+
+def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9) and a rounding error of
+    1e-12 of sum_i |c_i| |x_i|, at least 0, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
+    and, if they are fewer than one, the best vertex.
+
+    d = 3 takes time and d = 1, 2 no more than n log n: 0.4 s for n = 300 on one core.
+    """
+    d = X.shape[1]
+    length = np.linalg.norm(X, axis=1)
+    keep = (c != 0) & (length > 0)
+    X, c, length = X[keep], c[keep], length[keep]
+    weight = float(np.abs(c) @ length)
+    if d == 1:
+        V = np.array([[1.0], [-1.0]])
+    elif not weight:
+        V = np.eye(d)
+    else:
+        V = (_circle if d == 2 else _sphere)(X, c)
+    values = np.maximum(V @ X.T, 0.0) @ c
+    order = np.argsort(-values, kind="stable")
+    kept: list[int] = []
+    for k in order[: 8 * FOUND].tolist():
+        if len(kept) < FOUND and (not kept or float((V[kept] @ V[k]).max()) < 1 - 1e-12):
+            kept.append(k)
+    value = float(values[order[0]])
+    return value, max(value, 0.0) * (1 + 1e-9) + 1e-12 * weight, V[kept]
+
+
+def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Local maxima on the circle (N, 2), by sorting the directions in which a point becomes zero."""
+    n = len(X)
+    theta = np.arctan2(X[:, 1], X[:, 0])
+    gradient = c[:, None] * X
+    ends = np.concatenate([theta - np.pi / 2, theta + np.pi / 2]) % (2 * np.pi)  # becoming active, inactive
+    change = np.concatenate([gradient, -gradient])
+    order = np.argsort(ends)
+    ends, change = ends[order], change[order]
+    widths = np.diff(ends, append=ends[0] + 2 * np.pi)
+    first = int(widths.argmax())  # its middle is far from all ends: there the active points are certain
+    ends, change, widths = (np.roll(z, -first, axis=0) for z in (ends, change, widths))
+    middle = ends[0] + widths[0] / 2
+    active = X @ [np.cos(middle), np.sin(middle)] > 0
+    change[0] = gradient[active].sum(axis=0)
+    g = np.cumsum(change, axis=0)  # (2 n, 2): the gradient after each end
+    v = np.column_stack([np.cos(ends), np.sin(ends)])
+    t = np.column_stack([-v[:, 1], v[:, 0]])
+    small = SLACK * float(np.abs(gradient).max())
+    top = ((g * t).sum(axis=1) <= small) & ((np.roll(g, 1, axis=0) * t).sum(axis=1) >= -small)
+    size = np.linalg.norm(g, axis=1)
+    beyond = (np.arctan2(g[:, 1], g[:, 0]) - ends + SLACK) % (2 * np.pi)
+    inside = (beyond <= widths + 2 * SLACK) & (size > small / n)
+    best = int((g * v).sum(axis=1).argmax())
+    return np.concatenate([v[best : best + 1], v[top], g[inside] / size[inside, None]])
+
+
+def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Unit vectors U (m, 3), one for each line, and weights of a relu(v . u) + b relu(-v . u); the axes are the last three."""
+    X, c = np.concatenate([X, np.eye(3)]), np.concatenate([c, np.zeros(3)])
+    length = np.linalg.norm(X, axis=1)
+    U = X / length[:, None]
+    n = len(U)
+    root = np.arange(n)
+    for start in range(0, n, step := max(1, BLOCK // (3 * n))):
+        near = np.linalg.norm(np.cross(U[start : start + step, None], U[None]), axis=2) < PARALLEL
+        root[start : start + step] = (near * np.arange(1, n + 1)).argmax(axis=1)  # the last: an axis where it is one
+    back = (U * U[root]).sum(axis=1) < 0
+    a = np.bincount(root[~back], (c * length)[~back], n)
+    b = np.bincount(root[back], (c * length)[back], n)
+    keep = (a != 0) | (b != 0) | (np.arange(n) >= n - 3)
+    return U[keep], a[keep], b[keep]
+
+
+def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Local maxima on the sphere (N, 3) that are at least half as large as the best vertex, and the best vertex."""
+    U, a, b = _lines(X, c)
+    m = len(U)
+    plus, minus = a[:, None] * U, -b[:, None] * U  # the gradients where v . u > 0, and where < 0
+    both = np.concatenate([plus, minus], axis=1)  # (m, 6)
+    small = SLACK * float(np.abs(a).sum() + np.abs(b).sum())
+    look = np.unique(np.linspace(0, m - 1, min(m, LOOK)).astype(int))
+    first, second = np.triu_indices(m, 1)
+    best, found = -np.inf, []
+    step = max(1, BLOCK // m)
+    for start in range(0, len(first), step):
+        i, j = first[start : start + step], second[start : start + step]
+        V = np.cross(U[i], U[j])
+        sine = np.linalg.norm(V, axis=1)
+        V /= sine[:, None]
+        T = V @ U.T  # (B, m)
+        zero = np.abs(T) <= 16 * 2.0**-52 / sine[:, None]
+        row = np.arange(len(V))
+        zero[row, i] = zero[row, j] = True
+        # where more than two circles meet, the pairs with the first of them have all arcs
+        keep = zero.argmax(axis=1) == i
+        i, j, V, T, zero = i[keep], j[keep], V[keep], T[keep], zero[keep]
+        row = np.arange(len(V))
+        T[zero] = 0.0
+        sides = np.sign(T[:, look])
+        above, below = (T > 0).astype(float) @ both, (T < 0).astype(float) @ both  # (B, 6)
+        zero[row, i] = zero[row, j] = False
+        more_row, more = np.nonzero(zero)  # further circles through the vertex
+        for end in (1, -1):  # the vertex is end V
+            on, off = (above, below) if end > 0 else (below, above)
+            g0 = on[:, :3] + off[:, 3:]
+            value = end * (g0 * V).sum(axis=1)
+            if len(value) and value.max() > best:
+                best, at = float(value.max()), int(value.argmax())
+                found.append(end * V[at : at + 1])
+            highest = value > best / 2
+            for own, other, turn in ((i, j, 1), (j, i, -1)):
+                along = np.cross(V, U[own])
+                for way in (1, -1):  # the arc from end V along way (V x U[own]); the other circle's side is way turn
+                    g = g0 + (plus if way * turn > 0 else minus)[other]
+                    if len(more):
+                        side = way * (along[more_row] * U[more]).sum(axis=1)
+                        add = np.where(side[:, None] > 0, plus[more], minus[more])
+                        for k in range(3):
+                            g[:, k] += np.bincount(more_row, add[:, k], len(g))
+                    highest &= way * (g * along).sum(axis=1) <= small
+                    slope = (g * U[own]).sum(axis=1)
+                    ridge = (slope + a[own] <= small) & (slope - b[own] >= -small)  # the arc is above both its sides
+                    for cell in (0, 1, -1):
+                        if cell == 0:
+                            w, right = g - slope[:, None] * U[own], ridge
+                        else:
+                            w = g + (plus if cell > 0 else minus)[own]
+                            right = cell * (w * U[own]).sum(axis=1) >= -small
+                        right = right & (way * turn * (w * U[other]).sum(axis=1) >= -small)
+                        k = np.flatnonzero(right)
+                        size = np.linalg.norm(w[k], axis=1)
+                        k, w, size = (z[size > max(best / 2, small)] for z in (k, w[k], size))
+                        good = (end * sides[k] * (w @ U[look].T)).min(axis=1, initial=0.0) >= -small
+                        found.append(w[good] / size[good, None])
+            found.append(end * V[highest])
+    return np.concatenate(found)
