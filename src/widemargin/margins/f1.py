@@ -163,7 +163,9 @@ class Solver(Engine):
         self.warm_start()
         self.cheap_bound()
         if self.small:
-            self.linear_phase(1.01 if self.working else HANDOVER, 80)
+            # With all directions listed the linear program goes to the end; else the cone program is better at it.
+            exact = self.door.X.shape[1] <= 3
+            self.linear_phase(1 + 0.3 * self.tol if exact else 1.01 if self.working else HANDOVER, 400 if exact else 80)
 
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
