@@ -381,7 +381,9 @@ class Solver(Engine):
                 return
 
     def add_columns(self, V: np.ndarray, s: np.ndarray) -> None:
-        if self.lower > 0 and not 0.1 < self.lower / self.scale < 10:  # its tolerances are absolute: keep the margin near 1
+        if (
+            self.lower > 0 and not 0.1 < self.lower / self.scale < 10
+        ):  # its tolerances are absolute: keep the margin near 1
             self.lp, self.scale = column_lp(self.n), self.lower
             self.lp.add(self.features(*self.columns) / self.scale)
         self.lp.add(self.features(V, s) / self.scale)

@@ -23,7 +23,7 @@ NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds ar
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 SLICE = 0.1  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
-ALWAYS_CONES = 4  # rank up to which the signs never had a chance
+ALL_SIGNS = 12  # points with positive weight up to which the tree over signs has at most 2^13 nodes
 
 
 @dataclass
@@ -84,22 +84,24 @@ def price(
         )
         return Priced(found.value, found.bound, found.nodes, found.found, found.log, found.aborted)
 
-    few = points.frame is not None and not root
-    if few and points.r <= ALWAYS_CONES:
-        return over_cones(seconds)
     curved = points.r <= (ROOT_RANK if root else CURVED_RANK) and not points.far
     if root:
         return over_signs(seconds, curved, 1)
+    straight = STRAIGHT_NODES * (10 if gpu else 1)
+    few = points.r <= cones.RANK and points.frame is not None
     stages: list[Any] = [lambda: over_signs(seconds, curved, math.inf)]
-    if curved and not hard:
-        straight = STRAIGHT_NODES * (10 if gpu else 1)
-        stages = [lambda: over_signs(seconds, True, 1), lambda: over_signs(seconds, False, straight), *stages]
-    if few:
+    if np.count_nonzero(folded > 0) <= ALL_SIGNS and points.r <= signs.NEWTON_RANK:
+        stages = [lambda: over_signs(seconds, False, math.inf), *stages]  # the whole tree is small
+    elif few:
         turns = [SLICE * 4.0**k for k in range(30) if k == 0 or SLICE * 4.0 ** (k - 1) < 0.5 * seconds]
         stages = []
         for turn in turns:
-            stages.append(lambda turn=turn: over_cones(turn))
-            stages.append(lambda turn=turn: over_signs(turn, curved, math.inf))
+            stages.append(lambda turn=turn: over_signs(turn, False, math.inf))
+            stages.append(lambda turn=turn: over_cones(2 * turn))
+            if turn > turns[0] and curved:
+                stages.append(lambda turn=turn: over_signs(turn, True, math.inf))
+    elif curved and not hard:
+        stages = [lambda: over_signs(seconds, True, 1), lambda: over_signs(seconds, False, straight), *stages]
     best: Priced | None = None
     nodes, number = 0, 0
     while number < len(stages):

@@ -13,7 +13,6 @@ from torch import Tensor
 from . import symmetry
 
 THIN = 100.0  # condition number of the points from which half of the local searches start from whitened directions
-FRAME_RANK = 8  # largest rank for cones: a node has r^2 edges and the sphere 2^r orthants
 FRAME_BITS = 8  # of the frame's entries, beside those that the condition of the points needs
 
 
@@ -48,7 +47,7 @@ class Points:
     @cached_property
     def frame(self) -> np.ndarray | None:
         """(r, D) integers for the tree over cones, if there are any that fit."""
-        return integer_frame(self.X0, self.basis) if self.r <= FRAME_RANK else None
+        return integer_frame(self.X0, self.basis)
 
     def folded(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t; and those of the linear rest."""

@@ -27,10 +27,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .boxed import shortest
 from .moments import ACTIVE, FREE, INACTIVE, Bent, FrankWolfe, LoggedBent, Splitting, relaxation
 
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
+NEWTON_RANK = 12  # largest rank for interior-point steps in a node,
+NEWTON_NODES = 1000  # and how many nodes are tried without them
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
@@ -75,12 +78,18 @@ class Tree:
         self.rows = self.X if roots is None or len(roots) == 0 else torch.cat([self.X, roots])
         size = self.rows.norm(dim=1).clamp_min(1e-300)
         self.unit, self.size = self.rows / size[:, None], size
+        self.typical = float((self.c.abs() * size[: len(self.c)]).max()) if len(self.c) else 1.0
         self.lipschitz = torch.linalg.matrix_norm(self.unit, 2) ** 2
         p = self.positive
         self.cp, self.xp, self.rp = self.c[:p], self.X[:p], size[:p]
 
-    def evaluate(self, sign: Tensor, start: Tensor, steps: int = STEPS) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Bound, slopes, const and residual of nodes `sign` (B, p), from the slopes `start` (B, rows) of their parents."""
+    def evaluate(
+        self, sign: Tensor, start: Tensor, steps: int = STEPS, limit: float = np.inf, everywhere: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bound, slopes, const and residual of nodes `sign` (B, p), from the slopes `start` (B, rows) of their parents.
+
+        Above `limit` nodes without free points, or all of them (`everywhere`), are solved to the end.
+        """
         p, n, rows = self.positive, len(self.c), len(self.rows)
         active, free = sign == ACTIVE, sign == FREE
         half, zero = 0.5 * self.cp, torch.zeros_like(self.cp)
@@ -100,6 +109,12 @@ class Tree:
             new = torch.clamp(z - ((self.linear + z @ self.unit) @ self.unit.T) / self.lipschitz, low, high)
             t_new = (1 + (1 + 4 * t * t) ** 0.5) / 2
             z, b, t = new + (t - 1) / t_new * (new - b), new, t_new
+        if self.rows.shape[1] <= NEWTON_RANK:
+            # Gradient steps crawl where points are nearly parallel. A node without free points has nothing else left to try.
+            poor = const + (self.linear + b @ self.unit).norm(dim=1) > limit
+            poor = torch.nonzero(poor & (free.logical_not().all(1) | everywhere)).flatten()
+            if len(poor):
+                b[poor] = shortest(self.unit, self.linear, low[poor], high[poor], b[poor], self.typical)
         r = self.linear + b @ self.unit  # (B, d)
         worse = r.norm(dim=1) > first_norm  # never above the parent: the start is the parent's bound or better
         b = torch.where(worse[:, None], first, b)
@@ -200,7 +215,9 @@ class Tree:
             index, k = torch.arange(len(branch), device=device)[~done], len(branch)
             child["sign"][index, branch[~done]] = ACTIVE
             child["sign"][torch.arange(k, len(child["U"]), device=device), branch[~done]] = INACTIVE
-            U, child["slopes"], _, r = self.evaluate(child["sign"], child["slopes"])
+            U, child["slopes"], _, r = self.evaluate(
+                child["sign"], child["slopes"], limit=limit, everywhere=nodes > NEWTON_NODES
+            )
             child["U"] = torch.minimum(U, child["U"])  # what holds for the parent holds for its part
             value, v = self.value(r)
             parents, child["ids"] = child["ids"], torch.arange(nodes, nodes + len(U), device=device)

@@ -176,7 +176,7 @@ class Sphere:
                     for start in range(0, len(w), step):
                         some = slice(start, start + step)
                         F = np.maximum(w[some] @ U.T, 0.0) @ self.both - w[some] @ self.constant
-                        for at in np.flatnonzero(F > self.level * size[some] - 2 * near).tolist():
+                        for at in np.flatnonzero(self.level * size[some] - 2 * near < F).tolist():
                             at += start
                             self.compare(self.candidate(vertices[b[at]], int(i[at]), end, way, side))
 
