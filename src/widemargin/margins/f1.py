@@ -124,7 +124,8 @@ class Solver(Engine):
         self.support = np.zeros(0, dtype=int)
         self.hard = False  # whether trees over signs need quadratic bounds
         self.searched = 0.0  # seconds of the last local search
-        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, 65536 if gpu else STARTS))
+        most = 65536 if gpu else STARTS if self.n * self.r >= SMALL else STARTS // 4
+        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""

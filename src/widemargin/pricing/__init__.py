@@ -21,6 +21,7 @@ from .points import Points
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
+SMALL = 400  # n * rank below which a quadratic bound at the root is not worth its time
 SLICE = 0.1  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALL_SIGNS = 12  # points with positive weight up to which the tree over signs has at most 2^13 nodes
@@ -86,7 +87,7 @@ def price(
 
     curved = points.r <= (ROOT_RANK if root else CURVED_RANK) and not points.far
     if root:
-        return over_signs(seconds, curved, 1)
+        return over_signs(seconds, curved and points.n * points.r >= SMALL, 1)
     straight = STRAIGHT_NODES * (10 if gpu else 1)
     few = points.r <= cones.RANK and points.frame is not None
     stages: list[Any] = [lambda: over_signs(seconds, curved, math.inf)]
