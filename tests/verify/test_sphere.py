@@ -195,6 +195,35 @@ def test_a_maximum_in_a_cell_of_size_1e_20():
         assert refusal(X, c, root * (1 - Fraction(1, 1 << 200))) == TOO_LARGE
 
 
+def test_a_maximum_in_a_cell_as_thin_as_1e_20():
+    """p is in a triangle whose corners v_k are far apart and have the determinant 1: the three circles are the same in
+    float64, even where they meet."""
+    tried = 0
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 6])
+        v1, v2 = (np.array(v.tolist(), dtype=object) for v in rng.integers(2**10, 2**24, (2, 3)))
+        normal = np.cross(v1, v2)
+        g = math.gcd(int(normal[0]), int(normal[1]))
+        if math.gcd(g, int(normal[2])) > 1:
+            continue
+        k = pow(int(normal[2]), -1, g)  # k normal[2] = 1 modulo g, and the first two have all multiples of g
+        l = pow(int(normal[0]) // g, -1, int(normal[1]) // g) * ((1 - k * normal[2]) // g)
+        v3 = np.array([l, ((1 - k * normal[2]) // g - l * (normal[0] // g)) // (normal[1] // g), k], dtype=object)
+        assert normal @ v3 == 1
+        for v, other in ((v1, v2), (v2, v1)):  # v3 plus multiples of v1 and v2: between them
+            across = np.cross(other, normal)
+            v3 = v3 - (v3 @ across * 2 - v @ across) // (v @ across * 2) * v
+        corners, p = (v1, v2, v3), v1 + v2 + v3
+        X = [p, *(-np.cross(corners[i - 2], corners[i - 1]) for i in range(3))]
+        assert all(p @ x == -1 for x in X[1:]) and max(abs(x).max() for x in X) < 2**53
+        c = [1.0, *[-(2.0**-24)] * 3]
+        root = Fraction(math.isqrt(int(p @ p) << 1200), 1 << 600)
+        assert refusal(X, c, root + Fraction(1, 1 << 600)) is None
+        assert refusal(X, c, root * (1 - Fraction(1, 1 << 500))) == TOO_LARGE
+        tried += 1
+    assert tried > 10
+
+
 @pytest.mark.parametrize("make", [general, small_integers, odd_plane])
 @pytest.mark.parametrize("block", [1, 1 << 20])
 def test_all_vertices_arcs_and_cells_are_met(make, block, monkeypatch):
