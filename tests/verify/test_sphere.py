@@ -1,6 +1,7 @@
 """The proof `enumeration` in three dimensions: F(v) = sum_i c_i relu(v . x_i) <= upper |v| for all v."""
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -141,13 +142,15 @@ def test_few_points_against_all_patterns(make):
     assert shown >= 8
 
 
+@pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("make", [general, repeated, small_integers, odd_plane])
-def test_more_points_against_a_search(make):
-    for seed in range(6):
+def test_more_points_against_a_search(make, positive):
+    """Positive weights: the maximum is inside a cell, and with so many circles in one that no axis touches."""
+    for seed in range(4):
         rng = np.random.default_rng([seed, 2])
         n = int(rng.integers(10, 41))
         X = make(rng, n)
-        c = weights(rng, n)
+        c = np.abs(weights(rng, n)) if positive else weights(rng, n)
         most = by_search(X, c, rng)
         assert most > 0
         assert refusal(X, c, most * (1 + 1e-9)) is None
@@ -175,6 +178,81 @@ def test_the_maximum_itself_is_accepted_and_nothing_less(X, c, most, turn):
         assert refusal(X * size, c, Fraction(most) * Fraction(size)) is None
         if most:
             assert refusal(X * size, c, Fraction(most) * Fraction(size) * (1 - Fraction(1, 2**300))) == TOO_LARGE
+
+
+def test_a_maximum_in_a_cell_of_size_1e_20():
+    """Only integers see that p is in the triangle cut out by three circles that pass it at a distance of 1e-20 or so (with the
+    signs that float64 sees, one seed in thirty misses it); at
+    its corners F is smaller by 1e-40 or so."""
+    for seed in range(120):
+        rng = np.random.default_rng([seed, 4])
+        p = np.array([*rng.integers(2**20, 2**25, 2), 1])
+        a, b = np.cross(p, rng.integers(-(2**20), 2**20, (2, 3)))
+        X = np.array([p, *(z - [0, 0, 1] for z in (a, b, -a - b))])  # p . x = -1
+        c = [1.0, *[-(2.0**-20)] * 3]
+        root = Fraction(math.isqrt(int(p @ p) << 600), 1 << 300)
+        assert refusal(X, c, root + Fraction(1, 1 << 300)) is None
+        assert refusal(X, c, root * (1 - Fraction(1, 1 << 200))) == TOO_LARGE
+
+
+def test_a_maximum_in_a_cell_as_thin_as_1e_20():
+    """p is in a triangle whose corners v_k are far apart and have the determinant 1: the three circles are the same in
+    float64, even where they meet."""
+    tried = 0
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 6])
+        v1, v2 = (np.array(v.tolist(), dtype=object) for v in rng.integers(2**10, 2**24, (2, 3)))
+        normal = np.cross(v1, v2)
+        g = math.gcd(int(normal[0]), int(normal[1]))
+        if math.gcd(g, int(normal[2])) > 1:
+            continue
+        k = pow(int(normal[2]), -1, g)  # k normal[2] = 1 modulo g, and the first two have all multiples of g
+        l = pow(int(normal[0]) // g, -1, int(normal[1]) // g) * ((1 - k * normal[2]) // g)
+        v3 = np.array([l, ((1 - k * normal[2]) // g - l * (normal[0] // g)) // (normal[1] // g), k], dtype=object)
+        assert normal @ v3 == 1
+        for v, other in ((v1, v2), (v2, v1)):  # v3 plus multiples of v1 and v2: between them
+            across = np.cross(other, normal)
+            v3 = v3 - (v3 @ across * 2 - v @ across) // (v @ across * 2) * v
+        corners, p = (v1, v2, v3), v1 + v2 + v3
+        X = [p, *(-np.cross(corners[i - 2], corners[i - 1]) for i in range(3))]
+        assert all(p @ x == -1 for x in X[1:]) and max(abs(x).max() for x in X) < 2**53
+        c = [1.0, *[-(2.0**-24)] * 3]
+        root = Fraction(math.isqrt(int(p @ p) << 1200), 1 << 600)
+        assert refusal(X, c, root + Fraction(1, 1 << 600)) is None
+        assert refusal(X, c, root * (1 - Fraction(1, 1 << 500))) == TOO_LARGE
+        tried += 1
+    assert tried > 10
+
+
+@pytest.mark.parametrize("make", [general, small_integers, odd_plane])
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_all_vertices_arcs_and_cells_are_met(make, block, monkeypatch):
+    """With eps so large that nothing is decided in float64. Euler: cells = arcs - vertices + 2."""
+    rng = np.random.default_rng(3)
+    grid, k = integers(make(rng, 9))
+    lines = sphere.lines_of(Problem(grid, k, [1] * 9, 1), [1] * 9)
+    lines = {u: [int(w) for w in rng.integers(1, 2**40, 2)] for u in lines}  # so that all gradients differ
+    monkeypatch.setattr(sphere, "BLOCK", block)
+    one = sphere.Sphere(lines, Fraction(0), "e")
+    one.eps = 1e9
+    met: dict[int, set] = {0: set(), 1: set(), 2: set()}
+    exact = one.candidate
+
+    def candidate(v, i, end, way, side):
+        w = exact(v, i, end, way, side)
+        met[2 if side else 1].add(w if side else (i, w))
+        return None
+
+    monkeypatch.setattr(one, "candidate", candidate)
+    monkeypatch.setattr(one, "compare", lambda w: w and met[0].add(w))
+    one.run()
+    U, on = list(lines), {}
+    for i, j in itertools.permutations(range(len(U)), 2):  # both signs of the product
+        v = np.cross(np.array(U[i], dtype=object), np.array(U[j], dtype=object))
+        on.setdefault(tuple((v // np.gcd.reduce(v)).tolist()), set()).update((i, j))
+    arcs = sum(map(len, on.values()))  # a circle has as many arcs as vertices
+    assert met[0] == set(on)
+    assert len(met[1]) == arcs and len(met[2]) == arcs - len(on) + 2
 
 
 def test_a_maximum_far_below_the_weights():

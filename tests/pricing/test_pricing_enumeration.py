@@ -1,0 +1,150 @@
+"""The float side of `enumeration`: value, bound and local maxima of F(v) = sum_i c_i relu(v . x_i) in 1 to 3 dimensions."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from checks import dual_values, unit
+
+from widemargin.pricing import enumeration
+from widemargin.pricing.enumeration import enumerate3
+from widemargin.verify import neuron
+from widemargin.verify.exact import integers
+from widemargin.verify.reading import Problem, Refused
+
+
+def accepted(X, c, upper):
+    grid, k = integers(X)
+    weights, kc = integers(c)
+    try:
+        problem = Problem(grid, k, [1] * len(X), 1)
+        neuron.enumeration(problem, [int(w) for w in weights.tolist()], 1 << kc, Fraction(upper), {}, "e")
+    except Refused:
+        return False
+    return True
+
+
+def plain(rng, n, d):
+    return rng.standard_normal((n, d))
+
+
+def repeated(rng, n, d):
+    return plain(rng, n, d)[rng.integers(0, n, n)] * rng.choice([1.0, -1.0, 3.0, -0.1], n)[:, None]
+
+
+def small_integers(rng, n, d):
+    return rng.integers(-2, 3, (n, d)).astype(float)
+
+
+def lower_rank(rng, n, d):
+    """Rank 2 in three dimensions, rank 1 in two."""
+    return plain(rng, n, max(1, d - 1)) @ plain(rng, max(1, d - 1), d)
+
+
+def column_scales(rng, n, d):
+    return plain(rng, n, d) * 10.0 ** rng.uniform(-2, 2, d)
+
+
+def on_planes(rng, n, d):
+    return plain(rng, n, d) * rng.choice([0.0, 1.0], (n, d))
+
+
+def one_line(rng, n, d):
+    return rng.standard_normal((n, 1)) * np.array([0.3, -1.7, 0.6])[:d]
+
+
+SETS = [plain, repeated, small_integers, lower_rank, column_scales, on_planes, one_line]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("make", SETS)
+def test_the_checker_proves_the_bound_and_not_less_than_the_value(make, d):
+    for seed in range(25):
+        rng = np.random.default_rng([seed, d])
+        n = int(rng.integers(1, 41))
+        X, c = make(rng, n, d), rng.standard_normal(n) * rng.choice([1.0, 0.0, 9.0], n)
+        if rng.random() < 0.3:
+            c = np.abs(c) * rng.choice([-1, 1])
+        size = float(np.abs(c) @ np.linalg.norm(X, axis=1))
+        value, bound, found = enumerate3(X, c)
+        assert max(value, 0.0) <= bound <= max(value, 0.0) * (1 + 1.1e-9) + 1.1e-12 * size
+        assert found.shape[1] == d and 1 <= len(found) <= 200
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-12)
+        values = dual_values(found, X, c)
+        assert values[0] == pytest.approx(value, abs=1e-13 * size) and (np.diff(values) <= 1e-13 * size).all()
+        assert accepted(X, c, bound)
+        if value > 1e-6 * size:
+            assert not accepted(X, c, value * (1 - 1e-9))
+
+
+def step(V, size, X, c, rng):
+    """Each row moved to the best of itself and 40 random neighbours."""
+    m, d = V.shape
+    others = unit((V[:, None] + size * rng.standard_normal((m, 40, d))).reshape(-1, d)).reshape(m, 40, d)
+    all_of_them = np.concatenate([V[:, None], others], axis=1)
+    best = dual_values(all_of_them.reshape(-1, d), X, c).reshape(m, -1).argmax(axis=1)
+    return all_of_them[np.arange(m), best]
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_found_holds_all_good_local_maxima_once(d):
+    """Those that an ascent reaches from many starts, and that are more than half as large as the best."""
+    for seed in range(5):
+        rng = np.random.default_rng([seed, 7])
+        X, c = rng.standard_normal((25, d)), np.abs(rng.standard_normal(25)) * rng.choice([1, 1, 1, -0.2], 25)
+        value, _, found = enumerate3(X, c)
+        V = unit(rng.standard_normal((100, d)))
+        for size in np.geomspace(0.3, 1e-7, 150):
+            V = step(V, size, X, c, rng)
+        values = dual_values(V, X, c)
+        assert values.max() == pytest.approx(value, rel=1e-6)
+        for v, reached in zip(V, values):
+            if reached > 0.6 * value:
+                near = found[(found @ v).argmax()]
+                assert dual_values(near[None], X, c)[0] > reached * (1 - 1e-6)
+                assert near @ v > 1 - 1e-5
+        G = found @ found.T - 2 * np.eye(len(found))
+        assert G.max() < 1 - 1e-12
+        moved = unit((found[:, None] + 1e-5 * rng.standard_normal((len(found), 50, d))).reshape(-1, d))
+        around = dual_values(moved, X, c).reshape(len(found), 50).max(axis=1)
+        highest = around <= dual_values(found, X, c) + 1e-12
+        assert highest.sum() >= len(found) - 1  # the best vertex may be among them
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_nothing_to_price(d):
+    value, bound, found = enumerate3(np.zeros((3, d)), np.ones(3))
+    assert (value, bound, found.shape[1]) == (0.0, 0.0, d)
+    value, bound, _ = enumerate3(np.ones((2, d)), np.zeros(2))
+    assert (value, bound) == (0.0, 0.0)
+    X = np.array(list(itertools.product([-1.0, 1.0], repeat=d)))
+    value, bound, _ = enumerate3(X, -np.ones(len(X)))  # negative everywhere
+    assert value < 0 and 0 <= bound < 1e-10 and accepted(X, -np.ones(len(X)), bound)
+
+
+@pytest.mark.parametrize("signs", list(itertools.product([1, -1], repeat=3)))
+def test_known_maxima(signs):
+    """In a cell, on an arc, at a vertex; on the circle in an arc, at an end; on the line."""
+    s = np.array(signs)
+    for X, c, most in [
+        ([[2, 3, 6]], [1], 7),
+        ([[3, 4, 1], [0, 0, 1]], [1, -10], 5),
+        ([[1, 1, 7], [1, 0, 0], [0, 1, 0]], [1, -10, -10], 7),
+        ([[3, 4]], [2], 10),
+        ([[5, 1], [0, 1]], [1, -3], 5),
+        ([[2], [-3]], [1, 1], 3),
+    ]:
+        X = np.array(X, dtype=float)
+        X = X * s[: X.shape[1]]
+        assert enumerate3(X, np.array(c, dtype=float))[0] == pytest.approx(most, rel=1e-14)
+
+
+@pytest.mark.parametrize("block", [1, 300])
+def test_blocks_change_nothing(block, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, c = np.concatenate([plain(rng, 15, 3), small_integers(rng, 15, 3)]), rng.standard_normal(30)
+    value, _, found = enumerate3(X, c)
+    monkeypatch.setattr(enumeration, "BLOCK", block)
+    again, _, others = enumerate3(X, c)
+    assert again == pytest.approx(value, rel=1e-13) and (others @ found[0]).max() == pytest.approx(1.0, abs=1e-12)
