@@ -89,7 +89,7 @@ def price(
     if root:
         return over_signs(seconds, curved and points.n * points.r >= SMALL, 1)
     straight = STRAIGHT_NODES * (10 if gpu else 1)
-    few = points.r <= cones.RANK and points.frame is not None
+    few = points.r <= cones.RANK and not len(points.roots) and points.frame is not None
     stages: list[Any] = [lambda: over_signs(seconds, curved, math.inf)]
     if np.count_nonzero(folded > 0) <= ALL_SIGNS and points.r <= signs.NEWTON_RANK:
         stages = [lambda: over_signs(seconds, False, math.inf), *stages]  # the whole tree is small

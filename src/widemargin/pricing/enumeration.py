@@ -9,12 +9,15 @@ circles without weight, so that every arc and cell has a vertex whatever the ran
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
 BLOCK = 1 << 20  # floats that are held at a time
 FOUND = 200
 LOOK = 32  # circles that a candidate is compared with before F is worked out
 SLACK = 1e-9  # what is this close to being a local maximum counts as one
+NARROW = 1e-5  # sine of two lines below which their crossing is worked out exactly
 PARALLEL = 1e-13  # two lines with a smaller angle are one
 
 
@@ -71,8 +74,11 @@ def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     return np.concatenate([v[best : best + 1], v[top], g[inside] / size[inside, None]])
 
 
-def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Unit vectors U (m, 3), one for each line, and weights of a relu(v . u) + b relu(-v . u); the axes are the last three."""
+def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Unit vectors U (m, 3), one for each line, and weights of a relu(v . u) + b relu(-v . u); the axes are the last three.
+
+    Beside them a vector of each line with all its digits.
+    """
     X, c = np.concatenate([X, np.eye(3)]), np.concatenate([c, np.zeros(3)])
     length = np.linalg.norm(X, axis=1)
     U = X / length[:, None]
@@ -85,12 +91,23 @@ def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     a = np.bincount(root[~back], (c * length)[~back], n)
     b = np.bincount(root[back], (c * length)[back], n)
     keep = (a != 0) | (b != 0) | (np.arange(n) >= n - 3)
-    return U[keep], a[keep], b[keep]
+    return U[keep], a[keep], b[keep], X[keep]
+
+
+def _crossing(x: np.ndarray, z: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """The unit vector along x cross z, rounded once: doubles lose the digits of nearly parallel vectors."""
+    p, q = [Fraction(float(v)) for v in x], [Fraction(float(v)) for v in z]
+    v = [p[1] * q[2] - p[2] * q[1], p[2] * q[0] - p[0] * q[2], p[0] * q[1] - p[1] * q[0]]
+    top = max(map(abs, v))
+    if not top:
+        return near
+    exact = np.array([float(w / top) for w in v])
+    return exact / np.linalg.norm(exact)
 
 
 def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Local maxima on the sphere (N, 3) that are at least half as large as the best vertex, and the best vertex."""
-    U, a, b = _lines(X, c)
+    U, a, b, whole = _lines(X, c)
     m = len(U)
     plus, minus = a[:, None] * U, -b[:, None] * U  # the gradients where v . u > 0, and where < 0
     both = np.concatenate([plus, minus], axis=1)  # (m, 6)
@@ -104,6 +121,8 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
         V = np.cross(U[i], U[j])
         sine = np.linalg.norm(V, axis=1)
         V /= sine[:, None]
+        for k in np.flatnonzero(sine < NARROW).tolist():
+            V[k] = _crossing(whole[i[k]], whole[j[k]], V[k])
         T = V @ U.T  # (B, m)
         zero = np.abs(T) <= 16 * 2.0**-52 / sine[:, None]
         row = np.arange(len(V))
@@ -139,6 +158,7 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
                     for cell in (0, 1, -1):
                         if cell == 0:
                             w, right = g - slope[:, None] * U[own], ridge
+                            w = w - (w * U[own]).sum(axis=1)[:, None] * U[own]  # what cancellation left
                         else:
                             w = g + (plus if cell > 0 else minus)[own]
                             right = cell * (w * U[own]).sum(axis=1) >= -small
