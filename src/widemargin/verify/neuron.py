@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .cones import relu_cones
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
 from .reading import BITS, Problem, differences, fits, integer, listed, need, number, vector
 from .tree import eigen_tree, relu_tree
@@ -241,6 +242,12 @@ def enumeration(problem: Problem, c: list[int], total: int, bound: Fraction, sid
 
 _Proof = Callable[[Problem, list[int], int, Fraction, Mapping[str, Any], str], str]
 PROOFS: dict[int, dict[str, _Proof]] = {
-    1: {"norm": norm_bound, "spectral": spectral, "tree": relu_tree, "enumeration": enumeration},
+    1: {
+        "norm": norm_bound,
+        "spectral": spectral,
+        "tree": relu_tree,
+        "cones": relu_cones,
+        "enumeration": enumeration,
+    },
     2: {"eigen": eigen, "eigen-tree": eigen_tree, "enumeration": enumeration},
 }
