@@ -100,22 +100,26 @@ class _Block:
     leaf: np.ndarray  # (P,)
     weight: np.ndarray  # (P,) int64, absolute value
     point: np.ndarray  # (P,) its column of heights
-    T: np.ndarray  # (P, r) int64
+    T: np.ndarray  # (r, P) int64, x . g
 
     def some(self, index: np.ndarray) -> _Block:
         place = np.full(len(self.lam), -1)
         place[index] = np.arange(len(index))
         keep = place[self.leaf] >= 0
         leaf = place[self.leaf[keep]]
-        return _Block(self.lam[index], self.values[index], leaf, self.weight[keep], self.point[keep], self.T[keep])
+        return _Block(self.lam[index], self.values[index], leaf, self.weight[keep], self.point[keep], self.T[:, keep])
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """(P, r) -> (B, r), added over the pairs of each leaf."""
-        out = np.zeros((len(self.lam), values.shape[1]), dtype=values.dtype)
-        if len(values):
-            first = np.flatnonzero(np.diff(self.leaf, prepend=-1))
-            out[self.leaf[first]] = np.add.reduceat(values, first, axis=0)
+        """(r, P) -> (B, r), added over the pairs of each leaf."""
+        out = np.zeros((len(self.lam), len(values)), dtype=values.dtype)
+        if len(self.leaf):
+            first = self.first()
+            out[self.leaf[first]] = np.add.reduceat(values, first, axis=1).T
         return out
+
+    def first(self) -> np.ndarray:
+        """Where the pairs of a leaf begin, for leaves that have some."""
+        return np.flatnonzero(np.diff(self.leaf, prepend=-1))
 
 
 def relu_cones(problem: Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
@@ -307,7 +311,8 @@ def _block(side: _Side, forest: _Forest, some: slice) -> _Block:
         falls |= under[index[:, k]]
     leaf, point = np.nonzero(rises & falls)
     weight = -side.weights[side.positive :][point]
-    return _Block(lam[index], values[index], leaf, weight, side.positive + point, below[index[leaf], point[:, None]])
+    T = np.stack([below[index[leaf, k], point] for k in range(index.shape[1])])
+    return _Block(lam[index], values[index], leaf, weight, side.positive + point, T)
 
 
 def _proved(side: _Side, block: _Block, rounds: int, undecided: int) -> np.ndarray:
@@ -323,14 +328,14 @@ def _proved(side: _Side, block: _Block, rounds: int, undecided: int) -> np.ndarr
         p = _shortest(G, A, (w / side.unit).astype(float) / length)  # (B, r)
         guess = (p @ side.frame.T) * float(Fraction(side.unit) / Fraction(2) ** side.pi_shift)
         guess = np.clip(np.nan_to_num(guess), -(2.0**62), 2.0**62)
-    pi = np.rint(guess).astype(np.int64).astype(object)
+    pi = np.rint(guess).astype(np.int64)
     # lam . pi >= w: missing parts are added along the signs of the orthant, where lam . signs = |lam|_1 >= 1
-    lam = block.lam.astype(object)
     s = side.pi_shift
     w = -(-w >> s) if s > 0 else w << -s
-    missing = w - (lam * pi[:, None, :]).sum(axis=2)
-    more = np.maximum(-(-missing // np.abs(lam).sum(axis=2)), 0).max(axis=1)  # (B,)
-    pi = pi + more[:, None] * np.sign(block.lam.sum(axis=1))
+    high, low = ((block.lam @ part[:, :, None])[:, :, 0].astype(object) for part in (pi >> 30, pi & ((1 << 30) - 1)))
+    missing = w - (high << 30) - low
+    more = np.maximum(-(-missing // np.abs(block.lam).sum(axis=2)), 0).max(axis=1)  # (B,)
+    pi = pi.astype(object) + more[:, None] * np.sign(block.lam.sum(axis=1))
     square = (matmul(pi, side.form) * pi).sum(axis=1) + side.form_slack * np.abs(pi).sum(axis=1) ** 2
     return (square <= side.form_limit).astype(bool)
 
@@ -348,17 +353,16 @@ def _losses(side: _Side, block: _Block, share: np.ndarray) -> np.ndarray:
     low = block.weight >> drop
     beta = np.clip(np.floor(share * low), 0, low).astype(np.int64)
     rest = -(-block.weight >> drop) - beta
-    h = side.radius(block.lam)[block.leaf]  # (P, r)
+    h = side.radius(block.lam).T[:, block.leaf]  # (r, P)
     rise, fall = np.maximum(block.T + h, 0), np.maximum(h - block.T, 0)
-    first = np.flatnonzero(np.diff(block.leaf, prepend=-1))
-    most = np.zeros(B, dtype=np.int64)
-    most[block.leaf[first]] = np.maximum.reduceat(np.maximum(rise, fall).max(axis=1), first)
+    first, most = block.first(), np.zeros(B, dtype=np.int64)
+    most[block.leaf[first]] = np.maximum.reduceat(np.maximum(rise, fall).max(axis=0), first)
     count = int(np.bincount(block.leaf).max())
     room = 62 - (OPEN_BITS + 2) - count.bit_length()
     bits = np.frexp(most.astype(float))[1].astype(np.int64)
     down = np.maximum(bits - room, 0)  # (B,)
-    at = down[block.leaf][:, None]
-    sums = block.sums(rest[:, None] * -(-rise >> at) + beta[:, None] * -(-fall >> at))
+    at = down[block.leaf]
+    sums = block.sums(rest * -(-rise >> at) + beta * -(-fall >> at))
     return sums.astype(object) << (down + drop).astype(object)[:, None]
 
 
@@ -376,13 +380,13 @@ def _slopes(
     and the slack s >= 0 of p . g_k = w_k + s_k.
     """
     weight = block.weight / side.unit  # (P,)
-    M = block.T * (weight[:, None] / length[block.leaf])  # (P, r)
+    M = block.T * (weight * (1 / length).T[:, block.leaf])  # (r, P)
     up = np.maximum(M, 0)
-    share = np.nan_to_num(up.sum(axis=1) / np.abs(M).sum(axis=1))
+    share = np.nan_to_num(up.sum(axis=0) / np.abs(M).sum(axis=0))
     if rounds == 0 or len(share) == 0:
         return share
     B, r = length.shape
-    size = np.minimum(up.max(axis=1), -np.minimum(M, 0).min(axis=1))
+    size = np.minimum(M.max(axis=0), -M.min(axis=0))
     order = np.lexsort((-size, block.leaf))
     first = np.searchsorted(block.leaf, np.arange(B))
     rank = np.arange(len(order)) - first[block.leaf]  # leaves are sorted, so block.leaf[order] is block.leaf
@@ -398,7 +402,7 @@ def _slopes(
     x, high = np.zeros((B, m + r)), np.zeros((B, m + r))
     x[leaf, rank], high[leaf, rank] = share[pair], 1.0
     high[:, m:] = np.inf
-    start = (block.values / side.unit).astype(float) / length + block.sums(up - share[:, None] * M)
+    start = (block.values / side.unit).astype(float) / length + block.sums(up - share * M)
     p = (A @ start[:, :, None])[:, :, 0]
     H = rows @ rows.transpose(0, 2, 1)
     z = (rows @ p[:, :, None])[:, :, 0]
