@@ -62,42 +62,42 @@ def best(lam, frame, X, c):
     return np.linalg.norm(start + M @ x)
 
 
-def climbed(X, c, rng, starts=400, steps=300):
-    """The largest value of sum_i c_i relu(x_i . v) / |v| that gradient steps find, in coordinates where points are round."""
-    U, S, V = np.linalg.svd(X, full_matrices=False)
-    keep = S > 1e-9 * S[0]
-    S, V = S[keep], V[keep]
-    a = rng.standard_normal((starts, len(S)))  # v = (a / S) V
-    Z = U[:, keep]
+def climbed(X, c, rng, starts=200, steps=300):
+    """The largest value of sum_i c_i relu(x_i . v) / |v| that gradient steps find, in coordinates v = a S^-power V."""
+    _, S, V = np.linalg.svd(X, full_matrices=False)
+    S, V = S[S > 1e-9 * S[0]], V[S > 1e-9 * S[0]]
     most = 0.0
-    for step in range(steps):
-        a /= np.linalg.norm(a, axis=1, keepdims=True)
-        T = a @ Z.T
-        size = np.linalg.norm(a / S, axis=1)
-        value = np.maximum(T, 0) @ c / size
-        most = max(most, value.max())
-        slope = (((T > 0) * c) @ Z) / size[:, None] - (value / size**2)[:, None] * a / S**2
-        slope /= np.maximum(np.linalg.norm(slope, axis=1, keepdims=True), 1e-300)
-        a = a + 0.3 * 0.97**step * slope
+    for power in (0.0, 0.5, 1.0):
+        size = S**-power
+        Z = X @ V.T * size  # x . v = Z . a, |v| = |size a|
+        a = rng.standard_normal((starts, len(S)))
+        for step in range(steps):
+            a /= np.linalg.norm(a, axis=1, keepdims=True)
+            T, length = a @ Z.T, np.linalg.norm(a * size, axis=1)
+            value = np.maximum(T, 0) @ c / length
+            most = max(most, value.max())
+            slope = (((T > 0) * c) @ Z) / length[:, None] - (value / length**2)[:, None] * a * size**2
+            slope /= np.maximum(np.linalg.norm(slope, axis=1, keepdims=True), 1e-300)
+            a = a + 0.3 * 0.97**step * slope
     return most
 
 
 def example(seed):
     """Points, weights, a basis of their span and opposite pairs; all kinds in turn."""
     rng = np.random.default_rng(seed)
-    r = 1 + seed % 6
-    n = int(rng.integers(3, 41 if r < 5 else 16))
-    if seed % 4 == 1:
+    r, kind = 1 + seed % 6, seed // 6 % 4
+    n = int(rng.integers(max(3, r), 41 if r < 5 else 16))
+    if kind == 0:
         X = rng.integers(-3, 4, (n, r)).astype(float)
     else:
-        X = rng.standard_normal((n, r)) * 10 ** (rng.uniform(-2, 2, r) if seed % 4 == 2 else np.zeros(r))
+        X = rng.standard_normal((n, r)) * 10 ** (rng.uniform(-2, 2, r) if kind > 1 else np.zeros(r))
     X[:r] += np.eye(r)  # so that they span
     mirrors = []
-    if seed % 3 == 1:
+    if kind in (1, 2):
         X = np.vstack([X, -X[: n // 2]])
         mirrors = [[i, n + i] if i % 2 else [n + i, i] for i in range(n // 2)]
     basis = None
-    if seed % 2:
+    if kind in (0, 2):
         X = np.rint(X * 2**20) / 2**20
         X = np.hstack([X, X.sum(axis=1, keepdims=True)])  # a column that depends on the others, exactly
         basis = np.hstack([np.eye(r, dtype=int), np.ones((r, 1), dtype=int)])
@@ -121,7 +121,7 @@ def test_true_trees_are_accepted_and_false_bounds_refused(seed):
     assert not found and found.failed.endswith("its bound is larger than upper"), found
 
 
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", range(24))
 def test_leaves_are_bounded_as_well_as_the_rule_allows_and_never_better(seed):
     """Random trees, most of them with a bound far from the maximum: the checker finds what bounded least squares finds."""
     X, y, q, basis, _, rng = example(100 + seed)
@@ -135,10 +135,11 @@ def test_leaves_are_bounded_as_well_as_the_rule_allows_and_never_better(seed):
             cut = r > 1 and rng.random() < 0.4
             tree.append(int(rng.choice([i * r + j for i in range(r) for j in range(i + 1, r)])) if cut else -1)
             waiting += 1 if cut else -1
-    exactly = max(best(lam, frame, X, c) for lam in leaves(tree, r))
-    side = {"frame": frame, "tree": tree}
-    assert shown(X, c, exactly * (1 + 1e-6), side)
-    assert not shown(X, c, exactly * (1 - 1e-7), side)
+    for s in (1, -1):
+        exactly = max(best(lam, frame, X, s * c) for lam in leaves(tree, r))
+        side = {"frame": frame, "tree": tree}
+        assert shown(X, s * c, exactly * (1 + 1e-6) + 1e-12, side)
+        assert exactly < 1e-9 or not shown(X, s * c, exactly * (1 - 1e-7), side)
 
 
 @pytest.mark.parametrize("r", [1, 2, 3])
@@ -243,9 +244,11 @@ def test_wrong_frames_are_refused(frame, words):
     assert words in said(frame=frame)
 
 
-def test_large_frames_and_skew_ones_are_no_trouble():
+def test_large_frames_are_no_trouble_and_skew_ones_prove_nothing():
     assert said(frame=[[2**512, 1], [0, -(2**512)]]) is None
-    assert said(frame=[[2**500, 2**500 - 1], [2**500 + 1, 2**500]]) is None  # determinant 1: |p| is lost in the rounding?
+    assert said(frame=[[2**20, 1], [0, 1]]) is None
+    # determinant 1: independent, but the cones are so thin or so flat that no number of bits is enough
+    assert said(frame=[[2**500, 2**500 - 1], [2**500 + 1, 2**500]]).endswith("its bound is larger than upper")
 
 
 def test_points_must_lie_in_the_span():
@@ -264,8 +267,9 @@ def test_points_must_lie_in_the_span():
     assert said(Z, [1.0, 1.0, 1.0], mirrors=[[0, 1]]).endswith("points 0 and 1 are not opposite")
 
 
+@pytest.mark.slow
 def test_long_trees_and_many_points_stay_small():
-    """A million entries that say nothing; a deep tree; 20,000 cones with 3,000 points: within 0.8 GB."""
+    """A million entries of a chain; 8,192 cones with 3,000 points, of which no state for each pair is held: within 0.8 GB."""
     chain = [1] * 500_000 + [-1] * 500_004
     proof = {"type": "cones", "sides": [GOOD | {"sign": s, "tree": chain} for s in (1, -1)]}
     keys = {"dual": [0.5, 0.25, 0.25], "proof": proof}
@@ -274,7 +278,7 @@ def test_long_trees_and_many_points_stay_small():
     X, y = rng.standard_normal((3000, 3)), rng.choice([-1.0, 1.0], 3000)
     tree = []
     for _ in range(8):
-        grow = [12]
+        grow = [10]
         while grow:
             level = grow.pop()
             tree.append([1, 5, 2][level % 3] if level else -1)

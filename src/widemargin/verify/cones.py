@@ -84,7 +84,7 @@ class _Side:
             T[:, p:] -= h
             total[some] = matmul(np.maximum(T, 0, out=T), column(self.weights.tolist()))[:, 0]
         straight = matmul(lam, self.linear)[:, 0]
-        return total + np.array([-(-int(v) >> self.shift) for v in straight], dtype=object), below
+        return total + _over(straight, self.shift), below
 
     def radius(self, lam: np.ndarray) -> np.ndarray:
         """How far lam . heights may be from the truth."""
@@ -254,6 +254,11 @@ def _bits(values: Any) -> int:
     return max((abs(int(v)).bit_length() for v in values), default=0)
 
 
+def _over(value: Any, shift: int) -> Any:
+    """value / 2^shift rounded up."""
+    return -(-value >> shift) if shift > 0 else value << -shift
+
+
 def _side(
     problem: Problem,
     frame: np.ndarray,
@@ -271,11 +276,12 @@ def _side(
     heights = np.array([[(v + (1 << e >> 1)) >> e for v, e in zip(row, drop)] for row in Y], dtype=np.int64).reshape(r, n)
     weights = [w << e for w, e in zip(weights, drop)]
     along = matmul(frame, linear[:, None])  # (r, 1)
-    shift = max(0, _bits(weights) - WEIGHT_BITS, _bits(along[:, 0]) - 2 * WEIGHT_BITS)
-    rounded = np.array([-(-w >> shift) for w in weights], dtype=np.int64)
+    # Small weights are made large, so that their beta has as many bits.
+    shift = max(_bits(weights) - WEIGHT_BITS, _bits(along[:, 0]) - 2 * WEIGHT_BITS)
+    rounded = np.array([_over(w, shift) for w in weights], dtype=np.int64)
     scale = _bits(frame.flat)
     _, triangle = np.linalg.qr(np.array([[v / (1 << scale) for v in row] for row in frame.tolist()]).T)
-    limit = limit / (1 << shift)
+    limit = limit * Fraction(2) ** -shift
     unit = max(1, int(limit * (1 << scale)))
     reach = int(limit * max(sum(abs(v) for v in row) for row in frame.tolist()))
     pi_shift = reach.bit_length() - PI_BITS
@@ -330,10 +336,8 @@ def _proved(side: _Side, block: _Block, rounds: int, undecided: int) -> np.ndarr
         guess = np.clip(np.nan_to_num(guess), -(2.0**62), 2.0**62)
     pi = np.rint(guess).astype(np.int64)
     # lam . pi >= w: missing parts are added along the signs of the orthant, where lam . signs = |lam|_1 >= 1
-    s = side.pi_shift
-    w = -(-w >> s) if s > 0 else w << -s
     high, low = ((block.lam @ part[:, :, None])[:, :, 0].astype(object) for part in (pi >> 30, pi & ((1 << 30) - 1)))
-    missing = w - (high << 30) - low
+    missing = _over(w, side.pi_shift) - (high << 30) - low
     more = np.maximum(-(-missing // np.abs(block.lam).sum(axis=2)), 0).max(axis=1)  # (B,)
     pi = pi.astype(object) + more[:, None] * np.sign(block.lam.sum(axis=1))
     square = (matmul(pi, side.form) * pi).sum(axis=1) + side.form_slack * np.abs(pi).sum(axis=1) ** 2
@@ -446,8 +450,8 @@ def _shortest(G: np.ndarray, A: np.ndarray, w: np.ndarray) -> np.ndarray:
         free = free ^ wrong
     u = G.mean(axis=1)
     u = u / np.linalg.norm(u, axis=1)[:, None]
-    height = np.maximum((G @ u[:, :, None])[:, :, 0], 1e-9)
-    choices = [(A @ (w + s)[:, :, None])[:, :, 0] for s in found] + [np.maximum((w / height).max(axis=1), 0)[:, None] * u]
-    P = np.stack(choices)  # (3, B, r)
+    height = (G @ u[:, :, None])[:, :, 0]
+    flat = np.where(height.min(axis=1) > 0, np.maximum((w / height).max(axis=1), 0), np.inf)
+    P = np.stack([(A @ (w + s)[:, :, None])[:, :, 0] for s in found] + [flat[:, None] * u])  # (3, B, r)
     best = np.nan_to_num(np.linalg.norm(P, axis=2), nan=np.inf).argmin(axis=0)
     return P[best, np.arange(len(w))]
