@@ -17,6 +17,7 @@ ORDER = [
     {"verify"},
     {"types"},
     {"data", "spaces", "plots"},
+    {"pricing"},
     {"margins"},
     {"flows"},
     {"theory", "monitor"},

@@ -65,7 +65,8 @@ def best(lam, frame, X, c):
 def climbed(X, c, rng, starts=200, steps=300):
     """The largest value of sum_i c_i relu(x_i . v) / |v| that gradient steps find, in coordinates v = a S^-power V."""
     _, S, V = np.linalg.svd(X, full_matrices=False)
-    S, V = S[S > 1e-9 * S[0]], V[S > 1e-9 * S[0]]
+    r = np.linalg.matrix_rank(X, tol=1e-9 * S[0])
+    S, V = S[:r], V[:r]
     most = 0.0
     for power in (0.0, 0.5, 1.0):
         size = S**-power
@@ -165,6 +166,16 @@ def test_roundings_go_to_the_safe_side(frame, weights):
         assert not shown(x, weights, true - Fraction(1, 2**42), side)
     assert shown(x, weights, true + Fraction(1, 2**30), side)
     assert shown(-x, weights, true + Fraction(1, 2**30), side)
+
+
+def test_points_with_negative_weight_are_rounded_down():
+    """The negative weight is the larger one; the third point only makes the checker round at all."""
+    x = np.array([[1.9375], [1.0], [1.0 + 2.0**-40]])
+    weights = [0.625, -1.0, 2.0**-60]
+    true = Fraction(0.625 * 1.9375 - 1.0)
+    side = {"frame": [[1]], "tree": [-1, -1]}
+    assert not shown(x, weights, true - Fraction(1, 2**36), side)
+    assert shown(x, weights, true + Fraction(1, 2**30), side)
 
 
 def test_small_integers_and_nothing_at_all():

@@ -128,7 +128,9 @@ def relu_cones(problem: Problem, c: list[int], total: int, bound: Fraction, side
     r = len(rows)
     need(1 <= r <= min(problem.D, ROWS), f"{name}: the frame has {r} rows, not 1 to {min(problem.D, ROWS)}")
     limit = 1 << FRAME_BITS
-    rows = [[integer(v, f"{name}: frame", -limit, limit) for v in listed(row, f"{name}: frame", problem.D)] for row in rows]
+    rows = [
+        [integer(v, f"{name}: frame", -limit, limit) for v in listed(row, f"{name}: frame", problem.D)] for row in rows
+    ]
     frame = objects(rows, r, problem.D)
     determinant, adjugate = _adjugate(matmul(frame, frame.T))
     need(determinant > 0, f"{name}: the rows of the frame are linearly dependent")
@@ -136,7 +138,9 @@ def relu_cones(problem: Problem, c: list[int], total: int, bound: Fraction, side
     if r < problem.D:
         _spanned(problem, frame, order, linear, name)
     forest = _forest(side.get("tree"), r, name)
-    form = _side(problem, frame, [weights[i] for i in order], order, linear, bound * total * 2**problem.k, determinant, adjugate)
+    form = _side(
+        problem, frame, [weights[i] for i in order], order, linear, bound * total * 2**problem.k, determinant, adjugate
+    )
     step = max(1, min(LEAVES, NUMBERS // max(1, len(order))))
     for start in range(0, len(forest.leaves), step):
         block = _block(form, forest, slice(start, start + step))
@@ -273,7 +277,9 @@ def _side(
     r, n = len(frame), len(order)
     Y = matmul(frame, problem.grid[order].astype(object).T).tolist()  # (r, n)
     drop = [max(0, _bits(Y[j][i] for j in range(r)) - POINT_BITS) for i in range(n)]
-    heights = np.array([[(v + (1 << e >> 1)) >> e for v, e in zip(row, drop)] for row in Y], dtype=np.int64).reshape(r, n)
+    heights = np.array([[(v + (1 << e >> 1)) >> e for v, e in zip(row, drop)] for row in Y], dtype=np.int64).reshape(
+        r, n
+    )
     weights = [w << e for w, e in zip(weights, drop)]
     along = matmul(frame, linear[:, None])  # (r, 1)
     # Small weights are made large, so that their beta has as many bits.
