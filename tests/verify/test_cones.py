@@ -185,6 +185,8 @@ def test_small_integers_and_nothing_at_all():
     assert not shown(np.array([[3.0, 4.0]]), [1.0], 5 - Fraction(1, 2**40), side)
     assert shown(np.array([[3.0, 4.0], [0.0, 0.0]]), [-1.0, 1.0], 0, side)
     assert shown(np.array([[3.0, 4.0], [1.0, 1.0]]), [0.0, 0.0], 0, side)
+    for upper, good in ((5e-324, False), (1e-300, False), (1e300, True), (1.7e308, True)):
+        assert shown(np.array([[3.0, 4.0], [1.0, -1.0], [2.0, -1.0]]), [0.5, -1.0, 1.0], upper, side) == good
     mirrors = {"mirrors": [[0, 1]]}  # relu(t) - relu(-t) = t, without a chord
     X = np.array([[3.0, 4.0], [-3.0, -4.0]])
     assert shown(X, [1.0, -1.0], 5, side | mirrors)

@@ -36,6 +36,7 @@ POINT_BITS = 34  # of R x: with 8 products by 25 bits the sums stay below 2^62
 WEIGHT_BITS = 60
 OPEN_BITS = 29  # of the weights of open points: times their heights, summed, below 2^62
 PI_BITS = 58
+UNIT_BITS = 200  # no w has more, and it is a double
 FORM_BITS = 192  # of the quadratic form of |p|^2
 LEAVES = 4096  # at a time, fewer where there are many points
 NUMBERS = 1 << 21  # leaves times points at a time
@@ -288,7 +289,7 @@ def _side(
     scale = _bits(frame.flat)
     _, triangle = np.linalg.qr(np.array([[v / (1 << scale) for v in row] for row in frame.tolist()]).T)
     limit = limit * Fraction(2) ** -shift
-    unit = max(1, int(limit * (1 << scale)))
+    unit = min(max(1, int(limit * (1 << scale))), 1 << UNIT_BITS)
     reach = int(limit * max(sum(abs(v) for v in row) for row in frame.tolist()))
     pi_shift = reach.bit_length() - PI_BITS
     # pi' adj pi 4^pi_shift <= limit^2 det, both over 2^less
@@ -389,7 +390,7 @@ def _slopes(
     """beta_i / |c_i| for each pair: the chord's, then coordinate descent on |p| over those of the largest open points
     and the slack s >= 0 of p . g_k = w_k + s_k.
     """
-    weight = block.weight / side.unit  # (P,)
+    weight = block.weight / float(side.unit)  # (P,)
     M = block.T * (weight * (1 / length).T[:, block.leaf])  # (r, P)
     up = np.maximum(M, 0)
     share = np.nan_to_num(up.sum(axis=0) / np.abs(M).sum(axis=0))
