@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from widemargin import margins, verify
+from widemargin.pricing.cones import Cones
 from widemargin.pricing.pairing import solve as pair_up
+from widemargin.pricing.proofs import cones_side
 from widemargin.types import Dataset
 
 BEFORE = Path(__file__).parent / "written_before.json.gz"
@@ -44,6 +46,57 @@ def written_now():
         ("l2 srelu now", margins.min_norm_l2(twice, activation="srelu"), twice),
     ]
     return [(name, saved(cert), one.X, one.y) for name, cert, one in found]
+
+
+def cone_sides(X, c, tol=1e-3, basis=None, max_nodes=1e5):
+    """The sides of a proof by cones for max_v +-sum_i c_i relu(x_i . v), the largest bound and the values found.
+
+    basis: r rows of integers that span the points X (n, D); all of R^D without it. The frame makes the points round.
+    """
+    import torch
+
+    basis = np.eye(X.shape[1], dtype=int) if basis is None else np.asarray(basis)
+    Q = np.linalg.qr(basis.T.astype(float))[0]  # (D, r)
+    Z = np.linalg.lstsq(basis.T.astype(float), X.T, rcond=None)[0].T  # (n, r), X = Z basis
+    values, vectors = np.linalg.eigh(Z.T @ Z)
+    M = (vectors * np.maximum(values, 1e-12 * values[-1]) ** -0.5) @ vectors.T
+    M = np.rint(M / np.abs(M).max(axis=1, keepdims=True) * 2**20).astype(int)
+    frame = M.astype(object) @ basis.astype(object)
+    sides, bounds, found = [], [], []
+    for sign in (1, -1):
+        tree = Cones(torch.as_tensor(X @ Q), torch.as_tensor(sign * c), torch.as_tensor(frame.astype(float) @ Q))
+        out = tree.run(0.0, tol, deadline=float("inf"), batch=256, max_nodes=max_nodes)
+        sides.append({"sign": sign} | cones_side(X, frame.tolist(), out.shape))
+        bounds.append(out.bound)
+        found.append(out.value)
+    return sides, bounds, found
+
+
+def cones_made(before):
+    """Three dimensions; two in the span of three, with an opposite pair of points; a regression."""
+    payload, X, y = before["f1 plane bias"]
+    Z = np.hstack([X, np.ones((len(X), 1))])
+    sides, bounds, _ = cone_sides(Z, np.array(payload["dual"]) * y, tol=1e-6)
+    proof, status = {"type": "cones", "sides": sides}, "time-limit"
+    flat = payload | {"upper": max(bounds) * (1 + 1e-6), "proof": proof, "status": status}
+    out = [("f1 cones", seal(flat), X, y)]
+    X = np.array([[1.0, 0.5], [-1.0, -0.5], [0.25, -2.0], [3.0, 1.0], [-0.5, 1.5], [-2.0, 0.125]])
+    X, y = np.hstack([X, X.sum(axis=1, keepdims=True)]), np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
+    q = np.array([0.25, 0.125, 0.125, 0.125, 0.25, 0.125])
+    sides, bounds, _ = cone_sides(X, q * y, tol=1e-6, basis=[[1, 0, 1], [0, 1, 1]])
+    mirrored = {"type": "cones", "sides": [side | {"mirrors": [[0, 1]]} for side in sides]}
+    data = {"n": 6, "d": 3, "bias": False, "data": {"name": "six", "sha256": verify.data_hash(X, y)}}
+    bounds = {"lower": 0.0, "upper": max(bounds) * (1 + 1e-6), "dual": q.tolist(), "proof": mirrored}
+    out.append(("f1 cones in a plane", seal(payload | data | bounds | {"primal": None, "status": status}), X, y))
+    payload, X, y = before["l1-regression bias"]
+    Z = np.hstack([X, np.ones((len(X), 1))]) if payload["bias"] else X
+    lam = np.array(payload["dual"])
+    sides, bounds, _ = cone_sides(Z, lam, tol=1e-6)
+    most = max(bounds) * (1 + 1e-6)
+    fit = {"type": "cones", "sides": sides, "maximum": most}
+    low = float(y @ lam) / most * (1 - 1e-12)
+    out.append(("l1 cones", seal(payload | {"lower": low, "proof": fit, "status": status}), X, y))
+    return out
 
 
 def hand_made():
@@ -80,6 +133,7 @@ def hand_made():
     tops = [float(np.linalg.eigvalsh((X * (q * (s * y > 0))[:, None]).T @ X)[-1]) * (1 + 1e-12) for s in (1, -1)]
     eigen = {"type": "eigen", "sides": [{"sign": s, "lam": top} for s, top in zip((1, -1), tops)]}
     out.append(("f1 eigen", seal(payload | {"upper": max(tops), "proof": eigen, "status": "time-limit"}), X, y))
+    out += cones_made(before)
     payload, X, y = before["f1-multiclass 3"]
     out.append(("multi norm", seal(payload | {"upper": 10.0, "proof": {"type": "norm"}, "status": "time-limit"}), X, y))
     return out

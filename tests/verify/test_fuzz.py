@@ -187,6 +187,7 @@ def test_the_corpus_is_accepted_and_holds_every_kind_and_proof(corpus, truth):
     types = {kind for _, _, kind in proofs}
     assert types >= {"norm", "spectral", "pairing", "tree", "enumeration", "eigen", "eigen-tree", "cones", "cover"}
     assert types >= {"trace", "signs", "fantope", "fantope-pairs", "cone", "relation", "dual", "samples"}
+    assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones")} <= proofs
     leaves = [
         leaf
         for _, payload, _, _ in corpus

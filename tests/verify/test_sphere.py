@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from checks import dual_values, unit
 from corpus import hand_made, seal
 
+from checks import dual_values, unit
 from widemargin import verify
 from widemargin.verify import sphere
 from widemargin.verify.exact import integers

@@ -17,6 +17,7 @@ import torch
 from . import cones, signs, writing
 from .enumeration import enumerate3
 from .points import Points
+from .proofs import cones_side
 
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
@@ -148,7 +149,10 @@ def write(
         folded, linear = points.folded(sign * weights)
         mirrors = names[points.mirrors].tolist()
         if isinstance(priced.log, cones.Shape):
-            side, bound = {}, priced.bound
+            assert points.frame is not None
+            side = {"type": "cones", **cones_side(points.X0, points.frame, priced.log)}
+            weight = float(np.abs(weights) @ np.linalg.norm(points.X0, axis=1))
+            bound = priced.bound * (1 + 1e-6) + 1e-9 * weight  # what a checker may lose that searches for itself
         else:
             side, bound = writing.write(
                 priced.log, points.X0, folded, linear @ points.X0, points.roots, points.scale, enough=enough
@@ -158,6 +162,8 @@ def write(
             if len(points.roots):
                 assert points.symmetry is not None
                 side["rho"] = [int(v) for v in points.symmetry.rho]
+            side = {"type": "tree", **side}
         written.append(side | {"sign": sign, "mirrors": mirrors})
         upper = max(upper, bound)
-    return {"type": "tree", "sides": written}, upper
+    kinds = {side["type"] for side in written}
+    return {"type": kinds.pop() if len(kinds) == 1 else "mixed", "sides": written}, upper

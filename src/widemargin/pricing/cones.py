@@ -87,7 +87,9 @@ class Cones:
         U = torch.nan_to_num(q.norm(dim=1), nan=math.inf)
         u = G.mean(1)
         u = u / u.norm(dim=1, keepdim=True)
-        flat = (w / (G @ u[:, :, None])[:, :, 0].clamp_min(1e-9)).amax(1).clamp_min(0)
+        height = (G @ u[:, :, None])[:, :, 0]
+        flat = (w / height.clamp_min(1e-300)).amax(1).clamp_min(0)
+        flat = torch.where((height > 1e-6).all(1), flat, math.inf)  # else a multiple of u is not above every w_k
         q = torch.where((flat < U)[:, None], u, q)
         U = torch.minimum(U, flat)
         v = torch.nan_to_num(q / q.norm(dim=1, keepdim=True).clamp_min(1e-300))
@@ -170,24 +172,21 @@ class Cones:
                 break
             k = min(batch, len(U))
             top = torch.topk(U, k).indices
-            g, e, parent = L[top], edge[top], ids[top]
+            middle = cut(L[top], edge[top])
             rest = torch.ones(len(U), dtype=torch.bool, device=device)
             rest[top] = False
-            row = torch.arange(k, device=device)
-            i, j = e // r, e % r
-            a, b = g[row, i], g[row, j]
-            size = torch.stack([a, b]).abs().amax(2)  # (2, k)
-            shift = torch.log2(size).floor()
-            highest = shift.amax(0)
-            middle = a * torch.exp2(highest - shift[0])[:, None] + b * torch.exp2(highest - shift[1])[:, None]
-            odd = middle.abs() % 2 == 1
-            halve = ~odd.any(1)
-            while bool(halve.any()):
-                middle = torch.where(halve[:, None], middle / 2, middle)
-                halve = halve & ~(middle.abs() % 2 == 1).any(1)
+            fits = middle.abs().amax(1) <= LARGEST
+            if not bool(fits.all()):  # these stay as they are
+                closed = max(closed, float(U[top][~fits].max()))
+                top, middle = top[fits], middle[fits]
+            g, e, parent = L[top], edge[top], ids[top]
+            row, i, j = torch.arange(len(top), device=device), e // r, e % r
             one, two = g.clone(), g.clone()
             one[row, i], two[row, j] = middle, middle
             child = torch.cat([one, two])
+            if len(child) == 0:
+                L, U, edge, ids = L[rest], U[rest], edge[rest], ids[rest]
+                continue
             u, v, value, edge_new = self.bound(child)
             new_ids = torch.arange(nodes, nodes + len(child), device=device)
             shape.parent.append(torch.cat([parent, parent]).cpu())
@@ -202,3 +201,16 @@ class Cones:
         values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
         order = torch.argsort(-values)[:200]
         return Priced(float(values.max()), bound, nodes, directions[order], shape, best > give_up)
+
+
+def cut(L: Tensor, edge: Tensor) -> Tensor:
+    """Where the cones L (B, r, r) are cut: on the edge i r + j, the two generators scaled by powers of two to about one size."""
+    row, r = torch.arange(len(L), device=L.device), L.shape[1]
+    a, b = L[row, edge // r], L[row, edge % r]
+    shift = torch.frexp(torch.stack([a, b]).abs().amax(2)).exponent  # (2, B)
+    highest = shift.amax(0)
+    middle = torch.ldexp(a, (highest - shift[0])[:, None]) + torch.ldexp(b, (highest - shift[1])[:, None])
+    halve = torch.ones(len(L), dtype=torch.bool, device=L.device)
+    while bool((halve := halve & ~(middle.abs() % 2 == 1).any(1)).any()):
+        middle = torch.where(halve[:, None], middle / 2, middle)
+    return middle

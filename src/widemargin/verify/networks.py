@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, matmul, objects, ray, sqrt_up, squares
-from .neuron import PROOFS, pairing
+from .neuron import both_sides, pairing
 from .reading import (
     Problem,
     Rules,
@@ -24,8 +24,6 @@ from .reading import (
     network_values,
     only_dual,
     rows_of,
-    sides_of,
-    signed,
     vector,
 )
 
@@ -64,15 +62,8 @@ def f1(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         kind = proof.get("type")
         if kind == "pairing" and problem.degree == 1:
             return f"is proved by pairing ({pairing(problem, weights, total, bound, proof)})"
-        table = PROOFS[problem.degree]
-        need(isinstance(kind, str) and kind in table, "upper bound: no such proof type for this activation")
-        assert isinstance(kind, str)
-        sides = sides_of(proof, kind) if kind not in ("norm", "enumeration") else {1: {}, -1: {}}
-        said = []
-        for sign in (1, -1):
-            c = [sign * s * w for s, w in zip(problem.y, weights)]
-            said.append(table[kind](problem, c, total, bound, sides[sign], f"{kind} side {signed(sign)}"))
-        return f"is proved by {kind}" + ("" if not said[0] else f" (side +1: {said[0]}, side -1: {said[1]})")
+        c = [s * w for s, w in zip(problem.y, weights)]
+        return f"is proved by {both_sides(problem, c, total, bound, proof, 'upper bound')}"
 
     return Rules(lambda lower: measure_lower(problem, payload, lower)[0], upper)
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from .cones import relu_cones
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
-from .reading import BITS, Problem, differences, integer, listed, need, number, vector
+from .reading import BITS, Problem, differences, integer, listed, need, number, sides_of, signed, vector
 from .span import span
 from .sphere import sphere
 from .tree import eigen_tree, relu_tree
@@ -245,6 +246,30 @@ def enumeration(problem: Problem, c: list[int], total: int, bound: Fraction, sid
 
 _Proof = Callable[[Problem, list[int], int, Fraction, Mapping[str, Any], str], str]
 PROOFS: dict[int, dict[str, _Proof]] = {
-    1: {"norm": norm_bound, "spectral": spectral, "tree": relu_tree, "enumeration": enumeration},
+    1: {
+        "norm": norm_bound,
+        "spectral": spectral,
+        "tree": relu_tree,
+        "cones": relu_cones,
+        "enumeration": enumeration,
+    },
     2: {"eigen": eigen, "eigen-tree": eigen_tree, "enumeration": enumeration},
 }
+
+
+def both_sides(problem: Problem, c: list[int], total: int, bound: Fraction, proof: Mapping[str, Any], what: str) -> str:
+    """Both sides, c and -c, of a proof in the table; of a `mixed` one each side names its own type."""
+    table, kind = PROOFS[problem.degree], proof.get("type")
+    allowed = isinstance(kind, str) and (kind in table or (kind == "mixed" and problem.degree == 1))
+    need(allowed, f"{what}: no such proof type for this activation")
+    if kind in ("norm", "enumeration"):
+        sides: Mapping[int, Mapping[str, Any]] = {1: {"type": kind}, -1: {"type": kind}}
+    else:
+        sides = sides_of(proof, str(kind))
+    said = []
+    for sign in (1, -1):
+        own = sides[sign].get("type") if kind == "mixed" else kind
+        need(isinstance(own, str) and own in table, f"{what}: a side has no such proof type")
+        assert isinstance(own, str)
+        said.append(table[own](problem, [sign * v for v in c], total, bound, sides[sign], f"{own} side {signed(sign)}"))
+    return f"{kind}" + ("" if not said[0] else f" (side +1: {said[0]}, side -1: {said[1]})")

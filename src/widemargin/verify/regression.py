@@ -24,7 +24,7 @@ from .exact import (
     squares,
 )
 from .kernels import Kernel, kernel
-from .neuron import PROOFS
+from .neuron import both_sides
 from .reading import (
     BITS,
     POINTS,
@@ -37,8 +37,6 @@ from .reading import (
     number,
     rows_of,
     show,
-    sides_of,
-    signed,
     vector,
 )
 
@@ -182,17 +180,11 @@ def _l1_rule(problem: Problem, extra: Mapping[str, Any], lam: list[int], bits: i
     """
 
     def lower(bound: Fraction, inner: Fraction, proof: Mapping[str, Any]) -> str:
-        kind = proof.get("type")
-        need(isinstance(kind, str) and kind in PROOFS[1], "lower bound: no such proof type")
-        assert isinstance(kind, str)
         most = number(proof.get("maximum"), "lower bound: proof.maximum")
         need(most > 0, "lower bound: proof.maximum is not positive")
-        sides = sides_of(proof, kind) if kind not in ("norm", "enumeration") else {1: {}, -1: {}}
-        for sign in (1, -1):
-            c = [sign * w for w in lam]
-            PROOFS[1][kind](problem, c, 1 << bits, most, sides[sign], f"{kind} side {signed(sign)}")
+        both_sides(problem, lam, 1 << bits, most, proof, "lower bound")
         need(bound * most <= inner, "lower bound: y . lam is smaller than lower times the maximum")
-        return f"is proved by the dual weights and {kind}"
+        return f"is proved by the dual weights and {proof['type']}"
 
     def upper(bound: Fraction, free: list[int], payload: Mapping[str, Any]) -> str:
         primal = payload.get("primal")

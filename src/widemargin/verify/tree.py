@@ -144,7 +144,7 @@ def _leaf_block(rows: Sequence[Any], index: Sequence[int], width: int, name: str
     return objects(rows, len(rows), width) if big else np.array(rows, dtype=np.int64).reshape(len(rows), width)
 
 
-def _fold_mirrors(problem: Problem, c: list[int], side: Mapping[str, Any], name: str) -> tuple[list[int], np.ndarray]:
+def fold_mirrors(problem: Problem, c: list[int], side: Mapping[str, Any], name: str) -> tuple[list[int], np.ndarray]:
     """Fold each listed pair x_j = -x_i into one term, c_j relu(-t) = c_j relu(t) - c_j t: new c, and sum_j c_j x_j."""
     c, used = list(c), set[int]()
     linear = np.zeros(problem.D, dtype=object)
@@ -268,7 +268,7 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
     first sum, with |x_i| rounded up. A leaf that is an object has a quadratic bound instead.
     """
     weights = c
-    c, linear = _fold_mirrors(problem, weights, side, name)
+    c, linear = fold_mirrors(problem, weights, side, name)
     tree = _read_tree(problem, c, weights, side, name, any_sign=False)
     known = set(tree.points)
     for i, v in enumerate(c):
