@@ -23,9 +23,10 @@ STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over si
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 SMALL = 400  # n * rank below which a quadratic bound at the root is not worth its time
-SLICE = 0.1  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
+CONES_FIRST = 4  # rank up to which cones have the first turn
+SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
-ALL_SIGNS = 12  # points with positive weight up to which the tree over signs has at most 2^13 nodes
+ALL_SIGNS = 13  # points with positive weight up to which the tree over signs has at most 2^14 nodes
 
 
 @dataclass
@@ -95,13 +96,11 @@ def price(
     if np.count_nonzero(folded > 0) <= ALL_SIGNS and points.r <= signs.NEWTON_RANK:
         stages = [lambda: over_signs(seconds, False, math.inf), *stages]  # the whole tree is small
     elif few:
-        turns = [SLICE * 4.0**k for k in range(30) if k == 0 or SLICE * 4.0 ** (k - 1) < 0.5 * seconds]
         stages = []
-        for turn in turns:
-            stages.append(lambda turn=turn: over_signs(turn, False, math.inf))
-            stages.append(lambda turn=turn: over_cones(2 * turn))
-            if turn > turns[0] and curved:
-                stages.append(lambda turn=turn: over_signs(turn, True, math.inf))
+        for turn in (SLICE * 4.0**k for k in range(30) if k == 0 or SLICE * 4.0 ** (k - 1) < 0.5 * seconds):
+            pair = [lambda turn=turn: over_cones(turn)]
+            pair += [lambda turn=turn: over_signs(turn, True, math.inf)] if curved else []
+            stages += pair if points.r <= CONES_FIRST else pair[::-1]
     elif curved and not hard:
         stages = [lambda: over_signs(seconds, True, 1), lambda: over_signs(seconds, False, straight), *stages]
     best: Priced | None = None
