@@ -12,7 +12,7 @@ import torch
 
 from widemargin.pricing import CURVED_RANK, ROOT_RANK, Priced, listed, pairing, price, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
-from widemargin.pricing.search import ascend
+from widemargin.pricing.search import ascend, climb
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
@@ -33,6 +33,7 @@ MEND = 2.0  # estimate over lower bound above which the dual of the cone program
 WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
 START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may join in a round
 GROW_AT = 0.2  # of tol: how far below those in play a margin is worth a new point
+CLIMB = 12, 40  # largest rank for exact local maxima, and how many of the best starts
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -164,9 +165,11 @@ class Solver(Engine):
         self.warm_start()
         self.cheap_bound()
         if self.small:
-            # With all directions listed the linear program goes to the end; else the cone program is better at it.
-            exact = self.door.X.shape[1] <= 3
-            self.linear_phase(1 + 0.3 * self.tol if exact else 1.01 if self.working else HANDOVER, 400 if exact else 80)
+            # Where local maxima are exact the linear program goes to the end; else the cone program is better at it.
+            exact = self.r <= CLIMB[0]
+            self.linear_phase(1 + 0.3 * self.tol if exact else HANDOVER, 400 if exact else 80)
+            if exact and not self.closed() and self.estimate < self.lower * (1 + 0.9 * self.tol):
+                self.prove(self.centre, self.estimate)
 
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
@@ -269,6 +272,12 @@ class Solver(Engine):
             c = torch.as_tensor(s * q * self.y, device=self.device)
             V, value = ascend(self.Xt, c, torch.cat([random, own]), steps)
             order = torch.argsort(-value)
+            if (
+                self.r <= CLIMB[0]
+            ):  # what the steps left out is little, but columns that are off by it come again and again
+                on = c != 0
+                V, value = climb(self.Xt[on], c[on], V[order[: CLIMB[1]]])
+                order = torch.argsort(-value)
             best = max(best, float(value[order[0]]))
             order = order[value[order] > self.lower * (1 + 0.1 * self.tol)]
             new += self.add(V[order].cpu().numpy(), s, most)
@@ -486,7 +495,7 @@ class Solver(Engine):
             c = s * q * self.y
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
-            rough = not root and self.upper > ROUGH[0] * self.lower > 0
+            rough = not root and self.upper > ROUGH[0] * self.lower > 0 and value > self.lower * (1 + self.tol)
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
             found = price(
                 self.points,
