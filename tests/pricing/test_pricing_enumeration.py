@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from checks import dual_values, unit
 
+from checks import dual_values, unit
 from widemargin.pricing import enumeration
 from widemargin.pricing.enumeration import enumerate3
 from widemargin.verify import neuron

@@ -131,8 +131,8 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
                     if len(more):
                         side = way * (along[more_row] * U[more]).sum(axis=1)
                         add = np.where(side[:, None] > 0, plus[more], minus[more])
-                        for k in range(3):
-                            g[:, k] += np.bincount(more_row, add[:, k], len(g))
+                        for axis in range(3):
+                            g[:, axis] += np.bincount(more_row, add[:, axis], len(g))
                     highest &= way * (g * along).sum(axis=1) <= small
                     slope = (g * U[own]).sum(axis=1)
                     ridge = (slope + a[own] <= small) & (slope - b[own] >= -small)  # the arc is above both its sides
