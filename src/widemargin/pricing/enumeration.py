@@ -20,7 +20,7 @@ PARALLEL = 1e-13  # two lines with a smaller angle are one
 
 def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
     """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9) and a rounding error of
-    1e-12 of sum_i |c_i| |x_i|, at least 0, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
+    1e-13 of sum_i |c_i| |x_i|, at least 0, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
     of at least half the value, and the best vertex. On the sphere it takes time n^3: 0.3 s for n = 300 on one core.
     """
     d = X.shape[1]
@@ -41,7 +41,7 @@ def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
         if len(kept) < FOUND and (not kept or float((V[kept] @ V[k]).max()) < 1 - 1e-12):
             kept.append(k)
     value = float(values[order[0]])
-    return value, max(value, 0.0) * (1 + 1e-9) + 1e-12 * weight, V[kept]
+    return value, max(value, 0.0) * (1 + 1e-9) + 1e-13 * weight, V[kept]
 
 
 def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -95,16 +95,23 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     plus, minus = a[:, None] * U, -b[:, None] * U  # the gradients where v . u > 0, and where < 0
     both = np.concatenate([plus, minus], axis=1)  # (m, 6)
     small = SLACK * float(np.abs(a).sum() + np.abs(b).sum())
+    # v . u = (v scale) . (u / scale): vertices and signs in coordinates in which the points are round
+    scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0)
+    scale = np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
+    R = U / scale
+    R /= np.linalg.norm(R, axis=1)[:, None]
     look = np.unique(np.linspace(0, m - 1, min(m, LOOK)).astype(int))
     first, second = np.triu_indices(m, 1)
     best, corner, found = -np.inf, U[0], []
     step = max(1, BLOCK // m)
     for start in range(0, len(first), step):
         i, j = first[start : start + step], second[start : start + step]
-        V = np.cross(U[i], U[j])
+        V = np.cross(R[i], R[j])
         sine = np.linalg.norm(V, axis=1)
         V /= sine[:, None]
-        T = V @ U.T  # (B, m)
+        T = V @ R.T  # (B, m)
+        V /= scale
+        V /= np.linalg.norm(V, axis=1)[:, None]
         zero = np.abs(T) <= 16 * 2.0**-52 / sine[:, None]
         row = np.arange(len(V))
         zero[row, i] = zero[row, j] = True
@@ -138,14 +145,16 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
                     ridge = (slope + a[own] <= small) & (slope - b[own] >= -small)  # the arc is above both its sides
                     for cell in (0, 1, -1):
                         if cell == 0:
-                            w, right = g - slope[:, None] * U[own], ridge
+                            # g less its part along U[own], which may be far larger than what is left
+                            w = (end * value)[:, None] * V + (g * along).sum(axis=1)[:, None] * along
+                            right = ridge
                         else:
                             w = g + (plus if cell > 0 else minus)[own]
                             right = cell * (w * U[own]).sum(axis=1) >= -small
                         right = right & (way * turn * (w * U[other]).sum(axis=1) >= -small)
                         k = np.flatnonzero(right)
                         size = np.linalg.norm(w[k], axis=1)
-                        k, w, size = (z[size > max(best / 2, small)] for z in (k, w[k], size))
+                        k, w, size = (z[size > max(best / 2, 1e-4 * small)] for z in (k, w[k], size))
                         good = (end * sides[k] * (w @ U[look].T)).min(axis=1, initial=0.0) >= -small
                         found.append(w[good] / size[good, None])
             found.append(end * V[highest])
