@@ -68,7 +68,7 @@ def test_the_checker_proves_the_bound_and_not_less_than_the_value(make, d):
             c = np.abs(c) * rng.choice([-1, 1])
         size = float(np.abs(c) @ np.linalg.norm(X, axis=1))
         value, bound, found = enumerate3(X, c)
-        assert max(value, 0.0) <= bound <= max(value, 0.0) * (1 + 1.1e-9) + 1.1e-13 * size
+        assert max(value, 0.0) <= bound <= max(value, 0.0) * (1 + 1.1e-9) + 2.1e-15 * (n + 64) * size
         assert found.shape[1] == d and 1 <= len(found) <= 200
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-12)
         values = dual_values(found, X, c)

@@ -19,8 +19,8 @@ PARALLEL = 1e-13  # two lines with a smaller angle are one
 
 
 def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9) and a rounding error of
-    1e-13 of sum_i |c_i| |x_i|, at least 0, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
+    """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9), at least 0, and what
+    float64 may lose of sum_i |c_i| |x_i|, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
     of at least half the value, and the best vertex. On the sphere it takes time n^3: 0.3 s for n = 300 on one core.
     """
     d = X.shape[1]
@@ -34,14 +34,22 @@ def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
         V = np.eye(d)
     else:
         V = (_circle if d == 2 else _sphere)(X, c)
-    values = np.maximum(V @ X.T, 0.0) @ c
-    order = np.argsort(-values, kind="stable")
+    V, values = _best(V, X, c)
     kept: list[int] = []
-    for k in order[: 8 * FOUND].tolist():
+    for k in range(len(V)):
         if len(kept) < FOUND and (not kept or float((V[kept] @ V[k]).max()) < 1 - 1e-12):
             kept.append(k)
-    value = float(values[order[0]])
-    return value, max(value, 0.0) * (1 + 1e-9) + 1e-13 * weight, V[kept]
+    value = float(values[0])
+    rounding = 2e-15 * (len(X) + 64) * weight
+    return value, max(value, 0.0) * (1 + 1e-9) + rounding, V[kept]
+
+
+def _best(V: np.ndarray, X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best 8 FOUND directions, many of which may be the same, and their values, best first."""
+    step = max(1, BLOCK // max(1, len(X)))
+    values = np.concatenate([np.maximum(V[s : s + step] @ X.T, 0.0) @ c for s in range(0, len(V), step)])
+    order = np.argsort(-values, kind="stable")[: 8 * FOUND]
+    return V[order], values[order]
 
 
 def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -94,7 +102,7 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     m = len(U)
     plus, minus = a[:, None] * U, -b[:, None] * U  # the gradients where v . u > 0, and where < 0
     both = np.concatenate([plus, minus], axis=1)  # (m, 6)
-    small = SLACK * float(np.abs(a).sum() + np.abs(b).sum())
+    rounding = 1e-13 * float(np.abs(a).sum() + np.abs(b).sum())
     # v . u = (v scale) . (u / scale): vertices and signs in coordinates in which the points are round
     scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0)
     scale = np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
@@ -131,6 +139,7 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
             if len(value) and value.max() > best:
                 best, corner = float(value.max()), end * V[int(value.argmax())]
             highest = value > best / 2
+            small = max(SLACK * best, rounding)
             for own, other, turn in ((i, j, 1), (j, i, -1)):
                 along = np.cross(V, U[own])
                 for way in (1, -1):  # the arc from end V along way (V x U[own]); the other circle's side is way turn
@@ -154,8 +163,10 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
                         right = right & (way * turn * (w * U[other]).sum(axis=1) >= -small)
                         k = np.flatnonzero(right)
                         size = np.linalg.norm(w[k], axis=1)
-                        k, w, size = (z[size > max(best / 2, 1e-4 * small)] for z in (k, w[k], size))
+                        k, w, size = (z[size > max(best / 2, rounding)] for z in (k, w[k], size))
                         good = (end * sides[k] * (w @ U[look].T)).min(axis=1, initial=0.0) >= -small
                         found.append(w[good] / size[good, None])
             found.append(end * V[highest])
+        if sum(map(len, found)) > BLOCK // 64:
+            found = [_best(np.concatenate(found), X, c)[0]]
     return np.concatenate([corner[None], *found])
