@@ -68,7 +68,7 @@ def test_the_checker_proves_the_bound_and_not_less_than_the_value(make, d):
             c = np.abs(c) * rng.choice([-1, 1])
         size = float(np.abs(c) @ np.linalg.norm(X, axis=1))
         value, bound, found = enumerate3(X, c)
-        assert max(value, 0.0) <= bound <= max(value, 0.0) * (1 + 1.1e-9) + 1.1e-12 * size
+        assert max(value, 0.0) <= bound <= max(value, 0.0) * (1 + 1.1e-9) + 2.1e-15 * (n + 64) * size
         assert found.shape[1] == d and 1 <= len(found) <= 200
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-12)
         values = dual_values(found, X, c)
@@ -76,6 +76,17 @@ def test_the_checker_proves_the_bound_and_not_less_than_the_value(make, d):
         assert accepted(X, c, bound)
         if value > 1e-6 * size:
             assert not accepted(X, c, value * (1 - 1e-9))
+
+
+def test_columns_of_very_different_size():
+    """Without coordinates in which the points are round, one in sixty of these is missed, by up to a half."""
+    for seed in range(150):
+        rng = np.random.default_rng([seed, 8])
+        n = int(rng.integers(8, 30))
+        X, c = plain(rng, n, 3) * 10.0 ** rng.integers(-9, 3, 3), rng.uniform(-1, 1, n)
+        value, bound, _ = enumerate3(X, c)
+        assert accepted(X, c, bound)
+        assert value < 1e-12 * (np.abs(c) @ np.linalg.norm(X, axis=1)) or not accepted(X, c, value * (1 - 1e-9))
 
 
 def step(V, size, X, c, rng):

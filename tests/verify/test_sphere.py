@@ -274,6 +274,10 @@ def test_other_activations_more_circles_and_hopeless_cases_are_refused_in_words(
     monkeypatch.setattr(sphere, "LINES", 22)
     assert refusal(X, c, 1e9) == "e: 23 great circles, more than 22 are not looked at in three dimensions"
     assert refusal(X[1:], c[1:], 1e9) is None
+    monkeypatch.setattr(sphere, "STEPS", 1000)
+    for column in range(3):  # columns of different size are no trouble: all signs v . x would be close to 0
+        flat = X * np.where(np.arange(3) == column, 2.0**-80, 1.0)
+        assert refusal(flat[1:], c[1:], 1e9) is None
     monkeypatch.setattr(sphere, "STEPS", 100)
     tiny = [[1, 0, 0], [1, 2.0**-60, 0], [1, 0, 2.0**-60]]
     assert refusal(tiny, [1, -0.5, -0.5], 2.0**-58).startswith("e: not decided")

@@ -140,6 +140,7 @@ class Solver(Engine):
         self.points = Points(self.door.X[self.first[rows]], self.y, self.door.shift, self.device, self.basis)
         self.Xt = self.points.Xt
         self.small = self.n * self.r <= CONE_LIMIT
+        self.climbs = self.n * self.r >= SMALL and self.r <= CLIMB[0]
         self.whitening = whitening(self.X) if self.small else None
         new = self.X[old:] @ self.V.T > 0  # (new rows, neurons)
         self.patterns = np.hstack([self.patterns.reshape(len(self.V), old), new.T])
@@ -166,7 +167,7 @@ class Solver(Engine):
         self.cheap_bound()
         if self.small:
             # Where local maxima are exact the linear program goes to the end; else the cone program is better at it.
-            exact = self.r <= CLIMB[0]
+            exact = self.climbs or listed(self.points, self.q)
             self.linear_phase(1 + 0.3 * self.tol if exact else HANDOVER, 400 if exact else 80)
             if exact and not self.closed() and self.estimate < self.lower * (1 + 0.9 * self.tol):
                 self.prove(self.centre, self.estimate)

@@ -22,8 +22,8 @@ PARALLEL = 1e-13  # two lines with a smaller angle are one
 
 
 def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9) and a rounding error of
-    1e-12 of sum_i |c_i| |x_i|, at least 0, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
+    """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9), at least 0, and what
+    float64 may lose of sum_i |c_i| |x_i|, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
     of at least half the value, and the best vertex. On the sphere it takes time n^3: 0.3 s for n = 300 on one core.
     """
     d = X.shape[1]
@@ -37,14 +37,22 @@ def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
         V = np.eye(d)
     else:
         V = (_circle if d == 2 else _sphere)(X, c)
-    values = np.maximum(V @ X.T, 0.0) @ c
-    order = np.argsort(-values, kind="stable")
+    V, values = _best(V, X, c)
     kept: list[int] = []
-    for k in order[: 8 * FOUND].tolist():
+    for k in range(len(V)):
         if len(kept) < FOUND and (not kept or float((V[kept] @ V[k]).max()) < 1 - 1e-12):
             kept.append(k)
-    value = float(values[order[0]])
-    return value, max(value, 0.0) * (1 + 1e-9) + 1e-12 * weight, V[kept]
+    value = float(values[0])
+    rounding = 2e-15 * (len(X) + 64) * weight
+    return value, max(value, 0.0) * (1 + 1e-9) + rounding, V[kept]
+
+
+def _best(V: np.ndarray, X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best 8 FOUND directions, many of which may be the same, and their values, best first."""
+    step = max(1, BLOCK // max(1, len(X)))
+    values = np.concatenate([np.maximum(V[s : s + step] @ X.T, 0.0) @ c for s in range(0, len(V), step)])
+    order = np.argsort(-values, kind="stable")[: 8 * FOUND]
+    return V[order], values[order]
 
 
 def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -95,14 +103,15 @@ def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def _crossing(x: np.ndarray, z: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """The unit vector along x cross z, rounded once: doubles lose the digits of nearly parallel vectors."""
+    """The unit vector along x cross z next to `near`, rounded once: doubles lose the digits of nearly parallel vectors."""
     p, q = [Fraction(float(v)) for v in x], [Fraction(float(v)) for v in z]
     v = [p[1] * q[2] - p[2] * q[1], p[2] * q[0] - p[0] * q[2], p[0] * q[1] - p[1] * q[0]]
     top = max(map(abs, v))
     if not top:
         return near
     exact = np.array([float(w / top) for w in v])
-    return exact / np.linalg.norm(exact)
+    exact = exact / np.linalg.norm(exact)
+    return exact if exact @ near > 0 else -exact
 
 
 def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -111,19 +120,26 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     m = len(U)
     plus, minus = a[:, None] * U, -b[:, None] * U  # the gradients where v . u > 0, and where < 0
     both = np.concatenate([plus, minus], axis=1)  # (m, 6)
-    small = SLACK * float(np.abs(a).sum() + np.abs(b).sum())
+    rounding = 1e-13 * float(np.abs(a).sum() + np.abs(b).sum())
+    # v . u = (v scale) . (u / scale): vertices and signs in coordinates in which the points are round
+    scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0)
+    scale = np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
+    R = U / scale
+    R /= np.linalg.norm(R, axis=1)[:, None]
     look = np.unique(np.linspace(0, m - 1, min(m, LOOK)).astype(int))
     first, second = np.triu_indices(m, 1)
     best, corner, found = -np.inf, U[0], []
     step = max(1, BLOCK // m)
     for start in range(0, len(first), step):
         i, j = first[start : start + step], second[start : start + step]
-        V = np.cross(U[i], U[j])
+        V = np.cross(R[i], R[j])
         sine = np.linalg.norm(V, axis=1)
         V /= sine[:, None]
+        T = V @ R.T  # (B, m)
+        V /= scale
+        V /= np.linalg.norm(V, axis=1)[:, None]
         for k in np.flatnonzero(sine < NARROW).tolist():
             V[k] = _crossing(whole[i[k]], whole[j[k]], V[k])
-        T = V @ U.T  # (B, m)
         zero = np.abs(T) <= 16 * 2.0**-52 / sine[:, None]
         row = np.arange(len(V))
         zero[row, i] = zero[row, j] = True
@@ -143,6 +159,7 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
             if len(value) and value.max() > best:
                 best, corner = float(value.max()), end * V[int(value.argmax())]
             highest = value > best / 2
+            small = max(SLACK * best, rounding)
             for own, other, turn in ((i, j, 1), (j, i, -1)):
                 along = np.cross(V, U[own])
                 for way in (1, -1):  # the arc from end V along way (V x U[own]); the other circle's side is way turn
@@ -150,23 +167,26 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
                     if len(more):
                         side = way * (along[more_row] * U[more]).sum(axis=1)
                         add = np.where(side[:, None] > 0, plus[more], minus[more])
-                        for k in range(3):
-                            g[:, k] += np.bincount(more_row, add[:, k], len(g))
+                        for axis in range(3):
+                            g[:, axis] += np.bincount(more_row, add[:, axis], len(g))
                     highest &= way * (g * along).sum(axis=1) <= small
                     slope = (g * U[own]).sum(axis=1)
                     ridge = (slope + a[own] <= small) & (slope - b[own] >= -small)  # the arc is above both its sides
                     for cell in (0, 1, -1):
                         if cell == 0:
-                            w, right = g - slope[:, None] * U[own], ridge
-                            w = w - (w * U[own]).sum(axis=1)[:, None] * U[own]  # what cancellation left
+                            # g less its part along U[own], which may be far larger than what is left
+                            w = (end * value)[:, None] * V + (g * along).sum(axis=1)[:, None] * along
+                            right = ridge
                         else:
                             w = g + (plus if cell > 0 else minus)[own]
                             right = cell * (w * U[own]).sum(axis=1) >= -small
                         right = right & (way * turn * (w * U[other]).sum(axis=1) >= -small)
                         k = np.flatnonzero(right)
                         size = np.linalg.norm(w[k], axis=1)
-                        k, w, size = (z[size > max(best / 2, small)] for z in (k, w[k], size))
+                        k, w, size = (z[size > max(best / 2, rounding)] for z in (k, w[k], size))
                         good = (end * sides[k] * (w @ U[look].T)).min(axis=1, initial=0.0) >= -small
                         found.append(w[good] / size[good, None])
             found.append(end * V[highest])
+        if sum(map(len, found)) > BLOCK // 64:
+            found = [_best(np.concatenate(found), X, c)[0]]
     return np.concatenate([corner[None], *found])

@@ -106,6 +106,12 @@ class Sphere:
         self.both, self.constant = a + b, b @ self.U  # a relu(t) + b relu(-t) = (a + b) relu(t) - b t
         self.level = float(min(limit * (1 << 64) / total, Fraction(2)))  # F <= sum |a| <= 2 always
         self.eps = (m + 64) * 2.0**-52
+        # signs of v . u are those of (v 2^e) . (u 2^-e), with e such that points of columns of different size are round
+        largest = np.abs(self.U[[any(pair) for pair in self.weights]]).max(axis=0)
+        exponents = [int(e) for e in np.frexp(np.where(largest > 0, largest, 1.0))[1]]
+        self.shift = [e - min(exponents) for e in exponents]
+        top = max(self.shift)
+        self.round = units([[v << (top - e) for v, e in zip(u, self.shift)] for u in self.lines])
         self.look = np.unique(np.linspace(0, m - 1, min(m, LOOK)).astype(int))
 
     def run(self) -> str:
@@ -128,7 +134,7 @@ class Sphere:
         """All arcs and cells at some vertices v and -v, at each of which the circles here (B, k) meet."""
         U, near = self.U, 4 * self.eps
         V = units(vertices)  # (B, 3)
-        T = V @ U.T  # (B, m)
+        T = units([[z << e for z, e in zip(v, self.shift)] for v in vertices]) @ self.round.T  # (B, m)
         np.put_along_axis(T, here, np.inf, axis=1)
         for b, k in np.argwhere(np.abs(T) <= NEAR).tolist():
             self.spend(1)
@@ -164,21 +170,21 @@ class Sphere:
                     else:
                         w = g + (plus if side > 0 else minus)
                     size = np.sqrt((w * w).sum(axis=2))  # (B, k)
-                    b, i = np.nonzero(size > self.level - near)
-                    w, size, index = w[b, i], size[b, i], here[b, i]
+                    rows, which = np.nonzero(size > self.level - near)
+                    w, size, index = w[rows, which], size[rows, which], here[rows, which]
                     # on the right side of the circles that meet here, and of some others
-                    right = (S[b, i] * (local[b] @ w[:, :, None])[:, :, 0]).min(axis=1) >= -near
-                    right &= (end * sides[b] * (w @ U[look].T)).min(axis=1) >= -near
+                    right = (S[rows, which] * (local[rows] @ w[:, :, None])[:, :, 0]).min(axis=1) >= -near
+                    right &= (end * sides[rows] * (w @ U[look].T)).min(axis=1) >= -near
                     if side:
                         right &= side * (w * U[index]).sum(axis=1) >= -near
-                    b, i, w, size = b[right], index[right], w[right], size[right]
+                    rows, index, w, size = rows[right], index[right], w[right], size[right]
                     step = max(1, BLOCK // len(U))
                     for start in range(0, len(w), step):
                         some = slice(start, start + step)
                         F = np.maximum(w[some] @ U.T, 0.0) @ self.both - w[some] @ self.constant
-                        for at in np.flatnonzero(self.level * size[some] - 2 * near < F).tolist():
+                        for at in np.flatnonzero(F - self.level * size[some] > -2 * near).tolist():
                             at += start
-                            self.compare(self.candidate(vertices[b[at]], int(i[at]), end, way, side))
+                            self.compare(self.candidate(vertices[rows[at]], int(index[at]), end, way, side))
 
     def candidate(self, v: Vector, i: int, end: int, way: int, side: int) -> tuple[int, ...]:
         """The gradient of the arc along way (v x u_i) from end v, projected (side 0), or of a cell beside it."""
