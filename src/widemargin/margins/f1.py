@@ -273,9 +273,7 @@ class Solver(Engine):
             c = torch.as_tensor(s * q * self.y, device=self.device)
             V, value = ascend(self.Xt, c, torch.cat([random, own]), steps)
             order = torch.argsort(-value)
-            if (
-                self.r <= CLIMB[0]
-            ):  # what the steps left out is little, but columns that are off by it come again and again
+            if self.climbs:  # what the steps left out is little, but columns that are off by it come again and again
                 on = c != 0
                 V, value = climb(self.Xt[on], c[on], V[order[: CLIMB[1]]])
                 order = torch.argsort(-value)

@@ -32,8 +32,8 @@ def climb(X: Tensor, c: Tensor, V: Tensor, rounds: int = 3) -> tuple[Tensor, Ten
     """Local maxima near the rows of V (m, d), kinks included, and their values: few dimensions, relu.
 
     With the active points of positive weight held, the objective is bounded below by the concave function
-    sum_{active} c_i x_i . v - sum_{c_i < 0} |c_i| relu(x_i . v), equal at the present v; its maximum over |v| <= 1 is the length of
-    the shortest vector over slopes, and lies in that vector's direction. So no round goes down.
+    sum_{active} c_i x_i . v - sum_{c_i < 0} |c_i| relu(x_i . v), equal at the present v; its maximum over |v| <= 1 is the
+    length of the shortest vector over slopes, and lies in that vector's direction. So no round goes down.
     """
     plus = c > 0
     size = X.norm(dim=1).clamp_min(1e-300)
