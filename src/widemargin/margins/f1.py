@@ -33,7 +33,7 @@ MEND = 2.0  # estimate over lower bound above which the dual of the cone program
 WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
 START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may join in a round
 GROW_AT = 0.2  # of tol: how far below those in play a margin is worth a new point
-CLIMB = 12, 40  # largest rank for exact local maxima, and how many of the best starts
+CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -170,7 +170,7 @@ class Solver(Engine):
             exact = self.climbs or listed(self.points, self.q)
             self.linear_phase(1 + 0.3 * self.tol if exact else HANDOVER, 400 if exact else 80)
             if exact and not self.closed() and self.estimate < self.lower * (1 + 0.9 * self.tol):
-                self.prove(self.centre, self.estimate)
+                self.prove(self.centre, self.estimate, fine=True)
 
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
@@ -483,7 +483,7 @@ class Solver(Engine):
         most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
         return np.sort(np.argsort(-value)[:most])
 
-    def prove(self, q: np.ndarray, value: float, root: bool = False) -> int:
+    def prove(self, q: np.ndarray, value: float, root: bool = False, fine: bool = False) -> int:
         """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
         if self.dual.bound == "pairing" and self.r > CURVED_RANK:
             return 0  # linear bounds, and the quadratic one of the root, are far above: the time is better spent on networks
@@ -494,7 +494,7 @@ class Solver(Engine):
             c = s * q * self.y
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
-            rough = not root and self.upper > ROUGH[0] * self.lower > 0 and value > self.lower * (1 + self.tol)
+            rough = not root and not fine and self.upper > ROUGH[0] * self.lower > 0
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
             found = price(
                 self.points,
