@@ -176,7 +176,7 @@ class Solver(Engine):
         return self.pattern_round() if self.small else self.particle_round()
 
     def closed(self) -> bool:
-        return self.upper - self.sure <= self.tol * self.sure
+        return self.upper - self.sure <= 0.9 * self.tol * self.sure  # the rest is for rounding
 
     def take_dual(self, dual: Dual) -> None:
         if dual.upper < self.upper:
