@@ -113,9 +113,7 @@ class Engine:
         elif status == "certified":
             status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
         elif status == "stalled":
-            reason = (
-                f"no better network or dual was found in {PATIENCE} rounds, before the time limit; both bounds hold"
-            )
+            reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
         return self.certificate(status, lower, upper, q, proof, primal, reason)
 
     def certificate(
