@@ -23,6 +23,7 @@ from .engine import Engine, Progress, threads
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
 LARGE = 100_000  # entries of X from which more than one thread pays
+SEARCH_THERE = 20_000  # n * rank from which local searches go to the GPU, too
 SMALL = 400  # n * rank below which a few local searches are enough to start
 WARM_WIDTH, WARM_STEPS = 50, 2000  # of the ascent that finds the first patterns
 STARTS = 384  # local searches per side and round on a CPU
@@ -104,7 +105,10 @@ class Solver(Engine):
         _, self.first = np.unique(labelled, axis=0, return_index=True)
         X, self.basis = reduce_rank(door.X[self.first])  # (n, r), (D, r)
         self.all_X, self.all_y = X, door.y[self.first]
-        (n, self.r), self.device = X.shape, torch.device(device)
+        n, self.r = X.shape
+        # A GPU only waits for small tensors: there it has the trees, and the rest stays here.
+        self.trees = torch.device(device)
+        self.device = self.trees if n * self.r >= SEARCH_THERE else torch.device("cpu")
         gpu = self.device.type == "cuda"
         self.working = n > WORKING and self.r <= WORKING_RANK
         if self.working:
@@ -137,8 +141,8 @@ class Solver(Engine):
         old = len(self.rows) if hasattr(self, "rows") else 0
         self.rows = rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
-        self.points = Points(self.door.X[self.first[rows]], self.y, self.door.shift, self.device, self.basis)
-        self.Xt = self.points.Xt
+        self.points = Points(self.door.X[self.first[rows]], self.y, self.door.shift, self.trees, self.basis)
+        self.Xt = torch.as_tensor(self.X, device=self.device)
         self.small = self.n * self.r <= CONE_LIMIT
         self.climbs = self.n * self.r >= SMALL and self.r <= CLIMB[0]
         self.whitening = whitening(self.X) if self.small else None
@@ -170,7 +174,7 @@ class Solver(Engine):
             exact = self.climbs or listed(self.points, self.q)
             self.linear_phase(1 + 0.3 * self.tol if exact else HANDOVER, 400 if exact else 80)
             if exact and not self.closed() and self.estimate < self.lower * (1 + 0.9 * self.tol):
-                self.prove(self.centre, self.estimate, fine=True)
+                self.prove(self.centre, self.estimate)
 
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
@@ -483,7 +487,7 @@ class Solver(Engine):
         most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
         return np.sort(np.argsort(-value)[:most])
 
-    def prove(self, q: np.ndarray, value: float, root: bool = False, fine: bool = False) -> int:
+    def prove(self, q: np.ndarray, value: float, root: bool = False) -> int:
         """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
         if self.dual.bound == "pairing" and self.r > CURVED_RANK:
             return 0  # linear bounds, and the quadratic one of the root, are far above: the time is better spent on networks
@@ -494,7 +498,7 @@ class Solver(Engine):
             c = s * q * self.y
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
-            rough = not root and not fine and self.upper > ROUGH[0] * self.lower > 0
+            rough = not root and self.r > CLIMB[0] and self.upper > ROUGH[0] * self.lower > 0
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
             found = price(
                 self.points,
@@ -510,9 +514,8 @@ class Solver(Engine):
             )
             self.nodes += found.nodes
             self.hard |= found.hard
-            values = (found.found @ self.Xt.T).clamp_min(0) @ self.points.tensor(c)
-            good = found.found[values > self.lower * (1 + 0.1 * self.tol)]
-            new += self.add(good.cpu().numpy(), s, 40)
+            V = found.found.cpu().numpy()
+            new += self.add(V[(V @ self.X.T).clip(0) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
             sides.append(found)
             known = max(known, found.value)
             share = max(self.left(), 0.0)

@@ -26,7 +26,7 @@ SMALL = 400  # n * rank below which a quadratic bound at the root is not worth i
 CONES_FIRST = 4  # rank up to which cones have the first turn
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
-ALL_SIGNS = 13  # points with positive weight up to which the tree over signs has at most 2^14 nodes
+ALL_SIGNS = 17  # points with positive weight up to which all their sign patterns can be looked at
 
 
 @dataclass

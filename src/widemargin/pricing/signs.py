@@ -34,6 +34,7 @@ STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on pari
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
 NEWTON_RANK = 12  # largest rank for interior-point steps in a node,
 NEWTON_NODES = 1000  # and how many nodes are tried without them
+WRITING = 4e-5  # seconds to write a node down
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
@@ -198,9 +199,10 @@ class Tree:
             top, highest = pool.best(batch)
             if highest <= limit:
                 break
-            if time.monotonic() > deadline or nodes >= max_nodes or pool.bytes() > memory:
+            writing = nodes * (WRITING if log is not None else 0.0)  # what is not written down was not proved in time
+            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
                 break
-            if best > give_up and nodes > LEAVE_AFTER:
+            if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):
                 aborted = True
                 break
             if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
