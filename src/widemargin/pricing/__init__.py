@@ -26,7 +26,8 @@ SMALL = 400  # n * rank below which a quadratic bound at the root is not worth i
 CONES_FIRST = 4  # rank up to which cones have the first turn
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
-ALL_SIGNS = 17  # points with positive weight up to which all their sign patterns can be looked at
+ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
+THIN = 30.0  # condition number of the points above which they count as nearly parallel
 
 
 @dataclass
@@ -114,7 +115,10 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
     if root:
         return [Stage("quadratic" if curved and points.n * points.r >= SMALL else "linear", seconds, 1)]
     last = Stage("quadratic" if curved else "linear", seconds)
-    if np.count_nonzero(folded > 0) <= ALL_SIGNS and points.r <= signs.NEWTON_RANK:
+    plus = np.count_nonzero(folded > 0)
+    # Sign patterns that some direction has. Where points are nearly parallel these are counted out, as no relaxation is tight.
+    patterns = 2 * sum(math.comb(plus - 1, k) for k in range(points.r)) if plus else 1
+    if points.r <= signs.NEWTON_RANK and (plus <= ALL_SIGNS or (patterns <= ALL_PATTERNS and points.condition > THIN)):
         return [Stage("linear", seconds), last]  # the whole tree is small
     if points.r <= cones.RANK and not len(points.roots) and points.frame is not None:
         turns = [SLICE]
