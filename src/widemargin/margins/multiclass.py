@@ -21,7 +21,7 @@ import numpy as np
 
 from widemargin.pricing.points import reduce_rank
 from widemargin.spaces import ReLU
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
 from . import _bounds, _door, _multiproof, _prune, _qp
 from ._multiproof import vectors as dual_vectors
@@ -527,7 +527,7 @@ class Solver:
                 "classes": self.K,
                 "theta": theta.tolist(),
                 "outer": outer.tolist(),
-                "gamma_star": [low / 2, high / 2],
+                "gamma_star": [low * MULTICLASS_CONVERSIONS["MT2"], high * MULTICLASS_CONVERSIONS["MT2"]],
             },
             stats={
                 "seconds": time.perf_counter() - door.started,

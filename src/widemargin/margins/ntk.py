@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammainc, gammaln
 
+from widemargin import kernels
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -83,21 +84,7 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
     """
     check_part(part)
     space = ReLU(bias)
-    points = space.extend(X)
-    others = points if Z is None else space.extend(Z)
-    outer = ReLU().kernel(points, others) if part != "inner" else 0.0
-    return np.asarray(outer + (_inner_kernel(points, others) if part != "outer" else 0.0))
-
-
-def _inner_kernel(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """x.z (pi - t) / (2 pi); t from |u - v| and |u + v|, which loses nothing near 0 and pi, where arccos would."""
-    K = X @ Z.T
-    top = max(float(np.abs(X).max()), float(np.abs(Z).max()), 1e-300)
-    U, V = (A / top / np.linalg.norm(A / top, axis=1, keepdims=True).clip(1e-300) for A in (X, Z))
-    for i, row in enumerate(U):
-        t = 2 * np.arctan2(np.linalg.norm(row - V, axis=1), np.linalg.norm(row + V, axis=1))
-        K[i] *= (math.pi - t) / (2 * math.pi)
-    return K
+    return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
 
 
 def ntk(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from widemargin.pricing.points import reduce_rank
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
 from . import _door, _socp
 from ._prune import prune
@@ -19,6 +19,7 @@ from .f1 import f1
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 
+HALF = F1_CONVERSIONS["M2"]  # of a margin in M1
 STARTS = 64  # random networks per width
 STEPS = 200  # of gradient ascent from each
 POLISHED = 3  # of these go to the cone program
@@ -86,17 +87,17 @@ def width_margin_curve(
             now = time.perf_counter()
             with threads(1):
                 measure = search.run(m, best[1], now + max(deadline - now, 0.0) / (len(narrow) - j))
-            value = 0.0 if measure is None else measure.margin(data) / 2
+            value = 0.0 if measure is None else HALF * measure.margin(data)
             if value > best[0]:
                 best = value, measure
             found[m] = best
     if wide is not None:
-        top = (max(min(wide.margin(data), certificate.upper), 0.0) / 2, wide)
+        top = (max(min(HALF * wide.margin(data), certificate.bounds("M2")[1]), 0.0), wide)
         best = max(best, top, key=lambda pair: pair[0])
     for m in order:
         found.setdefault(m, best)
     pairs = [found[int(m)] for m in widths]
-    upper = certificate.upper / 2
+    upper = certificate.bounds("M2")[1]
     lower = np.array([min(value, upper) for value, _ in pairs])
     return WidthCurve(
         tuple(int(m) for m in widths), lower, upper, saturated, tuple(measure for _, measure in pairs), certificate
