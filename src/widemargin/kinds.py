@@ -9,9 +9,9 @@ in all of them, and a function has those that can have an effect there:
 
     tol         the relative gap at which it stops; everywhere
     time_limit  seconds after which it returns what it has; everywhere but in `min_norm_l2`, a single factorisation
-    seed        of all that is random; where nothing is (f2, linear, tangent, min_norm_l2) there is none
-    progress    progress(seconds, lower, upper, message), called after every round; where there are rounds with bounds
-    device      of the search, cpu or cuda; where the solver can use a GPU
+    seed        of all that is random; where nothing is (f2, both linear ones, tangent, min_norm_l2) there is none
+    progress    progress(seconds, lower, upper, message), called after every round, or once where there is one; as time_limit
+    device      of the search, cpu or cuda; in f1 and in width_margin_curve, whose solver can use a GPU
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ def ntk(
     tol: float | None = None,
     seed: int = 0,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """The NTK margin (convention M8, or M8-l2): the largest min_i E <theta(w), dp_i(w)> over transports theta.
 
@@ -124,9 +125,13 @@ def ntk(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
-    door = _door.enter(data, _door.as_space(bias, "relu"), tol, time_limit)
-    kernel = _kernel_margin(door, part, transport, tol if transport == "l2" else 1e-6)
-    if transport == "l2" or kernel.status == "not-separable":
+    door = _door.enter(data, _door.as_space(bias, "relu"), tol, time_limit, progress)
+    if transport == "l2":
+        return _kernel_margin(door, part, transport, tol)
+    kernel = _kernel_margin(replace(door, progress=None), part, transport, 1e-6)
+    if progress is not None:
+        progress(time.perf_counter() - door.started, 0.0, kernel.upper, "the margin of transport l2 is no smaller")
+    if kernel.status == "not-separable":
         return kernel
 
     small = door.size[door.size > 0].min()
@@ -205,6 +210,7 @@ def tangent(
     gram: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """The tangent margin of a network at one point W: max_{|theta| <= 1} min_i y_i <theta, df(x_i; W)>.
 
@@ -230,7 +236,7 @@ def tangent(
     else:
         gram = gram(data.X) if callable(gram) else gram
     assert gram is not None
-    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit)
+    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit, progress=progress)
     return replace(found, kind="tangent", convention="tangent", reason=found.reason.replace("F2", "the tangent space"))
 
 
@@ -254,10 +260,10 @@ def _kernel_margin(door: _door.Door, part: str, transport: str, tol: float) -> C
     stats: dict[str, Any] = {}
     found = _door.twins(door)
     if found is None:
-        progress = _qp.solve(K, tol / 4, door.deadline)
-        q, zero, stopped = progress.q, "", progress.stopped
+        solved = _qp.solve(K, tol / 4, door.deadline, door.teller())
+        q, zero, stopped = solved.q, "", solved.stopped
         lower, upper, noise = _bounds(K, size, blur, q)
-        stats = {"steps": progress.steps, "method": progress.method, "support": int((q > 0).sum())}
+        stats = {"steps": solved.steps, "method": solved.method, "support": int((q > 0).sum())}
         if lower <= 0 and upper <= 4 * noise and not stopped:
             zero = f"a mixture of the gradients vanishes up to rounding ({upper / size.max():.1g} of their size)"
     else:

@@ -52,9 +52,11 @@ def width_margin_curve(
     widths: Sequence[int],
     *,
     bias: bool = False,
-    seed: int = 0,
     tol: float = 1e-3,
     time_limit: float = 60.0,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: _door.Progress | None = None,
 ) -> WidthCurve:
     """The best margins found with at most m ReLU neurons, for each m in `widths`, under a bound proved for all m.
 
@@ -65,6 +67,8 @@ def width_margin_curve(
     searches from parts of that network, from the best narrower network and from random ones give lower bounds. Each
     search alternates between the activation patterns and the cone program of the best weights for them.
 
+    `progress(seconds, lower, upper, message)` is that of `f1`, in M1, and then called for every width.
+
     Reference: Wei, Lee, Liu and Ma (2019), Theorems 3.2 and 3.3.
     """
     for m in widths:
@@ -73,7 +77,7 @@ def width_margin_curve(
     if len(widths) == 0:
         raise InputError("widths is empty; give at least one number of neurons")
     started = time.perf_counter()
-    certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed)
+    certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed, device=device, progress=progress)
     wide = None if certificate.primal is None else prune(certificate.primal, data)
     order = sorted({int(m) for m in widths})
     found: dict[int, tuple[float, Measure | None]] = {}
@@ -91,6 +95,8 @@ def width_margin_curve(
             if value > best[0]:
                 best = value, measure
             found[m] = best
+            if progress is not None:
+                progress(time.perf_counter() - started, best[0] / HALF, certificate.upper, f"width {m}")
     if wide is not None:
         top = (max(min(HALF * wide.margin(data), certificate.bounds("M2")[1]), 0.0), wide)
         best = max(best, top, key=lambda pair: pair[0])
