@@ -457,6 +457,7 @@ def _expansion(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
     if cert.kind == "l2-regression":  # b scales like X^(-2 degree)
         return kernel(X, points) @ np.ldexp(np.asarray(cert.dual, dtype=np.float64), 2 * degree * shift)
     b = _array(cert, "alpha") * data.y
+    points, b = points[b != 0], b[b != 0]
     return np.ldexp(kernel(X, points) @ (b / math.sqrt(float(b @ kernel(points) @ b))), degree * shift)
 
 
