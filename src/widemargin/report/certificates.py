@@ -28,16 +28,29 @@ LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axi
 
 def is_one(path: Path) -> bool:
     """Whether a JSON file is a certificate; one that cannot be read is taken for one where it ends in .gz."""
-    try:
-        found = exact.load(path)
-    except ValueError:
-        return path.suffix == ".gz"
-    return isinstance(found, dict) and str(found.get("format", "")).startswith("widemargin-certificate")
+    known = _called_one(path)
+    return path.suffix == ".gz" if known is None else known
 
 
 def read(path: Path) -> Certificate:
     """A saved certificate, complete and unchanged since it was saved, without its proof, which a page does not show."""
-    return replace(Certificate.load(path), proof={})
+    try:
+        return replace(Certificate.load(path), proof={})
+    except InputError:
+        if _called_one(path) is not False:
+            raise
+        raise InputError(
+            f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote"
+        ) from None
+
+
+def _called_one(path: Path) -> bool | None:
+    """Whether JSON calls itself a certificate; None where it cannot be read."""
+    try:
+        found = exact.load(path)
+    except ValueError:
+        return None
+    return isinstance(found, dict) and str(found.get("format", "")).startswith("widemargin-certificate")
 
 
 def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:
