@@ -272,6 +272,22 @@ def test_functions_with_other_options_and_scales(make, scale):
     assert_allclose(smallest(cert.function(data.X, data), data), cert.lower, rtol=1e-4 if cert.kind == "bn" else 1e-6)
 
 
+@pytest.mark.parametrize("space", ["f1", "f2", "linear", "l1-regression", "l2-regression"])
+def test_the_estimators_agree_with_the_function(space):
+    """The estimators compute their values by code of their own."""
+    from widemargin.margins.estimators import MaxMarginClassifier, MinNormRegressor
+
+    other = np.random.default_rng(1).standard_normal((9, 2))
+    if space in kinds.OFFERED:
+        model = MaxMarginClassifier(space, bias=True).fit(X, DATA.y)
+        values, data = model.decision_function(other), DATA
+    else:
+        model = MinNormRegressor({"l1-regression": "f1", "l2-regression": "f2"}[space], bias=True).fit(X, VALUES.y)
+        values, data = model.predict(other), VALUES
+    assert not model.soft_
+    assert_allclose(model.certificate_.function(other, data), values, rtol=1e-6, atol=1e-9)
+
+
 def test_what_was_not_found_is_no_function():
     twins = Dataset([[1.0, 0.0], [1.0, 0.0]], [1, -1])
     for cert in (margins.f1(twins), margins.linear(twins), margins.f2(twins), margins.random_features(twins, 5)):
