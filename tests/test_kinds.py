@@ -300,8 +300,14 @@ def test_what_was_not_found_is_no_function():
         margins.ntk(DATA, samples=5000).function(X, DATA)
     with pytest.raises(InputError, match="knows no values"):
         margins.f2(DATA, kernel=X @ X.T).function(X, DATA)
+
+
+def test_a_network_without_neurons(tmp_path):
     none = margins.min_norm_l1(Dataset(X, np.zeros(6)))
-    assert_allclose(none.function(X), 0)
+    none.save(tmp_path / "c.json")
+    for cert in (none, Certificate.load(tmp_path / "c.json")):
+        assert cert.primal is not None and cert.primal.theta.shape == (0, 2)
+        assert_allclose(cert.function(X), 0)
 
 
 def test_bounds_in_other_conventions(certs):
