@@ -42,8 +42,8 @@ def f1(
     data: Dataset,
     space: Space | None = None,
     *,
-    bias: bool = False,
-    activation: str = "relu",
+    bias: bool | None = None,
+    activation: str | None = None,
     tol: float = 1e-3,
     time_limit: float | None = 60.0,
     seed: int = 0,
@@ -65,7 +65,7 @@ def f1(
 
     Reference: Chizat and Bach (2020), (4) and Proposition 12; Wei, Lee, Liu and Ma (2019), (3.6).
     """
-    space = space or _door.as_space(bias, activation)
+    space = _door.choose_space(space, bias, activation)
     if space.activation not in ("relu", "srelu"):
         raise InputError(f"f1 knows activations relu and srelu, not {space.activation!r}")
     check_device(device)
