@@ -121,6 +121,7 @@ class Solver(Engine):
         self.patterns = np.zeros((0, 0), dtype=bool)
         self.columns = (self.V, self.s)
         self.W, self.signs = self.sure_W, self.sure_signs
+        self.rows, self.n = np.zeros(0, dtype=int), 0  # the points in play
         self.play(self.balanced(START_ROWS) if self.working else np.arange(n))
         self.dual = self.norm_bound()  # there from the first moment on
         self.upper = self.dual.upper
@@ -138,7 +139,7 @@ class Solver(Engine):
 
     def play(self, rows: np.ndarray) -> None:
         """Let the points `rows` (indices into all, those in play first) be the ones in play."""
-        old = len(self.rows) if hasattr(self, "rows") else 0
+        old = len(self.rows)
         self.rows = rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
         self.points = Points(self.door.X[self.first[rows]], self.y, self.door.shift, self.trees, self.basis)

@@ -136,7 +136,8 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
 
 def listed(points: Points, c: np.ndarray) -> bool:
     """Whether a complete list of directions solves the problem at once."""
-    return points.X0.shape[1] <= 2 or (points.X0.shape[1] == 3 and np.count_nonzero(c) <= LISTED)
+    D = points.X0.shape[1]
+    return D <= 2 or (D == 3 and int(np.count_nonzero(c)) <= LISTED)
 
 
 def write(
@@ -156,7 +157,7 @@ def write(
         mirrors = names[points.mirrors].tolist()
         if isinstance(priced.log, cones.Shape):
             assert points.frame is not None
-            side = {"type": "cones", **cones_side(points.X0, points.frame, priced.log)}
+            side = {"type": "cones", **cones_side(points.X0, points.frame.tolist(), priced.log)}
             weight = float(np.abs(weights) @ np.linalg.norm(points.X0, axis=1))
             bound = priced.bound * (1 + 1e-6) + 1e-9 * weight  # what a checker may lose that searches for itself
         else:

@@ -1,0 +1,172 @@
+"""Every way to a bound, against each other and against a complete list; frames; empty leaves."""
+
+from __future__ import annotations
+
+import math
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from widemargin.pricing import Stage, cones, plan, price, signs, writing
+from widemargin.pricing.enumeration import enumerate3
+from widemargin.pricing.points import Points, exact_span, integer_frame, reduce_rank
+from widemargin.verify.exact import integers
+from widemargin.verify.reading import Problem, Refused
+from widemargin.verify.tree import relu_tree
+
+
+def points_of(X: np.ndarray, shift: int = 0) -> Points:
+    return Points(X, None, shift, torch.device("cpu"), reduce_rank(X)[1])
+
+
+def lifted(seed: int, n: int, scales: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, float]:
+    """Points of rank 3 in four columns, the last the sum of two others, so that no list is made; and the true maximum."""
+    rng = np.random.default_rng(seed)
+    X, c = rng.integers(-40, 41, (n, 3)) * np.array(scales), rng.standard_normal(n)
+    X4 = np.hstack([X, X[:, :1] + X[:, 1:2]])
+    _, basis = reduce_rank(X4)
+    value, _, _ = enumerate3(X4 @ basis, c)
+    return X4, c, value
+
+
+@pytest.mark.parametrize("seed,scales", [(0, (1.0, 1.0, 1.0)), (1, (1.0, 0.125, 8.0)), (2, (0.0625, 1.0, 1.0))])
+def test_all_ways_agree_with_the_complete_list(seed: int, scales: tuple[float, ...], monkeypatch):
+    X, c, true = lifted(seed, 24, scales)
+    points = points_of(X)
+    assert points.r == 3 and points.frame is not None
+    for way in ("cones", "linear", "quadratic"):
+        monkeypatch.setattr("widemargin.pricing.plan", lambda *rest, way=way: [Stage(way, 60.0)])
+        found = price(points, c, known=0.999 * true, tol=1e-2, seconds=60.0)
+        assert true * (1 - 1e-9) <= found.bound <= true * 1.011, way
+        assert found.value <= true * (1 + 1e-9)
+
+
+def test_a_bound_after_no_time_is_a_bound():
+    X, c, true = lifted(3, 30, (1.0, 1.0, 1.0))
+    assert price(points_of(X), c, known=0.0, tol=1e-3, seconds=0.0).bound >= true * (1 - 1e-9)
+    assert price(points_of(X), c, known=0.0, tol=1e-3, seconds=1.0, root=True).bound >= true * (1 - 1e-9)
+
+
+def test_small_problems_look_at_all_signs_and_few_dimensions_at_cones():
+    rng = np.random.default_rng(0)
+    few, many = points_of(rng.standard_normal((20, 4))), points_of(rng.standard_normal((200, 4)))
+    assert plan(few, np.resize([1.0, -1.0], 20), 10.0, False, False)[0].way == "linear"
+    assert plan(many, np.resize([1.0, -1.0], 200), 10.0, False, False)[0].way == "cones"
+    high = points_of(rng.standard_normal((200, 40)))
+    assert {stage.way for stage in plan(high, np.resize([1.0, -1.0], 200), 10.0, False, False)} == {
+        "quadratic",
+        "linear",
+    }
+
+
+def test_a_frame_spans_the_points_exactly_and_makes_them_round():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((50, 3)) * [1.0, 100.0, 0.01]
+    frame = integer_frame(X, np.eye(3))
+    assert frame is not None
+    Y = X @ frame.T.astype(float)
+    assert np.linalg.cond(Y) < 3
+    # one-hot columns and a bias: dependent, and exactly so
+    H = np.hstack([np.eye(3)[rng.integers(3, size=30)], rng.integers(-3, 4, (30, 1)), np.ones((30, 1))])
+    _, basis = reduce_rank(H)
+    frame = integer_frame(H, basis)
+    assert basis.shape[1] == 4 and frame is not None and frame.shape == (4, 5)
+    whole = np.vstack([frame.astype(float), H])
+    assert np.linalg.matrix_rank(whole) == 4
+    assert exact_span(rng.standard_normal((5, 3)), 2) is None  # of rank three
+
+
+def test_cones_are_cut_on_their_edges_and_stay_within_24_bits():
+    rng = np.random.default_rng(2)
+    X, c = rng.standard_normal((30, 4)), rng.standard_normal(30)
+    tree = cones.Cones(torch.as_tensor(X), torch.as_tensor(c), torch.eye(4, dtype=torch.float64))
+    L = torch.diag_embed(torch.tensor([[1.0, -1.0, 1.0, 1.0]], dtype=torch.float64))
+    for _ in range(200):
+        edge = tree.bound(L)[3]
+        i, j = int(edge) // 4, int(edge) % 4
+        middle = cones.cut(L, edge)
+        plane = torch.stack([L[0, i], L[0, j], middle[0]])
+        assert i < j and torch.linalg.matrix_rank(plane) == 2
+        weights = torch.linalg.lstsq(torch.stack([L[0, i], L[0, j]]).T, middle.T).solution
+        assert (weights > 0).all()
+        if float(middle.abs().max()) > cones.LARGEST:
+            break
+        L = L.clone()
+        L[0, i if rng.random() < 0.5 else j] = middle[0]
+    out = tree.run(0.0, 1e-12, deadline=time.monotonic() + 20, batch=64, max_nodes=3000)
+    assert math.isfinite(out.bound)
+
+
+@pytest.fixture(scope="module")
+def thin() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((26, 4)) * [0.05, 1.0, 0.05, 60.0]
+    return X, rng.standard_normal(26)
+
+
+def test_signs_that_no_direction_has_are_found_and_written(thin, monkeypatch):
+    """Thin data: most sign patterns are empty. The tree without that rule needs far more nodes, and the bounds agree."""
+    points, c = thin
+    X, ct = torch.as_tensor(points), torch.as_tensor(c)
+    monkeypatch.setattr(signs, "NEWTON_NODES", 0)
+    tree = signs.Tree(X, ct)
+    found = tree.run(0.0, 1e-3, deadline=math.inf, batch=256, curved=False)
+    assert found.log is not None and sum(map(len, found.log.empty)) > 10
+    side, bound = writing.write(found.log, points, c, np.zeros(4), np.zeros((0, 4), dtype=int), 1.0)
+    assert found.value <= bound <= found.bound * (1 + 1e-6)
+    assert any(isinstance(leaf, dict) and "empty" in leaf for leaf in side["leaves"])
+    monkeypatch.setattr(signs.Tree, "empty", lambda self, sign, last: torch.zeros(len(sign), dtype=torch.bool))
+    without = signs.Tree(X, ct).run(0.0, 1e-3, deadline=math.inf, batch=256, curved=False)
+    assert without.bound == pytest.approx(found.bound, rel=2e-3)
+    assert found.nodes < 0.8 * without.nodes
+
+
+def test_an_empty_leaf_must_add_up_to_zero():
+    """Points x, z and -(x + z) / 2, all of positive weight: only all three active, or all three inactive, is empty."""
+    X = np.array([[1.0, 2.0, 0.0, 4.0], [0.0, -1.0, 3.0, 0.5], [-0.5, -0.5, -1.5, -2.25], [0.0, 0.0, 0.0, 0.0]])
+    grid, k = integers(X)
+    problem = Problem(grid, k, [1, 1, 1, 1], 1)
+    active, loose = {"empty": [[0, 1], [1, 1], [2, 2]]}, [0, 0, 0]
+
+    def check(first: object, last: object, bound: float = 2.0) -> str:
+        """The tree of all signs of the three points, active first; seven leaves of eight loose."""
+        tree = [0, 1, 2, -1, -1, 2, -1, -1, 1, 2, -1, -1, 2, -1, -1]
+        side = {"shift": 0, "points": [0, 1, 2], "tree": tree, "leaves": [first, *[loose] * 6, last]}
+        try:
+            relu_tree(problem, [1, 1, 1, 0], 3, Fraction(bound), side, "side")
+        except Refused as refused:
+            return str(refused)
+        return ""
+
+    # all active: sum x_i / 3 would be the gradient, and its length bounds that leaf as well
+    assert check(active, loose) == "" and check(loose, loose) == "" and check(active, active) == ""
+    # where the others are within 2.4 and this one is not, it is the relation that closes it
+    for relation, why in (
+        ([[0, 1], [1, 1], [2, 1]], "add up"),
+        ([[0, 1], [1, 1]], "add up"),
+        ([[0, 2], [1, 2], [2, 4]], ""),
+        ([], "add up"),
+        ([[0, 0], [1, 1], [2, 2]], "range"),
+        ([[0, -1], [1, -1], [2, -2]], "range"),
+        ([[3, 1]], "range"),
+        ([[0, 1], [1, 1], [2]], "entries"),
+        ("x", "list"),
+        ([[0, 1 << 2000], [1, 1 << 2000], [2, 1 << 2001]], "range"),
+    ):
+        said = check({"empty": relation}, loose)
+        assert (said == "") == (why == "") and why in said, (relation, said)
+
+
+def test_an_empty_leaf_may_only_use_signs_that_are_fixed():
+    X = np.array([[1.0, 2.0], [-1.0, -2.0], [1.0, 1.0]])
+    grid, k = integers(X)
+    problem = Problem(grid, k, [1, 1, 1], 1)
+    side = {"shift": 0, "points": [0, 1, 2], "tree": [0, -1, -1], "leaves": [{"empty": [[0, 1], [1, 1]]}, [0, 0, 0]]}
+    with pytest.raises(Refused, match="not fixed"):
+        relu_tree(problem, [1, 1, 1], 3, Fraction(5), side, "side")
+    wrong = {**side, "tree": [0, 1, -1, -1, -1], "leaves": [[0, 0, 0], {"empty": [[0, 1], [1, 1]]}, [0, 0, 0]]}
+    with pytest.raises(Refused, match="add up"):  # 0 active and 1 inactive: that is one side of a line, and not empty
+        relu_tree(problem, [1, 1, 1], 3, Fraction(5), wrong, "side")
