@@ -124,7 +124,7 @@ class Sphere:
             for start in range(0, len(vertices), step):
                 some = vertices[start : start + step]
                 self.block(some, np.array([met[v] for v in some]))
-        return f"{len(self.lines)} great circles, {2 * len(met)} vertices"
+        return f"{2 * len(met)} vertices"
 
     def spend(self, steps: int) -> None:
         self.steps += steps
