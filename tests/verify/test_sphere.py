@@ -302,7 +302,7 @@ def test_certificates_by_enumeration_in_three_dimensions():
     for name, (payload, X, y) in found.items():
         verdict = verify.check(payload, X, y)
         assert verdict.ok, (name, str(verdict))
-        assert "great circles" in str(verdict) or payload["kind"] != "f1"
+        assert "vertices" in str(verdict) or payload["kind"] != "f1"
         low, high = payload["lower"], payload["upper"]
         if payload["kind"] == "f1":
             false = payload | {"upper": low * (1 - 1e-9), "lower": 0.0, "status": "rounding"}
