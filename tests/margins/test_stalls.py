@@ -12,12 +12,12 @@ from checks import check_certificate, noise
 from widemargin import Dataset
 from widemargin.margins import (
     _door,
-    _interpolant,
     _lp,
     _socp,
     _squared,
     batchnorm,
     f1,
+    interpolation,
     multiclass,
     multiclass_f1,
     projected,
@@ -185,7 +185,7 @@ def test_squared_relu_without_new_neurons_stalls(d: int, monkeypatch):
 
 
 def test_smallest_norms_without_new_patterns_stall(monkeypatch):
-    monkeypatch.setattr(_interpolant.Solver, "add", lambda *_: 0)
+    monkeypatch.setattr(interpolation.Solver, "add", lambda *_: 0)
     rng = np.random.default_rng(5)
     data = Dataset(rng.standard_normal((5, 3)), rng.standard_normal(5))
     check_stalled(min_norm_l1(data), data, 1e-3)

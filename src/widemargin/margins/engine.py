@@ -20,6 +20,7 @@ from widemargin.types import Certificate, Measure
 from ._door import Door
 
 Progress = Callable[[float, float, float, str], None]
+LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 PATIENCE = 4  # rounds without anything new after which a solve has stalled
 
 
@@ -27,6 +28,7 @@ class Engine:
     """State of one solve: lower <= margin <= upper, in the units of the door."""
 
     kind, convention, activation, degree = "f1", "M1", "relu", 1
+    lost = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
@@ -60,6 +62,20 @@ class Engine:
         """The proof as it is saved, the bound it shows (rounded up; infinite if none), and its weights on the data."""
         raise NotImplementedError
 
+    def shown(self) -> tuple[float, float]:
+        """Both bounds as they are told on the way, in the units of the data."""
+        scale = 2.0 ** (self.degree * self.door.shift) if abs(self.door.shift) < 500 else 1.0
+        return self.lower * scale, self.upper * scale
+
+    def bounds(self, lower: float, upper: float) -> tuple[float, float]:
+        """Both bounds in the units of the data, rounded outward."""
+        high = self.door.unscale(upper, self.degree, up=True) if math.isfinite(upper) else math.inf
+        return self.door.unscale(lower, self.degree, up=False), high
+
+    def extra(self, lower: float, upper: float) -> dict[str, Any]:
+        """What the certificate holds beside the usual, for the bounds it will have."""
+        return {}
+
     # What the engine owns.
 
     def run(self) -> Certificate:
@@ -92,8 +108,7 @@ class Engine:
     def tell(self, message: str) -> None:
         self.rounds += 1
         if self.progress is not None:
-            scale = 2.0 ** (self.degree * self.door.shift) if abs(self.door.shift) < 500 else 1.0
-            self.progress(self.seconds(), self.lower * scale, self.upper * scale, message)
+            self.progress(self.seconds(), *self.shown(), message)
 
     def offer_centre(self, q: np.ndarray, value: float) -> bool:
         """Keep q as the centre of pricing if it looks like the best dual so far."""
@@ -107,15 +122,15 @@ class Engine:
         primal = self.network()
         lower = max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
         proof, upper, q = self.proof()
-        reason = "stopped before the gap reached tol; both bounds hold"
         if upper - lower <= self.tol * lower * (1 + 1e-6):
-            status, reason = "certified", ""
+            status = "certified"
         elif status == "certified":
-            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
-        elif status == "stalled":
-            reason = (
-                f"no better network or dual was found in {PATIENCE} rounds, before the time limit; both bounds hold"
-            )
+            status = "rounding"
+        reason = {
+            "certified": "",
+            "rounding": self.lost,
+            "stalled": "no better network or dual was found in four rounds, before the time limit; both bounds hold",
+        }.get(status, "stopped before the gap reached tol; both bounds hold")
         return self.certificate(status, lower, upper, q, proof, primal, reason)
 
     def certificate(
@@ -130,17 +145,19 @@ class Engine:
     ) -> Certificate:
         door = self.door
         stats = {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
+        low, high = self.bounds(lower, upper)
+        proved = high < LARGEST
         return Certificate(
             kind=self.kind,
-            lower=door.unscale(lower, self.degree, up=False),
-            upper=door.unscale(upper, self.degree, up=True) if math.isfinite(upper) else math.inf,
+            lower=low,
+            upper=high,
             dual=q,
             status=status,
-            proved=math.isfinite(upper),
+            proved=proved,
             bound=proof["type"],
             n=door.data.n,
             d=door.data.d,
-            primal=primal,
+            primal=primal if proved else None,
             bias=door.space.bias,
             activation=self.activation,
             convention=self.convention,
@@ -148,6 +165,7 @@ class Engine:
             data_name=door.data.name,
             reason=reason,
             proof=proof,
+            extra=self.extra(low, high),
             stats=stats,
         )
 

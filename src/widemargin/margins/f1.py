@@ -17,7 +17,7 @@ from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
 from . import _bounds, _door, _polish, _prune, _qp, _socp
-from ._columns import column_lp
+from ._columns import ColumnLP, ScipyLP, column_lp
 from .engine import Engine, Progress, threads
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
@@ -97,6 +97,8 @@ class Solver(Engine):
     network of a round does worst join in. `lower` is the margin over the points in play, `sure` that over all.
     """
 
+    equal = False  # whether a network must meet f(x_i) = t y_i, not only y_i f(x_i) >= t: then weights have any signs
+
     def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
         # Distinct labelled points: a repeated one adds nothing to a minimum.
@@ -106,7 +108,7 @@ class Solver(Engine):
         self.all_X, self.all_y = X, door.y[self.first]
         (n, self.r), self.device = X.shape, torch.device(device)
         gpu = self.device.type == "cuda"
-        self.working = n > WORKING and self.r <= WORKING_RANK
+        self.working = not self.equal and n > WORKING and self.r <= WORKING_RANK
         if self.working:
             self.first = self.first[self.rng.permutation(n)]
             self.all_X, self.all_y = door.X[self.first] @ self.basis, door.y[self.first]
@@ -137,9 +139,10 @@ class Solver(Engine):
         old = len(self.rows) if hasattr(self, "rows") else 0
         self.rows = rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
-        self.points = Points(self.door.X[self.first[rows]], self.y, self.door.shift, self.device, self.basis)
+        labels = None if self.equal else self.y
+        self.points = Points(self.door.X[self.first[rows]], labels, self.door.shift, self.device, self.basis)
         self.Xt = self.points.Xt
-        self.small = self.n * self.r <= CONE_LIMIT
+        self.small = self.equal or self.n * self.r <= CONE_LIMIT
         self.climbs = self.n * self.r >= SMALL and self.r <= CLIMB[0]
         self.whitening = whitening(self.X) if self.small else None
         new = self.X[old:] @ self.V.T > 0  # (new rows, neurons)
@@ -148,7 +151,7 @@ class Solver(Engine):
         self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
         self.recalled: set[int] = set()  # and those that it should not have
         if not old:
-            self.lp, self.known, self.scale = column_lp(self.n), 0, 1.0  # it has seen the first `known` neurons
+            self.lp, self.known, self.scale = self.empty_lp(), 0, 1.0  # it has seen the first `known` neurons
         else:
             self.lp.add_points(self.features(*self.columns)[old:] / self.scale)
             wider = np.zeros(self.n - old)
@@ -226,8 +229,16 @@ class Solver(Engine):
         self.play(np.append(self.rows, below[np.append(worst, rest)]))
         return True
 
+    def empty_lp(self) -> ColumnLP | ScipyLP:
+        return column_lp(self.n, self.y if self.equal else None)
+
     def features(self, V: np.ndarray, s: np.ndarray) -> np.ndarray:
-        return self.y[:, None] * (self.X @ V.T).clip(0) * s  # (n, k)
+        """What neurons add to the constraints, (n, k)."""
+        return (1.0 if self.equal else self.y[:, None]) * (self.X @ V.T).clip(0) * s
+
+    def weights(self, q: np.ndarray) -> np.ndarray:
+        """The weights c of the pricing problem at q."""
+        return q if self.equal else q * self.y
 
     def add(self, V: np.ndarray, s: float, most: int) -> int:
         """Take up to `most` of the unit neurons V (best first) whose activation pattern is new.
@@ -270,7 +281,7 @@ class Solver(Engine):
         random = torch.as_tensor(Z, device=self.device)
         own = torch.as_tensor(self.W, device=self.device)
         for s in (1.0, -1.0):
-            c = torch.as_tensor(s * q * self.y, device=self.device)
+            c = torch.as_tensor(s * self.weights(q), device=self.device)
             V, value = ascend(self.Xt, c, torch.cat([random, own]), steps)
             order = torch.argsort(-value)
             if self.climbs:  # what the steps left out is little, but columns that are off by it come again and again
@@ -287,7 +298,7 @@ class Solver(Engine):
         """The same where all directions can be listed; then the value is a bound, too."""
         new, sides = 0, []
         for s in (1.0, -1.0):
-            found = price(self.points, s * q * self.y, known=0.0, tol=self.tol, seconds=0.0)
+            found = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)
             V = found.found.cpu().numpy()
             value = s * (q @ self.features(V, np.ones(len(V))))
             new += self.add(V[value > self.lower * (1 + 0.1 * self.tol)], s, most)
@@ -393,7 +404,7 @@ class Solver(Engine):
         if (
             self.lower > 0 and not 0.1 < self.lower / self.scale < 10
         ):  # its tolerances are absolute: keep the margin near 1
-            self.lp, self.scale = column_lp(self.n), self.lower
+            self.lp, self.scale = self.empty_lp(), self.lower
             self.lp.add(self.features(*self.columns) / self.scale)
         self.lp.add(self.features(V, s) / self.scale)
         self.columns = (np.vstack([self.columns[0], V]), np.append(self.columns[1], s))  # copies: neurons move later
@@ -403,21 +414,16 @@ class Solver(Engine):
         support = np.flatnonzero(a > 1e-9)
         return self.offer_network(V[support] * a[support, None], s[support])
 
-    def offer_centre(self, q: np.ndarray, value: float) -> bool:
-        """Keep q as the centre of pricing if it looks like the best dual so far."""
-        better = value < self.estimate * (1 - 1e-5)
-        if better:
-            self.centre, self.estimate = q, value
-        return better
-
     def pattern_round(self) -> bool:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
         chosen, before = self.choose(), self.lower
         self.outside, self.recalled = np.ones(len(self.V), dtype=bool), set()
         self.outside[chosen] = False
         patterns, V, s = self.patterns[chosen], self.V[chosen], self.s[chosen]
-        near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
-        master = _socp.solve(self.X, self.y, patterns, s, directions=V, near=near, time_limit=self.left())
+        near = self.n if self.equal or self.n <= 3 * self.r + 60 else 3 * self.r + 40
+        target = self.y * self.lower if self.equal else self.y  # so that gamma is about 1
+        limits: dict[str, Any] = {"near": near, "time_limit": self.left()}
+        master = _socp.solve(self.X, target, patterns, s, interpolate=self.equal, directions=V, **limits)
         grown = False
         self.q = q = self.fold(master.q)
         if master.ok:
@@ -480,8 +486,11 @@ class Solver(Engine):
         value = np.maximum(self.q @ Z, self.centre @ Z)
         value[list(self.recalled)] = np.finfo(float).max
         value[self.support] = np.inf
-        most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
-        return np.sort(np.argsort(-value)[:most])
+        return np.sort(np.argsort(-value)[: self.most()])
+
+    def most(self) -> int:
+        """How many patterns a cone program may have."""
+        return max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
 
     def prove(self, q: np.ndarray, value: float, root: bool = False) -> int:
         """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
@@ -491,7 +500,7 @@ class Solver(Engine):
         known = max(value, self.lower)
         share = 1e9 if np.isinf(self.door.deadline) else max(self.left(), 0.0)
         for side, s in enumerate((1.0, -1.0)):
-            c = s * q * self.y
+            c = s * self.weights(q)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
             rough = not root and self.upper > ROUGH[0] * self.lower > 0 and value > self.lower * (1 + self.tol)
