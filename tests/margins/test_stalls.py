@@ -14,13 +14,13 @@ from widemargin.margins import (
     _door,
     _lp,
     _socp,
-    _squared,
     batchnorm,
     f1,
     interpolation,
     multiclass,
     multiclass_f1,
     projected,
+    squared,
 )
 from widemargin.margins.regression import min_norm_l1
 from widemargin.spaces import ReLU
@@ -179,7 +179,7 @@ def test_f1_without_a_better_network_stalls_on_large_problems(monkeypatch):
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_squared_relu_without_new_neurons_stalls(d: int, monkeypatch):
-    monkeypatch.setattr(_squared.Solver, "add", few(_squared.Solver.add, 3))
+    monkeypatch.setattr(squared.Solver, "add", few(squared.Solver.add, 3))
     data = noise(12, d, seed=1)
     check_stalled(f1(data, activation="srelu"), data, 1e-3)
 
@@ -200,7 +200,7 @@ def test_classes_without_new_neurons_stall(monkeypatch):
 def test_a_written_proof_above_tol_is_rounding_not_time():
     """Squared ReLU closed the gap in memory, and what is written down shows a little less."""
     data = noise(8, 2, seed=0)
-    solver = _squared.Solver(_door.enter(data, _door.as_space(False, "srelu"), 1e-3, None), 1e-3, 0, "cpu", None)
+    solver = squared.Solver(_door.enter(data, _door.as_space(False, "srelu"), 1e-3, None), 1e-3, 0, "cpu", None)
     assert solver.run().status == "certified"
     solver.tol = 1e-16
     assert solver.finish("certified").status == "rounding"

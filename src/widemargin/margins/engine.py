@@ -28,6 +28,7 @@ class Engine:
     """State of one solve: lower <= margin <= upper, in the units of the door."""
 
     kind, convention, activation, degree = "f1", "M1", "relu", 1
+    step = 1e-5  # by how much, relative, a dual must look better to become the centre of pricing
     lost = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
@@ -39,8 +40,8 @@ class Engine:
 
     # What a problem brings.
 
-    def nothing(self) -> tuple[np.ndarray, dict[str, Any], str] | None:
-        """Weights, proof and reason of margin 0, if it is."""
+    def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
+        """Weights, proof, upper bound and reason of margin 0, if it is."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -81,8 +82,8 @@ class Engine:
     def run(self) -> Certificate:
         zero = self.nothing()
         if zero is not None:
-            q, proof, reason = zero
-            return self.certificate("not-separable", 0.0, 0.0, q, proof, None, reason)
+            q, proof, upper, reason = zero
+            return self.certificate("not-separable", 0.0, upper, q, proof, None, reason)
         stuck = 0
         try:
             self.start()
@@ -112,7 +113,7 @@ class Engine:
 
     def offer_centre(self, q: np.ndarray, value: float) -> bool:
         """Keep q as the centre of pricing if it looks like the best dual so far."""
-        better = value < self.estimate * (1 - 1e-5)
+        better = value < self.estimate * (1 - self.step)
         if better:
             self.centre, self.estimate = q, value
         return better

@@ -16,7 +16,7 @@ from widemargin.pricing.search import ascend, climb
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
-from . import _bounds, _door, _polish, _prune, _qp, _socp
+from . import _bounds, _door, _polish, _prune, _qp, _socp, squared
 from ._columns import ColumnLP, ScipyLP, column_lp
 from .engine import Engine, Progress, threads
 
@@ -72,9 +72,7 @@ def f1(
     # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
     with threads(1 if door.X.size < LARGE else torch.get_num_threads()):
         if space.activation == "srelu":
-            from . import _squared
-
-            return _squared.solve(door, tol, seed, device, progress)
+            return squared.Solver(door, tol, seed, device, progress).run()
         return Solver(door, tol, seed, device, progress).run()
 
 
@@ -161,9 +159,9 @@ class Solver(Engine):
 
     # ------------------------------------------------------------------ the run
 
-    def nothing(self) -> tuple[np.ndarray, dict[str, Any], str] | None:
+    def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
         found = _door.twins(self.door) or _bounds.not_separable(self.door)
-        return (found[0], {"type": "norm"}, found[1]) if found is not None else None
+        return (found[0], {"type": "norm"}, 0.0, found[1]) if found is not None else None
 
     def start(self) -> None:
         self.warm_start()
