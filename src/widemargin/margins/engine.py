@@ -21,13 +21,14 @@ from ._door import Door
 
 Progress = Callable[[float, float, float, str], None]
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
-PATIENCE = 4  # rounds without anything new after which a solve has stalled
 
 
 class Engine:
     """State of one solve: lower <= margin <= upper, in the units of the door."""
 
     kind, convention, activation, degree = "f1", "M1", "relu", 1
+    patience = 4  # rounds without anything new after which a solve has stalled
+    stalled = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
     step = 1e-5  # by how much, relative, a dual must look better to become the centre of pricing
     lost = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 
@@ -59,6 +60,11 @@ class Engine:
         """A number that the margin of `primal` certainly reaches."""
         raise NotImplementedError
 
+    def best(self) -> tuple[Measure | None, float]:
+        """The network as it is saved, and a number that its margin certainly reaches."""
+        primal = self.network()
+        return primal, max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
+
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
         """The proof as it is saved, the bound it shows (rounded up; infinite if none), and its weights on the data."""
         raise NotImplementedError
@@ -87,7 +93,7 @@ class Engine:
         stuck = 0
         try:
             self.start()
-            while not self.closed() and not self.late() and stuck < PATIENCE:
+            while not self.closed() and not self.late() and stuck < self.patience:
                 stuck = 0 if self.round() else stuck + 1
             status = "time-limit" if self.late() else "stalled"
         except KeyboardInterrupt:
@@ -118,10 +124,12 @@ class Engine:
             self.centre, self.estimate = q, value
         return better
 
+    def stats(self) -> dict[str, Any]:
+        return {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
+
     def finish(self, status: str) -> Certificate:
         """What is written down decides: it may prove a little less, or more, than the search had."""
-        primal = self.network()
-        lower = max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
+        primal, lower = self.best()
         proof, upper, q = self.proof()
         if upper - lower <= self.tol * lower * (1 + 1e-6):
             status = "certified"
@@ -130,7 +138,7 @@ class Engine:
         reason = {
             "certified": "",
             "rounding": self.lost,
-            "stalled": "no better network or dual was found in four rounds, before the time limit; both bounds hold",
+            "stalled": self.stalled,
         }.get(status, "stopped before the gap reached tol; both bounds hold")
         return self.certificate(status, lower, upper, q, proof, primal, reason)
 
@@ -145,7 +153,6 @@ class Engine:
         reason: str,
     ) -> Certificate:
         door = self.door
-        stats = {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
         low, high = self.bounds(lower, upper)
         proved = high < LARGEST
         return Certificate(
@@ -167,7 +174,7 @@ class Engine:
             reason=reason,
             proof=proof,
             extra=self.extra(low, high),
-            stats=stats,
+            stats=self.stats(),
         )
 
 
