@@ -17,7 +17,7 @@ import torch
 
 from widemargin.types import Certificate, Measure
 
-from ._door import Door
+from ._door import EPS, Door
 
 Progress = Callable[[float, float, float, str], None]
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
@@ -36,6 +36,7 @@ class Engine:
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
         self.rng = np.random.default_rng(seed)
         self.lower, self.upper = 0.0, math.inf
+        self.dual: Any = None
         self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known
         self.rounds = self.nodes = 0
 
@@ -57,8 +58,11 @@ class Engine:
         raise NotImplementedError
 
     def lower_rounded(self, primal: Measure) -> float:
-        """A number that the margin of `primal` certainly reaches."""
-        raise NotImplementedError
+        """A number that the exact margin of `primal` certainly reaches."""
+        door, m = self.door, len(primal.mass)
+        score = door.y * ((door.X @ primal.theta.T).clip(0) ** self.degree @ primal.mass)
+        error = 4 * self.degree * EPS * (door.X.shape[1] + m + 8) * door.size**self.degree
+        return float((score - error).min()) / (primal.norm * (1 + 1e-14 * (8 + m**0.5)))
 
     def best(self) -> tuple[Measure | None, float]:
         """The network as it is saved, and a number that its margin certainly reaches."""
@@ -112,6 +116,11 @@ class Engine:
     def left(self) -> float:
         return self.door.deadline - time.perf_counter()
 
+    def take_dual(self, dual: Any) -> None:
+        """Keep the dual, an upper bound with what proves it, if it is the best."""
+        if dual.upper < self.upper:
+            self.dual, self.upper = dual, dual.upper
+
     def tell(self, message: str) -> None:
         self.rounds += 1
         if self.progress is not None:
@@ -126,6 +135,12 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         return {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
+
+    def measure(self, V: np.ndarray, mass: np.ndarray, basis: np.ndarray) -> Measure:
+        """Neurons V (m, r) in `basis` (D, r), and their masses."""
+        theta = V @ basis.T
+        theta /= np.linalg.norm(theta, axis=1, keepdims=True)
+        return Measure(theta, mass, self.activation, self.door.space.bias)
 
     def finish(self, status: str) -> Certificate:
         """What is written down decides: it may prove a little less, or more, than the search had."""

@@ -24,7 +24,6 @@ from widemargin.types import Certificate, Measure
 from . import _door, _prune
 from ._relations import Relations
 from .engine import LARGEST, Progress
-from .f1 import Dual
 from .f1 import Solver as MarginSolver
 
 PATTERNS = 120  # patterns in a cone program
@@ -92,14 +91,8 @@ class Solver(MarginSolver):
         inner = q @ self.y
         return q / inner if inner > 0 else self.y / (self.y @ self.y)
 
-    def norm_bound(self) -> Dual:
-        """relu(t) = (t + |t|) / 2 at weights of both signs."""
-        q = self.fold(self.y)
-        size = np.linalg.norm(self.points.X0, axis=1)
-        upper = 0.5 * float(np.linalg.norm(q @ self.points.X0))
-        upper += 0.5 * max(float(q.clip(0) @ size), float((-q).clip(0) @ size))
-        upper = upper * (1 + 1e-12) + 1e-14 * float(np.abs(q) @ size)
-        return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
+    def balanced_weights(self) -> np.ndarray:
+        return self.fold(self.y)
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
         """Scale sum_k s_k relu(W_k . x) to its targets and keep it if it is the smallest once the frame has made it exact."""
@@ -140,12 +133,11 @@ class Solver(MarginSolver):
         rest = np.abs(self.inverse @ (self.y - Z @ light)).sum()
         mass = self.signs * (light if (light.sum() + rest) * self.lower <= 1 + 1e-9 else size)
         on = mass != 0
-        theta = theta[on] @ self.basis.T
         with np.errstate(over="ignore", under="ignore"):
             mass = np.ldexp(mass[on], self.unit_power)
         if not np.isfinite(mass).all():
             return None
-        return Measure(theta / np.linalg.norm(theta, axis=1, keepdims=True), mass, "relu", self.door.space.bias)
+        return self.measure(theta[on], mass, self.basis)
 
     def lower_rounded(self, primal: Measure) -> float:
         """One over the norm of the network and the cost of its exact residual in neurons of the frame, rounding included."""

@@ -27,6 +27,7 @@ from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import _bounds, _door, _prune, _qp, _socp
+from ._columns import new_directions
 from .engine import Engine, Progress, threads
 
 ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
@@ -345,17 +346,8 @@ class Solver(Engine):
         """
         V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
         near = (0.01 * self.tol * self.lower / self.door.size.max()) ** 2 + 1e-24
-        fresh: list[np.ndarray] = []
-        for v in V:
-            if len(self.V) and ((self.V - v) ** 2).sum(axis=1).min() <= near:
-                continue
-            if fresh and ((np.array(fresh) - v) ** 2).sum(axis=1).min() <= 1e-4 * self.tol:
-                continue
-            fresh.append(v)
-            if len(fresh) == most:
-                break
-        if fresh:
-            self.V = np.vstack([self.V, fresh])
+        fresh = new_directions(V, self.V, near, 1e-4 * self.tol, most)
+        self.V = np.vstack([self.V, fresh])
         return len(fresh)
 
     def column_round(self) -> bool:
@@ -416,27 +408,13 @@ class Solver(Engine):
 
     def prove(self, q: np.ndarray, goal: float) -> np.ndarray:
         """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
-        D = self.door.X.shape[1]
-        until = max(self.door.deadline, time.perf_counter() + 0.2)
-        met = np.zeros((0, self.r))
-        if D <= 2:
-            self.keep(several.enumeration(self.door.X, q, self.y)[0])
-        # A cover needs few cones if w has one or two dimensions, cones if u has few.
-        able = {
-            "cover": D > 2 and self.K <= several.COVER_CLASSES,
-            "cones": 2 < D <= several.CONE_DIMENSIONS,
-        }
-        flat = self.K == 2 or (self.K == 3 and D > 3)
-        for method in ("cover", "cones") if flat else ("cones", "cover"):
-            if not able[method] or self.closed() or len(met):
-                continue
-            if method == "cover":
-                found = several.cover(self.points, q, self.y, goal, until, self.rng, self.outward)
-            else:
-                found = several.cones(self.door.X, q, self.y, goal, until)
+        until, met, g = max(self.door.deadline, time.perf_counter() + 0.2), self.V[:0], dual_vectors(q, self.y)
+        for found in several.price(self.points, q, self.y, goal, until, self.rng, self.outward):
             near = self.keep(found)
-            met = near[several.values(self.X, dual_vectors(q, self.y), near) > goal]
-        value = several.values(self.X, dual_vectors(q, self.y), met)
+            met = near[several.values(self.X, g, near) > goal]
+            if len(met) or self.closed():
+                break
+        value = several.values(self.X, g, met)
         return met[np.argsort(-value)]
 
     def last_proof(self) -> None:
@@ -456,8 +434,7 @@ class Solver(Engine):
     def keep(self, found: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
         self.nodes += found.nodes
-        if found.upper < self.upper:
-            self.dual, self.upper = found, found.upper
+        self.take_dual(found)
         return found.found @ self.basis if found.found.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results
@@ -491,14 +468,12 @@ class Solver(Engine):
         """At most n (K - 1) neurons, if they keep the margin: only |w_j| changes, so Caratheodory's theorem applies."""
         size = np.linalg.norm(self.outer, axis=1)
         points, others = _pairs(self.y, self.K)
-        if not len(points) < len(size):
-            return
         W = self.outer / size[:, None]
         H = (self.X @ self.theta.T).clip(0)
         columns = H[points] * (W[:, self.y[points]] - W[:, others]).T  # (P, m)
-        mass = _prune.prune_masses(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
+        mass = _prune.lightest(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
         keep = mass > 0
         outer = W[keep] * mass[keep, None]
         margin = float(margins(H[:, keep] @ outer, self.y).min()) / float(mass.sum())
-        if margin >= self.lower * (1 - 1e-9):
+        if margin >= self.lower * (1 - 1e-8):
             self.lower, self.theta, self.outer = margin, self.theta[keep], outer / mass.sum()

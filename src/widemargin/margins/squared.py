@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import search, symmetry
-from widemargin.pricing.points import reduce_rank
+from widemargin.pricing import search
+from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.squares import Proof, Tree, circle, objective, polish, top_eigenvalue
 from widemargin.types import Measure
 
 from . import _door
-from ._columns import column_lp
+from ._columns import column_lp, new_directions
 from ._vanishing import zero_margin
 from .engine import Engine, Progress
 
@@ -51,11 +51,10 @@ class Solver(Engine):
         self.X0, self.y = door.X[self.first], door.y[self.first]  # (n, D), (n,)
         self.X, self.basis = reduce_rank(self.X0)  # (n, r), (D, r)
         self.n, self.r = self.X.shape
+        self.points = Points(self.X0, self.y, door.shift, torch.device(device), self.basis)
         self.plane = self.X0.shape[1] <= 2
-        self.device = torch.device(device)
-        self.Xt = torch.as_tensor(self.X, device=self.device)
+        self.Xt = self.points.Xt
         self.square = (self.X**2).sum(1)
-        self.symmetry = symmetry.find(self.X0, self.y) if abs(door.shift) < 20 else None
         self.dual = Dual(np.inf, np.full(self.n, 1 / self.n), "eigen")
         self.mass, self.atoms, self.atom_signs = np.zeros(0), np.zeros((0, self.r)), np.zeros(0)
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons of the linear program
@@ -70,7 +69,7 @@ class Solver(Engine):
 
     def start(self) -> None:
         self.eigen_bound(np.full(self.n, 1 / self.n))
-        self.eigen_bound(self.eigen_dual())
+        self.eigen_bound(eigen_dual(self.X, self.y, min(0.1 * self.left(), 20.0)))
         self.tell("eigenvalue bound")
 
     def round(self) -> bool:
@@ -82,36 +81,13 @@ class Solver(Engine):
             self.goal *= 0.4  # the dual is not good enough yet
         return new
 
-    def take_dual(self, dual: Dual) -> None:
-        if dual.upper < self.upper:
-            self.dual, self.upper = dual, dual.upper
-
     # ------------------------------------------------------------------ dual weights
-
-    def fold(self, q: np.ndarray) -> np.ndarray:
-        """Clean dual weights: tiny entries to zero (fewer branchings), averaged over the symmetry, summing to one."""
-        q = np.where(q > 1e-9 * q.max(), q, 0.0)
-        if self.symmetry is not None:
-            q = self.symmetry.average(q)
-        return q / q.sum()
 
     def eigen_bound(self, q: np.ndarray) -> None:
         """relu(t)^2 <= t^2: the largest eigenvalue of the positive part bounds each side."""
-        q = self.fold(q)
+        q = self.points.cleaned(q)
         upper = max(top_eigenvalue(self.X, q * (self.y == s)) for s in (1, -1))
         self.take_dual(Dual(upper + 1e-13 * float(q @ self.square), q, "eigen"))
-
-    def eigen_dual(self) -> np.ndarray:
-        """Weights that make the eigenvalue bound small: min_q lambda_max(sum q_i x_i x_i') per class, then balanced."""
-        share = min(0.1 * self.left(), 20.0)
-        q, value = np.zeros(self.n), {}
-        for s in (1.0, -1.0):
-            index = np.flatnonzero(self.y == s)
-            if len(index):
-                q[index], value[s] = smallest_top(self.X[index], time.perf_counter() + share / 2)
-        if len(value) == 2:
-            q *= np.where(self.y > 0, value[-1.0], value[1.0])
-        return q / q.sum()
 
     # ------------------------------------------------------------------ neurons
 
@@ -120,29 +96,20 @@ class Solver(Engine):
 
     def add(self, V: np.ndarray, s: float, most: int) -> int:
         """Take up to `most` of the unit neurons V (best first) whose direction is new."""
-        known, taken = self.V[self.s == s], []
-        for v in V:
-            if len(known) and float((known @ v).max()) > 1 - 1e-11:
-                continue
-            taken.append(v)
-            known = np.vstack([known, v])
-            if len(taken) == most:
-                break
-        if taken:
-            self.V, self.s = np.vstack([self.V, taken]), np.append(self.s, np.full(len(taken), s))
+        taken = new_directions(V, self.V[self.s == s], 2e-11, 2e-11, most)
+        self.V, self.s = np.vstack([self.V, taken]), np.append(self.s, np.full(len(taken), s))
         return len(taken)
 
     def search(self, q: np.ndarray, most: int = 30) -> tuple[float, int]:
         """Price at q on both sides: the best value found, and how many new neurons were taken. Exact in the plane."""
         best, new = 0.0, 0
-        random = torch.as_tensor(self.rng.standard_normal((min(STARTS, 48 + 16 * self.r), self.r)), device=self.device)
-        old = torch.as_tensor(self.atoms, device=self.device)
+        starts = np.vstack([self.rng.standard_normal((min(STARTS, 48 + 16 * self.r), self.r)), self.atoms])
         for s in (1.0, -1.0):
             c = s * q * self.y
             if self.plane:
                 V, value = circle(self.X, c)
             else:
-                T, _ = search.ascend(self.Xt, torch.as_tensor(c, device=self.device), torch.cat([random, old]), 30, 2)
+                T, _ = search.ascend(self.Xt, self.points.tensor(c), self.points.tensor(starts), 30, 2)
                 V, value = polish(self.X, c, T.cpu().numpy())
             best = max(
                 best, float(objective(self.X, c, self.V[self.s == s]).max(initial=0.0))
@@ -168,16 +135,16 @@ class Solver(Engine):
         """Column generation over neurons, pricing near the best dual so far, until dual estimate and network meet."""
         stalled, until = 0, time.perf_counter() + 0.5 * self.left()  # the other half is for a proof
         if len(self.V) == 0:
-            self.search(self.fold(np.full(self.n, 1 / self.n)), 100)
+            self.search(self.points.cleaned(np.full(self.n, 1 / self.n)), 100)
         for _ in range(150):
             if time.perf_counter() > until:
                 return
             q = self.master()
-            point = self.fold(q if np.isinf(self.estimate) else CENTRE * self.centre + (1 - CENTRE) * q)
+            point = self.points.cleaned(q if np.isinf(self.estimate) else CENTRE * self.centre + (1 - CENTRE) * q)
             value, new = self.search(point)
             stalled = 0 if self.offer_centre(point, value) else stalled + 1
             if new == 0 or stalled >= 3:
-                q = self.fold(q)
+                q = self.points.cleaned(q)
                 value, more = self.search(q)
                 new += more
                 stalled = 0 if self.offer_centre(q, value) else stalled
@@ -203,7 +170,7 @@ class Solver(Engine):
     def prove(self) -> bool:
         """Grow trees at the best dual on both sides, the worse one first. False if there is nothing more to gain."""
         q, sides = self.centre, (1.0, -1.0)
-        trees = [Tree(self.Xt, torch.as_tensor(s * q * self.y, device=self.device)) for s in sides]
+        trees = [Tree(self.Xt, self.points.tensor(s * q * self.y)) for s in sides]
         known = max(self.lower, self.estimate)
         most = min(MAX_LEAVES, PROOF_SIZE / self.X0.shape[1] ** 2)
         early, told = self.left() / 2, time.perf_counter()
@@ -241,15 +208,7 @@ class Solver(Engine):
     def network(self) -> Measure | None:
         if len(self.mass) == 0:
             return None
-        theta = self.atoms @ self.basis.T  # (m, D)
-        theta /= np.linalg.norm(theta, axis=1, keepdims=True)
-        return Measure(theta, self.mass * self.atom_signs / self.mass.sum(), "srelu", self.door.space.bias)
-
-    def lower_rounded(self, primal: Measure) -> float:
-        """A number the exact margin of `primal` certainly reaches, in scaled units."""
-        score = self.door.y * ((self.door.X @ primal.theta.T).clip(0) ** 2 @ primal.mass)
-        error = 8 * _door.EPS * (self.X0.shape[1] + len(primal.mass) + 8) * self.door.size**2
-        return float((score - error).min()) / (primal.norm * (1 + 1e-14 * (8 + len(primal.mass) ** 0.5)))
+        return self.measure(self.atoms, self.mass * self.atom_signs / self.mass.sum(), self.basis)
 
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
         upper, proof = self.upper * (1 + INFLATE), dict[str, Any](type=self.dual.bound)
@@ -260,6 +219,18 @@ class Solver(Engine):
         q = np.zeros(self.door.data.n)
         q[self.first] = self.dual.q
         return proof, upper, q
+
+
+def eigen_dual(X: np.ndarray, y: np.ndarray, seconds: float) -> np.ndarray:
+    """Weights that make the eigenvalue bound small: min_q lambda_max(sum q_i x_i x_i') per class, then balanced."""
+    q, value = np.zeros(len(X)), {}
+    for s in (1.0, -1.0):
+        index = np.flatnonzero(y == s)
+        if len(index):
+            q[index], value[s] = smallest_top(X[index], time.perf_counter() + seconds / 2)
+    if len(value) == 2:
+        q *= np.where(y > 0, value[-1.0], value[1.0])
+    return q / q.sum()
 
 
 def smallest_top(X: np.ndarray, deadline: float) -> tuple[np.ndarray, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +101,29 @@ def climb(X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6) -> tuple
             break
         V, value = np.where(up[:, None], W, V), np.where(up, new, value)
     return V, value
+
+
+def price(
+    points: Points,
+    q: np.ndarray,
+    y: np.ndarray,
+    goal: float,
+    until: float,
+    rng: np.random.Generator,
+    unscale: Callable[[float], float],
+) -> Iterator[Proof]:
+    """Proofs of the value of q, hopefully `goal`, those first that are likely to be short; callers stop when one is enough."""
+    D, K = points.X0.shape[1], q.shape[1]
+    if D <= 2:
+        yield enumeration(points.X0, q, y)[0]
+        return
+    # A cover needs few cones if w has one or two dimensions, cones if u has few.
+    flat = K == 2 or (K == 3 and D > 3)
+    for method in ("cover", "cones") if flat else ("cones", "cover"):
+        if method == "cover" and K <= COVER_CLASSES:
+            yield cover(points, q, y, goal, until, rng, unscale)
+        elif method == "cones" and D <= CONE_DIMENSIONS:
+            yield cones(points.X0, q, y, goal, until)
 
 
 # --- norm and enumeration -----------------------------------------------------------------------------------------------
