@@ -95,6 +95,8 @@ class Solver(Neurons):
     network of a round does worst join in. `lower` is the margin over the points in play, `sure` that over all.
     """
 
+    rows: np.ndarray  # the points in play
+
     def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
         # Distinct labelled points: a repeated one adds nothing to a minimum.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -409,7 +410,8 @@ class Solver(Engine):
     def prove(self, q: np.ndarray, goal: float) -> np.ndarray:
         """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
         until, met, g = max(self.door.deadline, time.perf_counter() + 0.2), self.V[:0], dual_vectors(q, self.y)
-        for found in several.price(self.points, q, self.y, goal, until, self.rng, self.outward):
+        unscale = partial(self.door.unscale, degree=1, up=True)
+        for found in several.price(self.points, q, self.y, goal, until, self.rng, unscale):
             near = self.keep(found)
             met = near[several.values(self.X, g, near) > goal]
             if len(met) or self.closed():
@@ -427,9 +429,6 @@ class Solver(Engine):
             if not len(met):
                 return
             self.estimate = float(several.values(self.X, dual_vectors(self.centre, self.y), met).max())
-
-    def outward(self, bound: float) -> float:
-        return self.door.unscale(bound, 1, up=True)
 
     def keep(self, found: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
