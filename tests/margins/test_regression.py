@@ -165,6 +165,18 @@ def test_l1_norm_in_space_against_sampled_neurons(n: int, d: int, bias: bool):
     assert_allclose(made.primal(data.X), data.y, atol=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("n", "d", "bias", "bound"), [(100, 2, False, "enumeration"), (40, 4, False, "cones tree mixed")]
+)
+def test_l1_norms_of_many_points_in_few_dimensions_close(n: int, d: int, bias: bool, bound: str):
+    data = sample(n, d, seed=n + d)
+    made = min_norm_l1(data, bias=bias)
+    assert made.status == "certified" and made.bound in bound.split() and made.verify(data), str(made.verify(data))
+    assert made.lower <= on_a_grid(data, np.vstack([sphere(2000, d + bias, seed=1), made.primal.theta]), bias)
+    assert_allclose(made.primal(data.X), data.y, atol=1e-8)
+    assert made.primal.norm <= made.upper and made.atoms <= n
+
+
 def test_l1_norm_of_a_point_and_of_the_line():
     """One point costs |y| / |x|; on the line two points on both sides of 0 cost |y_1| / |x_1| + |y_2| / |x_2|."""
     one = min_norm_l1(Dataset([[3.0, 4.0]], [10.0]))

@@ -76,7 +76,7 @@ class Engine:
     def shown(self) -> tuple[float, float]:
         """Both bounds as they are told on the way, in the units of the data."""
         scale = 2.0 ** (self.degree * self.door.shift) if abs(self.door.shift) < 500 else 1.0
-        return self.lower * scale, self.upper * scale
+        return self.met() * scale, self.upper * scale
 
     def bounds(self, lower: float, upper: float) -> tuple[float, float]:
         """Both bounds in the units of the data, rounded outward."""
@@ -105,7 +105,11 @@ class Engine:
         return self.finish("certified" if self.closed() else status)
 
     def closed(self) -> bool:
-        return self.upper - self.lower <= self.tol * self.lower
+        return self.upper - self.met() <= self.tol * self.met()
+
+    def met(self) -> float:
+        """What a network certainly reaches, up to rounding."""
+        return self.lower
 
     def late(self) -> bool:
         return time.perf_counter() > self.door.deadline

@@ -164,8 +164,8 @@ class Solver(Neurons):
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
 
-    def closed(self) -> bool:
-        return self.upper - self.sure <= self.tol * self.sure
+    def met(self) -> float:
+        return self.sure
 
     # ------------------------------------------------------------------ pieces
 
