@@ -14,7 +14,7 @@ import pytest
 import widemargin
 
 ORDER = [
-    {"verify"},
+    {"verify", "kernels", "kinds"},
     {"types"},
     {"data", "spaces", "plots"},
     {"pricing"},

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
+from widemargin import kinds
+from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure, Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 # Blue and orange stay apart for colour-blind readers and in print.
 PLUS, MINUS, INK, QUIET = "#1f6fb4", "#d9661f", "#222222", "#8a8a8a"
-KINDS = {"f1": "F1", "f2": "F2", "linear": "linear", "frozen": "frozen neurons", "rf": "random features"}
 SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 THIRD = "#2f8f5b"
 OVERFLOW = 230.0  # ln of the largest time drawn on its own clock: beyond 1e100 an axis says nothing, and soon overflows
@@ -167,12 +167,11 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
 def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndarray] | None = None) -> Figure:
     """Points of a data set in the plane, the certificate's function as shading, and where it is zero.
 
-    The function comes from the certificate where it holds one (f1, frozen, linear, rf); for f2 give `f`, for
-    example the `decision_function` of a fitted `MaxMarginClassifier`.
+    The function is `cert.function` of norm 1, where the certificate holds one; elsewhere give `f`.
     """
     if data.d != 2:
         raise InputError(f"{data.name}: a picture of the decision needs 2 features, not {data.d}; choose two columns")
-    f = f or _function(cert)
+    f = f or (lambda X: cert.function(X, data))
     y = data.signs()
     (x0, z0), (x1, z1) = data.X.min(axis=0), data.X.max(axis=0)
     pad = 0.12 * max(x1 - x0, z1 - z0) or 1.0
@@ -197,7 +196,7 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
     axes.set_xlabel("feature 1")
     axes.set_ylabel("feature 2")
     interval = f"[{cert.lower:.5g}, {cert.upper:.5g}]"
-    axes.set_title(f"{KINDS.get(cert.kind, cert.kind)} margin ({cert.convention}) in {interval}", loc="left", pad=28)
+    axes.set_title(f"{kinds.label(cert.kind)} margin ({cert.convention}) in {interval}", loc="left", pad=28)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderpad=0.2)
     figure.colorbar(image, ax=axes, label="f(x), norm 1; solid: f = 0, dashed: |f| = margin", shrink=0.92)
     return figure
@@ -206,13 +205,11 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
 def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | None = None) -> Figure:
     """Margins, loss, norms, and where they were recorded optimality and rotations, against time.
 
-    `reference` is the certified largest margin in convention M1 (a pair of bounds, or an f1 certificate); it is halved where
-    margins are drawn in M2. Thick lines are medians over trials; where trials have clocks of their own there are none.
+    `reference` is the certified largest margin in convention M1 (a pair of bounds, or an f1 certificate); it is drawn in the
+    convention of the margins. Thick lines are medians over trials; where trials have clocks of their own there are none.
     """
     if len(traj.t) == 0:
         raise InputError("this trajectory has no records to draw")
-    if isinstance(reference, Certificate):
-        reference = (reference.lower, reference.upper)
     x, name, log = _time(traj)
     has = traj.records.__contains__
     lower_row = has("rotation") and has("neuron_norm")
@@ -476,7 +473,19 @@ def _lines(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, label: str, st
         axes.plot(x[:, 0], np.nanmedian(y, axis=1), color=colour, lw=1.9, ls=style, label=label, zorder=3)
 
 
-def _draw_margins(axes: Axes, traj: Trajectory, x: np.ndarray, reference: tuple[float, float] | None) -> None:
+def _largest(reference: tuple[float, float] | Certificate | None, key: str) -> tuple[float, float] | None:
+    """The certified bounds in a convention; None where nothing is known."""
+    factor = {"M1": 1.0, **F1_CONVERSIONS}.get(key)
+    if reference is None or factor is None or key in ("M3", "M6"):  # these would need to know of the bias
+        return None
+    if isinstance(reference, Certificate):
+        return reference.bounds(key) if key == "M1" or key in reference.conversions else None
+    return factor * reference[0], factor * reference[1]
+
+
+def _draw_margins(
+    axes: Axes, traj: Trajectory, x: np.ndarray, reference: tuple[float, float] | Certificate | None
+) -> None:
     names = [f"M{number}" for number in (2, 1, 4, 5, 6, 10, 7, 3)]
     conventions = [key for key in (*names, "MT2", "partial") if f"margin_{key}" in traj.records]
     if not conventions:
@@ -491,9 +500,9 @@ def _draw_margins(axes: Axes, traj: Trajectory, x: np.ndarray, reference: tuple[
     same = homogeneous and np.allclose(traj["margin_partial"], y) if "margin_partial" in traj.records else False
     if same:
         _lines(axes, x, traj["psi_normalized"], MINUS, "smooth margin psi, same norm", "--")
-    if reference is not None and key in ("M1", "M2", "M4", "M5"):
-        factor = 0.5 if key in ("M2", "M4") else 1.0
-        low, high = factor * reference[0], factor * reference[1]
+    best = _largest(reference, key)
+    if best is not None:
+        low, high = best
         axes.axhspan(low, high, color=INK, alpha=0.25, lw=0, zorder=1)
         axes.axhline(high, color=INK, lw=1.3, ls=":", zorder=1, label=f"largest possible, at most {high:.4g}")
         top = max(top, high)
@@ -590,27 +599,6 @@ def _grid(rows: int) -> tuple[Figure, Sequence[Axes]]:
     return figure, axes
 
 
-def _function(cert: Certificate) -> Callable[[np.ndarray], np.ndarray]:
-    """f of norm 1, where the certificate alone gives it."""
-    if cert.primal is not None:
-        measure, norm = cert.primal, cert.primal.norm
-    elif cert.kind == "rf":
-        unit = np.asarray(cert.extra["directions"], dtype=np.float64)
-        unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
-        a = np.asarray(cert.extra["a"], dtype=np.float64)
-        measure = Measure(unit, a, cert.activation, cert.bias)
-        norm = math.sqrt(len(a)) * float(np.linalg.norm(a))
-    elif cert.kind == "linear":
-        u = np.asarray(cert.extra["u"], dtype=np.float64)
-        measure = Measure(np.stack([u, -u]), np.array([1.0, -1.0]), "relu", cert.bias)  # t = relu(t) - relu(-t)
-        norm = float(np.linalg.norm(u))
-    else:
-        raise InputError(f"a {cert.kind} certificate holds no function ({cert.status}); give f")
-    if not norm > 0:
-        raise InputError(f"the function of this {cert.kind} certificate is zero ({cert.status}); give f")
-    return lambda X: measure(X) / norm
-
-
 def _figure(width: float, height: float, columns: int = 1, ratios: list[float] | None = None) -> tuple[Figure, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -626,7 +614,7 @@ def _figure(width: float, height: float, columns: int = 1, ratios: list[float] |
 
 def _kind(cert: Certificate) -> str:
     squared = ", squared ReLU" if cert.activation == "srelu" and cert.kind != "linear" else ""
-    return f"{KINDS.get(cert.kind, cert.kind)}{squared} ({cert.convention})"
+    return f"{kinds.label(cert.kind)}{squared} ({cert.convention})"
 
 
 def _short(name: str, most: int = 60) -> str:

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin import kernels
 from widemargin import verify as exact
 
 FORMAT = "widemargin-certificate-1"
 
-# How a certificate's M1 value (signed unit mass on unit inner weights) reads in the conventions of the
-# papers (docs/notation.md). Only for ReLU: squared ReLU networks are 3-homogeneous and have no such factor.
+# How a margin in M1 (signed unit mass on unit inner weights) reads in the conventions of the papers (docs/notation.md): the only
+# place that knows these factors. Only for ReLU: squared ReLU networks are 3-homogeneous and have no such factor.
 F1_CONVERSIONS = {
     "M2": 0.5,  # all parameters in one Euclidean norm: min_i y_i f(x_i) / ||W||^2
     "M3": 0.5,  # (a, b) on one sphere; the papers add a bias coordinate here
@@ -32,6 +33,7 @@ F1_CONVERSIONS = {
     "M5": 1.0,  # l1-normalised outer weights
     "M6": 0.5,  # balanced (a, b) directions
 }
+MULTICLASS_CONVERSIONS = {"MT2": 0.5}  # of several classes: MT's gamma*, all parameters in one Euclidean norm
 
 
 # What a margin is divided by, in one line each.
@@ -45,6 +47,7 @@ CONVENTIONS = {
     "norm": "least norm of a function that takes the targets",
     "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
     "M11": "unit Euclidean norm of u",
+    "MT2": "all parameters in one Euclidean norm; own score minus the largest other",
     "MT2-linear": "unit Frobenius norm of U; own score minus the largest other",
     "NC": "radius of the cones over their number: a lower bound of the F1 margin (M1)",
     "distance": "smallest distance between the classes after a projection of rank r",
@@ -131,6 +134,8 @@ class Measure:
     bias: bool = False
 
     def __post_init__(self) -> None:
+        if self.activation not in ("relu", "srelu"):
+            raise InputError(f"activation must be 'relu' or 'srelu', not {self.activation!r}")
         object.__setattr__(self, "theta", np.atleast_2d(np.asarray(self.theta, dtype=np.float64)))
         object.__setattr__(self, "mass", np.asarray(self.mass, dtype=np.float64))
 
@@ -225,12 +230,69 @@ class Certificate:
     def atoms(self) -> int:
         return 0 if self.primal is None else len(self.primal.mass)
 
+    def bounds(self, convention: str | None = None) -> tuple[float, float]:
+        """(lower, upper) in a convention of docs/notation.md; in the certificate's own when none is given.
+
+        Of ReLU networks, M1 is converted to M2 ... M6, and for several classes to MT2. An InputError where there is no factor.
+        """
+        factors = self._factors()
+        if convention is not None and convention not in factors:
+            raise InputError(
+                f"a certificate of kind {self.kind} ({self.convention}, {self.activation}) has no bounds in convention "
+                f"{str(convention)[:40]!r}, only in {', '.join(factors)}"
+            )
+        factor = 1.0 if convention is None else factors[convention]
+        return factor * self.lower, factor * self.upper
+
+    def _factors(self) -> dict[str, float]:
+        """What the bounds are multiplied by for each convention."""
+        others: dict[str, float] = {}
+        if self.convention == "M1" and self.activation == "relu":
+            others = {"f1": F1_CONVERSIONS, "frozen": F1_CONVERSIONS, "f1-multiclass": MULTICLASS_CONVERSIONS}.get(
+                self.kind, {}
+            )
+        return {self.convention: 1.0, **others}
+
     @property
     def conversions(self) -> dict[str, dict[str, float]]:
-        """The same margin in the other conventions of docs/notation.md, as {"M2": {"lower": ..., "upper": ...}, ...}."""
-        if self.kind in ("f1", "frozen") and self.activation == "relu":
-            return {k: {"lower": c * self.lower, "upper": c * self.upper} for k, c in F1_CONVERSIONS.items()}
-        return {}
+        """The same margin of two classes in the conventions M2 ... M6, as {"M2": {"lower": ..., "upper": ...}, ...}."""
+        names = [name for name in self._factors() if name in F1_CONVERSIONS]
+        return {name: dict(zip(("lower", "upper"), self.bounds(name))) for name in names}
+
+    def function(self, X: ArrayLike, data: Dataset | None = None) -> np.ndarray:
+        """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several classes.
+
+        Its size in the certificate's convention is 1, so that min_i y_i f(x_i) is `lower` up to rounding. A certificate of a
+        smallest norm gives its interpolant as it is. Kinds with weights on the data (f2, ntk with transport l2, l2-regression),
+        and bn, whose normalisation is that of the data, need `data`. An InputError where the certificate holds no function.
+        """
+        X = np.asarray(X, dtype=np.float64)
+        if X.ndim != 2 or X.shape[1] != self.d:
+            raise InputError(f"points must have shape (n, {self.d}) for this certificate, not {X.shape}")
+        why = self._no_function()
+        if why:
+            raise InputError(f"this certificate of kind {self.kind} holds no function{why}")
+        if self.primal is not None:
+            return self.primal(X) if self.convention == "norm" else self.primal(X) / self.primal.norm
+        if self.kind in _STORED:
+            return _STORED[self.kind](self, X)
+        if data is None or data.sha256() != self.data_sha256:
+            lacks = "give" if data is None else f"{data.name} is other data; give"
+            raise InputError(f"the function of kind {self.kind} is made of the data's points; {lacks} {self.data_name}")
+        return _ON_DATA[self.kind](self, X, data)
+
+    def _no_function(self) -> str:
+        """Why there is no function, as the end of a sentence; empty where there is one."""
+        if self.kind == "projected":
+            return ", only a projection"
+        if self.extra.get("kernel") == "given":
+            return ", only weights for a kernel of which it knows no values beside those between the data's points"
+        if self.bound == "confidence":
+            return ", since its transport moves infinitely many random neurons; transport l2 has one"
+        known = self.status != "no-interpolation" if self.convention == "norm" else self.lower > 0
+        if known and (self.primal is not None or self.kind in _STORED or self.kind in _ON_DATA):
+            return ""
+        return f" ({self.status})"
 
     def summary(self) -> dict[str, Any]:
         """What `widemargin margin --json` prints; `conversions` are those of `lower`."""
@@ -274,6 +336,33 @@ class Certificate:
         text = json.dumps(self.payload(), allow_nan=False).encode()
         write_atomically(path, gzip.compress(text, 6) if path.suffix == ".gz" else text)
 
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Certificate:
+        """A certificate that `save` wrote, complete and unchanged; `stats["path"]` says where it was read.
+
+        Nothing is proved by reading it: `verify` does that. A file of another form, or changed since, raises an InputError.
+        """
+        try:
+            found = exact.load(Path(path))
+        except ValueError as error:
+            why = str(error).removeprefix(f"{path}: ").split(";")[0]
+            raise InputError(
+                f"{path} is no certificate or cannot be read ({why}); give what the commands of widemargin wrote"
+            ) from None
+        form = found.get("format") if isinstance(found, dict) else None
+        if not str(form).startswith("widemargin-certificate"):
+            raise InputError(f"{path} is no certificate; give a file that Certificate.save or --save wrote")
+        if form != FORMAT:
+            raise InputError(f"{path} is of the form {str(form)[:40]}, and this version reads {FORMAT}")
+        missing = [key for key in SAVED if key not in found]
+        if missing or found.get("digest") != exact.digest(found):
+            why = f"{missing[0]} is missing" if missing else "its digest is not that of its content"
+            raise InputError(f"{path}: the certificate is damaged or was changed ({why}); save it again")
+        try:
+            return _from_payload(found, {"path": str(path)})
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            raise InputError(f"{path}: the certificate is damaged ({error}); save it again") from None
+
     def verify(self, data: Dataset) -> exact.Verdict:
         """Re-check both bounds in exact rational arithmetic, from the saved form alone."""
         return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
@@ -290,6 +379,119 @@ class Certificate:
         what = self.kind if self.convention == "norm" else f"{self.kind} margin"
         line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
         return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
+
+
+PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
+SAVED = (*PLAIN, "gap", "data", "primal", "dual", "proof", "extra")  # without these a file is no whole certificate
+
+
+def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certificate:
+    """A certificate from its saved form."""
+    kept, primal = found["dual"], None
+    whole = isinstance(kept, list) and any(type(w) is int and abs(w) > 2**53 for w in kept)
+    dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
+    if found["primal"] is not None:
+        mass = np.array(found["primal"]["mass"], dtype=np.float64)
+        theta = np.array(found["primal"]["theta"], dtype=np.float64)
+        theta = theta if len(mass) else np.zeros((0, found["d"] + found["bias"]))
+        primal = Measure(theta, mass, found["activation"], found["bias"])
+    return Certificate(
+        **{key: found[key] for key in PLAIN},
+        dual=dual,
+        primal=primal,
+        data_sha256=found["data"]["sha256"],
+        data_name=found["data"]["name"],
+        reason=found.get("reason", ""),
+        proof=found["proof"],
+        extra=found["extra"],
+        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), **stats},
+    )
+
+
+# ---------------------------------------------------------------- functions of certificates without a `primal`
+
+
+def _array(cert: Certificate, name: str) -> np.ndarray:
+    return np.asarray(cert.extra[name], dtype=np.float64)
+
+
+def _extended(X: np.ndarray, bias: bool) -> np.ndarray:
+    return np.hstack([X, np.ones((len(X), 1))]) if bias else X
+
+
+def _linear(cert: Certificate, X: np.ndarray) -> np.ndarray:
+    u = _array(cert, "u" if cert.kind == "linear" else "U")
+    return _extended(X, cert.bias) @ (u / np.linalg.norm(u)).T
+
+
+def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:
+    V, a = _array(cert, "directions"), _array(cert, "a")
+    unit = Measure(V / np.linalg.norm(V, axis=1, keepdims=True), a, cert.activation, cert.bias)
+    return unit(X) / (math.sqrt(len(a)) * float(np.linalg.norm(a)))
+
+
+def _several(cert: Certificate, X: np.ndarray) -> np.ndarray:
+    theta, outer = _array(cert, "theta"), _array(cert, "outer")
+    size = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
+    return (_extended(X, cert.bias) @ theta.T).clip(0) @ (outer / size)
+
+
+def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
+    """The network of LR Assumption 3.1: one neuron for each cone."""
+    beta, signs = _array(cert, "beta"), _array(cert, "signs")
+    return (X @ (beta / np.linalg.norm(beta, axis=1, keepdims=True)).T).clip(0) @ (signs / len(signs))
+
+
+def _expansion(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
+    """sum_j b_j k(x_j, .), of unit norm unless it is an interpolant; in units of a power of two, where nothing overflows."""
+    points = _extended(data.X, cert.bias)
+    shift = math.frexp(float(np.abs(points).max()))[1]
+    points, X = np.ldexp(points, -shift), np.ldexp(_extended(X, cert.bias), -shift)
+    degree = 2 if cert.activation == "srelu" else 1
+
+    def kernel(X: np.ndarray, Z: np.ndarray | None = None) -> np.ndarray:
+        if cert.kind == "ntk":
+            return kernels.ntk(X, Z, cert.extra["part"])
+        return (kernels.relu if degree == 1 else kernels.srelu)(X, Z)
+
+    if cert.kind == "l2-regression":  # b scales like X^(-2 degree)
+        return kernel(X, points) @ np.ldexp(np.asarray(cert.dual, dtype=np.float64), 2 * degree * shift)
+    b = _array(cert, "alpha") * data.y
+    points, b = points[b != 0], b[b != 0]
+    return np.ldexp(kernel(X, points) @ (b / math.sqrt(float(b @ kernel(points) @ b))), degree * shift)
+
+
+def _normalised(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
+    """The sum of the two batch-normalised networks (BN Assumption 1.2) whose margins are gamma_a and gamma_c."""
+    extra, m = cert.extra, int(cert.extra["width"])
+    if extra.get("move") == "omitted":
+        raise InputError("this certificate of kind bn does not hold its moved inner weights, as they are too many")
+    if "directions" in extra:
+        V, a = _array(cert, "directions"), _array(cert, "a")
+    else:  # drawn with its seed, the outer weights first
+        rng = np.random.default_rng([extra["seed"], extra["trial"]])
+        a, V = rng.standard_normal(m) / np.sqrt(m), rng.standard_normal((m, cert.d)) / np.sqrt(cert.d)
+    mean = data.X.mean(axis=0)
+    N = np.sqrt((((data.X - mean) @ V.T) ** 2).mean(axis=0) + extra["eps"])  # (m,)
+    omega = V / np.where(N > 0, N, np.inf)[:, None]
+    if extra.get("move") is not None:
+        omega = omega + _array(cert, "move")
+    outer = np.zeros(m)
+    for name, sign in (("a", np.ones(m)), ("c", a)):
+        if f"weights_{name}" in extra:
+            u = _array(cert, f"weights_{name}")
+            outer += sign * u / (float(np.linalg.norm(u)) or 1.0)
+    return ((X - mean) @ omega.T).clip(0) @ (outer / math.sqrt(m))
+
+
+_STORED = {
+    "linear": _linear,
+    "linear-multiclass": _linear,
+    "rf": _rf,
+    "f1-multiclass": _several,
+    "collapse": _collapse,
+}
+_ON_DATA = {"f2": _expansion, "ntk": _expansion, "l2-regression": _expansion, "bn": _normalised}
 
 
 @dataclass(frozen=True)

@@ -140,11 +140,11 @@ def test_a_single_time_has_an_axis_around_it():
 
 def test_the_command_of_a_run_says_what_is_missing(traj, cert, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    kept = certificates.from_memory(cert)
+    kept = cert
     command, note = runs.again(traj, "run", kept)
     assert command.endswith("--weights --certify --out run") and note == ""
     assert "--certify" not in runs.again(traj, "run")[0]
-    assert "--time-limit" in runs.again(traj, "run", kept | {"status": "time-limit"})[1]
+    assert "--time-limit" in runs.again(traj, "run", replace(kept, status="time-limit"))[1]
     tested = replace(traj, config=traj.config | {"test": "0" * 64})
     assert runs.again(tested, "run")[1] == "Not kept, so to be added: --test DATA."
     filed = replace(traj, config=traj.config | {"data": traj.config["data"] | {"names": ["points.csv"]}})
@@ -167,9 +167,9 @@ def test_labels_are_found_in_another_column(tmp_path, monkeypatch):
     rows = [f"{a!r},{int(y)},{b!r}" for (a, b), y in zip(DATA.X.tolist(), DATA.y)]
     Path("points.csv").write_text("\n".join(["a,kind,b", *rows]) + "\n")
     cert = margins.linear(datasets.load("points.csv", "kind"))
-    found = certificates.load_data(certificates.from_memory(cert))
+    found = certificates.load_data(cert)
     assert found is not None and found.sha256() == cert.data_sha256
-    assert certificates.load_data(certificates.from_memory(replace(cert, data_sha256="0" * 64))) is None
+    assert certificates.load_data(replace(cert, data_sha256="0" * 64)) is None
 
 
 def test_the_number_of_records_is_found_without_trying_all(monkeypatch):

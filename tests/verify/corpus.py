@@ -66,7 +66,7 @@ def cone_sides(X, c, tol=1e-3, basis=None, max_nodes=1e5):
     for sign in (1, -1):
         tree = Cones(torch.as_tensor(X @ Q), torch.as_tensor(sign * c), torch.as_tensor(frame.astype(float) @ Q))
         out = tree.run(0.0, tol, deadline=float("inf"), batch=256, max_nodes=max_nodes)
-        sides.append({"sign": sign} | cones_side(X, frame.tolist(), out.shape))
+        sides.append({"sign": sign} | cones_side(X, frame.tolist(), out.log))
         bounds.append(out.bound)
         found.append(out.value)
     return sides, bounds, found

@@ -89,7 +89,7 @@ def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> tuple[Path
             points=80,
             observe=["default", "weights"],
         )
-    shares = 2 * traj["margin_M2"][-1] / cert.upper  # M2 is half of M1
+    shares = traj["margin_M2"][-1] / cert.bounds("M2")[1]
     print(
         f"{trials} networks of {net.m} neurons after {steps} steps of loss-normalised gradient descent reach "
         f"{shares.min():.0%} to {shares.max():.0%} of the largest margin."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import math
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 
 from widemargin import data as datasets
 from widemargin import verify as exact
+from widemargin.kinds import KINDS as ROWS
+from widemargin.kinds import OFFERED, SEVERAL
 from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device
 
 from .options import (
@@ -27,8 +30,6 @@ from .options import (
 )
 from .screen import Progress, finite_json, plain, print_rich, say, solver_progress, terminal
 
-KINDS = ("f1", "f2", "linear", "frozen", "rf", "ntk", "bn", "collapse", "projected")
-SEVERAL = ("f1", "linear")  # kinds with --multiclass
 NARROW = 102  # columns the table of certificates needs; below, one sentence each
 
 
@@ -82,55 +83,26 @@ def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None
     """The margin of one kind with the options of the command line."""
     from widemargin import margins
 
-    keys: dict[str, Any] = {"time_limit": options.time_limit}
-    if options.tol is not None:
-        keys["tol"] = options.tol
-    if kind in ("bn", "collapse", "projected"):
-        if options.bias:
-            raise InputError(f"--bias does not apply to {kind}; leave one of them out")
-        keys["seed"] = options.seed
-        if kind == "collapse":
-            return margins.collapse(data, **keys)
-        if kind == "projected":
-            return margins.projected(data, options.rank, **keys)
-        return margins.batchnorm(data, options.width, eps=options.eps, displacement=options.displacement, **keys)
-    keys["bias"] = options.bias
-    if getattr(options, "multiclass", False):
-        if kind == "linear":
-            return margins.multiclass_linear(data, **keys)
-        return margins.multiclass_f1(data, seed=options.seed, **keys)
-    if kind == "linear":
-        return margins.linear(data, **keys)
-    if kind == "ntk":
-        asked = {"samples": options.samples, "confidence": options.confidence}
-        keys |= {name: value for name, value in asked.items() if value is not None}
-        return margins.ntk(data, part=options.part, transport=options.transport, seed=options.seed, **keys)
-    keys["activation"] = options.activation
-    if kind == "f2":
-        return margins.f2(data, **keys)
-    keys["seed"] = options.seed
-    if kind == "frozen":
-        return margins.frozen(data, options.width, **keys)
-    if kind == "rf":
-        return margins.random_features(data, options.width, **keys)
-    return margins.f1(data, device=options.device, progress=report, **keys)
+    row = ROWS[SEVERAL[kind] if getattr(options, "multiclass", False) else kind]
+    if options.bias and "bias" not in row.options:
+        raise InputError(f"--bias does not apply to {kind}; leave one of them out")
+    function = getattr(margins, row.function)
+    asked = {argument: getattr(options, option) for option, (argument, _) in row.options.items()}
+    keys = {name: value for name, value in (asked | {"tol": options.tol}).items() if value is not None}
+    if "progress" in inspect.signature(function).parameters:
+        keys["progress"] = report
+    return function(data, time_limit=options.time_limit, **keys)
 
 
 def _more(cert: Certificate) -> dict[str, Any]:
     """What the summary of some kinds has beside the usual keys."""
-    keys = {
-        "ntk": ("samples", "confidence", "part", "transport"),
-        "bn": ("gamma_a", "gamma_c", "width", "eps_N", "displacement"),
-        "projected": ("rank",),
-        "collapse": ("r", "gamma_nc", "eps"),
-    }
-    return {key: cert.extra[key] for key in keys.get(cert.kind, ()) if key in cert.extra}
+    return {key: cert.extra[key] for key in ROWS[cert.kind].shown if key in cert.extra}
 
 
 def verify(options: argparse.Namespace) -> int:
     """Re-check a saved certificate in exact arithmetic; exit status 0 proved, 1 refused, 3 with a probability, 4 not proved."""
     payload = read_certificate(options.certificate)
-    several = isinstance(payload, Mapping) and str(payload.get("kind")).endswith("-multiclass")
+    several = isinstance(payload, Mapping) and payload.get("kind") in SEVERAL.values()
     data = _load(options.data, options.label, several)
     for note in data.notes:
         say(f"{data.name}: {note}")
@@ -195,15 +167,15 @@ def _kinds(options: argparse.Namespace) -> tuple[list[str], str]:
     words = [word for words in options.kind or [["f1"]] for word in words]
     source = options.data
     if source is None:
-        if len(words) < 2 or not words[-1] or words[-1] in KINDS:
+        if len(words) < 2 or not words[-1] or words[-1] in OFFERED:
             raise InputError("there is no DATA; give a file or a spec such as parity:d=20,n=64")
         source = words.pop()
     kinds = [kind for word in words for kind in word.split(",") if kind]
     for kind in kinds:
-        if kind not in KINDS:
-            raise InputError(f"unknown kind {kind[:40]!r}; choose from {', '.join(KINDS)}")
+        if kind not in OFFERED:
+            raise InputError(f"unknown kind {kind[:40]!r}; choose from {', '.join(OFFERED)}")
     if not kinds:
-        raise InputError(f"--kind is empty; choose from {', '.join(KINDS)}")
+        raise InputError(f"--kind is empty; choose from {', '.join(OFFERED)}")
     return list(dict.fromkeys(kinds)), source
 
 
@@ -241,7 +213,7 @@ def add(command: Command) -> None:
         nargs="+",
         action="append",
         metavar="KIND",
-        help=f"one or more of {', '.join(KINDS)}, separated by spaces or commas [f1]",
+        help=f"one or more of {', '.join(OFFERED)}, separated by spaces or commas [f1]",
     )
     one.add_argument(
         "--bias",
@@ -256,7 +228,7 @@ def add(command: Command) -> None:
     one.add_argument(
         "--tol",
         type=number(0, 1, "a number between 0 and 1"),
-        help="stop at this relative gap [1e-3 for f1, 1e-9 for linear, 1e-6 for the others]",
+        help="stop at this relative gap [1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9]",
     )
     one.add_argument(
         "--time-limit",

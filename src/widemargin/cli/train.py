@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from widemargin import data as datasets
-from widemargin.types import Dataset, InputError, check_device, write_atomically
+from widemargin.types import Certificate, Dataset, InputError, check_device, write_atomically
 
 from . import screen
 from .options import (
@@ -87,7 +87,7 @@ def train(options: argparse.Namespace) -> int:
         cert = None
         if options.certify and not status:
             cert = _certified(data, net, options)
-            status = INTERRUPTED if cert["status"] == "interrupted" else 0
+            status = INTERRUPTED if cert.status == "interrupted" else 0
     said = _with_fraction(found.summary(), cert)
     if options.json:
         print(json.dumps(finite_json(said), allow_nan=False))
@@ -119,7 +119,7 @@ def plot(options: argparse.Namespace) -> int:
             say(note)
         check_writable(target)
         cert = flows.load_certificate(options.run_folder)
-        figure = plots.trajectory(found, None if cert is None else (cert["lower"], cert["upper"]))
+        figure = plots.trajectory(found, cert)
         said = str(found)
     picture = io.BytesIO()
     figure.savefig(picture, format=ending)
@@ -205,29 +205,30 @@ def _value(text: str) -> Any:
     return value if isinstance(value, bool | int | float) else text
 
 
-def _certified(data: Dataset, net: Any, options: argparse.Namespace) -> dict[str, Any]:
+def _certified(data: Dataset, net: Any, options: argparse.Namespace) -> Certificate:
     """Lower and upper bound of the F1 margin (M1); from the run folder where it is there already."""
     from widemargin import flows
     from widemargin.margins.f1 import f1
 
     kept = None if options.out is None else flows.load_certificate(options.out)
-    if kept is not None and kept["data"]["sha256"] == data.sha256() and kept["bias"] == options.bias:
+    activation = getattr(net, "activation", "relu")
+    if kept is not None and (kept.data_sha256, kept.bias, kept.activation) == (data.sha256(), options.bias, activation):
         return kept
     with solver_progress("f1") as report:
         cert = f1(
             data,
             bias=options.bias,
-            activation=getattr(net, "activation", "relu"),
+            activation=activation,
             time_limit=options.time_limit,
             seed=options.seed,
             progress=report,
         )
     if options.out is not None and math.isfinite(cert.upper):
         flows.save_certificate(options.out, cert)
-    return cert.summary()
+    return cert
 
 
-def _with_fraction(said: dict[str, Any], cert: Mapping[str, Any] | None) -> dict[str, Any]:
+def _with_fraction(said: dict[str, Any], cert: Certificate | None) -> dict[str, Any]:
     """The summary with every key that the contract promises, and each trial's share of the largest margin."""
     for trial in said["trials"]:
         for key in ("margin_M2", "psi", "train_error", "test_error"):
@@ -235,14 +236,12 @@ def _with_fraction(said: dict[str, Any], cert: Mapping[str, Any] | None) -> dict
     if cert is None:
         return said
     keys = ("kind", "lower", "upper", "gap", "status", "proved", "convention")
-    said["certificate"] = {key: cert[key] for key in keys}
-    upper = cert["upper"] or 0.0
-    # Of ReLU networks the best M2 is half of the best M1.
-    halves = cert["activation"] == "relu" and any(trial.get("margin_M2") is not None for trial in said["trials"])
-    said["fraction_convention"] = "M2" if halves else "M1"
+    said["certificate"] = {key: cert.summary()[key] for key in keys}
+    recorded = any(trial.get("margin_M2") is not None for trial in said["trials"])
+    convention = said["fraction_convention"] = "M2" if cert.activation == "relu" and recorded else "M1"
+    best = cert.bounds(convention)[1]
     for trial in said["trials"]:
-        reached = trial["margin_M2"] if halves else trial["margin_M1"]
-        best = upper / 2 if halves else upper
+        reached = trial[f"margin_{convention}"]
         trial["fraction"] = reached / best if math.isfinite(best) and best > 0 else None
     return said
 

@@ -201,17 +201,10 @@ def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
     return [Dataset(X, y, name) for X, y, name in zip(arrays["X"], arrays["y"], config["data"]["names"])]
 
 
-def load_certificate(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Summary of the saved F1 certificate, if there is one."""
-    import gzip
-
+def load_certificate(folder: str | os.PathLike[str]) -> Certificate | None:
+    """The F1 certificate that was saved with a run, if there is one."""
     path = Path(folder) / CERTIFICATE
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({error}); remove it") from None
+    return Certificate.load(path) if path.is_file() else None
 
 
 def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:

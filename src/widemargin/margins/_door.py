@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,12 +16,17 @@ from widemargin.spaces import ReLU, Space, SReLU
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 EPS = float(np.finfo(np.float64).eps)
+Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, message
+Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 
 
 @dataclass(frozen=True)
 class Door:
-    """Validated data: X (n, D) extended and divided by 2^shift, so that its largest entry lies in [1/2, 1)."""
+    """Validated data: X (n, D) extended and divided by 2^shift, so that its largest entry lies in [1/2, 1).
+
+    y are the labels -1 and +1, or what else `enter` was asked for.
+    """
 
     data: Dataset
     space: Space
@@ -31,6 +36,18 @@ class Door:
     shift: int
     started: float
     deadline: float
+    progress: Progress | None = None
+
+    def teller(self, degree: int = 1) -> Tell | None:
+        """What a solver calls with bounds in scaled units; None where nobody listens."""
+        if self.progress is None:
+            return None
+        listener, unit = self.progress, 2.0 ** (degree * self.shift) if abs(degree * self.shift) < 1000 else 1.0
+
+        def tell(lower: float, upper: float, message: str) -> None:
+            listener(time.perf_counter() - self.started, max(lower, 0.0) * unit, upper * unit, message)
+
+        return tell
 
     def unscale(self, value: float, degree: int, up: bool) -> float:
         """value * 2^(shift * degree), rounded outward."""
@@ -70,6 +87,8 @@ class Door:
             status, reason = stopped, "stopped before the gap reached tol; both bounds hold"
         else:
             status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+        if (tell := self.teller(degree)) is not None:
+            tell(lower, upper, status)
         return Certificate(
             kind=kind,
             lower=self.unscale(max(lower, 0.0), degree, up=False),
@@ -99,13 +118,34 @@ def as_space(bias: bool, activation: str) -> Space:
     return ReLU(bias) if activation == "relu" else SReLU(bias)
 
 
-def enter(data: Dataset, space: Space, tol: float, time_limit: float | None) -> Door:
+def choose_space(space: Space | None, bias: bool | None, activation: str | None) -> Space:
+    """The space, or that of `bias` and `activation`; an InputError where both are given and do not agree."""
+    if space is None:
+        return as_space(bool(bias), "relu" if activation is None else activation)
+    for name, asked, has in (("bias", bias, space.bias), ("activation", activation, space.activation)):
+        if asked is not None and asked != has:
+            raise InputError(
+                f"{name}={asked!r} contradicts the space {space!r}, which has {has!r}; leave one of them out"
+            )
+    return space
+
+
+def enter(
+    data: Dataset,
+    space: Space,
+    tol: float,
+    time_limit: float | None,
+    progress: Progress | None = None,
+    *,
+    signs: bool = True,
+) -> Door:
+    """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values."""
     started = time.perf_counter()
     if not 0 < tol < 1:
         raise InputError(f"tol must lie between 0 and 1, not {tol!r}")
     if time_limit is not None and not time_limit > 0:
         raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
-    y = data.signs()
+    y = data.signs() if signs else data.y
     X = space.extend(data.X)
     shift = math.frexp(float(np.abs(X).max()))[1]
     X = np.ldexp(X, -shift)
@@ -114,7 +154,7 @@ def enter(data: Dataset, space: Space, tol: float, time_limit: float | None) -> 
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
         )
     deadline = math.inf if time_limit is None else started + time_limit
-    return Door(data, space, X, y, np.linalg.norm(X, axis=1), shift, started, deadline)
+    return Door(data, space, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, progress)
 
 
 def product(A: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, float]:

@@ -10,6 +10,7 @@ Otherwise, or where pivoting cycles: a primal-dual interior point method with Me
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from scipy import linalg
 SMALL = 100  # from this size on, products and factors of K use torch
 
 Solver = Callable[[np.ndarray], np.ndarray]
+Tell = Callable[[float, float, str], None]  # lower, upper, message
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Progress:
     steps: int = 0
     method: str = ""
     stopped: str = ""  # "", time-limit, interrupted
+    tell: Tell | None = None  # called with the bounds of the best weights after every step,
+    unit: float = 1.0  # in units of the caller
 
     def offer(self, q: np.ndarray, Kq: np.ndarray, method: str) -> bool:
         """Keep q if it is better; true when the goal is reached (or the value is zero up to rounding)."""
@@ -42,6 +46,9 @@ class Progress:
         gap = 1 - float(Kq.min()) / value if value > 0 else np.inf
         if gap < min(self.gap, 1) or (self.gap >= 1 and value < self.value):
             self.q, self.gap, self.value, self.method = q, gap, value, method
+        if self.tell is not None:
+            upper = self.unit * math.sqrt(max(self.value, 0.0))
+            self.tell((1 - min(self.gap, 1.0)) * upper, upper, f"step {self.steps}, {self.method}")
         return self.gap <= self.tol
 
     @property
@@ -55,12 +62,12 @@ class Progress:
         return bool(self.stopped)
 
 
-def solve(K: np.ndarray, tol: float, deadline: float = np.inf) -> Progress:
+def solve(K: np.ndarray, tol: float, deadline: float = np.inf, tell: Tell | None = None) -> Progress:
     """Weights q for a symmetric positive semidefinite K (n, n) with a positive diagonal."""
     scale = float(K.diagonal().max())
     n = len(K)
     work = K if 0.25 <= scale <= 4 else K / scale
-    progress = _start(n, tol, deadline)
+    progress = _start(n, tol, deadline, tell, 1.0 if work is K else math.sqrt(scale))
     progress.offer(progress.q, _times(work, progress.q), "start")
     try:
         if progress.unfinished and not _nested_pivoting(work, progress) and not progress.late:
@@ -70,16 +77,16 @@ def solve(K: np.ndarray, tol: float, deadline: float = np.inf) -> Progress:
     return progress
 
 
-def solve_factor(Z: np.ndarray, tol: float, deadline: float = np.inf) -> Progress:
+def solve_factor(Z: np.ndarray, tol: float, deadline: float = np.inf, tell: Tell | None = None) -> Progress:
     """Weights q for K = Z Z', Z (n, m)."""
     n, m = Z.shape
     scale = float(np.linalg.norm(Z, axis=1).max())
     if m >= n > 300:  # one Gram matrix is cheaper, and accurate unless the value is tiny
-        progress = solve(Z @ Z.T, tol, deadline)
+        progress = solve(Z @ Z.T, tol, deadline, tell)
         if (progress.gap <= tol and progress.value > 1e-6) or progress.stopped:
             return progress
     work = Z / scale if m < max(n, 300) else linalg.qr(Z.T / scale, mode="r", check_finite=False)[0][:n].T
-    progress = _start(n, tol, deadline)
+    progress = _start(n, tol, deadline, tell, scale)
     progress.offer(progress.q, work @ (progress.q @ work), "start")
     try:
         if progress.unfinished:
@@ -106,8 +113,8 @@ def direction(Z: np.ndarray, q: np.ndarray, tol: float) -> np.ndarray:
     return max(u, other, key=lambda v: float((Z @ v).min() / np.linalg.norm(v)) if v.any() else -np.inf)
 
 
-def _start(n: int, tol: float, deadline: float) -> Progress:
-    return Progress(tol=max(tol, 1e-14), deadline=deadline, q=np.full(n, 1 / n))
+def _start(n: int, tol: float, deadline: float, tell: Tell | None, unit: float) -> Progress:
+    return Progress(tol=max(tol, 1e-14), deadline=deadline, q=np.full(n, 1 / n), tell=tell, unit=unit)
 
 
 # --- block principal pivoting ---------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ def batchnorm(
     moves: int = 8,
     tol: float = 1e-3,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """gamma = gamma_a + gamma_c of BN Assumption 1.2 (convention M9), each part a hard margin (`part`: "a", "c" or "sum").
 
@@ -61,7 +62,7 @@ def batchnorm(
     for name, value in (("eps", eps), ("displacement", displacement)):
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} must be zero or a positive number, not {value!r}")
-    door = _door.enter(data, ReLU(False), tol, time_limit)
+    door = _door.enter(data, ReLU(False), tol, time_limit, progress)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
     features = _normalize(door, layer, eps)
     n, m = features.T.shape
@@ -364,6 +365,8 @@ def _ascend(
         gain = sum(one.value for one in other.values()) - sum(one.value for one in best.values())
         if gain > 0:
             best, move, T, moved = other, trial, there, True
+            if (tell := door.teller(0)) is not None:
+                tell(sum(one.value for one in best.values()), math.inf, "moved the inner weights")
             if gain <= 1e-6 * sum(one.value for one in best.values()):
                 break
         else:

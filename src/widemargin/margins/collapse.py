@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ def collapse(
     tol: float = 1e-3,
     seed: int = 0,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """The margin gamma_nc / r of neural collapse data (convention "NC"): LR Assumption 3.1 (LR-27), read as E-LR-13 says.
 
@@ -74,6 +75,10 @@ def collapse(
         raise InputError(f"eps must be smaller than gamma_nc, but eps = {eps:g} and gamma_nc = {gamma_nc:g}")
     deadline = math.inf if time_limit is None else started + time_limit
 
+    def tell(lower: float, message: str) -> None:
+        if progress is not None:
+            progress(time.perf_counter() - started, lower, upper, message)
+
     upper, proof, none = _upper(X, y, np.random.default_rng(seed))
     stopped = False
     found: Cones | None = None
@@ -87,7 +92,7 @@ def collapse(
     elif none:
         reason = none
     else:
-        found, reason, stopped = _search(X, y, eps, gamma_nc, strict, most_cones, deadline)
+        found, reason, stopped = _search(X, y, eps, gamma_nc, strict, most_cones, deadline, tell)
     q = np.array(proof["weights"], dtype=float)
     extra: dict[str, Any] = {"strict": bool(strict)}
     lower, status = 0.0, "not-found"
@@ -108,6 +113,7 @@ def collapse(
             "gap": found.gamma - found.eps,
             "cluster": found.cluster.tolist(),
         }
+    tell(lower, status)
     return Certificate(
         kind="collapse",
         lower=lower,
@@ -213,6 +219,7 @@ def _search(
     strict: bool,
     most_cones: int,
     deadline: float,
+    tell: Callable[[float, str], None],
 ) -> tuple[Cones | None, str, bool]:
     best: Cones | None = None
     least = float(np.linalg.norm(X, axis=1).min())
@@ -227,6 +234,7 @@ def _search(
         found = _fit(X, y, cluster, eps, gamma_nc, strict)
         if found is not None and (best is None or found.value > best.value):
             best = found
+            tell(best.gamma / r, f"{r} cones")
     return best, f"none of {tried} partitions of the points into clusters has such cones; others were not tried", False
 
 

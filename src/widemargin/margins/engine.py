@@ -29,6 +29,7 @@ class Engine:
     kind, convention, activation, degree = "f1", "M1", "relu", 1
     patience = 4  # rounds without anything new after which a solve has stalled
     stalled = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
+    share = 1.0  # of tol that a search must reach; the rest is for rounding
     step = 1e-5  # by how much, relative, a dual must look better to become the centre of pricing
     lost = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 
@@ -105,7 +106,7 @@ class Engine:
         return self.finish("certified" if self.closed() else status)
 
     def closed(self) -> bool:
-        return self.upper - self.met() <= self.tol * self.met()
+        return self.upper - self.met() <= self.share * self.tol * self.met()
 
     def met(self) -> float:
         """What a network certainly reaches, up to rounding."""
@@ -113,6 +114,10 @@ class Engine:
 
     def late(self) -> bool:
         return time.perf_counter() > self.door.deadline
+
+    def unit(self) -> float:
+        """What estimates are told in."""
+        return self.lower or 1.0
 
     def seconds(self) -> float:
         return time.perf_counter() - self.door.started

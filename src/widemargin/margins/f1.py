@@ -23,6 +23,7 @@ from .neurons import Neurons
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
 LARGE = 100_000  # entries of X from which more than one thread pays
+SEARCH_THERE = 20_000  # n * rank from which local searches go to the GPU, too
 SMALL = 400  # n * rank below which a few local searches are enough to start
 WARM_WIDTH, WARM_STEPS = 50, 2000  # of the ascent that finds the first patterns
 STARTS = 384  # local searches per side and round on a CPU
@@ -33,7 +34,7 @@ MEND = 2.0  # estimate over lower bound above which the dual of the cone program
 WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
 START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may join in a round
 GROW_AT = 0.2  # of tol: how far below those in play a margin is worth a new point
-CLIMB = 12, 40  # largest rank for exact local maxima, and how many of the best starts
+CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -41,8 +42,8 @@ def f1(
     data: Dataset,
     space: Space | None = None,
     *,
-    bias: bool = False,
-    activation: str = "relu",
+    bias: bool | None = None,
+    activation: str | None = None,
     tol: float = 1e-3,
     time_limit: float | None = 60.0,
     seed: int = 0,
@@ -64,7 +65,7 @@ def f1(
 
     Reference: Chizat and Bach (2020), (4) and Proposition 12; Wei, Lee, Liu and Ma (2019), (3.6).
     """
-    space = space or _door.as_space(bias, activation)
+    space = _door.choose_space(space, bias, activation)
     if space.activation not in ("relu", "srelu"):
         raise InputError(f"f1 knows activations relu and srelu, not {space.activation!r}")
     check_device(device)
@@ -95,6 +96,7 @@ class Solver(Neurons):
     network of a round does worst join in. `lower` is the margin over the points in play, `sure` that over all.
     """
 
+    share = 0.9
     rows: np.ndarray  # the points in play
 
     def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
@@ -104,7 +106,10 @@ class Solver(Neurons):
         _, self.first = np.unique(labelled, axis=0, return_index=True)
         X, self.basis = reduce_rank(door.X[self.first])  # (n, r), (D, r)
         self.all_X, self.all_y = X, door.y[self.first]
-        (n, self.r), self.device = X.shape, torch.device(device)
+        n, self.r = X.shape
+        # A GPU only waits for small tensors: there it has the trees, and the rest stays here.
+        self.trees = torch.device(device)
+        self.device = self.trees if n * self.r >= SEARCH_THERE else torch.device("cpu")
         gpu = self.device.type == "cuda"
         self.working = not self.equal and n > WORKING and self.r <= WORKING_RANK
         if self.working:
@@ -133,8 +138,8 @@ class Solver(Neurons):
         self.rows = rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
         labels = None if self.equal else self.y
-        self.points = Points(self.door.X[self.first[rows]], labels, self.door.shift, self.device, self.basis)
-        self.Xt = self.points.Xt
+        self.points = Points(self.door.X[self.first[rows]], labels, self.door.shift, self.trees, self.basis)
+        self.Xt = torch.as_tensor(self.X, device=self.device)
         self.small = self.equal or self.n * self.r <= CONE_LIMIT
         self.climbs = self.n * self.r >= SMALL and self.r <= CLIMB[0]
         self.whitening = whitening(self.X) if self.small else None
@@ -408,9 +413,6 @@ class Solver(Neurons):
         self.tell(f"{len(W)} particles, estimate {value / self.unit():.3f}")
         return self.lower > before * (1 + 0.1 * self.tol)
 
-    def unit(self) -> float:
-        return self.lower or 1.0
-
     def most(self) -> int:
         """How many patterns a cone program may have."""
         return max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
@@ -426,7 +428,7 @@ class Solver(Neurons):
             c = s * self.weights(q)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
-            rough = not root and self.upper > ROUGH[0] * self.lower > 0 and value > self.lower * (1 + self.tol)
+            rough = not root and self.r > CLIMB[0] and self.upper > ROUGH[0] * self.lower > 0
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
             found = price(
                 self.points,
@@ -442,9 +444,8 @@ class Solver(Neurons):
             )
             self.nodes += found.nodes
             self.hard |= found.hard
-            values = (found.found @ self.Xt.T).clamp_min(0) @ self.points.tensor(c)
-            good = found.found[values > self.lower * (1 + 0.1 * self.tol)]
-            new += self.add(good.cpu().numpy(), s, 40)
+            V = found.found.cpu().numpy()
+            new += self.add(V[(V @ self.X.T).clip(0) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
             sides.append(found)
             known = max(known, found.value)
             share = max(self.left(), 0.0)

@@ -21,11 +21,12 @@ def f2(
     data: Dataset,
     space: Space | Kernel | None = None,
     *,
-    bias: bool = False,
-    activation: str = "relu",
+    bias: bool | None = None,
+    activation: str | None = None,
     kernel: Kernel | None = None,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """Largest margin in the unit ball of F2 (convention M7; gram for a kernel of one's own): the hard margin of the kernel SVM.
 
@@ -41,10 +42,16 @@ def f2(
         if kernel is not None:
             raise InputError("f2 got two kernels; give one")
         space, kernel = None, space
-    space = space or _door.as_space(bias, activation)
-    if isinstance(kernel, str):
-        space, kernel = _door.as_space(space.bias, kernel), None
-    door = _door.enter(data, space, tol, time_limit)
+    if isinstance(kernel, str):  # the name of an activation
+        if activation not in (None, kernel):
+            raise InputError(f"activation={activation!r} contradicts kernel={kernel!r}; leave one of them out")
+        if space is None:
+            space = _door.as_space(bool(bias), kernel)
+        activation, kernel = kernel, None
+    elif kernel is not None and activation is not None:
+        raise InputError(f"activation={activation!r} has no meaning for a kernel of one's own; leave one of them out")
+    space = _door.choose_space(space, bias, activation)
+    door = _door.enter(data, space, tol, time_limit, progress)
     y, plain = door.y, _door.as_space(False, space.activation)
     extra: dict[str, Any]
     if kernel is None:
@@ -61,10 +68,10 @@ def f2(
     K *= y[:, None]
     stats: dict[str, Any] = {}
     if found is None:
-        progress = _qp.solve(K, tol / 4, door.deadline)
-        q, zero, stopped = progress.q, "", progress.stopped
+        solved = _qp.solve(K, tol / 4, door.deadline, door.teller(degree))
+        q, zero, stopped = solved.q, "", solved.stopped
         lower, upper, noise = _bounds(K, size, blur, q)
-        stats = {"steps": progress.steps, "method": progress.method, "support": int((q > 0).sum())}
+        stats = {"steps": solved.steps, "method": solved.method, "support": int((q > 0).sum())}
         if lower <= 0 and upper <= 4 * noise and not stopped:
             zero = f"a mixture of the points vanishes in F2 up to rounding ({upper / size.max():.1g} of their size)"
             whole = _door.integer_weights(q)
@@ -99,6 +106,7 @@ def random_features(
     seed: int = 0,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """Largest margin of m fixed features with l2 outer weights (convention M7, finite).
 
@@ -109,7 +117,7 @@ def random_features(
 
     Reference: Chizat and Bach (2020), Proposition 7.
     """
-    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit)
+    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     m, degree = len(V), door.space.degree
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)
@@ -122,9 +130,9 @@ def random_features(
         i = int(np.flatnonzero(~Z.any(axis=1))[0])
         found = np.eye(len(Z))[i], f"all features of point {i} are zero"
     if found is None:
-        progress = _qp.solve_factor(Z, tol / 4, door.deadline)
-        q, zero, stopped = progress.q, "", progress.stopped
-        stats |= {"steps": progress.steps, "method": progress.method}
+        solved = _qp.solve_factor(Z, tol / 4, door.deadline, door.teller(degree))
+        q, zero, stopped = solved.q, "", solved.stopped
+        stats |= {"steps": solved.steps, "method": solved.method}
     else:
         (q, zero), stopped = found, ""
     a = _qp.direction(Z, q, tol / 2)

@@ -24,6 +24,7 @@ def frozen(
     seed: int = 0,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """Largest margin of signed measures on given directions (convention M1 restricted to them), as a linear program.
 
@@ -34,7 +35,7 @@ def frozen(
 
     Reference: Chizat and Bach (2020), Proposition 6 (M6 of balanced neurons is half of this).
     """
-    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit)
+    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     D, degree = V.shape[1], door.space.degree
     length = np.linalg.norm(V, axis=1) ** degree

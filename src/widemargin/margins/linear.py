@@ -8,7 +8,14 @@ from widemargin.types import Certificate, Dataset
 from . import _door, _qp
 
 
-def linear(data: Dataset, bias: bool = False, tol: float = 1e-9, time_limit: float | None = None) -> Certificate:
+def linear(
+    data: Dataset,
+    *,
+    bias: bool = False,
+    tol: float = 1e-9,
+    time_limit: float | None = None,
+    progress: _door.Progress | None = None,
+) -> Certificate:
     """Largest margin of x -> u . x (convention M11), as a convex quadratic program.
 
         margin = max_{||u|| <= 1} min_i y_i u . x_i = min_{q in simplex} ||sum_i q_i y_i x_i||
@@ -16,14 +23,14 @@ def linear(data: Dataset, bias: bool = False, tol: float = 1e-9, time_limit: flo
     With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction, of any
     length.
     """
-    door = _door.enter(data, ReLU(bias), tol, time_limit)
+    door = _door.enter(data, ReLU(bias), tol, time_limit, progress)
     Z = door.X * door.y[:, None]
     found = _door.twins(door)
     stats: dict[str, object] = {}
     if found is None:
-        progress = _qp.solve_factor(Z, tol / 4, door.deadline)
-        q, zero, stopped = progress.q, "", progress.stopped
-        stats = {"steps": progress.steps, "method": progress.method}
+        solved = _qp.solve_factor(Z, tol / 4, door.deadline, door.teller())
+        q, zero, stopped = solved.q, "", solved.stopped
+        stats = {"steps": solved.steps, "method": solved.method}
         u = _qp.direction(Z, q, tol / 2)
         lower, upper = _door.bounds_factor(Z, door.size, u, q)
         if lower <= 0 and _door.nothing_left(upper, q, door.size) and not stopped:

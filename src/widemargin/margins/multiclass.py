@@ -12,7 +12,6 @@ Reference: MT (2.2) (MT-2, E-MT-3): gamma* is the largest margin over ||Theta|| 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from functools import partial
@@ -25,7 +24,7 @@ from widemargin.pricing import several
 from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.several import vectors as dual_vectors
 from widemargin.spaces import ReLU
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
 from . import _bounds, _door, _prune, _qp, _socp
 from ._columns import new_directions
@@ -69,7 +68,12 @@ def margins(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def multiclass_linear(
-    data: Dataset, *, bias: bool = False, tol: float = 1e-6, time_limit: float | None = None
+    data: Dataset,
+    *,
+    bias: bool = False,
+    tol: float = 1e-6,
+    time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """Largest multi-class margin of x -> U x (convention MT2-linear), as a convex quadratic program over pairs.
 
@@ -77,7 +81,7 @@ def multiclass_linear(
 
     With `bias` every point is extended by a coordinate 1. `extra["U"]` (K, D) is the best matrix. MT-2 with f = Theta x.
     """
-    door, y, K = _enter(data, bias, tol, time_limit)
+    door, y, K = _enter(data, bias, tol, time_limit, progress)
     n, D = door.X.shape
     found = _twins(door, y, K)
     if found is not None:
@@ -90,16 +94,18 @@ def multiclass_linear(
     while True:
         rounds += 1
         Z = _pair_rows(door.X, y, K, points[chosen], others[chosen])
-        progress = _qp.solve_factor(Z, tol / 4, door.deadline)
-        stopped = progress.stopped
-        trial = _qp.direction(Z, progress.q, tol / 2).reshape(K, D)
+        solved = _qp.solve_factor(Z, tol / 4, door.deadline)
+        stopped = solved.stopped
+        trial = _qp.direction(Z, solved.q, tol / 2).reshape(K, D)
         weights = np.zeros((n, K))
-        weights[points[chosen], others[chosen]] = progress.q
+        weights[points[chosen], others[chosen]] = solved.q
         low, high = _linear_bounds(door, y, trial, weights)
         if low > lower:
             lower, U = low, trial
         if high < upper:
             upper, q = high, weights
+        if (tell := door.teller()) is not None:
+            tell(lower, upper, f"round {rounds}, {len(chosen)} pairs")
         if lower >= (1 - tol) * upper or len(chosen) == len(points) or stopped:
             break
         scores = door.X @ trial.T
@@ -107,7 +113,7 @@ def multiclass_linear(
         outside = np.setdiff1d(np.arange(len(points)), chosen)
         worst = outside[np.argsort(slack[outside])[: max(200, len(chosen) // 2)]]
         worst = worst[slack[worst] < slack[chosen].min() * (1 - tol / 8)]
-        keep = chosen[progress.q > 1e-9 * progress.q.max()]
+        keep = chosen[solved.q > 1e-9 * solved.q.max()]
         if len(worst) == 0 or rounds > 50:  # rounding, or pairs that come and go: take them all
             chosen = np.arange(len(points))
         else:
@@ -121,7 +127,7 @@ def multiclass_linear(
             if all(_door.vanishes(door.X, g[:, k], linear=True) for k in range(K)):
                 q, upper = whole.reshape(n, K), 0.0
                 zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
-    stats = {"steps": progress.steps, "method": progress.method, "rounds": rounds, "pairs": len(chosen)}
+    stats = {"steps": solved.steps, "method": solved.method, "rounds": rounds, "pairs": len(chosen)}
     return _linear_certificate(door, K, lower, upper, q, zero, U, stopped, tol, stats)
 
 
@@ -185,10 +191,11 @@ def _pair_rows(X: np.ndarray, y: np.ndarray, K: int, points: np.ndarray, others:
 # --- the door -----------------------------------------------------------------------------------------------------------
 
 
-def _enter(data: Dataset, bias: bool, tol: float, time_limit: float | None) -> tuple[_door.Door, np.ndarray, int]:
+def _enter(
+    data: Dataset, bias: bool, tol: float, time_limit: float | None, progress: _door.Progress | None
+) -> tuple[_door.Door, np.ndarray, int]:
     y, K = class_numbers(data)
-    door = _door.enter(Dataset(data.X, np.ones(data.n), data.name), ReLU(bias), tol, time_limit)
-    return dataclasses.replace(door, data=data, y=data.y), y, K
+    return _door.enter(data, ReLU(bias), tol, time_limit, progress, signs=False), y, K
 
 
 def _twins(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
@@ -266,7 +273,13 @@ def _vanishes(door: _door.Door, q: np.ndarray, y: np.ndarray) -> bool:
 
 
 def multiclass_f1(
-    data: Dataset, *, bias: bool = False, tol: float = 1e-3, seed: int = 0, time_limit: float | None = 60.0
+    data: Dataset,
+    *,
+    bias: bool = False,
+    tol: float = 1e-3,
+    time_limit: float | None = 60.0,
+    seed: int = 0,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """Largest multi-class margin of two-layer ReLU networks of any width (convention M1), between a network and a proof.
 
@@ -281,9 +294,9 @@ def multiclass_f1(
     into cones (few dimensions), or by a covering of the directions w in R^K with one scalar proof each; `norm` is the
     fallback. With many classes and features the last leaves a gap; both bounds always hold.
     """
-    door, y, K = _enter(data, bias, tol, time_limit)
+    door, y, K = _enter(data, bias, tol, time_limit, progress)
     with threads(1):
-        return Solver(door, y, K, tol, seed).run()
+        return Solver(door, y, K, tol, seed, progress).run()
 
 
 class Solver(Engine):
@@ -369,7 +382,7 @@ class Solver(Engine):
             self.offer_centre(weights, float(value[0]))
             new += self.take(V[value > self.lower * (1 + 0.05 * self.tol)], COLUMNS)
         self.stale = 0 if self.estimate < before else self.stale + 1
-        self.tell(f"{len(self.V)} neurons, estimate {self.estimate / (self.lower or 1.0):.6f}")
+        self.tell(f"{len(self.V)} neurons, estimate {self.estimate / self.unit():.6f}")
         if self.estimate <= self.lower * (1 + 0.5 * self.tol) and self.door.X.shape[1] > 2:
             violators = self.prove(self.centre, self.lower * (1 + 0.9 * self.tol))
             if len(violators):  # the estimate was wrong
@@ -458,13 +471,14 @@ class Solver(Engine):
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
         theta, outer = (self.theta, self.outer) if lower > 0 else (np.zeros((0, 0)), np.zeros((0, 0)))
         network = {"theta": theta.tolist(), "outer": outer.tolist()}
-        return {"classes": self.K, **network, "gamma_star": [lower / 2, upper / 2]}
+        half = MULTICLASS_CONVERSIONS["MT2"]
+        return {"classes": self.K, **network, "gamma_star": [lower * half, upper * half]}
 
     def stats(self) -> dict[str, Any]:
         return super().stats() | {"atoms": len(self.theta) if self.lower > 0 else 0}
 
     def prune(self) -> None:
-        """At most n (K - 1) neurons, if they keep the margin: only |w_j| changes, so Caratheodory's theorem applies."""
+        """At most n (K - 1) neurons, as far as they keep the margin: only |w_j| changes, so Caratheodory's theorem applies."""
         size = np.linalg.norm(self.outer, axis=1)
         points, others = _pairs(self.y, self.K)
         W = self.outer / size[:, None]
@@ -472,7 +486,4 @@ class Solver(Engine):
         columns = H[points] * (W[:, self.y[points]] - W[:, others]).T  # (P, m)
         mass = _prune.lightest(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
         keep = mass > 0
-        outer = W[keep] * mass[keep, None]
-        margin = float(margins(H[:, keep] @ outer, self.y).min()) / float(mass.sum())
-        if margin >= self.lower * (1 - 1e-8):
-            self.lower, self.theta, self.outer = margin, self.theta[keep], outer / mass.sum()
+        self.theta, self.outer = self.theta[keep], W[keep] * mass[keep, None] / mass.sum()

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammainc, gammaln
 
+from widemargin import kernels
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -83,21 +84,7 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
     """
     check_part(part)
     space = ReLU(bias)
-    points = space.extend(X)
-    others = points if Z is None else space.extend(Z)
-    outer = ReLU().kernel(points, others) if part != "inner" else 0.0
-    return np.asarray(outer + (_inner_kernel(points, others) if part != "outer" else 0.0))
-
-
-def _inner_kernel(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """x.z (pi - t) / (2 pi); t from |u - v| and |u + v|, which loses nothing near 0 and pi, where arccos would."""
-    K = X @ Z.T
-    top = max(float(np.abs(X).max()), float(np.abs(Z).max()), 1e-300)
-    U, V = (A / top / np.linalg.norm(A / top, axis=1, keepdims=True).clip(1e-300) for A in (X, Z))
-    for i, row in enumerate(U):
-        t = 2 * np.arctan2(np.linalg.norm(row - V, axis=1), np.linalg.norm(row + V, axis=1))
-        K[i] *= (math.pi - t) / (2 * math.pi)
-    return K
+    return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
 
 
 def ntk(
@@ -111,6 +98,7 @@ def ntk(
     tol: float | None = None,
     seed: int = 0,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """The NTK margin (convention M8, or M8-l2): the largest min_i E <theta(w), dp_i(w)> over transports theta.
 
@@ -137,9 +125,13 @@ def ntk(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
-    door = _door.enter(data, _door.as_space(bias, "relu"), tol, time_limit)
-    kernel = _kernel_margin(door, part, transport, tol if transport == "l2" else 1e-6)
-    if transport == "l2" or kernel.status == "not-separable":
+    door = _door.enter(data, _door.as_space(bias, "relu"), tol, time_limit, progress)
+    if transport == "l2":
+        return _kernel_margin(door, part, transport, tol)
+    kernel = _kernel_margin(replace(door, progress=None), part, transport, 1e-6)
+    if progress is not None:
+        progress(time.perf_counter() - door.started, 0.0, kernel.upper, "the margin of transport l2 is no smaller")
+    if kernel.status == "not-separable":
         return kernel
 
     small = door.size[door.size > 0].min()
@@ -218,6 +210,7 @@ def tangent(
     gram: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """The tangent margin of a network at one point W: max_{|theta| <= 1} min_i y_i <theta, df(x_i; W)>.
 
@@ -243,7 +236,7 @@ def tangent(
     else:
         gram = gram(data.X) if callable(gram) else gram
     assert gram is not None
-    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit)
+    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit, progress=progress)
     return replace(found, kind="tangent", convention="tangent", reason=found.reason.replace("F2", "the tangent space"))
 
 
@@ -267,10 +260,10 @@ def _kernel_margin(door: _door.Door, part: str, transport: str, tol: float) -> C
     stats: dict[str, Any] = {}
     found = _door.twins(door)
     if found is None:
-        progress = _qp.solve(K, tol / 4, door.deadline)
-        q, zero, stopped = progress.q, "", progress.stopped
+        solved = _qp.solve(K, tol / 4, door.deadline, door.teller())
+        q, zero, stopped = solved.q, "", solved.stopped
         lower, upper, noise = _bounds(K, size, blur, q)
-        stats = {"steps": progress.steps, "method": progress.method, "support": int((q > 0).sum())}
+        stats = {"steps": solved.steps, "method": solved.method, "support": int((q > 0).sum())}
         if lower <= 0 and upper <= 4 * noise and not stopped:
             zero = f"a mixture of the gradients vanishes up to rounding ({upper / size.max():.1g} of their size)"
     else:

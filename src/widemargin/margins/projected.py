@@ -36,6 +36,7 @@ def projected(
     seed: int = 0,
     restarts: int = 16,
     time_limit: float | None = None,
+    progress: _door.Progress | None = None,
 ) -> Certificate:
     """Projected interclass distance (convention "distance"), CB (10) (CB-19).
 
@@ -47,7 +48,7 @@ def projected(
     returned as they are. For r = 1 a tree over the signs of v . (x_i - x_k) closes it in few dimensions. `extra["relaxation"]`
     is the bound of the relaxation. Delta_r grows with r, and Delta_d is the least distance of two points of different classes.
     """
-    door = _door.enter(data, ReLU(), tol, time_limit)
+    door = _door.enter(data, ReLU(), tol, time_limit, progress)
     try:
         rank = operator.index(rank)
     except TypeError:
@@ -73,7 +74,7 @@ def projected(
         lower, upper = _reached(door, frame), _shown(door, pairs, rank, proof)
     else:
         rng = np.random.default_rng(seed)
-        search = Search(pairs, rank, tol, door.deadline)
+        search = Search(pairs, rank, tol, door.deadline, door.teller())
         try:
             _solve(search, rng, restarts)
         except KeyboardInterrupt:
@@ -190,6 +191,7 @@ class Search:
     rank: int
     tol: float
     deadline: float
+    tell: _door.Tell | None = None
     F: np.ndarray = field(init=False)
     low: float = field(default=-1.0, init=False)  # min ||F z||^2
     high: float = field(default=math.inf, init=False)  # what `best` proves, up to rounding
@@ -207,13 +209,19 @@ class Search:
         value = float(self.pairs.squares(F).min())
         if value > self.low:
             self.low, self.F = value, F
+            self.report("projection")
         return value
+
+    def report(self, what: str) -> None:
+        if self.tell is not None:
+            self.tell(math.sqrt(max(self.low, 0.0)), math.sqrt(self.high), f"a better {what}")
 
     def prove(self, chosen: Chosen) -> float:
         Z = self.pairs.z(chosen.at) * np.sqrt(chosen.weight / chosen.weight.sum())[:, None]
         value = float((np.linalg.svd(Z, compute_uv=False)[: self.rank] ** 2).sum())
         if value < self.high:
             self.high, self.best = value, chosen
+            self.report("bound")
         return value
 
 

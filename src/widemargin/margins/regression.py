@@ -45,7 +45,7 @@ def min_norm_l1(
     if activation != "relu":
         raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
     space = _door.as_space(bias, activation)
-    door = _door.enter(Dataset(data.X, np.ones(data.n), data.name), space, tol, time_limit)
+    door = _door.enter(data, space, tol, time_limit, signs=False)
     known = _relations.find(door.X, data.y)
     if known.obstruction is not None:
         stats = {"seconds": time.perf_counter() - door.started, "seed": seed}
@@ -140,8 +140,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     Reference: Wei, Lee, Liu and Ma (2019), (D.4) and Claim D.8, whose ||alpha||_2 is this over sqrt(vol of the sphere).
     """
     space = _door.as_space(bias, activation)
-    labels = Dataset(data.X, np.ones(data.n), data.name)  # the targets are any numbers here
-    door = _door.enter(labels, space, tol, None)
+    door = _door.enter(data, space, tol, None, signs=False)
     known = _relations.find(door.X, data.y, space.degree)
     stats: dict[str, Any] = {"seconds": time.perf_counter() - door.started, "seed": None}
     if known.obstruction is not None:

@@ -58,7 +58,7 @@ class Solver(Engine):
         self.dual = Dual(np.inf, np.full(self.n, 1 / self.n), "eigen")
         self.mass, self.atoms, self.atom_signs = np.zeros(0), np.zeros((0, self.r)), np.zeros(0)
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons of the linear program
-        self.lp, self.known, self.unit = column_lp(self.n), 0, 1.0  # features enter the program divided by `unit`
+        self.lp, self.known, self.scale = column_lp(self.n), 0, 1.0  # features enter the program divided by `scale`
         self.centre = self.dual.q
         self.goal = 0.5  # share of tol at which the linear program hands over to the tree
 
@@ -148,18 +148,18 @@ class Solver(Engine):
                 value, more = self.search(q)
                 new += more
                 stalled = 0 if self.offer_centre(q, value) else stalled
-            self.tell(f"linear program, {len(self.V)} neurons, estimate {self.estimate / (self.lower or 1.0):.6f}")
+            self.tell(f"linear program, {len(self.V)} neurons, estimate {self.estimate / self.unit():.6f}")
             if self.closed() or self.estimate <= self.lower * (1 + self.goal * self.tol) or new == 0 or stalled >= 12:
                 return
 
     def master(self) -> np.ndarray:
         """Solve the linear program over all neurons; its dual weights."""
         if (
-            self.lower > 0 and not 0.1 < self.lower / self.unit < 10
+            self.lower > 0 and not 0.1 < self.lower / self.scale < 10
         ):  # its tolerances are absolute: keep the margin near 1
-            self.lp, self.known, self.unit = column_lp(self.n), 0, self.lower
+            self.lp, self.known, self.scale = column_lp(self.n), 0, self.lower
         V, s = self.V[self.known :], self.s[self.known :]
-        self.lp.add(self.y[:, None] * self.features(V) * (s / self.unit))
+        self.lp.add(self.y[:, None] * self.features(V) * (s / self.scale))
         self.known = len(self.V)
         a, q = self.lp.solve(self.left())
         self.offer_mixture(a)
@@ -200,7 +200,7 @@ class Solver(Engine):
             new += self.add(V[value > self.lower * (1 + 0.02 * self.tol)], s, 30)
             if len(value):
                 self.estimate = max(self.estimate, float(value[0]))
-        self.tell(f"tree of {self.nodes} nodes, estimate {self.estimate / (self.lower or 1.0):.6f}")
+        self.tell(f"tree of {self.nodes} nodes, estimate {self.estimate / self.unit():.6f}")
         return new > 0
 
     # ------------------------------------------------------------------ results

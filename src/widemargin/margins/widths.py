@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from widemargin.pricing.points import reduce_rank
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
 from . import _door, _socp
 from ._prune import prune
@@ -19,6 +19,7 @@ from .f1 import f1
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 
+HALF = F1_CONVERSIONS["M2"]  # of a margin in M1
 STARTS = 64  # random networks per width
 STEPS = 200  # of gradient ascent from each
 POLISHED = 3  # of these go to the cone program
@@ -51,9 +52,11 @@ def width_margin_curve(
     widths: Sequence[int],
     *,
     bias: bool = False,
-    seed: int = 0,
     tol: float = 1e-3,
     time_limit: float = 60.0,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: _door.Progress | None = None,
 ) -> WidthCurve:
     """The best margins found with at most m ReLU neurons, for each m in `widths`, under a bound proved for all m.
 
@@ -64,6 +67,8 @@ def width_margin_curve(
     searches from parts of that network, from the best narrower network and from random ones give lower bounds. Each
     search alternates between the activation patterns and the cone program of the best weights for them.
 
+    `progress(seconds, lower, upper, message)` is that of `f1`, in M1, and then called for every width.
+
     Reference: Wei, Lee, Liu and Ma (2019), Theorems 3.2 and 3.3.
     """
     for m in widths:
@@ -72,7 +77,7 @@ def width_margin_curve(
     if len(widths) == 0:
         raise InputError("widths is empty; give at least one number of neurons")
     started = time.perf_counter()
-    certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed)
+    certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed, device=device, progress=progress)
     wide = None if certificate.primal is None else prune(certificate.primal, data)
     order = sorted({int(m) for m in widths})
     found: dict[int, tuple[float, Measure | None]] = {}
@@ -86,17 +91,19 @@ def width_margin_curve(
             now = time.perf_counter()
             with threads(1):
                 measure = search.run(m, best[1], now + max(deadline - now, 0.0) / (len(narrow) - j))
-            value = 0.0 if measure is None else measure.margin(data) / 2
+            value = 0.0 if measure is None else HALF * measure.margin(data)
             if value > best[0]:
                 best = value, measure
             found[m] = best
+            if progress is not None:
+                progress(time.perf_counter() - started, best[0] / HALF, certificate.upper, f"width {m}")
     if wide is not None:
-        top = (max(min(wide.margin(data), certificate.upper), 0.0) / 2, wide)
+        top = (max(min(HALF * wide.margin(data), certificate.bounds("M2")[1]), 0.0), wide)
         best = max(best, top, key=lambda pair: pair[0])
     for m in order:
         found.setdefault(m, best)
     pairs = [found[int(m)] for m in widths]
-    upper = certificate.upper / 2
+    upper = certificate.bounds("M2")[1]
     lower = np.array([min(value, upper) for value, _ in pairs])
     return WidthCurve(
         tuple(int(m) for m in widths), lower, upper, saturated, tuple(measure for _, measure in pairs), certificate

@@ -24,7 +24,7 @@ from widemargin.flows.nets import trial_numbers
 from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.spaces import ReLU
 from widemargin.theory import frozen_ascent_margin, output_ascent_margin
-from widemargin.types import Certificate, Dataset, Trajectory
+from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, Trajectory
 
 from .reproduction import NOT_INFORMATIVE, UNDECIDED, Holds, Job, Outcome, Verdict, reproduction
 
@@ -264,7 +264,7 @@ def outputs(job: Job, traj: Trajectory, trial: int, X: np.ndarray) -> np.ndarray
 
 def f1_margin(traj: Trajectory) -> np.ndarray:
     """CB's margin M3 (T, B). A network whose output layer alone was trained has none; half of M1 is what balancing would make."""
-    return traj["margin_M3"] if "margin_M3" in traj.records else traj["margin_M1"] / 2
+    return traj["margin_M3"] if "margin_M3" in traj.records else traj["margin_M1"] * F1_CONVERSIONS["M3"]
 
 
 def error_of(f: np.ndarray, y: np.ndarray) -> float:
@@ -963,7 +963,8 @@ def figure_2d(job: Job) -> Outcome:
         )
         for b in range(size["certified"])
     ]
-    lower, upper = (np.array([float(one[key]) / 2 for one in certs]) for key in ("lower", "upper"))  # M3
+    half = F1_CONVERSIONS["M3"]
+    lower, upper = (np.array([half * float(one[key]) for one in certs]) for key in ("lower", "upper"))
     proved = bool(all(one["proved"] for one in certs))
     limit = _limit_run(job, size, sets[: size["certified"]])["margin"]  # (certified,)
     sure = best[:, : size["certified"]] / upper  # at least this share of the largest margin
@@ -1649,7 +1650,7 @@ def _prop6_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
     )
     V = net.init(len(sets), job.seed)["V"][:, : size["m"] // 2]  # the other half has the opposite signs
     certs = [margins.frozen(data, V[b], tol=1e-9) for b, data in enumerate(sets)]
-    lower, upper = (np.array([getattr(cert, side) / 2 for cert in certs]) for side in ("lower", "upper"))  # M6
+    lower, upper = np.array([cert.bounds("M6") for cert in certs]).T
     bounds = {
         kind: np.array(
             [

@@ -21,7 +21,7 @@ from widemargin.data import mt_distribution, mt_one_dimensional, mt_regression_g
 from widemargin.flows.paths import follow_path
 from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.spaces import ReLU
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
 from . import wideresnet
 from .reproduction import NOT_INFORMATIVE, UNDECIDED, Holds, Job, Outcome, Verdict, reproduction
@@ -334,7 +334,10 @@ def figure_2(job: Job) -> Outcome:
     network = network / found["norm"][-1] ** 2  # of variation norm 1 where the layers are balanced
     svm = Measure(found["theta"], found["mass"], bias=True)(x[:, None])
     guaranteed = np.array(
-        [float(theory.weak_regularization_margin(lam, found["f1"][0] / 2, data.n).value) for lam in lambdas]
+        [
+            float(theory.weak_regularization_margin(lam, F1_CONVERSIONS["M2"] * found["f1"][0], data.n).value)
+            for lam in lambdas
+        ]
     )
     words = (
         f"{data.n} points of three intervals with labels +, -, + (our choice; the paper does not give its data),"
@@ -369,7 +372,7 @@ def figure_2(job: Job) -> Outcome:
 def verdicts_2(
     found: Mapping[str, np.ndarray], guaranteed: np.ndarray, network: np.ndarray, svm: np.ndarray
 ) -> list[Verdict]:
-    low, high = (float(v) / 2 for v in found["f1"])
+    low, high = (F1_CONVERSIONS["M2"] * float(v) for v in found["f1"])
     ratio = found["margin"] / high  # at least this much of the largest margin
     risen = np.diff(ratio[found["margin"] > 0])
     apart = float(np.abs(network - svm).max() / np.abs(svm).max())
@@ -424,7 +427,7 @@ def _draw_2(
     network: np.ndarray, svm: np.ndarray,
 ) -> Figure:  # fmt: skip
     figure, (left, right) = _panels(9.6, 3.9, 2)
-    half = found["f1"][1] / 2
+    half = F1_CONVERSIONS["M2"] * found["f1"][1]
     left.axhline(half, color=INK, ls="--", lw=1.4, label=r"$\ell_1$-SVM, certified (half of it)")
     left.plot(lambdas, found["margin"], "o-", color=PLUS, ms=4, lw=1.6, label="network")
     left.plot(lambdas, guaranteed, ":", color=QUIET, lw=1.6, label="guaranteed for global minimisers")
@@ -548,7 +551,7 @@ def _net_row(net: Measure, data: Dataset, held: Dataset, regression: bool) -> li
         fit = float(((net(data.X) - data.y) ** 2).mean() / (data.y**2).mean())
         bound = theory.regression_bound(0.0, net.norm, size, data.n, data.d, kind="l1", convention="printed")
         return [float(((f - held.y) ** 2).mean()), net.norm, float(bound.numbers["leading"]), fit]  # type: ignore[arg-type]
-    margin = net.margin(data) / 2
+    margin = F1_CONVERSIONS["M2"] * net.margin(data)
     leading = 6 / margin * size / data.n if margin > 0 else math.inf
     return [float((f * held.y <= 0).mean()), margin, leading, float((data.y * net(data.X)).min())]
 

@@ -26,7 +26,8 @@ SMALL = 400  # n * rank below which a quadratic bound at the root is not worth i
 CONES_FIRST = 4  # rank up to which cones have the first turn
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
-ALL_SIGNS = 13  # points with positive weight up to which the tree over signs has at most 2^14 nodes
+ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
+THIN = 30.0  # condition number of the points above which they count as nearly parallel
 
 
 @dataclass
@@ -62,74 +63,80 @@ def price(
     if listed(points, c):
         value, bound, found = enumerate3(points.X0, c)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
-    gpu = points.device.type == "cuda"
+    gpu, until = points.device.type == "cuda", time.monotonic() + seconds
     folded, linear = points.folded(c)
     tensor = points.tensor
-    until = time.monotonic() + seconds
-    limits: dict[str, Any] = {"target": target, "give_up": give_up}
 
-    def over_cones(seconds: float) -> Priced:
-        assert points.frame is not None
-        frame = points.frame.astype(np.float64) @ points.basis
-        tree = cones.Cones(points.Xt, tensor(folded), tensor(frame / np.abs(frame).max()), tensor(linear @ points.X))
-        batch = 65536 if gpu else 512
-        found = tree.run(known, tol, deadline=min(until, time.monotonic() + seconds), batch=batch, **limits)
-        return Priced(found.value, found.bound, found.nodes, found.found, found.shape, found.aborted)
-
-    def over_signs(seconds: float, curved: bool, most: float) -> Priced:
+    def look(stage: Stage) -> Any:
+        deadline = min(until, time.monotonic() + stage.seconds)
+        options: dict[str, Any] = {"deadline": deadline, "target": target, "give_up": give_up}
+        if stage.way == "cones":
+            assert points.frame is not None
+            frame = points.frame.astype(np.float64) @ points.basis
+            tree = cones.Cones(
+                points.Xt, tensor(folded), tensor(frame / np.abs(frame).max()), tensor(linear @ points.X)
+            )
+            return tree.run(known, tol, batch=65536 if gpu else 512, **options)
         roots = tensor(points.roots @ points.basis) if len(points.roots) else None
-        tree = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
-        batch, memory = (65536, 8e10) if gpu else (1024, 4e9)
-        deadline = min(until, time.monotonic() + seconds)
-        batch = batch // 4 if curved else batch
-        found = tree.run(
-            known, tol, deadline=deadline, batch=batch, memory=memory, max_nodes=most, curved=curved, **limits
+        quadratic = stage.way == "quadratic"
+        batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
+        return signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X)).run(
+            known, tol, batch=batch, memory=8e10 if gpu else 4e9, max_nodes=stage.most, curved=quadratic, **options
         )
-        return Priced(found.value, found.bound, found.nodes, found.found, found.log, found.aborted)
 
+    best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
+    stages = plan(points, folded, seconds, root, hard)
+    for number, stage in enumerate(stages):
+        if number == 1 and stages[0].most == 1 and stage.way == "linear" and best.bound < NEAR_ROOT * goal:
+            continue  # the quadratic root is near: a tree of its kind will be small
+        result = look(stage)
+        known = max(known, result.value)
+        if result.bound < best.bound:
+            best.bound, best.log = result.bound, result.log
+        best.value, best.aborted = max(best.value, result.value), result.aborted
+        best.nodes, best.found = best.nodes + result.nodes, torch.cat([result.found, best.found])
+        goal = max(target, known * (1 + tol)) * (1 + 1e-9)
+        if best.bound <= goal or result.aborted or time.monotonic() > until:
+            break
+        best.hard |= stage.way == "linear"
+    return best
+
+
+@dataclass(frozen=True)
+class Stage:
+    way: str  # "cones", or "linear" or "quadratic" bounds of signs
+    seconds: float
+    most: float = math.inf  # nodes
+
+
+def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: bool) -> list[Stage]:
+    """What to try, in order (docs/pricing.md has the measurements behind it)."""
     curved = points.r <= (ROOT_RANK if root else CURVED_RANK) and not points.far
     if root:
-        return over_signs(seconds, curved and points.n * points.r >= SMALL, 1)
-    straight = STRAIGHT_NODES * (10 if gpu else 1)
-    few = points.r <= cones.RANK and not len(points.roots) and points.frame is not None
-    stages: list[Any] = [lambda: over_signs(seconds, curved, math.inf)]
-    if np.count_nonzero(folded > 0) <= ALL_SIGNS and points.r <= signs.NEWTON_RANK:
-        stages = [lambda: over_signs(seconds, False, math.inf), *stages]  # the whole tree is small
-    elif few:
-        stages = []
-        for turn in (SLICE * 4.0**k for k in range(30) if k == 0 or SLICE * 4.0 ** (k - 1) < 0.5 * seconds):
-            pair = [lambda turn=turn: over_cones(turn)]
-            pair += [lambda turn=turn: over_signs(turn, True, math.inf)] if curved else []
-            stages += pair if points.r <= CONES_FIRST else pair[::-1]
-    elif curved and not hard:
-        stages = [lambda: over_signs(seconds, True, 1), lambda: over_signs(seconds, False, straight), *stages]
-    best: Priced | None = None
-    nodes, number = 0, 0
-    while number < len(stages):
-        found = stages[number]()
-        nodes += found.nodes
-        known = max(known, found.value)
-        if best is None or found.bound < best.bound:
-            best = Priced(
-                max(found.value, best.value if best else 0.0), found.bound, nodes, found.found, found.log, found.aborted
-            )
-        best.nodes, best.aborted = nodes, found.aborted
-        best.hard |= (
-            number == 1 and not few and len(stages) == 3 and found.bound > max(target, known * (1 + tol)) * (1 + 1e-9)
-        )
-        reached = max(target, known * (1 + tol)) * (1 + 1e-9)
-        if best.bound <= reached or found.aborted or time.monotonic() > until:
-            break
-        if not few and curved and number == 0 and len(stages) == 3 and found.bound < NEAR_ROOT * reached:
-            number += 1
-        number += 1
-    assert best is not None
-    return best
+        return [Stage("quadratic" if curved and points.n * points.r >= SMALL else "linear", seconds, 1)]
+    last = Stage("quadratic" if curved else "linear", seconds)
+    plus = np.count_nonzero(folded > 0)
+    # Sign patterns that some direction has. Where points are nearly parallel these are counted out, as no relaxation is tight.
+    patterns = 2 * sum(math.comb(plus - 1, k) for k in range(points.r)) if plus else 1
+    if points.r <= signs.NEWTON_RANK and (plus <= ALL_SIGNS or (patterns <= ALL_PATTERNS and points.condition > THIN)):
+        return [Stage("linear", seconds), last]  # the whole tree is small
+    if points.r <= cones.RANK and not len(points.roots) and points.frame is not None:
+        turns = [SLICE]
+        while turns[-1] < 0.5 * min(seconds, 1e6):
+            turns.append(4 * turns[-1])
+        ways = ["cones", last.way] if points.r <= CONES_FIRST else [last.way, "cones"]
+        return [Stage(way, turn) for turn in turns for way in ways]
+    if not curved or hard:
+        return [last]
+    # Quadratic bounds close trees in few nodes, linear ones are a hundred times cheaper. So look at the quadratic root, and let
+    # linear bounds try first where it is far off.
+    many = STRAIGHT_NODES * (10 if points.device.type == "cuda" else 1)
+    return [Stage("quadratic", seconds, 1), Stage("linear", seconds, many), last]
 
 
 def listed(points: Points, c: np.ndarray) -> bool:
     """Whether a complete list of directions solves the problem at once."""
-    return points.X0.shape[1] <= 2 or (points.X0.shape[1] == 3 and np.count_nonzero(c) <= LISTED)
+    return points.X0.shape[1] <= 2 or (points.X0.shape[1] == 3 and bool(np.count_nonzero(c) <= LISTED))
 
 
 def write(
@@ -149,7 +156,7 @@ def write(
         mirrors = names[points.mirrors].tolist()
         if isinstance(priced.log, cones.Shape):
             assert points.frame is not None
-            side = {"type": "cones", **cones_side(points.X0, points.frame, priced.log)}
+            side = {"type": "cones", **cones_side(points.X0, points.frame.tolist(), priced.log)}
             weight = float(np.abs(weights) @ np.linalg.norm(points.X0, axis=1))
             bound = priced.bound * (1 + 1e-6) + 1e-9 * weight  # what a checker may lose that searches for itself
         else:

@@ -44,7 +44,7 @@ class Priced:
     bound: float
     nodes: int
     found: Tensor
-    shape: Shape
+    log: Shape
     aborted: bool = False
 
 

@@ -182,10 +182,10 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
                             w = g + (plus if cell > 0 else minus)[own]
                             right = cell * (w * U[own]).sum(axis=1) >= -small
                         right = right & (way * turn * (w * U[other]).sum(axis=1) >= -small)
-                        k = np.flatnonzero(right)
-                        size = np.linalg.norm(w[k], axis=1)
-                        k, w, size = (z[size > max(best / 2, rounding)] for z in (k, w[k], size))
-                        good = (end * sides[k] * (w @ U[look].T)).min(axis=1, initial=0.0) >= -small
+                        index = np.flatnonzero(right)
+                        size = np.linalg.norm(w[index], axis=1)
+                        index, w, size = (z[size > max(best / 2, rounding)] for z in (index, w[index], size))
+                        good = (end * sides[index] * (w @ U[look].T)).min(axis=1, initial=0.0) >= -small
                         found.append(w[good] / size[good, None])
             found.append(end * V[highest])
         if sum(map(len, found)) > BLOCK // 64:

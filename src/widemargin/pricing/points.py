@@ -32,6 +32,11 @@ class Points:
         self.Xt = torch.as_tensor(self.X, device=device)
 
     @cached_property
+    def condition(self) -> float:
+        size = np.linalg.svd(self.X, compute_uv=False)
+        return float(size[0] / size[-1]) if size[-1] > 0 else math.inf
+
+    @cached_property
     def mirrors(self) -> np.ndarray:
         return opposite_pairs(self.X0)  # (k, 2)
 

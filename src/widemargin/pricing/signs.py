@@ -35,6 +35,10 @@ STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on pari
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
 NEWTON_RANK = 12  # largest rank for interior-point steps in a node,
 NEWTON_NODES = 1000  # and how many nodes are tried without them
+NOTHING = (
+    1e-10  # a sum of unit vectors that is shorter, relative to its weights, is taken for 0; exactly when it is written
+)
+WRITING = 4e-5  # seconds to write a node down
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
@@ -61,6 +65,7 @@ class Log:
     sign: list[Tensor] = field(default_factory=list)
     slopes: list[Tensor] = field(default_factory=list)  # (B, rows)
     curved: list[tuple[Tensor, LoggedBent]] = field(default_factory=list)  # node ids, and their quadratic bounds
+    empty: list[Tensor] = field(default_factory=list)  # nodes whose signs no direction has
     fixes: list[Tensor] = field(default_factory=list)  # (k, 3): node, point, sign it was fixed to
     fix_slope: list[Tensor] = field(default_factory=list)  # slope of that point in the closed child
     bytes: int = 0
@@ -106,6 +111,21 @@ class Tree(Terms):
         b = torch.where(worse[:, None], first, b)
         r = torch.where(worse[:, None], self.linear + first @ self.unit, r)
         return const + r.norm(dim=1), b / self.size, const, r
+
+    def empty(self, sign: Tensor, last: Tensor) -> Tensor:
+        """Whether no direction has the fixed signs, given that some has those without the last, of point `last` (B,).
+
+        By Gordan's theorem that is so if and only if a sum of b_i s_i x_i, b_i >= 0, vanishes, and here b is positive at the last
+        one. Bounds do not see it: they allow v = 0, where chords of free points are above 0.
+        """
+        active, inactive = sign == ACTIVE, sign == INACTIVE
+        low = torch.where(inactive, -torch.inf, 0.0).to(self.unit.dtype)
+        high = torch.where(active, torch.inf, 0.0).to(self.unit.dtype)
+        row = torch.arange(len(sign), device=sign.device)
+        low[row, last] = high[row, last] = torch.where(active[row, last], 1.0, -1.0).to(self.unit.dtype)
+        unit = self.unit[: self.positive]
+        b = shortest(unit, torch.zeros_like(unit[0]), low, high, torch.zeros_like(low), 1.0)
+        return (b @ unit).norm(dim=1) < NOTHING * b.abs().sum(1)
 
     def children(self, const: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """For every positive point: bounds of its active and inactive child over its own slope, and those slopes."""
@@ -172,9 +192,10 @@ class Tree(Terms):
             top, highest = pool.best(batch)
             if highest <= limit:
                 break
-            if time.monotonic() > deadline or nodes >= max_nodes or pool.bytes() > memory:
+            writing = nodes * (WRITING if log is not None else 0.0)  # what is not written down was not proved in time
+            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
                 break
-            if best > give_up and nodes > LEAVE_AFTER:
+            if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):
                 aborted = True
                 break
             if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
@@ -205,7 +226,14 @@ class Tree(Terms):
                 good = torch.topk(value, min(32, len(value))).indices
                 found.append((value[good], v[good]))
             limit = max(target, best * (1 + tol)) + 1e-300
-            child = {name: array[child["U"] > limit] for name, array in child.items()}
+            last, alive = torch.cat([branch, branch[~done]]), child["U"] > limit
+            if nodes > NEWTON_NODES and len(self.xp) and self.rows.shape[1] <= NEWTON_RANK:
+                index = torch.nonzero(alive & (last >= 0)).flatten()
+                gone = index[self.empty(child["sign"][index], last[index])]
+                alive[gone] = False
+                if log is not None:
+                    log.empty.append(child["ids"][gone].cpu())
+            child = {name: array[alive] for name, array in child.items()}
             if moments is not None and len(child["U"]):
                 v = self.bend(child, moments, torch.arange(len(child["U"]), device=device), log)
                 near = torch.nonzero((child["U"] > limit) & (child["U"] < NEAR * limit)).flatten()

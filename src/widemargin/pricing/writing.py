@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import optimize
 
 from .signs import ACTIVE, FREE, INACTIVE, Log
 
@@ -37,6 +40,7 @@ def write(
     slopes = torch.cat(log.slopes).numpy()  # (nodes, rows)
     shift = 48 + max(0, int(np.ceil(-np.log2(np.abs(weight).max(initial=1e-9)))))
     curved = _Curved(log)
+    empty = set(torch.cat(log.empty).tolist()) if log.empty else set()
     leaves: list[Any] = []
     upper = 0.0
     rows = np.vstack([X[points], roots.astype(float)]) if len(roots) else X[points]
@@ -74,6 +78,10 @@ def write(
         bound += error * (np.abs(exact) @ length + const + np.linalg.norm(linear) + 1)
         straight: Any = _whole(k)
         for j in range(len(b)):
+            relation = _relation(X[points[:p]], state[j]) if owners[start + j] in empty else None
+            if relation is not None:
+                straight[j], bound[j] = {"empty": relation}, 0.0
+                continue
             if changes[start + j] is not None:
                 continue
             for bent in curved.bounds(owners[start + j]):
@@ -88,6 +96,33 @@ def write(
         leaves.extend(straight)
     side: dict[str, Any] = {"shift": shift, "points": points.tolist(), "tree": tree, "leaves": leaves}
     return side, upper
+
+
+def _relation(X: np.ndarray, state: np.ndarray) -> list[list[int]] | None:
+    """[i, b_i], b_i > 0 integers with sum_i b_i s_i x_i = 0 exactly, over points whose signs s_i are fixed; None if not found."""
+    fixed = np.flatnonzero(state != FREE)
+    signs = np.where(state[fixed] == ACTIVE, 1, -1)
+    A = (signs[:, None] * X[fixed] / np.linalg.norm(X[fixed], axis=1, keepdims=True)).T  # (D, k)
+    b, _ = optimize.nnls(np.vstack([A, np.ones((1, len(fixed)))]), np.append(np.zeros(len(A)), 1.0))
+    support = np.flatnonzero(b > 1e-12)
+    # The support of a basic solution has one relation, up to a factor: eliminate all but the last column.
+    M = [[Fraction(float(v)) * int(signs[i]) for i, v in zip(support, row)] for row in X[fixed[support]].T]
+    weights = [Fraction(0)] * (len(support) - 1) + [Fraction(1)]
+    pivots: list[int] = []
+    for k in range(len(support) - 1):
+        at = next((i for i in range(len(M)) if i not in pivots and M[i][k]), None)
+        if at is None:
+            return None
+        M[at] = [v / M[at][k] for v in M[at]]
+        M = [row if i == at else [v - row[k] * w for v, w in zip(row, M[at])] for i, row in enumerate(M)]
+        pivots.append(at)
+    weights[:-1] = [-M[at][-1] for at in pivots]
+    if any(row[-1] for i, row in enumerate(M) if i not in pivots) or not all(w > 0 for w in weights):
+        return None
+    common = math.lcm(*(w.denominator for w in weights))
+    whole = [int(w * common) for w in weights]
+    factor = math.gcd(*whole)
+    return [[int(fixed[i]), w // factor] for i, w in zip(support, whole)]
 
 
 class _Curved:

@@ -5,99 +5,69 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from widemargin import data as datasets
+from widemargin import kinds
 from widemargin import verify as exact
-from widemargin.plots import KINDS
-from widemargin.spaces import ReLU, SReLU
-from widemargin.types import CONVENTIONS, F1_CONVERSIONS, FORMAT, Certificate, Dataset, InputError, Measure
+from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError, Measure
 
 from . import guarantees
 from .section import Digits, Figure, Section, badge, label, layout, number, numbers, words
 
-NEEDED = (
-    "kind",
-    "lower",
-    "upper",
-    "gap",
-    "status",
-    "proved",
-    "bound",
-    "convention",
-    "n",
-    "d",
-    "bias",
-    "activation",
-    "data",
-)
 GRID = 101  # points along each side of a picture of the decision
 SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 MOST = 400  # neurons drawn
 LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axis
 
-Payload = Mapping[str, Any]
-
-
-def from_memory(cert: Certificate) -> dict[str, Any]:
-    """As it would be read from a file, without the proof."""
-    primal = None if cert.primal is None else {"theta": cert.primal.theta, "mass": cert.primal.mass}
-    where = {"name": cert.data_name, "sha256": cert.data_sha256}
-    return {**cert.summary(), "format": FORMAT, "data": where, "primal": primal, "extra": dict(cert.extra)}
-
 
 def is_one(path: Path) -> bool:
     """Whether a JSON file is a certificate; one that cannot be read is taken for one where it ends in .gz."""
+    known = _called_one(path)
+    return path.suffix == ".gz" if known is None else known
+
+
+def read(path: Path) -> Certificate:
+    """A saved certificate, complete and unchanged since it was saved, without its proof, which a page does not show."""
     try:
-        found = _parsed(path)
+        return replace(Certificate.load(path), proof={})
     except InputError:
-        return path.suffix == ".gz"
-    return isinstance(found, dict) and str(found.get("format", "")).startswith("widemargin-certificate")
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A saved certificate, complete and unchanged since it was saved."""
-    found = _parsed(path)
-    if not isinstance(found, dict) or not str(found.get("format", "")).startswith("widemargin-certificate"):
-        raise InputError(f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote")
-    if found["format"] != FORMAT:
-        raise InputError(f"{path} is of the form {found['format']}, and this version reads {FORMAT}")
-    missing = [key for key in NEEDED if key not in found]
-    if missing or found.get("digest") != exact.digest(found):
-        why = f"{missing[0]} is missing" if missing else "its digest is not that of its content"
-        raise InputError(f"{path}: the certificate is damaged or was changed ({why}); save it again")
-    return {**found, "proof": None, "path": str(path)}
-
-
-def _parsed(path: Path) -> Any:
-    try:
-        return exact.load(path)
-    except ValueError as error:
-        why = str(error).removeprefix(f"{path}: ").split(";")[0]
+        if _called_one(path) is not False:
+            raise
         raise InputError(
-            f"{path} is no certificate or cannot be read ({why}); give what the commands of widemargin wrote"
+            f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote"
         ) from None
 
 
-def grouped(certs: Sequence[Payload]) -> list[list[Payload]]:
+def _called_one(path: Path) -> bool | None:
+    """Whether JSON calls itself a certificate; None where it cannot be read."""
+    try:
+        found = exact.load(path)
+    except ValueError:
+        return None
+    return isinstance(found, dict) and str(found.get("format", "")).startswith("widemargin-certificate")
+
+
+def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:
     """Those of the same data together."""
-    groups: dict[str, list[Payload]] = {}
+    groups: dict[str, list[Certificate]] = {}
     for one in certs:
-        groups.setdefault(str(one["data"].get("sha256") or one["data"].get("name")), []).append(one)
+        groups.setdefault(one.data_sha256 or one.data_name, []).append(one)
     return list(groups.values())
 
 
-def title(certs: Sequence[Payload]) -> str:
-    return f"Certified margin{'s' * (len(certs) > 1)}: {certs[0]['data']['name']}"
+def title(certs: Sequence[Certificate]) -> str:
+    return f"Certified margin{'s' * (len(certs) > 1)}: {certs[0].data_name}"
 
 
-def show(section: Section, certs: Sequence[Payload], bounds: bool = False, time_limit: float = 60.0) -> None:
+def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, time_limit: float = 60.0) -> None:
     first = certs[0]
-    section.facts({"data": first["data"]["name"], "points": first["n"], "features": first["d"]})
+    section.facts({"data": first.data_name, "points": first.n, "features": first.d})
     section.figure(
         "Certified intervals",
         intervals(certs),
@@ -106,20 +76,23 @@ def show(section: Section, certs: Sequence[Payload], bounds: bool = False, time_
         90 + 84 * len(certs),
     )
     table(section, certs)
-    data = load_data(first) if first["d"] == 2 or bounds else None
-    names = [f"{KINDS.get(one['kind'], one['kind'])} ({one['convention']})" for one in certs]
+    data = load_data(first) if first.d == 2 or bounds else None
+    names = [f"{kinds.label(one.kind)} ({one.convention})" for one in certs]
     for one, name in zip(certs, names):
-        measure = measure_of(one)
-        if measure is not None:
+        if one.atoms and one.primal is not None and "neurons" in _row(one).drawn:
             section.heading(f"{name}: neurons")
             section.open_grid()
-            show_neurons(section, measure)
+            show_neurons(section, one.primal)
             section.close_grid()
-    if first["d"] == 2:
+    if first.d == 2:
         show_decisions(section, certs, names, data)
     commands = [again(one) for one in certs]
-    known = [{k: v for k, v in one.items() if k not in ("primal", "dual", "proof", "extra")} for one in certs]
-    more = f" {ADD.format(LABEL)}" if is_file(first["data"]["name"]) else ""
+    known = [
+        {**one.summary(), "format": FORMAT, "data": {"name": one.data_name, "sha256": one.data_sha256}}
+        | ({"path": one.stats["path"]} if "path" in one.stats else {})
+        for one in certs
+    ]
+    more = f" {ADD.format(LABEL)}" if is_file(first.data_name) else ""
     section.settings("\n".join(commands), known, AGAIN + more)
     if bounds:
         if data is None or not set(np.unique(data.y)) <= {-1.0, 1.0}:
@@ -135,10 +108,10 @@ LABEL = "the folder of the file, and --label NAME if one was given"
 AGAIN = "Tolerance and time limit are not kept in a certificate. The command verify checks the saved proof in exact arithmetic."
 
 
-def show_decisions(section: Section, certs: Sequence[Payload], names: Sequence[str], data: Dataset | None) -> None:
+def show_decisions(section: Section, certs: Sequence[Certificate], names: Sequence[str], data: Dataset | None) -> None:
     """What the predictors of positive margin decide in the plane."""
     if data is None:
-        said = certs[0]["data"]["name"]
+        said = certs[0].data_name
         section.paragraph(f"There is no picture of the decision, since the points of {said} are not found.", "quiet")
         return
     if not set(np.unique(data.y)) <= {-1.0, 1.0}:
@@ -146,10 +119,10 @@ def show_decisions(section: Section, certs: Sequence[Payload], names: Sequence[s
     section.open_grid()
     for one, name in zip(certs, names):
         f = function_of(one, data)
-        if f is not None and one["lower"] > 0:
+        if f is not None and one.lower > 0:
             section.figure(
                 f"{name}: decision",
-                decision(f, data, one["lower"]),
+                decision(f, data, one.lower),
                 "Shading is f(x) of norm 1, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to the certified "
                 "margin; no point has less.",
                 430,
@@ -157,24 +130,24 @@ def show_decisions(section: Section, certs: Sequence[Payload], names: Sequence[s
     section.close_grid()
 
 
-def intervals(certs: Sequence[Payload]) -> Figure:
+def intervals(certs: Sequence[Certificate]) -> Figure:
     """One bar for each certificate."""
     traces: list[Figure] = []
-    names = [f"{KINDS.get(c['kind'], c['kind'])} ({c['convention']})" for c in certs]
+    names = [f"{kinds.label(c.kind)} ({c.convention})" for c in certs]
     names = [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]  # a row each, even for twins
     notes = []
     for name, one in zip(names, certs):
-        colour = "@ink" if one["proved"] else "@quiet"
-        range_, said = f"[{number(one['lower'], 7)}, {number(one['upper'], 7)}]", str(one["status"])
-        if not one["proved"]:
-            sampled = one["bound"] == "confidence"
-            chance = one["extra"].get("confidence") if isinstance(one.get("extra"), dict) else None
+        colour = "@ink" if one.proved else "@quiet"
+        range_, said = f"[{number(one.lower, 7)}, {number(one.upper, 7)}]", one.status
+        if not one.proved:
+            sampled = one.bound == "confidence"
+            chance = one.extra.get("confidence")
             said += f", NOT proved: probability {chance}" if sampled else ", upper bound not proved"
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "x": numbers([one["lower"], one["upper"]], 17),
+                "x": numbers([one.lower, one.upper], 17),
                 "y": [name, name],
                 "line": {"color": colour, "width": 6},
                 "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": colour}},
@@ -186,7 +159,7 @@ def intervals(certs: Sequence[Payload]) -> Figure:
             {"x": 0, "xref": "paper", "xanchor": "left", "y": name, "yanchor": "bottom", "yshift": 10, "align": "left",
              "text": f"{range_}<br>{label(said)}", "showarrow": False, "font": {"size": 12}}
         )  # fmt: skip
-    values = [v for c in certs for v in (c["lower"], c["upper"]) if math.isfinite(v)]
+    values = [v for c in certs for v in (c.lower, c.upper) if math.isfinite(v)]
     positive = [v for v in values if v > 0]
     log = 0 < len(positive) == len(values) and max(positive) > LOG_RATIO * min(positive)
     top = max(positive, default=1.0)
@@ -207,31 +180,30 @@ def intervals(certs: Sequence[Payload]) -> Figure:
     }
 
 
-def table(section: Section, certs: Sequence[Payload]) -> None:
+def table(section: Section, certs: Sequence[Certificate]) -> None:
     names = ["kind", "convention", "lower", "upper", "gap", "status", "proved", "bound", "atoms", "seconds"]
     rows: list[list[Any]] = []
     for one in certs:
-        seconds = one.get("seconds")
-        lower, upper, gap = (Digits(number(one[key], n)) for key, n in (("lower", 9), ("upper", 9), ("gap", 2)))
-        proved = badge(bool(one["proved"]), "proved" if one["proved"] else "not proved")
+        seconds = one.stats.get("seconds")
+        lower, upper, gap = (
+            Digits(number(getattr(one, key), n)) for key, n in (("lower", 9), ("upper", 9), ("gap", 2))
+        )
+        proved = badge(bool(one.proved), "proved" if one.proved else "not proved")
         took = None if seconds is None else Digits(number(seconds, 3))
-        kind, atoms = KINDS.get(one["kind"], one["kind"]), one.get("atoms") or None
-        rows.append([kind, one["convention"], lower, upper, gap, one["status"], proved, one["bound"], atoms, took])
+        kind, atoms = kinds.label(one.kind), one.atoms or None
+        rows.append([kind, one.convention, lower, upper, gap, one.status, proved, one.bound, atoms, took])
     said = "; ".join(
         f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows)
     )
     section.table("Certificates", names, rows, f"lower <= margin <= upper; gap = (upper - lower) / upper. {said}.")
     for one in certs:
-        if one.get("reason"):
-            section.paragraph(f"{one['kind']}: {one['reason']}.")
+        if one.reason:
+            section.paragraph(f"{one.kind}: {one.reason}.")
     for one in certs:
-        if one["kind"] in ("f1", "frozen") and one["activation"] == "relu":
-            rows = [
-                [name, Digits(number(c * one["lower"], 9)), Digits(number(c * one["upper"], 9))]
-                for name, c in F1_CONVERSIONS.items()
-            ]
+        if one.conversions:
+            rows = [[name, *(Digits(number(value, 9)) for value in one.bounds(name))] for name in one.conversions]
             section.table(
-                f"The {KINDS.get(one['kind'], one['kind'])} margin in the papers' conventions",
+                f"The {kinds.label(one.kind)} margin in the papers' conventions",
                 ["convention", "lower", "upper"],
                 rows,
                 "The same margin, divided by other sizes of the network (M3 and M6: with the bias of the certificate).",
@@ -242,44 +214,27 @@ def table(section: Section, certs: Sequence[Payload]) -> None:
 # ---------------------------------------------------------------- functions and neurons
 
 
-def measure_of(one: Payload) -> Measure | None:
-    primal = one.get("primal")
-    if not primal or not len(primal["mass"]) or np.ndim(primal["mass"]) != 1:
+def function_of(one: Certificate, data: Dataset | None) -> Callable[[np.ndarray], np.ndarray] | None:
+    """f of norm 1 in the certificate's convention, where the certificate (for kernels: with its data) gives it."""
+    if "decision" not in _row(one).drawn:
         return None
-    return Measure(np.asarray(primal["theta"]), np.asarray(primal["mass"]), one["activation"], one["bias"])
+    with contextlib.suppress(InputError):
+        one.function(np.zeros((1, one.d)), data)
+        return lambda X: one.function(X, data)
+    return None
 
 
-def function_of(one: Payload, data: Dataset | None) -> Callable[[np.ndarray], np.ndarray] | None:
-    """f of norm 1 in the certificate's convention, where the certificate (for f2: with its data) gives it."""
-    extra, bias = one.get("extra") or {}, one["bias"]
-    measure = measure_of(one)
-    if measure is not None:
-        norm = measure.norm
-    elif one["kind"] == "linear" and extra.get("u") is not None:
-        u = np.asarray(extra["u"], dtype=np.float64)
-        norm, measure = float(np.linalg.norm(u)), Measure(np.stack([u, -u]), np.array([1.0, -1.0]), "relu", bias)
-    elif one["kind"] == "rf" and "a" in extra:
-        unit = np.asarray(extra["directions"], dtype=np.float64)
-        a = np.asarray(extra["a"], dtype=np.float64)
-        measure = Measure(unit / np.linalg.norm(unit, axis=1, keepdims=True), a, one["activation"], bias)
-        norm = math.sqrt(len(a)) * float(np.linalg.norm(a))
-    elif one["kind"] == "f2" and extra.get("kernel") in ("relu", "srelu") and extra.get("alpha") and data is not None:
-        space = (ReLU if extra["kernel"] == "relu" else SReLU)(bias)
-        b = np.asarray(extra["alpha"], dtype=np.float64) * data.y
-        size = float(b @ space.kernel(data.X) @ b)
-        return (lambda X: space.kernel(X, data.X) @ b / math.sqrt(size)) if size > 0 else None
-    else:
-        return None
-    return (lambda X: measure(X) / norm) if norm > 0 else None
+def _row(one: Certificate) -> kinds.Kind:
+    return kinds.KINDS.get(one.kind, kinds.Kind(one.kind, "", (one.convention,), one.kind))
 
 
-def load_data(one: Payload) -> Dataset | None:
+def load_data(one: Certificate) -> Dataset | None:
     """The data of a certificate, where its name still leads to it."""
-    name, several = str(one["data"].get("name", "")), str(one["kind"]).endswith("-multiclass")
+    name, several = one.data_name, _row(one).targets == "classes"
     for column in (None, *_columns(name)):
         with contextlib.suppress(InputError, OSError, ValueError):
             data = datasets.load(name, column, multiclass=several)
-            if data.sha256() == one["data"].get("sha256"):
+            if data.sha256() == one.data_sha256:
                 return data
     return None
 
@@ -426,24 +381,20 @@ def is_file(name: str) -> bool:
     return name.lower().endswith((".csv", ".npz", ".npy")) or Path(name).is_file()
 
 
-def again(one: Payload) -> str:
+def again(one: Certificate) -> str:
     """The commands that compute and check it again."""
-    kind, several, extra = str(one["kind"]), "-multiclass" in str(one["kind"]), one.get("extra") or {}
-    parts = ["widemargin", "margin", str(one["data"]["name"]), "--kind", kind.removesuffix("-multiclass")]
-    parts += ["--multiclass"] * several + ["--bias"] * bool(one["bias"])
-    parts += ["--activation", one["activation"]] if one["activation"] != "relu" and kind != "linear" else []
-    if one.get("seed"):
-        parts += ["--seed", str(one["seed"])]
-    width = extra.get("width") or (len(extra["directions"]) if "directions" in extra else None)
-    known = {"width": width, "rank": extra.get("rank"), "part": extra.get("part") if kind == "ntk" else None}
-    known |= {
-        "transport": extra.get("transport"),
-        "samples": extra.get("samples"),
-        "confidence": extra.get("confidence"),
-    }
-    known |= {"eps": extra.get("eps"), "displacement": extra.get("displacement")} if kind == "bn" else {}
-    for name, value in known.items():
-        parts += [f"--{name}", str(value)] if value is not None else []
-    parts += ["--save", str(one.get("path") or f"{kind}.json.gz")]
-    check = words("widemargin", "verify", str(one.get("path") or f"{kind}.json.gz"), str(one["data"]["name"]))
-    return f"{words(*parts)}\n{check}"
+    row, path = _row(one), str(one.stats.get("path") or f"{one.kind}.json.gz")
+    check = words("widemargin", "verify", path, one.data_name)
+    name = next((word for word, kind in kinds.SEVERAL.items() if kind == one.kind), one.kind)
+    if name not in kinds.OFFERED:
+        return f"# computed in Python, by widemargin.margins.{row.function}\n{check}"
+    parts = ["widemargin", "margin", one.data_name, "--kind", name]
+    parts += ["--multiclass"] * (row.targets == "classes") + ["--bias"] * bool(one.bias)
+    parts += ["--activation", one.activation] if one.activation != "relu" and "activation" in row.options else []
+    if one.stats.get("seed"):
+        parts += ["--seed", str(one.stats["seed"])]
+    for option, (_, key) in row.options.items():
+        value = one.extra.get(key) if key else None
+        value = len(value) if key == "directions" and value is not None else value
+        parts += [f"--{option}", str(value)] if value is not None else []
+    return f"{words(*parts, '--save', path)}\n{check}"

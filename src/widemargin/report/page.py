@@ -121,7 +121,7 @@ def build(
             new(one.kind, f"{one.what.name} is not shown: {error}")
             refused.append(error)
 
-    certs: list[dict[str, Any]] = []
+    certs: list[Certificate] = []
     covered: set[str] = set()
     for one in given:
         if one.kind == "certificate":
@@ -131,8 +131,8 @@ def build(
             with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown
                 covered |= set(runs.covered(one.kind, one.what))
     for some in certificates.grouped(certs):
-        say(some[0]["data"]["name"])
-        own = bounds and some[0]["data"].get("sha256") not in covered
+        say(some[0].data_name)
+        own = bounds and some[0].data_sha256 not in covered
         certificates.show(new("certificates", certificates.title(some)), some, own, time_limit)
     for one in given:
         if one.kind == "certificate":
@@ -171,7 +171,7 @@ def _given(thing: Any) -> list[Found]:
     if isinstance(thing, str | Path):
         return look(Path(thing))
     if isinstance(thing, Certificate):
-        return [Found("certificate", certificates.from_memory(thing))]
+        return [Found("certificate", thing)]
     if isinstance(thing, Trajectory):
         raise InputError(
             "a trajectory does not hold its data; give (trajectory, data) or (trajectory, data, certificate)"
@@ -186,11 +186,10 @@ def _given(thing: Any) -> list[Found]:
         raise InputError(f"the data of a trajectory must be a Dataset, or a list of them, not {str(data)[:60]!r}")
     if cert is not None and not isinstance(cert, Certificate):
         raise InputError(f"the certificate of a trajectory must be a Certificate or None, not {str(cert)[:60]!r}")
-    held = None if cert is None else certificates.from_memory(cert)
-    wrong = runs.foreign_data(traj.config, sets) or (runs.foreign(traj.config, held) if held else "")
+    wrong = runs.foreign_data(traj.config, sets) or (runs.foreign(traj.config, cert) if cert else "")
     if wrong:
         raise InputError(f"{wrong}; give what belongs to the run on {traj.config['data']['names'][0]}")
-    return [Found("trajectory", (traj, sets, held))]
+    return [Found("trajectory", (traj, sets, cert))]
 
 
 def write(page: Page, path: str | Path) -> None:

@@ -19,7 +19,7 @@ from widemargin.flows.nets import KINDS
 from widemargin.flows.runs import CERTIFICATE, read_config
 from widemargin.flows.train import log_steps
 from widemargin.theory.track import Track, follow
-from widemargin.types import Dataset, InputError, Trajectory
+from widemargin.types import Certificate, Dataset, InputError, Trajectory
 
 from . import certificates, guarantees
 from .section import (
@@ -56,10 +56,10 @@ CONVENTIONS = (
     "MT2",
     "partial",
 )  # the first that was recorded is drawn
-HALVED = ("M2", "M4")  # of the largest M1 margin, half is the largest there
+COMPARED = ("M1", "M2", "M4", "M5")  # with the certified largest margin; M3 and M6 would need to know of the bias
 
 
-def read(folder: Path) -> tuple[Trajectory, list[Dataset], dict[str, Any] | None]:
+def read(folder: Path) -> tuple[Trajectory, list[Dataset], Certificate | None]:
     """Trajectory, data, and the certificate if the run has one."""
     path = folder / CERTIFICATE
     return flows.load(folder), flows.load_data(folder), certificates.read(path) if path.is_file() else None
@@ -72,17 +72,17 @@ def foreign_data(config: Mapping[str, Any], sets: Sequence[Dataset]) -> str:
     return f"the data {sets[0].name} ({len(sets)} of {len(config['data']['sha256'])} sets) is not what the run was trained on"
 
 
-def foreign(config: Mapping[str, Any], cert: Mapping[str, Any]) -> str:
+def foreign(config: Mapping[str, Any], cert: Certificate) -> str:
     """Why a certificate says nothing about a run; empty where its bound holds for every network there."""
     activation = config["net"].get("activation", "relu")
-    if cert["kind"] != "f1":
-        return f"the certificate is of kind {cert['kind']}, not f1"
-    if [cert["data"].get("sha256")] != config["data"]["sha256"]:
-        return f"the certificate is of other data, {cert['data'].get('name')}"
-    if bool(cert["bias"]) != bool(config["bias"]):
-        return f"the certificate is {_with(cert['bias'])} a bias and the run {_with(config['bias'])}"
-    if cert["activation"] != activation:
-        return f"the certificate is of activation {cert['activation']} and the run of {activation}"
+    if cert.kind != "f1":
+        return f"the certificate is of kind {cert.kind}, not f1"
+    if [cert.data_sha256] != config["data"]["sha256"]:
+        return f"the certificate is of other data, {cert.data_name}"
+    if bool(cert.bias) != bool(config["bias"]):
+        return f"the certificate is {_with(cert.bias)} a bias and the run {_with(config['bias'])}"
+    if cert.activation != activation:
+        return f"the certificate is of activation {cert.activation} and the run of {activation}"
     return ""
 
 
@@ -100,7 +100,7 @@ def show(
     section: Section,
     traj: Trajectory,
     sets: Sequence[Dataset],
-    cert: Mapping[str, Any] | None,
+    cert: Certificate | None,
     folder: str = "",
     bounds: bool = False,
     checks: bool = False,
@@ -173,7 +173,7 @@ def covered(kind: str, one: Any) -> list[str]:
     return shas if _guaranteed(config) and len(shas) == 1 else []
 
 
-def facts(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) -> None:
+def facts(section: Section, traj: Trajectory, cert: Certificate | None) -> None:
     config, counts = traj.config, {word: traj.status.count(word) for word in dict.fromkeys(traj.status)}
     others = len(config["data"]["names"]) - 1
     said = {
@@ -194,7 +194,7 @@ def facts(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) ->
     section.facts(said)
 
 
-def ends(section: Section, traj: Trajectory, cert: Mapping[str, Any] | None) -> None:
+def ends(section: Section, traj: Trajectory, cert: Certificate | None) -> None:
     """Where the first trials ended."""
     key = convention(traj)
     names = [name for name in ("step", "t_mean", "risk", "train_error", "test_error", "norm") if name in traj.records]
@@ -233,14 +233,12 @@ def convention(traj: Trajectory) -> str:
     return next((key for key in CONVENTIONS if f"margin_{key}" in traj.records), "")
 
 
-def largest(cert: Mapping[str, Any] | None, key: str) -> tuple[float, float] | None:
+def largest(cert: Certificate | None, key: str) -> tuple[float, float] | None:
     """Certified bounds of the largest margin in a convention, from those in M1; none where nothing is known above."""
-    if cert is None or cert["convention"] != "M1" or cert["activation"] != "relu" or key not in ("M1", "M5", *HALVED):
+    if cert is None or cert.activation != "relu" or not math.isfinite(cert.upper):
         return None
-    if not math.isfinite(cert["upper"]):
-        return None
-    factor = 0.5 if key in HALVED else 1.0
-    return factor * cert["lower"], factor * cert["upper"]
+    known = key in COMPARED and (key == cert.convention or key in cert.conversions)
+    return cert.bounds(key) if known else None
 
 
 def clock(traj: Trajectory) -> tuple[np.ndarray, str, bool]:
@@ -279,7 +277,7 @@ def curves(x: np.ndarray, y: np.ndarray, name: str, colour: str, dash: str = "so
 
 
 def margins(
-    traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any], cert: Mapping[str, Any] | None = None
+    traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any], cert: Certificate | None = None
 ) -> tuple[str, Figure, str] | None:
     key = convention(traj)
     if not key:
@@ -440,7 +438,7 @@ def player(
     section: Section,
     traj: Trajectory,
     sets: Sequence[Dataset],
-    cert: Mapping[str, Any] | None,
+    cert: Certificate | None,
     trial: int,
     timed: Mapping[str, int],
 ) -> None:
@@ -592,7 +590,7 @@ def _show_margins(
 # ---------------------------------------------------------------- again
 
 
-def again(traj: Trajectory, folder: str, cert: Mapping[str, Any] | None = None) -> tuple[str, str]:
+def again(traj: Trajectory, folder: str, cert: Certificate | None = None) -> tuple[str, str]:
     """The command line of the run, and a remark where it is not all of it."""
     config = traj.config
     net, rule, missing = config["net"], config["rule"], []
@@ -640,7 +638,7 @@ def again(traj: Trajectory, folder: str, cert: Mapping[str, Any] | None = None) 
     lost = ["--test DATA"] if config["test"] else []
     if cert is not None and "margin_M1" in traj.records:
         parts += ["--certify"]
-        lost += ["--time-limit of the certificate"] if cert["status"] != "certified" else []
+        lost += ["--time-limit of the certificate"] if cert.status != "certified" else []
     lost += [certificates.LABEL] if certificates.is_file(config["data"]["names"][0]) else []
     parts += ["--out", folder or "RUN"]
     notes = [f"Not all of it can be told by a command: {'; '.join(missing)}. The settings below have it."] * bool(

@@ -1,12 +1,4 @@
-"""ReLU and squared ReLU features, with their kernels in closed form.
-
-For uniform v on the unit sphere of R^D, t the angle between x and z and c = cos t,
-
-    E relu(v.x) relu(v.z)     = |x| |z| J1 / (2 pi D),              J1 = sin t + (pi - t) cos t
-    E relu(v.x)^2 relu(v.z)^2 = |x|^2 |z|^2 J2 / (2 pi D (D + 2)),  J2 = 3 sin t cos t + (pi - t)(1 + 2 cos^2 t)
-
-(the arc-cosine kernels of order 1 and 2, divided by E|w|^2 = D and E|w|^4 = D (D + 2) of a standard Gaussian w).
-"""
+"""ReLU and squared ReLU features, with their kernels in closed form (`widemargin.kernels`)."""
 
 from __future__ import annotations
 
@@ -15,6 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from widemargin import kernels
 
 from .base import Space
 
@@ -31,10 +25,7 @@ class ReLU(Space):
         return t.clip(0)
 
     def kernel(self, X: ArrayLike, Z: ArrayLike | None = None) -> np.ndarray:
-        c, r, p, D = _cosines(self, X, Z)
-        for row in range(len(c)):  # one row at a time: temporaries stay in cache
-            c[row] = _j1(c[row]) * ((p * r[row]) / (2 * np.pi * D))
-        return c
+        return kernels.relu(self.extend(X), None if Z is None else self.extend(Z))
 
 
 @dataclass(frozen=True)
@@ -50,34 +41,4 @@ class SReLU(Space):
         return t * t
 
     def kernel(self, X: ArrayLike, Z: ArrayLike | None = None) -> np.ndarray:
-        c, r, p, D = _cosines(self, X, Z)
-        for row in range(len(c)):
-            c[row] = _j2(c[row]) * ((p * r[row]) ** 2 / (2 * np.pi * D * (D + 2)))
-        return c
-
-
-def _cosines(space: Space, X: ArrayLike, Z: ArrayLike | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Cosines (n, k) of all angles, the norms of both sides, and D."""
-    u, r = _units(space.extend(X))
-    v, p = (u, r) if Z is None else _units(space.extend(Z))
-    return np.clip(u @ v.T, -1.0, 1.0), r, p, u.shape[1]
-
-
-def _units(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows divided by their norms, and the norms; rows of zeros stay zero. Neither overflows nor underflows."""
-    top = np.abs(X).max(axis=1)
-    scaled = X / np.where(top > 0, top, 1)[:, None]
-    size = np.linalg.norm(scaled, axis=1)
-    return scaled / np.where(top > 0, size, 1)[:, None], size * top
-
-
-# J1 and J2 are smooth in c up to the ends (dJ1/dc = pi - t, dJ2/dc = 4 (sin t + (pi - t) c)), so the cosine, and not
-# the angle, is the stable variable: an error e in c moves J1 by at most pi e, although t itself may move by sqrt(e).
-
-
-def _j1(c: np.ndarray) -> np.ndarray:
-    return (np.sqrt((1 - c) * (1 + c)) + np.arccos(-c) * c).clip(0)
-
-
-def _j2(c: np.ndarray) -> np.ndarray:
-    return (3 * np.sqrt((1 - c) * (1 + c)) * c + np.arccos(-c) * (1 + 2 * c * c)).clip(0)
+        return kernels.srelu(self.extend(X), None if Z is None else self.extend(Z))

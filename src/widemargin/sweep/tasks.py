@@ -28,7 +28,8 @@ import numpy as np
 
 import widemargin
 from widemargin import data as datasets
-from widemargin.types import Dataset, InputError, write_atomically
+from widemargin import kinds
+from widemargin.types import F1_CONVERSIONS, Dataset, InputError, write_atomically
 
 from .plan import Run, Sweep
 from .store import as_json, cells
@@ -496,11 +497,11 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
 def _share(row: Row, data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> Row:
     """Certified bounds of the F1 margin (convention M1), and the share of the upper one that was reached.
 
-    A ReLU network of two layers reaches at most half of it in the convention M2, so that margin counts twice.
+    A ReLU network's margin is recorded in the convention M2, so it is compared with the bound there.
     """
     lower, upper = _certificate(data, bias, activation, LIMIT if limit is True else float(limit), store)
-    halves = activation == "relu" and row.get("margin_M2") is not None
-    reached = 2 * row["margin_M2"] if halves else row["margin_M1"]
+    converted = activation == "relu" and row.get("margin_M2") is not None
+    reached = row["margin_M2"] / F1_CONVERSIONS["M2"] if converted else row["margin_M1"]
     return {"certified_lower": lower, "certified_upper": upper, "fraction": reached / upper if upper > 0 else math.nan}
 
 
@@ -530,14 +531,10 @@ def _certificate(data: Dataset, bias: bool, activation: str, limit: float, store
 def _margin_function(params: Mapping[str, Any]) -> Callable[..., Any]:
     from widemargin import margins
 
-    kinds: dict[str, Callable[..., Any]] = {
-        "f1": margins.f1, "f2": margins.f2, "linear": margins.linear, "frozen": margins.frozen, "ntk": margins.ntk,
-        "rf": margins.random_features, "bn": margins.batchnorm, "collapse": margins.collapse, "projected": margins.projected,
-    }  # fmt: skip
     kind = params.get("kind", "f1")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise InputError(f"unknown kind of margin {kind!r}; choose {', '.join(kinds)}")
-    return kinds[kind]
+    if not isinstance(kind, str) or kind not in kinds.OFFERED:
+        raise InputError(f"unknown kind of margin {kind!r}; choose {', '.join(kinds.OFFERED)}")
+    return getattr(margins, kinds.KINDS[kind].function)
 
 
 def _margin_names(params: Mapping[str, Any]) -> list[str]:

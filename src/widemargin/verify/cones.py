@@ -40,7 +40,9 @@ UNIT_BITS = 200  # no w has more, and it is a double
 FORM_BITS = 192  # of the quadratic form of |p|^2
 LEAVES = 4096  # at a time, fewer where there are many points
 NUMBERS = 1 << 21  # leaves times points at a time
-STAGES = ((0, 0), (12, 8), (60, 16), (400, 64))  # rounds of the search for beta, and how many open points it moves
+NEWTON = 40  # steps of the interior-point method
+# rounds of the search for beta, and how many open points it moves; the last by interior points, which flat cones need
+STAGES = ((0, 0), (12, 8), (60, 16), (NEWTON, 64))
 SWEEPS, PIVOTS = 2, 8  # of the search for p
 
 
@@ -335,10 +337,10 @@ def _proved(side: _Side, block: _Block, rounds: int, undecided: int) -> np.ndarr
         length = np.linalg.norm(G, axis=2)  # (B, r)
         G = G / length[:, :, None]
         A = _inverse(G)
-        share = _slopes(side, block, G, A, length, rounds, undecided)  # (P,) in [0, 1]
+        share, near = _slopes(side, block, G, A, length, rounds, undecided)  # (P,) in [0, 1]
     w = block.values + _losses(side, block, share)  # (B, r) Python ints
     with np.errstate(all="ignore"):
-        p = _shortest(G, A, (w / side.unit).astype(float) / length)  # (B, r)
+        p = _shortest(G, A, (w / side.unit).astype(float) / length, near)  # (B, r)
         guess = (p @ side.frame.T) * float(Fraction(side.unit) / Fraction(2) ** side.pi_shift)
         guess = np.clip(np.nan_to_num(guess), -(2.0**62), 2.0**62)
     pi = np.rint(guess).astype(np.int64)
@@ -386,16 +388,16 @@ def _inverse(G: np.ndarray) -> np.ndarray:
 
 def _slopes(
     side: _Side, block: _Block, G: np.ndarray, A: np.ndarray, length: np.ndarray, rounds: int, undecided: int
-) -> np.ndarray:
-    """beta_i / |c_i| for each pair: the chord's, then coordinate descent on |p| over those of the largest open points
-    and the slack s >= 0 of p . g_k = w_k + s_k.
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """beta_i / |c_i| for each pair: the chord's, then |p| is made small over those of the largest open points and the
+    slack s >= 0 of p . g_k = w_k + s_k, by coordinate descent or, at last, by interior points; and that p.
     """
     weight = block.weight / float(side.unit)  # (P,)
     M = block.T * (weight * (1 / length).T[:, block.leaf])  # (r, P)
     up = np.maximum(M, 0)
     share = np.nan_to_num(up.sum(axis=0) / np.abs(M).sum(axis=0))
     if rounds == 0 or len(share) == 0:
-        return share
+        return share, None
     B, r = length.shape
     size = np.minimum(M.max(axis=0), -M.min(axis=0))
     order = np.lexsort((-size, block.leaf))
@@ -404,7 +406,7 @@ def _slopes(
     chosen = (rank < undecided) & (size[order] > 0)
     pair, rank = order[chosen], rank[chosen]
     if not len(pair):
-        return share
+        return share, None
     leaf, m = block.leaf[pair], int(rank.max()) + 1
     X = np.linalg.solve(side.frame, side.heights.astype(float)).T  # (n, r)
     rows = np.zeros((B, m + r, r))
@@ -415,6 +417,11 @@ def _slopes(
     high[:, m:] = np.inf
     start = (block.values / side.unit).astype(float) / length + block.sums(up - share * M)
     p = (A @ start[:, :, None])[:, :, 0]
+    if rounds == NEWTON:
+        p = p - (x[:, None, :] @ rows)[:, 0]
+        x = _interior(rows, p, high)
+        share[pair] = np.nan_to_num(x[leaf, rank])
+        return share, p + (x[:, None, :] @ rows)[:, 0]
     H = rows @ rows.transpose(0, 2, 1)
     z = (rows @ p[:, :, None])[:, :, 0]
     diagonal = np.maximum(H.diagonal(axis1=1, axis2=2), 1e-300)
@@ -424,10 +431,51 @@ def _slopes(
             z += H[:, :, k] * (new - x[:, k])[:, None]
             x[:, k] = new
     share[pair] = np.nan_to_num(x[leaf, rank])
-    return share
+    return share, None
 
 
-def _shortest(G: np.ndarray, A: np.ndarray, w: np.ndarray) -> np.ndarray:
+def _interior(rows: np.ndarray, p: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """x (B, k) that nearly minimises |p + sum_i x_i rows_i| over 0 <= x <= high, by an interior-point method.
+
+    Every step solves (R R' + D) dx = right, D diagonal, through the r x r matrix I + R' D^-1 R.
+    """
+    r = rows.shape[2]
+    limited = np.isfinite(high) & (high > 0)
+    moves = high > 0
+    unit = np.linalg.norm(p, axis=1)[:, None] + 1e-300
+    x = np.where(limited, 0.5 * high, 0.1 * unit) * moves
+    low, up = np.where(moves, x, 1.0), np.where(limited, high - x, 1.0)
+    g = p + (x[:, None, :] @ rows)[:, 0]
+    scale = np.linalg.norm(g, axis=1)[:, None] * np.abs(x).max(axis=1)[:, None] + 1e-300
+    z, y = np.where(moves, scale / low, 0.0), np.where(limited, scale / up, 0.0)
+    count = np.maximum(moves.sum(axis=1) + limited.sum(axis=1), 1)[:, None]
+    best, length = x, np.linalg.norm(g, axis=1)
+    for _ in range(NEWTON):
+        mu = 0.1 * (z * low + y * up).sum(axis=1)[:, None] / count
+        into, out = np.where(moves, mu / low, 0.0), np.where(limited, mu / up, 0.0)
+        inverse = np.where(moves, 1 / np.maximum(z / low + y / up, 1e-280), 0.0)
+        small = np.eye(r) + (rows * inverse[:, :, None]).transpose(0, 2, 1) @ rows
+        step = inverse * (into - out - (rows @ g[:, :, None])[:, :, 0])
+        try:
+            inner = np.linalg.solve(small, (step[:, None, :] @ rows)[:, 0, :, None])[:, :, 0]
+        except np.linalg.LinAlgError:
+            break
+        step = step - inverse * (rows @ inner[:, :, None])[:, :, 0]
+        dz = np.where(moves, into - z - z / low * step, 0.0)
+        dy = np.where(limited, out - y + y / up * step, 0.0)
+        reach = np.maximum(np.where(moves, -step / low, 0.0), np.where(limited, step / up, 0.0)).max(axis=1)[:, None]
+        dual = np.maximum(np.where(moves, -dz / z, 0.0), np.where(limited, -dy / y, 0.0)).max(axis=1)[:, None]
+        a, d = 0.995 / np.maximum(reach, 0.995), 0.995 / np.maximum(dual, 0.995)
+        x, z, y = x + a * step, z + d * dz, y + d * dy
+        low, up = np.where(moves, low + a * step, 1.0), np.where(limited, up - a * step, 1.0)
+        g = p + (x[:, None, :] @ rows)[:, 0]
+        better = np.linalg.norm(g, axis=1) < length
+        best = np.where(better[:, None], np.clip(x, 0, high), best)
+        length = np.where(better, np.linalg.norm(g, axis=1), length)
+    return best
+
+
+def _shortest(G: np.ndarray, A: np.ndarray, w: np.ndarray, near: np.ndarray | None) -> np.ndarray:
     """A short p with G p >= w, (B, r): p = A (w + s) with s >= 0 by coordinate descent and block pivoting, or a multiple
     of the mean generator.
     """
@@ -460,5 +508,7 @@ def _shortest(G: np.ndarray, A: np.ndarray, w: np.ndarray) -> np.ndarray:
     height = (G @ u[:, :, None])[:, :, 0]
     flat = np.where(height.min(axis=1) > 0, np.maximum((w / height).max(axis=1), 0), np.inf)
     P = np.stack([(A @ (w + s)[:, :, None])[:, :, 0] for s in found] + [flat[:, None] * u])  # (3, B, r)
+    if near is not None:  # what it lacks in p . g_k >= w_k is added to it later
+        P = np.concatenate([P, near[None]])
     best = np.nan_to_num(np.linalg.norm(P, axis=2), nan=np.inf).argmin(axis=0)
     return P[best, np.arange(len(w))]

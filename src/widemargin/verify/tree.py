@@ -258,6 +258,25 @@ def _quadratic_leaf(
     return positive_semidefinite(S)
 
 
+def _empty_leaf(problem: Problem, tree: _Tree, leaf: Mapping[str, Any], states: np.ndarray, name: str) -> None:
+    """sum_i b_i s_i x_i = 0 with b_i > 0 over points whose signs s_i the leaf has fixed, one of them not 0.
+
+    Then no v has s_i (v . x_i) > 0 for all of these. Directions with v . x_i != 0 for all points that are not 0 are dense
+    and the objective is continuous, so it is enough to bound it there, and the leaf has none of them.
+    """
+    total = np.zeros(problem.D, dtype=object)
+    real = False
+    for entry in listed(leaf.get("empty"), f"{name}: empty"):
+        i, b = listed(entry, f"{name}: empty", 2)
+        i = integer(i, f"{name}: empty", 0, len(tree.points) - 1)
+        b = integer(b, f"{name}: empty", 1, 1 << BITS)
+        need(states[i] != 0, f"{name}: empty names a point whose sign is not fixed")
+        x = problem.grid[tree.points[i]].astype(object)
+        real = real or bool(x.any())
+        total = total + int(states[i]) * b * x
+    need(real and not total.any(), f"{name}: its points do not add up to zero")
+
+
 def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
     """On the region of a leaf, where the signs of some t_i = v . x_i with c_i > 0 are fixed,
 
@@ -291,6 +310,9 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
         for j, leaf in enumerate(leaves):
             if isinstance(leaf, Mapping):
                 what = f"{name}, leaf {start + j}"
+                if "empty" in leaf:
+                    _empty_leaf(problem, tree, leaf, states[j], what)
+                    continue
                 flat = flat or _Flat.of(problem, tree, side, linear, what)
                 good = _quadratic_leaf(problem, tree, flat, leaf, states[j], weight, total, bound, what)
                 need(good, f"{what}: its bound is larger than upper")

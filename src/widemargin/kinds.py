@@ -1,0 +1,142 @@
+"""The kinds of certified margins, in one table: what solves them, in which convention, with which options, how they are drawn.
+
+The command line, sweeps, the report and pictures read it, so that a new kind is a row here, a function in `margins` and a rule of
+the checker. The checker keeps a list of its own (`verify.KINDS`): it trusts nothing from here.
+
+What the functions in `margins` have in common. Points come first, as a `Dataset`; what a kind cannot do without (`directions`,
+`width`, `rank`, a `space`) may follow by position; everything else goes by keyword, `bias` above all. Five keywords mean the same
+in all of them, and a function has those that can have an effect there:
+
+    tol         the relative gap at which it stops; everywhere
+    time_limit  seconds after which it returns what it has; everywhere but in `min_norm_l2`, a single factorisation
+    seed        of all that is random; where nothing is (f2, both linear ones, tangent, min_norm_l2) there is none
+    progress    progress(seconds, lower, upper, message), called after every round, or once where there is one; as time_limit
+    device      of the search, cpu or cuda; in f1 and in width_margin_curve, whose solver can use a GPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One row. `options` are those of the command line besides tol and time_limit, with the argument each becomes and the key of
+    the certificate's `extra` that keeps it ("" where it stands elsewhere)."""
+
+    name: str  # in certificates, and after --kind
+    function: str  # in `widemargin.margins`
+    conventions: tuple[str, ...]  # the first is the usual one
+    label: str  # in pictures and on pages
+    options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()  # keys of `extra` that belong to a summary
+    drawn: tuple[str, ...] = ()  # besides its interval: "neurons", "decision" (its function in the plane)
+    targets: str = "signs"  # or "classes" 0..K-1, or "values"
+    needs: str = ""  # an argument that only Python can give
+
+
+def _same(*names: str) -> dict[str, tuple[str, str]]:
+    """Options that have the name of their argument and stand in the frame of a certificate."""
+    return {name: (name, "") for name in names}
+
+
+_KINDS = (
+    Kind(
+        "f1",
+        "f1",
+        ("M1",),
+        "F1",
+        _same("bias", "activation", "seed", "device"),
+        drawn=("neurons", "decision"),
+    ),
+    Kind("f2", "f2", ("M7", "gram"), "F2", _same("bias", "activation"), drawn=("decision",)),
+    Kind("linear", "linear", ("M11",), "linear", _same("bias"), drawn=("decision",)),
+    Kind(
+        "frozen",
+        "frozen",
+        ("M1",),
+        "frozen neurons",
+        {"width": ("directions", "directions"), **_same("bias", "activation", "seed")},
+        drawn=("neurons", "decision"),
+    ),
+    Kind(
+        "rf",
+        "random_features",
+        ("M7",),
+        "random features",
+        {"width": ("directions", "directions"), **_same("bias", "activation", "seed")},
+        drawn=("decision",),
+    ),
+    Kind(
+        "ntk",
+        "ntk",
+        ("M8", "M8-l2"),
+        "NTK",
+        {name: (name, name) for name in ("part", "transport", "samples", "confidence")} | _same("bias", "seed"),
+        shown=("samples", "confidence", "part", "transport"),
+        drawn=("decision",),
+    ),
+    Kind(
+        "bn",
+        "batchnorm",
+        ("M9",),
+        "batch normalisation",
+        {name: (name, name) for name in ("width", "eps", "displacement")} | _same("seed"),
+        shown=("gamma_a", "gamma_c", "width", "eps_N", "displacement"),
+        drawn=("decision",),
+    ),
+    Kind(
+        "collapse",
+        "collapse",
+        ("NC",),
+        "neural collapse",
+        _same("seed"),
+        shown=("r", "gamma_nc", "eps"),
+        drawn=("decision",),
+    ),
+    Kind(
+        "projected",
+        "projected",
+        ("distance",),
+        "projected distance",
+        {"rank": ("rank", "rank"), **_same("seed")},
+        shown=("rank",),
+    ),
+    Kind("tangent", "tangent", ("tangent",), "tangent kernel", needs="jacobian"),
+    Kind(
+        "f1-multiclass",
+        "multiclass_f1",
+        ("M1",),
+        "F1, several classes",
+        _same("bias", "seed"),
+        targets="classes",
+    ),
+    Kind(
+        "linear-multiclass",
+        "multiclass_linear",
+        ("MT2-linear",),
+        "linear, several classes",
+        _same("bias"),
+        targets="classes",
+    ),
+    Kind(
+        "l1-regression",
+        "min_norm_l1",
+        ("norm",),
+        "smallest F1 norm",
+        _same("bias", "seed"),
+        drawn=("neurons",),
+        targets="values",
+    ),
+    Kind("l2-regression", "min_norm_l2", ("norm",), "smallest F2 norm", _same("bias", "activation"), targets="values"),
+)
+KINDS = {kind.name: kind for kind in _KINDS}
+# What `--kind` and sweeps offer; with --multiclass the kind of the same name for several classes.
+OFFERED = tuple(kind.name for kind in _KINDS if kind.targets == "signs" and not kind.needs)
+SEVERAL = {name.removesuffix("-multiclass"): name for name, kind in KINDS.items() if kind.targets == "classes"}
+
+
+def label(name: str) -> str:
+    """What a kind is called in pictures; its own name where the table has none."""
+    return KINDS[name].label if name in KINDS else name
