@@ -44,7 +44,7 @@ def one_run(width: int, trial: int) -> float:
     """The same training as a user would write it in a loop."""
     torch.set_num_threads(1)
     net = flows.nets.make_net("relu", 4, width)
-    rule = flows.rules.make_rule("gd", lr=0.1)
+    rule = flows.make_rule("gd", lr=0.1)
     data = datasets.load(SPEC.format(trial))
     traj = flows.train(data, net, rule, steps=STEPS, trials=[trial], bias=True, points=2)
     return traj.last(0)["margin_M2"]

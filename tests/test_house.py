@@ -60,6 +60,37 @@ def test_a_room_imports_only_earlier_rooms(file: Path):
             assert other == room or LEVEL[other] < LEVEL[room], f"{room} imports {other}"
 
 
+@pytest.mark.parametrize("room", sorted(p.name for p in SRC.iterdir() if (p / "__init__.py").exists()))
+def test_no_cycle_of_imports_inside_a_room(room: str):
+    """Imports for type checkers and inside functions count: a file can be read after those it imports."""
+    graph: dict[str, set[str]] = {}
+    for file in (SRC / room).glob("*.py"):
+        names = {
+            name.removeprefix(f"widemargin.{room}.").strip(".").split(".")[0]
+            for level, name in imports(file)
+            if level == 1 or name.startswith(f"widemargin.{room}.")
+        }
+        known = {name if (SRC / room / f"{name}.py").exists() else "__init__" for name in names}
+        graph[file.stem] = known - {file.stem}
+    while leaves := {file for file, uses in graph.items() if not uses}:
+        graph = {file: uses - leaves for file, uses in graph.items() if file not in leaves}
+    assert not graph, f"files that import each other, or build on such: {sorted(graph)}"
+
+
+def test_one_engine():
+    """What all solvers of wide networks need exists once, and what is left to each of them is short."""
+    solvers, once = {}, {"run", "closed", "late", "left", "offer_centre", "tell", "take_dual", "certificate"}
+    for file in (SRC / "margins").glob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name == "Solver":
+                assert node.end_lineno is not None
+                solvers[file.stem] = node.end_lineno - node.lineno + 1
+                own = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+                allowed = {"run"} if file.stem == "interpolation" else set()  # it may end before it begins
+                assert not (own & once) - allowed, f"{file.name} has its own {own & once}"
+    assert set(solvers) == {"f1", "interpolation", "multiclass", "squared"} and sum(solvers.values()) < 900
+
+
 def test_the_verifier_trusts_only_the_standard_library_and_numpy():
     for file in (SRC / "verify").glob("*.py"):
         for level, name in imports(file):

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from checks import noise
 from widemargin import Dataset, InputError, data, flows, margins
 from widemargin.flows import losses, rules, streams
+from widemargin.flows.names import make_rule
 from widemargin.flows.nets import MLP, BatchNorm, Frozen, Net, Normalized, Params, Scalar, TwoLayer
 from widemargin.flows.paths import WeaklyRegularized, follow_path
 from widemargin.flows.problem import Problem, pose
@@ -33,7 +34,6 @@ from widemargin.flows.rules import (
     Rule,
     State,
     TwoPhase,
-    make_rule,
     prop6_bound,
     prop7_bound,
     weight_decay_schedule,

@@ -11,7 +11,8 @@ import torch
 from checks import assert_encloses, changed
 from widemargin import data as datasets
 from widemargin import verify
-from widemargin.margins import _multiproof, f1, linear, multiclass, multiclass_f1, multiclass_linear
+from widemargin.margins import _socp, f1, linear, multiclass, multiclass_f1, multiclass_linear
+from widemargin.pricing import several
 from widemargin.types import Certificate, Dataset, InputError
 
 
@@ -62,7 +63,7 @@ def check_f1(cert: Certificate, data: Dataset, tol: float | None = None) -> None
     g = -q
     g[np.arange(data.n), data.y.astype(int)] += q.sum(axis=1)
     V = np.random.default_rng(0).standard_normal((5000, X.shape[1]))
-    V = np.vstack([V, _multiproof.climb(X, g, V[:50])[0]])
+    V = np.vstack([V, several.climb(X, g, V[:50])[0]])
     values = np.linalg.norm((V @ X.T).clip(0) @ g, axis=1) / np.linalg.norm(V, axis=1)
     assert values.max() <= cert.upper * (1 + 1e-9) + 1e-12
 
@@ -181,9 +182,9 @@ def test_cones_and_cover_agree_with_enumeration():
     plane = multiclass_f1(flat, tol=1e-4)
     check_f1(plane, flat, tol=1e-4)
     q, y = np.asarray(plane.dual), flat.y.astype(int)
-    exact = _multiproof.enumeration(flat.X, q, y)[0].upper
+    exact = several.enumeration(flat.X, q, y)[0].upper
     scale = 2.0 ** math.frexp(np.abs(space).max())[1]
-    found = _multiproof.cones(space / scale, q, y, exact / scale * 1.001, math.inf)
+    found = several.cones(space / scale, q, y, exact / scale * 1.001, math.inf)
     assert exact * (1 - 1e-9) <= found.upper * scale <= exact * 1.0011
     cert = multiclass_f1(Dataset(space, flat.y), tol=1e-2)
     check_f1(cert, Dataset(space, flat.y), tol=1e-2)
@@ -360,9 +361,9 @@ def test_cell_bounds_hold_at_random_points_of_the_cone():
     X, K = rng.standard_normal((7, 3)), 3
     y = np.arange(7) % K
     q = rng.random((7, K)) * (np.arange(K) != y[:, None])
-    g = _multiproof.vectors(q, y)
+    g = several.vectors(q, y)
     V = np.round(64 * rng.standard_normal((40, 3, 3)))
-    W, B, lam, _ = _multiproof.cell_bounds(V, X, g)
+    W, B, lam, _ = several.cell_bounds(V, X, g)
     assert ((lam >= 0) & (lam <= 1)).all()
     for j in range(40):
         w2 = W[j, 0, 0] / (V[j, 0] @ V[j, 0])
@@ -378,13 +379,13 @@ def test_climb_never_descends_and_master_is_optimal():
     y = data.y.astype(int)
     V = np.random.default_rng(1).standard_normal((30, 4))
     V /= np.linalg.norm(V, axis=1, keepdims=True)
-    W, q = _multiproof.master(data.X, y, V, 3, 60.0)
+    W, q = _socp.solve_classes(data.X, y, V, 3, 60.0)
     assert q is not None
     margin = margins_of((data.X @ V.T).clip(0) @ W, y).min() / np.linalg.norm(W, axis=1).sum()
-    g = _multiproof.vectors(q, y)
-    np.testing.assert_allclose(margin, _multiproof.values(data.X, g, V).max(), rtol=1e-5)  # primal equals dual
-    before = _multiproof.values(data.X, g, V)
-    _, after = _multiproof.climb(data.X, g, V)
+    g = several.vectors(q, y)
+    np.testing.assert_allclose(margin, several.values(data.X, g, V).max(), rtol=1e-5)  # primal equals dual
+    before = several.values(data.X, g, V)
+    _, after = several.climb(data.X, g, V)
     assert (after >= before).all() and after.max() > before.max()
 
 

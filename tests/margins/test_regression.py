@@ -155,13 +155,26 @@ def test_l1_norm_in_the_plane_against_a_fine_grid(n: int, d: int, bias: bool):
 def test_l1_norm_in_space_against_sampled_neurons(n: int, d: int, bias: bool):
     data = sample(n, d, seed=10 + n)
     made = min_norm_l1(data, bias=bias)
-    assert made.status == "certified" and made.bound == "tree" and made.verify(data)
+    assert made.status == "certified" and made.verify(data)
+    assert made.bound == ("enumeration" if d + bias == 3 else "tree")
     V = sphere(4000, d + bias, seed=1)
     assert made.lower <= on_a_grid(data, V, bias)
     everything = np.vstack([V, made.primal.theta])
     assert_allclose(on_a_grid(data, everything, bias), made.upper, rtol=2e-3)
     assert np.abs(made.dual @ ReLU(bias).features(everything, data.X)).max() <= made.proof["maximum"] * (1 + 1e-12)
     assert_allclose(made.primal(data.X), data.y, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "bias", "bound"), [(100, 2, False, "enumeration"), (40, 4, False, "cones tree mixed")]
+)
+def test_l1_norms_of_many_points_in_few_dimensions_close(n: int, d: int, bias: bool, bound: str):
+    data = sample(n, d, seed=n + d)
+    made = min_norm_l1(data, bias=bias)
+    assert made.status == "certified" and made.bound in bound.split() and made.verify(data), str(made.verify(data))
+    assert made.lower <= on_a_grid(data, np.vstack([sphere(2000, d + bias, seed=1), made.primal.theta]), bias)
+    assert_allclose(made.primal(data.X), data.y, atol=1e-8)
+    assert made.primal.norm <= made.upper and made.atoms <= n
 
 
 def test_l1_norm_of_a_point_and_of_the_line():

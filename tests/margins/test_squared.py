@@ -7,7 +7,8 @@ from numpy.testing import assert_allclose
 from scipy.optimize import linprog
 
 from widemargin import Dataset
-from widemargin.margins import _squared, f1
+from widemargin.margins import f1
+from widemargin.pricing import squares
 from widemargin.types import Certificate, Measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -263,11 +264,11 @@ def test_circle_finds_the_maximum():
     for seed in range(5):
         data = random(9, 2, seed)
         c = data.y * np.random.default_rng(seed).random(9)
-        V, value = _squared.circle(data.X, c)
-        fine = _squared.objective(data.X, c, directions(2, 100_000))
+        V, value = squares.circle(data.X, c)
+        fine = squares.objective(data.X, c, directions(2, 100_000))
         best = max(value, default=0.0)
         assert fine.max() <= best * (1 + 1e-12) and best <= fine.max() * (1 + 1e-6)
-        assert_allclose(_squared.objective(data.X, c, V), value)
+        assert_allclose(squares.objective(data.X, c, V), value)
 
 
 def test_multipliers_reach_the_semidefinite_optimum():
@@ -282,7 +283,7 @@ def test_multipliers_reach_the_semidefinite_optimum():
         problem = cp.Problem(cp.Maximize(cp.trace(A @ V)), [cp.trace(V) == 1, U @ V @ U.T >= 0])
         optimum = problem.solve(solver="CLARABEL")
         batch = [torch.as_tensor(x)[None] for x in (A, U[i], U[j], np.ones(len(i), dtype=bool))]
-        value, N, _ = _squared.lower_top(*batch, optimum - 1e-6 * abs(optimum), 30)
+        value, N, _ = squares.lower_top(*batch, optimum - 1e-6 * abs(optimum), 30)
         B = np.einsum("k,ki,kj->ij", N[0].numpy(), U[i], U[j])
         assert (N >= 0).all()
         assert_allclose(np.linalg.eigvalsh(A + (B + B.T) / 2)[-1], float(value[0]), rtol=1e-9)

@@ -12,15 +12,15 @@ from checks import check_certificate, noise
 from widemargin import Dataset
 from widemargin.margins import (
     _door,
-    _interpolant,
     _lp,
     _socp,
-    _squared,
     batchnorm,
     f1,
+    interpolation,
     multiclass,
     multiclass_f1,
     projected,
+    squared,
 )
 from widemargin.margins.regression import min_norm_l1
 from widemargin.spaces import ReLU
@@ -179,13 +179,13 @@ def test_f1_without_a_better_network_stalls_on_large_problems(monkeypatch):
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_squared_relu_without_new_neurons_stalls(d: int, monkeypatch):
-    monkeypatch.setattr(_squared.Solver, "add", few(_squared.Solver.add, 3))
+    monkeypatch.setattr(squared.Solver, "add", few(squared.Solver.add, 3))
     data = noise(12, d, seed=1)
     check_stalled(f1(data, activation="srelu"), data, 1e-3)
 
 
 def test_smallest_norms_without_new_patterns_stall(monkeypatch):
-    monkeypatch.setattr(_interpolant.Solver, "add", lambda *_: 0)
+    monkeypatch.setattr(interpolation.Solver, "add", lambda *_: 0)
     rng = np.random.default_rng(5)
     data = Dataset(rng.standard_normal((5, 3)), rng.standard_normal(5))
     check_stalled(min_norm_l1(data), data, 1e-3)
@@ -200,7 +200,7 @@ def test_classes_without_new_neurons_stall(monkeypatch):
 def test_a_written_proof_above_tol_is_rounding_not_time():
     """Squared ReLU closed the gap in memory, and what is written down shows a little less."""
     data = noise(8, 2, seed=0)
-    solver = _squared.Solver(_door.enter(data, _door.as_space(False, "srelu"), 1e-3, None), 1e-3, 0, "cpu", None)
+    solver = squared.Solver(_door.enter(data, _door.as_space(False, "srelu"), 1e-3, None), 1e-3, 0, "cpu", None)
     assert solver.run().status == "certified"
     solver.tol = 1e-16
     assert solver.finish("certified").status == "rounding"

@@ -33,7 +33,7 @@ def test_train_packed_equals_single_runs(tmp_path):
         traj = flows.train(
             data,
             flows.nets.make_net("relu", 4, row.width),
-            flows.rules.make_rule("gd", lr=0.3),
+            flows.make_rule("gd", lr=0.3),
             steps=60,
             seed=4,
             trials=[row.trial],

@@ -162,14 +162,15 @@ def _refuse(options: argparse.Namespace) -> None:
 def _net_and_rule(options: argparse.Namespace, data: Dataset) -> tuple[Any, Any]:
     from dataclasses import fields
 
-    from widemargin.flows import nets, rules
+    from widemargin.flows import nets
+    from widemargin.flows.names import rate_field, rule_kind
 
-    make = rules.rule_kind(options.algorithm)
+    make = rule_kind(options.algorithm)
     names = [one.name for one in fields(make)]
     for_net: dict[str, Any] = {}
     for_rule: dict[str, Any] = {"seed": options.seed} if "seed" in names else {}
     if options.lr is not None:
-        rate = rules.rate_field(make)
+        rate = rate_field(make)
         if rate is None:
             raise InputError(f"--algorithm {options.algorithm} has no learning rate; leave --lr out")
         for_rule[rate] = options.lr

@@ -1,6 +1,7 @@
 """How training reaches a margin: batched networks, losses in the log domain, algorithms, records."""
 
 from .flow import GradientFlow, kkt_residual, parse_until
+from .names import make_rule, rule_kinds
 from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net, rebuild_net
 from .observe import OBSERVERS, View
 from .paths import WeaklyRegularized
@@ -19,8 +20,6 @@ from .rules import (
     Prop7,
     Rule,
     TwoPhase,
-    make_rule,
-    rule_kinds,
 )
 from .runs import load, load_certificate, load_data, save_certificate
 from .streams import LawStream, ParityStream

@@ -20,7 +20,7 @@ with status 1 (`guard`). Nothing here waits for the device: masks stay on it, an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -854,52 +854,3 @@ class Adam(Rule):
             moved[name] = new
             after |= {f"first_{name}": first, f"second_{name}": second}
         return guard(W, state, moved, after, log_risk)
-
-
-# Names of the command line
-
-
-def rule_kinds() -> dict[str, type[Rule]]:
-    """The rules by their names on the command line."""
-    from .flow import GradientFlow
-    from .paths import WeaklyRegularized
-
-    return {
-        "gf": GradientFlow,
-        "gd": GD,
-        "ngd": NormalizedGD,
-        "sgd": SGD,
-        "cb": CB,
-        "prop6": Prop6,
-        "prop7": Prop7,
-        "mirror": Mirror,
-        "wgf": WGF,
-        "pwgf": PerturbedWGF,
-        "weakreg": WeaklyRegularized,
-        "two-phase": TwoPhase,
-        "adam": Adam,
-    }
-
-
-def rule_kind(name: str) -> type[Rule]:
-    kinds = rule_kinds()
-    if name not in kinds:
-        raise InputError(f"unknown algorithm {name!r}; choose among {', '.join(kinds)}")
-    return kinds[name]
-
-
-def rate_field(kind: type[Rule]) -> str | None:
-    """What a rule calls its learning rate, if it has one."""
-    names = [one.name for one in fields(kind)]
-    return next((name for name in ("lr", "eta") if name in names), None)
-
-
-def make_rule(name: str, **options: Any) -> Rule:
-    """The rule of a name of the command line; options that are None count as not given. Refusals are one sentence."""
-    kind = rule_kind(name)
-    known = [one.name for one in fields(kind)]
-    given = {key: value for key, value in options.items() if value is not None}
-    for key in given:
-        if key not in known:
-            raise InputError(f"the algorithm {name} has no option {key!r}; it knows {', '.join(known)}")
-    return kind(**given)

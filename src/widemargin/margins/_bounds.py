@@ -72,3 +72,10 @@ def opposite_labels_on_a_ray(
                         f"points {i} and {j} lie on one ray from the origin but have different labels; a bias may help",
                     )
     return None
+
+
+def norm(X: np.ndarray, c: np.ndarray) -> float:
+    """A bound of |sum_i c_i relu(v . x_i)|, |v| = 1, rounded up: relu(t) = (t + |t|) / 2, and |t| counts on one side only."""
+    size = np.linalg.norm(X, axis=1)
+    part = max(float(c.clip(0) @ size), float((-c).clip(0) @ size))
+    return (float(np.linalg.norm(c @ X)) + part) / 2 * (1 + 1e-12) + 1e-14 * float(np.abs(c) @ size)

@@ -113,3 +113,17 @@ def column_lp(n: int, target: np.ndarray | None = None) -> ColumnLP | ScipyLP:
         return ColumnLP(n, target)
     except ImportError:
         return ScipyLP(n, target)
+
+
+def new_directions(V: np.ndarray, known: np.ndarray, near: float, apart: float, most: int) -> np.ndarray:
+    """Up to `most` rows of V (best first) farther than `near` from all of `known` and than `apart` from each other (squares)."""
+    fresh: list[np.ndarray] = []
+    for v in V:
+        if len(known) and ((known - v) ** 2).sum(axis=1).min() <= near:
+            continue
+        if fresh and ((np.array(fresh) - v) ** 2).sum(axis=1).min() <= apart:
+            continue
+        fresh.append(v)
+        if len(fresh) == most:
+            break
+    return np.array(fresh).reshape(-1, V.shape[1])

@@ -71,6 +71,24 @@ def prune_masses(Z: np.ndarray, mass: np.ndarray, deadline: float = np.inf) -> n
     return a
 
 
+def lightest(Z: np.ndarray, mass: np.ndarray, deadline: float) -> np.ndarray:
+    """Masses >= 0 with next to the same margin min_i (Z a)_i / sum a: of at most n columns of Z (n, m), and none next to 0."""
+
+    def margin(a: np.ndarray) -> float:
+        return float((Z @ a).min()) / float(a.sum()) if a.any() else -np.inf
+
+    least = margin(mass)
+    if Z.shape[1] > Z.shape[0]:
+        pruned = prune_masses(Z, mass, deadline)
+        mass = pruned if margin(pruned) >= least * (1 - 1e-9) else mass
+    # Neurons that a cone program left with next to no mass only clutter the answer.
+    for share in (1e-5, 1e-6, 1e-7, 1e-8, 1e-9):
+        some = np.where(mass > share * mass.sum(), mass, 0.0)
+        if margin(some) >= least * (1 - 1e-8):
+            return some
+    return mass
+
+
 def _move(a: np.ndarray, held: list[int], c: np.ndarray) -> list[int]:
     """Move the masses a[held] > 0 along c, or -c if that is what lowers their sum, until one is zero; those left."""
     c = -c if c.sum() > 0 else c

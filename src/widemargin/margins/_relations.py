@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,9 @@ class Relations:
     relations: list[tuple[int, dict[int, int]]]
     obstruction: dict[int, int] | None
     reason: str = ""
+
+    def saved(self) -> list[dict[str, Any]]:
+        return [{"point": i, "weights": [[j, w] for j, w in weights.items()]} for i, weights in self.relations]
 
 
 def find(X: np.ndarray, y: np.ndarray, degree: int = 1) -> Relations:

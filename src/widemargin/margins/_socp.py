@@ -1,4 +1,4 @@
-"""The best network over given activation patterns as a cone program: margins, or interpolation.
+"""The best network over given activation patterns as a cone program: margins, interpolation; and over neurons, for classes.
 
 A neuron with activation pattern P (which points it is positive on) and output sign s is linear in its weights w on the data,
 s relu(x_i . w) = s P_i x_i . w, as long as w stays in the pattern's cone. So over K patterns, with f_i the value
@@ -86,3 +86,42 @@ def solve(
     if not (np.isfinite(x).all() and np.isfinite(q).all() and q @ target > 0.5):
         return Master(np.zeros((K, d)), np.full(n, 1 / n), 0.0, False)
     return Master(x[: K * d].reshape(K, d), q / (q @ target), float(x[-1]), True)
+
+
+def solve_classes(
+    X: np.ndarray, y: np.ndarray, V: np.ndarray, K: int, time_limit: float
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The best outer weights W (m, K) of the neurons V (m, d), sum_j |w_j| <= 1, and the dual weights q (n, K), or None.
+
+    max gamma   s.t.   sum_j relu(v_j . x_i) (w_{j, y_i} - w_{j, k}) >= gamma,   sum_j t_j <= 1,   |w_j| <= t_j
+    """
+    import clarabel  # where used: the package must import on machines without it
+
+    n, m = len(X), len(V)
+    H = (X @ V.T).clip(0)  # (n, m)
+    points, others = np.nonzero(np.arange(K) != y[:, None])
+    P = len(points)
+    fit = np.zeros((P, m, K))
+    rows = np.arange(P)
+    fit[rows, :, y[points]] = -H[points]
+    fit[rows, :, others] = H[points]
+    top = np.hstack([fit.reshape(P, m * K), np.zeros((P, m)), np.ones((P, 1))])
+    total = np.hstack([np.zeros(m * K), np.ones(m), [0.0]])[None]
+    index = np.hstack([m * K + np.arange(m)[:, None], np.arange(m * K).reshape(m, K)]).ravel()
+    norms = sparse.csc_matrix((-np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), m * K + m + 1))
+    A = sparse.vstack([sparse.csc_matrix(np.vstack([top, total])), norms]).tocsc()
+    b, c = np.zeros(A.shape[0]), np.zeros(A.shape[1])
+    b[P], c[-1] = 1, -1
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.max_threads = 1
+    settings.time_limit = max(time_limit, 0.1)
+    settings.tol_gap_abs = settings.tol_gap_rel = 1e-9
+    kinds = [clarabel.NonnegativeConeT(P + 1), *[clarabel.SecondOrderConeT(K + 1)] * m]
+    solution = clarabel.DefaultSolver(sparse.csc_matrix((len(c), len(c))), c, A, b, kinds, settings).solve()
+    x, z = np.array(solution.x), np.array(solution.z)[:P].clip(0)
+    if not (np.isfinite(x).all() and np.isfinite(z).all() and z.sum() > 0.5):
+        return np.zeros((m, K)), None
+    q = np.zeros((n, K))
+    q[points, others] = z
+    return x[: m * K].reshape(m, K), q / q.sum()

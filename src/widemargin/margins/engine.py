@@ -17,28 +17,34 @@ import torch
 
 from widemargin.types import Certificate, Measure
 
-from ._door import Door
+from ._door import EPS, Door
 
 Progress = Callable[[float, float, float, str], None]
-PATIENCE = 4  # rounds without anything new after which a solve has stalled
+LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 
 
 class Engine:
     """State of one solve: lower <= margin <= upper, in the units of the door."""
 
     kind, convention, activation, degree = "f1", "M1", "relu", 1
+    patience = 4  # rounds without anything new after which a solve has stalled
+    stalled = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
+    share = 1.0  # of tol that a search must reach; the rest is for rounding
+    step = 1e-5  # by how much, relative, a dual must look better to become the centre of pricing
+    lost = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
         self.rng = np.random.default_rng(seed)
         self.lower, self.upper = 0.0, math.inf
+        self.dual: Any = None
         self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known
         self.rounds = self.nodes = 0
 
     # What a problem brings.
 
-    def nothing(self) -> tuple[np.ndarray, dict[str, Any], str] | None:
-        """Weights, proof and reason of margin 0, if it is."""
+    def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
+        """Weights, proof, upper bound and reason of margin 0, if it is."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -53,24 +59,46 @@ class Engine:
         raise NotImplementedError
 
     def lower_rounded(self, primal: Measure) -> float:
-        """A number that the margin of `primal` certainly reaches."""
-        raise NotImplementedError
+        """A number that the exact margin of `primal` certainly reaches."""
+        door, m = self.door, len(primal.mass)
+        score = door.y * ((door.X @ primal.theta.T).clip(0) ** self.degree @ primal.mass)
+        error = 4 * self.degree * EPS * (door.X.shape[1] + m + 8) * door.size**self.degree
+        return float((score - error).min()) / (primal.norm * (1 + 1e-14 * (8 + m**0.5)))
+
+    def best(self) -> tuple[Measure | None, float]:
+        """The network as it is saved, and a number that its margin certainly reaches."""
+        primal = self.network()
+        return primal, max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
 
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
         """The proof as it is saved, the bound it shows (rounded up; infinite if none), and its weights on the data."""
         raise NotImplementedError
+
+    def shown(self) -> tuple[float, float]:
+        """Both bounds as they are told on the way, in the units of the data."""
+        scale = 2.0 ** (self.degree * self.door.shift) if abs(self.door.shift) < 500 else 1.0
+        return self.met() * scale, self.upper * scale
+
+    def bounds(self, lower: float, upper: float) -> tuple[float, float]:
+        """Both bounds in the units of the data, rounded outward."""
+        high = self.door.unscale(upper, self.degree, up=True) if math.isfinite(upper) else math.inf
+        return self.door.unscale(lower, self.degree, up=False), high
+
+    def extra(self, lower: float, upper: float) -> dict[str, Any]:
+        """What the certificate holds beside the usual, for the bounds it will have."""
+        return {}
 
     # What the engine owns.
 
     def run(self) -> Certificate:
         zero = self.nothing()
         if zero is not None:
-            q, proof, reason = zero
-            return self.certificate("not-separable", 0.0, 0.0, q, proof, None, reason)
+            q, proof, upper, reason = zero
+            return self.certificate("not-separable", 0.0, upper, q, proof, None, reason)
         stuck = 0
         try:
             self.start()
-            while not self.closed() and not self.late() and stuck < PATIENCE:
+            while not self.closed() and not self.late() and stuck < self.patience:
                 stuck = 0 if self.round() else stuck + 1
             status = "time-limit" if self.late() else "stalled"
         except KeyboardInterrupt:
@@ -78,10 +106,18 @@ class Engine:
         return self.finish("certified" if self.closed() else status)
 
     def closed(self) -> bool:
-        return self.upper - self.lower <= self.tol * self.lower
+        return self.upper - self.met() <= self.share * self.tol * self.met()
+
+    def met(self) -> float:
+        """What a network certainly reaches, up to rounding."""
+        return self.lower
 
     def late(self) -> bool:
         return time.perf_counter() > self.door.deadline
+
+    def unit(self) -> float:
+        """What estimates are told in."""
+        return self.lower or 1.0
 
     def seconds(self) -> float:
         return time.perf_counter() - self.door.started
@@ -89,31 +125,45 @@ class Engine:
     def left(self) -> float:
         return self.door.deadline - time.perf_counter()
 
+    def take_dual(self, dual: Any) -> None:
+        """Keep the dual, an upper bound with what proves it, if it is the best."""
+        if dual.upper < self.upper:
+            self.dual, self.upper = dual, dual.upper
+
     def tell(self, message: str) -> None:
         self.rounds += 1
         if self.progress is not None:
-            scale = 2.0 ** (self.degree * self.door.shift) if abs(self.door.shift) < 500 else 1.0
-            self.progress(self.seconds(), self.lower * scale, self.upper * scale, message)
+            self.progress(self.seconds(), *self.shown(), message)
 
     def offer_centre(self, q: np.ndarray, value: float) -> bool:
         """Keep q as the centre of pricing if it looks like the best dual so far."""
-        better = value < self.estimate * (1 - 1e-5)
+        better = value < self.estimate * (1 - self.step)
         if better:
             self.centre, self.estimate = q, value
         return better
 
+    def stats(self) -> dict[str, Any]:
+        return {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
+
+    def measure(self, V: np.ndarray, mass: np.ndarray, basis: np.ndarray) -> Measure:
+        """Neurons V (m, r) in `basis` (D, r), and their masses."""
+        theta = V @ basis.T
+        theta /= np.linalg.norm(theta, axis=1, keepdims=True)
+        return Measure(theta, mass, self.activation, self.door.space.bias)
+
     def finish(self, status: str) -> Certificate:
         """What is written down decides: it may prove a little less, or more, than the search had."""
-        primal = self.network()
-        lower = max(0.0, self.lower_rounded(primal)) if primal is not None else 0.0
+        primal, lower = self.best()
         proof, upper, q = self.proof()
-        reason = "stopped before the gap reached tol; both bounds hold"
         if upper - lower <= self.tol * lower * (1 + 1e-6):
-            status, reason = "certified", ""
+            status = "certified"
         elif status == "certified":
-            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
-        elif status == "stalled":
-            reason = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
+            status = "rounding"
+        reason = {
+            "certified": "",
+            "rounding": self.lost,
+            "stalled": self.stalled,
+        }.get(status, "stopped before the gap reached tol; both bounds hold")
         return self.certificate(status, lower, upper, q, proof, primal, reason)
 
     def certificate(
@@ -127,18 +177,19 @@ class Engine:
         reason: str,
     ) -> Certificate:
         door = self.door
-        stats = {"seconds": self.seconds(), "seed": self.seed, "rounds": self.rounds, "nodes": self.nodes}
+        low, high = self.bounds(lower, upper)
+        proved = high < LARGEST
         return Certificate(
             kind=self.kind,
-            lower=door.unscale(lower, self.degree, up=False),
-            upper=door.unscale(upper, self.degree, up=True) if math.isfinite(upper) else math.inf,
+            lower=low,
+            upper=high,
             dual=q,
             status=status,
-            proved=math.isfinite(upper),
+            proved=proved,
             bound=proof["type"],
             n=door.data.n,
             d=door.data.d,
-            primal=primal,
+            primal=primal if proved else None,
             bias=door.space.bias,
             activation=self.activation,
             convention=self.convention,
@@ -146,7 +197,8 @@ class Engine:
             data_name=door.data.name,
             reason=reason,
             proof=proof,
-            stats=stats,
+            extra=self.extra(low, high),
+            stats=self.stats(),
         )
 
 

@@ -16,9 +16,9 @@ from widemargin.pricing.search import ascend, climb
 from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
-from . import _bounds, _door, _polish, _prune, _qp, _socp
-from ._columns import column_lp
-from .engine import Engine, Progress, threads
+from . import _bounds, _door, _polish, _prune, _qp, _socp, squared
+from .engine import Progress, threads
+from .neurons import Neurons
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
@@ -73,9 +73,7 @@ def f1(
     # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
     with threads(1 if door.X.size < LARGE else torch.get_num_threads()):
         if space.activation == "srelu":
-            from . import _squared
-
-            return _squared.solve(door, tol, seed, device, progress)
+            return squared.Solver(door, tol, seed, device, progress).run()
         return Solver(door, tol, seed, device, progress).run()
 
 
@@ -91,12 +89,15 @@ class Dual:
     proof: dict[str, Any] | None = None
 
 
-class Solver(Engine):
+class Solver(Neurons):
     """All points are scaled, distinct, and written in an orthonormal basis of their span.
 
     Of many points in few dimensions only some are in play at a time: a dual of these is a dual of all, and points at which the
     network of a round does worst join in. `lower` is the margin over the points in play, `sure` that over all.
     """
+
+    share = 0.9
+    rows: np.ndarray  # the points in play
 
     def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
@@ -110,16 +111,12 @@ class Solver(Engine):
         self.trees = torch.device(device)
         self.device = self.trees if n * self.r >= SEARCH_THERE else torch.device("cpu")
         gpu = self.device.type == "cuda"
-        self.working = n > WORKING and self.r <= WORKING_RANK
+        self.working = not self.equal and n > WORKING and self.r <= WORKING_RANK
         if self.working:
             self.first = self.first[self.rng.permutation(n)]
             self.all_X, self.all_y = door.X[self.first] @ self.basis, door.y[self.first]
         self.sure, self.sure_W, self.sure_signs = 0.0, np.zeros((0, self.r)), np.zeros(0)
-        self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # all neurons met
-        # Their activation patterns, as they were met. A neuron that moves often ends on the boundary of its pattern's cone, where
-        # some x_i . v is zero up to rounding: the pattern read off it there may be another, and its own would be lost for good.
-        self.patterns = np.zeros((0, 0), dtype=bool)
-        self.columns = (self.V, self.s)
+        self.no_neurons(self.r)
         self.W, self.signs = self.sure_W, self.sure_signs
         self.rows, self.n = np.zeros(0, dtype=int), 0  # the points in play
         self.play(self.balanced(START_ROWS) if self.working else np.arange(n))
@@ -127,7 +124,6 @@ class Solver(Engine):
         self.upper = self.dual.upper
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best
         self.priced = math.inf  # value of the last cone program's dual
-        self.support = np.zeros(0, dtype=int)
         self.hard = False  # whether trees over signs need quadratic bounds
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL else STARTS // 4
@@ -142,20 +138,14 @@ class Solver(Engine):
         old = len(self.rows)
         self.rows = rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
-        self.points = Points(self.door.X[self.first[rows]], self.y, self.door.shift, self.trees, self.basis)
+        labels = None if self.equal else self.y
+        self.points = Points(self.door.X[self.first[rows]], labels, self.door.shift, self.trees, self.basis)
         self.Xt = torch.as_tensor(self.X, device=self.device)
-        self.small = self.n * self.r <= CONE_LIMIT
+        self.small = self.equal or self.n * self.r <= CONE_LIMIT
         self.climbs = self.n * self.r >= SMALL and self.r <= CLIMB[0]
         self.whitening = whitening(self.X) if self.small else None
-        new = self.X[old:] @ self.V.T > 0  # (new rows, neurons)
-        self.patterns = np.hstack([self.patterns.reshape(len(self.V), old), new.T])
-        self.seen = {key(p, s): k for k, (p, s) in enumerate(zip(self.patterns, self.s))}
-        self.outside = np.zeros(0, dtype=bool)  # which of the neurons the last cone program did without,
-        self.recalled: set[int] = set()  # and those that it should not have
-        if not old:
-            self.lp, self.known, self.scale = column_lp(self.n), 0, 1.0  # it has seen the first `known` neurons
-        else:
-            self.lp.add_points(self.features(*self.columns)[old:] / self.scale)
+        self.widen(old)
+        if old:
             wider = np.zeros(self.n - old)
             self.q, self.centre = np.append(self.q, wider), np.append(self.centre, wider)
             self.lower = 0.0
@@ -163,9 +153,9 @@ class Solver(Engine):
 
     # ------------------------------------------------------------------ the run
 
-    def nothing(self) -> tuple[np.ndarray, dict[str, Any], str] | None:
+    def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
         found = _door.twins(self.door) or _bounds.not_separable(self.door)
-        return (found[0], {"type": "norm"}, found[1]) if found is not None else None
+        return (found[0], {"type": "norm"}, 0.0, found[1]) if found is not None else None
 
     def start(self) -> None:
         self.warm_start()
@@ -180,24 +170,18 @@ class Solver(Engine):
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
 
-    def closed(self) -> bool:
-        return self.upper - self.sure <= 0.9 * self.tol * self.sure  # the rest is for rounding
-
-    def take_dual(self, dual: Dual) -> None:
-        if dual.upper < self.upper:
-            self.dual, self.upper = dual, dual.upper
+    def met(self) -> float:
+        return self.sure
 
     # ------------------------------------------------------------------ pieces
 
+    def balanced_weights(self) -> np.ndarray:
+        count = np.where(self.y > 0, (self.y > 0).sum(), (self.y < 0).sum())
+        return 1 / count / (1 / count).sum()
+
     def norm_bound(self) -> Dual:
-        """relu(t) = (t + |t|) / 2 at q balanced over the classes: |sum c_i x_i| / 2 + sum_{c_i > 0} c_i |x_i| / 2."""
-        q = np.where(self.y > 0, 1 / max((self.y > 0).sum(), 1), 1 / max((self.y < 0).sum(), 1))
-        q = q / q.sum()
-        X0 = self.points.X0
-        size = np.linalg.norm(X0, axis=1)
-        part = max(q[self.y > 0] @ size[self.y > 0], q[self.y < 0] @ size[self.y < 0])
-        upper = float(np.linalg.norm((q * self.y) @ X0) + part) / 2 * (1 + 1e-12) + 1e-14 * float(size.max())
-        return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
+        q = self.balanced_weights()
+        return Dual(_bounds.norm(self.points.X0, self.weights(q)), q, "norm", self.points, proof={"type": "norm"})
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
         """Margins at all points of sum_k s_k relu(W_k . x), from the definition; kept if the least is the best so far."""
@@ -231,38 +215,8 @@ class Solver(Engine):
         self.play(np.append(self.rows, below[np.append(worst, rest)]))
         return True
 
-    def features(self, V: np.ndarray, s: np.ndarray) -> np.ndarray:
-        return self.y[:, None] * (self.X @ V.T).clip(0) * s  # (n, k)
-
-    def add(self, V: np.ndarray, s: float, most: int) -> int:
-        """Take up to `most` of the unit neurons V (best first) whose activation pattern is new.
-
-        A pattern that is known but was left out of the last cone program is recalled: it counts as new, and v stands for it.
-        """
-        taken: list[int] = []
-        recalled = 0
-        patterns = V @ self.X.T > 0
-        for i, pattern in enumerate(patterns):
-            at = self.seen.get(key(pattern, s), -1)
-            if 0 <= at < len(self.outside) and self.outside[at] and at not in self.recalled:
-                self.V[at] = V[i]
-                self.recalled.add(at)
-                recalled += 1
-            elif at < 0 and pattern.any():
-                self.seen[key(pattern, s)] = len(self.V) + len(taken)
-                taken.append(i)
-            if len(taken) + recalled == most:
-                break
-        self.V, self.s = np.vstack([self.V, V[taken]]), np.append(self.s, np.full(len(taken), s))
-        self.patterns = np.vstack([self.patterns, patterns[taken]])
-        return len(taken) + recalled
-
     def fold(self, q: np.ndarray) -> np.ndarray:
-        """Clean dual weights: tiny entries to zero (fewer branchings), averaged over the symmetry, summing to one."""
-        q = np.where(q > 1e-9 * q.max(), q, 0.0)
-        if self.points.symmetry is not None:
-            q = self.points.symmetry.average(q)
-        return q / q.sum()
+        return self.points.cleaned(q)
 
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
@@ -275,7 +229,7 @@ class Solver(Engine):
         random = torch.as_tensor(Z, device=self.device)
         own = torch.as_tensor(self.W, device=self.device)
         for s in (1.0, -1.0):
-            c = torch.as_tensor(s * q * self.y, device=self.device)
+            c = torch.as_tensor(s * self.weights(q), device=self.device)
             V, value = ascend(self.Xt, c, torch.cat([random, own]), steps)
             order = torch.argsort(-value)
             if self.climbs:  # what the steps left out is little, but columns that are off by it come again and again
@@ -292,7 +246,7 @@ class Solver(Engine):
         """The same where all directions can be listed; then the value is a bound, too."""
         new, sides = 0, []
         for s in (1.0, -1.0):
-            found = price(self.points, s * q * self.y, known=0.0, tol=self.tol, seconds=0.0)
+            found = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)
             V = found.found.cpu().numpy()
             value = s * (q @ self.features(V, np.ones(len(V))))
             new += self.add(V[value > self.lower * (1 + 0.1 * self.tol)], s, most)
@@ -304,8 +258,7 @@ class Solver(Engine):
 
     def cheap_bound(self) -> None:
         """What is there for any n and d: the linear predictor, and the root of the tree at its dual and a uniform one."""
-        uniform = np.where(self.y > 0, 0.5 / max((self.y > 0).sum(), 1), 0.5 / max((self.y < 0).sum(), 1))
-        duals = [self.fold(uniform)]
+        duals = [self.fold(self.balanced_weights())]
         early = self.door.started + 0.2 * (self.door.deadline - self.door.started)
         linear = _qp.solve_factor(self.y[:, None] * self.X, 1e-6, early)
         if linear.stopped == "interrupted":
@@ -394,35 +347,20 @@ class Solver(Engine):
             if new == 0 or stalled >= 8:
                 return
 
-    def add_columns(self, V: np.ndarray, s: np.ndarray) -> None:
-        if (
-            self.lower > 0 and not 0.1 < self.lower / self.scale < 10
-        ):  # its tolerances are absolute: keep the margin near 1
-            self.lp, self.scale = column_lp(self.n), self.lower
-            self.lp.add(self.features(*self.columns) / self.scale)
-        self.lp.add(self.features(V, s) / self.scale)
-        self.columns = (np.vstack([self.columns[0], V]), np.append(self.columns[1], s))  # copies: neurons move later
-
     def offer_mixture(self, a: np.ndarray) -> np.ndarray:
         V, s = self.columns
         support = np.flatnonzero(a > 1e-9)
         return self.offer_network(V[support] * a[support, None], s[support])
 
-    def offer_centre(self, q: np.ndarray, value: float) -> bool:
-        """Keep q as the centre of pricing if it looks like the best dual so far."""
-        better = value < self.estimate * (1 - 1e-5)
-        if better:
-            self.centre, self.estimate = q, value
-        return better
-
     def pattern_round(self) -> bool:
         """Cone program over the best patterns, then price at its dual: by local search, and by the tree once that is close."""
         chosen, before = self.choose(), self.lower
-        self.outside, self.recalled = np.ones(len(self.V), dtype=bool), set()
-        self.outside[chosen] = False
+        self.leave_out_all_but(chosen)
         patterns, V, s = self.patterns[chosen], self.V[chosen], self.s[chosen]
-        near = self.n if self.n <= 3 * self.r + 60 else 3 * self.r + 40
-        master = _socp.solve(self.X, self.y, patterns, s, directions=V, near=near, time_limit=self.left())
+        near = self.n if self.equal or self.n <= 3 * self.r + 60 else 3 * self.r + 40
+        target = self.y * self.lower if self.equal else self.y  # so that gamma is about 1
+        limits: dict[str, Any] = {"near": near, "time_limit": self.left()}
+        master = _socp.solve(self.X, target, patterns, s, interpolate=self.equal, directions=V, **limits)
         grown = False
         self.q = q = self.fold(master.q)
         if master.ok:
@@ -476,17 +414,9 @@ class Solver(Engine):
         self.tell(f"{len(W)} particles, estimate {value / self.unit():.3f}")
         return self.lower > before * (1 + 0.1 * self.tol)
 
-    def unit(self) -> float:
-        return self.lower or 1.0
-
-    def choose(self) -> np.ndarray:
-        """Indices of the patterns worth having in the master: the network's own, then the best at the last duals."""
-        Z = self.features(self.V, self.s)
-        value = np.maximum(self.q @ Z, self.centre @ Z)
-        value[list(self.recalled)] = np.finfo(float).max
-        value[self.support] = np.inf
-        most = max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
-        return np.sort(np.argsort(-value)[:most])
+    def most(self) -> int:
+        """How many patterns a cone program may have."""
+        return max(len(self.support) + 60, min(PATTERNS, int(CONE_COLUMNS / self.r)))
 
     def prove(self, q: np.ndarray, value: float, root: bool = False) -> int:
         """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
@@ -496,7 +426,7 @@ class Solver(Engine):
         known = max(value, self.lower)
         share = 1e9 if np.isinf(self.door.deadline) else max(self.left(), 0.0)
         for side, s in enumerate((1.0, -1.0)):
-            c = s * q * self.y
+            c = s * self.weights(q)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
             rough = not root and self.r > CLIMB[0] and self.upper > ROUGH[0] * self.lower > 0
@@ -533,33 +463,11 @@ class Solver(Engine):
         if len(self.sure_W) == 0:
             return None
         size = np.linalg.norm(self.sure_W, axis=1)
-        theta, mass = self.sure_W / size[:, None], size * self.sure_signs
-        if len(mass) > len(self.all_y):
-            sign = np.sign(mass)
-            columns = (self.all_X @ theta.T).clip(0) * sign
-            until = max(self.door.deadline, time.perf_counter() + 0.5)  # small networks are pruned even when time is up
-            pruned = sign * _prune.prune_masses(columns, np.abs(mass), until)
-            keep = pruned != 0
-            margin = (self.all_y * ((self.all_X @ theta[keep].T).clip(0) @ pruned[keep])).min() / np.abs(pruned).sum()
-            if margin >= self.sure * (1 - 1e-9):
-                theta, mass = theta[keep], pruned[keep]
-        # Neurons that the cone program left with next to no mass only clutter the answer.
-        for share in (1e-5, 1e-6, 1e-7, 1e-8, 1e-9):
-            keep = np.abs(mass) > share * np.abs(mass).sum()
-            margin = (self.all_y * ((self.all_X @ theta[keep].T).clip(0) @ mass[keep])).min() / np.abs(mass[keep]).sum()
-            if margin >= self.sure * (1 - 1e-8):
-                theta, mass = theta[keep], mass[keep]
-                break
-        theta = theta @ self.basis.T  # (m, D)
-        theta /= np.linalg.norm(theta, axis=1, keepdims=True)
-        return Measure(theta, mass / np.abs(mass).sum(), "relu", self.door.space.bias)
-
-    def lower_rounded(self, primal: Measure) -> float:
-        """A number the exact margin of `primal` certainly reaches, in scaled units."""
-        score = self.door.y * ((self.door.X @ primal.theta.T).clip(0) @ primal.mass)
-        error = 4 * np.finfo(float).eps * (self.door.X.shape[1] + len(primal.mass) + 8) * self.door.size
-        norm = primal.norm * (1 + 1e-14 * len(primal.mass) ** 0.5)
-        return float((score - error).min()) / norm
+        V = self.sure_W / size[:, None]
+        until = max(self.door.deadline, time.perf_counter() + 0.5)  # small networks are pruned even when time is up
+        mass = _prune.lightest(self.all_y[:, None] * (self.all_X @ V.T).clip(0) * self.sure_signs, size, until)
+        on = mass > 0
+        return self.measure(V[on], (mass * self.sure_signs)[on] / mass.sum(), self.basis)
 
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
         dual = self.dual
@@ -570,7 +478,3 @@ class Solver(Engine):
             return dual.proof, dual.upper, q
         proof, upper = write(dual.points, dual.q * dual.points.y, dual.sides, names, dual.upper)
         return proof, upper, q
-
-
-def key(pattern: np.ndarray, s: float) -> bytes:
-    return np.packbits(pattern).tobytes() + (b"+" if s > 0 else b"-")

@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from widemargin.pricing.points import reduce_rank
+from widemargin.pricing import several
+from widemargin.pricing.points import Points, reduce_rank
+from widemargin.pricing.several import vectors as dual_vectors
 from widemargin.spaces import ReLU
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
-from . import _bounds, _door, _multiproof, _prune, _qp
-from ._multiproof import vectors as dual_vectors
-from .engine import threads
+from . import _bounds, _door, _prune, _qp, _socp
+from ._columns import new_directions
+from .engine import Engine, Progress, threads
 
 ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
 STARTS = 192  # local searches per round
@@ -292,50 +296,41 @@ def multiclass_f1(
     """
     door, y, K = _enter(data, bias, tol, time_limit, progress)
     with threads(1):
-        return Solver(door, y, K, tol, seed).run()
+        return Solver(door, y, K, tol, seed, progress).run()
 
 
-class Solver:
-    """State of one solve; points are scaled and written in an orthonormal basis of their span."""
+class Solver(Engine):
+    """Points are scaled and written in an orthonormal basis of their span; dual weights are (n, K)."""
 
-    def __init__(self, door: _door.Door, y: np.ndarray, K: int, tol: float, seed: int):
-        self.door, self.y, self.K, self.tol, self.seed = door, y, K, tol, seed
-        self.rng = np.random.default_rng(seed)
+    kind, patience, step = "f1-multiclass", 1, 0.0  # a round is many of columns
+    stalled = "nothing better was found before the time limit; both bounds hold"
+
+    def __init__(
+        self, door: _door.Door, y: np.ndarray, K: int, tol: float, seed: int, progress: Progress | None = None
+    ):
+        super().__init__(door, tol, seed, progress)
+        self.y, self.K = y, K
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
+        self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis)
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
-        self.lower, self.theta, self.outer = 0.0, np.zeros((0, self.r)), np.zeros((0, K))
+        self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
-        self.proof = _multiproof.norm(door.X, self.exact(q), y)
-        self.estimate, self.q = np.inf, q / q.sum()  # the dual that looks best, and what its value seems to be
-        self.rounds = self.nodes = self.stale = 0
+        self.dual = several.norm(door.X, self.exact(q), y)
+        self.upper, self.centre, self.stale = self.dual.upper, q / q.sum(), 0
 
-    def run(self) -> Certificate:
-        for found in (_twins(self.door, self.y, self.K), _not_separable(self.door, self.y, self.K)):
-            if found is not None:
-                q, reason = found
-                return self.certificate(
-                    "not-separable", 0.0, _multiproof.Proof(0.0, q, "norm", {"type": "norm"}), reason
-                )
-        try:
-            self.warm_start()
-            moving = True
-            while moving and not self.closed() and self.left() > 0:
-                until = time.perf_counter() + 0.5 * self.left()  # half of the time for networks, the rest for the proof
-                while moving and not self.closed() and time.perf_counter() < until:
-                    moving = self.column_round()
-                if not self.closed():
-                    self.last_proof()
-            status = "stalled" if self.left() > 0 else "time-limit"
-        except KeyboardInterrupt:
-            status = "interrupted"
-        return self.finish("certified" if self.closed() else status)
+    def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
+        found = _twins(self.door, self.y, self.K) or _not_separable(self.door, self.y, self.K)
+        return (found[0], {"type": "norm"}, 0.0, found[1]) if found is not None else None
 
-    def closed(self) -> bool:
-        return self.proof.upper - self.lower <= self.tol * self.lower
-
-    def left(self) -> float:
-        return self.door.deadline - time.perf_counter()
+    def round(self) -> bool:
+        """Columns while they help, for half of the time left at most; then a proof."""
+        until, moving = time.perf_counter() + 0.5 * self.left(), True
+        while moving and not self.closed() and time.perf_counter() < until:
+            moving = self.column_round()
+        if not self.closed():
+            self.last_proof()
+        return moving
 
     def exact(self, q: np.ndarray) -> np.ndarray:
         """q as multiples of 2^-GRID that sum to one exactly, small weights left out (fewer branchings)."""
@@ -346,12 +341,12 @@ class Solver:
 
     # ------------------------------------------------------------------ networks
 
-    def warm_start(self) -> None:
+    def start(self) -> None:
         """First neurons: the points, their opposites, random directions, and ascents under balanced weights."""
         unit = self.X / np.linalg.norm(self.X, axis=1, keepdims=True).clip(1e-300)
         starts = np.vstack([unit, -unit, self.rng.standard_normal((STARTS, self.r))])
-        g = dual_vectors(self.q, self.y)
-        V, value = _multiproof.ascend(self.X, g, starts, 40)
+        g = dual_vectors(self.centre, self.y)
+        V, value = several.ascend(self.X, g, starts, 40)
         order = np.argsort(-value)
         self.take(V[order], 3 * COLUMNS)
         self.take(unit[self.rng.permutation(self.n)], 2 * COLUMNS)
@@ -365,43 +360,31 @@ class Solver:
         """
         V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
         near = (0.01 * self.tol * self.lower / self.door.size.max()) ** 2 + 1e-24
-        fresh: list[np.ndarray] = []
-        for v in V:
-            if len(self.V) and ((self.V - v) ** 2).sum(axis=1).min() <= near:
-                continue
-            if fresh and ((np.array(fresh) - v) ** 2).sum(axis=1).min() <= 1e-4 * self.tol:
-                continue
-            fresh.append(v)
-            if len(fresh) == most:
-                break
-        if fresh:
-            self.V = np.vstack([self.V, fresh])
+        fresh = new_directions(V, self.V, near, 1e-4 * self.tol, most)
+        self.V = np.vstack([self.V, fresh])
         return len(fresh)
 
     def column_round(self) -> bool:
         """Solve the master problem, price, prove where nothing is left to gain; false when there is no progress."""
-        self.rounds += 1
-        W, q = _multiproof.master(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
+        W, q = _socp.solve_classes(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
         if q is None:
             return False
         self.offer(self.V, W)
-        if (tell := self.door.teller()) is not None:
-            tell(self.lower, self.proof.upper, f"round {self.rounds}, {len(self.V)} neurons")
         size = np.linalg.norm(W, axis=1)
         if len(self.V) > MOST_COLUMNS:
             self.V = self.V[np.argsort(-size)[: MOST_COLUMNS // 2]]
         q = self.exact(q)
         # The dual of the master problem jumps; a mixture with the best one so far prices more steadily.
-        mixed = self.exact(CENTRE * self.q + (1 - CENTRE) * q)
+        mixed = self.exact(CENTRE * self.centre + (1 - CENTRE) * q)
         before, new = self.estimate, 0
         for weights in (q, mixed) if math.isfinite(before) else (q,):
             V, value = self.price(weights)
-            if value[0] < self.estimate:
-                self.estimate, self.q = float(value[0]), weights
+            self.offer_centre(weights, float(value[0]))
             new += self.take(V[value > self.lower * (1 + 0.05 * self.tol)], COLUMNS)
         self.stale = 0 if self.estimate < before else self.stale + 1
+        self.tell(f"{len(self.V)} neurons, estimate {self.estimate / self.unit():.6f}")
         if self.estimate <= self.lower * (1 + 0.5 * self.tol) and self.door.X.shape[1] > 2:
-            violators = self.prove(self.q, self.lower * (1 + 0.9 * self.tol))
+            violators = self.prove(self.centre, self.lower * (1 + 0.9 * self.tol))
             if len(violators):  # the estimate was wrong
                 self.estimate = math.inf
                 new += self.take(violators, COLUMNS)
@@ -411,13 +394,13 @@ class Solver:
         """Neurons with a large |sum_i g_i relu(v . x_i)|, and these values, best first; in two dimensions the best one."""
         g = dual_vectors(q, self.y)
         starts = np.vstack([self.theta, self.rng.standard_normal((STARTS, self.r))])
-        V, value = _multiproof.ascend(self.X, g, starts, 40)
-        V, value = _multiproof.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
+        V, value = several.ascend(self.X, g, starts, 40)
+        V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
         if self.door.X.shape[1] <= 2:
-            found, arcs = _multiproof.enumeration(self.door.X, q, self.y)
+            found, arcs = several.enumeration(self.door.X, q, self.y)
             self.keep(found)
             V = np.vstack([V, arcs @ self.basis])
-            value = np.append(value, _multiproof.values(self.X, g, arcs @ self.basis))
+            value = np.append(value, several.values(self.X, g, arcs @ self.basis))
         order = np.argsort(-value)
         return V[order], value[order]
 
@@ -439,27 +422,14 @@ class Solver:
 
     def prove(self, q: np.ndarray, goal: float) -> np.ndarray:
         """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
-        D = self.door.X.shape[1]
-        until = max(self.door.deadline, time.perf_counter() + 0.2)
-        met = np.zeros((0, self.r))
-        if D <= 2:
-            self.keep(_multiproof.enumeration(self.door.X, q, self.y)[0])
-        # A cover needs few cones if w has one or two dimensions, cones if u has few.
-        several = {
-            "cover": D > 2 and self.K <= _multiproof.COVER_CLASSES,
-            "cones": 2 < D <= _multiproof.CONE_DIMENSIONS,
-        }
-        flat = self.K == 2 or (self.K == 3 and D > 3)
-        for method in ("cover", "cones") if flat else ("cones", "cover"):
-            if not several[method] or self.closed() or len(met):
-                continue
-            if method == "cover":
-                found = _multiproof.cover(self.door, self.X, self.basis, q, self.y, goal, until, self.rng)
-            else:
-                found = _multiproof.cones(self.door.X, q, self.y, goal, until)
+        until, met, g = max(self.door.deadline, time.perf_counter() + 0.2), self.V[:0], dual_vectors(q, self.y)
+        unscale = partial(self.door.unscale, degree=1, up=True)
+        for found in several.price(self.points, q, self.y, goal, until, self.rng, unscale):
             near = self.keep(found)
-            met = near[_multiproof.values(self.X, dual_vectors(q, self.y), near) > goal]
-        value = _multiproof.values(self.X, dual_vectors(q, self.y), met)
+            met = near[several.values(self.X, g, near) > goal]
+            if len(met) or self.closed():
+                break
+        value = several.values(self.X, g, met)
         return met[np.argsort(-value)]
 
     def last_proof(self) -> None:
@@ -468,87 +438,52 @@ class Solver:
         for _ in range(4):
             if math.isfinite(self.estimate):
                 goal = max(goal, self.estimate * (1 + 0.2 * self.tol))
-            met = self.prove(self.q, goal)
+            met = self.prove(self.centre, goal)
             if not len(met):
                 return
-            self.estimate = float(_multiproof.values(self.X, dual_vectors(self.q, self.y), met).max())
+            self.estimate = float(several.values(self.X, dual_vectors(self.centre, self.y), met).max())
 
-    def keep(self, found: _multiproof.Proof) -> np.ndarray:
+    def keep(self, found: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
         self.nodes += found.nodes
-        if found.upper < self.proof.upper:
-            self.proof = found
+        self.take_dual(found)
         return found.found @ self.basis if found.found.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results
 
-    def finish(self, status: str) -> Certificate:
+    def best(self) -> tuple[None, float]:
+        """The network is not a measure: it has several outputs (see `extra`)."""
         self.prune()
         theta = self.theta @ self.basis.T
         theta /= np.linalg.norm(theta, axis=1, keepdims=True)
-        lower = 0.0
+        self.theta, lower = theta, 0.0
         if len(theta):
             scores = (self.door.X @ theta.T).clip(0) @ self.outer
             size = float(np.linalg.norm(self.outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
             # every |w_j| |theta_j| |x_i| errs by (D + m + K) roundings, and a margin has two entries
             error = 8 * _door.EPS * (self.door.X.shape[1] + len(theta) + self.K + 8) * self.door.size
             lower = max(0.0, float((margins(scores, self.y) - error).min()) / size)
-        self.theta = theta
-        reason = "" if status == "certified" else "both bounds hold; the gap is above tol"
-        if status == "certified" and self.proof.upper - lower > self.tol * lower * (1 + 1e-6):
-            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
-        if status == "stalled":
-            reason = "nothing better was found before the time limit; both bounds hold"
-        return self.certificate(status, lower, self.proof, reason)
+        return None, lower
+
+    def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
+        return self.dual.saved, self.dual.upper, self.dual.q
+
+    def extra(self, lower: float, upper: float) -> dict[str, Any]:
+        theta, outer = (self.theta, self.outer) if lower > 0 else (np.zeros((0, 0)), np.zeros((0, 0)))
+        network = {"theta": theta.tolist(), "outer": outer.tolist()}
+        half = MULTICLASS_CONVERSIONS["MT2"]
+        return {"classes": self.K, **network, "gamma_star": [lower * half, upper * half]}
+
+    def stats(self) -> dict[str, Any]:
+        return super().stats() | {"atoms": len(self.theta) if self.lower > 0 else 0}
 
     def prune(self) -> None:
-        """At most n (K - 1) neurons, if they keep the margin: only |w_j| changes, so Caratheodory's theorem applies."""
+        """At most n (K - 1) neurons, as far as they keep the margin: only |w_j| changes, so Caratheodory's theorem applies."""
         size = np.linalg.norm(self.outer, axis=1)
         points, others = _pairs(self.y, self.K)
-        if not len(points) < len(size):
-            return
         W = self.outer / size[:, None]
         H = (self.X @ self.theta.T).clip(0)
         columns = H[points] * (W[:, self.y[points]] - W[:, others]).T  # (P, m)
-        mass = _prune.prune_masses(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
+        mass = _prune.lightest(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
         keep = mass > 0
-        outer = W[keep] * mass[keep, None]
-        margin = float(margins(H[:, keep] @ outer, self.y).min()) / float(mass.sum())
-        if margin >= self.lower * (1 - 1e-9):
-            self.lower, self.theta, self.outer = margin, self.theta[keep], outer / mass.sum()
-
-    def certificate(self, status: str, lower: float, proof: _multiproof.Proof, reason: str) -> Certificate:
-        door = self.door
-        low, high = door.unscale(lower, 1, up=False), door.unscale(proof.upper, 1, up=True)
-        theta, outer = (self.theta, self.outer) if low > 0 else (np.zeros((0, 0)), np.zeros((0, 0)))
-        return Certificate(
-            kind="f1-multiclass",
-            lower=low,
-            upper=high,
-            dual=proof.q,
-            status=status,
-            proved=math.isfinite(high),
-            bound=proof.bound,
-            n=door.data.n,
-            d=door.data.d,
-            bias=door.space.bias,
-            activation="relu",
-            convention="M1",
-            data_sha256=door.data.sha256(),
-            data_name=door.data.name,
-            reason=reason,
-            proof=proof.saved,
-            extra={
-                "classes": self.K,
-                "theta": theta.tolist(),
-                "outer": outer.tolist(),
-                "gamma_star": [low * MULTICLASS_CONVERSIONS["MT2"], high * MULTICLASS_CONVERSIONS["MT2"]],
-            },
-            stats={
-                "seconds": time.perf_counter() - door.started,
-                "seed": self.seed,
-                "rounds": self.rounds,
-                "nodes": self.nodes,
-                "atoms": len(theta),
-            },
-        )
+        self.theta, self.outer = self.theta[keep], W[keep] * mass[keep, None] / mass.sum()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,8 @@ from scipy import linalg
 
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _door, _interpolant, _relations
-from .f1 import Progress
-
-LARGEST = float(np.finfo(np.float64).max)
+from . import _door, _relations, interpolation
+from .engine import LARGEST, Progress, threads
 
 
 def min_norm_l1(
@@ -53,78 +51,40 @@ def min_norm_l1(
         stats = {"seconds": time.perf_counter() - door.started, "seed": seed}
         return _impossible(data, "l1-regression", known, bias, activation, stats)
     free = known.free
-    power = math.frexp(float(np.abs(data.y).max()))[1]  # the largest target is scaled to [1/2, 1)
-    y = np.ldexp(data.y[free], -power)
-    unit = power - door.shift  # norms are in units of 2^unit
+    y = data.y[free]
+    if not y.any():
+        stats = {"seconds": time.perf_counter() - door.started, "seed": seed, "rounds": 0, "nodes": 0}
+        return _zero(data, known, bias, stats)
+    power = math.frexp(float(np.abs(y).max()))[1]  # the largest target is scaled to [1/2, 1)
+    door = dataclasses.replace(door, data=data, X=door.X[free], y=np.ldexp(y, -power), size=door.size[free])
+    with threads(1):
+        return interpolation.Solver(door, known, power, tol, seed, progress).run()
 
-    def tell(lower: float, upper: float, message: str) -> None:
-        if progress is not None:
-            seconds = time.perf_counter() - door.started
-            progress(seconds, float(np.ldexp(lower, unit)), float(np.ldexp(upper, unit)), message)
 
-    theta, mass = np.zeros((0, door.X.shape[1])), np.zeros(0)
-    frame, lam = np.zeros((0, door.X.shape[1])), np.zeros(data.n)
-    proof: dict[str, Any] = {"type": "norm", "maximum": 1.0}
-    upper, lower, status, proved, reason = 0.0, 0.0, "certified", True, ""
-    stats = {"rounds": 0, "nodes": 0}
-    if y.any():
-        solver = _interpolant.Solver(door.X[free], y, door.shift, tol, seed, door.deadline, tell)
-        solver.run()
-        status, stats = solver.status, {"rounds": solver.rounds, "nodes": solver.nodes}
-        proof, lam[free], maximum = solver.proof(free)
-        proof["maximum"] = _outward(maximum, door.shift, up=True)
-        inner = sum(Fraction(a) * Fraction(b) for a, b in zip(lam.tolist(), data.y.tolist()))
-        lower = _down(inner / Fraction(proof["maximum"])) if inner > 0 else 0.0
-        frame = solver.frame @ solver.basis.T
-        upper, proved = LARGEST, False
-        if np.isfinite(solver.norm):
-            theta, mass = solver.network()
-            upper = _outward(_exact_norm(door, free, y, theta, mass, frame), unit, up=True)
-            mass, proved = np.ldexp(mass, unit), upper < LARGEST
-        if status == "certified" and upper - lower > tol * lower:
-            status = "rounding"
-        reason = {
-            "rounding": "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks",
-            "stalled": "no better network or dual was found in four rounds, before the time limit; both bounds hold",
-        }.get(status, "")
+def _zero(data: Dataset, known: _relations.Relations, bias: bool, stats: dict[str, Any]) -> Certificate:
+    """All targets are 0, and so is the function."""
+    proof = {"type": "norm", "maximum": 1.0}
+    extra = {"relations": known.saved(), "frame": []}
+    empty = Measure(np.zeros((0, data.d + bias)), np.zeros(0), "relu", bias)
     return Certificate(
         kind="l1-regression",
-        lower=min(lower, upper),
-        upper=upper,
-        dual=lam,
-        status=status,
-        proved=proved,
-        bound=str(proof["type"]),
+        lower=0.0,
+        upper=0.0,
+        dual=np.zeros(data.n),
+        status="certified",
+        proved=True,
+        bound="norm",
         n=data.n,
         d=data.d,
-        primal=Measure(theta, mass, "relu", bias) if proved else None,
+        primal=empty,
         bias=bias,
-        activation=activation,
         convention="norm",
         data_sha256=data.sha256(),
         data_name=data.name,
-        reason=reason,
         proof=proof,
-        extra={"relations": _saved(known), "frame": frame.tolist()},
-        stats={"seconds": time.perf_counter() - door.started, "seed": seed, **stats},
+        extra=extra,
+        stats=stats,
     )
-
-
-def _exact_norm(
-    door: _door.Door, free: np.ndarray, y: np.ndarray, theta: np.ndarray, mass: np.ndarray, frame: np.ndarray
-) -> float:
-    """The norm of the network plus the cost of its exact residual in neurons of the frame, rounding included."""
-    X, size = door.X[free], door.size[free]
-    total = float(np.abs(mass) @ np.linalg.norm(theta, axis=1))
-    residual = np.abs(y - (X @ theta.T).clip(0) @ mass)
-    residual += 2 * _door.EPS * (X.shape[1] + len(mass) + 8) * (total * size + np.abs(y))
-    B = (X / size[:, None] @ frame.T).clip(0)
-    inverse, condition = _interpolant.invert(B)
-    if not condition < 1e14:
-        return math.inf
-    # the checker scales points and neurons by powers of two instead of their sizes: a factor 4 covers both
-    cost = 4 * float(np.abs(inverse).sum(axis=0).max()) * float((residual / size).sum())
-    return (total + 2 * cost) * (1 + _door.EPS * (len(mass) + 16))
 
 
 def _impossible(
@@ -164,24 +124,6 @@ def _impossible(
         extra=extra or {},
         stats=stats,
     )
-
-
-def _saved(known: _relations.Relations) -> list[dict[str, Any]]:
-    return [{"point": i, "weights": [[j, w] for j, w in weights.items()]} for i, weights in known.relations]
-
-
-def _outward(value: float, power: int, up: bool) -> float:
-    """value * 2^power, rounded outward and at most the largest float."""
-    with np.errstate(over="ignore", under="ignore"):
-        result = float(np.ldexp(value, power))
-    return min(math.nextafter(result, math.inf if up else 0.0), LARGEST)
-
-
-def _down(value: Fraction) -> float:
-    """A double that is at most the positive fraction."""
-    if value >= Fraction(LARGEST):
-        return LARGEST
-    return math.nextafter(float(value), 0.0)
 
 
 def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", tol: float = 1e-6) -> Certificate:
@@ -268,7 +210,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         data_name=data.name,
         reason=reason,
         proof={"type": "dual"},
-        extra=_kernel_extra(smallest, -2 * power, activation) | {"relations": _saved(known)},
+        extra=_kernel_extra(smallest, -2 * power, activation) | {"relations": known.saved()},
         stats=stats | {"seconds": time.perf_counter() - door.started, "smallest_eigenvalue": smallest},
     )
 

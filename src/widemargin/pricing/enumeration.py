@@ -23,8 +23,9 @@ PARALLEL = 1e-13  # two lines with a smaller angle are one
 
 def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
     """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9), at least 0, and what
-    float64 may lose of sum_i |c_i| |x_i|, which `proof.type = "enumeration"` proves; the best local maxima (k, d), k <= 200,
-    of at least half the value, and the best vertex. On the sphere it takes time n^3: 0.3 s for n = 300 on one core.
+    float64 may lose of sum_i |c_i| |x_i|, which `proof.type = "enumeration"` proves (on the circle, where no direction is a
+    cross product, 1 + 1e-12); the best local maxima (k, d), k <= 200, of at least half the value, and the best vertex. On the
+    sphere it takes time n^3: 0.3 s for n = 300 on one core.
     """
     d = X.shape[1]
     length = np.linalg.norm(X, axis=1)
@@ -44,7 +45,7 @@ def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
             kept.append(k)
     value = float(values[0])
     rounding = 2e-15 * (len(X) + 64) * weight
-    return value, max(value, 0.0) * (1 + 1e-9) + rounding, V[kept]
+    return value, max(value, 0.0) * (1 + (1e-9 if d == 3 else 1e-12)) + rounding, V[kept]
 
 
 def _best(V: np.ndarray, X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -23,15 +23,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .signs import Tree
+from .terms import ACTIVE, FREE, Terms
 
-ACTIVE, INACTIVE, FREE = 1, 0, -1
 SPLIT_RANK = 26  # largest rank for `Splitting`
 RELAX = 1.6  # over-relaxation of the splitting; 1 and 1.9 were slower
 WEIGHT = 2.0  # of its quadratic terms, in units of the mean |c_i| |x_i|: 1 to 3 were best on parity and disks
@@ -85,7 +82,7 @@ def concatenate(parts: list[Bent]) -> Bent:
     return Bent(bound, a, b, lam, [pairs for part in parts for pairs in part.pairs])
 
 
-def relaxation(tree: Tree, tol: float, deadline: float) -> Splitting | FrankWolfe:
+def relaxation(tree: Terms, tol: float, deadline: float) -> Splitting | FrankWolfe:
     """The solver for this rank. On a GPU single precision is a third faster; its rounding costs about 1e-5 of the bound."""
     if tree.rows.shape[1] > SPLIT_RANK:
         return FrankWolfe(tree, deadline)
@@ -104,7 +101,7 @@ class Splitting:
     root_steps, steps = 120, 10
     memory, gpu_memory = 3e6, 1.2e9  # entries of the factored matrices worked on at once
 
-    def __init__(self, tree: Tree, dtype: torch.dtype = torch.float64):
+    def __init__(self, tree: Terms, dtype: torch.dtype = torch.float64):
         self.tree, self.n, self.p = tree, len(tree.c), tree.positive
         self.unit = tree.unit.to(dtype)  # (rows, d)
         self.c = (tree.c * tree.size[: self.n]).to(dtype)
@@ -301,7 +298,7 @@ class FrankWolfe:
     root_steps, steps = 80, 12
     memory = 2e8  # entries of the matrices M worked on at once
 
-    def __init__(self, tree: Tree, deadline: float = math.inf):
+    def __init__(self, tree: Terms, deadline: float = math.inf):
         self.tree, self.deadline = tree, deadline  # of time.monotonic: one step of rank 1000 takes half a second
         self.penalty = 2 * float(tree.c.abs().max()) if len(tree.c) else 0.0
 

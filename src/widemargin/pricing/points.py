@@ -62,6 +62,13 @@ class Points:
         c[i], c[j] = c[i] + c[j], 0.0
         return c, linear
 
+    def cleaned(self, q: np.ndarray) -> np.ndarray:
+        """Dual weights q >= 0: tiny entries to zero (fewer branchings), averaged over the symmetry, summing to one."""
+        q = np.where(q > 1e-9 * q.max(), q, 0.0)
+        if self.symmetry is not None:
+            q = self.symmetry.average(q)
+        return q / q.sum()
+
     def tensor(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self.device)
 

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from .boxed import shortest
-from .moments import ACTIVE, FREE, INACTIVE, Bent, FrankWolfe, LoggedBent, Splitting, relaxation
+from .moments import Bent, FrankWolfe, LoggedBent, Splitting, relaxation
+from .terms import ACTIVE, FREE, INACTIVE, Terms
 
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
@@ -70,23 +71,8 @@ class Log:
     bytes: int = 0
 
 
-class Tree:
-    """One pricing problem. `rows` are the points with c != 0 (positive first), then the roots of the symmetry."""
-
-    def __init__(self, X: Tensor, c: Tensor, roots: Tensor | None = None, linear: Tensor | None = None):
-        self.linear = X.new_zeros(X.shape[1]) if linear is None else linear  # a term linear . v of the objective
-        points = torch.nonzero(c).flatten()
-        points = points[torch.argsort((c[points] < 0).to(torch.int8), stable=True)]
-        self.points, self.c = points, c[points]
-        self.positive = int((self.c > 0).sum())
-        self.X = X[points]  # (n', d)
-        self.rows = self.X if roots is None or len(roots) == 0 else torch.cat([self.X, roots])
-        size = self.rows.norm(dim=1).clamp_min(1e-300)
-        self.unit, self.size = self.rows / size[:, None], size
-        self.typical = float((self.c.abs() * size[: len(self.c)]).max()) if len(self.c) else 1.0
-        self.lipschitz = torch.linalg.matrix_norm(self.unit, 2) ** 2
-        p = self.positive
-        self.cp, self.xp, self.rp = self.c[:p], self.X[:p], size[:p]
+class Tree(Terms):
+    """Branch and bound over the signs of the positive terms."""
 
     def evaluate(
         self, sign: Tensor, start: Tensor, steps: int = STEPS, limit: float = np.inf, everywhere: bool = False
@@ -140,18 +126,6 @@ class Tree:
         unit = self.unit[: self.positive]
         b = shortest(unit, torch.zeros_like(unit[0]), low, high, torch.zeros_like(low), 1.0)
         return (b @ unit).norm(dim=1) < NOTHING * b.abs().sum(1)
-
-    def kappa(self, sign: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """sum_i max over the allowed t of c_i relu(t) - a_i t^2 - b_i t, for any a (B, n') and b (B, rows)."""
-        p, n = self.positive, len(self.c)
-        size, total = self.size[:n], torch.zeros_like(a)
-        up, down = torch.ones_like(a, dtype=torch.bool), torch.ones_like(a, dtype=torch.bool)
-        up[:, :p], down[:, :p] = sign != INACTIVE, sign != ACTIVE
-        for allowed, gain in ((up, self.c - b[:, :n]), (down, b[:, :n])):
-            bowl = gain.clamp_min(0) ** 2 / (4 * a.clamp_min(1e-300))
-            most = torch.where(a > 0, bowl, gain * size - a * size**2)
-            total = torch.where(allowed, torch.maximum(total, most), total)
-        return total.sum(1)
 
     def children(self, const: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """For every positive point: bounds of its active and inactive child over its own slope, and those slopes."""

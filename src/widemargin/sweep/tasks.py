@@ -409,12 +409,12 @@ def _check_kind(name: str, value: Any) -> None:
 
 
 def _rule_kind(params: Mapping[str, Any]) -> type:
-    from widemargin.flows import rules
+    from widemargin.flows.names import rule_kind
 
     kind = params.get("algorithm", "gd")
     if not isinstance(kind, str):
         raise InputError(f"algorithm must be a text, not {kind!r}")
-    return rules.rule_kind(kind)
+    return rule_kind(kind)
 
 
 def _rule_fields(params: Mapping[str, Any]) -> list[str]:
@@ -422,14 +422,14 @@ def _rule_fields(params: Mapping[str, Any]) -> list[str]:
 
 
 def _rule(params: Mapping[str, Any], seed: int) -> Any:
-    from widemargin.flows import rules
+    from widemargin.flows.names import rate_field
 
     make = _rule_kind(params)
     keys = {name: params[name] for name in _rule_fields(params) if name in params and name not in TRAIN}
     if "seed" in [one.name for one in fields(make)]:
         keys["seed"] = seed
     if "lr" in params:
-        rate = rules.rate_field(make)
+        rate = rate_field(make)
         if rate is None:
             raise InputError(f"the algorithm {params.get('algorithm', 'gd')} has no learning rate; leave lr out")
         keys[rate] = params["lr"]

@@ -1,4 +1,4 @@
-"""Pricing with several classes, max_{|u| <= 1} |F(u)| with F(u) = sum_i g_i relu(u . x_i) in R^K: search, master, proofs.
+"""Pricing with several classes, max_{|u| <= 1} |F(u)| with F(u) = sum_i g_i relu(u . x_i) in R^K: search and proofs.
 
 Three proofs besides `norm` (docs/certificates.md). `enumeration`: in two dimensions F is linear on each of at most 2 n + 4
 arcs. `cones`: u-space is cut into simplicial cones until a quadratic bound closes each. `cover`: the same in w-space, where
@@ -10,16 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from widemargin.pricing import search, signs, writing
-
-from . import _door
+from . import search, signs, writing
+from .points import Points
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
 COVER_CLASSES = 10
@@ -104,44 +103,27 @@ def climb(X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6) -> tuple
     return V, value
 
 
-def master(
-    X: np.ndarray, y: np.ndarray, V: np.ndarray, K: int, time_limit: float
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The best outer weights W (m, K) of the neurons V (m, d), sum_j |w_j| <= 1, and the dual weights q (n, K), or None.
-
-    max gamma   s.t.   sum_j relu(v_j . x_i) (w_{j, y_i} - w_{j, k}) >= gamma,   sum_j t_j <= 1,   |w_j| <= t_j
-    """
-    import clarabel  # where used: the package must import on machines without it
-    from scipy import sparse
-
-    n, m = len(X), len(V)
-    H = (X @ V.T).clip(0)  # (n, m)
-    points, others = np.nonzero(np.arange(K) != y[:, None])
-    P = len(points)
-    fit = np.zeros((P, m, K))
-    rows = np.arange(P)
-    fit[rows, :, y[points]] = -H[points]
-    fit[rows, :, others] = H[points]
-    top = np.hstack([fit.reshape(P, m * K), np.zeros((P, m)), np.ones((P, 1))])
-    total = np.hstack([np.zeros(m * K), np.ones(m), [0.0]])[None]
-    index = np.hstack([m * K + np.arange(m)[:, None], np.arange(m * K).reshape(m, K)]).ravel()
-    norms = sparse.csc_matrix((-np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), m * K + m + 1))
-    A = sparse.vstack([sparse.csc_matrix(np.vstack([top, total])), norms]).tocsc()
-    b, c = np.zeros(A.shape[0]), np.zeros(A.shape[1])
-    b[P], c[-1] = 1, -1
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.max_threads = 1
-    settings.time_limit = max(time_limit, 0.1)
-    settings.tol_gap_abs = settings.tol_gap_rel = 1e-9
-    kinds = [clarabel.NonnegativeConeT(P + 1), *[clarabel.SecondOrderConeT(K + 1)] * m]
-    solution = clarabel.DefaultSolver(sparse.csc_matrix((len(c), len(c))), c, A, b, kinds, settings).solve()
-    x, z = np.array(solution.x), np.array(solution.z)[:P].clip(0)
-    if not (np.isfinite(x).all() and np.isfinite(z).all() and z.sum() > 0.5):
-        return np.zeros((m, K)), None
-    q = np.zeros((n, K))
-    q[points, others] = z
-    return x[: m * K].reshape(m, K), q / q.sum()
+def price(
+    points: Points,
+    q: np.ndarray,
+    y: np.ndarray,
+    goal: float,
+    until: float,
+    rng: np.random.Generator,
+    unscale: Callable[[float], float],
+) -> Iterator[Proof]:
+    """Proofs of the value of q, hopefully `goal`, those first that are likely to be short; callers stop when one is enough."""
+    D, K = points.X0.shape[1], q.shape[1]
+    if D <= 2:
+        yield enumeration(points.X0, q, y)[0]
+        return
+    # A cover needs few cones if w has one or two dimensions, cones if u has few.
+    flat = K == 2 or (K == 3 and D > 3)
+    for method in ("cover", "cones") if flat else ("cones", "cover"):
+        if method == "cover" and K <= COVER_CLASSES:
+            yield cover(points, q, y, goal, until, rng, unscale)
+        elif method == "cones" and D <= CONE_DIMENSIONS:
+            yield cones(points.X0, q, y, goal, until)
 
 
 # --- norm and enumeration -----------------------------------------------------------------------------------------------
@@ -378,27 +360,28 @@ def _highest(W: np.ndarray, B: np.ndarray) -> float:
 
 
 def cover(
-    door: _door.Door,
-    X: np.ndarray,
-    basis: np.ndarray,
+    points: Points,
     q: np.ndarray,
     y: np.ndarray,
     goal: float,
     until: float,
     rng: np.random.Generator,
+    unscale: Callable[[float], float],
     slack: float = 1e-6,
 ) -> Proof:
     """max |F| by scalar proofs of S(w) = max_u w . F(u) at the vertices w of cones that cover the hyperplane sum w = 0.
 
     On a cone S(sum_k a_k w_k) <= sum_k a_k b_k, so |z|^2 <= sum_k a_k b_k for z = F(u) = sum_k a_k w_k in it, and |z| <= s as
     soon as s^2 W - b b' is copositive, W the Gram matrix of the w_k. Cones are halved where estimates of S ask for it; then
-    each vertex is proved (`pricing.signs`), no better than its cones need. X (n, r) are the points in `basis` (D, r).
+    each vertex is proved (`pricing.signs`), no better than its cones need. `unscale` turns a bound into the units of the data,
+    rounded up.
     """
+    X, Xt = points.X, points.Xt
     g = vectors(q, y)
     K = g.shape[1]
     V, value = climb(X, g, ascend(X, g, rng.standard_normal((256, X.shape[1])), 60)[0])
     rows = _integer_basis((V @ X.T).clip(0) @ g, value)
-    Xt, starts = torch.as_tensor(X), torch.as_tensor(V)
+    starts = torch.as_tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
     estimate: dict[Key, float] = {}
     proved: dict[Key, tuple[float, dict[str, Any] | None]] = {}
@@ -418,9 +401,7 @@ def cover(
     def prove(key: Key, room: float, seconds: float) -> float:
         nonlocal nodes
         if key not in proved:
-            side, bound, used, found = _scalar(
-                door, Xt, weights(key), guess(key) / slackness, room * slackness, seconds
-            )
+            side, bound, used, found = _scalar(points, weights(key), guess(key) / slackness, room * slackness, seconds)
             proved[key] = math.nextafter(bound, math.inf), side
             nodes += used
             met.append(found)
@@ -469,15 +450,12 @@ def cover(
 
     high = refine(levels(cells, exactly), exactly)
     upper = float(high.max()) * (1 + slack)
-    vertices = [
-        {"w": list(key), "maximum": door.unscale(bound, 1, up=True), "side": side}
-        for key, (bound, side) in proved.items()
-    ]
+    vertices = [{"w": list(key), "maximum": unscale(bound), "side": side} for key, (bound, side) in proved.items()]
     saved: dict[str, Any] = {"type": "omitted"}
     if all(side is not None for _, side in proved.values()):
         entries = record.preorder()[0]
         saved = {"type": "cover", "basis": rows.astype(int).tolist(), "tree": entries, "vertices": vertices}
-    return Proof(upper, q, "cover", saved, nodes, np.vstack(met) @ basis.T)
+    return Proof(upper, q, "cover", saved, nodes, np.vstack(met) @ points.basis.T)
 
 
 def _key(w: np.ndarray) -> Key:
@@ -504,21 +482,17 @@ def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 def _scalar(
-    door: _door.Door, Xt: torch.Tensor, c: np.ndarray, known: float, room: float, seconds: float
+    points: Points, c: np.ndarray, known: float, room: float, seconds: float
 ) -> tuple[dict[str, Any] | None, float, int, np.ndarray]:
     """One side of an f1 proof: max_u sum_i c_i relu(u . x_i) <= bound, as stored; nodes; directions met (k, r)."""
-    D = door.X.shape[1]
+    Xt, D = points.Xt, points.X0.shape[1]
     if (c <= 0).all():
-        points: list[int] = np.flatnonzero(c).tolist()
-        return (
-            {"shift": 0, "points": points, "tree": [-1], "leaves": [[0] * len(points)]},
-            0.0,
-            0,
-            Xt.new_zeros((0, Xt.shape[1])).numpy(),
-        )
+        used: list[int] = np.flatnonzero(c).tolist()
+        side = {"shift": 0, "points": used, "tree": [-1], "leaves": [[0] * len(used)]}
+        return side, 0.0, 0, np.zeros((0, points.r))
     tree = signs.Tree(Xt, torch.as_tensor(c))
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
-    curved = Xt.shape[1] <= 150 and abs(door.shift) < 20
+    curved = Xt.shape[1] <= 150 and not points.far
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
     stages: list[tuple[bool, float]] = [(False, math.inf)]
     if curved:
@@ -537,5 +511,5 @@ def _scalar(
     if result.log is None:
         return None, result.bound * (1 + 1e-12), nodes, found
     roots = np.zeros((0, D), dtype=int)
-    side, bound = writing.write(result.log, door.X, c, np.zeros(D), roots, 2.0**door.shift, enough=result.bound)
+    side, bound = writing.write(result.log, points.X0, c, np.zeros(D), roots, points.scale, enough=result.bound)
     return side, bound, nodes, found
