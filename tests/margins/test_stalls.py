@@ -62,7 +62,7 @@ def test_last_bits_of_the_data_do_not_decide(change: int):
     data = plane(change)
     certificate = f1(data, bias=True)
     check_certificate(certificate, data, tol=1e-3, status="certified")
-    assert 0.7598 < certificate.lower <= certificate.upper < 0.7607
+    assert 0.7591 < certificate.lower <= 0.7598803 and 0.7598801 <= certificate.upper < 0.7607  # 0.7598802 at tol 1e-7
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -163,8 +163,8 @@ def few(add, most: int):
 
 def test_f1_without_new_patterns_stalls(monkeypatch):
     monkeypatch.setattr(f1_module.Solver, "add", few(f1_module.Solver.add, 4))
-    data = noise(20, 2, seed=0)
-    certificate = f1(data, bias=True)
+    data = noise(20, 4, seed=0)  # in three dimensions neurons come without patterns
+    certificate = f1(data)
     check_stalled(certificate, data, 1e-3)
     assert "four rounds" in certificate.reason
 
@@ -187,7 +187,7 @@ def test_squared_relu_without_new_neurons_stalls(d: int, monkeypatch):
 def test_smallest_norms_without_new_patterns_stall(monkeypatch):
     monkeypatch.setattr(interpolation.Solver, "add", lambda *_: 0)
     rng = np.random.default_rng(5)
-    data = Dataset(rng.standard_normal((5, 3)), rng.standard_normal(5))
+    data = Dataset(rng.standard_normal((5, 4)), rng.standard_normal(5))
     check_stalled(min_norm_l1(data), data, 1e-3)
 
 

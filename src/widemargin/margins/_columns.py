@@ -18,6 +18,8 @@ class ColumnLP:
         self.highs = highspy.Highs()
         self.highs.setOptionValue("output_flag", False)
         self.highs.setOptionValue("threads", 1)
+        for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+            self.highs.setOptionValue(name, 1e-10)  # relative to a margin of about 1: gaps of 1e-6 are asked for
         self.highs.setOptionValue("simplex_strategy", 4)  # primal simplex: new columns keep the basis primal feasible
         infinity = highspy.kHighsInf
         none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)

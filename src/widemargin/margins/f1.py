@@ -249,7 +249,7 @@ class Solver(Neurons):
             found = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)
             V = found.found.cpu().numpy()
             value = s * (q @ self.features(V, np.ones(len(V))))
-            new += self.add(V[value > self.lower * (1 + 0.1 * self.tol)], s, most)
+            new += self.add_all(V[value > self.lower * (1 + 0.1 * self.tol)], s, most)
             sides.append(found)
         self.take_dual(Dual(max(found.bound for found in sides), q, "enumeration", self.points, tuple(sides)))
         return max(found.value for found in sides), new

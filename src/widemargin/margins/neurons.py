@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._columns import ColumnLP, ScipyLP, column_lp
+from ._columns import ColumnLP, ScipyLP, column_lp, new_directions
 from .engine import Engine
 
 
@@ -17,6 +17,7 @@ class Neurons(Engine):
     n: int
 
     def no_neurons(self, r: int) -> None:
+        self.step = min(self.step, 0.1 * self.tol)  # exact maxima are steady enough
         self.V, self.s = np.zeros((0, r)), np.zeros(0)  # all neurons met
         # Their activation patterns, as they were met. A neuron that moves often ends on the boundary of its pattern's cone, where
         # some x_i . v is zero up to rounding: the pattern read off it there may be another, and its own would be lost for good.
@@ -87,6 +88,18 @@ class Neurons(Engine):
         """The next cone program has the patterns `chosen`."""
         self.outside, self.recalled = np.ones(len(self.V), dtype=bool), set()
         self.outside[chosen] = False
+
+    def add_all(self, V: np.ndarray, s: float, most: int) -> int:
+        """Take the neurons V, exact maxima, best first. A known pattern may have its maximum elsewhere by now: to the linear
+        program that is another neuron.
+        """
+        count = len(self.V)
+        new = self.add(V, s, most)
+        known = np.vstack([self.columns[0][self.columns[1] == s], self.V[count:]])
+        near = (0.01 * self.tol * self.lower / self.door.size.max()) ** 2 + 1e-24
+        moved = new_directions(V, known, near, near, most)
+        self.add_columns(moved, np.full(len(moved), s))
+        return new + len(moved)
 
     def add_columns(self, V: np.ndarray, s: np.ndarray) -> None:
         if (
