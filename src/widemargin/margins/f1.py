@@ -438,7 +438,7 @@ class Solver(Neurons):
                 tol=max(0.1 * self.tol, 0.1 * ROUGH[1] if rough else 0.0),
                 seconds=share / (2 - side),
                 # Below `target` the gap is closed: no need to know more.
-                target=self.lower * (1 + 0.9 * max(self.tol, ROUGH[1] if rough else 0.0)),
+                target=self.lower * (1 + 0.8 * max(self.tol, ROUGH[1] if rough else 0.0)),
                 give_up=min(self.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf,
                 root=root,
                 hard=self.hard,

@@ -17,7 +17,8 @@ class Neurons(Engine):
     n: int
 
     def no_neurons(self, r: int) -> None:
-        self.step = min(self.step, 0.1 * self.tol)  # exact maxima are steady enough
+        if r <= 3:  # maxima are exact there, and steady enough
+            self.step = min(self.step, 0.1 * self.tol)
         self.V, self.s = np.zeros((0, r)), np.zeros(0)  # all neurons met
         # Their activation patterns, as they were met. A neuron that moves often ends on the boundary of its pattern's cone, where
         # some x_i . v is zero up to rounding: the pattern read off it there may be another, and its own would be lost for good.
