@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from widemargin import margins, verify
+from widemargin.pricing import signs, writing
 from widemargin.pricing.cones import Cones
 from widemargin.pricing.pairing import solve as pair_up
 from widemargin.pricing.proofs import cones_side
@@ -99,6 +100,32 @@ def cones_made(before):
     return out
 
 
+def mixed_made(before):
+    """A side by signs, with leaves whose signs no direction has, and a side by cones."""
+    import torch
+
+    payload = before["f1 plane bias"][0]
+    rng = np.random.default_rng(5)
+    X, c = rng.standard_normal((26, 4)) * [0.05, 1.0, 0.05, 60.0], rng.standard_normal(26)
+    q, y = np.abs(c) / np.abs(c).sum(), np.sign(c)
+    c = q * y
+    usual, signs.NEWTON_NODES = signs.NEWTON_NODES, 0
+    try:
+        found = signs.Tree(torch.as_tensor(X), torch.as_tensor(c)).run(
+            0.0, 1e-3, deadline=float("inf"), batch=64, curved=False
+        )
+    finally:
+        signs.NEWTON_NODES = usual
+    side, bound = writing.write(found.log, X, c, np.zeros(4), np.zeros((0, 4), dtype=int), 1.0)
+    assert any(isinstance(leaf, dict) and "empty" in leaf for leaf in side["leaves"])
+    sides, bounds, _ = cone_sides(X, c, tol=1e-2, max_nodes=500)
+    proof = {"type": "mixed", "sides": [{"sign": 1, "type": "tree"} | side, {"type": "cones"} | sides[1]]}
+    data = {"n": 26, "d": 4, "bias": False, "data": {"name": "thin", "sha256": verify.data_hash(X, y)}}
+    upper = max(bound, bounds[1]) * (1 + 1e-6)
+    most = {"lower": 0.0, "upper": upper, "dual": q.tolist(), "proof": proof, "status": "time-limit", "primal": None}
+    return [("f1 mixed", seal(payload | data | most), X, y)]
+
+
 def hand_made():
     import torch
 
@@ -133,7 +160,7 @@ def hand_made():
     tops = [float(np.linalg.eigvalsh((X * (q * (s * y > 0))[:, None]).T @ X)[-1]) * (1 + 1e-12) for s in (1, -1)]
     eigen = {"type": "eigen", "sides": [{"sign": s, "lam": top} for s, top in zip((1, -1), tops)]}
     out.append(("f1 eigen", seal(payload | {"upper": max(tops), "proof": eigen, "status": "time-limit"}), X, y))
-    out += cones_made(before)
+    out += cones_made(before) + mixed_made(before)
     payload, X, y = before["f1-multiclass 3"]
     out.append(("multi norm", seal(payload | {"upper": 10.0, "proof": {"type": "norm"}, "status": "time-limit"}), X, y))
     return out
