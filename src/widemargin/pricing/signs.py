@@ -38,7 +38,7 @@ NEWTON_NODES = 1000  # and how many nodes are tried without them
 NOTHING = (
     1e-10  # a sum of unit vectors that is shorter, relative to its weights, is taken for 0; exactly when it is written
 )
-WRITING = 4e-5  # seconds to write a node down
+WRITING = 4e-5, 3e-4  # seconds to write a node down, with linear and with quadratic bounds
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
@@ -192,7 +192,8 @@ class Tree(Terms):
             top, highest = pool.best(batch)
             if highest <= limit:
                 break
-            writing = nodes * (WRITING if log is not None else 0.0)  # what is not written down was not proved in time
+            # What is not written down was not proved in time.
+            writing = 0.0 if log is None else nodes * WRITING[moments is not None]
             if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
                 break
             if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):
