@@ -166,6 +166,8 @@ class Solver(Neurons):
             self.linear_phase(1 + 0.3 * self.tol if exact else HANDOVER, 400 if exact else 80)
             if exact and not self.closed() and self.estimate < self.lower * (1 + 0.9 * self.tol):
                 self.prove(self.centre, self.estimate)
+            if self.closed() and self.n * self.r < SMALL and not self.late():
+                self.pattern_round()  # a cone program costs next to nothing here, and knows the last digits
 
     def round(self) -> bool:
         return self.pattern_round() if self.small else self.particle_round()
