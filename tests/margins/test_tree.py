@@ -18,7 +18,7 @@ from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins import _bounds, _door
 from widemargin.pricing.moments import FrankWolfe, Splitting
-from widemargin.pricing.signs import ACTIVE, FREE, INACTIVE, Pricing, Tree
+from widemargin.pricing.signs import ACTIVE, FREE, INACTIVE, Priced, Tree
 from widemargin.pricing.symmetry import find as find_symmetry
 from widemargin.spaces import ReLU
 
@@ -27,7 +27,7 @@ MODES = [{"curved": False}, {"curved": True}] if "curved" in inspect.signature(T
 modes = pytest.mark.parametrize("mode", MODES, ids=str)
 
 
-def price(X, c, known=0.0, tol=1e-6, roots=None, linear=None, seconds=20.0, batch=256, **options) -> Pricing:
+def price(X, c, known=0.0, tol=1e-6, roots=None, linear=None, seconds=20.0, batch=256, **options) -> Priced:
     as_tensor = lambda a: None if a is None else torch.as_tensor(np.array(a, dtype=np.float64))  # noqa: E731
     tree = Tree(as_tensor(X), as_tensor(c), as_tensor(roots), as_tensor(linear))
     return tree.run(known, tol, deadline=time.monotonic() + seconds, batch=batch, **options)
@@ -40,7 +40,7 @@ def problem(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((n, d)) * 10 ** rng.uniform(-0.5, 0.5, (n, 1)), c / np.abs(c).sum()
 
 
-def check_pricing(result: Pricing, X: np.ndarray, c: np.ndarray, linear: np.ndarray | None = None) -> None:
+def check_pricing(result: Priced, X: np.ndarray, c: np.ndarray, linear: np.ndarray | None = None) -> None:
     """value <= maximum <= bound at thousands of directions, and what the tree found is what it says."""
     linear = np.zeros(X.shape[1]) if linear is None else np.asarray(linear)
     assert result.value <= result.bound * TIGHT

@@ -14,7 +14,7 @@ from widemargin import margins, verify
 from widemargin.pricing import signs, writing
 from widemargin.pricing.cones import Cones
 from widemargin.pricing.pairing import solve as pair_up
-from widemargin.pricing.proofs import cones_side
+from widemargin.pricing.writing import cones_side
 from widemargin.types import Dataset
 
 BEFORE = Path(__file__).parent / "written_before.json.gz"

@@ -12,7 +12,7 @@ from scipy.optimize import lsq_linear
 from test_attacks import forged, limited, verdict
 
 from widemargin.pricing.cones import Shape
-from widemargin.pricing.proofs import cones_side
+from widemargin.pricing.writing import cones_side
 from widemargin.verify import cones, exact
 from widemargin.verify.reading import Problem, Refused
 

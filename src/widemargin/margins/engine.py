@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,8 @@ import torch
 
 from widemargin.types import Certificate, Measure
 
-from ._door import EPS, Door
+from ._door import EPS, Door, Progress
 
-Progress = Callable[[float, float, float, str], None]
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 
 

@@ -17,7 +17,8 @@ from widemargin.spaces import Space
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
 from . import _bounds, _door, _polish, _prune, _qp, _socp, squared
-from .engine import Progress, threads
+from ._door import Progress
+from .engine import threads
 from .neurons import Neurons
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
@@ -222,9 +223,9 @@ class Solver(Neurons):
 
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
-        best, new, began = 0.0, 0, time.perf_counter()
         if listed(self.points, q):
             return self.exact_search(q, most)
+        best, new, began = 0.0, 0, time.perf_counter()
         Z = self.rng.standard_normal((starts, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
@@ -265,10 +266,9 @@ class Solver(Neurons):
         linear = _qp.solve_factor(self.y[:, None] * self.X, 1e-6, early)
         if linear.stopped == "interrupted":
             raise KeyboardInterrupt
-        q = linear.q
-        u = (q * self.y) @ self.X
+        u = (linear.q * self.y) @ self.X
         if (self.y * (self.X @ u)).min() > 0:  # separated by a line: u and -u make a network with half its margin
-            duals.append(self.fold(q))
+            duals.append(self.fold(linear.q))
             pair = np.vstack([u, -u]) / np.linalg.norm(u)
             self.offer_network(pair, np.array([1.0, -1.0]))
             self.add(pair[:1], 1.0, 1)
@@ -363,8 +363,7 @@ class Solver(Neurons):
         target = self.y * self.lower if self.equal else self.y  # so that gamma is about 1
         limits: dict[str, Any] = {"near": near, "time_limit": self.left()}
         master = _socp.solve(self.X, target, patterns, s, interpolate=self.equal, directions=V, **limits)
-        grown = False
-        self.q = q = self.fold(master.q)
+        grown, self.q = False, self.fold(master.q)
         if master.ok:
             margins = self.offer_network(master.W, self.s[chosen])
             size = np.linalg.norm(master.W, axis=1)
@@ -373,7 +372,7 @@ class Solver(Neurons):
             self.support = chosen[moved]
             self.add_columns(self.V[self.support], self.s[self.support])
             grown = self.grow(margins)
-            q = self.q
+        q = self.q  # as long as the points in play are now
         value, new = self.search(q, self.starts, 40)
         self.offer_centre(q, value)
         # A dual of too few patterns, and no better than the last: let the linear program, which keeps all neurons, mend it.
@@ -392,8 +391,8 @@ class Solver(Neurons):
     def particle_round(self) -> bool:
         """For large n * d: ascend on the network itself, price at its soft dual, and prove what the time allows."""
         width = max(8, min(200, int(2e8 / (self.n * self.r))))
-        chosen = self.choose()[:width] if len(self.W) == 0 else np.zeros(0, dtype=int)
         if len(self.W) == 0:
+            chosen = self.choose()[:width]
             W, s = self.V[chosen], self.s[chosen]
         else:
             Z = self.q @ self.features(self.V, self.s)
@@ -422,8 +421,10 @@ class Solver(Neurons):
 
     def prove(self, q: np.ndarray, value: float, root: bool = False) -> int:
         """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
-        if self.dual.bound == "pairing" and self.r > CURVED_RANK:
-            return 0  # linear bounds, and the quadratic one of the root, are far above: the time is better spent on networks
+        # A search that lists all directions is a proof. And linear bounds, and the quadratic one of the root, are far above a
+        # pairing's: there the time is better spent on networks.
+        if listed(self.points, q) or (self.dual.bound == "pairing" and self.r > CURVED_RANK):
+            return 0
         new, sides = 0, []
         known = max(value, self.lower)
         share = 1e9 if np.isinf(self.door.deadline) else max(self.left(), 0.0)

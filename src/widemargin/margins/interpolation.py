@@ -22,8 +22,9 @@ from widemargin.pricing import write
 from widemargin.types import Certificate, Measure
 
 from . import _door, _prune
+from ._door import Progress
 from ._relations import Relations
-from .engine import LARGEST, Progress
+from .engine import LARGEST
 from .f1 import Solver as MarginSolver
 
 PATTERNS = 120  # patterns in a cone program

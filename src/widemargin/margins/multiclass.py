@@ -28,7 +28,8 @@ from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, Input
 
 from . import _bounds, _door, _prune, _qp, _socp
 from ._columns import new_directions
-from .engine import Engine, Progress, threads
+from ._door import Progress
+from .engine import Engine, threads
 
 ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
 STARTS = 192  # local searches per round

@@ -103,9 +103,8 @@ class Neurons(Engine):
         return new + len(moved)
 
     def add_columns(self, V: np.ndarray, s: np.ndarray) -> None:
-        if (
-            self.lower > 0 and not 0.1 < self.lower / self.scale < 10
-        ):  # its tolerances are absolute: keep the margin near 1
+        # Tolerances of the program are absolute: keep the margin near 1.
+        if self.lower > 0 and not 0.1 < self.lower / self.scale < 10:
             self.lp, self.scale = self.empty_lp(), self.lower
             self.lp.add(self.features(*self.columns) / self.scale)
         self.lp.add(self.features(V, s) / self.scale)

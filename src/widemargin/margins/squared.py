@@ -19,8 +19,9 @@ from widemargin.types import Measure
 
 from . import _door
 from ._columns import column_lp, new_directions
+from ._door import Progress
 from ._vanishing import zero_margin
-from .engine import Engine, Progress
+from .engine import Engine
 
 STARTS = 384  # most local searches per side and round
 CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices

@@ -17,30 +17,17 @@ import torch
 from . import cones, signs, writing
 from .enumeration import enumerate3
 from .points import Points
-from .proofs import cones_side
+from .terms import Priced
 
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
-NEAR_ROOT = 1.1  # quadratic root bound over target up to which linear bounds are not tried
+NEAR_ROOT = 1.1  # quadratic root bound over target up to which that is near
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 SMALL = 400  # n * rank below which a quadratic bound at the root is not worth its time
 CONES_FIRST = 4  # rank up to which cones have the first turn
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
-THIN = 30.0  # condition number of the points above which they count as nearly parallel
-
-
-@dataclass
-class Priced:
-    """What is known about one side: value <= maximum <= bound."""
-
-    value: float
-    bound: float
-    nodes: int
-    found: torch.Tensor  # (k, r) good unit directions
-    log: Any  # what `write` needs; None where the proof was too large to keep
-    aborted: bool = False
-    hard: bool = False  # whether linear bounds of the signs were not enough
+PARALLEL = 30.0  # condition number of the points above which they count as nearly parallel
 
 
 def price(
@@ -85,10 +72,9 @@ def price(
         )
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
-    stages = plan(points, folded, seconds, root, hard)
-    for number, stage in enumerate(stages):
-        if number == 1 and stages[0].most == 1 and stage.way == "linear" and best.bound < NEAR_ROOT * goal:
-            continue  # the quadratic root is near: a tree of its kind will be small
+    for stage in plan(points, folded, seconds, root, hard):
+        if stage.if_far and best.bound < NEAR_ROOT * goal:
+            continue
         result = look(stage)
         known = max(known, result.value)
         if result.bound < best.bound:
@@ -107,6 +93,7 @@ class Stage:
     way: str  # "cones", or "linear" or "quadratic" bounds of signs
     seconds: float
     most: float = math.inf  # nodes
+    if_far: bool = False  # not where the bound before it is near: a tree of that kind will be small
 
 
 def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: bool) -> list[Stage]:
@@ -118,7 +105,9 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
     plus = np.count_nonzero(folded > 0)
     # Sign patterns that some direction has. Where points are nearly parallel these are counted out, as no relaxation is tight.
     patterns = 2 * sum(math.comb(plus - 1, k) for k in range(points.r)) if plus else 1
-    if points.r <= signs.NEWTON_RANK and (plus <= ALL_SIGNS or (patterns <= ALL_PATTERNS and points.condition > THIN)):
+    if points.r <= signs.NEWTON_RANK and (
+        plus <= ALL_SIGNS or (patterns <= ALL_PATTERNS and points.condition > PARALLEL)
+    ):
         return [Stage("linear", seconds), last]  # the whole tree is small
     if points.r <= cones.RANK and not len(points.roots) and points.frame is not None:
         turns = [SLICE]
@@ -131,7 +120,7 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
     # Quadratic bounds close trees in few nodes, linear ones are a hundred times cheaper. So look at the quadratic root, and let
     # linear bounds try first where it is far off.
     many = STRAIGHT_NODES * (10 if points.device.type == "cuda" else 1)
-    return [Stage("quadratic", seconds, 1), Stage("linear", seconds, many), last]
+    return [Stage("quadratic", seconds, 1), Stage("linear", seconds, many, if_far=True), last]
 
 
 def listed(points: Points, c: np.ndarray) -> bool:
@@ -157,19 +146,17 @@ def write(
         mirrors = names[points.mirrors].tolist()
         if isinstance(priced.log, cones.Shape):
             assert points.frame is not None
-            side = {"type": "cones", **cones_side(points.X0, points.frame.tolist(), priced.log)}
+            side = {"type": "cones", **writing.cones_side(points.X0, points.frame.tolist(), priced.log)}
             weight = float(np.abs(weights) @ np.linalg.norm(points.X0, axis=1))
             bound = priced.bound * (1 + 1e-6) + 1e-9 * weight  # what a checker may lose that searches for itself
         else:
             side, bound = writing.write(
                 priced.log, points.X0, folded, linear @ points.X0, points.roots, points.scale, enough=enough
             )
-            side["points"] = names[side["points"]].tolist()
-            side |= {"roots": points.roots.tolist()}
+            side |= {"type": "tree", "points": names[side["points"]].tolist(), "roots": points.roots.tolist()}
             if len(points.roots):
                 assert points.symmetry is not None
                 side["rho"] = [int(v) for v in points.symmetry.rho]
-            side = {"type": "tree", **side}
         written.append(side | {"sign": sign, "mirrors": mirrors})
         upper = max(upper, bound)
     kinds = {side["type"] for side in written}

@@ -20,15 +20,17 @@ def shortest(
 ) -> Tensor:
     """b (B, k) inside the box low, high (B, k), nearly optimal, for rows (k, r) or (B, k, r) and linear (r,) or (B, r).
 
-    `unit` is the size of a typical b. Where low = high, b is that. Bounds may be infinite on one side.
+    `unit` is the size of a typical b. Where low = high, b is that. Bounds may be infinite on one side. `start` is what comes
+    back where nothing shorter is found.
     """
     width = high - low
     fixed = ~(width > 0)
     ones = torch.ones_like(low)
     has_low, has_high = torch.isfinite(low) & ~fixed, torch.isfinite(high) & ~fixed
     room = torch.where(torch.isfinite(width), 0.1 * width, 0.1 * unit * ones)
-    b = torch.where(fixed, low, torch.clamp(torch.zeros_like(start), low + room, high - room))
-    b = torch.where(fixed, low, b)
+    b = torch.where(
+        fixed, low, torch.zeros_like(low).clamp(low + room, high - room)
+    )  # far inside: `start` may be at the wall
     l = torch.where(has_low, b - low, ones)
     u = torch.where(has_high, high - b, ones)
     many = rows.dim() == 3

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from .terms import Priced, Terms
+
 RANK = 8  # largest rank: the sphere has 2^r orthants
 LARGEST = 2.0**24  # of the integers of a generator
-PIVOTS = 8
-UNDECIDED = 8
-ROUNDS = 12
-SWEEPS = 2  # of coordinate descent for p
+UNDECIDED, ROUNDS = 8, 12  # points whose slopes b are improved, those that matter most, and rounds over them
+SWEEPS, PIVOTS = 2, 8  # of coordinate descent for p, and of block pivoting from there
 
 
 @dataclass
@@ -38,30 +38,16 @@ class Shape:
     edge: list[Tensor] = field(default_factory=list)  # of the parent's cut: i r + j, i < j
 
 
-@dataclass
-class Priced:
-    value: float
-    bound: float
-    nodes: int
-    found: Tensor
-    log: Shape
-    aborted: bool = False
+class Cones(Terms):
+    """The problem with a frame, (r, r): its rows in an orthonormal basis of the points' span."""
 
-
-class Cones:
     def __init__(self, X: Tensor, c: Tensor, frame: Tensor, linear: Tensor | None = None):
-        """X (n, r) the points and `frame` (r, r) its rows in an orthonormal basis of their span; a term linear . v beside."""
-        keep = c != 0
-        self.linear = X.new_zeros(X.shape[1]) if linear is None else linear
-        self.X, self.c, self.frame = X[keep], c[keep], frame
-        order = torch.argsort((self.c < 0).to(torch.int8), stable=True)
-        self.X, self.c = self.X[order], self.c[order]
-        self.p = int((self.c > 0).sum())
-        self.r = X.shape[1]
+        super().__init__(X, c, None, linear)
+        self.frame, self.r = frame, X.shape[1]
 
     def bound(self, L: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bounds (B,) of cones with integer coordinates L (B, r, r); a direction in each and its value; the edge to cut."""
-        p, r = self.p, self.r
+        p, r = self.positive, self.r
         G = L @ self.frame
         G = G / G.norm(dim=2, keepdim=True)
         T = G @ self.X.T  # (B, r, n)
@@ -105,7 +91,7 @@ class Cones:
 
     def slopes(self, w: Tensor, minus: Tensor, b: Tensor, A: Tensor, m: int) -> Tensor:
         """Better b (B, n-) of the points whose sign is open: coordinate descent on |p| over their b and the slack s."""
-        p, r, n = self.p, self.r, minus.shape[2]
+        p, r, n = self.positive, self.r, minus.shape[2]
         open_ = torch.minimum(minus.amax(1), (-minus).amax(1)) * -self.c[p:]
         index = torch.topk(open_, m, dim=1).indices if m < n else torch.arange(n, device=w.device).expand(len(w), n)
         rows = torch.cat([(self.c[p:, None] * self.X[p:])[index], A.mT / A.norm(dim=1)[:, :, None]], 1)  # (B, m + r, r)
@@ -154,6 +140,7 @@ class Cones:
         max_nodes: float = math.inf,
         give_up: float = math.inf,
     ) -> Priced:
+        """Cut cones, the worst bound first, until all are at most max(target, max(known, best found) (1 + tol))."""
         r, device, dtype = self.r, self.X.device, self.X.dtype
         signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=r)), device=device, dtype=dtype)
         L = torch.diag_embed(signs)

@@ -140,10 +140,9 @@ def exact_span(X: np.ndarray, r: int) -> np.ndarray | None:
         rows = [[a - other[lead] * b for a, b in zip(other, row)] for other in rows]
         rows.append(row)
         pivots.append(lead)
-        if (
-            any(v.denominator > 1 << 40 or abs(v.numerator) > 1 << 60 for other in rows for v in other)
-            and len(rows) == r
-        ):
+        # Nothing small: stop here, as long fractions would be reduced by every further point.
+        long = (v.denominator > 1 << 40 or abs(v.numerator) > 1 << 60 for other in rows for v in other)
+        if len(rows) == r and any(long):
             return None
     if len(rows) < r:
         return None

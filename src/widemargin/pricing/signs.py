@@ -29,30 +29,17 @@ from torch import Tensor
 
 from .boxed import shortest
 from .moments import Bent, FrankWolfe, LoggedBent, Splitting, relaxation
-from .terms import ACTIVE, FREE, INACTIVE, Terms
+from .terms import ACTIVE, FREE, INACTIVE, Priced, Terms
 
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
 NEWTON_RANK = 12  # largest rank for interior-point steps in a node,
 NEWTON_NODES = 1000  # and how many nodes are tried without them
-NOTHING = (
-    1e-10  # a sum of unit vectors that is shorter, relative to its weights, is taken for 0; exactly when it is written
-)
+# A sum of unit vectors that is shorter, relative to its weights, is taken for 0; it is worked out exactly when written.
+NOTHING = 1e-10
 WRITING = 4e-5, 3e-4  # seconds to write a node down, with linear and with quadratic bounds
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
-
-
-@dataclass
-class Pricing:
-    """What a run of the tree knows about one side: value <= maximum <= bound."""
-
-    value: float
-    bound: float
-    nodes: int
-    found: Tensor  # (k, d) good unit directions met on the way
-    log: Log | None
-    aborted: bool = False
 
 
 @dataclass
@@ -155,7 +142,7 @@ class Tree(Terms):
         max_nodes: float = np.inf,
         memory: float = 4e9,
         curved: bool = True,
-    ) -> Pricing:
+    ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
@@ -253,7 +240,7 @@ class Tree(Terms):
             bound = max(limit, highest)
         values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
         order = torch.argsort(-values)[:400]
-        return Pricing(float(values.max()), bound, nodes, directions[order], log, aborted)
+        return Priced(float(values.max()), bound, nodes, directions[order], log, aborted)
 
     def bend(
         self, nodes: dict[str, Tensor], moments: Splitting | FrankWolfe, chosen: Tensor, log: Log | None

@@ -1,11 +1,27 @@
-"""The terms of one pricing problem, as the tree over signs and its quadratic bounds see them."""
+"""The terms of one pricing problem, as the trees and the quadratic bounds see them, and what a tree knows in the end."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 ACTIVE, INACTIVE, FREE = 1, 0, -1  # what a node knows about the sign of v . x_i
+
+
+@dataclass
+class Priced:
+    """What is known about one side: value <= maximum <= bound."""
+
+    value: float
+    bound: float
+    nodes: int
+    found: Tensor  # (k, r) good unit directions, best first
+    log: Any  # the tree, for the proof; None where it was too large to keep
+    aborted: bool = False
+    hard: bool = False  # whether linear bounds of signs were not enough
 
 
 class Terms:
