@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import CURVED_RANK, ROOT_RANK, Priced, listed, pairing, price, write
+from widemargin.pricing import CURVED_RANK, Priced, listed, own, price, products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import ascend, climb
 from widemargin.spaces import Space
@@ -31,6 +31,8 @@ STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
 ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
+MANY, WIDE = 80, 2  # points, at most so many per dimension, for which bounds from products come before trees, not after
+FIRST = 0.4  # of the time, for trees that come before
 MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
 WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
 START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may join in a round
@@ -126,6 +128,8 @@ class Solver(Neurons):
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best
         self.priced = math.inf  # value of the last cone program's dual
         self.hard = False  # whether trees over signs need quadratic bounds
+        # Whether products have been tried, or have no chance.
+        self.multiplied = self.equal or self.working or self.points.far or not products.promising(n, self.r)
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL else STARTS // 4
         self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, most))
@@ -274,7 +278,7 @@ class Solver(Neurons):
             self.add(pair[:1], 1.0, 1)
             self.add(pair[1:], -1.0, 1)
         if not self.small:
-            self.pairing_bound()
+            self.own_bound("pairing", 0.3)
         for q in duals:
             if self.late():
                 break
@@ -285,19 +289,15 @@ class Solver(Neurons):
             self.offer_centre(q, value)
         self.tell("linear predictor and root bounds")
 
-    def pairing_bound(self) -> None:
-        """For large n * d: the bound from pairs of points of the two classes, with a q of its own."""
-        if self.r > ROOT_RANK or self.points.far or self.late():
+    def own_bound(self, way: str, share: float) -> None:
+        """A bound that brings its own q, within a share of the time: from `pairing`, or from `products`, which comes once."""
+        if self.closed() or self.late() or (way == "products" and self.multiplied):
             return
-        until = time.perf_counter() + 0.3 * self.left()
-        found = pairing.solve(self.Xt, torch.as_tensor(self.y, device=self.device), until)
-        if found is None or found.bound >= self.upper:
-            return
-        proof, upper = found.write(self.Xt, 2.0**self.door.shift)
-        if upper < self.upper:
-            proof["pairs"] = [[int(self.first[i]), int(self.first[j]), *rest] for i, j, *rest in proof["pairs"]]
-            self.take_dual(Dual(upper, found.weights(self.n), "pairing", self.points, proof=proof))
-        self.tell(f"{len(found.T)} pairs")
+        self.multiplied |= way == "products"
+        until, enough = time.perf_counter() + share * self.left(), self.lower * (1 + 0.5 * self.tol)
+        for found in own(way, self.points, self.first[self.rows], until, enough):
+            self.take_dual(Dual(found.upper, found.q, way, self.points, proof=found.proof))
+            self.tell(found.said)
 
     def warm_start(self) -> None:
         """A short ascent on a network of random neurons: its patterns and its soft dual are where the programs start."""
@@ -404,13 +404,13 @@ class Solver(Neurons):
         to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
         share = time.perf_counter() + 0.4 * self.left() if np.isfinite(self.door.deadline) else np.inf
         _, W_best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share)
-        before = self.lower
+        before, value = self.lower, self.estimate
         self.offer_network(W_best.cpu().numpy(), s)
         self.q = self.fold(q.cpu().numpy())
-        value = self.estimate
         if self.left() > self.searched:  # a search does not look at the clock
             value, _ = self.search(self.q, self.starts, 40)
             self.offer_centre(self.q, value)
+        self.own_bound("products", 0.75)
         self.prove(self.q, value, root=self.left() > 60)
         self.tell(f"{len(W)} particles, estimate {value / self.unit():.3f}")
         return self.lower > before * (1 + 0.1 * self.tol)
@@ -423,11 +423,12 @@ class Solver(Neurons):
         """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
         # A search that lists all directions is a proof. And linear bounds, and the quadratic one of the root, are far above a
         # pairing's: there the time is better spent on networks.
-        if listed(self.points, q) or (self.dual.bound == "pairing" and self.r > CURVED_RANK):
+        if listed(self.points, q) or (self.dual.bound in ("pairing", "products") and self.r > CURVED_RANK):
             return 0
-        new, sides = 0, []
-        known = max(value, self.lower)
-        share = 1e9 if np.isinf(self.door.deadline) else max(self.left(), 0.0)
+        if not root and MANY <= self.n <= WIDE * self.r:
+            self.own_bound("products", 0.35)
+        new, known, sides = 0, max(value, self.lower), []
+        end = self.door.deadline if self.multiplied or root else time.perf_counter() + FIRST * self.left()
         for side, s in enumerate((1.0, -1.0)):
             c = s * self.weights(q)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
@@ -439,7 +440,7 @@ class Solver(Neurons):
                 c,
                 known=known,
                 tol=max(0.1 * self.tol, 0.1 * ROUGH[1] if rough else 0.0),
-                seconds=share / (2 - side),
+                seconds=max(0.0, min(end - time.perf_counter(), 1e9)) / (2 - side),
                 # Below `target` the gap is closed: no need to know more.
                 target=self.lower * (1 + 0.8 * max(self.tol, ROUGH[1] if rough else 0.0)),
                 give_up=min(self.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf,
@@ -452,11 +453,12 @@ class Solver(Neurons):
             new += self.add(V[(V @ self.X.T).clip(0) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
             sides.append(found)
             known = max(known, found.value)
-            share = max(self.left(), 0.0)
             if found.aborted:
                 self.estimate = max(self.estimate, known) if q is self.centre else self.estimate
                 return new
         self.take_dual(Dual(max(found.bound for found in sides), q, "tree", self.points, tuple(sides)))
+        if not root and time.perf_counter() > end:
+            self.own_bound("products", 0.5)
         return new
 
     # ------------------------------------------------------------------ results

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from . import cones, signs, writing
+from . import cones, pairing, products, signs, writing
 from .enumeration import enumerate3
 from .points import Points
 from .terms import Priced
@@ -127,6 +128,38 @@ def listed(points: Points, c: np.ndarray) -> bool:
     """Whether a complete list of directions solves the problem at once."""
     D = points.X0.shape[1]
     return D <= 2 or (D == 3 and int(np.count_nonzero(c)) <= LISTED)
+
+
+@dataclass
+class Own:
+    """An upper bound with the weights q (n,) that it was made for, and its proof."""
+
+    upper: float
+    q: np.ndarray
+    proof: dict[str, Any]
+    said: str
+
+
+def own(way: str, points: Points, names: np.ndarray, until: float, enough: float) -> Iterator[Own]:
+    """Better and better bounds of the margin of labelled points with weights of their own, by `pairing` or `products`.
+
+    `until` is a time of perf_counter; below `enough` no better one is needed.
+    """
+    if points.y is None or points.far or points.r > ROOT_RANK:
+        return
+    y, scale = points.tensor(points.y), 2.0**points.shift
+    if way == "products":
+        for found in products.solve(points.Xt, y, until, enough):
+            proof, upper = products.write(found, names, scale)
+            if proof:
+                yield Own(upper / scale, found.q.cpu().numpy(), proof, f"{len(found.sides[0].N)} products")
+        return
+    paired = pairing.solve(points.Xt, y, until)
+    if paired is not None:
+        proof, upper = paired.write(points.Xt, scale)
+        if proof:
+            proof["pairs"] = [[int(names[i]), int(names[j]), *rest] for i, j, *rest in proof["pairs"]]
+            yield Own(upper, paired.weights(points.n), proof, f"{len(paired.T)} pairs")
 
 
 def write(

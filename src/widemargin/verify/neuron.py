@@ -19,6 +19,7 @@ import numpy as np
 
 from .cones import relu_cones
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
+from .products import products
 from .reading import BITS, Problem, differences, integer, listed, need, number, sides_of, signed, vector
 from .span import span
 from .sphere import sphere
@@ -249,6 +250,7 @@ PROOFS: dict[int, dict[str, _Proof]] = {
     1: {
         "norm": norm_bound,
         "spectral": spectral,
+        "products": products,
         "tree": relu_tree,
         "cones": relu_cones,
         "enumeration": enumeration,
