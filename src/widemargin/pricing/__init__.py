@@ -1,5 +1,7 @@
 """The pricing problem: max over |v| = 1 of sum_i c_i relu(v . x_i), with a value that is met and a bound that is proved.
 
+A leaky ReLU is relu and a linear term, which all ways take along (`Points.as_relu`).
+
 `price` chooses between three ways to a bound: a complete list of directions (up to three dimensions), a tree over cones (few
 dimensions, any number of points), a tree over the signs of v . x_i (any dimension, few points or a good relaxation).
 """
@@ -48,7 +50,11 @@ def price(
     nothing. `hard`: linear bounds of signs are known not to be enough.
     """
     if listed(points, c):
-        value, bound, found = enumerate3(points.X0, c)
+        # A leaky ReLU is relu(t) - slope relu(-t): each point is there with its opposite.
+        a, X, weights = points.slope, points.X0, c
+        if a:
+            X, weights = np.concatenate([X, -X]), np.concatenate([c, -a * c])
+        value, bound, found = enumerate3(X, weights)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
     folded, linear = points.folded(c)
