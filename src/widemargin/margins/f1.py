@@ -309,19 +309,22 @@ class Solver(Neurons):
             self.offer_network(W.cpu().numpy(), s)
             self.tell(f"{WARM_WIDTH} particles")
 
-        _, best, q = _polish.polish(
-            self.Xt, self.to(self.y), self.to(W), self.to(s), self.slope, deadline=share, steps=steps, report=report
-        )
-        W = best.cpu().numpy()
+        W, dual = self.polished(W, s, share, steps=steps, report=report)
         self.offer_network(W, s)
         size = np.linalg.norm(W, axis=1)
         for sign in (1.0, -1.0):
             self.add((W / size[:, None])[(s == sign) & (size > 0)], sign, WARM_WIDTH)
         self.support = np.arange(len(self.V))  # the first cone program is then at least as good as this network
-        self.q = self.fold(q.cpu().numpy())
+        self.q = dual
         value, _ = self.search(self.q, self.starts, 40)
         self.offer_centre(self.q, value)
         self.tell(f"{WARM_WIDTH} particles, estimate {value / self.unit():.4f}")
+
+    def polished(self, W: np.ndarray, s: np.ndarray, until: float, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The best network met on an ascent from the network W (m, r), s (m,), and its soft dual."""
+        begin = (self.to(array) for array in (self.y, W, s))
+        _, best, q = _polish.polish(self.Xt, *begin, slope=self.slope, deadline=until, **options)
+        return best.cpu().numpy(), self.fold(q.cpu().numpy())
 
     def linear_phase(self, goal: float, rounds: int) -> None:
         """Column generation over neurons, pricing near the best dual so far, until its estimate is below goal * lower."""
@@ -399,10 +402,9 @@ class Solver(Neurons):
             s = np.append(self.signs, self.s[extra])
         W = W + 1e-3 * np.linalg.norm(W, axis=1).mean() * self.rng.standard_normal(W.shape) / np.sqrt(self.r)
         share = time.perf_counter() + 0.4 * self.left() if np.isfinite(self.door.deadline) else np.inf
-        _, W_best, q = _polish.polish(self.Xt, self.to(self.y), self.to(W), self.to(s), self.slope, deadline=share)
         before = self.lower
-        self.offer_network(W_best.cpu().numpy(), s)
-        self.q = self.fold(q.cpu().numpy())
+        W, self.q = self.polished(W, s, share)
+        self.offer_network(W, s)
         value = self.estimate
         if self.left() > self.searched:  # a search does not look at the clock
             value, _ = self.search(self.q, self.starts, 40)

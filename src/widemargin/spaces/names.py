@@ -19,8 +19,8 @@ def as_space(activation: str, bias: bool = False) -> Space:
             return LeakyReLU(bias, float(slope) if colon else SLOPE)
         except ValueError:  # an InputError is one, too
             raise InputError(
-                f"the slope in activation {activation!r} must be a number from 0 to below 1, as in 'leaky:0.2'"
+                f"the slope in activation {str(activation)[:40]!r} must be a number from 0 to below 1, as in 'leaky:0.2'"
             ) from None
     if activation not in ("relu", "srelu"):
-        raise InputError(f"activation must be {NAMES}, not {activation!r}")
+        raise InputError(f"activation must be {NAMES}, not {str(activation)[:40]!r}")
     return ReLU(bias) if activation == "relu" else SReLU(bias)
