@@ -193,10 +193,9 @@ def _leaky(X: np.ndarray, Z: np.ndarray, relu: Block, slope: int, bits: int) -> 
     """Enclosures of 2^P 4^bits |x| |z| ((1 - a)^2 (sin t + (pi - t) cos t) + 2 pi a cos t), a = slope / 2^bits > 0, from
     those of relu: phi(t) = (1 - a) relu(t) + a t, and E relu(v . x) v . z = x . z / (2 D), so that a adds a x . z / D.
     """
-    gram, (pi_low, pi_high) = matmul(X, Z.T).astype(object), pi()
-    share, line = ((1 << bits) - slope) ** 2, gram * (slope << (bits + 1))
-    less, more = np.where(gram > 0, pi_low, pi_high), np.where(gram > 0, pi_high, pi_low)
-    return share * relu[0] + line * less, share * relu[1] + line * more
+    line, share = matmul(X, Z.T).astype(object) * (slope << (bits + 1)), ((1 << bits) - slope) ** 2
+    one, other = (line * end for end in pi())
+    return share * relu[0] + np.where(line > 0, one, other), share * relu[1] + np.where(line > 0, other, one)
 
 
 def srelu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:
