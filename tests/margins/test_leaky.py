@@ -89,6 +89,15 @@ def test_a_grid_of_directions_in_the_plane_brackets_the_margin(seed: int, slope:
     check_certificate(cert, data, tol=1e-6)
 
 
+@pytest.mark.parametrize("d", [2, 4])
+def test_the_margin_is_near_that_of_relu(d: int):
+    """A leaky neuron is two ReLUs with mass 1 + a together, and relu(t) = (phi(t) + a phi(-t)) / (1 - a^2)."""
+    for seed, slope in itertools.product(range(3), (0.05, 0.5)):
+        data = noise(10, d, seed)
+        relu, cert = (margins.f1(data, activation=name, tol=1e-5) for name in ("relu", leaky(slope)))
+        assert (1 - slope) * relu.lower <= cert.upper and cert.lower <= (1 + slope) * relu.upper
+
+
 def test_scaling_rotation_and_a_repeated_point():
     data = noise(14, 4, 3)
     found = margins.f1(data, activation="leaky:0.2", tol=1e-4)
