@@ -264,9 +264,9 @@ def _print_training(data: Dataset, found: Any, said: Mapping[str, Any]) -> None:
     )
     extra = () if any(t.get("margin_M1") is not None for t in trials) else ("margin_M4", "margin_M10", "margin_MT2")
     names = [name for name in (*wanted, *extra) if any(trial.get(name) is not None for trial in trials)]
-    table = Table(
-        title=plain(f"{data}, {found.config['net']['net']}, {found.config['rule']['class']}"), title_justify="left"
-    )
+    net = found.config["net"]
+    name = net["activation"] if net["net"] == "relu" else net["net"]  # two-layer networks are called by their neurons
+    table = Table(title=plain(f"{data}, {name}, {found.config['rule']['class']}"), title_justify="left")
     for column in ("trial", "status", *names):
         table.add_column(plain(column), justify="left" if column == "status" else "right", no_wrap=True)
     if len(trials) <= MOST_ROWS:

@@ -20,6 +20,7 @@ def not_separable(door: _door.Door) -> tuple[np.ndarray, str] | None:
 
     relu(t) = (t + |t|) / 2, and |v . x| of different lines are linearly independent. So the margin is 0 if and only if some
     q has sum_i q_i y_i x_i = 0 and, on each line, sum_i q_i y_i ||x_i|| = 0: a linear program over the lines with both labels.
+    A leaky ReLU is ((1 + slope) t + (1 - slope) |t|) / 2: the same q.
     """
     line, y = lines(door.X), door.y
     mixed: list[np.int64] = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]

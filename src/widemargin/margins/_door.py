@@ -221,7 +221,7 @@ def vanishes(X: np.ndarray, c: np.ndarray, linear: bool) -> bool:
     """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; in exact arithmetic.
 
     relu(t) = (t + |t|) / 2, and the functions |v . x| of different lines are linearly independent, so the second holds
-    when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0.
+    when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0. It is the same for a leaky ReLU.
     """
     index = np.flatnonzero(c)
     if len(index) * X.shape[1] > 100_000:
