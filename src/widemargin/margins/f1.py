@@ -56,6 +56,8 @@ def f1(
         margin = max_{|nu| <= 1} min_i  y_i int phi(v . x_i) dnu(v)         nu a signed measure on the unit sphere
                = min_{q in simplex} max_{|v| = 1} |sum_i q_i y_i phi(v . x_i)|
 
+    phi is that of `space`, or of `activation`: "relu", "srelu", "leaky" (slope 0.01) or "leaky:0.2".
+
     The lower bound is the margin of a network, evaluated. The upper bound is a q with a proof that no unit vector does
     better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`_socp`);
     proofs from branch and bound over patterns (`pricing.signs`), whose maximisers are the next columns. Stops when

@@ -2,7 +2,7 @@
 
 from .base import Space, extend, sphere
 from .leaky import LeakyReLU
-from .names import NAMES, as_space
+from .names import as_space
 from .relu import ReLU, SReLU
 
-__all__ = ["NAMES", "LeakyReLU", "ReLU", "SReLU", "Space", "as_space", "extend", "sphere"]
+__all__ = ["LeakyReLU", "ReLU", "SReLU", "Space", "as_space", "extend", "sphere"]
