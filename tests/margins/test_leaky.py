@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from widemargin.pricing import Stage, listed, price
 from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.search import maxima
 from widemargin.spaces import LeakyReLU, ReLU
+from widemargin.verify import reading, tree
 
 XOR = Dataset([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [1, 1, -1, -1], "xor")
 
@@ -352,3 +354,24 @@ def test_contradictions_of_slopes_are_refused():
             with pytest.raises(InputError, match="contradicts the space"):
                 solve(XOR, space, activation=activation)
     assert margins.f1(XOR, LeakyReLU(slope=0.2), activation="leaky:0.20").activation == "leaky:0.2"
+
+
+def test_a_quadratic_leaf_sees_the_linear_term_of_points_that_it_does_not_name():
+    """max of phi(v_1) - phi(v_2) on the unit sphere of R^4 is sqrt(1 + a^2), at v_2 < 0. A proof may leave out the point of
+    negative weight, but not what it adds to the linear term: in the span of the first point alone the maximum would be 1."""
+    one = reading.Problem(np.eye(4, dtype=np.int64)[:2], 0, [1, -1], 1, slope=1, bits=1)  # a = 1/2
+    problem, c, total = reading.as_relu(one, [1, -1], 1)
+    assert (c, total) == ([2, -2, -1, 1], 2)
+
+    def side(size: float) -> dict:
+        """Both signs of v_1: the objective is at most g . v, g = (b + a, -a) with b = 1 - a where v_1 >= 0 and else 0."""
+        lam = math.ceil(size / 2 * 2**30)
+        leaves = [{"a": [0], "b": [b], "lam": lam} for b in (2**29, 0)]
+        return {"shift": 30, "points": [0], "tree": [0, -1, -1], "leaves": leaves}
+
+    true = math.sqrt(1.25)
+    bound = Fraction(true * (1 + 1e-8))
+    assert tree.relu_tree(problem, c, total, bound, side(true), "side") == "2 leaves"
+    for size in (1.0, 1.05, 0.999 * true):
+        with pytest.raises(reading.Refused, match="its bound is larger than upper"):
+            tree.relu_tree(problem, c, total, Fraction(size), side(size), "side")
