@@ -40,27 +40,30 @@ def unit(V: np.ndarray) -> np.ndarray:
     return V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
 
 
-def features(V: np.ndarray, X: np.ndarray, degree: int = 1) -> np.ndarray:
-    """phi(v_j . x_i): (n, m)."""
-    return (X @ V.T).clip(0) ** degree
+def features(V: np.ndarray, X: np.ndarray, degree: int = 1, slope: float = 0.0) -> np.ndarray:
+    """phi(v_j . x_i): (n, m); phi(t) = relu(t)^degree - slope relu(-t)."""
+    T = X @ V.T
+    return T.clip(0) ** degree - slope * (-T).clip(0)
 
 
-def dual_values(V: np.ndarray, X: np.ndarray, c: np.ndarray, degree: int = 1) -> np.ndarray:
+def dual_values(V: np.ndarray, X: np.ndarray, c: np.ndarray, degree: int = 1, slope: float = 0.0) -> np.ndarray:
     """sum_i c_i phi(v . x_i) of every row v of V."""
-    return c @ features(V, X, degree)
+    return c @ features(V, X, degree, slope)
 
 
-def ascended(X: np.ndarray, c: np.ndarray, V: np.ndarray, degree: int = 1, steps: int = 60) -> np.ndarray:
+def ascended(
+    X: np.ndarray, c: np.ndarray, V: np.ndarray, degree: int = 1, steps: int = 60, slope: float = 0.0
+) -> np.ndarray:
     """Unit vectors no worse than those of V for sum_i c_i phi(v . x_i): gradient steps, kept where they help."""
     V, step = unit(V), np.ones((len(V), 1))
-    value = dual_values(V, X, c, degree)
+    value = dual_values(V, X, c, degree, slope)
     for _ in range(steps):
         h = features(V, X, degree=1)  # (n, m)
-        G = (c[:, None] * ((h > 0) if degree == 1 else 2 * h)).T @ X
+        G = (c[:, None] * (np.where(h > 0, 1.0, slope) if degree == 1 else 2 * h)).T @ X
         new = unit(V + step * unit(G))
-        better = dual_values(new, X, c, degree) > value
+        better = dual_values(new, X, c, degree, slope) > value
         V = np.where(better[:, None], new, V)
-        value = dual_values(V, X, c, degree)
+        value = dual_values(V, X, c, degree, slope)
         step = np.where(better[:, None], 1.3 * step, 0.5 * step)
     return V
 
@@ -86,7 +89,8 @@ def check_certificate(
     dual value of no sampled or ascended direction exceeds upper. With `tol` the gap must be that small.
     """
     assert certificate.kind == "f1" and certificate.convention == "M1"
-    degree = 1 if certificate.activation == "relu" else 2
+    word, _, given = certificate.activation.partition(":")
+    degree, slope = {"relu": (1, 0.0), "srelu": (2, 0.0), "leaky": (1, float(given or 0.01))}[word]
     assert (certificate.n, certificate.d) == (data.n, data.d)
     assert certificate.data_sha256 == data.sha256()
     assert certificate.proved, "no proved upper bound"
@@ -116,7 +120,7 @@ def check_certificate(
         theta, mass = certificate.primal.theta, certificate.primal.mass
         assert theta.shape == (len(mass), X.shape[1]) and certificate.atoms == len(mass)
         assert_allclose(np.linalg.norm(theta, axis=1), 1, rtol=1e-12)
-        margin = float((data.y * (features(theta, X, degree) @ mass)).min() / np.abs(mass).sum())
+        margin = float((data.y * (features(theta, X, degree, slope) @ mass)).min() / np.abs(mass).sum())
         assert margin >= lower * (1 - ROUNDING), "the network does not reach the lower bound"
         assert margin <= upper * (1 + ROUNDING), "the network beats the upper bound"
         V = np.vstack([V, theta])
@@ -124,10 +128,11 @@ def check_certificate(
         assert lower == 0
     room = upper * (1 + ROUNDING) + ROUNDING * float(np.abs(c) @ np.linalg.norm(X, axis=1) ** degree)
     for sign in (1.0, -1.0):
-        values = dual_values(V, X, sign * c, degree)
+        values = dual_values(V, X, sign * c, degree, slope)
         assert values.max() <= room, "a direction beats the upper bound"
         best = V[np.argsort(-values)[:100]]
-        assert dual_values(ascended(X, sign * c, best, degree), X, sign * c, degree).max() <= room
+        climbed = ascended(X, sign * c, best, degree, slope=slope)
+        assert dual_values(climbed, X, sign * c, degree, slope).max() <= room
 
 
 def assert_overlap(a: Certificate, b: Certificate, factor: float = 1.0, slack: float = ROUNDING) -> None:

@@ -357,6 +357,8 @@ def test_odd_but_legal_data(tmp_path):
         (("--kind", ","), "--kind is empty"),
         (("--kind",), "--kind"),
         (("--activation", "tanh"), "--activation"),
+        (("--activation", "leaky:1"), "--activation"),
+        (("--activation", "leaky:"), "--activation"),
         (("--device", "tpu"), "--device"),
         (("--frobnicate",), "--frobnicate"),
         (("--tim", "3"), "--tim"),
@@ -508,7 +510,7 @@ def test_progress_on_a_terminal_and_off(monkeypatch, capsys):
 
 
 WORDS = """
-margin verify data demo --kind f2 linear frozen rf f2,linear --bias --no-bias --activation relu srelu
+margin verify data demo --kind f2 linear frozen rf f2,linear --bias --no-bias --activation relu srelu leaky leaky:0.2 leaky:x
 --label y --tol 1e-3 0 nan -1 inf --time-limit 1 --seed --threads --width 7 --device cpu --save --json
 --out -- - -h --version clusters:n=6,d=2 parity:d=3,n=4 parity: : clusters:n=x --tol= --seed=-1
 """
@@ -544,7 +546,7 @@ numbers = st.one_of(st.floats().map(repr), st.integers(-2, 40).map(str), st.text
 options = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["--tol", "--time-limit", "--seed", "--width"]), numbers),
-        st.tuples(st.just("--activation"), st.sampled_from(["relu", "srelu", "tanh"])),
+        st.tuples(st.just("--activation"), st.sampled_from(["relu", "srelu", "leaky:0.5", "tanh"])),
         st.tuples(st.sampled_from(["--bias", "--no-bias", "--bias=1"])),
     ),
     max_size=4,

@@ -14,9 +14,11 @@ import pytest
 import widemargin
 
 ORDER = [
+    {"errors"},
     {"verify", "kernels", "kinds"},
+    {"spaces"},
     {"types"},
-    {"data", "spaces", "plots"},
+    {"data", "plots"},
     {"pricing"},
     {"margins"},
     {"flows"},

@@ -58,6 +58,8 @@ def test_a_table_for_people():
         ("relu", "weakreg", ("--option", "last=1e-4")),
         ("relu", "two-phase", ()),
         ("srelu", "gd", ()),
+        ("leaky", "gd", ("--certify",)),
+        ("leaky", "gf", ("--option", "activation=leaky:0.2")),
         ("output", "prop7", ("--loss", "exp")),
         ("output", "gf", ()),
         ("frozen", "prop6", ("--loss", "exp")),

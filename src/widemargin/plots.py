@@ -613,8 +613,8 @@ def _figure(width: float, height: float, columns: int = 1, ratios: list[float] |
 
 
 def _kind(cert: Certificate) -> str:
-    squared = ", squared ReLU" if cert.activation == "srelu" and cert.kind != "linear" else ""
-    return f"{kinds.label(cert.kind)}{squared} ({cert.convention})"
+    word = {"srelu": ", squared ReLU", "relu": ""}.get(cert.activation, f", {cert.activation} ReLU")
+    return f"{kinds.label(cert.kind)}{word if cert.kind != 'linear' else ''} ({cert.convention})"
 
 
 def _short(name: str, most: int = 60) -> str:

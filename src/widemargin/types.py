@@ -21,11 +21,13 @@ from numpy.typing import ArrayLike
 
 from widemargin import kernels
 from widemargin import verify as exact
+from widemargin.errors import InputError as InputError  # every room takes it from here
+from widemargin.spaces import Space, as_space, extend
 
 FORMAT = "widemargin-certificate-1"
 
 # How a margin in M1 (signed unit mass on unit inner weights) reads in the conventions of the papers (docs/notation.md): the only
-# place that knows these factors. Only for ReLU: squared ReLU networks are 3-homogeneous and have no such factor.
+# place that knows these factors. Only for activations of degree 1: networks of squared ReLUs are 3-homogeneous and have none.
 F1_CONVERSIONS = {
     "M2": 0.5,  # all parameters in one Euclidean norm: min_i y_i f(x_i) / ||W||^2
     "M3": 0.5,  # (a, b) on one sphere; the papers add a bias coordinate here
@@ -52,10 +54,6 @@ CONVENTIONS = {
     "NC": "radius of the cones over their number: a lower bound of the F1 margin (M1)",
     "distance": "smallest distance between the classes after a projection of rank r",
 }
-
-
-class InputError(ValueError):
-    """Bad input. The message is one sentence that says what is wrong, where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Measure:
-    """f(x) = sum_j mass_j phi(theta_j . x), phi = relu or relu^2; with `bias`, theta's last entry meets a constant 1.
+    """f(x) = sum_j mass_j phi(theta_j . x), phi that of `activation`; with `bias`, theta's last entry meets a constant 1.
 
     `norm` is sum_j |mass_j| ||theta_j||^k, k the degree of phi: the variation norm of f. Solvers return unit theta.
     """
@@ -134,22 +132,24 @@ class Measure:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        if self.activation not in ("relu", "srelu"):
-            raise InputError(f"activation must be 'relu' or 'srelu', not {self.activation!r}")
+        object.__setattr__(self, "activation", self.space.activation)  # its usual form, or an InputError
         object.__setattr__(self, "theta", np.atleast_2d(np.asarray(self.theta, dtype=np.float64)))
         object.__setattr__(self, "mass", np.asarray(self.mass, dtype=np.float64))
 
+    @property
+    def space(self) -> Space:
+        return as_space(self.activation, self.bias)
+
+    def features(self, X: ArrayLike) -> np.ndarray:
+        """phi(theta_j . x_i): (n, m)."""
+        return self.space.phi(extend(X, self.bias) @ self.theta.T)
+
     def __call__(self, X: ArrayLike) -> np.ndarray:
-        X = np.asarray(X, dtype=np.float64)
-        if self.bias:
-            X = np.hstack([X, np.ones((len(X), 1))])  # (n, d + 1)
-        h = (X @ self.theta.T).clip(0)  # (n, m)
-        return (h if self.activation == "relu" else h * h) @ self.mass  # (n,)
+        return self.features(X) @ self.mass  # (n,)
 
     @property
     def norm(self) -> float:
-        degree = 1 if self.activation == "relu" else 2
-        return float(np.abs(self.mass) @ np.linalg.norm(self.theta, axis=1) ** degree)
+        return float(np.abs(self.mass) @ np.linalg.norm(self.theta, axis=1) ** self.space.degree)
 
     def margin(self, data: Dataset) -> float:
         """min_i y_i f(x_i) / norm, straight from the definition (convention M1)."""
@@ -157,19 +157,21 @@ class Measure:
 
     def normalized(self) -> Measure:
         """The same function with unit theta (zero atoms dropped)."""
-        degree = 1 if self.activation == "relu" else 2
         size = np.linalg.norm(self.theta, axis=1)
         keep = (size > 0) & (self.mass != 0)
         theta = self.theta[keep] / size[keep, None]
-        return Measure(theta, self.mass[keep] * size[keep] ** degree, self.activation, self.bias)
+        return Measure(theta, self.mass[keep] * size[keep] ** self.space.degree, self.activation, self.bias)
 
     def to_network(self) -> tuple[np.ndarray, np.ndarray]:
-        """Balanced two-layer weights (W (m, k), a (m,)) with sum_j a_j relu(W_j . x) = f(x) and |a_j| = ||W_j||.
+        """Balanced two-layer weights (W (m, k), a (m,)) with sum_j a_j phi(W_j . x) = f(x) and |a_j| = ||W_j||.
 
         Then ||W||^2 + ||a||^2 = 2 norm, so the network's margin in convention M2 is half of the measure's in M1
         (MT Theorem 3.3, CB Proposition 9).
         """
-        self._need_relu("to_network")
+        if self.space.degree != 1:
+            raise InputError(
+                "to_network needs activation relu: a squared ReLU unit has no balanced two-layer form of degree 2"
+            )
         unit = self.normalized()
         size = np.sqrt(np.abs(unit.mass))
         return unit.theta * size[:, None], np.sign(unit.mass) * size
@@ -178,12 +180,6 @@ class Measure:
     def from_network(W: ArrayLike, a: ArrayLike, bias: bool = False) -> Measure:
         """The measure of x -> sum_j a_j relu(W_j . x): mass a_j ||W_j|| at W_j / ||W_j||."""
         return Measure(np.asarray(W), np.asarray(a), "relu", bias).normalized()
-
-    def _need_relu(self, what: str) -> None:
-        if self.activation != "relu":
-            raise InputError(
-                f"{what} needs activation relu: a squared ReLU unit has no balanced two-layer form of degree 2"
-            )
 
     def __str__(self) -> str:
         return f"{len(self.mass)} atoms, norm {self.norm:.6g}"
@@ -233,7 +229,8 @@ class Certificate:
     def bounds(self, convention: str | None = None) -> tuple[float, float]:
         """(lower, upper) in a convention of docs/notation.md; in the certificate's own when none is given.
 
-        Of ReLU networks, M1 is converted to M2 ... M6, and for several classes to MT2. An InputError where there is no factor.
+        Of ReLU networks, leaky or not, M1 is converted to M2 ... M6, and for several classes to MT2. An InputError where there
+        is no factor.
         """
         factors = self._factors()
         if convention is not None and convention not in factors:
@@ -247,7 +244,7 @@ class Certificate:
     def _factors(self) -> dict[str, float]:
         """What the bounds are multiplied by for each convention."""
         others: dict[str, float] = {}
-        if self.convention == "M1" and self.activation == "relu":
+        if self.convention == "M1" and as_space(self.activation).degree == 1:
             others = {"f1": F1_CONVERSIONS, "frozen": F1_CONVERSIONS, "f1-multiclass": MULTICLASS_CONVERSIONS}.get(
                 self.kind, {}
             )
@@ -415,13 +412,9 @@ def _array(cert: Certificate, name: str) -> np.ndarray:
     return np.asarray(cert.extra[name], dtype=np.float64)
 
 
-def _extended(X: np.ndarray, bias: bool) -> np.ndarray:
-    return np.hstack([X, np.ones((len(X), 1))]) if bias else X
-
-
 def _linear(cert: Certificate, X: np.ndarray) -> np.ndarray:
     u = _array(cert, "u" if cert.kind == "linear" else "U")
-    return _extended(X, cert.bias) @ (u / np.linalg.norm(u)).T
+    return extend(X, cert.bias) @ (u / np.linalg.norm(u)).T
 
 
 def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:
@@ -433,7 +426,7 @@ def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:
 def _several(cert: Certificate, X: np.ndarray) -> np.ndarray:
     theta, outer = _array(cert, "theta"), _array(cert, "outer")
     size = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
-    return (_extended(X, cert.bias) @ theta.T).clip(0) @ (outer / size)
+    return (extend(X, cert.bias) @ theta.T).clip(0) @ (outer / size)
 
 
 def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
@@ -444,15 +437,16 @@ def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
 
 def _expansion(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
     """sum_j b_j k(x_j, .), of unit norm unless it is an interpolant; in units of a power of two, where nothing overflows."""
-    points = _extended(data.X, cert.bias)
+    points = extend(data.X, cert.bias)
     shift = math.frexp(float(np.abs(points).max()))[1]
-    points, X = np.ldexp(points, -shift), np.ldexp(_extended(X, cert.bias), -shift)
-    degree = 2 if cert.activation == "srelu" else 1
+    points, X = np.ldexp(points, -shift), np.ldexp(extend(X, cert.bias), -shift)
+    space = as_space(cert.activation)
+    degree = space.degree
 
     def kernel(X: np.ndarray, Z: np.ndarray | None = None) -> np.ndarray:
         if cert.kind == "ntk":
             return kernels.ntk(X, Z, cert.extra["part"])
-        return (kernels.relu if degree == 1 else kernels.srelu)(X, Z)
+        return space.kernel(X, Z)
 
     if cert.kind == "l2-regression":  # b scales like X^(-2 degree)
         return kernel(X, points) @ np.ldexp(np.asarray(cert.dual, dtype=np.float64), 2 * degree * shift)

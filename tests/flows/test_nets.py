@@ -46,11 +46,15 @@ NETS: dict[str, Net] = {
     "sphere": TwoLayer(d, m, law="sphere", mean_field=True),
     "srelu": TwoLayer(d, m, activation="srelu", law="cb", mean_field=True),
     "srelu-plain": TwoLayer(d, m, activation="srelu", law="lr"),
+    "leaky": TwoLayer(d, m, activation="leaky:0.3"),
+    "leaky-cb": TwoLayer(d, m, activation="leaky", law="cb", mean_field=True),
     "output": TwoLayer(d, m, train="output", law="lr"),
+    "output-leaky": TwoLayer(d, m, train="output", activation="leaky:0.3", law="lr"),
     "output-srelu": TwoLayer(d, m, train="output", activation="srelu", law="lr", mean_field=True),
     "frozen": Frozen(d, 2 * m),
     "frozen-sphere": Frozen(d, m, law="sphere", r0=0.5),
     "frozen-srelu": Frozen(d, m, law="balanced", activation="srelu"),
+    "frozen-leaky": Frozen(d, 2 * m, activation="leaky:0.3"),
     "frozen-features": Frozen(d, d, law="features"),
     "scalar": Scalar(d, m),
     "normalized": Normalized(d, m),
@@ -65,6 +69,12 @@ NETS: dict[str, Net] = {
     "mlp-2": MLP(d, m, depth=2),
     "mlp-4": MLP(d, m, depth=4, law="he"),
     "mlp-3-classes": MLP(d, m, depth=3, outputs=3),
+}
+ACTIVATIONS = {
+    "relu": nn.ReLU(),
+    "srelu": lambda t: torch.relu(t) ** 2,
+    "leaky": nn.LeakyReLU(),
+    "leaky:0.3": nn.LeakyReLU(0.3),
 }
 ALL = pytest.mark.parametrize("name", NETS)
 ONE = pytest.mark.parametrize("name", [name for name, net in NETS.items() if net.outputs == 1])
@@ -91,13 +101,13 @@ def plain_output(net: Net, W: Params, X: Tensor) -> Tensor:
     """The outputs from the definition, in plain torch: (B, n) or (B, n, K)."""
     X = X.expand(B, *X.shape[1:])
     if isinstance(net, TwoLayer):
-        H = torch.relu(torch.einsum("bnd,bmd->bnm", X, W["V"]))
-        return torch.einsum("bnm,bm->bn", H if net.activation == "relu" else H**2, W["a"]) * net.factor
+        H = ACTIVATIONS[net.activation](torch.einsum("bnd,bmd->bnm", X, W["V"]))
+        return torch.einsum("bnm,bm->bn", H, W["a"]) * net.factor
     if isinstance(net, Frozen):
         if net.law == "features":
             return (X * W["r"][:, None] ** 2).mean(2)
-        H = torch.relu(torch.einsum("bnd,bmd->bnm", X, W["V"]))
-        return ((H if net.activation == "relu" else H**2) * (W["b"] * W["r"] ** 2)[:, None]).mean(2)
+        H = ACTIVATIONS[net.activation](torch.einsum("bnd,bmd->bnm", X, W["V"]))
+        return (H * (W["b"] * W["r"] ** 2)[:, None]).mean(2)
     if isinstance(net, Scalar):
         return (torch.relu(torch.einsum("bnd,bmd,bm->bnm", X, W["V"], W["b"])) * W["a"][:, None]).sum(2)
     if isinstance(net, Normalized):

@@ -1,6 +1,7 @@
 """What is recorded, from its definition."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,14 +84,16 @@ def test_what_is_dear_is_recorded_now_and_then():
     assert np.isfinite(traj["risk"]).all()
 
 
-def test_the_dual_estimate_is_the_maximum_over_a_circle():
-    problem = pose(NET, DATA, "logistic")
-    W = {name: torch.tensor(value) for name, value in NET.init(3, 0).items()}
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_the_dual_estimate_is_the_maximum_over_a_circle(slope: float):
+    net = replace(NET, activation=f"leaky:{slope!r}") if slope else NET
+    problem = pose(net, DATA, "logistic")
+    W = {name: torch.tensor(value) for name, value in net.init(3, 0).items()}
     q = torch.softmax(torch.randn(3, DATA.n, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 1)
-    found = dual_value(problem, q, NET.neurons(W)[1])
+    found = dual_value(problem, q, net.neurons(W)[1])
     turn = np.linspace(0, 2 * np.pi, 100_001)
     circle = np.stack([np.cos(turn), np.sin(turn)], 1)
-    features = (DATA.X @ circle.T).clip(0)
+    features = (DATA.X @ circle.T).clip(0) - slope * (-DATA.X @ circle.T).clip(0)
     for b in range(3):
         best = np.abs((q[b].numpy() * DATA.y) @ features).max()
         assert_allclose(found[b].item(), best, rtol=2e-3)
@@ -98,7 +101,18 @@ def test_the_dual_estimate_is_the_maximum_over_a_circle():
 
 
 def test_no_trajectory_beats_the_certificate_and_no_dual_goes_below_it(traj):
-    cert = margins.f1(DATA, tol=1e-4)
+    below(traj, margins.f1(DATA, tol=1e-4))
+
+
+def test_the_same_of_leaky_networks():
+    net = replace(NET, activation="leaky:0.3")
+    traj = train(DATA, net, GD(lr=0.5), steps=2000, trials=2, points=8)
+    cert = margins.f1(DATA, activation="leaky:0.3", tol=1e-4)
+    below(traj, cert)
+    assert traj["margin_M1"][-1].min() > 0  # all points are right in the end
+
+
+def below(traj, cert):
     assert cert.proved
     assert traj["margin_M1"].max() <= cert.upper
     assert traj["margin_M2"].max() <= cert.upper / 2

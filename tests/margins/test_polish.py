@@ -22,22 +22,22 @@ def problem(n: int, d: int, m: int, device: str = "cpu") -> tuple[torch.Tensor, 
     return tuple(torch.as_tensor(a, device=device) for a in (X, y, W, s))
 
 
-def margins(X: torch.Tensor, y: torch.Tensor, W: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    return y * ((X @ W.T).clamp_min(0) @ s) / W.norm(dim=1).sum()
+def margins(X: torch.Tensor, y: torch.Tensor, W: torch.Tensor, s: torch.Tensor, slope: float = 0.0) -> torch.Tensor:
+    return y * (torch.nn.functional.leaky_relu(X @ W.T, slope) @ s) / W.norm(dim=1).sum()
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("n", "d", "m"), [(1, 1, 1), (7, 3, 4), (20, 6, 50), (40, 30, 8)])
-@pytest.mark.parametrize("temperature", [1.0, 1e-2])
-def test_the_gradient_is_that_of_autograd(n: int, d: int, m: int, temperature: float, device: str):
+@pytest.mark.parametrize(("temperature", "slope"), [(1.0, 0.0), (1e-2, 0.0), (1e-2, 0.3)])
+def test_the_gradient_is_that_of_autograd(n: int, d: int, m: int, temperature: float, slope: float, device: str):
     X, y, W, s = problem(n, d, m, device)
-    soft, G = SoftMargin(X, y, s), torch.empty_like(W)
+    soft, G = SoftMargin(X, y, s, slope), torch.empty_like(W)
     for scale in (1.0, 3.0):  # the second time with buffers in use
         V = (scale * W).requires_grad_(True)
-        torch.testing.assert_close(soft.margins(V.detach()), margins(X, y, V, s).detach())
-        (-torch.logsumexp(-margins(X, y, V, s) / temperature, 0)).backward()
+        torch.testing.assert_close(soft.margins(V.detach()), margins(X, y, V, s, slope).detach())
+        (-torch.logsumexp(-margins(X, y, V, s, slope) / temperature, 0)).backward()
         torch.testing.assert_close(soft.gradient(V.detach(), temperature, G), V.grad, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(soft.p, torch.softmax(-margins(X, y, V, s) / temperature, 0).detach())
+        torch.testing.assert_close(soft.p, torch.softmax(-margins(X, y, V, s, slope) / temperature, 0).detach())
 
 
 def test_dead_and_zero_neurons_do_not_spoil_the_gradient():

@@ -23,7 +23,7 @@ from widemargin.margins import (
     squared,
 )
 from widemargin.margins.regression import min_norm_l1
-from widemargin.spaces import ReLU
+from widemargin.spaces import ReLU, SReLU
 
 f1_module = importlib.import_module("widemargin.margins.f1")  # the name in the package is the function
 
@@ -200,7 +200,7 @@ def test_classes_without_new_neurons_stall(monkeypatch):
 def test_a_written_proof_above_tol_is_rounding_not_time():
     """Squared ReLU closed the gap in memory, and what is written down shows a little less."""
     data = noise(8, 2, seed=0)
-    solver = squared.Solver(_door.enter(data, _door.as_space(False, "srelu"), 1e-3, None), 1e-3, 0, "cpu", None)
+    solver = squared.Solver(_door.enter(data, SReLU(), 1e-3, None), 1e-3, 0, "cpu", None)
     assert solver.run().status == "certified"
     solver.tol = 1e-16
     assert solver.finish("certified").status == "rounding"

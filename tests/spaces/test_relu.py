@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from widemargin import InputError
-from widemargin.spaces import ReLU, Space, SReLU, sphere
+from widemargin.spaces import LeakyReLU, ReLU, Space, SReLU, as_space, sphere
 
-SPACES = [ReLU(), ReLU(bias=True), SReLU(), SReLU(bias=True)]
+SPACES = [ReLU(), ReLU(bias=True), SReLU(), SReLU(bias=True), LeakyReLU(), LeakyReLU(True, 0.4)]
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
@@ -55,6 +55,44 @@ def test_kernels_are_symmetric_and_positive_semidefinite_and_zero_at_the_origin(
         assert_allclose(K, K.T, rtol=1e-14, atol=0)
         assert np.linalg.eigvalsh(K).min() > -1e-13
     assert_array_equal(ReLU().kernel(X)[7], 0)
+
+
+def test_leaky_relu_is_that_of_torch_and_its_kernel_follows_from_that_of_relu():
+    import torch
+
+    t = np.array([-3.0, -1e-300, 0.0, 1e-300, 2.0])
+    X, Z = np.random.default_rng(4).standard_normal((2, 6, 3))
+    for slope in (0.0, 0.01, 0.3, 0.999):
+        space = LeakyReLU(slope=slope)
+        assert_array_equal(space.phi(t), torch.nn.LeakyReLU(slope)(torch.tensor(t)).numpy())
+        assert_array_equal(space.phi(torch.tensor(t)).numpy(), space.phi(t))
+        relu = ReLU().kernel
+        assert_allclose(
+            space.kernel(X, Z), (1 + slope**2) * relu(X, Z) - 2 * slope * relu(X, -Z), rtol=1e-12, atol=1e-15
+        )
+        assert_allclose(space.kernel(X).diagonal(), (1 + slope**2) / 6 * (X**2).sum(1), rtol=1e-14)
+        assert as_space(space.activation, True) == LeakyReLU(True, slope)
+    assert_array_equal(LeakyReLU(slope=0).kernel(X, Z), ReLU().kernel(X, Z))
+    assert (as_space("leaky"), as_space("leaky:.20").activation) == (LeakyReLU(), "leaky:0.2")
+    assert as_space("leaky:0.01").activation == LeakyReLU().activation == "leaky"
+    assert as_space("leaky:-0.0").activation == "leaky:0.0"
+
+
+@pytest.mark.parametrize(
+    "name", ["leaky:", "leaky:1", "leaky:-0.1", "leaky:nan", "leaky:inf", "leaky:x", "leaky:0.1:0.2"]
+)
+def test_a_bad_slope_is_one_sentence(name: str):
+    with pytest.raises(InputError, match=r"the slope in activation 'leaky:.* from 0 to below 1") as caught:
+        as_space(name, True)
+    assert "\n" not in str(caught.value) and ". " not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["leaky0.2", "Leaky", "tanh", "", None, 3, "relu:0.1"])
+def test_an_unknown_activation_is_one_sentence(name):
+    with pytest.raises(InputError, match="activation must be 'relu', 'srelu', 'leaky' or"):
+        as_space(name)
+    with pytest.raises(InputError, match="slope"):
+        LeakyReLU(slope=1.0)
 
 
 def test_extreme_sizes_neither_overflow_nor_underflow():

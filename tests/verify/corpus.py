@@ -5,15 +5,17 @@ proof types that no solver writes for so small data, `written_now` what this ver
 """
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 
 from widemargin import margins, verify
-from widemargin.pricing import signs, writing
+from widemargin.pricing import products, signs, write, writing
 from widemargin.pricing.cones import Cones
 from widemargin.pricing.pairing import solve as pair_up
+from widemargin.pricing.points import Points
 from widemargin.pricing.writing import cones_side
 from widemargin.types import Dataset
 
@@ -45,8 +47,75 @@ def written_now():
         ("ntk sup now", margins.ntk(data, samples=2000), data),
         ("ntk sup inner now", margins.ntk(data, samples=2000, part="inner"), data),
         ("l2 srelu now", margins.min_norm_l2(twice, activation="srelu"), twice),
+        ("f2 leaky", margins.f2(data, activation="leaky"), data),
+        ("frozen leaky", margins.frozen(data, 30, activation="leaky:0.25"), data),
+        ("rf leaky", margins.random_features(data, 30, activation="leaky:0.25", bias=True), data),
+        ("l2 leaky", margins.min_norm_l2(data, activation="leaky:0.25"), data),
+        ("l2 leaky relation", margins.min_norm_l2(twice, activation="leaky:0.25"), twice),
     ]
-    return [(name, saved(cert), one.X, one.y) for name, cert, one in found]
+    return [(name, saved(cert), one.X, one.y) for name, cert, one in found] + leaky_now()
+
+
+def leaky_now():
+    """Leaky f1 margins by every proof that there is, most of them forced: linear and quadratic leaves, roots, mirrors, cones."""
+    before = {name: (payload, X, y) for name, payload, X, y in written_before()}
+    _, X, y = before["f1 plane bias"]
+    plane = Dataset(X, y)
+    out = [
+        (f"f1 {activation} plane bias", saved(margins.f1(plane, activation=activation, bias=True)), X, y)
+        for activation in ("leaky", "leaky:0.25")
+    ]
+    Z, payload = np.hstack([X, np.ones((len(X), 1))]), out[-1][1]
+    q, both = np.array(payload["dual"]), np.vstack([Z, -Z])
+    sides, most = [], 0.0
+    for sign in (1, -1):
+        c = sign * q * y
+        c = np.concatenate([c, -0.25 * c])
+        scale = np.linalg.norm(both[c > 0], axis=1)
+        lam = np.linalg.eigvalsh((both[c > 0] * (c[c > 0] / (2 * scale))[:, None]).T @ both[c > 0])[-1] * (1 + 1e-12)
+        sides.append({"sign": sign, "scale": scale.tolist(), "w": [0.0] * int((c < 0).sum()), "lam": float(lam)})
+        most = max(most, float(c[c > 0] @ scale / 2 + np.linalg.norm(c @ both) + lam) / 2 * (1 + 1e-12))
+    spectral = {"type": "spectral", "sides": sides}
+    out.append(("f1 leaky spectral", seal(payload | {"upper": most, "proof": spectral, "status": "rounding"}), X, y))
+    size = q @ np.linalg.norm(Z, axis=1)
+    norm = {"upper": float(size), "proof": {"type": "norm"}, "status": "rounding"}
+    out.append(("f1 leaky norm", seal(payload | norm), X, y))
+    rng = np.random.default_rng(3)
+    X = rng.integers(-3, 4, (9, 4)).astype(float)
+    mirrored = Dataset(np.vstack([X, -X[:4]]), np.append(np.ones(5), -np.ones(8)))
+    cube = np.array(list(itertools.product([-1.0, 1.0], repeat=4)))
+    cube = Dataset(cube, cube[:, 0] * cube[:, 1])
+    for name, data, way in (
+        ("tree", mirrored, "linear"),
+        ("roots", cube, "linear"),
+        ("quadratic", mirrored, "quadratic"),
+        ("cones", mirrored, "cones"),
+    ):
+        cert = margins.f1(data, activation="leaky:0.25")
+        proof, upper = forced(data, np.asarray(cert.dual), 0.25, way)
+        body = json.loads(json.dumps(saved(cert) | {"proof": proof, "upper": upper, "status": "rounding"}))
+        out.append((f"f1 leaky {name}", seal(body), data.X, data.y))
+    return out
+
+
+def forced(data, q, slope, way):
+    """A proof of both sides in a given way, and what it shows."""
+    import torch
+
+    points = Points(data.X.copy(), data.y, 0, torch.device("cpu"), np.eye(data.d), slope)
+    sides = []
+    for sign in (1, -1):
+        folded, linear = points.folded(sign * q * data.y)
+        terms, rest = torch.as_tensor(folded), torch.as_tensor(linear @ points.X)
+        if way == "cones":
+            frame = torch.as_tensor(points.frame.astype(float))
+            found = Cones(points.Xt, terms, frame, rest).run(0.0, 1e-3, deadline=float("inf"), batch=64)
+        else:
+            tree = signs.Tree(points.Xt, terms, torch.as_tensor(points.roots.astype(float)), rest)
+            found = tree.run(0.0, 1e-3, deadline=float("inf"), batch=64, curved=way == "quadratic")
+        sides.append(found)
+    enough = -1.0 if way == "quadratic" else max(one.bound for one in sides)
+    return write(points, q * data.y, tuple(sides), np.arange(data.n), enough)
 
 
 def cone_sides(X, c, tol=1e-3, basis=None, max_nodes=1e5):
@@ -155,6 +224,10 @@ def hand_made():
     proof, upper = found.write(torch.as_tensor(X), 1.0)
     pairing = payload | {"upper": upper, "proof": proof, "dual": found.weights(len(X)).tolist(), "status": "time-limit"}
     out.append(("f1 pairing", seal(json.loads(json.dumps(pairing))), X, y))
+    *_, best = products.solve(torch.tensor(X), torch.tensor(y), float("inf"))
+    proof, upper = products.write(best, np.arange(len(X)), 1.0)
+    multiplied = payload | {"upper": upper, "proof": proof, "dual": best.q.tolist(), "status": "time-limit"}
+    out.append(("f1 products", seal(json.loads(json.dumps(multiplied))), X, y))
     payload, X, y = before["f1 srelu 3"]
     q = np.array(payload["dual"])
     tops = [float(np.linalg.eigvalsh((X * (q * (s * y > 0))[:, None]).T @ X)[-1]) * (1 + 1e-12) for s in (1, -1)]

@@ -20,8 +20,38 @@ SLOW = ("f1-multiclass 3", "f1 quadratic more")  # their proofs take a quarter o
 WORDS = [
     *verify.KINDS,
     *{convention for _, conventions in verify.KINDS.values() for convention in conventions},
-    *("relu", "srelu", "ntk", "given", "sup", "l2", "total", "outer", "inner", "a", "c", "sum", "samples", "dual"),
-    *("norm", "spectral", "pairing", "tree", "enumeration", "eigen", "eigen-tree", "cones", "cover", "trace", "signs"),
+    *(
+        "relu",
+        "srelu",
+        "leaky",
+        "leaky:0.25",
+        "ntk",
+        "given",
+        "sup",
+        "l2",
+        "total",
+        "outer",
+        "inner",
+        "a",
+        "c",
+        "sum",
+        "samples",
+        "dual",
+    ),
+    *(
+        "norm",
+        "spectral",
+        "pairing",
+        "products",
+        "tree",
+        "enumeration",
+        "eigen",
+        "eigen-tree",
+        "cones",
+        "cover",
+        "trace",
+        "signs",
+    ),
     *("fantope", "fantope-pairs", "cone", "relation", "certified", "not-separable", "no-interpolation", "found"),
     *("time-limit", "stalled", "rounding", "not-found", "omitted"),
 ]
@@ -185,9 +215,25 @@ def test_the_corpus_is_accepted_and_holds_every_kind_and_proof(corpus, truth):
         proofs.add((payload["kind"], payload["activation"], payload["proof"]["type"]))
     assert kinds == set(verify.KINDS)
     types = {kind for _, _, kind in proofs}
-    assert types >= {"norm", "spectral", "pairing", "tree", "enumeration", "eigen", "eigen-tree", "cones", "cover"}
+    assert types >= {
+        "norm",
+        "spectral",
+        "pairing",
+        "products",
+        "tree",
+        "enumeration",
+        "eigen",
+        "eigen-tree",
+        "cones",
+        "cover",
+    }
     assert types >= {"trace", "signs", "fantope", "fantope-pairs", "cone", "relation", "dual", "samples"}
     assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones")} <= proofs
+    leaky = {(kind, proof) for kind, activation, proof in proofs if activation == "leaky:0.25"}
+    assert leaky >= {("f1", one) for one in ("norm", "spectral", "tree", "cones", "enumeration")}
+    assert (
+        leaky >= {("frozen", "dual"), ("rf", "dual"), ("l2-regression", "dual")} and ("f2", "leaky", "dual") in proofs
+    )
     leaves = [
         leaf
         for _, payload, _, _ in corpus

@@ -20,6 +20,7 @@ from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, chec
 from .options import (
     INTERRUPTED,
     Command,
+    activation,
     check_writable,
     integer,
     number,
@@ -222,7 +223,11 @@ def add(command: Command) -> None:
         help="extend every point by a coordinate 1 [--no-bias]",
     )
     one.add_argument(
-        "--activation", choices=("relu", "srelu"), default="relu", help="the neurons; linear has none [relu]"
+        "--activation",
+        metavar="NAME",
+        type=activation,
+        default="relu",
+        help="the neurons: relu, srelu, leaky (slope 0.01) or leaky:SLOPE; linear has none [relu]",
     )
     readable(one)
     one.add_argument(

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from widemargin import data as datasets
 from widemargin import verify as exact
+from widemargin.spaces import as_space
 from widemargin.types import InputError
 
 from .screen import complain, say
@@ -110,6 +111,13 @@ def integer(low: int, high: int) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def activation(text: str) -> str:
+    try:
+        return as_space(text).activation
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def sources() -> str:

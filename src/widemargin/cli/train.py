@@ -29,7 +29,7 @@ from .options import (
 )
 from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
 
-NETS = ("relu", "srelu", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
+NETS = ("relu", "srelu", "leaky", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
 ALGORITHMS = tuple(
     ["gf", "gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam"]
 )
@@ -238,7 +238,7 @@ def _with_fraction(said: dict[str, Any], cert: Certificate | None) -> dict[str, 
     keys = ("kind", "lower", "upper", "gap", "status", "proved", "convention")
     said["certificate"] = {key: cert.summary()[key] for key in keys}
     recorded = any(trial.get("margin_M2") is not None for trial in said["trials"])
-    convention = said["fraction_convention"] = "M2" if cert.activation == "relu" and recorded else "M1"
+    convention = said["fraction_convention"] = "M2" if "M2" in cert.conversions and recorded else "M1"
     best = cert.bounds(convention)[1]
     for trial in said["trials"]:
         reached = trial[f"margin_{convention}"]
@@ -264,9 +264,9 @@ def _print_training(data: Dataset, found: Any, said: Mapping[str, Any]) -> None:
     )
     extra = () if any(t.get("margin_M1") is not None for t in trials) else ("margin_M4", "margin_M10", "margin_MT2")
     names = [name for name in (*wanted, *extra) if any(trial.get(name) is not None for trial in trials)]
-    table = Table(
-        title=plain(f"{data}, {found.config['net']['net']}, {found.config['rule']['class']}"), title_justify="left"
-    )
+    net = found.config["net"]
+    name = net["activation"] if net["net"] == "relu" else net["net"]  # two-layer networks are called by their neurons
+    table = Table(title=plain(f"{data}, {name}, {found.config['rule']['class']}"), title_justify="left")
     for column in ("trial", "status", *names):
         table.add_column(plain(column), justify="left" if column == "status" else "right", no_wrap=True)
     if len(trials) <= MOST_ROWS:

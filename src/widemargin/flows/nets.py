@@ -2,7 +2,8 @@
 
 Parameters are a dictionary of tensors with a leading dimension B, one entry per trial. A net knows its initial law, its outputs
 and the pull-back of weights on the points, sum_i g_i df(x_i)/dW, which is all that a training rule needs. X is (1, n, d) or
-(B, n, d). The ReLU has derivative 0 at 0 (LR-3 allows any fixed value in [0, 1]); `flow` says what the gradient flow does there.
+(B, n, d). The ReLU has derivative 0 at 0 (LR-3 allows any fixed value in [0, 1]), a leaky one its slope; `flow` says what the
+gradient flow does there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from widemargin.spaces import Space, as_space
 from widemargin.types import InputError, Measure, content_hash
 
 from . import _kernels
@@ -134,7 +136,7 @@ class Net:
 
 @dataclass(frozen=True)
 class TwoLayer(Net):
-    """f(x) = scale sum_j a_j phi(v_j . x), phi = relu or its square (LR-1, CB-1, CB-17).
+    """f(x) = scale sum_j a_j phi(v_j . x), phi = relu, leaky or not, or its square (LR-1, CB-1, CB-17).
 
     `law`: "lr" a ~ N(0, 1/m), V ~ N(0, 1/d); "cb" all coordinates N(0, 1); "sphere" v uniform on the sphere, a = +-1;
     `law_scale` multiplies it. `mean_field` puts CB's 1/m in front. `train`: "both" layers or the "output" layer alone
@@ -159,14 +161,15 @@ class TwoLayer(Net):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._one_of(activation=("relu", "srelu"), law=("lr", "cb", "sphere"), train=("both", "output"))
+        self._one_of(law=("lr", "cb", "sphere"), train=("both", "output"))
+        self._set(activation=_space(self).activation)
         self._positive("law_scale")
         if self.widths is not None:
             if self.mean_field or self.train == "output":
                 raise InputError("two-layer network: widths per trial need both layers trained and no 1/m in front")
             if not all(1 <= width <= self.m for width in self.widths):
                 raise InputError(f"two-layer network: every one of widths must be from 1 to the width {self.m}")
-        moving = ("a",) if self.train == "output" else ("V",) if self.activation == "srelu" else ("a", "V")
+        moving = ("a",) if self.train == "output" else ("V",) if _space(self).degree == 2 else ("a", "V")
         self._set(trained=moving, homogeneous=moving, degree=1 if self.train == "output" else 2)
 
     @property
@@ -191,22 +194,21 @@ class TwoLayer(Net):
         a, V = rng.standard_normal(self.m), rng.standard_normal((self.m, self.d))
         if self.law == "lr":
             a, V = a / np.sqrt(self.m), V / np.sqrt(self.d)
-        if self.law == "sphere" or self.activation == "srelu":
+        if self.law == "sphere" or _space(self).degree == 2:
             a = np.where(a >= 0, 1.0, -1.0)
         if self.law == "sphere":
             V = _unit(V)
         if self.train == "output" and self.law != "lr":
             a = np.zeros_like(a)
         grown = self.law_scale
-        return {"a": a * (1.0 if self.activation == "srelu" else grown), "V": V * grown}
+        return {"a": a * (1.0 if _space(self).degree == 2 else grown), "V": V * grown}
 
     def evaluate(self, W: Params, X: Tensor) -> tuple[Tensor, Tensor | None]:
         if self._fused(X):
             f = _kernels.forward(X, W["V"].contiguous(), W["a"].contiguous())
             return (f if self.factor == 1 else self.factor * f), None
-        H = (X @ W["V"].mT).clamp_min_(0)  # (B, n, m)
-        phi = H if self.activation == "relu" else H * H
-        return self.factor * _mix(phi, W["a"]), H
+        H = _rectified(X @ W["V"].mT, self)  # (B, n, m)
+        return self.factor * _mix(_powered(H, self), W["a"]), H
 
     def _fused(self, X: Tensor) -> bool:
         """Whether the kernels that never write the activations out apply."""
@@ -218,12 +220,12 @@ class TwoLayer(Net):
         if saved is None and self._fused(X):
             a, V = _kernels.backward(X, W["V"].contiguous(), W["a"].contiguous(), g.contiguous())
             return {name: grad for name, grad in (("a", a), ("V", V)) if name in self.trained}
-        H = (X @ W["V"].mT).clamp_min_(0) if saved is None else saved
+        H = _rectified(X @ W["V"].mT, self) if saved is None else saved
         out: Params = {}
         if "a" in self.trained:
-            out["a"] = (g[:, None, :] @ (H if self.activation == "relu" else H * H))[:, 0]
+            out["a"] = (g[:, None, :] @ _powered(H, self))[:, 0]
         if "V" in self.trained:
-            slope = H.sign() if self.activation == "relu" else 2 * H  # H >= 0
+            slope = _slopes(H, self)
             out["V"] = W["a"][:, :, None] * (slope.mT @ (g[:, :, None] * X))  # (B, m, d)
         return out
 
@@ -247,8 +249,8 @@ class TwoLayer(Net):
         return self.factor * change
 
     def _features(self, W: Params, X: Tensor) -> tuple[Tensor, Tensor]:
-        H = (X @ W["V"].mT).clamp_min_(0)
-        return (H, (H > 0).to(H.dtype)) if self.activation == "relu" else (H * H, 2 * H)
+        H = _rectified(X @ W["V"].mT, self)
+        return _powered(H, self), _slopes(H, self)
 
     def features(self, W: Params, X: Tensor) -> Tensor:
         return self._features(W, X)[0]
@@ -258,7 +260,7 @@ class TwoLayer(Net):
 
     def neurons(self, W: Params) -> tuple[Tensor, Tensor]:
         size, theta = _polar(W["V"])
-        return self.factor * W["a"] * (size if self.activation == "relu" else size**2), theta
+        return self.factor * W["a"] * size ** _space(self).degree, theta
 
     def _conventions(self, W: Params) -> dict[str, Tensor]:
         mass = self.neurons(W)[0]
@@ -295,7 +297,8 @@ class Frozen(Net):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._one_of(law=("sphere", "balanced", "paired", "features"), activation=("relu", "srelu"))
+        self._one_of(law=("sphere", "balanced", "paired", "features"))
+        self._set(activation=_space(self).activation)
         self._positive("r0")
         self._set(trained=("r",), homogeneous=("r",))
         if self.law == "features" and self.d != self.m:
@@ -328,7 +331,7 @@ class Frozen(Net):
             return {"r": r}
         if self.directions is not None:
             V, paired = self.directions, len(self.directions) < self.m
-        elif self.law == "sphere" and self.activation == "relu":
+        elif self.law == "sphere" and _space(self).degree == 1:
             theta = _unit(rng.standard_normal((self.m, self.d + 1)))
             return {"r": r, "b": theta[:, -1], "V": theta[:, :-1]}
         else:
@@ -338,14 +341,14 @@ class Frozen(Net):
             V, b = np.vstack([V, V]), np.repeat([1.0, -1.0], len(V))
         else:
             b = self.signs if self.signs is not None else rng.choice([-1.0, 1.0], self.m)
-        V, half = _unit(V), np.sqrt(0.5) if self.activation == "relu" else 1.0
+        V, half = _unit(V), np.sqrt(0.5) if _space(self).degree == 1 else 1.0
         return {"r": r, "b": half * b, "V": half * V}
 
     def features(self, W: Params, X: Tensor) -> Tensor:
         if self.law == "features":
             return X
-        H = (X @ W["V"].mT).clamp_min_(0)  # (B, n, m)
-        return (H if self.activation == "relu" else H * H) * W["b"][:, None, :]
+        H = _rectified(X @ W["V"].mT, self)  # (B, n, m)
+        return _powered(H, self) * W["b"][:, None, :]
 
     def outer(self, W: Params) -> Tensor:
         return W["r"] ** 2 / self.m
@@ -372,7 +375,7 @@ class Frozen(Net):
         if self.law == "features":
             return None
         size, theta = _polar(W["V"])
-        return self.outer(W) * W["b"] * (size if self.activation == "relu" else size**2), theta
+        return self.outer(W) * W["b"] * size ** _space(self).degree, theta
 
     def _conventions(self, W: Params) -> dict[str, Tensor]:
         parts = self.neurons(W)
@@ -879,6 +882,7 @@ LAYERS = ("law", "law_scale", "mean_field")
 KINDS: dict[str, tuple[Callable[..., Net], dict[str, Any], tuple[str, ...]]] = {  # how, defaults, options
     "relu": (_two_layer, {}, LAYERS),
     "srelu": (_two_layer, {"activation": "srelu", "law": "cb"}, LAYERS),
+    "leaky": (_two_layer, {"activation": "leaky"}, (*LAYERS, "activation")),
     "output": (_two_layer, {"train": "output", "law": "sphere"}, (*LAYERS, "activation")),
     "frozen": (Frozen, {}, ("law", "activation", "r0", "directions", "signs")),
     "scalar": (Scalar, {}, ()),
@@ -890,7 +894,7 @@ KINDS: dict[str, tuple[Callable[..., Net], dict[str, Any], tuple[str, ...]]] = {
 
 
 def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
-    """The network of a name: relu, srelu, output, frozen, scalar, product, normalized, batchnorm or mlp.
+    """The network of a name: relu, srelu, leaky, output, frozen, scalar, product, normalized, batchnorm or mlp.
 
     `options` are fields of its class (for batchnorm also `data`, the points X); None means the default.
     """
@@ -926,6 +930,29 @@ def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None =
     known = {one.name for one in dataclasses.fields(make) if one.init}
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in kept.items() if key in known}
     return make(d, m, **options)
+
+
+def _space(net: TwoLayer | Frozen) -> Space:
+    return as_space(net.activation)
+
+
+def _rectified(T: Tensor, net: TwoLayer | Frozen) -> Tensor:
+    """H in the place of T: phi(T) where phi has degree 1, and relu(T), whose square is phi(T), where it has degree 2."""
+    slope = _space(net).slope
+    return nn.functional.leaky_relu_(T, slope) if slope else T.clamp_min_(0)
+
+
+def _powered(H: Tensor, net: TwoLayer | Frozen) -> Tensor:
+    """phi(T) from H."""
+    return H if _space(net).degree == 1 else H * H
+
+
+def _slopes(H: Tensor, net: TwoLayer | Frozen) -> Tensor:
+    """phi'(T) from H."""
+    space = _space(net)
+    if space.degree == 2:
+        return 2 * H
+    return (H > 0).to(H.dtype).clamp_min_(space.slope) if space.slope else H.sign()
 
 
 def _mix(features: Tensor, a: Tensor) -> Tensor:

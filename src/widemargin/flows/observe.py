@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from widemargin.spaces import as_space
 from widemargin.types import InputError
 
 from . import flow, losses
@@ -140,9 +141,9 @@ def dual_value(problem: Problem, q: Tensor, directions: Tensor, steps: int = CLI
     points themselves. With an exact maximum the value would be an upper bound of every margin in convention M1 (CB-24).
     """
     X, c = problem.X, q * problem.y  # (1 or B, n, d), (B, n)
-    degree = 1 if getattr(problem.net, "activation", "relu") == "relu" else 2
+    space = as_space(getattr(problem.net, "activation", "relu"))
     # A fixed choice of starts, so that records do not depend on anything but the parameters.
-    pull = (((directions @ X.mT).clamp_min(0) ** degree) * c[:, None, :]).sum(2).abs()  # (B, m)
+    pull = (space.phi(directions @ X.mT) * c[:, None, :]).sum(2).abs()  # (B, m)
     best = pull.topk(min(STARTS, pull.shape[1]), dim=1).indices
     V = directions.gather(1, best[:, :, None].expand(-1, -1, directions.shape[2]))
     heavy = q.topk(min(STARTS // 2, q.shape[1]), dim=1).indices
@@ -150,20 +151,20 @@ def dual_value(problem: Problem, q: Tensor, directions: Tensor, steps: int = CLI
     mean = (c[:, :, None] * X).sum(1, keepdim=True)
     V = torch.cat([V, points, -points, mean, -mean], 1)
     V = V / V.norm(dim=2, keepdim=True).clamp_min(1e-300)  # (B, s, d)
-    h = (V @ X.mT).clamp_min(0)  # (B, s, n)
-    value = (h**degree * c[:, None, :]).sum(2)
+    t = V @ X.mT  # (B, s, n)
+    value = (space.phi(t) * c[:, None, :]).sum(2)
     sign = torch.where(value >= 0, 1.0, -1.0).to(V.dtype)  # each start climbs on its own side
     value = value.abs()
     step = torch.full_like(value, 0.5)[:, :, None]
     for _ in range(steps):
-        slope = (h > 0).to(V.dtype) if degree == 1 else 2 * h
+        slope = (t > 0).to(V.dtype).clamp_min(space.slope) if space.degree == 1 else 2 * t.clamp_min(0)
         G = sign[:, :, None] * ((slope * c[:, None, :]) @ X)
         U = V + step * G / G.norm(dim=2, keepdim=True).clamp_min(1e-300)
         U = U / U.norm(dim=2, keepdim=True).clamp_min(1e-300)
-        h_new = (U @ X.mT).clamp_min(0)
-        new = sign * (h_new**degree * c[:, None, :]).sum(2)
+        t_new = U @ X.mT
+        new = sign * (space.phi(t_new) * c[:, None, :]).sum(2)
         up = (new > value)[:, :, None]
-        V, h = torch.where(up, U, V), torch.where(up, h_new, h)
+        V, t = torch.where(up, U, V), torch.where(up, t_new, t)
         value = torch.where(up[:, :, 0], new, value)
         step = torch.where(up, step * 1.5, step * 0.5)
     return value.amax(1)

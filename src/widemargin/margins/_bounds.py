@@ -20,6 +20,7 @@ def not_separable(door: _door.Door) -> tuple[np.ndarray, str] | None:
 
     relu(t) = (t + |t|) / 2, and |v . x| of different lines are linearly independent. So the margin is 0 if and only if some
     q has sum_i q_i y_i x_i = 0 and, on each line, sum_i q_i y_i ||x_i|| = 0: a linear program over the lines with both labels.
+    A leaky ReLU is ((1 + slope) t + (1 - slope) |t|) / 2: the same q.
     """
     line, y = lines(door.X), door.y
     mixed: list[np.int64] = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
@@ -46,7 +47,7 @@ def not_separable(door: _door.Door) -> tuple[np.ndarray, str] | None:
     some = np.flatnonzero(whole)
     text = ", ".join(map(str, some[:6])) + (" ..." if len(some) > 6 else "")
     return whole, (
-        f"every two-layer ReLU network averages to zero over points {text}: for x and -x, f(x) - f(-x) is linear; "
+        f"every two-layer network averages to zero over points {text}: for x and -x, f(x) - f(-x) is linear; "
         "a bias may help"
     )
 
@@ -74,8 +75,11 @@ def opposite_labels_on_a_ray(
     return None
 
 
-def norm(X: np.ndarray, c: np.ndarray) -> float:
-    """A bound of |sum_i c_i relu(v . x_i)|, |v| = 1, rounded up: relu(t) = (t + |t|) / 2, and |t| counts on one side only."""
+def norm(X: np.ndarray, c: np.ndarray, slope: float = 0.0) -> float:
+    """A bound of |sum_i c_i phi(v . x_i)|, |v| = 1, rounded up: phi(t) = ((1 + slope) t + (1 - slope) |t|) / 2, and |t|
+    counts on one side only."""
     size = np.linalg.norm(X, axis=1)
     part = max(float(c.clip(0) @ size), float((-c).clip(0) @ size))
-    return (float(np.linalg.norm(c @ X)) + part) / 2 * (1 + 1e-12) + 1e-14 * float(np.abs(c) @ size)
+    return ((1 + slope) * float(np.linalg.norm(c @ X)) + (1 - slope) * part) / 2 * (1 + 1e-12) + 1e-14 * float(
+        np.abs(c) @ size
+    )

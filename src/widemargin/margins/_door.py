@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.spaces import ReLU, Space, SReLU
+from widemargin.spaces import Space, as_space, extend
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 EPS = float(np.finfo(np.float64).eps)
@@ -29,7 +29,8 @@ class Door:
     """
 
     data: Dataset
-    space: Space
+    bias: bool
+    neurons: Space | None  # None: this margin has none
     X: np.ndarray
     y: np.ndarray
     size: np.ndarray  # norms of the rows of X
@@ -37,6 +38,11 @@ class Door:
     started: float
     deadline: float
     progress: Progress | None = None
+
+    @property
+    def space(self) -> Space:
+        assert self.neurons is not None
+        return self.neurons
 
     def teller(self, degree: int = 1) -> Tell | None:
         """What a solver calls with bounds in scaled units; None where nobody listens."""
@@ -100,8 +106,8 @@ class Door:
             n=self.data.n,
             d=self.data.d,
             primal=primal,
-            bias=self.space.bias,
-            activation=self.space.activation,
+            bias=self.bias,
+            activation=self.neurons.activation if self.neurons is not None else "relu",  # where nobody reads it
             convention=convention,
             data_sha256=self.data.sha256(),
             data_name=self.data.name,
@@ -112,17 +118,12 @@ class Door:
         )
 
 
-def as_space(bias: bool, activation: str) -> Space:
-    if activation not in ("relu", "srelu"):
-        raise InputError(f"activation must be 'relu' or 'srelu', not {activation!r}")
-    return ReLU(bias) if activation == "relu" else SReLU(bias)
-
-
 def choose_space(space: Space | None, bias: bool | None, activation: str | None) -> Space:
     """The space, or that of `bias` and `activation`; an InputError where both are given and do not agree."""
+    usual = None if activation is None else as_space(activation).activation
     if space is None:
-        return as_space(bool(bias), "relu" if activation is None else activation)
-    for name, asked, has in (("bias", bias, space.bias), ("activation", activation, space.activation)):
+        return as_space(usual or "relu", bool(bias))
+    for name, asked, has in (("bias", bias, space.bias), ("activation", usual, space.activation)):
         if asked is not None and asked != has:
             raise InputError(
                 f"{name}={asked!r} contradicts the space {space!r}, which has {has!r}; leave one of them out"
@@ -132,21 +133,25 @@ def choose_space(space: Space | None, bias: bool | None, activation: str | None)
 
 def enter(
     data: Dataset,
-    space: Space,
+    space: Space | bool,
     tol: float,
     time_limit: float | None,
     progress: Progress | None = None,
     *,
     signs: bool = True,
 ) -> Door:
-    """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values."""
+    """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values.
+
+    A margin without neurons gives its bias for the space.
+    """
     started = time.perf_counter()
     if not 0 < tol < 1:
         raise InputError(f"tol must lie between 0 and 1, not {tol!r}")
     if time_limit is not None and not time_limit > 0:
         raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
     y = data.signs() if signs else data.y
-    X = space.extend(data.X)
+    bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
+    X = extend(data.X, bias)
     shift = math.frexp(float(np.abs(X).max()))[1]
     X = np.ldexp(X, -shift)
     if (~(X * X).any(axis=1) & data.X.any(axis=1)).any():
@@ -154,7 +159,7 @@ def enter(
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
         )
     deadline = math.inf if time_limit is None else started + time_limit
-    return Door(data, space, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, progress)
+    return Door(data, bias, neurons, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, progress)
 
 
 def product(A: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, float]:
@@ -216,7 +221,7 @@ def vanishes(X: np.ndarray, c: np.ndarray, linear: bool) -> bool:
     """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; in exact arithmetic.
 
     relu(t) = (t + |t|) / 2, and the functions |v . x| of different lines are linearly independent, so the second holds
-    when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0.
+    when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0. It is the same for a leaky ReLU.
     """
     index = np.flatnonzero(c)
     if len(index) * X.shape[1] > 100_000:

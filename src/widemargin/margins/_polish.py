@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
 FIRST, LAST = 0.3, 3e-4  # temperatures, in units of the spread of the margins at the start
@@ -15,22 +16,22 @@ CHECK = 10  # steps between looks at the clock
 
 
 class SoftMargin:
-    """m_i = y_i sum_k s_k relu(W_k . x_i) / sum_k ||W_k|| and the gradient of its soft minimum, in buffers made once.
+    """m_i = y_i sum_k s_k phi(W_k . x_i) / sum_k ||W_k|| and the gradient of its soft minimum, in buffers made once.
 
-    With p = softmax(-m / T) and S = sum_k ||W_k||,
+    With p = softmax(-m / T), S = sum_k ||W_k||, and phi' = 1 where its argument is positive and `slope` where it is negative,
 
-        d (-log sum_i exp(-m_i / T)) / d W_k = (s_k sum_i p_i y_i 1[W_k . x_i > 0] x_i - (p . m) W_k / ||W_k||) / (S T).
+        d (-log sum_i exp(-m_i / T)) / d W_k = (s_k sum_i p_i y_i phi'(W_k . x_i) x_i - (p . m) W_k / ||W_k||) / (S T).
     """
 
-    def __init__(self, X: Tensor, y: Tensor, s: Tensor):
-        self.X, self.y, self.s = X, y, s  # (n, d), (n,), (m,)
+    def __init__(self, X: Tensor, y: Tensor, s: Tensor, slope: float = 0.0):
+        self.X, self.y, self.s, self.slope = X, y, s, slope  # (n, d), (n,), (m,)
         self.yX, self.Z = y[:, None] * X, torch.empty_like(X)  # (n, d)
         self.H = X.new_empty(len(X), len(s))  # (n, m)
         self.margin, self.p = torch.empty_like(y), torch.full_like(y, 1 / len(y))  # (n,)
 
     def margins(self, W: Tensor) -> Tensor:
         """The margins (n,) of W (m, d), in a buffer that the next call overwrites."""
-        torch.mm(self.X, W.T, out=self.H).clamp_(min=0)
+        leaky_relu(torch.mm(self.X, W.T, out=self.H), self.slope, inplace=True)
         self.size = torch.linalg.vector_norm(W, dim=1, keepdim=True)  # (m, 1)
         self.total = self.size.sum()
         return torch.mv(self.H, self.s, out=self.margin).mul_(self.y).div_(self.total)
@@ -40,7 +41,7 @@ class SoftMargin:
         torch.softmax(self.margin / -temperature, 0, out=self.p)
         scale = temperature * self.total
         torch.mul(self.yX, (self.p / scale)[:, None], out=self.Z)
-        torch.mm(self.H.sign_().T, self.Z, out=out).mul_(self.s[:, None])
+        torch.mm(leaky_relu(self.H.sign_(), -self.slope, inplace=True).T, self.Z, out=out).mul_(self.s[:, None])
         shrink = self.size.clamp_(min=1e-300).mul_(scale / -(self.p @ self.margin))  # infinite where p . m = 0
         return out.addcdiv_(W, shrink)
 
@@ -51,11 +52,12 @@ def polish(
     W: Tensor,
     s: Tensor,
     *,
+    slope: float = 0.0,
     deadline: float,
     steps: int = 2000,
     report: Callable[[Tensor], None] | None = None,
 ) -> tuple[float, Tensor, Tensor]:
-    """Raise min_i y_i sum_k s_k relu(W_k . x_i) / sum_k ||W_k|| by Adam on the soft minimum at falling temperatures.
+    """Raise min_i y_i sum_k s_k phi(W_k . x_i) / sum_k ||W_k|| by Adam on the soft minimum at falling temperatures.
 
     Temperature and step length fall with the share of the steps taken or of the time spent, whichever is larger, so that
     a deadline that comes early still finds a finished ascent. `report` sees the best weights every 100 steps.
@@ -63,7 +65,7 @@ def polish(
     """
     began = time.perf_counter()
     W = W.clone()
-    soft = SoftMargin(X, y, s)
+    soft = SoftMargin(X, y, s, slope)
     size = float(W.norm(dim=1).mean())
     margin = soft.margins(W)
     start = max(float(margin.std(correction=0)), 1e-3 * float(margin.abs().mean()), 1e-12)

@@ -26,18 +26,11 @@ def prune(measure: Measure, data: Dataset) -> Measure:
         raise InputError(
             f"the measure has directions with {unit.theta.shape[1]} entries but the data need {data.d + measure.bias}"
         )
-    ones = Measure(unit.theta, np.ones(len(unit.mass)), unit.activation, unit.bias)
-    columns = np.sign(unit.mass) * _features(ones, data.X)  # (n, m)
+    columns = np.sign(unit.mass) * unit.features(data.X)  # (n, m)
     scale = np.abs(columns).max(initial=0.0) or 1.0
     mass = prune_masses(columns / scale, np.abs(unit.mass))
     keep = mass > 0
     return Measure(unit.theta[keep], (np.sign(unit.mass) * mass)[keep], unit.activation, unit.bias)
-
-
-def _features(measure: Measure, X: np.ndarray) -> np.ndarray:
-    X = np.hstack([X, np.ones((len(X), 1))]) if measure.bias else X
-    h = (X @ measure.theta.T).clip(0)
-    return h if measure.activation == "relu" else h * h
 
 
 def prune_masses(Z: np.ndarray, mass: np.ndarray, deadline: float = np.inf) -> np.ndarray:

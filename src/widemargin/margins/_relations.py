@@ -3,7 +3,8 @@
 A relation is a set of weights lam with sum_i lam_i phi(v . x_i) = 0 for all v, so sum_i lam_i f(x_i) = 0 for every f.
 relu(t) = (t + |t|) / 2 and relu(t)^2 = (t^2 + t |t|) / 2, and the functions |v . u| (v . u |v . u|) of different lines
 are linearly independent. So all relations come from points on one ray, and from lines with points on both sides of 0,
-where only the linear (quadratic) parts can be dependent. Everything here is rational arithmetic on the doubles.
+where only the linear (quadratic) parts can be dependent. A leaky ReLU has the parts of relu(t), with other factors, and so the
+same relations. Everything here is rational arithmetic on the doubles.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The best network over given activation patterns as a cone program: margins, interpolation; and over neurons, for classes.
 
 A neuron with activation pattern P (which points it is positive on) and output sign s is linear in its weights w on the data,
-s relu(x_i . w) = s P_i x_i . w, as long as w stays in the pattern's cone. So over K patterns, with f_i the value
-sum_k s_k P_ik x_i . w_k at point i, both problems are convex:
+s relu(x_i . w) = s P_i x_i . w, as long as w stays in the pattern's cone (a leaky ReLU has its slope where P_i is 0). So over
+K patterns, with f_i the value sum_k s_k P_ik x_i . w_k at point i, both problems are convex:
 
     max gamma   s.t.   y_i f_i >= gamma (margin), or f_i = gamma y_i (interpolation),
                        sum_k ||w_k|| <= 1,   (2 P_ik - 1) x_i . w_k >= 0.
@@ -34,6 +34,7 @@ def solve(
     patterns: np.ndarray,
     signs: np.ndarray,
     *,
+    slope: float = 0.0,
     interpolate: bool = False,
     directions: np.ndarray | None = None,
     near: int | None = None,
@@ -52,7 +53,7 @@ def solve(
     K = len(patterns)
     columns = K * d + K + 1  # w, their norms, gamma
     labelled, target = (X, y) if interpolate else (y[:, None] * X, np.ones(n))
-    gated = (signs[:, None] * patterns)[:, :, None] * labelled[None]  # (K, n, d)
+    gated = (signs[:, None] * np.where(patterns, 1.0, slope))[:, :, None] * labelled[None]  # (K, n, d)
     fit = np.hstack([-gated.transpose(1, 0, 2).reshape(n, K * d), np.zeros((n, K)), target[:, None]])
     total = np.zeros((1, columns))
     total[0, K * d : K * d + K] = 1

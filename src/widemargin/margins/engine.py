@@ -25,7 +25,7 @@ LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 class Engine:
     """State of one solve: lower <= margin <= upper, in the units of the door."""
 
-    kind, convention, activation, degree = "f1", "M1", "relu", 1
+    kind, convention = "f1", "M1"
     patience = 4  # rounds without anything new after which a solve has stalled
     stalled = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
     share = 1.0  # of tol that a search must reach; the rest is for rounding
@@ -34,6 +34,7 @@ class Engine:
 
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
+        self.phi, self.slope, self.degree = door.space.phi, door.space.slope, door.space.degree
         self.rng = np.random.default_rng(seed)
         self.lower, self.upper = 0.0, math.inf
         self.dual: Any = None
@@ -60,7 +61,7 @@ class Engine:
     def lower_rounded(self, primal: Measure) -> float:
         """A number that the exact margin of `primal` certainly reaches."""
         door, m = self.door, len(primal.mass)
-        score = door.y * ((door.X @ primal.theta.T).clip(0) ** self.degree @ primal.mass)
+        score = door.y * (self.phi(door.X @ primal.theta.T) @ primal.mass)
         error = 4 * self.degree * EPS * (door.X.shape[1] + m + 8) * door.size**self.degree
         return float((score - error).min()) / (primal.norm * (1 + 1e-14 * (8 + m**0.5)))
 
@@ -148,7 +149,7 @@ class Engine:
         """Neurons V (m, r) in `basis` (D, r), and their masses."""
         theta = V @ basis.T
         theta /= np.linalg.norm(theta, axis=1, keepdims=True)
-        return Measure(theta, mass, self.activation, self.door.space.bias)
+        return Measure(theta, mass, self.door.space.activation, self.door.bias)
 
     def finish(self, status: str) -> Certificate:
         """What is written down decides: it may prove a little less, or more, than the search had."""
@@ -189,8 +190,8 @@ class Engine:
             n=door.data.n,
             d=door.data.d,
             primal=primal if proved else None,
-            bias=door.space.bias,
-            activation=self.activation,
+            bias=door.bias,
+            activation=door.space.activation,
             convention=self.convention,
             data_sha256=door.data.sha256(),
             data_name=door.data.name,

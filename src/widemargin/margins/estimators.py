@@ -12,9 +12,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _door, regression
+from . import regression
 from .f2 import f2
 from .linear import linear
 
@@ -39,7 +40,7 @@ class _Expansion:
         """k between scaled points: (n, n), or (k, n) from the scaled points Z."""
         if self.activation is None:
             return (self.points if Z is None else Z) @ self.points.T
-        plain = _door.as_space(False, self.activation)
+        plain = as_space(self.activation)
         return plain.kernel(self.points) if Z is None else plain.kernel(Z, self.points)
 
     def ridged(self, ridge: float) -> np.ndarray:
@@ -52,7 +53,7 @@ class _Expansion:
 
     @property
     def degree(self) -> int:
-        return 2 if self.activation == "srelu" else 1
+        return 1 if self.activation is None else as_space(self.activation).degree
 
 
 class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
@@ -64,7 +65,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         Two-layer networks with the variation norm, the kernel space of random features, or linear functions.
     bias : bool
         Extend every point by a coordinate 1 (part of the norm, unlike the intercept of an SVM).
-    activation : "relu" or "srelu"
+    activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
         The neurons of f1 and f2; linear ignores it.
     tol, time_limit, seed
         When the search for the f1 margin ends, and its random starts. f2 and linear use the time limit only.

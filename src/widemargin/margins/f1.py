@@ -1,4 +1,4 @@
-"""The largest margin over all two-layer ReLU networks of any width, between a network and a proof."""
+"""The largest margin over all two-layer ReLU networks of any width, leaky or not, between a network and a proof."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 from widemargin.pricing import CURVED_RANK, Priced, listed, own, price, products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
-from widemargin.pricing.search import ascend, climb
-from widemargin.spaces import Space
-from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
+from widemargin.pricing.search import maxima
+from widemargin.spaces import Space, as_space
+from widemargin.types import Certificate, Dataset, Measure, check_device
 
 from . import _bounds, _door, _polish, _prune, _qp, _socp, squared
 from ._door import Progress
@@ -58,6 +58,8 @@ def f1(
         margin = max_{|nu| <= 1} min_i  y_i int phi(v . x_i) dnu(v)         nu a signed measure on the unit sphere
                = min_{q in simplex} max_{|v| = 1} |sum_i q_i y_i phi(v . x_i)|
 
+    phi is that of `space`, or of `activation`: "relu", "srelu", "leaky" (slope 0.01) or "leaky:0.2".
+
     The lower bound is the margin of a network, evaluated. The upper bound is a q with a proof that no unit vector does
     better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`_socp`);
     proofs from branch and bound over patterns (`pricing.signs`), whose maximisers are the next columns. Stops when
@@ -69,13 +71,12 @@ def f1(
     Reference: Chizat and Bach (2020), (4) and Proposition 12; Wei, Lee, Liu and Ma (2019), (3.6).
     """
     space = _door.choose_space(space, bias, activation)
-    if space.activation not in ("relu", "srelu"):
-        raise InputError(f"f1 knows activations relu and srelu, not {space.activation!r}")
+    as_space(space.activation)  # an InputError for a space of one's own: proofs are for the activations that are known
     check_device(device)
     door = _door.enter(data, space, tol, time_limit)
     # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
     with threads(1 if door.X.size < LARGE else torch.get_num_threads()):
-        if space.activation == "srelu":
+        if space.degree == 2:
             return squared.Solver(door, tol, seed, device, progress).run()
         return Solver(door, tol, seed, device, progress).run()
 
@@ -128,8 +129,8 @@ class Solver(Neurons):
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best
         self.priced = math.inf  # value of the last cone program's dual
         self.hard = False  # whether trees over signs need quadratic bounds
-        # Whether products have been tried, or have no chance.
-        self.multiplied = self.equal or self.working or self.points.far or not products.promising(n, self.r)
+        chance = products.promising(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
+        self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL else STARTS // 4
         self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, most))
@@ -144,8 +145,9 @@ class Solver(Neurons):
         self.rows = rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
         labels = None if self.equal else self.y
-        self.points = Points(self.door.X[self.first[rows]], labels, self.door.shift, self.trees, self.basis)
-        self.Xt = torch.as_tensor(self.X, device=self.device)
+        X0 = self.door.X[self.first[rows]]
+        self.points = Points(X0, labels, self.door.shift, self.trees, self.basis, self.slope)
+        self.Xt = self.to(self.X)
         self.small = self.equal or self.n * self.r <= CONE_LIMIT
         self.climbs = self.n * self.r >= SMALL and self.r <= CLIMB[0]
         self.whitening = whitening(self.X) if self.small else None
@@ -188,16 +190,17 @@ class Solver(Neurons):
 
     def norm_bound(self) -> Dual:
         q = self.balanced_weights()
-        return Dual(_bounds.norm(self.points.X0, self.weights(q)), q, "norm", self.points, proof={"type": "norm"})
+        upper = _bounds.norm(self.points.X0, self.weights(q), self.slope)
+        return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
-        """Margins at all points of sum_k s_k relu(W_k . x), from the definition; kept if the least is the best so far."""
+        """Margins at all points of sum_k s_k phi(W_k . x), from the definition; kept if the least is the best so far."""
         size = np.linalg.norm(W, axis=1)
         keep = size > 1e-12 * size.max(initial=0.0)
         W, signs, size = W[keep], signs[keep], size[keep]
         if len(W) == 0:
             return np.zeros(len(self.all_y))
-        margins = self.all_y * ((self.all_X @ W.T).clip(0) @ signs) / size.sum()
+        margins = self.all_y * (self.phi(self.all_X @ W.T) @ signs) / size.sum()
         lower, sure = float(margins[self.rows].min()), float(margins.min())
         if lower > self.lower:
             self.lower, self.W, self.signs = lower, W, signs
@@ -225,6 +228,9 @@ class Solver(Neurons):
     def fold(self, q: np.ndarray) -> np.ndarray:
         return self.points.cleaned(q)
 
+    def to(self, array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array, device=self.device)
+
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
         if listed(self.points, q):
@@ -233,19 +239,11 @@ class Solver(Neurons):
         Z = self.rng.standard_normal((starts, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
-        random = torch.as_tensor(Z, device=self.device)
-        own = torch.as_tensor(self.W, device=self.device)
+        begin, climbers = self.to(np.vstack([Z, self.W])), CLIMB[1] if self.climbs else 0
         for s in (1.0, -1.0):
-            c = torch.as_tensor(s * self.weights(q), device=self.device)
-            V, value = ascend(self.Xt, c, torch.cat([random, own]), steps)
-            order = torch.argsort(-value)
-            if self.climbs:  # what the steps left out is little, but columns that are off by it come again and again
-                on = c != 0
-                V, value = climb(self.Xt[on], c[on], V[order[: CLIMB[1]]])
-                order = torch.argsort(-value)
-            best = max(best, float(value[order[0]]))
-            order = order[value[order] > self.lower * (1 + 0.1 * self.tol)]
-            new += self.add(V[order].cpu().numpy(), s, most)
+            V, value = maxima(self.points, self.Xt, s * self.weights(q), begin, steps, climbers)
+            best = max(best, float(value[0]))
+            new += self.add(V[value > self.lower * (1 + 0.1 * self.tol)].cpu().numpy(), s, most)
         self.searched = time.perf_counter() - began
         return best, new
 
@@ -305,7 +303,6 @@ class Solver(Neurons):
             return
         W = self.rng.standard_normal((WARM_WIDTH, self.r)) / np.sqrt(self.r)
         s = np.resize([1.0, -1.0], WARM_WIDTH)
-        to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
         share = time.perf_counter() + 0.25 * min(self.left(), 240.0)
         # Large problems go on with an ascent of their own, so a short one is enough here.
         steps = WARM_STEPS if self.small else WARM_STEPS // 4
@@ -314,17 +311,22 @@ class Solver(Neurons):
             self.offer_network(W.cpu().numpy(), s)
             self.tell(f"{WARM_WIDTH} particles")
 
-        _, best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share, steps=steps, report=report)
-        W = best.cpu().numpy()
+        W, dual = self.polished(W, s, share, steps=steps, report=report)
         self.offer_network(W, s)
         size = np.linalg.norm(W, axis=1)
         for sign in (1.0, -1.0):
             self.add((W / size[:, None])[(s == sign) & (size > 0)], sign, WARM_WIDTH)
         self.support = np.arange(len(self.V))  # the first cone program is then at least as good as this network
-        self.q = self.fold(q.cpu().numpy())
+        self.q = dual
         value, _ = self.search(self.q, self.starts, 40)
         self.offer_centre(self.q, value)
         self.tell(f"{WARM_WIDTH} particles, estimate {value / self.unit():.4f}")
+
+    def polished(self, W: np.ndarray, s: np.ndarray, until: float, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The best network met on an ascent from the network W (m, r), s (m,), and its soft dual."""
+        begin = (self.to(array) for array in (self.y, W, s))
+        _, best, q = _polish.polish(self.Xt, *begin, slope=self.slope, deadline=until, **options)
+        return best.cpu().numpy(), self.fold(q.cpu().numpy())
 
     def linear_phase(self, goal: float, rounds: int) -> None:
         """Column generation over neurons, pricing near the best dual so far, until its estimate is below goal * lower."""
@@ -361,7 +363,7 @@ class Solver(Neurons):
         patterns, V, s = self.patterns[chosen], self.V[chosen], self.s[chosen]
         near = self.n if self.equal or self.n <= 3 * self.r + 60 else 3 * self.r + 40
         target = self.y * self.lower if self.equal else self.y  # so that gamma is about 1
-        limits: dict[str, Any] = {"near": near, "time_limit": self.left()}
+        limits: dict[str, Any] = {"near": near, "time_limit": self.left(), "slope": self.slope}
         master = _socp.solve(self.X, target, patterns, s, interpolate=self.equal, directions=V, **limits)
         grown, self.q = False, self.fold(master.q)
         if master.ok:
@@ -401,12 +403,10 @@ class Solver(Neurons):
             W = np.vstack([self.W, 0.1 * size * self.V[extra]])
             s = np.append(self.signs, self.s[extra])
         W = W + 1e-3 * np.linalg.norm(W, axis=1).mean() * self.rng.standard_normal(W.shape) / np.sqrt(self.r)
-        to = lambda a: torch.as_tensor(a, device=self.device)  # noqa: E731
         share = time.perf_counter() + 0.4 * self.left() if np.isfinite(self.door.deadline) else np.inf
-        _, W_best, q = _polish.polish(self.Xt, to(self.y), to(W), to(s), deadline=share)
         before, value = self.lower, self.estimate
-        self.offer_network(W_best.cpu().numpy(), s)
-        self.q = self.fold(q.cpu().numpy())
+        W, self.q = self.polished(W, s, share)
+        self.offer_network(W, s)
         if self.left() > self.searched:  # a search does not look at the clock
             value, _ = self.search(self.q, self.starts, 40)
             self.offer_centre(self.q, value)
@@ -450,7 +450,7 @@ class Solver(Neurons):
             self.nodes += found.nodes
             self.hard |= found.hard
             V = found.found.cpu().numpy()
-            new += self.add(V[(V @ self.X.T).clip(0) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
+            new += self.add(V[self.phi(V @ self.X.T) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
             sides.append(found)
             known = max(known, found.value)
             if found.aborted:
@@ -470,7 +470,7 @@ class Solver(Neurons):
         size = np.linalg.norm(self.sure_W, axis=1)
         V = self.sure_W / size[:, None]
         until = max(self.door.deadline, time.perf_counter() + 0.5)  # small networks are pruned even when time is up
-        mass = _prune.lightest(self.all_y[:, None] * (self.all_X @ V.T).clip(0) * self.sure_signs, size, until)
+        mass = _prune.lightest(self.all_y[:, None] * self.phi(self.all_X @ V.T) * self.sure_signs, size, until)
         on = mass > 0
         return self.measure(V[on], (mass * self.sure_signs)[on] / mass.sum(), self.basis)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from widemargin.spaces import Space, sphere
+from widemargin.spaces import Space, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import _door, _qp
@@ -46,19 +46,19 @@ def f2(
         if activation not in (None, kernel):
             raise InputError(f"activation={activation!r} contradicts kernel={kernel!r}; leave one of them out")
         if space is None:
-            space = _door.as_space(bool(bias), kernel)
+            space = as_space(kernel, bool(bias))
         activation, kernel = kernel, None
     elif kernel is not None and activation is not None:
         raise InputError(f"activation={activation!r} has no meaning for a kernel of one's own; leave one of them out")
     space = _door.choose_space(space, bias, activation)
     door = _door.enter(data, space, tol, time_limit, progress)
-    y, plain = door.y, _door.as_space(False, space.activation)
+    y, plain = door.y, as_space(space.activation)
     extra: dict[str, Any]
     if kernel is None:
         K, degree = _mirror(plain.kernel(door.X)), space.degree  # door.X has the bias coordinate
         D = door.X.shape[1]
-        size = door.size**degree / np.sqrt(2 * D if degree == 1 else 2 * D * (D + 2) / 3)  # sqrt(k(x, x))
-        blur, extra = _door.EPS * (2 * D + 25) * 2 ** (degree - 1), {"kernel": space.activation}
+        size = np.sqrt(K.diagonal())
+        blur, extra = _door.EPS * (2 * D + 30) * 2 ** (degree - 1), {"kernel": space.activation}
         found = _door.twins(door)
     else:
         K, degree = _gram(data, door, kernel), 0
@@ -75,7 +75,7 @@ def f2(
         if lower <= 0 and upper <= 4 * noise and not stopped:
             zero = f"a mixture of the points vanishes in F2 up to rounding ({upper / size.max():.1g} of their size)"
             whole = _door.integer_weights(q)
-            if whole is not None and extra["kernel"] == "relu" and _door.vanishes(door.X, whole * y, linear=False):
+            if whole is not None and degree == 1 and _door.vanishes(door.X, whole * y, linear=False):
                 q, zero = whole, "a mixture of the points vanishes in F2, exactly: no function separates the classes"
                 upper = _bounds(K, size, blur, q)[1]
     else:
@@ -117,7 +117,7 @@ def random_features(
 
     Reference: Chizat and Bach (2020), Proposition 7.
     """
-    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit, progress)
+    door = _door.enter(data, as_space(activation, bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     m, degree = len(V), door.space.degree
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, Measure
 
 from . import _door, _lp
@@ -35,7 +36,7 @@ def frozen(
 
     Reference: Chizat and Bach (2020), Proposition 6 (M6 of balanced neurons is half of this).
     """
-    door = _door.enter(data, _door.as_space(bias, activation), tol, time_limit, progress)
+    door = _door.enter(data, as_space(activation, bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     D, degree = V.shape[1], door.space.degree
     length = np.linalg.norm(V, axis=1) ** degree

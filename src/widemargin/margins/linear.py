@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset
 
 from . import _door, _qp
@@ -23,7 +22,7 @@ def linear(
     With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction, of any
     length.
     """
-    door = _door.enter(data, ReLU(bias), tol, time_limit, progress)
+    door = _door.enter(data, bias, tol, time_limit, progress)
     Z = door.X * door.y[:, None]
     found = _door.twins(door)
     stats: dict[str, object] = {}

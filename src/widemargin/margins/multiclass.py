@@ -23,7 +23,7 @@ import torch
 from widemargin.pricing import several
 from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.several import vectors as dual_vectors
-from widemargin.spaces import ReLU
+from widemargin.spaces import ReLU, Space
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
 from . import _bounds, _door, _prune, _qp, _socp
@@ -193,10 +193,10 @@ def _pair_rows(X: np.ndarray, y: np.ndarray, K: int, points: np.ndarray, others:
 
 
 def _enter(
-    data: Dataset, bias: bool, tol: float, time_limit: float | None, progress: _door.Progress | None
+    data: Dataset, space: Space | bool, tol: float, time_limit: float | None, progress: _door.Progress | None
 ) -> tuple[_door.Door, np.ndarray, int]:
     y, K = class_numbers(data)
-    return _door.enter(data, ReLU(bias), tol, time_limit, progress, signs=False), y, K
+    return _door.enter(data, space, tol, time_limit, progress, signs=False), y, K
 
 
 def _twins(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
@@ -295,7 +295,7 @@ def multiclass_f1(
     into cones (few dimensions), or by a covering of the directions w in R^K with one scalar proof each; `norm` is the
     fallback. With many classes and features the last leaves a gap; both bounds always hold.
     """
-    door, y, K = _enter(data, bias, tol, time_limit, progress)
+    door, y, K = _enter(data, ReLU(bias), tol, time_limit, progress)
     with threads(1):
         return Solver(door, y, K, tol, seed, progress).run()
 

@@ -48,7 +48,7 @@ class Neurons(Engine):
 
     def features(self, V: np.ndarray, s: np.ndarray) -> np.ndarray:
         """What neurons add to the constraints, (n, k)."""
-        return (1.0 if self.equal else self.y[:, None]) * (self.X @ V.T).clip(0) * s
+        return (1.0 if self.equal else self.y[:, None]) * self.phi(self.X @ V.T) * s
 
     def weights(self, q: np.ndarray) -> np.ndarray:
         """The weights c of the pricing problem at q."""
@@ -68,7 +68,7 @@ class Neurons(Engine):
                 self.V[at] = V[i]
                 self.recalled.add(at)
                 recalled += 1
-            elif at < 0 and pattern.any():
+            elif at < 0 and (pattern.any() or self.slope > 0):
                 self.seen[key(pattern, s)] = len(self.V) + len(taken)
                 taken.append(i)
             if len(taken) + recalled == most:

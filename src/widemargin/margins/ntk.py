@@ -125,7 +125,7 @@ def ntk(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
-    door = _door.enter(data, _door.as_space(bias, "relu"), tol, time_limit, progress)
+    door = _door.enter(data, ReLU(bias), tol, time_limit, progress)
     if transport == "l2":
         return _kernel_margin(door, part, transport, tol)
     kernel = _kernel_margin(replace(door, progress=None), part, transport, 1e-6)

@@ -14,7 +14,6 @@ import numpy as np
 from scipy import optimize, sparse
 from scipy.spatial.distance import cdist
 
-from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import _door, _qp
@@ -48,7 +47,7 @@ def projected(
     returned as they are. For r = 1 a tree over the signs of v . (x_i - x_k) closes it in few dimensions. `extra["relaxation"]`
     is the bound of the relaxation. Delta_r grows with r, and Delta_d is the least distance of two points of different classes.
     """
-    door = _door.enter(data, ReLU(), tol, time_limit, progress)
+    door = _door.enter(data, False, tol, time_limit, progress)
     try:
         rank = operator.index(rank)
     except TypeError:

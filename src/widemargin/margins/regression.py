@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
+from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import _door, _relations, interpolation
@@ -44,7 +45,7 @@ def min_norm_l1(
     """
     if activation != "relu":
         raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
-    space = _door.as_space(bias, activation)
+    space = as_space(activation, bias)
     door = _door.enter(data, space, tol, time_limit, signs=False)
     known = _relations.find(door.X, data.y)
     if known.obstruction is not None:
@@ -139,7 +140,8 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
 
     Reference: Wei, Lee, Liu and Ma (2019), (D.4) and Claim D.8, whose ||alpha||_2 is this over sqrt(vol of the sphere).
     """
-    space = _door.as_space(bias, activation)
+    space = as_space(activation, bias)
+    activation = space.activation
     door = _door.enter(data, space, tol, None, signs=False)
     known = _relations.find(door.X, data.y, space.degree)
     stats: dict[str, Any] = {"seconds": time.perf_counter() - door.started, "seed": None}
@@ -147,13 +149,11 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         return _impossible(data, "l2-regression", known, bias, activation, stats, {"kernel": activation})
     keep = known.free if data.y.any() else np.arange(data.n)
     X, y = door.X[keep], data.y[keep]
-    whole = _door.as_space(False, activation).kernel(door.X)
+    whole = as_space(activation).kernel(door.X)
     k = whole[np.ix_(keep, keep)]
     n, D, degree = len(X), X.shape[1], space.degree
-    bound = door.size[keep] ** degree / np.sqrt(
-        2 * D if degree == 1 else 2 * D * (D + 2) / 3
-    )  # |k_ij| <= bound_i bound_j
-    blur = _door.EPS * (2 * D + 25) * degree * 2
+    bound = np.sqrt(k.diagonal())  # |k_ij| <= bound_i bound_j
+    blur = _door.EPS * (2 * D + 30) * degree * 2
     scale = float(np.abs(y).max()) or 1.0
     target = y / scale
     values, vectors = linalg.eigh(k, check_finite=False)

@@ -43,7 +43,7 @@ class Dual:
 class Solver(Engine):
     """All points are scaled, distinct, and written in an orthonormal basis of their span."""
 
-    activation, degree, step = "srelu", 2, 1e-6
+    step = 1e-6
 
     def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from widemargin.pricing.points import reduce_rank
+from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
 from . import _door, _socp
@@ -114,7 +115,7 @@ class _Search:
     """Local searches over networks with few neurons, on scaled points in a basis of their span."""
 
     def __init__(self, data: Dataset, bias: bool, wide: Measure, seed: int):
-        door = _door.enter(data, _door.as_space(bias, "relu"), 0.5, None)
+        door = _door.enter(data, ReLU(bias), 0.5, None)
         self.X, self.basis = reduce_rank(door.X / door.size.max())
         self.y, self.bias, self.rng = door.y, bias, np.random.default_rng(seed)
         self.wide = wide.theta @ self.basis * np.abs(wide.mass)[:, None]  # (m, r)

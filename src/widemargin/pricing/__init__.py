@@ -1,5 +1,7 @@
 """The pricing problem: max over |v| = 1 of sum_i c_i relu(v . x_i), with a value that is met and a bound that is proved.
 
+A leaky ReLU is relu and a linear term, which all ways take along (`Points.as_relu`).
+
 `price` chooses between three ways to a bound: a complete list of directions (up to three dimensions), a tree over cones (few
 dimensions, any number of points), a tree over the signs of v . x_i (any dimension, few points or a good relaxation).
 """
@@ -26,6 +28,7 @@ CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the t
 SMALL = 400  # n * rank below which a quadratic bound at the root is not worth its time
 CONES_FIRST = 4  # rank up to which cones have the first turn
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
+FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
 PARALLEL = 30.0  # condition number of the points above which they count as nearly parallel
@@ -49,7 +52,11 @@ def price(
     nothing. `hard`: linear bounds of signs are known not to be enough.
     """
     if listed(points, c):
-        value, bound, found = enumerate3(points.X0, c)
+        # A leaky ReLU is relu(t) - slope relu(-t): each point is there with its opposite.
+        a, X, weights = points.slope, points.X0, c
+        if a:
+            X, weights = np.concatenate([X, -X]), np.concatenate([c, -a * c])
+        value, bound, found = enumerate3(X, weights)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
     folded, linear = points.folded(c)
@@ -73,10 +80,14 @@ def price(
         )
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
+    reached: dict[str, float] = {}  # by each way in its last turn
     for stage in plan(points, folded, seconds, root, hard):
         if stage.if_far and best.bound < NEAR_ROOT * goal:
             continue
+        if stage.seconds > FAIR and reached.get(stage.way, 0.0) > best.bound:
+            continue  # the other way is better here, and goes on alone
         result = look(stage)
+        reached[stage.way] = result.bound
         known = max(known, result.value)
         if result.bound < best.bound:
             best.bound, best.log = result.bound, result.log
@@ -145,7 +156,7 @@ def own(way: str, points: Points, names: np.ndarray, until: float, enough: float
 
     `until` is a time of perf_counter; below `enough` no better one is needed.
     """
-    if points.y is None or points.far or points.r > ROOT_RANK:
+    if points.y is None or points.far or points.slope or points.r > ROOT_RANK:
         return
     y, scale = points.tensor(points.y), 2.0**points.shift
     if way == "products":

@@ -20,10 +20,20 @@ class Points:
     """X0 (n, D) distinct points, entries about 1, and X (n, r), the same in an orthonormal basis (D, r) of their span.
 
     `scale` is the power of two that the proofs' integers are multiplied with to meet the data; far from 1 (`far`) quadratic
-    bounds and symmetries are left out, whose integers would not fit.
+    bounds and symmetries are left out, whose integers would not fit. `slope` is that of a leaky ReLU: then weights c are those of
+    phi(t) = relu(t) - slope relu(-t), and `as_relu` and `folded` turn the problem into one of relu and a linear term.
     """
 
-    def __init__(self, X0: np.ndarray, y: np.ndarray | None, shift: int, device: torch.device, basis: np.ndarray):
+    def __init__(
+        self,
+        X0: np.ndarray,
+        y: np.ndarray | None,
+        shift: int,
+        device: torch.device,
+        basis: np.ndarray,
+        slope: float = 0.0,
+    ):
+        self.slope = slope
         self.X0, self.y, self.shift, self.device, self.basis = X0, y, shift, device, basis
         self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
         self.n, self.r = self.X.shape
@@ -54,11 +64,15 @@ class Points:
         """(r, D) integers for the tree over cones, if there are any that fit."""
         return integer_frame(self.X0, self.basis)
 
+    def as_relu(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights of relu, and those of the linear rest: phi(t) = (1 - slope) relu(t) + slope t."""
+        return (1 - self.slope) * c, self.slope * c
+
     def folded(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t; and those of the linear rest."""
-        c, linear = c.copy(), np.zeros(self.n)
+        """The same with opposite points made one, c_j relu(-t) = c_j relu(t) - c_j t."""
+        c, linear = self.as_relu(c)
         i, j = self.mirrors.T
-        linear[j] = c[j]
+        linear[j] += c[j]
         c[i], c[j] = c[i] + c[j], 0.0
         return c, linear
 

@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 
 NEAR = 6  # points nearest to a point, up to sign, with which its products come first; 3 were far worse on MNIST
-USUAL = 25  # steps that a solve takes: where there is no time for them it does not go on
+USUAL = 25  # steps that a solve takes: where there is no time for them it does not begin
+SPEED = 1.5e10, 5e12  # operations a second that steps come to at the least, on a CPU and on a GPU
 WIDE = 8  # points per dimension up to which this has a chance: noise with 30 points in 5 dimensions, 38 % above the network
 LARGEST = 700  # points; more would take minutes even on a GPU
 GAP = 2e-3  # complementarity over bound at which a solve ends,
@@ -350,7 +351,7 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
     for step in range(STEPS):
         now = time.perf_counter()
         if now > program.deadline or (step == 2 and began + USUAL / 2 * (now - began) > program.deadline):
-            break
+            break  # where it is slower than it should be
         try:
             newton = Newton(at)
         except torch.linalg.LinAlgError:
@@ -388,10 +389,14 @@ def solve(X: Tensor, y: Tensor, deadline: float, enough: float = 0.0) -> Iterato
         return
     program = Program(X, y, deadline)
     pairs = [program.near()] * 2
-    most = min(16 * n, 6000) if X.device.type == "cuda" else max(min(12 * n, 1200), len(pairs[0][0]))
+    gpu = X.device.type == "cuda"
+    most = min(16 * n, 6000) if gpu else max(min(12 * n, 1200), len(pairs[0][0]))
     best = math.inf
     for gap in (ROUGH, ROUGH, GAP, GAP):
-        began = time.perf_counter()
+        began, size = time.perf_counter(), n + max(len(pair[0]) for pair in pairs)
+        cost = 2 * (size**3 / 3 + size**2 * (2 * n + 50) + 30 * sum(X.shape) ** 3)
+        if began + USUAL * cost / SPEED[gpu] > deadline:
+            break
         at = follow(program, pairs, gap)
         found = finished(program, at)
         if found is not None and found.bound < best:

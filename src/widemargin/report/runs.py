@@ -18,6 +18,7 @@ from widemargin import flows
 from widemargin.flows.nets import KINDS
 from widemargin.flows.runs import CERTIFICATE, read_config
 from widemargin.flows.train import log_steps
+from widemargin.spaces import as_space
 from widemargin.theory.track import Track, follow
 from widemargin.types import Certificate, Dataset, InputError, Trajectory
 
@@ -235,7 +236,7 @@ def convention(traj: Trajectory) -> str:
 
 def largest(cert: Certificate | None, key: str) -> tuple[float, float] | None:
     """Certified bounds of the largest margin in a convention, from those in M1; none where nothing is known above."""
-    if cert is None or cert.activation != "relu" or not math.isfinite(cert.upper):
+    if cert is None or as_space(cert.activation).degree != 1 or not math.isfinite(cert.upper):
         return None
     known = key in COMPARED and (key == cert.convention or key in cert.conversions)
     return cert.bounds(key) if known else None
@@ -663,7 +664,7 @@ def _kind_of_net(net: Mapping[str, Any]) -> str:
         return net["net"]
     if net.get("train") == "output":
         return "output"
-    return "srelu" if net.get("activation") == "srelu" else "relu"
+    return str(net.get("activation", "relu")).partition(":")[0]
 
 
 def _usual(kind: str, net: Mapping[str, Any], name: str) -> Any:

@@ -1,6 +1,8 @@
 """Feature spaces: the neurons a margin may use."""
 
-from .base import Space, sphere
+from .base import Space, extend, sphere
+from .leaky import LeakyReLU
+from .names import as_space
 from .relu import ReLU, SReLU
 
-__all__ = ["ReLU", "SReLU", "Space", "sphere"]
+__all__ = ["LeakyReLU", "ReLU", "SReLU", "Space", "as_space", "extend", "sphere"]

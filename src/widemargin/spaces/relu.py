@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,10 +18,10 @@ class ReLU(Space):
     """phi(t) = max(0, t)."""
 
     bias: bool = False
-    activation: ClassVar[str] = "relu"
+    activation = "relu"
     degree: ClassVar[int] = 1
 
-    def phi(self, t: np.ndarray) -> np.ndarray:
+    def phi(self, t: Any) -> Any:
         return t.clip(0)
 
     def kernel(self, X: ArrayLike, Z: ArrayLike | None = None) -> np.ndarray:
@@ -33,10 +33,10 @@ class SReLU(Space):
     """phi(t) = max(0, t)^2."""
 
     bias: bool = False
-    activation: ClassVar[str] = "srelu"
+    activation = "srelu"
     degree: ClassVar[int] = 2
 
-    def phi(self, t: np.ndarray) -> np.ndarray:
+    def phi(self, t: Any) -> Any:
         t = t.clip(0)
         return t * t
 

@@ -29,6 +29,7 @@ import numpy as np
 import widemargin
 from widemargin import data as datasets
 from widemargin import kinds
+from widemargin.spaces import as_space
 from widemargin.types import F1_CONVERSIONS, Dataset, InputError, write_atomically
 
 from .plan import Run, Sweep
@@ -497,10 +498,10 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
 def _share(row: Row, data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> Row:
     """Certified bounds of the F1 margin (convention M1), and the share of the upper one that was reached.
 
-    A ReLU network's margin is recorded in the convention M2, so it is compared with the bound there.
+    The margin of a ReLU network, leaky or not, is recorded in the convention M2, so it is compared with the bound there.
     """
     lower, upper = _certificate(data, bias, activation, LIMIT if limit is True else float(limit), store)
-    converted = activation == "relu" and row.get("margin_M2") is not None
+    converted = as_space(activation).degree == 1 and row.get("margin_M2") is not None
     reached = row["margin_M2"] / F1_CONVERSIONS["M2"] if converted else row["margin_M1"]
     return {"certified_lower": lower, "certified_upper": upper, "fraction": reached / upper if upper > 0 else math.nan}
 

@@ -79,7 +79,7 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     of exact squares over N^2, each rounded up.
     """
     extra, n, y = payload["extra"], len(problem.y), problem.y
-    need(not payload["bias"] and problem.degree == 1, "format: kind bn has no bias and activation relu")
+    need(not payload["bias"] and problem.is_relu, "format: kind bn has no bias and activation relu")
     part = extra.get("part")
     need(part in ("a", "c", "sum"), "format: extra.part is neither a, c nor sum")
     names = ("a", "c") if part == "sum" else (str(part),)

@@ -20,12 +20,12 @@ from .multiclass import f1_multiclass, linear_multiclass
 from .networks import f1, frozen, linear, rf
 from .projected import projected
 from .reading import (
-    DEGREE,
     MULTICLASS,
     REGRESSION,
     Problem,
     Refused,
     Rules,
+    activation_of,
     classes,
     need,
     number,
@@ -163,7 +163,7 @@ def _run(
     assert isinstance(kind, str)
     rule, conventions = KINDS[kind]
     need(convention in conventions, f"format: kind {kind} is stated in convention {' or '.join(conventions)}")
-    need(kind == "linear" or (isinstance(activation, str) and activation in DEGREE), "format: unknown activation")
+    need(kind == "linear" or activation_of(activation) is not None, "format: unknown activation")
     need(type(payload.get("proved")) is bool, "format: proved is not true or false")
     need(isinstance(payload.get("status"), str), "format: status is not a text")
     need(isinstance(payload.get("extra"), Mapping), "format: extra is not an object")

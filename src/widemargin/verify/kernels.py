@@ -81,8 +81,8 @@ class Kernel:
 def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
     """The kernel that `extra.kernel` names.
 
-    relu (activation relu) and srelu (activation srelu): E phi(v . x) phi(v . x') over uniform unit v. ntk: kind ntk,
-    relu. given: any symmetric matrix that is positive semidefinite up to rounding.
+    The name of the activation: E phi(v . x) phi(v . x') over uniform unit v. ntk: kind ntk, relu. given: any symmetric
+    matrix that is positive semidefinite up to rounding.
     """
     extra, kind, activation = payload["extra"], payload["kind"], payload.get("activation")
     name, D, k = extra.get("kernel"), problem.D, problem.k
@@ -103,9 +103,13 @@ def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
 
     def block(rows: Sequence[int], columns: Sequence[int]) -> Block:
         X, Z = problem.grid[list(rows)], problem.grid[list(columns)]
-        return ntk_kernel(X, part, Z) if name == "ntk" else KERNELS[name](X, Z)
+        if name == "ntk":
+            return ntk_kernel(X, part, Z)
+        ends = KERNELS["srelu" if problem.degree == 2 else "relu"](X, Z)
+        return _leaky(X, Z, ends, problem.slope, problem.bits) if problem.slope else ends
 
-    scale = 2 * D * 4**k if name != "srelu" else 2 * D * (D + 2) * 16**k  # low / 2^P <= scale pi kernel <= high / 2^P
+    # low / 2^P <= scale pi kernel <= high / 2^P
+    scale = 2 * D * (D + 2) * 16**k if problem.degree == 2 else 2 * D * 4 ** (k + problem.bits)
     pi_low, pi_high = pi()
     return Kernel(len(problem.y), block, Fraction(scale * pi_low), Fraction(scale * pi_high))
 
@@ -183,6 +187,15 @@ def relu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:
     gram, _, (sin_low, sin_high, turn_low, turn_high) = _angles(X, Z)
     low = sin_low + gram * np.where(gram > 0, turn_low, turn_high)
     return np.where(low > 0, low, 0), sin_high + gram * np.where(gram > 0, turn_high, turn_low)
+
+
+def _leaky(X: np.ndarray, Z: np.ndarray, relu: Block, slope: int, bits: int) -> Block:
+    """Enclosures of 2^P 4^bits |x| |z| ((1 - a)^2 (sin t + (pi - t) cos t) + 2 pi a cos t), a = slope / 2^bits > 0, from
+    those of relu: phi(t) = (1 - a) relu(t) + a t, and E relu(v . x) v . z = x . z / (2 D), so that a adds a x . z / D.
+    """
+    line, share = matmul(X, Z.T).astype(object) * (slope << (bits + 1)), ((1 << bits) - slope) ** 2
+    one, other = (line * end for end in pi())
+    return share * relu[0] + np.where(line > 0, one, other), share * relu[1] + np.where(line > 0, other, one)
 
 
 def srelu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:

@@ -72,7 +72,7 @@ def f1_multiclass(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     one of four proofs.
     """
     K = classes(problem)
-    need(problem.degree == 1, "format: no rule to check this activation")
+    need(problem.is_relu, "format: no rule to check this activation")
 
     def lower(bound: Fraction) -> str:
         extra = payload["extra"]

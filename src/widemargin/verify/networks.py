@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -45,8 +46,8 @@ def measure_lower(problem: Problem, payload: Mapping[str, Any], lower: Fraction)
     norm = sum(abs(m) * s for m, s in zip(mass, sizes))
     need(norm > 0, "lower bound: the primal is zero")
     values = network_values(problem, theta, column(mass))[:, 0]
-    # y_i f(x_i) 2^-(degree k) >= lower norm 2^-bits; the powers of two of theta and mass cancel
-    wanted = (lower.numerator * norm) << (problem.degree * problem.k)
+    # y_i f(x_i) 2^-fine >= lower norm 2^-bits; the powers of two of theta and mass cancel
+    wanted = (lower.numerator * norm) << problem.fine
     scale = lower.denominator << bits
     for i, (s, v) in enumerate(zip(problem.y, values)):
         need(s * v * scale >= wanted, f"lower bound: point {i}", "its margin is below lower")
@@ -60,7 +61,7 @@ def f1(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
         kind = proof.get("type")
-        if kind == "pairing" and problem.degree == 1:
+        if kind == "pairing" and problem.is_relu:
             return f"is proved by pairing ({pairing(problem, weights, total, bound, proof)})"
         c = [s * w for s, w in zip(problem.y, weights)]
         return f"is proved by {both_sides(problem, c, total, bound, proof, 'upper bound')}"
@@ -110,7 +111,7 @@ def frozen(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
         only_dual(proof)
         values = weighted_features(problem, directions, weights)
-        limit = bound * total * 2 ** (problem.degree * problem.k)
+        limit = bound * total * 2**problem.fine
         for j, (value, norm2) in enumerate(zip(values, squares(directions))):
             good = abs(value) <= limit * norm2 if problem.degree == 2 else value * value <= limit**2 * norm2
             need(good, f"upper bound: direction {j}", "its value under the dual weights is larger")
@@ -122,9 +123,9 @@ def frozen(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 def rf(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     """With z_ij = y_i phi(v_j . x_i) / |v_j|^degree: (z a)_i >= lower sqrt(m) |a| for all i; |z' q| <= upper sqrt(m).
 
-    1 / |v_j| is enclosed between two integers over a power of two; the features are not negative, so the sums over j
-    are enclosed with the ends chosen by the signs of a. The squares in |z' q|^2 are divided by |v_j|^(2 degree) and
-    rounded up.
+    1 / |v_j| is enclosed between two integers over a power of two; relu(t)^degree is not negative, so its sums over j
+    are enclosed with the ends chosen by the signs of a, and what a leaky ReLU takes from them, slope relu(-t), with the
+    ends exchanged. The squares in |z' q|^2 are divided by |v_j|^(2 degree) and rounded up.
     """
     directions, _ = rows_of(payload["extra"].get("directions"), problem.D, "format: extra.directions")
     m = len(directions)
@@ -146,8 +147,11 @@ def rf(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         norm2 = sum(v * v for v in a)
         need(norm2 > 0, "lower bound: a is zero")
         ends = [sorted((v * lo, v * hi)) for v, (lo, hi) in zip(a, map(inverse, lengths))]
-        F = network_values(problem, directions, objects(ends, m, 2))
-        wanted = bound**2 * m * norm2 * 4 ** (power * problem.k + bits)
+        mass, plain = objects(ends, m, 2), replace(problem, slope=0, bits=0)
+        F = network_values(plain, directions, mass) << problem.bits
+        if problem.slope:
+            F = F - problem.slope * network_values(plain, -directions, mass)[:, ::-1]
+        wanted = bound**2 * m * norm2 * 4 ** (problem.fine + bits)
         for i, (s, (lo, hi)) in enumerate(zip(problem.y, F.tolist())):
             least = lo if s > 0 else -hi
             need(least >= 0 and least * least >= wanted, f"lower bound: point {i}", "its margin is below lower")
@@ -157,7 +161,7 @@ def rf(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         only_dual(proof)
         values = weighted_features(problem, directions, weights)
         most = sum(-((-v * v << bits) // s**power) for v, s in zip(values, lengths) if s)  # rounded up
-        limit = (bound * total) ** 2 * m * 4 ** (power * problem.k) * 2**bits
+        limit = (bound * total) ** 2 * m * 4**problem.fine * 2**bits
         need(most <= limit, "upper bound: the norm of z'q is larger")
         return f"is proved by the dual weights over {m} features"
 

@@ -20,7 +20,7 @@ import numpy as np
 from .cones import relu_cones
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
 from .products import products
-from .reading import BITS, Problem, differences, integer, listed, need, number, sides_of, signed, vector
+from .reading import BITS, Problem, as_relu, differences, integer, listed, need, number, sides_of, signed, vector
 from .span import span
 from .sphere import sphere
 from .tree import eigen_tree, relu_tree
@@ -261,6 +261,7 @@ PROOFS: dict[int, dict[str, _Proof]] = {
 
 def both_sides(problem: Problem, c: list[int], total: int, bound: Fraction, proof: Mapping[str, Any], what: str) -> str:
     """Both sides, c and -c, of a proof in the table; of a `mixed` one each side names its own type."""
+    problem, c, total = as_relu(problem, c, total)
     table, kind = PROOFS[problem.degree], proof.get("type")
     allowed = isinstance(kind, str) and (kind in table or (kind == "mixed" and problem.degree == 1))
     need(allowed, f"{what}: no such proof type for this activation")

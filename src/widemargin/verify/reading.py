@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -99,7 +99,21 @@ def rows_of(values: Any, columns: int, what: str, rows: int | None = None) -> tu
     return objects([[a << (k - b) for a, b in row] for row in pairs], len(pairs), columns), k
 
 
-DEGREE = {"relu": 1, "srelu": 2}
+def activation_of(name: Any) -> tuple[int, float] | None:
+    """(degree, a) of phi(t) = relu(t)^degree - a relu(-t); None for a name that is not known.
+
+    "leaky" has the slope a = 0.01, and "leaky:A" the one that A is the shortest decimal form of.
+    """
+    if name in ("relu", "srelu"):
+        return (1, 0.0) if name == "relu" else (2, 0.0)
+    if not isinstance(name, str) or not name.startswith("leaky"):
+        return None
+    word = name.removeprefix("leaky:") if name != "leaky" else "0.01"
+    try:
+        slope = float(word)
+    except ValueError:
+        return None
+    return (1, slope) if 0 <= slope < 1 and repr(slope) == word else None
 
 
 MULTICLASS = ("linear-multiclass", "f1-multiclass")
@@ -114,17 +128,33 @@ PLAIN = ("linear", "linear-multiclass", "projected", "collapse", "tangent")
 
 @dataclass(frozen=True)
 class Problem:
-    """X = grid / 2^k with the bias coordinate appended; targets y / 2^ky (labels: -1, +1); phi(t) = relu(t)^degree."""
+    """X = grid / 2^k with the bias coordinate appended; targets y / 2^ky (labels: -1, +1).
+
+    phi(t) = relu(t)^degree - slope / 2^bits relu(-t), with slope = 0 unless the activation is leaky (degree 1).
+    `opposite`: the second half of the points is the first, negated.
+    """
 
     grid: np.ndarray  # (n, D)
     k: int
     y: list[int]
     degree: int
     ky: int = 0
+    slope: int = 0
+    bits: int = 0
+    opposite: bool = False
 
     @property
     def D(self) -> int:
         return self.grid.shape[1]
+
+    @property
+    def is_relu(self) -> bool:
+        return self.degree == 1 and self.slope == 0
+
+    @property
+    def fine(self) -> int:
+        """What `features` gives are the numbers phi(x_i . v_j) times 2^fine (v_j as it stands)."""
+        return self.degree * self.k + self.bits
 
 
 def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
@@ -147,13 +177,31 @@ def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
     if payload["bias"]:
         one = np.full((len(X), 1), 1 << k, dtype=np.int64 if k < 62 and grid.dtype != object else object)
         grid = np.hstack([grid.astype(object) if one.dtype == object else grid, one])
-    degree = 1 if payload.get("kind") in PLAIN else DEGREE[payload["activation"]]
-    return Problem(grid, k, [int(v) for v in targets.tolist()], degree, ky)
+    known = (1, 0.0) if payload.get("kind") in PLAIN else activation_of(payload["activation"])
+    assert known is not None
+    slope, over = known[1].as_integer_ratio()
+    labels = [int(v) for v in targets.tolist()]
+    return Problem(grid, k, labels, known[0], ky, slope, over.bit_length() - 1)
+
+
+def as_relu(problem: Problem, c: list[int], total: int) -> tuple[Problem, list[int], int]:
+    """The problem of one leaky neuron, sum_i c_i phi(v . x_i) <= bound total, as one of relu: phi(t) = relu(t) - a
+    relu(-t), so that the points are x_i with the weights c_i, then -x_i with -a c_i; all times 2^bits.
+    """
+    if problem.slope == 0:
+        return problem, c, total
+    weights = [w << problem.bits for w in c] + [-problem.slope * w for w in c]
+    both = np.vstack([problem.grid, -problem.grid])
+    twice = replace(problem, grid=both, y=2 * problem.y, slope=0, bits=0, opposite=True)
+    return twice, weights, total << problem.bits
 
 
 def features(problem: Problem, rows: np.ndarray) -> np.ndarray:
     """phi(x_i . v_j) on the integer grids, (n, m)."""
     H = matmul(problem.grid, rows.T)
+    if problem.slope:
+        H = H.astype(object)
+        return np.where(H > 0, H << problem.bits, H * problem.slope)
     H = np.where(H > 0, H, 0)
     return H * H if problem.degree == 2 else H
 

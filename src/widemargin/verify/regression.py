@@ -56,7 +56,7 @@ def regression(
     computed from the data.
     """
     n, kind, extra = len(problem.y), payload["kind"], payload["extra"]
-    need(kind != "l1-regression" or problem.degree == 1, "format: no rule to check this activation")
+    need(kind != "l1-regression" or problem.is_relu, "format: no rule to check this activation")
     stage[0] = "dual"
     lam, bits = vector(payload.get("dual"), n, "dual")
     inner = Fraction(sum(a * b for a, b in zip(problem.y, lam)), 1 << (problem.ky + bits))  # y . lam
@@ -119,7 +119,8 @@ def _vanishes(problem: Problem, c: Mapping[int, int]) -> bool:
     """Whether sum_i c_i phi(v . x_i) = 0 for all v. True is proved.
 
     relu(t) = (t + |t|) / 2 and relu(t)^2 = (t^2 + t |t|) / 2: it is enough that sum_i c_i x_i (or sum_i c_i x_i x_i')
-    is zero, and that on each line through 0 the sum of the other parts is.
+    is zero, and that on each line through 0 the sum of the other parts is. A leaky ReLU has the same two parts as relu,
+    with other factors.
     """
     lines: dict[tuple[int, ...], int] = {}
     used = [i for i, weight in c.items() if weight and problem.grid[i].any()]

@@ -72,7 +72,8 @@ def _read_tree(
     `any_sign`.
     """
     shift = integer(side.get("shift"), f"{name}: shift", 0, 1024)
-    points = [integer(i, f"{name}: points", 0, len(c) - 1) for i in listed(side.get("points"), f"{name}: points")]
+    n = len(c) // 2 if problem.opposite else len(c)
+    points = [integer(i, f"{name}: points", 0, n - 1) for i in listed(side.get("points"), f"{name}: points")]
     need(len(set(points)) == len(points), f"{name}: a point is listed twice")
     roots = _roots(problem, weights, side, name)
     tree = listed(side.get("tree"), f"{name}: tree")
@@ -145,11 +146,18 @@ def _leaf_block(rows: Sequence[Any], index: Sequence[int], width: int, name: str
 
 
 def fold_mirrors(problem: Problem, c: list[int], side: Mapping[str, Any], name: str) -> tuple[list[int], np.ndarray]:
-    """Fold each listed pair x_j = -x_i into one term, c_j relu(-t) = c_j relu(t) - c_j t: new c, and sum_j c_j x_j."""
+    """Fold each listed pair x_j = -x_i into one term, c_j relu(-t) = c_j relu(t) - c_j t: new c, and sum_j c_j x_j.
+
+    If the second half of all points is the first, negated, that half is folded before, as if it were listed.
+    """
     c, used = list(c), set[int]()
     linear = np.zeros(problem.D, dtype=object)
+    n = len(c) // 2 if problem.opposite else len(c)
+    if problem.opposite:
+        linear = matmul(column(c[n:]).T, problem.grid[n:])[0].astype(object)
+        c = [a + b for a, b in zip(c[:n], c[n:])] + [0] * n
     for pair in listed(side.get("mirrors", []), f"{name}: mirrors"):
-        i, j = (integer(v, f"{name}: mirrors", 0, len(c) - 1) for v in listed(pair, f"{name}: mirrors", 2))
+        i, j = (integer(v, f"{name}: mirrors", 0, n - 1) for v in listed(pair, f"{name}: mirrors", 2))
         need(i != j and not {i, j} & used, f"{name}: mirrors name a point twice")
         need(bool((problem.grid[i] == -problem.grid[j]).all()), f"{name}: points {i} and {j} are not opposite")
         used |= {i, j}
@@ -179,11 +187,16 @@ class _Flat:
     linear: np.ndarray  # (r,)
 
     @staticmethod
-    def of(problem: Problem, tree: _Tree, side: Mapping[str, Any], linear: np.ndarray, name: str) -> _Flat:
+    def of(
+        problem: Problem, weights: list[int], tree: _Tree, side: Mapping[str, Any], linear: np.ndarray, name: str
+    ) -> _Flat:
         grid = problem.grid[tree.points].astype(object)
         rows = np.vstack([grid, tree.roots << problem.k])
         # `linear` is a sum over mirrored points, which need not be among those of the tree
-        mirrored = problem.grid[[i for pair in side.get("mirrors", []) for i in pair]].astype(object)
+        folded = [i for pair in side.get("mirrors", []) for i in pair]
+        if problem.opposite:
+            folded += [i for i, w in enumerate(weights) if w]
+        mirrored = problem.grid[folded].astype(object)
         space = span(problem, np.vstack([rows, mirrored]), 1, name)
         return _Flat(space, squares(grid), space.products(rows), space.products(linear[None])[0])
 
@@ -313,7 +326,7 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
                 if "empty" in leaf:
                     _empty_leaf(problem, tree, leaf, states[j], what)
                     continue
-                flat = flat or _Flat.of(problem, tree, side, linear, what)
+                flat = flat or _Flat.of(problem, weights, tree, side, linear, what)
                 good = _quadratic_leaf(problem, tree, flat, leaf, states[j], weight, total, bound, what)
                 need(good, f"{what}: its bound is larger than upper")
         straight = [j for j, leaf in enumerate(leaves) if not isinstance(leaf, Mapping)]
