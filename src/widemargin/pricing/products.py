@@ -31,7 +31,9 @@ from torch import Tensor
 NEAR = 6  # points nearest to a point, up to sign, with which its products come first; 3 were far worse on MNIST
 USUAL = 25  # steps that a solve takes: where there is no time for them it does not begin
 SPEED = 1.5e10, 5e12  # operations a second that steps come to at the least, on a CPU and on a GPU
-WIDE = 8  # points per dimension up to which this has a chance: noise with 30 points in 5 dimensions, 38 % above the network
+# Points per dimension up to which this has a chance, and the least rank: noise with 30 points in 5 dimensions is 38 % above the
+# network, where trees take a second.
+WIDE, RANK = 8, 9
 LARGEST = 700  # points; more would take minutes even on a GPU
 GAP = 2e-3  # complementarity over bound at which a solve ends,
 ROUGH = 5e-2  # and at which the first ones do, which are there to find the pairs that matter
@@ -385,7 +387,7 @@ def violated(program: Program, at: Iterate, k: int, most: int) -> tuple[Tensor, 
 def solve(X: Tensor, y: Tensor, deadline: float, enough: float = 0.0) -> Iterator[Products]:
     """Better and better bounds until `deadline` (of perf_counter), or until one is below `enough`."""
     n = len(X)
-    if not promising(*X.shape) or (y > 0).all() or (y < 0).all():
+    if n < 2 or n > LARGEST or (y > 0).all() or (y < 0).all():
         return
     program = Program(X, y, deadline)
     pairs = [program.near()] * 2
@@ -408,8 +410,8 @@ def solve(X: Tensor, y: Tensor, deadline: float, enough: float = 0.0) -> Iterato
 
 
 def promising(n: int, r: int) -> bool:
-    """Whether n points of rank r are worth a try."""
-    return 2 <= n <= min(LARGEST, WIDE * r)
+    """Whether n points of rank r are worth a try beside trees."""
+    return r >= RANK and 2 <= n <= min(LARGEST, WIDE * r)
 
 
 def finished(program: Program, at: Iterate) -> Products | None:
