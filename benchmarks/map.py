@@ -3,8 +3,8 @@
     python benchmarks/map.py [--seconds 10] [--processes 2] [--seed 0] [--save map.json]
     python benchmarks/map.py --draw map.json docs/pricing.png
 
-Three kinds of data: labels at random on Gaussian points (noise), two Gaussian clouds (clouds), and nonnegative points with much in
-common and a little that tells the classes apart (images). One thread each.
+Three kinds of data: labels at random on Gaussian points (noise), two Gaussian clouds (clouds), and nonnegative points with much
+in common and a little that tells the classes apart (images). One thread each.
 """
 
 from __future__ import annotations
