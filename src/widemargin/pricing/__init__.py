@@ -160,7 +160,9 @@ def own(way: str, points: Points, names: np.ndarray, until: float, enough: float
         return
     y, scale = points.tensor(points.y), 2.0**points.shift
     if way == "products":
-        for found in products.solve(points.Xt, y, until, enough):
+        if (points.y > 0).all() or (points.y < 0).all():
+            return
+        for found in products.solve(points.Xt, products.Goal.margin(y), until, enough):
             proof, upper = products.write(found, names, scale)
             if proof:
                 yield Own(upper / scale, found.q.cpu().numpy(), proof, f"{len(found.sides[0].N)} products")

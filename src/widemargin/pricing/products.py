@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,31 @@ STEPS = 80
 SLACK = 1e-9  # by which a written form is larger: a checker sees a rounded factor of it,
 LOST = 1e-7  # and what kappa, which depends on its inverse, is given for rounding
 SHIFT = 40  # bits after the point in a proof, beside those that its largest numbers lack
+
+
+@dataclass
+class Goal:
+    """What is asked of the weights c_i = x_i factor_i: to minimise f(x), or with f = 0 the bound itself.
+
+    `slopes(x)` are f' and f'' (n,), f'' >= 0, but for `coupling` / 2 times the squared sum of x. x lies between `low` and `high`,
+    which may be infinite, and has the sum `total`, if that is a number.
+    """
+
+    factor: Tensor
+    start: Tensor
+    low: Tensor
+    high: Tensor
+    total: float | None
+    limit: float | None = None  # of the bound; None: it is minimised
+    slopes: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    coupling: float = 0.0
+    size: float = 1.0  # about how large f is
+
+    @staticmethod
+    def margin(y: Tensor) -> Goal:
+        """The least bound over all weights q >= 0 with sum one, c = q y."""
+        n = len(y)
+        return Goal(y, torch.full_like(y, 1 / n), torch.zeros_like(y), torch.full_like(y, math.inf), 1.0)
 
 
 @dataclass
@@ -69,15 +94,17 @@ class Products:
 
 
 class Program:
-    """Points X (n, r) and labels y (n,). Inside they have length 1, and bounds are in units of the longest."""
+    """Points X (n, r) and what is asked of their weights. Inside they have length 1, and bounds are in units of the longest."""
 
-    def __init__(self, X: Tensor, y: Tensor, deadline: float):
-        self.y, self.deadline = y, deadline
+    def __init__(self, X: Tensor, goal: Goal, deadline: float):
+        self.goal, self.deadline = goal, deadline
         self.n, self.r = X.shape
         self.lengths = X.norm(dim=1)
         self.unit = float(self.lengths.max())
         self.X = X / self.lengths[:, None]
-        self.weight = y * self.lengths / self.unit  # (n,) c_i = q_i weight_i
+        self.weight = goal.factor * self.lengths / self.unit  # (n,) of w_i, for x_i = 1
+        self.limit = None if goal.limit is None else goal.limit / self.unit
+        self.bounded = torch.cat([torch.isfinite(goal.low), torch.isfinite(goal.high)])  # (2n,)
         n, r = self.n, self.r
         index = torch.arange(n, device=X.device)
         self.w, self.s, self.zero = 1 + index, 1 + n + index, torch.zeros_like(index)  # places in z
@@ -120,22 +147,39 @@ class Program:
             return None
         return float((torch.linalg.solve_triangular(L, (S[1:, 0] * size)[:, None], upper=False) ** 2).sum())
 
-    def start(self, sign: float, pairs: tuple[Tensor, Tensor], q: Tensor) -> Side:
+    def slack(self, x: Tensor) -> Tensor:
+        """How far x (n,) is from its bounds, (2n,); 1 where there is none."""
+        return torch.where(self.bounded, torch.cat([x - self.goal.low, self.goal.high - x]), 1.0)
+
+    def start(self, sign: float, pairs: tuple[Tensor, Tensor], x: Tensor) -> tuple[Side, Tensor]:
+        """Multipliers that are large against x, which is made smaller where the bound has a limit."""
         a, b = pairs
-        side = Side(sign, a, b, q.new_full((len(a),), START), q.new_ones(self.n))
+        side = Side(sign, a, b, x.new_full((len(a),), START), x.new_ones(self.n))
         side.lam = 1 + 0.5 * float(torch.linalg.matrix_norm(self.X, 2)) ** 2
-        while True:
-            S = self.form(side, q, side.N, side.g, 0.0, side.lam)
-            L, bad = torch.linalg.cholesky_ex(S[1:, 1:])
-            if not int(bad):
-                break
+        while (kappa := self.least(side, x, side.N, side.g, side.lam)) is None:
             side.lam, side.N = 2 * side.lam, side.N / 2
-        side.kappa = 1 + 1.5 * float((torch.linalg.solve_triangular(L, S[1:, :1], upper=False) ** 2).sum())
-        return side
+        side.kappa = 1 + 1.5 * kappa
+        if self.limit is not None:  # x^2 / size of the multipliers is what kappa must be
+            part = 0.3 * self.limit
+            size = part / side.lam
+            x = x * min(0.5, math.sqrt(0.3 * part * size / max(kappa, 1e-300)))
+            side.N, side.g, side.lam, side.kappa = side.N * size, side.g * size, part, part
+        return side, x
 
 
 def half(A: Tensor) -> Tensor:
     return (A + A.T) / 2
+
+
+def both(x: Tensor) -> Tensor:
+    """What a change x (n,) is to the distances from low and high, (2n,)"""
+    return torch.cat([x, -x])
+
+
+def across(x: Tensor) -> Tensor:
+    """The transpose: (2n,) to (n,)"""
+    n = len(x) // 2
+    return x[:n] - x[n:]
 
 
 def room(x: Tensor, dx: Tensor) -> float:
@@ -158,18 +202,23 @@ class Iterate:
     """Both halves of a point: q, mu and the sides; and their multipliers U (moments), u, p, m, which need not be feasible."""
 
     def __init__(self, program: Program, pairs: list[tuple[Tensor, Tensor]]):
-        self.program = program
-        n, X = program.n, program.X
-        self.q = X.new_full((n,), 1 / n)
-        self.sides = [program.start(sign, pair, self.q) for sign, pair in zip((1.0, -1.0), pairs)]
-        self.mu = 1.5 * max(side.kappa + side.lam for side in self.sides)
+        self.program, goal = program, program.goal
+        self.q, self.sides = goal.start, []
+        for sign, pair in zip((1.0, -1.0), pairs):
+            side, x = program.start(sign, pair, goal.start)
+            self.sides.append(side)
+            self.q = torch.where(x.abs() < self.q.abs(), x, self.q)
+        self.mu = 1.5 * max(side.kappa + side.lam for side in self.sides) if program.limit is None else program.limit
         inverse = [torch.linalg.inv(S) for S in self.forms()]
         r = program.r
-        t = max(0.5 / float(inverse[0].diagonal()[1 : 1 + r].sum()), 0.5 / float(inverse[0][0, 0]))
+        if program.limit is None:
+            t = max(0.5 / float(inverse[0].diagonal()[1 : 1 + r].sum()), 0.5 / float(inverse[0][0, 0]))
+        else:
+            t = 3 * goal.size / (sum(len(S) + len(side.N) for S, side in zip(inverse, self.sides)) + program.n)
         # On the central path but for the linear conditions, which the first steps mend.
         self.U = [half(t * S) for S in inverse]
         self.u = [t / side.N for side in self.sides]
-        self.p = t / self.q
+        self.p = torch.where(program.bounded, t / program.slack(self.q), 0.0)  # (2n,)
         self.m = [t / rest for rest in self.rests()]
 
     def forms(self) -> list[Tensor]:
@@ -208,8 +257,14 @@ class Newton:
         self.S, self.rests = at.forms(), at.rests()
         self.inverse: list[Tensor] = []
         self.parts: list[tuple[Tensor, ...]] = []
+        goal, self.slack = program.goal, program.slack(at.q)
         shared = Z.new_zeros(n + 1, n + 1)
-        shared.diagonal()[:n] = at.p / at.q
+        shared[:n, :n] = goal.coupling
+        self.slope = Z.new_zeros(n)
+        if goal.slopes is not None:
+            self.slope, curvature = goal.slopes(at.q)
+            shared.diagonal()[:n] += curvature
+        shared.diagonal()[:n] += (at.p / self.slack).reshape(2, n).sum(0)
         for k, side in enumerate(at.sides):
             inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.S[k]))
             W, T = Z @ inverse @ Z.T, Z @ at.U[k] @ Z.T
@@ -249,7 +304,12 @@ class Newton:
             self.parts.append((a, b, factor, keep, rest, A[inner:, :inner].clone(), C, scale, Y))
         K = Z.new_zeros(n + 2, n + 2)
         K[:-1, :-1] = half(shared)
-        K[-1, :n] = K[:n, -1] = 1  # the sum of q stays one
+        if program.limit is not None:  # mu stays what it is
+            K[n], K[:, n], K[n, n] = 0, 0, 1
+        if goal.total is None:
+            K[-1, -1] = 1
+        else:
+            K[-1, :n] = K[:n, -1] = 1
         self.factor = torch.linalg.lu_factor(K)
 
     def move(self, t: float, second: Move | None) -> Move:
@@ -258,11 +318,13 @@ class Newton:
         n, r = program.n, program.r
         zero = torch.zeros((), device=Z.device)
         curl = [half(second.U[k] @ second.S[k] @ self.inverse[k]) if second else zero for k in (0, 1)]
-        target_q = t - (second.p * second.q if second else zero)
+        target_q = torch.where(program.bounded, t - (second.p * both(second.q) if second else zero), 0.0)
         target_N = [t - (second.u[k] * second.x[k][: len(at.u[k])] if second else zero) for k in (0, 1)]
         target_m = [t - (second.m[k] * second.rest[k] if second else 0.0) for k in (0, 1)]
         shared = Z.new_zeros(n + 1)
-        shared[:n], shared[n] = -target_q / at.q, 1.0
+        shared[:n], shared[n] = self.slope - across(target_q / self.slack), 1.0
+        if program.goal.coupling:
+            shared[:n] += program.goal.coupling * at.q.sum()
         first = []
         for k, side in enumerate(at.sides):
             a, b, factor, keep, rest, cross, C, scale, _ = self.parts[k]
@@ -276,9 +338,14 @@ class Newton:
             z = torch.cholesky_solve((G[:inner] * scale)[:, None], C)[:, 0] * scale
             shared += G[inner:] - cross @ z
             first.append(z)
-        d = torch.linalg.lu_solve(*self.factor, torch.cat([-shared, shared.new_zeros(1)])[:, None])[: n + 1, 0]
+        total = program.goal.total
+        left = shared.new_full((1,), 0.0 if total is None else total - float(at.q.sum()))
+        if program.limit is not None:
+            shared[n] = 0
+        d = torch.linalg.lu_solve(*self.factor, torch.cat([-shared, left])[:, None])[: n + 1, 0]
         dq, dmu = d[:n], float(d[n])
-        out = Move(dq, dmu, [], [], [], [], [], target_q / at.q - at.p - at.p / at.q * dq, [])
+        p = target_q / self.slack - at.p - at.p / self.slack * both(dq)
+        out = Move(dq, dmu, [], [], [], [], [], p, [])
         for k, side in enumerate(at.sides):
             m = len(side.N)
             x = -(first[k] + self.parts[k][-1] @ d)
@@ -296,7 +363,7 @@ class Newton:
     def steps(self, move: Move) -> tuple[float, float]:
         """How far multipliers and unknowns can go."""
         at = self.at
-        up, down = [room(at.p, move.p)], [room(at.q, move.q)]
+        up, down = [room(at.p, move.p)], [room(self.slack, torch.where(self.program.bounded, both(move.q), 0.0))]
         for k, side in enumerate(at.sides):
             up += [matrix_room(at.U[k], move.U[k]), room(at.u[k], move.u[k])]
             down += [matrix_room(self.S[k], move.S[k]), room(side.N, move.x[k][: len(side.N)])]
@@ -308,11 +375,11 @@ class Newton:
         """The sum of complementary products, here or after a step."""
         at = self.at
         if move is None:
-            total = at.p @ at.q
+            total = at.p @ self.slack
             for k, side in enumerate(at.sides):
                 total += (at.U[k] * self.S[k]).sum() + at.u[k] @ side.N + at.m[k] * self.rests[k]
             return float(total)
-        total = (at.p + up * move.p) @ (at.q + down * move.q)
+        total = (at.p + up * move.p) @ (self.slack + down * both(move.q))
         for k, side in enumerate(at.sides):
             total += ((at.U[k] + up * move.U[k]) * (self.S[k] + down * move.S[k])).sum()
             total += (at.u[k] + up * move.u[k]) @ (side.N + down * move.x[k][: len(side.N)])
@@ -323,7 +390,7 @@ class Newton:
         """One step; the shorter of its two lengths."""
         at, n = self.at, self.program.n
         here = self.products()
-        count = sum(len(S) + len(side.N) + 1 for S, side in zip(self.S, at.sides)) + n
+        count = sum(len(S) + len(side.N) + 1 for S, side in zip(self.S, at.sides)) + int(self.program.bounded.sum())
         if centre:
             move = self.move(here / count, None)
         else:
@@ -334,7 +401,6 @@ class Newton:
             move = self.move(sigma * here / count, first)
         up, down = self.steps(move)
         at.q = at.q + down * move.q
-        at.q = at.q / at.q.sum()
         at.mu += down * move.mu
         at.p = at.p + up * move.p
         for k, side in enumerate(at.sides):
@@ -358,7 +424,7 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
             newton = Newton(at)
         except torch.linalg.LinAlgError:
             break  # the last digits are gone
-        if newton.products() < gap * at.mu:
+        if newton.products() < gap * (at.mu if program.limit is None else program.goal.size):
             break
         length = newton.step(centre=short)
         short = length < 0.2 and not short
@@ -384,12 +450,12 @@ def violated(program: Program, at: Iterate, k: int, most: int) -> tuple[Tensor, 
     return torch.cat([side.a[keep], where // width]), torch.cat([side.b[keep], where % width])
 
 
-def solve(X: Tensor, y: Tensor, deadline: float, enough: float = 0.0) -> Iterator[Products]:
-    """Better and better bounds until `deadline` (of perf_counter), or until one is below `enough`."""
+def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterator[Products]:
+    """Better and better weights, for the bound or for `goal`, until `deadline` (of perf_counter), or a bound below `enough`."""
     n = len(X)
-    if n < 2 or n > LARGEST or (y > 0).all() or (y < 0).all():
+    if n < 2 or n > LARGEST:
         return
-    program = Program(X, y, deadline)
+    program = Program(X, goal, deadline)
     pairs = [program.near()] * 2
     gpu = X.device.type == "cuda"
     most = min(16 * n, 6000) if gpu else max(min(12 * n, 1200), len(pairs[0][0]))
@@ -401,8 +467,8 @@ def solve(X: Tensor, y: Tensor, deadline: float, enough: float = 0.0) -> Iterato
             break
         at = follow(program, pairs, gap)
         found = finished(program, at)
-        if found is not None and found.bound < best:
-            best = found.bound
+        if found is not None and (goal.limit is not None or found.bound < best):
+            best = found.bound if goal.limit is None else best
             yield found
         if best <= enough or 2 * time.perf_counter() - began > deadline:
             break
@@ -426,10 +492,13 @@ def finished(program: Program, at: Iterate) -> Products | None:
     return Products(bound * program.unit, at.q, sides, program)
 
 
-def write(found: Products, names: np.ndarray, scale: float) -> tuple[dict[str, Any], float]:
-    """The proof in integers, and the bound it shows, both in the units of the data: its points, at `names`, are `scale` X."""
+def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) -> tuple[dict[str, Any], float]:
+    """The proof in integers, and the bound it shows, both in the units of the data: its points, at `names`, are `scale` X.
+
+    The weights are taken `times` a number.
+    """
     program, n = found.program, found.program.n
-    grow = program.unit * scale  # of the form, and of every bound
+    grow = program.unit * scale * times  # of the form, and of every bound
     length = torch.cat([torch.ones_like(program.lengths[:1]), program.lengths.repeat(2) * scale])  # of z
     order = np.argsort(names)
     place = np.empty(n, dtype=int)
