@@ -1,0 +1,344 @@
+"""Rounds between a network and a proof that no network has a smaller objective, until they meet.
+
+Everything is in units of the door: points divided by a power of two, objectives multiplied by the sum of the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from widemargin.margins import _bounds, _prune
+from widemargin.margins._door import EPS
+from widemargin.margins.engine import LARGEST, Engine, Progress
+from widemargin.pricing import Priced, listed, price, write
+from widemargin.pricing.points import Points as Priceable
+from widemargin.pricing.points import reduce_rank, whitening
+from widemargin.pricing.search import ascend, climb
+
+from widemargin.types import Measure
+
+from .losses import Loss
+from .master import Points, fit
+from .problem import Problem, feasible
+from .slide import slide
+
+POOL = 300  # neurons that a master may have besides those of the network
+NEW = 40  # neurons that a round may add on each side
+CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
+STARTS = 256  # local searches per side and round
+SLIDES = 6  # steps of the neurons in a round
+
+
+@dataclass
+class Dual:
+    """Weights c with a bound of the largest |sum_i c_i relu(v . x_i)|, and the objective that they prove."""
+
+    value: float
+    c: np.ndarray
+    bound: float
+    sides: tuple[Priced, ...] = ()
+
+
+class Solver(Engine):
+    kind, convention = "f1-optimum", "objective"
+    stalled = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
+    share = 0.95
+
+    def __init__(self, problem: Problem, tol: float, seed: int, device: str, progress: Progress | None):
+        door, points, loss = problem.door, problem.points, problem.loss
+        super().__init__(door, tol, seed, progress)
+        self.problem, self.points, self.loss, self.n = problem, points, loss, len(door.X)
+        self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
+        self.r = self.X.shape[1]
+        self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
+        self.whitening = whitening(self.X)
+        self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
+        self.V = np.zeros((0, self.r))  # all neurons in play
+        self.size = np.linalg.norm(self.X, axis=1)
+        self.lower, self.upper = 0.0, math.inf  # of the objective: proved, and met by a network
+        self.hard = False
+        self.width, self.smooth = 1.0, loss.smoothed(1.0)
+        # A network and a bound that are there from the first moment on.
+        self.upper, c = self.value(), self.pull()
+        bound = _bounds.norm(door.X, c)
+        self.dual = Dual(self.proved(c, bound), c, bound)
+        self.lower = self.dual.value
+        self.centre, self.estimate, self.found = np.zeros(0), -math.inf, 0.0  # the dual that looks best, and its largest slope met
+        self.tried: np.ndarray | None = None  # the last one for which a proof was made in any case
+
+    # ------------------------------------------------------------------ networks and duals
+
+    def outputs(self) -> np.ndarray:
+        return (self.X @ self.W.T).clip(0) @ self.s + self.b
+
+    def value(self) -> float:
+        """The objective of the network."""
+        norm = float(np.linalg.norm(self.W, axis=1).sum())
+        return self.points.objective(self.loss, self.outputs(), norm, self.b)
+
+    def pull(self) -> np.ndarray:
+        """The dual weights of the network, as they can be saved: in the range of the loss, with sum 0 for a free output bias."""
+        return feasible(self.points, self.loss, self.points.pull(self.smooth, self.outputs()))
+
+    def proved(self, c: np.ndarray, bound: float) -> float:
+        """The objective that weights c prove when their maximum is at most `bound`."""
+        theta = min(1.0, self.points.lam / bound) if bound > 0 else 1.0
+        return dual_value(self.points, self.loss, theta * c)
+
+    def enough(self, c: np.ndarray, wanted: float) -> float:
+        """The largest bound at which c proves `wanted`; 0 if there is none."""
+        low, high = 0.0, 1.0
+        if self.proved(c, self.points.lam) < wanted:
+            return 0.0
+        for _ in range(40):
+            theta = (low + high) / 2
+            low, high = (low, theta) if dual_value(self.points, self.loss, theta * c) >= wanted else (theta, high)
+        return self.points.lam / high
+
+    def offer(self, c: np.ndarray, bound: float, sides: tuple[Priced, ...]) -> None:
+        value = self.proved(c, bound)
+        written = all(side.log is not None for side in sides)  # what is too large to be written down is no proof
+        if written and value > self.dual.value:
+            self.dual, self.lower = Dual(value, c, bound, sides), value
+
+    # ------------------------------------------------------------------ the run
+
+    def nothing(self) -> None:
+        return None
+
+    def start(self) -> None:
+        """The constant network, which is the best for large decays."""
+        _, self.b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
+        self.upper = self.value()
+        self.smoothen()
+        c = self.pull()
+        found = self.search(c)
+        self.prove(c, found)
+        self.tell("constant network")
+
+    def smoothen(self) -> None:
+        """A loss without curvature is smoothed, less and less as the bounds come closer."""
+        gap = 1 - max(self.lower, self.estimate) / self.upper
+        width = max(0.4 * self.tol, min(self.width, 0.2 * gap))
+        self.width = width
+        self.smooth = self.loss.smoothed(width * self.upper / float(self.points.w.sum()))
+
+    def round(self) -> bool:
+        before = (self.lower, self.upper, len(self.V))
+        self.improve()
+        self.smoothen()
+        c = self.pull()
+        found = self.search(c)
+        self.prove(c, found)
+        self.tell(f"{len(self.W)} neurons, largest slope {found / self.points.lam - 1:.1e}")
+        better = self.lower > before[0] * (1 + 1e-9) or self.upper < before[1] * (1 - 1e-9) or len(self.V) != before[2]
+        half = self.seconds() > 0.5 * (self.door.deadline - self.door.started)
+        if (half or not better) and not self.closed() and self.centre is not self.tried:
+            self.tried = self.centre
+            return self.prove(self.centre, self.found, last=True) or better
+        return better
+
+    def improve(self) -> None:
+        """Masses of all neurons in play, then moves of those that have some."""
+        for k in range(SLIDES):
+            self.masses()
+            if self.late():
+                break
+            moved = slide(self.points, self.smooth, self.X, self.W, self.s, self.b, self.left())
+            if moved is None:
+                break
+            self.W, self.b, gain = moved
+            self.merge()
+            self.play(self.W)
+            if gain < 1e-3 * self.tol * self.upper:
+                break
+        self.upper = min(self.upper, self.value())
+
+    def masses(self) -> None:
+        """The best masses of the neurons in play."""
+        size = np.linalg.norm(self.W, axis=1)
+        own = self.W / size[:, None].clip(1e-300)
+        V = np.vstack([own, self.V])
+        Z = (self.X @ V.T).clip(0)
+        a = np.append(self.s * size, np.zeros(len(self.V)))
+        a, self.b = fit(self.points, self.smooth, Z, a, self.b)
+        on = a != 0
+        self.W, self.s = V[on] * np.abs(a[on])[:, None], np.sign(a[on])
+        self.merge()
+        rest = V[~on]
+        c = self.points.pull(self.smooth, self.outputs())
+        order = np.argsort(-np.abs(Z[:, ~on].T @ c))[:POOL]
+        self.V = rest[order]
+
+    def merge(self) -> None:
+        """Neurons of one sign and one pattern are one neuron, which is no longer than they were together."""
+        keep = np.linalg.norm(self.W, axis=1) > 1e-13 * np.linalg.norm(self.W, axis=1).max(initial=0.0)
+        self.W, self.s = self.W[keep], self.s[keep]
+        patterns = np.packbits(self.X @ self.W.T > 0, axis=0).T  # (K, bytes)
+        _, group = np.unique(np.hstack([patterns, self.s[:, None] > 0]), axis=0, return_inverse=True)
+        W = np.zeros((group.max(initial=-1) + 1, self.r))
+        np.add.at(W, group, self.W)
+        s = np.zeros(len(W))
+        s[group] = self.s
+        self.W, self.s = W, s
+
+    def play(self, V: np.ndarray, most: int = 10**9) -> int:
+        """Take up to `most` of the neurons V, best first, that are not there yet."""
+        V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
+        known = np.vstack([self.V, self.W / np.linalg.norm(self.W, axis=1, keepdims=True).clip(1e-300)])
+        new: list[np.ndarray] = []
+        for v in V:
+            if len(new) == most:
+                break
+            if (known @ v).max(initial=-1.0) < 1 - 1e-12 and all(float(u @ v) < 1 - 1e-7 for u in new):
+                new.append(v)
+        self.V = np.vstack([self.V, *new]) if new else self.V
+        return len(new)
+
+    # ------------------------------------------------------------------ pricing
+
+    def search(self, c: np.ndarray) -> float:
+        """Neurons that the network should have: the largest |sum_i c_i relu(v . x_i)| that was found."""
+        if listed(self.where, c):
+            sides = tuple(price(self.where, s * c, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
+            self.offer(c, max(side.bound for side in sides), sides)
+            for s, side in zip((1.0, -1.0), sides):
+                V = side.found.cpu().numpy()
+                self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
+            return max(side.value for side in sides)
+        best = 0.0
+        count = int(np.clip(4e8 / (self.n * self.r * 40), 32, STARTS))
+        Z = self.rng.standard_normal((count, self.r))
+        if self.whitening is not None:
+            Z[1::2] = Z[1::2] @ self.whitening
+        Xt = torch.as_tensor(self.X)
+        for s in (1.0, -1.0):
+            weights = torch.as_tensor(s * c)
+            own = torch.as_tensor(np.vstack([self.W[self.s == s], self.V[:50]]))
+            V, value = ascend(Xt, weights, torch.cat([torch.as_tensor(Z), own]), 40)
+            order = torch.argsort(-value)
+            if self.r <= CLIMB[0] and self.n <= 2000:
+                V, value = climb(Xt, weights, V[order[: CLIMB[1]]])
+                order = torch.argsort(-value)
+            best = max(best, float(value[order[0]]))
+            order = order[value[order] > self.points.lam * (1 + 1e-12)]
+            self.play(V[order].numpy(), NEW)
+        return best
+
+    def prove(self, c: np.ndarray, found: float, last: bool = False) -> bool:
+        """Bound the slopes at c, if they look good enough to close the gap, or at the `last` moment. Whether it was tried."""
+        estimate = self.proved(c, found)
+        if estimate > self.estimate or not len(self.centre):
+            self.centre, self.estimate, self.found = c, estimate, found
+        if listed(self.where, c):
+            return False
+        first = not self.dual.sides
+        good = self.upper - estimate <= 0.7 * self.share * self.tol * estimate
+        if not (good or first or last):
+            return False
+        # Below `target` the gap is closed: no need to know more.
+        target = max(self.enough(c, self.upper / (1 + 0.9 * self.share * self.tol)), self.points.lam)
+        sides, share = [], max(self.left(), 0.0)
+        for side, s in enumerate((1.0, -1.0)):
+            priced = price(
+                self.where,
+                s * c,
+                known=found,
+                tol=0.05 * self.tol,
+                seconds=share / (2 - side),
+                target=target,
+                give_up=math.inf if last else target,
+                root=first and not good,
+                hard=self.hard,
+            )
+            self.nodes += priced.nodes
+            self.hard |= priced.hard
+            V = priced.found.cpu().numpy()
+            self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
+            sides.append(priced)
+            share = max(self.left(), 0.0)
+            if priced.aborted and not first:
+                return True
+        self.offer(c, max(side.bound for side in sides), tuple(sides))
+        return True
+
+
+    # ------------------------------------------------------------------ results
+
+    def shown(self) -> tuple[float, float]:
+        low, high = np.ldexp([self.lower / self.problem.total, self.upper / self.problem.total], 2 * self.problem.power)
+        return max(float(low), 0.0), float(high)
+
+    def bounds(self, lower: float, upper: float) -> tuple[float, float]:
+        return lower, upper
+
+    def extra(self, lower: float, upper: float) -> dict[str, Any]:
+        return self.problem.saved(self.b)
+
+    def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
+        problem, power = self.problem, 2 * self.problem.power
+        primal, upper = self.network()
+        proof, bound, names = {"type": "norm"}, self.dual.bound, np.arange(self.n)
+        if self.dual.sides:
+            proof, bound = write(self.where, self.dual.c, self.dual.sides, names, self.dual.bound)
+        lower = dual_below(self.points, self.loss, self.dual.c, self.points.lam / bound if bound else 1.0)
+        lower, upper = lower / problem.total * (1 - 8 * EPS), upper / problem.total * (1 + 8 * EPS)
+        with np.errstate(over="ignore", under="ignore"):
+            maximum = float(np.ldexp(bound, self.door.shift))
+            low, high = float(np.ldexp(lower, power)), float(np.ldexp(upper, power))
+        proof |= {"maximum": max(math.nextafter(maximum, math.inf), 1e-300)}
+        high = min(math.nextafter(high, math.inf), LARGEST)
+        return primal, proof, self.dual.c, min(max(math.nextafter(low, -math.inf), 0.0), high), high
+
+    def network(self) -> tuple[Measure, float]:
+        """The network as it is saved, at most n neurons, and an objective that it certainly does not exceed."""
+        size = np.linalg.norm(self.W, axis=1)
+        V = self.W / size[:, None]
+        if len(V) > self.n:
+            size = _prune.prune_masses((self.X @ V.T).clip(0) * self.s, size)
+            V, self.s, size = V[size > 0], self.s[size > 0], size[size > 0]
+        primal = self.measure(V, self.s * size, self.basis)
+        upper = above(self.problem, primal, self.b)
+        shift = self.problem.power - self.door.shift
+        with np.errstate(over="ignore", under="ignore"):
+            mass = np.ldexp(primal.mass, shift)
+        return Measure(primal.theta, mass, "relu", primal.bias), upper
+
+
+def above(problem: Problem, network: Measure, b: float) -> float:
+    """The objective of a network in units of the door, rounding included."""
+    door, points = problem.door, problem.points
+    m = len(network.mass)
+    norm = network.norm
+    t = (door.X @ network.theta.T).clip(0) @ network.mass + b
+    error = 4 * EPS * (door.X.shape[1] + m + 8) * (norm * door.size + abs(b) + np.abs(points.y))
+    value = float(points.w @ problem.loss.value_above(points.y, t, error))
+    value += points.lam * norm + 0.5 * points.ridge * b * b
+    return value * (1 + EPS * (door.X.shape[0] + m + door.X.shape[1] + 64))
+
+
+def dual_below(points: Points, loss: Loss, c: np.ndarray, theta: float) -> float:
+    """What the weights theta c prove, theta at most 1, rounding included."""
+    c = min(theta, 1.0) * (1 - 8 * EPS) * c
+    on = c != 0
+    s, w, y = c[on] / points.w[on], points.w[on], points.y[on]
+    size = np.abs(s) * (1 + np.abs(y) + np.abs(s) + np.abs(np.log(np.abs(s))))  # of the terms of the dual
+    if loss.name == "logistic":
+        size = size + np.abs(np.log1p(-np.minimum(np.abs(s), 1 - EPS)))
+    total = math.fsum(c)
+    error = EPS * (32 * float(w @ size) + len(c) * float(np.abs(w * loss.dual(y, s)).sum()))
+    square = total * total / (2 * points.ridge) * (1 + 16 * EPS) if points.ridge else 0.0
+    return math.fsum(w * loss.dual(y, s)) - error - square
+
+
+def dual_value(points: Points, loss: Loss, c: np.ndarray) -> float:
+    on = points.w > 0
+    value = float(points.w[on] @ loss.dual(points.y[on], c[on] / points.w[on]))
+    total = float(c.sum())
+    return value - (total * total / (2 * points.ridge) if points.ridge else 0.0)
