@@ -19,6 +19,7 @@ ORDER = [
     {"data", "spaces", "plots"},
     {"pricing"},
     {"margins"},
+    {"optima"},
     {"flows"},
     {"theory", "monitor"},
     {"papers"},

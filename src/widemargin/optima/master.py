@@ -62,7 +62,9 @@ def fit(
         if points.offset:
             H[-1, -1] += points.ridge
             x, penalty, g = np.append(x, b), np.append(penalty, 0.0), np.append(g, slope_b)
-        H[np.diag_indices_from(H)] += 1e-12 * float(np.trace(H)) / max(1, len(H)) + damping
+        least = 1e-6 * lam * float(np.abs(J).max(initial=0.0))
+        curved = float(np.trace(H)) / max(1, len(H))
+        H[np.diag_indices_from(H)] += 1e-12 * curved + max(damping, 0.0 if curved > least else least)
         step = l1_quadratic(H, H @ x - g, penalty, x) - x
         model = float(g @ step) + float(penalty @ (np.abs(x + step) - np.abs(x)))
         moved, rate = J @ step, 1.0
@@ -77,9 +79,9 @@ def fit(
         if not reached < value and abs(model) <= ROUNDING * value:
             break
         if rate < 0.2:  # the model is poor, as where the loss has no curvature
-            damping = max(30 * damping, 1e-6 * lam * float(np.abs(J).max(initial=0.0)))
+            damping = max(30 * damping, least)
         elif rate == 1:
-            damping = 0.1 * damping if damping > 1e-9 * float(np.trace(H)) else 0.0
+            damping = 0.1 * damping if damping > least else 0.0
         if not reached < value:
             continue
         a[use], b, value = new[: len(use)], b_new, reached
