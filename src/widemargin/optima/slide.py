@@ -19,7 +19,7 @@ from scipy import sparse
 from .losses import Loss
 from .master import Points
 
-VARIABLES = 1500  # more of them take seconds
+VARIABLES, MOST_KINKS = 1500, 400  # more of them take seconds
 AGAIN = 3  # times a step may be worked out again with the kinks that it crossed
 KINKS = 6  # of a neuron, besides one for each dimension, that are there from the start
 
@@ -53,7 +53,7 @@ def slide(
         if new is None:
             return None
         crossed = bent & ~kink & ((X @ new[0].T > 0) != (T > 0)) & new[0].any(axis=1)
-        if not crossed.any() or kink.sum() + crossed.sum() > VARIABLES - K * r:
+        if not crossed.any() or kink.sum() + crossed.sum() > MOST_KINKS:
             break
         kink |= crossed
     assert new is not None

@@ -32,6 +32,7 @@ POOL = 300  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add on each side
 CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
 STARTS = 256  # local searches per side and round
+CHEAP = 20_000  # n * rank up to which a rough first bound costs next to nothing
 SLIDES = 6  # steps of the neurons in a round
 
 
@@ -213,7 +214,7 @@ class Solver(Engine):
                 self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
             return max(side.value for side in sides)
         best = 0.0
-        count = int(np.clip(4e8 / (self.n * self.r * 40), 32, STARTS))
+        count = int(np.clip(3e6 / (self.n * self.r), 32, STARTS))
         Z = self.rng.standard_normal((count, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
@@ -240,7 +241,7 @@ class Solver(Engine):
             return False
         first = not self.dual.sides
         good = self.upper - estimate <= 0.7 * self.share * self.tol * estimate
-        if not (good or first or last):
+        if not (good or last or (first and self.n * self.r <= CHEAP)):
             return False
         # Below `target` the gap is closed: no need to know more.
         target = max(self.enough(c, self.upper / (1 + 0.9 * self.share * self.tol)), self.points.lam)
