@@ -12,12 +12,11 @@ from scipy import optimize
 
 from widemargin.margins._door import EPS
 from widemargin.margins.engine import threads
-from widemargin.pricing import price
 from widemargin.types import Dataset, InputError, check_device
 
 from . import problem
 from .master import fit
-from .solver import Solver
+from .solver import Solver, power_of
 
 
 class Interval(NamedTuple):
@@ -69,9 +68,9 @@ def largest_decay(
         bounds = []
         for side, s in enumerate((1.0, -1.0)):
             share = max(solver.left(), 0.0) / (2 - side)
-            priced = price(solver.where, s * c, known=found, tol=0.5 * tol, seconds=min(share, 1e9))
-            found = max(found, priced.value)
-            bounds.append(priced.bound)
+            priced = solver.price(c, s, known=found, tol=0.5 * tol, seconds=min(share, 1e9))
+            found = max(found, priced.value * 2.0 ** power_of(c))
+            bounds.append(priced.bound * 2.0 ** power_of(c))
     error = 2 * rest * float(entered.door.size.max()) + 1e-13 * float(np.abs(c) @ entered.door.size)
     low, high = (least if len(open_) else found) - error, max(bounds) + error
     unit = math.ldexp(1.0, entered.door.shift + entered.power) / entered.total

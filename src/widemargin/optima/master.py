@@ -63,8 +63,8 @@ def fit(
             H[-1, -1] += points.ridge
             x, penalty, g = np.append(x, b), np.append(penalty, 0.0), np.append(g, slope_b)
         least = 1e-6 * lam * float(np.abs(J).max(initial=0.0))
-        curved = float(np.trace(H)) / max(1, len(H))
-        H[np.diag_indices_from(H)] += 1e-12 * curved + max(damping, 0.0 if curved > least else least)
+        diagonal = H.diagonal().copy()
+        H[np.diag_indices_from(H)] += 1e-12 * diagonal + np.maximum(damping, np.where(diagonal > least, 0.0, least))
         step = l1_quadratic(H, H @ x - g, penalty, x) - x
         model = float(g @ step) + float(penalty @ (np.abs(x + step) - np.abs(x)))
         moved, rate = J @ step, 1.0
@@ -91,14 +91,17 @@ def fit(
 
 def l1_quadratic(H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The minimum of x' H x / 2 - q . x + penalty . |x|, from the start x, by the signs of its entries (feature-sign search)."""
-    x, free = x.copy(), penalty == 0
+    unit = np.sqrt(H.diagonal())
+    unit[unit == 0] = 1.0
+    H, q, penalty, x = H / unit / unit[:, None], q / unit, penalty / unit, x * unit  # of unit diagonal
+    free = penalty == 0
     sign = np.sign(x)
     for _ in range(20 * len(x) + 20):
         active = np.flatnonzero(free | (sign != 0))
         while len(active):
             A = H[np.ix_(active, active)]
             try:
-                new = linalg.solve(A, (q - penalty * sign)[active], assume_a="pos", check_finite=False)
+                new = linalg.cho_solve(linalg.cho_factor(A, check_finite=False), (q - penalty * sign)[active])
             except linalg.LinAlgError:
                 new = np.linalg.lstsq(A, (q - penalty * sign)[active], rcond=None)[0]
             old, s, f = x[active], sign[active], free[active]
@@ -127,4 +130,4 @@ def l1_quadratic(H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarra
         if not off[j] > 1e-12 * penalty[j]:
             break
         sign[j] = np.sign(rest[j])
-    return x
+    return x / unit

@@ -37,16 +37,15 @@ class Problem:
     def total(self) -> float:
         return math.fsum(self.points.w)
 
-    def saved(self, b: float) -> dict[str, Any]:
-        """What a certificate says about the problem, and the output bias b of its network."""
+    def saved(self, b: float, power: int) -> dict[str, Any]:
+        """What a certificate says about the problem, the output bias b of its network, and its weights, over 2^power."""
         out: dict[str, Any] = {
             "loss": self.loss.name,
             "weight_decay": self.decay,
             "output_bias": self.output_bias,
             "offset": math.ldexp(b, self.power),
         }
-        if self.power + self.weight_power:
-            out["scale"] = 2.0 ** (self.power + self.weight_power)
+        out["scale"] = 2.0 ** (self.power + self.weight_power + power)
         return out if self.weights is None else out | {"weights": self.weights.tolist()}
 
 
@@ -121,25 +120,33 @@ def _weights(data: Dataset, weights: ArrayLike | None) -> tuple[np.ndarray, np.n
     return w, w
 
 
-def feasible(points: Points, loss: Loss, c: np.ndarray) -> np.ndarray:
-    """Weights c (n,) in the range of the loss, and for a free output bias with a sum that is exactly zero."""
+def feasible(points: Points, loss: Loss, c: np.ndarray, b: float) -> list[np.ndarray]:
+    """Weights c (n,) in the range of the loss, for a free output bias with a sum that is exactly 0.
+
+    For a decayed one there are two: the sum as it is, and the one that an output bias b asks for. Rounding hurts the first where the
+    decay is tiny, the second where it is huge.
+    """
     low, high = loss.limits(points.y)
     with np.errstate(invalid="ignore"):
         c = np.where(points.w > 0, np.clip(c, np.where(low < 0, low * points.w, 0), np.where(high > 0, high * points.w, 0)), 0.0)
-    if not points.offset or points.ridge or not c.any():
-        return c
-    up, down = math.fsum(c[c > 0]), -math.fsum(c[c < 0])
-    c = np.where(c > 0, c * min(1.0, down / up if up else 0.0), c * min(1.0, up / down if down else 0.0))
+    if not points.offset or not c.any():
+        return [c]
+    found = [c] if points.ridge else []
+    up, down, wanted = math.fsum(c[c > 0]), -math.fsum(c[c < 0]), points.ridge * b
+    if up - down > wanted:
+        c = np.where(c > 0, c * (max(0.0, down + wanted) / up if up else 0.0), c)
+    else:
+        c = np.where(c < 0, c * (max(0.0, up - wanted) / down if down else 0.0), c)
     if not c.any():
-        return c
+        return [*found, c]
     # On a grid of 52 bits sums of integers decide. What is left over is taken from the largest weights of the heavier side.
     grid = math.frexp(float(np.abs(c).max()))[1] - 52
     whole = np.trunc(np.ldexp(c, -grid)).astype(np.int64)
-    left = sum(whole.tolist())
+    left = sum(whole.tolist()) - round(math.ldexp(wanted, -grid))
     sign = 1 if left > 0 else -1
     order = np.argsort(-sign * whole, kind="stable")
     order = order[sign * whole[order] > 0]
     each, rest = divmod(abs(left), max(1, len(order)))
     whole[order] -= sign * each
     whole[order[:rest]] -= sign
-    return np.ldexp(whole.astype(np.float64), grid)
+    return [*found, np.ldexp(whole.astype(np.float64), grid)]

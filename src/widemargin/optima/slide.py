@@ -13,6 +13,8 @@ Each step is a quadratic program with second-order cones; a line search looks at
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from scipy import sparse
 
@@ -101,11 +103,14 @@ def _model(
         H[-1, -1] += points.ridge
         g[-1] += points.ridge * b
     g = g - H @ now
-    # In units in which the decay is 1 and the neurons are about 1.
+    # In units in which the decay is 1 and the neurons are about 1, and an output bias has a curvature of 1.
     unit = float(np.linalg.norm(W, axis=1).max()) or 1.0
     scale = points.lam * unit
-    H, g = H * (unit * unit / scale), g * (unit / scale)
     m = len(now)  # then the norms, K of them
+    units = np.full(m, unit)
+    if points.offset:
+        units[-1] = math.sqrt(scale / float(H[-1, -1])) if H[-1, -1] > 0 else unit
+    H, g = H * units * units[:, None] / scale, g * units / scale
     P = sparse.block_diag([sparse.csc_matrix(np.triu(H)), sparse.csc_matrix((K, K))], format="csc")
     cost = np.append(g, np.ones(K))
     up = sparse.csc_matrix((-np.ones(q), (np.arange(q), K * r + np.arange(q))), shape=(q, m + K))  # u >= 0
@@ -122,7 +127,7 @@ def _model(
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
     kinds = [clarabel.NonnegativeConeT(2 * q)] * (q > 0) + [clarabel.SecondOrderConeT(r + 1)] * K
     solution = clarabel.DefaultSolver(P, cost, A, np.zeros(A.shape[0]), kinds, settings).solve()
-    x = unit * np.array(solution.x)
+    x = units * np.array(solution.x)[:m]
     if not np.isfinite(x).all():
         return None
     new = x[: K * r].reshape(K, r)

@@ -43,7 +43,8 @@ class Dual:
     value: float
     c: np.ndarray
     bound: float
-    sides: tuple[Priced, ...] = ()
+    sides: tuple[Priced, ...] = ()  # of c / 2^power
+    power: int = 0
 
 
 class Solver(Engine):
@@ -68,7 +69,7 @@ class Solver(Engine):
         # A network and a bound that are there from the first moment on.
         self.upper, c = self.value(), self.pull()
         bound = _bounds.norm(door.X, c)
-        self.dual = Dual(self.proved(c, bound), c, bound)
+        self.dual = Dual(self.proved(c, bound), c, bound, power=power_of(c))
         self.lower = self.dual.value
         self.centre, self.estimate, self.found = np.zeros(0), -math.inf, 0.0  # the dual that looks best, and its largest slope met
         self.tried: np.ndarray | None = None  # the last one for which a proof was made in any case
@@ -85,7 +86,8 @@ class Solver(Engine):
 
     def pull(self) -> np.ndarray:
         """The dual weights of the network, as they can be saved: in the range of the loss, with sum 0 for a free output bias."""
-        return feasible(self.points, self.loss, self.points.pull(self.smooth, self.outputs()))
+        c = self.points.pull(self.smooth, self.outputs())
+        return max(feasible(self.points, self.loss, c, self.b), key=lambda c: dual_value(self.points, self.loss, c))
 
     def proved(self, c: np.ndarray, bound: float) -> float:
         """The objective that weights c prove when their maximum is at most `bound`."""
@@ -102,11 +104,22 @@ class Solver(Engine):
             low, high = (low, theta) if dual_value(self.points, self.loss, theta * c) >= wanted else (theta, high)
         return self.points.lam / high
 
-    def offer(self, c: np.ndarray, bound: float, sides: tuple[Priced, ...]) -> None:
+    def price(self, c: np.ndarray, s: float, **numbers: float | bool) -> Priced:
+        """Both signs s of weights c that sum to about 1, as pricing has them; `numbers` are in units of c."""
+        unit = 2.0 ** -power_of(c)
+        scaled: dict[str, Any] = {
+            name: unit * value if name in ("known", "target", "give_up") else value for name, value in numbers.items()
+        }
+        return price(self.where, s * unit * c, **scaled)
+
+    def offer(self, c: np.ndarray, sides: tuple[Priced, ...]) -> None:
+        """Keep c if it proves more than the best so far."""
+        power = power_of(c)
+        bound = max(side.bound for side in sides) * 2.0**power
         value = self.proved(c, bound)
         written = all(side.log is not None for side in sides)  # what is too large to be written down is no proof
         if written and value > self.dual.value:
-            self.dual, self.lower = Dual(value, c, bound, sides), value
+            self.dual, self.lower = Dual(value, c, bound, sides, power), value
 
     # ------------------------------------------------------------------ the run
 
@@ -125,7 +138,7 @@ class Solver(Engine):
 
     def smoothen(self) -> None:
         """A loss without curvature is smoothed, less and less as the bounds come closer."""
-        gap = 1 - max(self.lower, self.estimate) / self.upper
+        gap = 1 - max(self.lower, self.estimate) / self.upper if self.upper > 0 else 0.0
         width = max(0.4 * self.tol, min(self.width, 0.2 * gap))
         self.width = width
         self.smooth = self.loss.smoothed(width * self.upper / float(self.points.w.sum()))
@@ -207,12 +220,12 @@ class Solver(Engine):
     def search(self, c: np.ndarray) -> float:
         """Neurons that the network should have: the largest |sum_i c_i relu(v . x_i)| that was found."""
         if listed(self.where, c):
-            sides = tuple(price(self.where, s * c, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
-            self.offer(c, max(side.bound for side in sides), sides)
+            sides = tuple(self.price(c, s, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
+            self.offer(c, sides)
             for s, side in zip((1.0, -1.0), sides):
                 V = side.found.cpu().numpy()
                 self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
-            return max(side.value for side in sides)
+            return max(side.value for side in sides) * 2.0 ** power_of(c)
         best = 0.0
         count = int(np.clip(3e6 / (self.n * self.r), 32, STARTS))
         Z = self.rng.standard_normal((count, self.r))
@@ -247,9 +260,9 @@ class Solver(Engine):
         target = max(self.enough(c, self.upper / (1 + 0.9 * self.share * self.tol)), self.points.lam)
         sides, share = [], max(self.left(), 0.0)
         for side, s in enumerate((1.0, -1.0)):
-            priced = price(
-                self.where,
-                s * c,
+            priced = self.price(
+                c,
+                s,
                 known=found,
                 tol=0.05 * self.tol,
                 seconds=share / (2 - side),
@@ -266,7 +279,7 @@ class Solver(Engine):
             share = max(self.left(), 0.0)
             if priced.aborted and not first:
                 return True
-        self.offer(c, max(side.bound for side in sides), tuple(sides))
+        self.offer(c, tuple(sides))
         return True
 
 
@@ -280,26 +293,29 @@ class Solver(Engine):
         return lower, upper
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
-        return self.problem.saved(self.b)
+        return self.problem.saved(self.b, self.dual.power)
 
     def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
         problem, power = self.problem, 2 * self.problem.power
         primal, upper = self.network()
-        proof, bound, names = {"type": "norm"}, self.dual.bound, np.arange(self.n)
+        unit = 2.0**self.dual.power
+        proof, bound, c = {"type": "norm"}, self.dual.bound / unit, self.dual.c / unit
         if self.dual.sides:
-            proof, bound = write(self.where, self.dual.c, self.dual.sides, names, self.dual.bound)
+            proof, bound = write(self.where, c, self.dual.sides, np.arange(self.n), bound)
+        bound *= unit
         lower = dual_below(self.points, self.loss, self.dual.c, self.points.lam / bound if bound else 1.0)
         lower, upper = lower / problem.total * (1 - 8 * EPS), upper / problem.total * (1 + 8 * EPS)
         with np.errstate(over="ignore", under="ignore"):
-            maximum = float(np.ldexp(bound, self.door.shift))
+            maximum = float(np.ldexp(bound / unit, self.door.shift))
             low, high = float(np.ldexp(lower, power)), float(np.ldexp(upper, power))
         proof |= {"maximum": max(math.nextafter(maximum, math.inf), 1e-300)}
         high = min(math.nextafter(high, math.inf), LARGEST)
-        return primal, proof, self.dual.c, min(max(math.nextafter(low, -math.inf), 0.0), high), high
+        return primal, proof, c, min(max(math.nextafter(low, -math.inf), 0.0), high), high
 
     def network(self) -> tuple[Measure, float]:
         """The network as it is saved, at most n neurons, and an objective that it certainly does not exceed."""
         size = np.linalg.norm(self.W, axis=1)
+        self.W, self.s, size = self.W[size > 0], self.s[size > 0], size[size > 0]
         V = self.W / size[:, None]
         if len(V) > self.n:
             size = _prune.prune_masses((self.X @ V.T).clip(0) * self.s, size)
@@ -336,6 +352,11 @@ def dual_below(points: Points, loss: Loss, c: np.ndarray, theta: float) -> float
     error = EPS * (32 * float(w @ size) + len(c) * float(np.abs(w * loss.dual(y, s)).sum()))
     square = total * total / (2 * points.ridge) * (1 + 16 * EPS) if points.ridge else 0.0
     return math.fsum(w * loss.dual(y, s)) - error - square
+
+
+def power_of(c: np.ndarray) -> int:
+    """The power of two that weights c are divided by where they are priced and saved."""
+    return math.frexp(float(np.abs(c).sum()))[1]
 
 
 def dual_value(points: Points, loss: Loss, c: np.ndarray) -> float:
