@@ -24,6 +24,7 @@ WORDS = [
     *("norm", "spectral", "pairing", "tree", "enumeration", "eigen", "eigen-tree", "cones", "cover", "trace", "signs"),
     *("fantope", "fantope-pairs", "cone", "relation", "certified", "not-separable", "no-interpolation", "found"),
     *("time-limit", "stalled", "rounding", "not-found", "omitted"),
+    *("logistic", "squared", "hinge", "squared-hinge", "exp", "free", "decayed"),
 ]
 NUMBERS = [0, 1, -1, 2, 0.5, -0.5, 1e-9, 1e300, -1e300, 5e-324, 2**32, 2**32 + 1, 2**62, 2**1100 - 1, -(2**1099)]
 
@@ -187,7 +188,7 @@ def test_the_corpus_is_accepted_and_holds_every_kind_and_proof(corpus, truth):
     types = {kind for _, _, kind in proofs}
     assert types >= {"norm", "spectral", "pairing", "tree", "enumeration", "eigen", "eigen-tree", "cones", "cover"}
     assert types >= {"trace", "signs", "fantope", "fantope-pairs", "cone", "relation", "dual", "samples"}
-    assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones")} <= proofs
+    assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones"), ("f1-optimum", "relu", "cones")} <= proofs
     leaves = [
         leaf
         for _, payload, _, _ in corpus

@@ -17,7 +17,7 @@ from .losses import Loss
 
 STEPS = 100
 ARMIJO = 1e-4
-ROUNDING = 1e-13  # a model's fall, relative to the objective, that is nothing
+ROUNDING, LAST = 1e-15, 1e-12  # of the objective: its error, and a fall that is nothing
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def fit(
     a, n = a.copy(), len(y)
     t = Z @ a + b
     value = points.objective(loss, t, float(np.abs(a).sum()), b)
-    damping = 0.0
+    damping, small = 0.0, 0
     for _ in range(STEPS):
         c = points.pull(loss, t)
         slope = -(Z.T @ c)  # of the loss
@@ -73,16 +73,17 @@ def fit(
             norm = float(penalty @ np.abs(new)) / lam
             b_new = float(new[-1]) if points.offset else 0.0
             reached = points.objective(loss, t + rate * moved, norm, b_new)
-            if reached <= value + ARMIJO * rate * model or rate < 1e-9:
+            if reached <= value + ARMIJO * rate * model + ROUNDING * value or rate < 1e-9:
                 break
             rate /= 2
-        if not reached < value and abs(model) <= ROUNDING * value:
+        small += abs(model) <= LAST * value
+        if small > 4:  # these steps are for the slopes: the objective does not see them
             break
         if rate < 0.2:  # the model is poor, as where the loss has no curvature
             damping = max(30 * damping, least)
         elif rate == 1:
             damping = 0.1 * damping if damping > least else 0.0
-        if not reached < value:
+        if not reached < value + 2 * ROUNDING * value:
             continue
         a[use], b, value = new[: len(use)], b_new, reached
         t = Z @ a + b
@@ -98,7 +99,9 @@ def l1_quadratic(H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarra
     sign = np.sign(x)
     for _ in range(20 * len(x) + 20):
         active = np.flatnonzero(free | (sign != 0))
-        while len(active):
+        for _ in range(2 * len(active) + 2):
+            if not len(active):
+                break
             A = H[np.ix_(active, active)]
             try:
                 new = linalg.cho_solve(linalg.cho_factor(A, check_finite=False), (q - penalty * sign)[active])

@@ -138,10 +138,11 @@ class Solver(Engine):
 
     def smoothen(self) -> None:
         """A loss without curvature is smoothed, less and less as the bounds come closer."""
-        gap = 1 - max(self.lower, self.estimate) / self.upper if self.upper > 0 else 0.0
-        width = max(0.4 * self.tol, min(self.width, 0.2 * gap))
-        self.width = width
-        self.smooth = self.loss.smoothed(width * self.upper / float(self.points.w.sum()))
+        if not self.upper > 0:
+            return
+        gap = 1 - max(self.lower, self.estimate) / self.upper
+        self.width = max(0.4 * self.tol, min(self.width, 0.2 * gap))
+        self.smooth = self.loss.smoothed(max(self.width * self.upper / float(self.points.w.sum()), 1e-12))
 
     def round(self) -> bool:
         before = (self.lower, self.upper, len(self.V))
@@ -309,7 +310,7 @@ class Solver(Engine):
             maximum = float(np.ldexp(bound / unit, self.door.shift))
             low, high = float(np.ldexp(lower, power)), float(np.ldexp(upper, power))
         proof |= {"maximum": max(math.nextafter(maximum, math.inf), 1e-300)}
-        high = min(math.nextafter(high, math.inf), LARGEST)
+        high = min(math.nextafter(high, math.inf), LARGEST) if upper else 0.0
         return primal, proof, c, min(max(math.nextafter(low, -math.inf), 0.0), high), high
 
     def network(self) -> tuple[Measure, float]:

@@ -16,7 +16,6 @@ from .exact import PRECISION, ROOT_BITS, column, sqrt_up, squares
 from .logs import exp_above, log_ends, softplus_above
 from .neuron import both_sides
 from .reading import Problem, need, network_values, number, rows_of, show, vector
-from .regression import ESTIMATE
 
 LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
 BOUNDED = ("logistic", "hinge")  # whose slopes are at most 1
@@ -63,8 +62,6 @@ def optimum(
     stage[0] = "lower bound"
     if lower <= 0:
         done.append(("lower bound", f"{show(lower)}, no objective is smaller"))
-    elif not payload["proved"]:
-        done.append(("lower bound", f"{show(lower)} {ESTIMATE}"))
     else:
         proof = payload.get("proof")
         stored = isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted")
