@@ -15,7 +15,7 @@ from scipy import linalg
 
 from .losses import Loss
 
-STEPS = 100
+STEPS, PLACES = 100, 8
 ARMIJO = 1e-4
 ROUNDING, LAST = 1e-15, 1e-12  # of the objective: its error, and a fall that is nothing
 
@@ -113,11 +113,11 @@ def l1_quadratic(H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarra
                 x[active] = new
                 sign[active] = np.where(f, 0, np.where(new == 0, 0, s))
                 break
-            # The best of the places along the way where an entry changes its sign, and of the end.
+            # The best of some places along the way where an entry changes its sign, the first of them and the end included.
             with np.errstate(divide="ignore", invalid="ignore"):
                 rates = np.where(wrong, old / (old - new), 1.0)
-            best = (np.inf, 1.0)
-            for rate in np.unique(np.append(rates.clip(0, 1), 1.0)):
+            best, places = (np.inf, 1.0), np.unique(np.append(rates.clip(0, 1), 1.0))
+            for rate in places[np.unique(np.linspace(0, len(places) - 1, PLACES).round().astype(int))]:
                 z = old + rate * (new - old)
                 z = np.where(wrong & (np.abs(rates - rate) < 1e-15), 0.0, z)
                 value = 0.5 * float(z @ A @ z) - float(q[active] @ z) + float(penalty[active] @ np.abs(z))

@@ -33,6 +33,7 @@ NEW = 40  # neurons that a round may add on each side
 CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
 STARTS = 256  # local searches per side and round
 CHEAP = 20_000  # n * rank up to which a rough first bound costs next to nothing
+CONE_RANK, ROOT_RANK = 8, 26  # ranks above and up to which a quick look tells which side is easier
 SLIDES = 6  # steps of the neurons in a round
 
 
@@ -67,11 +68,13 @@ class Solver(Engine):
         self.hard = False
         self.width, self.smooth = 1.0, loss.smoothed(1.0)
         # A network and a bound that are there from the first moment on.
+        self.best_network = self.W, self.s, self.b
         self.upper, c = self.value(), self.pull()
         bound = _bounds.norm(door.X, c)
         self.dual = Dual(self.proved(c, bound), c, bound, power=power_of(c))
         self.lower = self.dual.value
         self.centre, self.estimate, self.found = np.zeros(0), -math.inf, 0.0  # the dual that looks best, and its largest slope met
+        self.attempted = math.inf  # what the last full proof left open when it began
         self.tried: np.ndarray | None = None  # the last one for which a proof was made in any case
 
     # ------------------------------------------------------------------ networks and duals
@@ -129,7 +132,7 @@ class Solver(Engine):
     def start(self) -> None:
         """The constant network, which is the best for large decays."""
         _, self.b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
-        self.upper = self.value()
+        self.keep()
         self.smoothen()
         c = self.pull()
         found = self.search(c)
@@ -141,7 +144,7 @@ class Solver(Engine):
         if not self.upper > 0:
             return
         gap = 1 - max(self.lower, self.estimate) / self.upper
-        self.width = max(0.4 * self.tol, min(self.width, 0.2 * gap))
+        self.width = max(0.4 * self.tol, 0.25 * self.width, min(self.width, 0.2 * gap))
         self.smooth = self.loss.smoothed(max(self.width * self.upper / float(self.points.w.sum()), 1e-12))
 
     def round(self) -> bool:
@@ -173,7 +176,13 @@ class Solver(Engine):
             self.play(self.W)
             if gain < 1e-3 * self.tol * self.upper:
                 break
-        self.upper = min(self.upper, self.value())
+        self.keep()
+
+    def keep(self) -> None:
+        """The network, if it is the best so far: steps on a smoothed loss may end higher."""
+        value = self.value()
+        if value < self.upper:
+            self.upper, self.best_network = value, (self.W, self.s, self.b)
 
     def masses(self) -> None:
         """The best masses of the neurons in play."""
@@ -252,37 +261,44 @@ class Solver(Engine):
         if estimate > self.estimate or not len(self.centre):
             self.centre, self.estimate, self.found = c, estimate, found
         if listed(self.where, c):
-            return False
+            return False  # a search is a proof
         first = not self.dual.sides
-        good = self.upper - estimate <= 0.7 * self.share * self.tol * estimate
+        left = self.upper - estimate
+        good = left <= min(0.7 * self.share * self.tol * estimate, 0.5 * self.attempted)
         if not (good or last or (first and self.n * self.r <= CHEAP)):
             return False
+        root = first and not (good or last)
         # Below `target` the gap is closed: no need to know more.
         target = max(self.enough(c, self.upper / (1 + 0.9 * self.share * self.tol)), self.points.lam)
-        sides, share = [], max(self.left(), 0.0)
-        for side, s in enumerate((1.0, -1.0)):
-            priced = self.price(
+        sides: dict[float, Priced] = {}
+        for k, s in enumerate((1.0, -1.0) if root else self.order(c, found, target)):
+            sides[s] = priced = self.price(
                 c,
                 s,
                 known=found,
                 tol=0.05 * self.tol,
-                seconds=share / (2 - side),
+                seconds=max(self.left(), 0.0) / (2 - k),
                 target=target,
                 give_up=math.inf if last else target,
-                root=first and not good,
+                root=root,
                 hard=self.hard,
             )
             self.nodes += priced.nodes
             self.hard |= priced.hard
             V = priced.found.cpu().numpy()
             self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
-            sides.append(priced)
-            share = max(self.left(), 0.0)
-            if priced.aborted and not first:
-                return True
-        self.offer(c, tuple(sides))
+            if priced.aborted:
+                return True  # there are better neurons, and so better weights
+        self.attempted = self.attempted if root else left
+        self.offer(c, (sides[1.0], sides[-1.0]))
         return True
 
+    def order(self, c: np.ndarray, found: float, target: float) -> list[float]:
+        """Both signs, the one first that looks easier: what it leaves of its half of the time the other has."""
+        if not CONE_RANK < self.r <= ROOT_RANK or self.left() < 1:
+            return [1.0, -1.0]
+        bounds = {s: self.price(c, s, known=found, tol=0.05, seconds=1.0, target=target, root=True).bound for s in (1.0, -1.0)}
+        return sorted(bounds, key=bounds.__getitem__)
 
     # ------------------------------------------------------------------ results
 
@@ -294,7 +310,7 @@ class Solver(Engine):
         return lower, upper
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
-        return self.problem.saved(self.b, self.dual.power)
+        return self.problem.saved(self.best_network[2], self.dual.power)
 
     def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
         problem, power = self.problem, 2 * self.problem.power
@@ -315,14 +331,15 @@ class Solver(Engine):
 
     def network(self) -> tuple[Measure, float]:
         """The network as it is saved, at most n neurons, and an objective that it certainly does not exceed."""
-        size = np.linalg.norm(self.W, axis=1)
-        self.W, self.s, size = self.W[size > 0], self.s[size > 0], size[size > 0]
-        V = self.W / size[:, None]
+        W, signs, b = self.best_network
+        size = np.linalg.norm(W, axis=1)
+        W, signs, size = W[size > 0], signs[size > 0], size[size > 0]
+        V = W / size[:, None]
         if len(V) > self.n:
-            size = _prune.prune_masses((self.X @ V.T).clip(0) * self.s, size)
-            V, self.s, size = V[size > 0], self.s[size > 0], size[size > 0]
-        primal = self.measure(V, self.s * size, self.basis)
-        upper = above(self.problem, primal, self.b)
+            size = _prune.prune_masses((self.X @ V.T).clip(0) * signs, size)
+            V, signs, size = V[size > 0], signs[size > 0], size[size > 0]
+        primal = self.measure(V, signs * size, self.basis)
+        upper = above(self.problem, primal, b)
         shift = self.problem.power - self.door.shift
         with np.errstate(over="ignore", under="ignore"):
             mass = np.ldexp(primal.mass, shift)
