@@ -1,7 +1,7 @@
 """The kinds of certificates, in one table: what solves them, in which convention, with which options, how they are drawn.
 
-The command line, sweeps, the report and pictures read it, so that a new kind is a row here, a function in `margins` or `optima` and a rule of
-the checker. The checker keeps a list of its own (`verify.KINDS`): it trusts nothing from here.
+The command line, sweeps, the report and pictures read it, so that a new kind is a row here, a function in `margins` or
+`optima` and a rule of the checker. The checker keeps a list of its own (`verify.KINDS`): it trusts nothing from here.
 
 What the functions in `margins` have in common. Points come first, as a `Dataset`; what a kind cannot do without (`directions`,
 `width`, `rank`, a `space`) may follow by position; everything else goes by keyword, `bias` above all. Five keywords mean the same

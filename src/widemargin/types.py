@@ -264,8 +264,9 @@ class Certificate:
         """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several classes.
 
         Its size in the certificate's convention is 1, so that min_i y_i f(x_i) is `lower` up to rounding. A certificate of a
-        smallest norm gives its interpolant as it is, one of a least objective its network with the output bias. Kinds with weights on the data (f2, ntk with transport l2, l2-regression),
-        and bn, whose normalisation is that of the data, need `data`. An InputError where the certificate holds no function.
+        smallest norm gives its interpolant as it is, one of a least objective its network with the output bias. Kinds with
+        weights on the data (f2, ntk with transport l2, l2-regression), and bn, whose normalisation is that of the data, need
+        `data`. An InputError where the certificate holds no function.
         """
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2 or X.shape[1] != self.d:

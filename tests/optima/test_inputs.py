@@ -58,5 +58,9 @@ def test_one_class_is_a_problem_like_others(loss):
     for mode in (None, "decayed") if loss in ("logistic", "exp") else (None, "free", "decayed"):
         cert = optima.f1(ONE, loss=loss, weight_decay=0.1, output_bias=mode)
         assert cert.verify(ONE).ok
-        assert cert.status == "certified" or mode == "free", (loss, mode, cert)  # there the objective is 0, up to rounding
+        assert cert.status == "certified" or mode == "free", (
+            loss,
+            mode,
+            cert,
+        )  # there the objective is 0, up to rounding
         assert mode != "free" or cert.upper < 1e-20

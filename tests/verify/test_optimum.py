@@ -148,7 +148,10 @@ def test_the_dual_bound_by_hand():
         base |= {"primal": {"theta": [], "mass": []}, "status": "rounding", "upper": 2.0}
         low = float(values.mean())
         assert verify.check(seal(base | {"lower": low * (1 - 1e-12)}), X, DATA.y).ok, loss
-        assert verify.check(seal(base | {"lower": low * (1 + 1e-12)}), X, DATA.y).failed == "lower bound: the weights prove less"
+        assert (
+            verify.check(seal(base | {"lower": low * (1 + 1e-12)}), X, DATA.y).failed
+            == "lower bound: the weights prove less"
+        )
         if loss in ("logistic", "exp"):  # of the zero network, exactly
             zero = math.log(2) if loss == "logistic" else 1.0
             good = base | {"lower": 0.0, "upper": zero * (1 + 1e-15)}

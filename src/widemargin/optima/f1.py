@@ -31,7 +31,8 @@ def f1(
     """The best that training with weight decay can reach, certified.
 
         P = min over networks f of  sum_i w_i loss(y_i, f(x_i) + b) / sum_i w_i + weight_decay |f|
-          = max over c of  sum_i inf_t [w_i loss(y_i, t) + c_i t] / sum_i w_i,    |sum_i c_i relu(v . x_i)| <= weight_decay sum_i w_i
+          = max over c of  sum_i inf_t [w_i loss(y_i, t) + c_i t] / sum_i w_i,
+                           |sum_i c_i relu(v . x_i)| <= weight_decay sum_i w_i  for all unit v
 
     over two-layer ReLU networks f of any width; |f| = sum_j |a_j| |v_j| is half the sum of the squares of all weights at the best
     scaling of the two layers, so that P is the least value of `mean loss + (weight_decay / 2) |weights|^2`. `bias`: the neurons

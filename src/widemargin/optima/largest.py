@@ -15,8 +15,9 @@ from widemargin.margins.engine import threads
 from widemargin.types import Dataset, InputError, check_device
 
 from . import problem
+from .bounds import power_of
 from .master import fit
-from .solver import Solver, power_of
+from .solver import Solver
 
 
 class Interval(NamedTuple):
@@ -38,10 +39,10 @@ def largest_decay(
 ) -> Interval:
     """Two numbers with the largest decay between them: from it on the best network is the best constant, below it is not.
 
-        largest decay = max over |v| = 1 of |sum_i c_i relu(v . x_i)| / sum_i w_i,     c_i = -w_i loss'(y_i, b) at the best constant b
+        largest decay = max over |v| = 1 of |sum_i c_i relu(v . x_i)| / sum_i w_i,   c_i = -w_i loss'(y_i, b), b the best constant
 
-    `lower` is met by a neuron, `upper` is proved. (Where the hinge loss has its kink at the best constant c is not unique, and the
-    least maximum counts.) For output_bias "free" or None; a decayed output bias has no such number (docs/optima.md).
+    `lower` is met by a neuron, `upper` is proved. (Where the hinge loss has its kink at the best constant c is not unique, and
+    the least maximum counts.) For output_bias "free" or None; a decayed output bias has no such number (docs/optima.md).
     """
     if output_bias == "decayed":
         raise InputError(
@@ -78,8 +79,8 @@ def largest_decay(
 
 
 def _least(solver: Solver, c: np.ndarray, open_: np.ndarray) -> float:
-    """Make the largest |sum_i c_i relu(v . x_i)| as small as it can be with c_i, i in `open_`, between 0 and w_i y_i and of the same
-    sum: c is changed, and what comes back is a bound from below.
+    """Make the largest |sum_i c_i relu(v . x_i)| as small as it can be with c_i, i in `open_`, between 0 and w_i y_i and of the
+    same sum: c is changed, and what comes back is a bound from below.
     """
     w, y, total = solver.points.w[open_], solver.points.y[open_], float(c[open_].sum())
     V = np.zeros((0, solver.r))

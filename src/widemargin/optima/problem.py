@@ -79,7 +79,8 @@ def enter(
     one = len(np.unique(data.y[w > 0])) == 1
     if one and chosen.name in ("logistic", "exp") and output_bias == "free":
         raise InputError(
-            f"{data.name}: all labels are equal, and with a free output bias the loss {loss} has no minimum; use output_bias=None or 'decayed'"
+            f"{data.name}: all labels are equal, and with a free output bias the loss {loss} has no minimum; "
+            "use output_bias=None or 'decayed'"
         )
     power = 0 if chosen.labels else _power(float(np.abs(data.y).max()) or 1.0)
     weight_power = _power(float(w.max()))
@@ -123,12 +124,14 @@ def _weights(data: Dataset, weights: ArrayLike | None) -> tuple[np.ndarray, np.n
 def feasible(points: Points, loss: Loss, c: np.ndarray, b: float) -> list[np.ndarray]:
     """Weights c (n,) in the range of the loss, for a free output bias with a sum that is exactly 0.
 
-    For a decayed one there are two: the sum as it is, and the one that an output bias b asks for. Rounding hurts the first where the
-    decay is tiny, the second where it is huge.
+    For a decayed one there are two: the sum as it is, and the one that an output bias b asks for. Rounding hurts the first where
+    the decay is tiny, the second where it is huge.
     """
     low, high = loss.limits(points.y)
     with np.errstate(invalid="ignore"):
-        c = np.where(points.w > 0, np.clip(c, np.where(low < 0, low * points.w, 0), np.where(high > 0, high * points.w, 0)), 0.0)
+        c = np.where(
+            points.w > 0, np.clip(c, np.where(low < 0, low * points.w, 0), np.where(high > 0, high * points.w, 0)), 0.0
+        )
     if not points.offset or not c.any():
         return [c]
     found = [c] if points.ridge else []

@@ -62,9 +62,7 @@ def slide(
     rate = 1.0
     for _ in range(12):
         V, offset = W + rate * (new[0] - W), b + rate * (new[1] - b)
-        reached = points.objective(
-            loss, (X @ V.T).clip(0) @ s + offset, float(np.linalg.norm(V, axis=1).sum()), offset
-        )
+        reached = points.objective(loss, (X @ V.T).clip(0) @ s + offset, float(np.linalg.norm(V, axis=1).sum()), offset)
         if reached < value:
             return V, offset, value - reached
         rate /= 2

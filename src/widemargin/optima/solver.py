@@ -6,7 +6,6 @@ Everything is in units of the door: points divided by a power of two, objectives
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +19,10 @@ from widemargin.pricing import Priced, listed, price, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.pricing.search import ascend, climb
-
 from widemargin.types import Measure
 
-from .losses import Loss
-from .master import Points, fit
+from .bounds import above, dual_below, dual_value, power_of
+from .master import fit
 from .problem import Problem, feasible
 from .slide import slide
 
@@ -73,7 +71,11 @@ class Solver(Engine):
         bound = _bounds.norm(door.X, c)
         self.dual = Dual(self.proved(c, bound), c, bound, power=power_of(c))
         self.lower = self.dual.value
-        self.centre, self.estimate, self.found = np.zeros(0), -math.inf, 0.0  # the dual that looks best, and its largest slope met
+        self.centre, self.estimate, self.found = (
+            np.zeros(0),
+            -math.inf,
+            0.0,
+        )  # the dual that looks best, and its largest slope met
         self.attempted = math.inf  # what the last full proof left open when it began
         self.tried: np.ndarray | None = None  # the last one for which a proof was made in any case
 
@@ -164,7 +166,7 @@ class Solver(Engine):
 
     def improve(self) -> None:
         """Masses of all neurons in play, then moves of those that have some."""
-        for k in range(SLIDES):
+        for _ in range(SLIDES):
             self.masses()
             if self.late():
                 break
@@ -245,14 +247,14 @@ class Solver(Engine):
         for s in (1.0, -1.0):
             weights = torch.as_tensor(s * c)
             own = torch.as_tensor(np.vstack([self.W[self.s == s], self.V[:50]]))
-            V, value = ascend(Xt, weights, torch.cat([torch.as_tensor(Z), own]), 40)
+            tops, value = ascend(Xt, weights, torch.cat([torch.as_tensor(Z), own]), 40)
             order = torch.argsort(-value)
             if self.r <= CLIMB[0] and self.n <= 2000:
-                V, value = climb(Xt, weights, V[order[: CLIMB[1]]])
+                tops, value = climb(Xt, weights, tops[order[: CLIMB[1]]])
                 order = torch.argsort(-value)
             best = max(best, float(value[order[0]]))
             order = order[value[order] > self.points.lam * (1 + 1e-12)]
-            self.play(V[order].numpy(), NEW)
+            self.play(tops[order].numpy(), NEW)
         return best
 
     def prove(self, c: np.ndarray, found: float, last: bool = False) -> bool:
@@ -297,7 +299,9 @@ class Solver(Engine):
         """Both signs, the one first that looks easier: what it leaves of its half of the time the other has."""
         if not CONE_RANK < self.r <= ROOT_RANK or self.left() < 1:
             return [1.0, -1.0]
-        bounds = {s: self.price(c, s, known=found, tol=0.05, seconds=1.0, target=target, root=True).bound for s in (1.0, -1.0)}
+        bounds = {
+            s: self.price(c, s, known=found, tol=0.05, seconds=1.0, target=target, root=True).bound for s in (1.0, -1.0)
+        }
         return sorted(bounds, key=bounds.__getitem__)
 
     # ------------------------------------------------------------------ results
@@ -314,9 +318,12 @@ class Solver(Engine):
 
     def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
         problem, power = self.problem, 2 * self.problem.power
-        primal, upper = self.network()
+        primal = self.network()
+        upper = above(problem, primal, self.best_network[2])
+        primal = Measure(primal.theta, np.ldexp(primal.mass, problem.power - self.door.shift), "relu", primal.bias)
         unit = 2.0**self.dual.power
-        proof, bound, c = {"type": "norm"}, self.dual.bound / unit, self.dual.c / unit
+        proof: dict[str, Any] = {"type": "norm"}
+        bound, c = self.dual.bound / unit, self.dual.c / unit
         if self.dual.sides:
             proof, bound = write(self.where, c, self.dual.sides, np.arange(self.n), bound)
         bound *= unit
@@ -329,56 +336,13 @@ class Solver(Engine):
         high = min(math.nextafter(high, math.inf), LARGEST) if upper else 0.0
         return primal, proof, c, min(max(math.nextafter(low, -math.inf), 0.0), high), high
 
-    def network(self) -> tuple[Measure, float]:
-        """The network as it is saved, at most n neurons, and an objective that it certainly does not exceed."""
-        W, signs, b = self.best_network
+    def network(self) -> Measure:
+        """The best network, in units of the door: at most n neurons."""
+        W, signs, _ = self.best_network
         size = np.linalg.norm(W, axis=1)
         W, signs, size = W[size > 0], signs[size > 0], size[size > 0]
         V = W / size[:, None]
         if len(V) > self.n:
             size = _prune.prune_masses((self.X @ V.T).clip(0) * signs, size)
             V, signs, size = V[size > 0], signs[size > 0], size[size > 0]
-        primal = self.measure(V, signs * size, self.basis)
-        upper = above(self.problem, primal, b)
-        shift = self.problem.power - self.door.shift
-        with np.errstate(over="ignore", under="ignore"):
-            mass = np.ldexp(primal.mass, shift)
-        return Measure(primal.theta, mass, "relu", primal.bias), upper
-
-
-def above(problem: Problem, network: Measure, b: float) -> float:
-    """The objective of a network in units of the door, rounding included."""
-    door, points = problem.door, problem.points
-    m = len(network.mass)
-    norm = network.norm
-    t = (door.X @ network.theta.T).clip(0) @ network.mass + b
-    error = 4 * EPS * (door.X.shape[1] + m + 8) * (norm * door.size + abs(b) + np.abs(points.y))
-    value = float(points.w @ problem.loss.value_above(points.y, t, error))
-    value += points.lam * norm + 0.5 * points.ridge * b * b
-    return value * (1 + EPS * (door.X.shape[0] + m + door.X.shape[1] + 64))
-
-
-def dual_below(points: Points, loss: Loss, c: np.ndarray, theta: float) -> float:
-    """What the weights theta c prove, theta at most 1, rounding included."""
-    c = min(theta, 1.0) * (1 - 8 * EPS) * c
-    on = c != 0
-    s, w, y = c[on] / points.w[on], points.w[on], points.y[on]
-    size = np.abs(s) * (1 + np.abs(y) + np.abs(s) + np.abs(np.log(np.abs(s))))  # of the terms of the dual
-    if loss.name == "logistic":
-        size = size + np.abs(np.log1p(-np.minimum(np.abs(s), 1 - EPS)))
-    total = math.fsum(c)
-    error = EPS * (32 * float(w @ size) + len(c) * float(np.abs(w * loss.dual(y, s)).sum()))
-    square = total * total / (2 * points.ridge) * (1 + 16 * EPS) if points.ridge else 0.0
-    return math.fsum(w * loss.dual(y, s)) - error - square
-
-
-def power_of(c: np.ndarray) -> int:
-    """The power of two that weights c are divided by where they are priced and saved."""
-    return math.frexp(float(np.abs(c).sum()))[1]
-
-
-def dual_value(points: Points, loss: Loss, c: np.ndarray) -> float:
-    on = points.w > 0
-    value = float(points.w[on] @ loss.dual(points.y[on], c[on] / points.w[on]))
-    total = float(c.sum())
-    return value - (total * total / (2 * points.ridge) if points.ridge else 0.0)
+        return self.measure(V, signs * size, self.basis)

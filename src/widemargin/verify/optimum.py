@@ -55,7 +55,10 @@ def optimum(
         slope = c[i] if loss == "squared" else c[i] * problem.y[i]
         need(w[i] > 0 or slope == 0, f"dual: entry {i} is not zero, but its point has no weight")
         need(loss == "squared" or slope >= 0, f"dual: entry {i} does not have the sign of its label")
-        need(loss not in BOUNDED or slope * top <= w[i] * bottom, f"dual: entry {i} is larger than the weight of its point")
+        need(
+            loss not in BOUNDED or slope * top <= w[i] * bottom,
+            f"dual: entry {i} is larger than the weight of its point",
+        )
     need(mode != "free" or sum(c) == 0, "dual: the entries do not sum to zero, which a free output bias needs")
     done.append(("dual", f"{sum(v != 0 for v in c)} of {n} weights are not zero"))
 
@@ -122,9 +125,7 @@ def _loss_above(problem: Problem, loss: str, values: list[int], k: int, offset: 
     return Fraction(total, 1 << bits) if loss == "hinge" else Fraction(total, 1 << (2 * bits + 1))
 
 
-def _dual_below(
-    problem: Problem, loss: str, c: list[int], kc: int, w: list[int], kw: int, theta: Fraction
-) -> Fraction:
+def _dual_below(problem: Problem, loss: str, c: list[int], kc: int, w: list[int], kw: int, theta: Fraction) -> Fraction:
     """At most sum_i inf_t [ w_i loss(y_i, t) + theta c_i t ]. With u = theta c_i y_i:
 
     logistic u log(w / u) + (w - u) log(w / (w - u));  exp u + u log(w / u);  hinge u;  squared-hinge u - u^2 / (2 w);
@@ -133,7 +134,9 @@ def _dual_below(
     scale = theta.denominator.bit_length() - 1  # theta is over a power of two
     bits = max(kc + scale, kw)
     up, rise = theta.numerator << (bits - kc - scale), bits - kw
-    sums = curved = 0  # in units of 2^-bits, times 2^P where there are logarithms; u^2 / w in units of 2^-(bits + P), rounded up
+    sums = curved = (
+        0  # in units of 2^-bits, times 2^P where there are logarithms; u^2 / w in units of 2^-(bits + P), rounded up
+    )
     for ci, wi, y in zip(c, w, problem.y):
         if not ci:
             continue
