@@ -21,6 +21,7 @@ ORDER = [
     {"data", "plots"},
     {"pricing"},
     {"margins"},
+    {"optima"},
     {"flows"},
     {"theory", "monitor"},
     {"papers"},

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from widemargin import data, flows, margins, monitor, spaces, theory, verify
+    from widemargin import data, flows, margins, monitor, optima, spaces, theory, verify
     from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 __version__ = "0.1.0"
@@ -18,6 +18,7 @@ __all__ = [
     "flows",
     "margins",
     "monitor",
+    "optima",
     "spaces",
     "theory",
     "verify",

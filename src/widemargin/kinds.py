@@ -1,7 +1,7 @@
-"""The kinds of certified margins, in one table: what solves them, in which convention, with which options, how they are drawn.
+"""The kinds of certificates, in one table: what solves them, in which convention, with which options, how they are drawn.
 
-The command line, sweeps, the report and pictures read it, so that a new kind is a row here, a function in `margins` and a rule of
-the checker. The checker keeps a list of its own (`verify.KINDS`): it trusts nothing from here.
+The command line, sweeps, the report and pictures read it, so that a new kind is a row here, a function in `margins` or
+`optima` and a rule of the checker. The checker keeps a list of its own (`verify.KINDS`): it trusts nothing from here.
 
 What the functions in `margins` have in common. Points come first, as a `Dataset`; what a kind cannot do without (`directions`,
 `width`, `rank`, a `space`) may follow by position; everything else goes by keyword, `bias` above all. Five keywords mean the same
@@ -26,7 +26,7 @@ class Kind:
     the certificate's `extra` that keeps it ("" where it stands elsewhere)."""
 
     name: str  # in certificates, and after --kind
-    function: str  # in `widemargin.margins`
+    function: str  # in its room
     conventions: tuple[str, ...]  # the first is the usual one
     label: str  # in pictures and on pages
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -34,6 +34,7 @@ class Kind:
     drawn: tuple[str, ...] = ()  # besides its interval: "neurons", "decision" (its function in the plane)
     targets: str = "signs"  # or "classes" 0..K-1, or "values"
     needs: str = ""  # an argument that only Python can give
+    room: str = "margins"
 
 
 def _same(*names: str) -> dict[str, tuple[str, str]]:
@@ -130,6 +131,17 @@ _KINDS = (
         targets="values",
     ),
     Kind("l2-regression", "min_norm_l2", ("norm",), "smallest F2 norm", _same("bias", "activation"), targets="values"),
+    Kind(
+        "f1-optimum",
+        "f1",
+        ("objective",),
+        "least training objective",
+        _same("bias", "seed", "device"),
+        shown=("loss", "weight_decay", "output_bias"),
+        drawn=("neurons", "decision"),
+        needs="weight_decay",
+        room="optima",
+    ),
 )
 KINDS = {kind.name: kind for kind in _KINDS}
 # What `--kind` and sweeps offer; with --multiclass the kind of the same name for several classes.

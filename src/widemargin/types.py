@@ -47,6 +47,7 @@ CONVENTIONS = {
     "gram": "unit ball of the space of a kernel that was given by its matrix",
     "tangent": "unit Euclidean norm of a step in all parameters of a network",
     "norm": "least norm of a function that takes the targets",
+    "objective": "mean loss and weight decay of the best network: nothing is divided",
     "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
     "M11": "unit Euclidean norm of u",
     "MT2": "all parameters in one Euclidean norm; own score minus the largest other",
@@ -190,8 +191,8 @@ class Certificate:
     """lower <= margin <= upper.
 
     `lower` is the margin of `primal`, evaluated. `upper` is what the dual weights `dual` (n,) prove with `proof`;
-    `bound` names the argument, and `proved` is false where no rigorous bound was found. docs/certificates.md
-    describes the saved form.
+    `bound` names the argument, and `proved` is false where no rigorous bound was found. Of a smallest norm and of a least
+    objective it is `lower` that is proved and `upper` that is evaluated. docs/certificates.md describes the saved form.
     """
 
     kind: str
@@ -260,8 +261,9 @@ class Certificate:
         """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several classes.
 
         Its size in the certificate's convention is 1, so that min_i y_i f(x_i) is `lower` up to rounding. A certificate of a
-        smallest norm gives its interpolant as it is. Kinds with weights on the data (f2, ntk with transport l2, l2-regression),
-        and bn, whose normalisation is that of the data, need `data`. An InputError where the certificate holds no function.
+        smallest norm gives its interpolant as it is, one of a least objective its network with the output bias. Kinds with
+        weights on the data (f2, ntk with transport l2, l2-regression), and bn, whose normalisation is that of the data, need
+        `data`. An InputError where the certificate holds no function.
         """
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2 or X.shape[1] != self.d:
@@ -270,7 +272,9 @@ class Certificate:
         if why:
             raise InputError(f"this certificate of kind {self.kind} holds no function{why}")
         if self.primal is not None:
-            return self.primal(X) if self.convention == "norm" else self.primal(X) / self.primal.norm
+            if self.convention in ("norm", "objective"):
+                return self.primal(X) + float(self.extra.get("offset", 0.0))
+            return self.primal(X) / self.primal.norm
         if self.kind in _STORED:
             return _STORED[self.kind](self, X)
         if data is None or data.sha256() != self.data_sha256:
@@ -286,7 +290,9 @@ class Certificate:
             return ", only weights for a kernel of which it knows no values beside those between the data's points"
         if self.bound == "confidence":
             return ", since its transport moves infinitely many random neurons; transport l2 has one"
-        known = self.status != "no-interpolation" if self.convention == "norm" else self.lower > 0
+        known = self.lower > 0
+        if self.convention in ("norm", "objective"):
+            known = self.status != "no-interpolation"
         if known and (self.primal is not None or self.kind in _STORED or self.kind in _ON_DATA):
             return ""
         return f" ({self.status})"
@@ -373,7 +379,7 @@ class Certificate:
             if chance is None
             else f", NOT proved: probability {chance!r}"
         )
-        what = self.kind if self.convention == "norm" else f"{self.kind} margin"
+        what = self.kind if self.convention in ("norm", "objective") else f"{self.kind} margin"
         line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
         return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from widemargin import margins, verify
+from widemargin import margins, optima, verify
 from widemargin.pricing import products, signs, write, writing
 from widemargin.pricing.cones import Cones
 from widemargin.pricing.pairing import solve as pair_up
@@ -53,7 +53,7 @@ def written_now():
         ("l2 leaky", margins.min_norm_l2(data, activation="leaky:0.25"), data),
         ("l2 leaky relation", margins.min_norm_l2(twice, activation="leaky:0.25"), twice),
     ]
-    return [(name, saved(cert), one.X, one.y) for name, cert, one in found] + leaky_now()
+    return [(name, saved(cert), one.X, one.y) for name, cert, one in found] + leaky_now() + optima_made()
 
 
 def leaky_now():
@@ -116,6 +116,39 @@ def forced(data, q, slope, way):
         sides.append(found)
     enough = -1.0 if way == "quadratic" else max(one.bound for one in sides)
     return write(points, q * data.y, tuple(sides), np.arange(data.n), enough)
+
+
+def optima_made():
+    """Least objectives: every loss, every output bias, with and without weights; proofs by a list, signs and cones."""
+    rng = np.random.default_rng(3)
+    flat = Dataset(rng.standard_normal((9, 2)).round(2), [1, -1, 1, 1, -1, -1, 1, -1, 1])
+    values = Dataset(flat.X, rng.standard_normal(9).round(2))
+    more = Dataset(rng.standard_normal((12, 3)).round(2), np.where(rng.random(12) < 0.5, 1, -1))
+    weights = rng.uniform(0, 2, 9).round(3)
+    weights[4] = 0
+    asked = [
+        (flat, {"loss": "logistic", "weight_decay": 0.03}),
+        (flat, {"loss": "logistic", "weight_decay": 0.03, "output_bias": None, "bias": False}),
+        (flat, {"loss": "exp", "weight_decay": 0.1, "output_bias": "decayed", "weights": weights}),
+        (flat, {"loss": "hinge", "weight_decay": 0.05, "output_bias": "decayed"}),
+        (flat, {"loss": "squared-hinge", "weight_decay": 0.05, "output_bias": None, "weights": weights}),
+        (values, {"loss": "squared", "weight_decay": 0.05, "weights": weights}),
+        (more, {"loss": "logistic", "weight_decay": 0.05}),
+        (more, {"loss": "squared", "weight_decay": 0.02, "output_bias": None}),
+    ]
+    out = []
+    for data, keys in asked:
+        cert = optima.f1(data, tol=1e-6, time_limit=20, **keys)
+        name = " ".join(["optimum", *[str(v) for v in keys.values() if not isinstance(v, np.ndarray)], str(data.d)])
+        out.append((name, saved(cert), data.X, data.y))
+    name, payload, X, y = out[-2]
+    c = np.array(payload["dual"])
+    sides, bounds, _ = cone_sides(np.hstack([X, np.ones((len(X), 1))]), c, tol=1e-4, max_nodes=2000)
+    most, scale = max(bounds) * (1 + 1e-6), payload["extra"]["scale"]
+    s = scale * min(1, 0.05 * len(y) / (scale * most)) * c * y
+    low = float(np.mean(-s * np.log(s) - (1 - s) * np.log1p(-s))) * (1 - 1e-9)
+    proof = {"type": "cones", "sides": sides, "maximum": most}
+    return [*out, (f"{name} cones", seal(payload | {"lower": low, "proof": proof, "status": "rounding"}), X, y)]
 
 
 def cone_sides(X, c, tol=1e-3, basis=None, max_nodes=1e5):
@@ -251,6 +284,7 @@ def question(payload):
         "collapse": ["strict"],
         "tangent": ["gram"],
         "f2": ["gram"] if payload.get("convention") == "gram" else [],
+        "f1-optimum": ["loss", "weight_decay", "output_bias", "weights"],
     }
     convention = payload.get("convention") if kind == "f2" else None
     what = [kind, convention, payload.get("activation") if kind != "linear" else None, payload.get("bias")]

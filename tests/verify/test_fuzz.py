@@ -54,6 +54,7 @@ WORDS = [
     ),
     *("fantope", "fantope-pairs", "cone", "relation", "certified", "not-separable", "no-interpolation", "found"),
     *("time-limit", "stalled", "rounding", "not-found", "omitted"),
+    *("logistic", "squared", "hinge", "squared-hinge", "exp", "free", "decayed"),
 ]
 NUMBERS = [0, 1, -1, 2, 0.5, -0.5, 1e-9, 1e300, -1e300, 5e-324, 2**32, 2**32 + 1, 2**62, 2**1100 - 1, -(2**1099)]
 
@@ -228,7 +229,7 @@ def test_the_corpus_is_accepted_and_holds_every_kind_and_proof(corpus, truth):
         "cover",
     }
     assert types >= {"trace", "signs", "fantope", "fantope-pairs", "cone", "relation", "dual", "samples"}
-    assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones")} <= proofs
+    assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones"), ("f1-optimum", "relu", "cones")} <= proofs
     leaky = {(kind, proof) for kind, activation, proof in proofs if activation == "leaky:0.25"}
     assert leaky >= {("f1", one) for one in ("norm", "spectral", "tree", "cones", "enumeration")}
     assert (

@@ -151,10 +151,15 @@ class Engine:
         theta /= np.linalg.norm(theta, axis=1, keepdims=True)
         return Measure(theta, mass, self.door.space.activation, self.door.bias)
 
-    def finish(self, status: str) -> Certificate:
-        """What is written down decides: it may prove a little less, or more, than the search had."""
+    def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
+        """Network, proof and dual as they are saved, and the two bounds that these show."""
         primal, lower = self.best()
         proof, upper, q = self.proof()
+        return primal, proof, q, lower, upper
+
+    def finish(self, status: str) -> Certificate:
+        """What is written down decides: it may prove a little less, or more, than the search had."""
+        primal, proof, q, lower, upper = self.written()
         if upper - lower <= self.tol * lower * (1 + 1e-6):
             status = "certified"
         elif status == "certified":

@@ -27,6 +27,7 @@ NEAR_ROOT = 1.1  # quadratic root bound over target up to which that is near
 CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
 SMALL = 400  # n * rank below which a quadratic bound at the root is not worth its time
 CONES_FIRST = 4  # rank up to which cones have the first turn
+MANY = 500  # points with positive weight from which cones have all turns there: others take a second for one node
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
@@ -125,6 +126,8 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
         turns = [SLICE]
         while turns[-1] < 0.5 * min(seconds, 1e6):
             turns.append(4 * turns[-1])
+        if points.r <= CONES_FIRST and plus > MANY:
+            return [Stage("cones", seconds)]
         ways = ["cones", last.way] if points.r <= CONES_FIRST else [last.way, "cones"]
         return [Stage(way, turn) for turn in turns for way in ways]
     if not curved or hard:

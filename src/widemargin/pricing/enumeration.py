@@ -123,7 +123,7 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     both = np.concatenate([plus, minus], axis=1)  # (m, 6)
     rounding = 1e-13 * float(np.abs(a).sum() + np.abs(b).sum())
     # v . u = (v scale) . (u / scale): vertices and signs in coordinates in which the points are round
-    scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0)
+    scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0, initial=0.0)  # equal points may cancel, all of them
     scale = np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
     R = U / scale
     R /= np.linalg.norm(R, axis=1)[:, None]

@@ -111,7 +111,8 @@ def opposite_pairs(X: np.ndarray) -> np.ndarray:
     X = X + 0.0
     where = {row.tobytes(): i for i, row in enumerate(X)}
     found = [(i, where.get((0.0 - row).tobytes(), -1)) for i, row in enumerate(X)]
-    return np.array([(i, j) for i, j in found if i < j], dtype=int).reshape(-1, 2)
+    pairs = {j: (i, j) for i, j in found if i < j and X[i].any()}  # of equal points the last
+    return np.array(list(pairs.values()), dtype=int).reshape(-1, 2)
 
 
 def integer_frame(X: np.ndarray, basis: np.ndarray) -> np.ndarray | None:

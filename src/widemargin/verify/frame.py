@@ -18,14 +18,17 @@ from .exact import root_down, squares
 from .kernels import f2
 from .multiclass import f1_multiclass, linear_multiclass
 from .networks import f1, frozen, linear, rf
+from .optimum import optimum
 from .projected import projected
 from .reading import (
     MULTICLASS,
+    OPTIMA,
     REGRESSION,
     Problem,
     Refused,
     Rules,
     activation_of,
+    any_targets,
     classes,
     need,
     number,
@@ -55,6 +58,7 @@ KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tup
     "f1-multiclass": (f1_multiclass, ("M1",)),
     "l1-regression": (None, ("norm",)),
     "l2-regression": (None, ("norm",)),
+    "f1-optimum": (None, ("objective",)),
 }
 # What a certificate is about, besides kind, convention and bias: fields of `extra` that its rule has read.
 ABOUT = {
@@ -65,6 +69,7 @@ ABOUT = {
     "f2": ("kernel",),
     "tangent": ("kernel",),
     "l2-regression": ("kernel",),
+    "f1-optimum": ("loss", "weight_decay", "output_bias"),
 }
 # A word that says nothing about the bounds; the others are checked.
 SILENT = ("time-limit", "stalled", "interrupted", "rounding")
@@ -181,7 +186,7 @@ def _run(
 
     stage[0] = "shape"
     problem = read_problem(payload, X, y)
-    what = "real targets" if kind in REGRESSION else "labels -1 and +1"
+    what = "real targets" if any_targets(payload) else "labels -1 and +1"
     if kind in MULTICLASS:
         what = f"{classes(problem)} classes"
     done.append(("shape", f"n={payload['n']}, d={payload['d']}, bias={payload['bias']}, {what}"))
@@ -197,7 +202,7 @@ def _run(
     need(lower <= upper, "lower <= upper")
     if rule is None:
         done.append(("lower <= upper", f"[{show(lower)}, {show(upper)}]"))
-        given = regression(problem, payload, lower, upper, done, stage)
+        given = (optimum if kind in OPTIMA else regression)(problem, payload, lower, upper, done, stage)
         stage[0] = "status"
         done.append(("status", _status(payload, lower, upper, None)))
         return (PROVED if payload["proved"] and not given else UNPROVED), _about(payload), None
@@ -268,7 +273,7 @@ def _status(payload: Mapping[str, Any], lower: Fraction, upper: Fraction, reach:
         need(payload["proved"] or kind == "ntk", "status: certified, but upper is not proved")
         need(lower > 0 or upper == 0, "status: certified, but nothing is shown from below")
         return f"certified, {gap}"
-    if status == "not-separable" and kind not in (*REGRESSION, "collapse"):
+    if status == "not-separable" and kind not in (*REGRESSION, *OPTIMA, "collapse"):
         small = reach is not None and upper * 2**SEPARABLE <= reach
         need(small, "status: not-separable, but only that the margin is at most upper is shown")
         return "not separable" if upper == 0 else f"not separable, up to rounding: the margin is at most {show(upper)}"
@@ -305,5 +310,7 @@ def _about(payload: Mapping[str, Any]) -> str:
             value = show(value)  # not cut off
         if value is not None:
             named.append(f"{name} {value!r}" if isinstance(value, float) else f"{name} {value!s}")
-    what = "least norm" if kind in REGRESSION else "margin"
+    if extra.get("weights") is not None and kind in OPTIMA:
+        named.append("with the weights of the certificate")
+    what = "least norm" if kind in REGRESSION else "least objective" if kind in OPTIMA else "margin"
     return f"{kind} {what} ({', '.join(named)})"

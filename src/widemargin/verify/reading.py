@@ -122,6 +122,9 @@ MULTICLASS = ("linear-multiclass", "f1-multiclass")
 REGRESSION = ("l1-regression", "l2-regression")
 
 
+OPTIMA = ("f1-optimum",)  # bounds of an objective
+
+
 # Kinds whose rules do not look at the activation.
 PLAIN = ("linear", "linear-multiclass", "projected", "collapse", "tangent")
 
@@ -157,6 +160,13 @@ class Problem:
         return self.degree * self.k + self.bits
 
 
+def any_targets(payload: Mapping[str, Any]) -> bool:
+    """Whether y may be any numbers."""
+    return payload.get("kind") in REGRESSION or (
+        payload.get("kind") in OPTIMA and payload["extra"].get("loss") == "squared"
+    )
+
+
 def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
     """The data on an integer grid, if they have the certificate's shape and labels of its kind."""
     X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -171,7 +181,7 @@ def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
         need(bool((y == np.floor(y)).all()) and set(y) == set(range(max(2, len(set(y))))), "labels: not 0, ..., K-1")
     else:
         for i in np.flatnonzero((y != 1) & (y != -1)):
-            need(payload.get("kind") in REGRESSION, f"labels: row {i} is neither -1 nor +1")
+            need(any_targets(payload), f"labels: row {i} is neither -1 nor +1")
     grid, k = integers(X)
     targets, ky = integers(y)
     if payload["bias"]:

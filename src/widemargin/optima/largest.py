@@ -1,0 +1,112 @@
+"""The decay from which on the best network is constant."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize
+
+from widemargin.margins._door import EPS
+from widemargin.margins.engine import threads
+from widemargin.types import Dataset, InputError, check_device
+
+from . import problem
+from .bounds import power_of
+from .master import fit
+from .solver import Solver
+
+
+class Interval(NamedTuple):
+    lower: float
+    upper: float
+
+
+def largest_decay(
+    data: Dataset,
+    *,
+    loss: str = "logistic",
+    bias: bool = True,
+    output_bias: str | None = "free",
+    weights: ArrayLike | None = None,
+    tol: float = 1e-3,
+    time_limit: float | None = 60.0,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Interval:
+    """Two numbers with the largest decay between them: from it on the best network is the best constant, below it is not.
+
+        largest decay = max over |v| = 1 of |sum_i c_i relu(v . x_i)| / sum_i w_i,   c_i = -w_i loss'(y_i, b), b the best constant
+
+    `lower` is met by a neuron, `upper` is proved. (Where the hinge loss has its kink at the best constant c is not unique, and
+    the least maximum counts.) For output_bias "free" or None; a decayed output bias has no such number (docs/optima.md).
+    """
+    if output_bias == "decayed":
+        raise InputError(
+            "largest_decay needs output_bias 'free' or None: with a decayed one the best constant depends on the decay"
+        )
+    check_device(device)
+    entered = problem.enter(data, loss, 1.0, bias, output_bias, weights, tol, time_limit)
+    with threads(1):
+        solver = Solver(entered, tol, seed, device, None)
+        points, chosen = entered.points, entered.loss
+        open_ = np.zeros(0, dtype=int)
+        if loss == "hinge" and output_bias == "free":
+            up, down = (float(points.w[points.y == s].sum()) for s in (1, -1))
+            c = points.w * points.y
+            if abs(up - down) > 4 * EPS * len(c) * (up + down):
+                open_ = np.flatnonzero(points.y == (1 if up > down else -1))
+                c[open_] *= min(up, down) / max(up, down)
+        else:
+            b = fit(points, chosen, np.zeros((data.n, 0)), np.zeros(0), 0.0, 1e-14)[1]
+            c = points.pull(chosen, np.full(data.n, b))
+        rest = abs(float(c.sum())) if output_bias == "free" else 0.0  # the slope that rounding left at b
+        least = _least(solver, c, open_) if len(open_) else 0.0
+        found = solver.search(c)
+        bounds = []
+        for side, s in enumerate((1.0, -1.0)):
+            share = max(solver.left(), 0.0) / (2 - side)
+            priced = solver.price(c, s, known=found, tol=0.5 * tol, seconds=min(share, 1e9))
+            found = max(found, priced.value * 2.0 ** power_of(c))
+            bounds.append(priced.bound * 2.0 ** power_of(c))
+    error = 2 * rest * float(entered.door.size.max()) + 1e-13 * float(np.abs(c) @ entered.door.size)
+    low, high = (least if len(open_) else found) - error, max(bounds) + error
+    unit = math.ldexp(1.0, entered.door.shift + entered.power) / entered.total
+    return Interval(max(0.0, low * unit * (1 - 1e-14)), high * unit * (1 + 1e-14))
+
+
+def _least(solver: Solver, c: np.ndarray, open_: np.ndarray) -> float:
+    """Make the largest |sum_i c_i relu(v . x_i)| as small as it can be with c_i, i in `open_`, between 0 and w_i y_i and of the
+    same sum: c is changed, and what comes back is a bound from below.
+    """
+    w, y, total = solver.points.w[open_], solver.points.y[open_], float(c[open_].sum())
+    V = np.zeros((0, solver.r))
+    rest = np.where(np.isin(np.arange(len(c)), open_), 0.0, c)
+    least = 0.0
+    for _ in range(200):
+        solver.points = dataclasses.replace(solver.points, lam=max(least, 1e-12 * float(np.abs(c) @ solver.size)))
+        solver.V = np.zeros((0, solver.r))
+        found = solver.search(c)
+        if found <= least * (1 + 0.2 * solver.tol) or not len(solver.V) or solver.late():
+            break
+        V = np.vstack([V, solver.V])
+        Z = (solver.X @ V.T).clip(0)  # (n, m)
+        A, fixed = Z[open_].T * y, Z.T @ rest  # (m, k), (m,)
+        one = -np.ones((2 * len(V), 1))
+        program = optimize.linprog(
+            np.append(np.zeros(len(open_)), 1.0),
+            np.hstack([np.vstack([A, -A]), one]),
+            np.append(-fixed, fixed),
+            np.append(np.ones(len(open_)), 0.0)[None],
+            [abs(total)],
+            bounds=[(0, float(v)) for v in w] + [(0, None)],
+            method="highs",
+        )
+        if program.x is None:
+            break
+        c[open_] = np.clip(program.x[:-1], 0, w) * y
+        least = max(least, float(program.fun) * (1 - 1e-7))
+    return least

@@ -1,0 +1,156 @@
+"""A training problem through the door: checked, and in units in which numbers are about 1 (docs/optima.md)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widemargin.margins import _door
+from widemargin.spaces import ReLU
+from widemargin.types import Dataset, InputError
+
+from .losses import Loss, named
+from .master import Points
+
+MODES = (None, "free", "decayed")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """X is divided by 2^door.shift, targets of the squared loss by 2^power, weights by 2^weight_power; then objectives are
+    multiplied by the sum of the weights.
+    """
+
+    door: _door.Door
+    loss: Loss
+    decay: float
+    output_bias: str | None
+    weights: np.ndarray | None  # as they were given
+    points: Points
+    power: int
+    weight_power: int
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.points.w)
+
+    def saved(self, b: float, power: int) -> dict[str, Any]:
+        """What a certificate says about the problem, the output bias b of its network, and its weights, over 2^power."""
+        out: dict[str, Any] = {
+            "loss": self.loss.name,
+            "weight_decay": self.decay,
+            "output_bias": self.output_bias,
+            "offset": math.ldexp(b, self.power),
+        }
+        out["scale"] = 2.0 ** (self.power + self.weight_power + power)
+        return out if self.weights is None else out | {"weights": self.weights.tolist()}
+
+
+def enter(
+    data: Dataset,
+    loss: str,
+    weight_decay: float,
+    bias: bool,
+    output_bias: str | None,
+    weights: ArrayLike | None,
+    tol: float,
+    time_limit: float | None,
+) -> Problem:
+    chosen = named(loss)
+    try:
+        decay = float(weight_decay)
+    except (TypeError, ValueError):
+        decay = math.nan
+    if not 0 < decay < math.inf:
+        raise InputError(f"weight_decay must be a positive number, not {weight_decay!r}")
+    if output_bias not in MODES:
+        raise InputError(f"output_bias must be 'free', 'decayed' or None, not {output_bias!r}")
+    if not isinstance(bias, bool | np.bool_):
+        raise InputError(f"bias must be True or False, not {bias!r}")
+    if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
+        raise InputError(
+            f"{data.name}: the loss {loss} needs labels -1 and +1, but y has other values; choose two classes, or loss='squared'"
+        )
+    door = _door.enter(data, ReLU(bool(bias)), tol, time_limit, signs=False)
+    w, given = _weights(data, weights)
+    one = len(np.unique(data.y[w > 0])) == 1
+    if one and chosen.name in ("logistic", "exp") and output_bias == "free":
+        raise InputError(
+            f"{data.name}: all labels are equal, and with a free output bias the loss {loss} has no minimum; "
+            "use output_bias=None or 'decayed'"
+        )
+    power = 0 if chosen.labels else _power(float(np.abs(data.y).max()) or 1.0)
+    weight_power = _power(float(w.max()))
+    w = np.ldexp(w, -weight_power)
+    total = math.fsum(w)
+    try:
+        lam, ridge = total * math.ldexp(decay, -door.shift - power), total * decay
+    except OverflowError:
+        lam = ridge = math.inf
+    if not (1e-250 < lam < 1e250 and 1e-250 < ridge < 1e250):
+        raise InputError(f"{data.name}: weight_decay={decay:g} is out of all proportion to the data; rescale X or y")
+    points = Points(
+        np.ldexp(data.y, -power), w, lam, output_bias is not None, ridge if output_bias == "decayed" else 0.0
+    )
+    return Problem(door, chosen, decay, output_bias, given, points, power, weight_power)
+
+
+def _power(value: float) -> int:
+    """The least k with value <= 2^k."""
+    mantissa, power = math.frexp(value)
+    return power - (mantissa == 0.5)
+
+
+def _weights(data: Dataset, weights: ArrayLike | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """(n,) weights to work with, and those that were given."""
+    if weights is None:
+        return np.ones(data.n), None
+    try:
+        w = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{data.name}: weights must be numbers, one for each point") from None
+    if w.shape != (data.n,):
+        raise InputError(f"{data.name}: weights must have shape ({data.n},), one for each point, not {w.shape}")
+    if not np.isfinite(w).all() or (w < 0).any() or not w.any():
+        raise InputError(f"{data.name}: weights must be finite, none negative and not all zero")
+    if w[w > 0].min() < 1e-100 * w.max():
+        raise InputError(f"{data.name}: weights differ by more than 1e100; set the tiny ones to zero")
+    return w, w
+
+
+def feasible(points: Points, loss: Loss, c: np.ndarray, b: float) -> list[np.ndarray]:
+    """Weights c (n,) in the range of the loss, for a free output bias with a sum that is exactly 0.
+
+    For a decayed one there are two: the sum as it is, and the one that an output bias b asks for. Rounding hurts the first where
+    the decay is tiny, the second where it is huge.
+    """
+    low, high = loss.limits(points.y)
+    with np.errstate(invalid="ignore"):
+        c = np.where(
+            points.w > 0, np.clip(c, np.where(low < 0, low * points.w, 0), np.where(high > 0, high * points.w, 0)), 0.0
+        )
+    if not points.offset or not c.any():
+        return [c]
+    found = [c] if points.ridge else []
+    up, down, wanted = math.fsum(c[c > 0]), -math.fsum(c[c < 0]), points.ridge * b
+    if up - down > wanted:
+        c = np.where(c > 0, c * (max(0.0, down + wanted) / up if up else 0.0), c)
+    else:
+        c = np.where(c < 0, c * (max(0.0, up - wanted) / down if down else 0.0), c)
+    if not c.any():
+        return [*found, c]
+    # On a grid of 52 bits sums of integers decide. What is left over is taken from the largest weights of the heavier side.
+    grid = math.frexp(float(np.abs(c).max()))[1] - 52
+    whole = np.trunc(np.ldexp(c, -grid)).astype(np.int64)
+    left = sum(whole.tolist()) - round(math.ldexp(wanted, -grid))
+    sign = 1 if left > 0 else -1
+    order = np.argsort(-sign * whole, kind="stable")
+    order = order[sign * whole[order] > 0]
+    each, rest = divmod(abs(left), max(1, len(order)))
+    whole[order] -= sign * each
+    whole[order[:rest]] -= sign
+    return [*found, np.ldexp(whole.astype(np.float64), grid)]

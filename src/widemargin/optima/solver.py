@@ -1,0 +1,348 @@
+"""Rounds between a network and a proof that no network has a smaller objective, until they meet.
+
+Everything is in units of the door: points divided by a power of two, objectives multiplied by the sum of the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from widemargin.margins import _bounds, _prune
+from widemargin.margins._door import EPS
+from widemargin.margins.engine import LARGEST, Engine, Progress
+from widemargin.pricing import Priced, listed, price, write
+from widemargin.pricing.points import Points as Priceable
+from widemargin.pricing.points import reduce_rank, whitening
+from widemargin.pricing.search import ascend, climb
+from widemargin.types import Measure
+
+from .bounds import above, dual_below, dual_value, power_of
+from .master import fit
+from .problem import Problem, feasible
+from .slide import slide
+
+POOL = 300  # neurons that a master may have besides those of the network
+NEW = 40  # neurons that a round may add on each side
+CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
+STARTS = 256  # local searches per side and round
+CHEAP = 20_000  # n * rank up to which a rough first bound costs next to nothing
+CONE_RANK, ROOT_RANK = 8, 26  # ranks above and up to which a quick look tells which side is easier
+SLIDES = 6  # steps of the neurons in a round
+
+
+@dataclass
+class Dual:
+    """Weights c with a bound of the largest |sum_i c_i relu(v . x_i)|, and the objective that they prove."""
+
+    value: float
+    c: np.ndarray
+    bound: float
+    sides: tuple[Priced, ...] = ()  # of c / 2^power
+    power: int = 0
+
+
+class Solver(Engine):
+    kind, convention = "f1-optimum", "objective"
+    stalled = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
+    share = 0.95
+
+    def __init__(self, problem: Problem, tol: float, seed: int, device: str, progress: Progress | None):
+        door, points, loss = problem.door, problem.points, problem.loss
+        super().__init__(door, tol, seed, progress)
+        self.problem, self.points, self.loss, self.n = problem, points, loss, len(door.X)
+        self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
+        self.r = self.X.shape[1]
+        self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
+        self.whitening = whitening(self.X)
+        self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
+        self.V = np.zeros((0, self.r))  # all neurons in play
+        self.size = np.linalg.norm(self.X, axis=1)
+        self.lower, self.upper = 0.0, math.inf  # of the objective: proved, and met by a network
+        self.hard = False
+        self.width, self.smooth = 1.0, loss.smoothed(1.0)
+        # A network and a bound that are there from the first moment on.
+        self.best_network = self.W, self.s, self.b
+        self.upper, c = self.value(), self.pull()
+        bound = _bounds.norm(door.X, c)
+        self.dual = Dual(self.proved(c, bound), c, bound, power=power_of(c))
+        self.lower = self.dual.value
+        self.centre, self.estimate, self.found = (
+            np.zeros(0),
+            -math.inf,
+            0.0,
+        )  # the dual that looks best, and its largest slope met
+        self.attempted = math.inf  # what the last full proof left open when it began
+        self.tried: np.ndarray | None = None  # the last one for which a proof was made in any case
+
+    # ------------------------------------------------------------------ networks and duals
+
+    def outputs(self) -> np.ndarray:
+        return (self.X @ self.W.T).clip(0) @ self.s + self.b
+
+    def value(self) -> float:
+        """The objective of the network."""
+        norm = float(np.linalg.norm(self.W, axis=1).sum())
+        return self.points.objective(self.loss, self.outputs(), norm, self.b)
+
+    def pull(self) -> np.ndarray:
+        """The dual weights of the network, as they can be saved: in the range of the loss, with sum 0 for a free output bias."""
+        c = self.points.pull(self.smooth, self.outputs())
+        return max(feasible(self.points, self.loss, c, self.b), key=lambda c: dual_value(self.points, self.loss, c))
+
+    def proved(self, c: np.ndarray, bound: float) -> float:
+        """The objective that weights c prove when their maximum is at most `bound`."""
+        theta = min(1.0, self.points.lam / bound) if bound > 0 else 1.0
+        return dual_value(self.points, self.loss, theta * c)
+
+    def enough(self, c: np.ndarray, wanted: float) -> float:
+        """The largest bound at which c proves `wanted`; 0 if there is none."""
+        low, high = 0.0, 1.0
+        if self.proved(c, self.points.lam) < wanted:
+            return 0.0
+        for _ in range(40):
+            theta = (low + high) / 2
+            low, high = (low, theta) if dual_value(self.points, self.loss, theta * c) >= wanted else (theta, high)
+        return self.points.lam / high
+
+    def price(self, c: np.ndarray, s: float, **numbers: float | bool) -> Priced:
+        """Both signs s of weights c that sum to about 1, as pricing has them; `numbers` are in units of c."""
+        unit = 2.0 ** -power_of(c)
+        scaled: dict[str, Any] = {
+            name: unit * value if name in ("known", "target", "give_up") else value for name, value in numbers.items()
+        }
+        return price(self.where, s * unit * c, **scaled)
+
+    def offer(self, c: np.ndarray, sides: tuple[Priced, ...]) -> None:
+        """Keep c if it proves more than the best so far."""
+        power = power_of(c)
+        bound = max(side.bound for side in sides) * 2.0**power
+        value = self.proved(c, bound)
+        written = all(side.log is not None for side in sides)  # what is too large to be written down is no proof
+        if written and value > self.dual.value:
+            self.dual, self.lower = Dual(value, c, bound, sides, power), value
+
+    # ------------------------------------------------------------------ the run
+
+    def nothing(self) -> None:
+        return None
+
+    def start(self) -> None:
+        """The constant network, which is the best for large decays."""
+        _, self.b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
+        self.keep()
+        self.smoothen()
+        c = self.pull()
+        found = self.search(c)
+        self.prove(c, found)
+        self.tell("constant network")
+
+    def smoothen(self) -> None:
+        """A loss without curvature is smoothed, less and less as the bounds come closer."""
+        if not self.upper > 0:
+            return
+        gap = 1 - max(self.lower, self.estimate) / self.upper
+        self.width = max(0.4 * self.tol, 0.25 * self.width, min(self.width, 0.2 * gap))
+        self.smooth = self.loss.smoothed(max(self.width * self.upper / float(self.points.w.sum()), 1e-12))
+
+    def round(self) -> bool:
+        before = (self.lower, self.upper, len(self.V))
+        self.improve()
+        self.smoothen()
+        c = self.pull()
+        found = self.search(c)
+        self.prove(c, found)
+        self.tell(f"{len(self.W)} neurons, largest slope {found / self.points.lam - 1:.1e}")
+        better = self.lower > before[0] * (1 + 1e-9) or self.upper < before[1] * (1 - 1e-9) or len(self.V) != before[2]
+        half = self.seconds() > 0.5 * (self.door.deadline - self.door.started)
+        if (half or not better) and not self.closed() and self.centre is not self.tried:
+            self.tried = self.centre
+            return self.prove(self.centre, self.found, last=True) or better
+        return better
+
+    def improve(self) -> None:
+        """Masses of all neurons in play, then moves of those that have some."""
+        for _ in range(SLIDES):
+            self.masses()
+            if self.late():
+                break
+            moved = slide(self.points, self.smooth, self.X, self.W, self.s, self.b, self.left())
+            if moved is None:
+                break
+            self.W, self.b, gain = moved
+            self.merge()
+            self.play(self.W)
+            if gain < 1e-3 * self.tol * self.upper:
+                break
+        self.keep()
+
+    def keep(self) -> None:
+        """The network, if it is the best so far: steps on a smoothed loss may end higher."""
+        value = self.value()
+        if value < self.upper:
+            self.upper, self.best_network = value, (self.W, self.s, self.b)
+
+    def masses(self) -> None:
+        """The best masses of the neurons in play."""
+        size = np.linalg.norm(self.W, axis=1)
+        own = self.W / size[:, None].clip(1e-300)
+        V = np.vstack([own, self.V])
+        Z = (self.X @ V.T).clip(0)
+        a = np.append(self.s * size, np.zeros(len(self.V)))
+        a, self.b = fit(self.points, self.smooth, Z, a, self.b)
+        on = a != 0
+        self.W, self.s = V[on] * np.abs(a[on])[:, None], np.sign(a[on])
+        self.merge()
+        rest = V[~on]
+        c = self.points.pull(self.smooth, self.outputs())
+        order = np.argsort(-np.abs(Z[:, ~on].T @ c))[:POOL]
+        self.V = rest[order]
+
+    def merge(self) -> None:
+        """Neurons of one sign and one pattern are one neuron, which is no longer than they were together."""
+        keep = np.linalg.norm(self.W, axis=1) > 1e-13 * np.linalg.norm(self.W, axis=1).max(initial=0.0)
+        self.W, self.s = self.W[keep], self.s[keep]
+        patterns = np.packbits(self.X @ self.W.T > 0, axis=0).T  # (K, bytes)
+        _, group = np.unique(np.hstack([patterns, self.s[:, None] > 0]), axis=0, return_inverse=True)
+        W = np.zeros((group.max(initial=-1) + 1, self.r))
+        np.add.at(W, group, self.W)
+        s = np.zeros(len(W))
+        s[group] = self.s
+        self.W, self.s = W, s
+
+    def play(self, V: np.ndarray, most: int = 10**9) -> int:
+        """Take up to `most` of the neurons V, best first, that are not there yet."""
+        V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
+        known = np.vstack([self.V, self.W / np.linalg.norm(self.W, axis=1, keepdims=True).clip(1e-300)])
+        new: list[np.ndarray] = []
+        for v in V:
+            if len(new) == most:
+                break
+            if (known @ v).max(initial=-1.0) < 1 - 1e-12 and all(float(u @ v) < 1 - 1e-7 for u in new):
+                new.append(v)
+        self.V = np.vstack([self.V, *new]) if new else self.V
+        return len(new)
+
+    # ------------------------------------------------------------------ pricing
+
+    def search(self, c: np.ndarray) -> float:
+        """Neurons that the network should have: the largest |sum_i c_i relu(v . x_i)| that was found."""
+        if listed(self.where, c):
+            sides = tuple(self.price(c, s, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
+            self.offer(c, sides)
+            for s, side in zip((1.0, -1.0), sides):
+                V = side.found.cpu().numpy()
+                self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
+            return max(side.value for side in sides) * 2.0 ** power_of(c)
+        best = 0.0
+        count = int(np.clip(3e6 / (self.n * self.r), 32, STARTS))
+        Z = self.rng.standard_normal((count, self.r))
+        if self.whitening is not None:
+            Z[1::2] = Z[1::2] @ self.whitening
+        Xt = torch.as_tensor(self.X)
+        for s in (1.0, -1.0):
+            weights = torch.as_tensor(s * c)
+            own = torch.as_tensor(np.vstack([self.W[self.s == s], self.V[:50]]))
+            tops, value = ascend(Xt, weights, torch.cat([torch.as_tensor(Z), own]), 40)
+            order = torch.argsort(-value)
+            if self.r <= CLIMB[0] and self.n <= 2000:
+                tops, value = climb(Xt, weights, tops[order[: CLIMB[1]]])
+                order = torch.argsort(-value)
+            best = max(best, float(value[order[0]]))
+            order = order[value[order] > self.points.lam * (1 + 1e-12)]
+            self.play(tops[order].numpy(), NEW)
+        return best
+
+    def prove(self, c: np.ndarray, found: float, last: bool = False) -> bool:
+        """Bound the slopes at c, if they look good enough to close the gap, or at the `last` moment. Whether it was tried."""
+        estimate = self.proved(c, found)
+        if estimate > self.estimate or not len(self.centre):
+            self.centre, self.estimate, self.found = c, estimate, found
+        if listed(self.where, c):
+            return False  # a search is a proof
+        first = not self.dual.sides
+        left = self.upper - estimate
+        good = left <= min(0.7 * self.share * self.tol * estimate, 0.5 * self.attempted)
+        if not (good or last or (first and self.n * self.r <= CHEAP)):
+            return False
+        root = first and not (good or last)
+        # Below `target` the gap is closed: no need to know more.
+        target = max(self.enough(c, self.upper / (1 + 0.9 * self.share * self.tol)), self.points.lam)
+        sides: dict[float, Priced] = {}
+        for k, s in enumerate((1.0, -1.0) if root else self.order(c, found, target)):
+            sides[s] = priced = self.price(
+                c,
+                s,
+                known=found,
+                tol=0.05 * self.tol,
+                seconds=max(self.left(), 0.0) / (2 - k),
+                target=target,
+                give_up=math.inf if last else target,
+                root=root,
+                hard=self.hard,
+            )
+            self.nodes += priced.nodes
+            self.hard |= priced.hard
+            V = priced.found.cpu().numpy()
+            self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
+            if priced.aborted:
+                return True  # there are better neurons, and so better weights
+        self.attempted = self.attempted if root else left
+        self.offer(c, (sides[1.0], sides[-1.0]))
+        return True
+
+    def order(self, c: np.ndarray, found: float, target: float) -> list[float]:
+        """Both signs, the one first that looks easier: what it leaves of its half of the time the other has."""
+        if not CONE_RANK < self.r <= ROOT_RANK or self.left() < 1:
+            return [1.0, -1.0]
+        bounds = {
+            s: self.price(c, s, known=found, tol=0.05, seconds=1.0, target=target, root=True).bound for s in (1.0, -1.0)
+        }
+        return sorted(bounds, key=bounds.__getitem__)
+
+    # ------------------------------------------------------------------ results
+
+    def shown(self) -> tuple[float, float]:
+        low, high = np.ldexp([self.lower / self.problem.total, self.upper / self.problem.total], 2 * self.problem.power)
+        return max(float(low), 0.0), float(high)
+
+    def bounds(self, lower: float, upper: float) -> tuple[float, float]:
+        return lower, upper
+
+    def extra(self, lower: float, upper: float) -> dict[str, Any]:
+        return self.problem.saved(self.best_network[2], self.dual.power)
+
+    def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
+        problem, power = self.problem, 2 * self.problem.power
+        primal = self.network()
+        upper = above(problem, primal, self.best_network[2])
+        primal = Measure(primal.theta, np.ldexp(primal.mass, problem.power - self.door.shift), "relu", primal.bias)
+        unit = 2.0**self.dual.power
+        proof: dict[str, Any] = {"type": "norm"}
+        bound, c = self.dual.bound / unit, self.dual.c / unit
+        if self.dual.sides:
+            proof, bound = write(self.where, c, self.dual.sides, np.arange(self.n), bound)
+        bound *= unit
+        lower = dual_below(self.points, self.loss, self.dual.c, self.points.lam / bound if bound else 1.0)
+        lower, upper = lower / problem.total * (1 - 8 * EPS), upper / problem.total * (1 + 8 * EPS)
+        with np.errstate(over="ignore", under="ignore"):
+            maximum = float(np.ldexp(bound / unit, self.door.shift))
+            low, high = float(np.ldexp(lower, power)), float(np.ldexp(upper, power))
+        proof |= {"maximum": max(math.nextafter(maximum, math.inf), 1e-300)}
+        high = min(math.nextafter(high, math.inf), LARGEST) if upper else 0.0
+        return primal, proof, c, min(max(math.nextafter(low, -math.inf), 0.0), high), high
+
+    def network(self) -> Measure:
+        """The best network, in units of the door: at most n neurons."""
+        W, signs, _ = self.best_network
+        size = np.linalg.norm(W, axis=1)
+        W, signs, size = W[size > 0], signs[size > 0], size[size > 0]
+        V = W / size[:, None]
+        if len(V) > self.n:
+            size = _prune.prune_masses((self.X @ V.T).clip(0) * signs, size)
+            V, signs, size = V[size > 0], signs[size > 0], size[size > 0]
+        return self.measure(V, signs * size, self.basis)

@@ -1,0 +1,156 @@
+"""The least objective of training with weight decay, over two-layer networks of any width: kind f1-optimum.
+
+    objective = sum_i w_i loss(y_i, f(x_i) + b) / sum_i w_i + decay N(f) [+ decay b^2 / 2],   N(f) = sum_j |mass_j| |theta_j|.
+
+Above: the objective of the network that is stored. Below: for any c, with U >= max over |v| <= 1 of |sum_i c_i relu(v . x_i)| and
+0 <= theta <= min(scale, decay sum w / U), weak duality at theta c (docs/certificates.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from .exact import PRECISION, ROOT_BITS, column, sqrt_up, squares
+from .logs import exp_above, log_ends, softplus_above
+from .neuron import both_sides
+from .reading import Problem, need, network_values, number, rows_of, show, vector
+
+LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
+BOUNDED = ("logistic", "hinge")  # whose slopes are at most 1
+THETA_BITS = 96
+
+
+def optimum(
+    problem: Problem,
+    payload: Mapping[str, Any],
+    lower: Fraction,
+    upper: Fraction,
+    done: list[tuple[str, str]],
+    stage: list[str],
+) -> bool:
+    """Both bounds; False, as they are about nothing but the data."""
+    stage[0], extra, n = "format", payload["extra"], len(problem.y)
+    need(problem.degree == 1, "format: no rule to check this activation")
+    loss, mode = extra.get("loss"), extra.get("output_bias")
+    need(isinstance(loss, str) and loss in LOSSES, "format: extra.loss is no loss that is known")
+    need(mode is None or mode in ("free", "decayed"), "format: extra.output_bias is not free, decayed or null")
+    decay = number(extra.get("weight_decay"), "format: extra.weight_decay")
+    need(decay > 0, "format: extra.weight_decay is not positive")
+    w, kw = [1] * n, 0
+    if extra.get("weights") is not None:
+        w, kw = vector(extra["weights"], n, "format: extra.weights")
+        need(all(v >= 0 for v in w), "format: extra.weights: a weight is negative")
+    total = Fraction(sum(w), 1 << kw)
+    need(total > 0, "format: extra.weights: all weights are zero")
+    assert isinstance(loss, str)
+
+    stage[0] = "dual"
+    c, kc = vector(payload.get("dual"), n, "dual")
+    scale = number(extra.get("scale", 1), "format: extra.scale")  # of the true weights
+    need(scale > 0, "format: extra.scale is not positive")
+    top, bottom = scale.numerator << kw, scale.denominator << kc
+    for i in range(n):
+        slope = c[i] if loss == "squared" else c[i] * problem.y[i]
+        need(w[i] > 0 or slope == 0, f"dual: entry {i} is not zero, but its point has no weight")
+        need(loss == "squared" or slope >= 0, f"dual: entry {i} does not have the sign of its label")
+        need(
+            loss not in BOUNDED or slope * top <= w[i] * bottom,
+            f"dual: entry {i} is larger than the weight of its point",
+        )
+    need(mode != "free" or sum(c) == 0, "dual: the entries do not sum to zero, which a free output bias needs")
+    done.append(("dual", f"{sum(v != 0 for v in c)} of {n} weights are not zero"))
+
+    stage[0] = "lower bound"
+    if lower <= 0:
+        done.append(("lower bound", f"{show(lower)}, no objective is smaller"))
+    else:
+        proof = payload.get("proof")
+        stored = isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted")
+        need(stored, "lower bound: the proof is not stored in this certificate")
+        assert isinstance(proof, Mapping)
+        most = number(proof.get("maximum"), "lower bound: proof.maximum")
+        need(most > 0, "lower bound: proof.maximum is not positive")
+        both_sides(problem, c, 1 << kc, most, proof, "lower bound")
+        theta = min(scale, decay * total / most)
+        bits = THETA_BITS + max(0, theta.denominator.bit_length() - theta.numerator.bit_length())
+        theta = Fraction((theta.numerator << bits) // theta.denominator, 1 << bits)
+        least = _dual_below(problem, loss, c, kc, w, kw, theta) / total
+        if mode == "decayed":
+            least -= (theta * Fraction(sum(c), 1 << kc) / total) ** 2 / (2 * decay)
+        need(lower <= least, "lower bound: the weights prove less")
+        done.append(("lower bound", f"{show(lower)} is proved by the dual weights and {proof['type']}"))
+
+    stage[0] = "upper bound"
+    primal = payload.get("primal")
+    need(isinstance(primal, Mapping), "upper bound: no primal is stored")
+    assert isinstance(primal, Mapping)
+    theta_, kt = rows_of(primal.get("theta"), problem.D, "upper bound: primal.theta")
+    mass, km = vector(primal.get("mass"), len(theta_), "upper bound: primal.mass")
+    norm = Fraction(sum(abs(m) * sqrt_up(s) for m, s in zip(mass, squares(theta_))), 1 << (ROOT_BITS + kt + km))
+    offset = number(extra.get("offset", 0), "upper bound: extra.offset")
+    need(mode is not None or offset == 0, "upper bound: extra.offset is not 0, but there is no output bias")
+    values = network_values(problem, theta_, column(mass))[:, 0].tolist()
+    most = _loss_above(problem, loss, values, problem.k + kt + km, offset, w) / (total * (1 << kw))
+    most += decay * norm + (decay * offset**2 / 2 if mode == "decayed" else 0)
+    need(most <= upper, "upper bound: the objective of the network is larger")
+    done.append(("upper bound", f"{show(upper)} is reached by {len(mass)} atoms"))
+    return False
+
+
+def _loss_above(problem: Problem, loss: str, values: list[int], k: int, offset: Fraction, w: list[int]) -> Fraction:
+    """At least sum_i w_i loss(y_i, values_i / 2^k + offset), w as integers.
+
+    All but the squared loss fall with the margin, so a margin may be rounded down; exp and log are rounded up.
+    """
+    bits = max(k, offset.denominator.bit_length() - 1, problem.ky)
+    shift = int(offset * (1 << bits))
+    total, P = 0, PRECISION
+    rounded = loss in ("logistic", "exp")
+    for weight, y, value in zip(w, problem.y, values):
+        t = (value << (bits - k)) + shift
+        if loss == "squared":
+            total += weight * ((y << (bits - problem.ky)) - t) ** 2
+            continue
+        margin = y * t  # labels: ky = 0
+        if rounded:
+            x = -((margin << P) >> bits)
+            total += weight * (softplus_above(x) if loss == "logistic" else exp_above(x))
+        else:
+            short = max(0, (1 << bits) - margin)
+            total += weight * (short if loss == "hinge" else short * short)
+    if rounded:
+        return Fraction(total, 1 << P)
+    return Fraction(total, 1 << bits) if loss == "hinge" else Fraction(total, 1 << (2 * bits + 1))
+
+
+def _dual_below(problem: Problem, loss: str, c: list[int], kc: int, w: list[int], kw: int, theta: Fraction) -> Fraction:
+    """At most sum_i inf_t [ w_i loss(y_i, t) + theta c_i t ]. With u = theta c_i y_i:
+
+    logistic u log(w / u) + (w - u) log(w / (w - u));  exp u + u log(w / u);  hinge u;  squared-hinge u - u^2 / (2 w);
+    squared (with u = theta c_i) u y - u^2 / (2 w). Logarithms are rounded down, u^2 / w up.
+    """
+    scale = theta.denominator.bit_length() - 1  # theta is over a power of two
+    bits = max(kc + scale, kw)
+    up, rise = theta.numerator << (bits - kc - scale), bits - kw
+    sums = curved = (
+        0  # in units of 2^-bits, times 2^P where there are logarithms; u^2 / w in units of 2^-(bits + P), rounded up
+    )
+    for ci, wi, y in zip(c, w, problem.y):
+        if not ci:
+            continue
+        weight = wi << rise
+        u = ci * up if loss == "squared" else ci * up * y
+        if loss == "logistic":
+            sums += u * log_ends(weight, u)[0]
+            if u < weight:
+                sums += (weight - u) * log_ends(weight, weight - u)[0]
+        elif loss == "exp":
+            sums += (u << PRECISION) + u * log_ends(weight, u)[0]
+        else:
+            sums += u * y if loss == "squared" else u
+            if loss != "hinge":
+                curved += -((-u * u << PRECISION) // weight)
+    places = bits + (PRECISION if loss in ("logistic", "exp") else problem.ky if loss == "squared" else 0)
+    return Fraction(sums, 1 << places) - Fraction(curved, 1 << (bits + PRECISION + 1))

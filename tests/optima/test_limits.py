@@ -1,0 +1,151 @@
+"""Limits in which the optimum is known: large decays, small ones, and neurons that do not move."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from widemargin import Dataset, margins, optima
+from widemargin.optima import losses, master, slide
+
+rng = np.random.default_rng(5)
+X = rng.standard_normal((20, 2))
+NOISY = Dataset(X, np.where(X[:, 0] + 0.7 * rng.standard_normal(20) > 0.3, 1, -1), "noisy")
+ANGLE = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+RING = Dataset(np.column_stack([np.cos(ANGLE), np.sin(ANGLE)]), np.resize([1, 1, -1], 12), "ring")
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES)
+@pytest.mark.parametrize("mode", [None, "free"])
+def test_from_the_largest_decay_on_the_constant_is_best(loss, mode):
+    weights = np.resize([1.0, 0.5, 2.0], 20)
+    keys = {"loss": loss, "output_bias": mode, "weights": weights}
+    largest = optima.largest_decay(NOISY, **keys)
+    assert 0 < largest.lower <= largest.upper <= largest.lower * (1 + 1e-3)
+    above = optima.f1(NOISY, weight_decay=1.001 * largest.upper, tol=1e-4, **keys)
+    best = {
+        "logistic": lambda t, y: np.log1p(np.exp(-y * t)),
+        "squared": lambda t, y: (y - t) ** 2 / 2,
+        "hinge": lambda t, y: np.maximum(0, 1 - y * t),
+        "squared-hinge": lambda t, y: np.maximum(0, 1 - y * t) ** 2 / 2,
+        "exp": lambda t, y: np.exp(-y * t),
+    }[loss]
+    constants = np.linspace(-3, 3, 12001) if mode else np.zeros(1)
+    constant = (best(constants[:, None], NOISY.y) @ weights).min() / weights.sum()
+    assert above.status == "certified" and above.verify(NOISY).ok
+    assert above.lower * (1 - 1e-4) <= constant <= above.upper * (1 + 1e-4)
+    below = optima.f1(NOISY, weight_decay=0.9 * largest.lower, tol=1e-5, **keys)
+    assert below.upper < constant * (1 - 1e-5) and below.verify(NOISY).ok
+
+
+def test_largest_decay_of_one_point():
+    for loss, slope in (("logistic", 0.5), ("squared", 1.0), ("hinge", 1.0), ("squared-hinge", 1.0), ("exp", 1.0)):
+        found = optima.largest_decay(Dataset([[3.0, 4.0]], [1]), loss=loss, bias=False, output_bias=None)
+        assert found.lower <= 5 * slope <= found.upper
+        assert_allclose(found, 5 * slope, rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["exp", "logistic"])
+def test_small_decays_reach_the_largest_margin(loss):
+    """At norm N the network of the largest margin g has loss at most exp(-g N). So a best network of norm N and normalised margin
+    m >= 0 has exp(-m N) / (2 n) <= exp(-g N) (without the 2 for exp), that is, m >= g - log(2 n) / N.
+    """
+    best = margins.f1(RING, bias=True)
+    last = 0.0
+    for decay in (1e-2, 1e-4, 1e-8, 1e-14):
+        cert = optima.f1(RING, loss=loss, weight_decay=decay, output_bias=None, tol=1e-4)
+        assert cert.verify(RING).ok and cert.status == "certified"
+        norm, margin = cert.primal.norm, cert.primal.margin(RING)
+        assert margin <= best.upper * (1 + 1e-12)
+        assert margin >= best.lower - np.log(2 * RING.n) / norm
+        last = margin
+    assert last > 0.95 * best.lower
+
+
+def test_small_decays_interpolate():
+    """P <= decay norm, as the interpolant is a network; and with its dual lam, P >= decay norm - decay^2 n |lam|^2 / 2."""
+    data = Dataset(X[:10], np.cos(2 * X[:10, 0]) + X[:10, 1])
+    least = margins.min_norm_l1(data, bias=True, tol=1e-5)
+    lam = np.asarray(least.dual) / least.proof["maximum"]
+    for decay in (1e-3, 1e-5, 1e-7):
+        cert = optima.f1(data, loss="squared", weight_decay=decay, output_bias=None, tol=1e-4)
+        assert cert.verify(data).ok and cert.status == "certified"
+        assert cert.lower <= decay * least.upper
+        assert cert.upper >= decay * least.lower - decay**2 * data.n * float(lam @ lam) / 2
+        assert cert.primal.norm <= least.upper * (1 + 1e-3)
+    assert_allclose(cert.primal.norm, least.upper, rtol=1e-3)
+    assert_allclose(cert.function(data.X), data.y, atol=1e-3)
+
+
+def features(m: int = 40) -> np.ndarray:
+    V = np.random.default_rng(2).standard_normal((m, 3))
+    return (np.hstack([X, np.ones((20, 1))]) @ V.T).clip(0) / np.linalg.norm(V, axis=1)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_masses_of_frozen_neurons_are_the_lasso_path(intercept):
+    from sklearn.linear_model import Lasso
+
+    Z, y = features(12), NOISY.y + 0.1 * X[:, 0]
+    a, b = np.zeros(Z.shape[1]), 0.0
+    for alpha in (0.3, 0.1, 0.03, 0.01, 0.003):
+        points = master.Points(y, np.ones(20), 20 * alpha, intercept, 0.0)
+        a, b = master.fit(points, losses.named("squared"), Z, a, b)
+        known = Lasso(alpha=alpha, fit_intercept=intercept, tol=1e-13, max_iter=10**6).fit(Z, y)
+        assert_allclose(a, known.coef_, atol=1e-8)
+        assert_allclose(b, known.intercept_, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "exp", "squared-hinge"])
+@pytest.mark.parametrize("mode", [None, "free", "decayed"])
+def test_masses_satisfy_the_conditions_of_an_optimum(loss, mode):
+    Z, chosen, w = features(), losses.named(loss), np.resize([1.0, 2.0], 20)
+    for lam in (3.0, 0.3, 0.03):
+        points = master.Points(NOISY.y, w, lam, mode is not None, 2.0 if mode == "decayed" else 0.0)
+        a, b = master.fit(points, chosen, Z, np.zeros(Z.shape[1]), 0.0)
+        c = points.pull(chosen, Z @ a + b)
+        slopes = Z.T @ c
+        assert np.abs(slopes).max() <= lam * (1 + 1e-8)
+        assert_allclose(slopes[a != 0], lam * np.sign(a[a != 0]), rtol=1e-8)
+        if mode is not None:
+            assert_allclose(c.sum(), points.ridge * b, atol=1e-8 * np.abs(c).sum())
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES)
+def test_slopes_curvatures_and_duals_of_the_losses(loss):
+    """Against differences, and against the infimum over a grid."""
+    chosen = losses.named(loss).smoothed(0.1)
+    t, h = np.linspace(-3, 3, 41) + 0.0123, 1e-5
+    for label in (1.0, -1.0):
+        y = np.full_like(t, label)
+        value = lambda t, y=y: chosen.value(y, t)  # noqa: E731
+        assert_allclose(chosen.pull(y, t), -(value(t + h) - value(t - h)) / (2 * h), atol=1e-6)
+        middle = chosen.pull(y, t - h) - chosen.pull(y, t + h)
+        assert_allclose(chosen.curvature(y, t), middle / (2 * h), atol=1e-4 * (1 + np.abs(middle).max() / h))
+        s = chosen.pull(y, t)
+        low, high = chosen.limits(y)
+        assert (s >= low).all() and (s <= high).all()
+        assert_allclose(chosen.dual(y, s), value(t) + s * t, atol=1e-9)  # attained where the slope is -s
+        grid = np.linspace(-8, 8, 1601)
+        every = chosen.value(y[:, None], grid[None]) + s[:, None] * grid
+        assert (chosen.dual(y, s) <= every.min(axis=1) + 1e-9).all()
+
+
+def test_a_step_moves_neurons_into_kinks():
+    """From rough neurons with the right patterns nearby a few steps reach the certified optimum, which has neurons in kinks."""
+    cert = optima.f1(NOISY, loss="squared", weight_decay=0.02, bias=True, output_bias=None, tol=1e-8)
+    Z = np.hstack([X, np.ones((20, 1))])
+    theta, mass = cert.primal.theta, cert.primal.mass
+    points = master.Points(NOISY.y, np.ones(20), 20 * 0.02, False, 0.0)
+    W = theta * np.abs(mass)[:, None] * 1.1 + 0.01 * np.random.default_rng(0).standard_normal(theta.shape)
+    s, start = np.sign(mass), None
+    for _ in range(30):
+        moved = slide.slide(points, losses.named("squared"), Z, W, s, 0.0, 10.0)
+        if moved is None:
+            break
+        W, _, gain = moved
+        start = gain if start is None else start
+    value = points.objective(losses.named("squared"), (Z @ W.T).clip(0) @ s, np.linalg.norm(W, axis=1).sum(), 0.0) / 20
+    assert start is not None and start > 0
+    assert_allclose(value, cert.upper, rtol=1e-7)
+    on = np.abs(Z @ theta.T) < 1e-7  # (n, m)
+    assert on.any()

@@ -1,0 +1,163 @@
+"""The rule of least objectives: exp and log by series, and certificates that say too much."""
+
+import copy
+import math
+import random
+from decimal import Decimal, getcontext
+
+import numpy as np
+import pytest
+from corpus import seal
+
+from widemargin import Dataset, optima, verify
+from widemargin.verify.logs import ONE, exp_above, log_ends, softplus_above
+from widemargin.verify.reading import Refused
+
+getcontext().prec = 90
+UNIT = Decimal(ONE)
+X = np.array([[1.0, 0.5], [-1.0, 2.0], [0.25, -2.0], [3.0, 1.0], [-0.5, 1.5], [-2.0, 0.125], [0.5, 0.5]])
+DATA = Dataset(X, [1, -1, 1, -1, 1, 1, -1])
+WEIGHTS = [1.0, 0.5, 2.0, 1.0, 0.0, 1.5, 1.0]
+
+
+def test_logarithms_are_enclosed():
+    draw = random.Random(1)
+    for _ in range(500):
+        a, b = (draw.randrange(1, 1 << draw.randrange(1, 400)) for _ in range(2))
+        low, high = log_ends(a, b)
+        assert low <= (Decimal(a) / Decimal(b)).ln() * UNIT <= high
+        assert high - low <= 2**21
+    for a, b in ((1, 1), (2, 3), (4, 3), (3, 2), (3, 4), (2**200 + 1, 2**200), (1, 2**1000)):
+        low, high = log_ends(a, b)
+        assert low <= (Decimal(a) / Decimal(b)).ln() * UNIT <= high
+
+
+def test_exponentials_are_bounded_from_above():
+    draw = random.Random(2)
+    for x in [*(draw.randrange(-130 * ONE, 300 * ONE) for _ in range(500)), 0, 1, -1, -112 * ONE, 1000 * ONE]:
+        exact = (Decimal(x) / UNIT).exp()
+        assert exact * UNIT <= exp_above(x) <= exact * (UNIT + 2**30) + 200
+        if abs(x) < 130 * ONE:
+            plus = (1 + exact).ln() * UNIT
+            assert plus <= softplus_above(x) <= plus + 2**12
+    with pytest.raises(Refused):
+        exp_above(1001 * ONE)
+
+
+def asked(loss, mode, weights=None):
+    keys = {"loss": loss, "weight_decay": 0.07, "output_bias": mode, "weights": weights}
+    return optima.f1(DATA, tol=1e-4, **keys)
+
+
+def changed(payload, **fields):
+    body = copy.deepcopy(payload)
+    for path, value in fields.items():
+        at = body
+        *way, last = path.split("__")
+        for key in way:
+            at = at[key]
+        at[last] = value
+    return seal(body)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "hinge", "squared-hinge", "exp"])
+@pytest.mark.parametrize("mode", [None, "free", "decayed"])
+def test_a_bound_beyond_the_other_is_refused(loss, mode):
+    """A little beyond what the other side shows, and every number that could make it true."""
+    payload = asked(loss, mode, WEIGHTS).payload()
+    assert verify.check(payload, X, DATA.y).ok
+    more, less = payload["upper"] * (1 + 1e-9), payload["lower"] * (1 - 1e-9)
+    assert verify.check(changed(payload, lower=more, upper=1e3), X, DATA.y).failed.startswith("lower bound")
+    assert verify.check(changed(payload, upper=less, lower=0.0), X, DATA.y).failed.startswith("upper bound")
+    for factor in (0.99, 1.01):
+        for name in ("maximum", "scale", "weight_decay"):
+            where = "proof" if name == "maximum" else "extra"
+            value = payload[where][name] * factor
+            body = changed(payload, lower=more, upper=1e3, **{f"{where}__{name}": value})
+            verdict = verify.check(body, X, DATA.y)
+            if name != "weight_decay":  # that is another problem
+                assert not verdict.ok, (name, factor)
+    dual = (np.asarray(payload["dual"]) * 1.01).tolist()
+    assert not verify.check(changed(payload, lower=more, upper=1e3, dual=dual), X, DATA.y).ok
+
+
+def test_what_the_dual_must_satisfy():
+    payload = asked("logistic", "free", WEIGHTS).payload()
+    low = {"lower": 0.01, "status": "rounding"}
+
+    def failed(**fields):
+        return verify.check(changed(payload, **low, **fields), X, DATA.y).failed
+
+    assert failed() is None
+    dual = payload["dual"]
+    assert failed(dual=[-v for v in dual]).startswith("dual: entry 0 does not have the sign")
+    assert failed(dual=[*dual[:-1], 0.5 * dual[-1]]).startswith("dual: the entries do not sum to zero")
+    assert failed(dual=[v if i != 4 else 1e-3 for i, v in enumerate(dual)]).startswith("dual: entry 4 is not zero")
+    assert failed(extra__scale=1e6).startswith("dual: entry 0 is larger than the weight")
+    assert failed(extra__scale=0.0).startswith("format: extra.scale is not positive")
+    assert failed(extra__scale=-1.0).startswith("format: extra.scale is not positive")
+    assert failed(extra__weight_decay=0.0).startswith("format: extra.weight_decay")
+    assert failed(extra__loss="cubic").startswith("format: extra.loss")
+    assert failed(extra__output_bias="both").startswith("format: extra.output_bias")
+    assert failed(extra__weights=[1.0] * 6).startswith("format: extra.weights")
+    assert failed(extra__weights=[-1.0, *WEIGHTS[1:]]).startswith("format: extra.weights: a weight is negative")
+    assert failed(extra__weights=[0] * 7).startswith("format: extra.weights: all weights are zero")
+    assert failed(proof={"type": "omitted"}).startswith("lower bound: the proof is not stored")
+    assert failed(proof__maximum=0.0).startswith("lower bound: proof.maximum is not positive")
+    assert failed(primal=None).startswith("upper bound: no primal")
+    assert failed(activation="srelu").startswith("format: no rule to check this activation")
+    assert failed(extra__output_bias=None).startswith("upper bound: extra.offset is not 0")
+    assert failed(convention="norm").startswith("format: kind f1-optimum is stated in convention objective")
+    flat = verify.check(changed(payload, lower=0.0, status="certified"), X, DATA.y)
+    assert flat.failed == "status: certified, but nothing is shown from below"
+    assert verify.check(changed(payload, proved=False, **low), X, DATA.y).answer == verify.UNPROVED
+
+
+def test_other_targets_need_the_squared_loss():
+    values = Dataset(X, [0.5, 1.0, 2.0, -1.0, 0.0, 3.0, 1.0])
+    cert = optima.f1(values, loss="squared", weight_decay=0.1)
+    assert cert.verify(values).ok
+    body = changed(cert.payload(), extra__loss="hinge")
+    assert verify.check(body, X, values.y).failed.startswith("labels: row 0")
+
+
+def test_large_outputs_of_the_exponential_loss_are_refused_and_not_computed():
+    payload = asked("exp", None).payload()
+    mass = [1e6 * v for v in payload["primal"]["mass"]]
+    verdict = verify.check(changed(payload, primal__mass=mass, upper=1e300), X, DATA.y)
+    assert verdict.failed == "upper bound: the loss at a point is beyond every double"
+
+
+def test_the_dual_bound_by_hand():
+    """The formula of docs/certificates.md in floating point, at a dual that was made up."""
+    dual, most, decay = np.array([0.5, -0.25, 0.125, -0.5, 0.25, 0.0, -0.125]), 10.0, 0.2
+    theta = min(1, decay * 7 / most)
+    z = theta * np.abs(dual)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = {
+            "logistic": np.nan_to_num(-z * np.log(z)) - (1 - z) * np.log1p(-z),
+            "exp": z - np.nan_to_num(z * np.log(z)),
+            "hinge": z,
+            "squared-hinge": z - z * z / 2,
+            "squared": theta * dual * DATA.y - z * z / 2,
+        }
+    for loss, values in each.items():
+        payload = asked(loss, None).payload()
+        extra = {"loss": loss, "weight_decay": decay, "output_bias": None, "offset": 0.0}
+        base = payload | {"dual": dual.tolist(), "extra": extra, "proof": {"type": "norm", "maximum": most}}
+        base |= {"primal": {"theta": [], "mass": []}, "status": "rounding", "upper": 2.0}
+        low = float(values.mean())
+        assert verify.check(seal(base | {"lower": low * (1 - 1e-12)}), X, DATA.y).ok, loss
+        assert (
+            verify.check(seal(base | {"lower": low * (1 + 1e-12)}), X, DATA.y).failed
+            == "lower bound: the weights prove less"
+        )
+        if loss in ("logistic", "exp"):  # of the zero network, exactly
+            zero = math.log(2) if loss == "logistic" else 1.0
+            good = base | {"lower": 0.0, "upper": zero * (1 + 1e-15)}
+            assert verify.check(seal(good), X, DATA.y).ok
+            assert not verify.check(seal(good | {"upper": zero * (1 - 1e-15)}), X, DATA.y).ok
+        decayed = base | {"extra": extra | {"output_bias": "decayed"}}
+        less = low - (theta * dual.sum() / 7) ** 2 / (2 * decay)
+        assert verify.check(seal(decayed | {"lower": less * (1 - 1e-12)}), X, DATA.y).ok == (less > 0)
+        assert not verify.check(seal(decayed | {"lower": less * (1 + 1e-12)}), X, DATA.y).ok
