@@ -27,6 +27,8 @@ class Loss:
     second: Function
     conjugate: Function
     most: float  # largest -phi'
+    inverse: Function  # the m with -phi'(m) = s,
+    steepness: Function  # and -dm/ds there
     labels: bool = True  # whether y must be -1 or +1
 
     def value(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
@@ -46,6 +48,10 @@ class Loss:
     def dual(self, y: np.ndarray, s: np.ndarray) -> np.ndarray:
         """inf_t loss(y, t) + s t for s in `limits`."""
         return self.conjugate(y * s)
+
+    def dual_slopes(self, y: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First derivative of `dual` in s, which is the t where its infimum is, and minus the second; s inside `limits`."""
+        return y * self.inverse(y * s), self.steepness(y * s)
 
     def limits(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Between which s the dual is finite."""
@@ -69,6 +75,8 @@ class Hinge(Loss):
             lambda m: ((m > 1 - width) & (m < 1)) / width,
             lambda s: s - width * s * s / 2,
             1.0,
+            lambda s: 1 - width * s,
+            lambda s: np.full_like(s, width),
         )
 
 
@@ -90,6 +98,9 @@ class Squared(Loss):
 
     def dual(self, y: np.ndarray, s: np.ndarray) -> np.ndarray:
         return s * y - 0.5 * s * s
+
+    def dual_slopes(self, y: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return y - s, np.ones_like(s)
 
     def limits(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.full_like(y, -np.inf), np.full_like(y, np.inf)
@@ -121,9 +132,13 @@ LOSSES = {
             _spread,
             lambda s: special.entr(s) - special.xlog1py(1 - s, -s),
             1.0,
+            lambda s: np.log1p(-s) - np.log(s),
+            lambda s: 1 / (s * (1 - s)),
         ),
-        Squared("squared", _zero, _zero, _zero, _zero, np.inf, False),
-        Hinge("hinge", lambda m: (1 - m).clip(0), lambda m: -1.0 * (m < 1), _zero, lambda s: s, 1.0),
+        Squared("squared", _zero, _zero, _zero, _zero, np.inf, _zero, _zero, False),
+        Hinge(
+            "hinge", lambda m: (1 - m).clip(0), lambda m: -1.0 * (m < 1), _zero, lambda s: s, 1.0, np.ones_like, _zero
+        ),
         Loss(
             "squared-hinge",
             lambda m: 0.5 * (1 - m).clip(0) ** 2,
@@ -131,8 +146,19 @@ LOSSES = {
             lambda m: 1.0 * (m < 1),
             lambda s: s - 0.5 * s * s,
             np.inf,
+            lambda s: 1 - s,
+            np.ones_like,
         ),
-        Loss("exp", _exp, lambda m: -_exp(m), _exp, lambda s: s + special.entr(s), np.inf),
+        Loss(
+            "exp",
+            _exp,
+            lambda m: -_exp(m),
+            _exp,
+            lambda s: s + special.entr(s),
+            np.inf,
+            lambda s: -np.log(s),
+            lambda s: 1 / s,
+        ),
     )
 }
 

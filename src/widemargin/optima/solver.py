@@ -6,6 +6,7 @@ Everything is in units of the door: points divided by a power of two, objectives
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from widemargin.margins import _bounds, _prune
 from widemargin.margins._door import EPS
 from widemargin.margins.engine import LARGEST, Engine, Progress
-from widemargin.pricing import Priced, listed, price, write
+from widemargin.pricing import Priced, listed, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.pricing.search import ascend, climb
@@ -44,6 +45,7 @@ class Dual:
     bound: float
     sides: tuple[Priced, ...] = ()  # of c / 2^power
     power: int = 0
+    products: products.Products | None = None  # what shows the bound, if it is not the sides
 
 
 class Solver(Engine):
@@ -64,6 +66,7 @@ class Solver(Engine):
         self.size = np.linalg.norm(self.X, axis=1)
         self.lower, self.upper = 0.0, math.inf  # of the objective: proved, and met by a network
         self.hard = False
+        self.multiplied = self.r < products.RANK or self.where.far  # whether products were tried, or need not be
         self.width, self.smooth = 1.0, loss.smoothed(1.0)
         # A network and a bound that are there from the first moment on.
         self.best_network = self.W, self.s, self.b
@@ -270,6 +273,10 @@ class Solver(Engine):
         if not (good or last or (first and self.n * self.r <= CHEAP)):
             return False
         root = first and not (good or last)
+        if not root:
+            self.multiply(0.6)
+            if self.closed():
+                return True
         # Below `target` the gap is closed: no need to know more.
         target = max(self.enough(c, self.upper / (1 + 0.9 * self.share * self.tol)), self.points.lam)
         sides: dict[float, Priced] = {}
@@ -304,6 +311,45 @@ class Solver(Engine):
         }
         return sorted(bounds, key=bounds.__getitem__)
 
+    def multiply(self, share: float) -> None:
+        """Once, where it has a chance: the best weights for the bound from products of parts, instead of those of the network."""
+        if self.multiplied or self.late() or self.closed() or not self.size.all() or not self.points.w.all():
+            return
+        self.multiplied = True
+        points, device = self.points, self.where.device
+        tensor = self.where.tensor
+        y, w = points.y, points.w
+        low, high = self.smooth.limits(y)
+        low, high = low * w, high * w
+        inside = np.where(np.isfinite(high - low), 1e-4 * w, 0.0)
+        x = np.clip(self.centre, low + inside, high - inside)
+
+        def slopes(c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            first, second = self.smooth.dual_slopes(y, c.cpu().numpy() / w)
+            return tensor(-first), tensor(second / w)
+
+        goal = products.Goal(
+            torch.ones(self.n, dtype=torch.float64, device=device),
+            tensor(x),
+            tensor(low),
+            tensor(high),
+            0.0 if points.offset and not points.ridge else None,
+            float(np.linalg.norm(self.best_network[0], axis=1).sum()),  # a bound is worth the norm of the best network
+            slopes,
+            1 / points.ridge if points.ridge else 0.0,
+            self.upper,
+        )
+        until = time.perf_counter() + share * self.left()
+        for found in products.solve(self.where.Xt, goal, until):
+            for c in feasible(points, self.loss, found.q.cpu().numpy(), self.b):
+                shown = products.renewed(found, tensor(c))
+                if shown is not None and (value := self.proved(c, shown.bound)) > self.dual.value:
+                    self.dual = Dual(value, c, shown.bound, power=power_of(c), products=shown)
+                    self.lower = value
+            self.tell(f"{len(found.sides[0].N)} products")
+            if self.closed():
+                break
+
     # ------------------------------------------------------------------ results
 
     def shown(self) -> tuple[float, float]:
@@ -324,7 +370,10 @@ class Solver(Engine):
         unit = 2.0**self.dual.power
         proof: dict[str, Any] = {"type": "norm"}
         bound, c = self.dual.bound / unit, self.dual.c / unit
-        if self.dual.sides:
+        if self.dual.products is not None:
+            proof, bound = products.write(self.dual.products, np.arange(self.n), 2.0**self.door.shift, 1 / unit)
+            bound *= 2.0**-self.door.shift
+        elif self.dual.sides:
             proof, bound = write(self.where, c, self.dual.sides, np.arange(self.n), bound)
         bound *= unit
         lower = dual_below(self.points, self.loss, self.dual.c, self.points.lam / bound if bound else 1.0)

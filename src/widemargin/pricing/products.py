@@ -13,7 +13,8 @@ against 9 with 200 points it is 25 % above the network, this 5 %.
 The program is solved by a primal-dual interior point method (predictor and corrector, the direction of Helmberg, Kojima
 and Monteiro). Every constraint is an entry of a matrix, so its linear system is made of products of entries. Only
 some pairs are in play: first those of near points, then those at which the moments found are negative.
-Whatever it stops with, N, g, lam and q are feasible, so the bound is valid.
+Whatever it stops with, N, g, lam and q are feasible, so the bound is valid. In place of the least bound the weights may have
+another goal, such as the dual of a training problem.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ SHIFT = 40  # bits after the point in a proof, beside those that its largest num
 
 @dataclass
 class Goal:
-    """What is asked of the weights c_i = x_i factor_i: to minimise f(x), or with f = 0 the bound itself.
+    """What is asked of the weights c_i = x_i factor_i: the least f(x) + price * bound.
 
     `slopes(x)` are f' and f'' (n,), f'' >= 0, but for `coupling` / 2 times the squared sum of x. x lies between `low` and `high`,
     which may be infinite, and has the sum `total`, if that is a number.
@@ -58,10 +59,10 @@ class Goal:
     low: Tensor
     high: Tensor
     total: float | None
-    limit: float | None = None  # of the bound; None: it is minimised
+    price: float = 1.0
     slopes: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     coupling: float = 0.0
-    size: float = 1.0  # about how large f is
+    size: float | None = None  # what gaps are measured by; None: the bound
 
     @staticmethod
     def margin(y: Tensor) -> Goal:
@@ -103,7 +104,7 @@ class Program:
         self.unit = float(self.lengths.max())
         self.X = X / self.lengths[:, None]
         self.weight = goal.factor * self.lengths / self.unit  # (n,) of w_i, for x_i = 1
-        self.limit = None if goal.limit is None else goal.limit / self.unit
+        self.price = goal.price * self.unit
         self.bounded = torch.cat([torch.isfinite(goal.low), torch.isfinite(goal.high)])  # (2n,)
         n, r = self.n, self.r
         index = torch.arange(n, device=X.device)
@@ -151,20 +152,16 @@ class Program:
         """How far x (n,) is from its bounds, (2n,); 1 where there is none."""
         return torch.where(self.bounded, torch.cat([x - self.goal.low, self.goal.high - x]), 1.0)
 
-    def start(self, sign: float, pairs: tuple[Tensor, Tensor], x: Tensor) -> tuple[Side, Tensor]:
-        """Multipliers that are large against x, which is made smaller where the bound has a limit."""
+    def start(self, sign: float, pairs: tuple[Tensor, Tensor], x: Tensor) -> Side:
+        """Multipliers that are large against x."""
         a, b = pairs
-        side = Side(sign, a, b, x.new_full((len(a),), START), x.new_ones(self.n))
-        side.lam = 1 + 0.5 * float(torch.linalg.matrix_norm(self.X, 2)) ** 2
+        size = float((x * self.weight).abs().sum())
+        side = Side(sign, a, b, x.new_full((len(a),), START * size), x.new_full((self.n,), size))
+        side.lam = size * (1 + 0.5 * float(torch.linalg.matrix_norm(self.X, 2)) ** 2)
         while (kappa := self.least(side, x, side.N, side.g, side.lam)) is None:
             side.lam, side.N = 2 * side.lam, side.N / 2
-        side.kappa = 1 + 1.5 * kappa
-        if self.limit is not None:  # x^2 / size of the multipliers is what kappa must be
-            part = 0.3 * self.limit
-            size = part / side.lam
-            x = x * min(0.5, math.sqrt(0.3 * part * size / max(kappa, 1e-300)))
-            side.N, side.g, side.lam, side.kappa = side.N * size, side.g * size, part, part
-        return side, x
+        side.kappa = size + 1.5 * kappa
+        return side
 
 
 def half(A: Tensor) -> Tensor:
@@ -203,18 +200,12 @@ class Iterate:
 
     def __init__(self, program: Program, pairs: list[tuple[Tensor, Tensor]]):
         self.program, goal = program, program.goal
-        self.q, self.sides = goal.start, []
-        for sign, pair in zip((1.0, -1.0), pairs):
-            side, x = program.start(sign, pair, goal.start)
-            self.sides.append(side)
-            self.q = torch.where(x.abs() < self.q.abs(), x, self.q)
-        self.mu = 1.5 * max(side.kappa + side.lam for side in self.sides) if program.limit is None else program.limit
+        self.q = goal.start
+        self.sides = [program.start(sign, pair, self.q) for sign, pair in zip((1.0, -1.0), pairs)]
+        self.mu = 1.5 * max(side.kappa + side.lam for side in self.sides)
         inverse = [torch.linalg.inv(S) for S in self.forms()]
-        r = program.r
-        if program.limit is None:
-            t = max(0.5 / float(inverse[0].diagonal()[1 : 1 + r].sum()), 0.5 / float(inverse[0][0, 0]))
-        else:
-            t = 3 * goal.size / (sum(len(S) + len(side.N) for S, side in zip(inverse, self.sides)) + program.n)
+        r, half_price = program.r, 0.5 * program.price
+        t = half_price / min(float(inverse[0].diagonal()[1 : 1 + r].sum()), float(inverse[0][0, 0]))
         # On the central path but for the linear conditions, which the first steps mend.
         self.U = [half(t * S) for S in inverse]
         self.u = [t / side.N for side in self.sides]
@@ -304,8 +295,6 @@ class Newton:
             self.parts.append((a, b, factor, keep, rest, A[inner:, :inner].clone(), C, scale, Y))
         K = Z.new_zeros(n + 2, n + 2)
         K[:-1, :-1] = half(shared)
-        if program.limit is not None:  # mu stays what it is
-            K[n], K[:, n], K[n, n] = 0, 0, 1
         if goal.total is None:
             K[-1, -1] = 1
         else:
@@ -322,7 +311,7 @@ class Newton:
         target_N = [t - (second.u[k] * second.x[k][: len(at.u[k])] if second else zero) for k in (0, 1)]
         target_m = [t - (second.m[k] * second.rest[k] if second else 0.0) for k in (0, 1)]
         shared = Z.new_zeros(n + 1)
-        shared[:n], shared[n] = self.slope - across(target_q / self.slack), 1.0
+        shared[:n], shared[n] = self.slope - across(target_q / self.slack), program.price
         if program.goal.coupling:
             shared[:n] += program.goal.coupling * at.q.sum()
         first = []
@@ -340,8 +329,6 @@ class Newton:
             first.append(z)
         total = program.goal.total
         left = shared.new_full((1,), 0.0 if total is None else total - float(at.q.sum()))
-        if program.limit is not None:
-            shared[n] = 0
         d = torch.linalg.lu_solve(*self.factor, torch.cat([-shared, left])[:, None])[: n + 1, 0]
         dq, dmu = d[:n], float(d[n])
         p = target_q / self.slack - at.p - at.p / self.slack * both(dq)
@@ -424,7 +411,7 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
             newton = Newton(at)
         except torch.linalg.LinAlgError:
             break  # the last digits are gone
-        if newton.products() < gap * (at.mu if program.limit is None else program.goal.size):
+        if newton.products() < gap * (program.price * at.mu if program.goal.size is None else program.goal.size):
             break
         length = newton.step(centre=short)
         short = length < 0.2 and not short
@@ -466,9 +453,9 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
         if began + USUAL * cost / SPEED[gpu] > deadline:
             break
         at = follow(program, pairs, gap)
-        found = finished(program, at)
-        if found is not None and (goal.limit is not None or found.bound < best):
-            best = found.bound if goal.limit is None else best
+        found = renewed(Products(0.0, at.q, at.sides, program), at.q)
+        if found is not None and (goal.slopes is not None or found.bound < best):
+            best = min(best, found.bound)
             yield found
         if best <= enough or 2 * time.perf_counter() - began > deadline:
             break
@@ -480,16 +467,15 @@ def promising(n: int, r: int) -> bool:
     return r >= RANK and 2 <= n <= min(LARGEST, WIDE * r)
 
 
-def finished(program: Program, at: Iterate) -> Products | None:
-    """The bound that q, N, g and lam show, with the least kappa for them."""
-    bound, sides = 0.0, []
-    for side in at.sides:
-        kappa = program.least(side, at.q, side.N, side.g, side.lam)
+def renewed(found: Products, x: Tensor) -> Products | None:
+    """The same multipliers for weights x (n,) that differ a little, with the kappa that these need."""
+    program, sides = found.program, []
+    for side in found.sides:
+        kappa = program.least(side, x, side.N, side.g, side.lam)
         if kappa is None:
             return None
-        sides.append(Side(side.sign, side.a, side.b, side.N, side.g, kappa, side.lam))
-        bound = max(bound, kappa + side.lam)
-    return Products(bound * program.unit, at.q, sides, program)
+        sides.append(replace(side, kappa=kappa))
+    return Products(max(side.kappa + side.lam for side in sides) * program.unit, x, sides, program)
 
 
 def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) -> tuple[dict[str, Any], float]:
