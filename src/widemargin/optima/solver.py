@@ -33,6 +33,7 @@ CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best s
 STARTS = 256  # local searches per side and round
 CHEAP = 20_000  # n * rank up to which a rough first bound costs next to nothing
 CONE_RANK, ROOT_RANK = 8, 26  # ranks above and up to which a quick look tells which side is easier
+ENOUGH = 0.01  # of the gap that a round of products must close for another
 SLIDES = 6  # steps of the neurons in a round
 
 
@@ -274,7 +275,7 @@ class Solver(Engine):
             return False
         root = first and not (good or last)
         if not root:
-            self.multiply(0.6)
+            self.multiply(0.8)
             if self.closed():
                 return True
         # Below `target` the gap is closed: no need to know more.
@@ -341,13 +342,14 @@ class Solver(Engine):
         )
         until = time.perf_counter() + share * self.left()
         for found in products.solve(self.where.Xt, goal, until):
+            before = self.lower
             for c in feasible(points, self.loss, found.q.cpu().numpy(), self.b):
                 shown = products.renewed(found, tensor(c))
                 if shown is not None and (value := self.proved(c, shown.bound)) > self.dual.value:
                     self.dual = Dual(value, c, shown.bound, power=power_of(c), products=shown)
                     self.lower = value
             self.tell(f"{len(found.sides[0].N)} products")
-            if self.closed():
+            if self.closed() or self.lower - before < ENOUGH * (self.upper - self.lower):
                 break
 
     # ------------------------------------------------------------------ results

@@ -19,6 +19,7 @@ another goal, such as the dual of a training problem.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ ROUGH = 5e-2  # and at which the first ones do, which are there to find the pair
 STEP = 0.9  # of the way to the boundary
 START = 0.02  # N over g at the start, where everything is far larger than at the end: from there all is smooth
 STEPS = 80
+LITTLE = 1e-3  # by how much a bound must fall for another round
 SLACK = 1e-9  # by which a written form is larger: a checker sees a rounded factor of it,
 LOST = 1e-7  # and what kappa, which depends on its inverse, is given for rounding
 SHIFT = 40  # bits after the point in a proof, beside those that its largest numbers lack
@@ -438,7 +440,10 @@ def violated(program: Program, at: Iterate, k: int, most: int) -> tuple[Tensor, 
 
 
 def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterator[Products]:
-    """Better and better weights, for the bound or for `goal`, until `deadline` (of perf_counter), or a bound below `enough`."""
+    """Better and better weights for `goal` until `deadline` (of perf_counter), a bound below `enough`, or nothing better.
+
+    Where the goal has more than the bound only who asks can tell what is better, and stop.
+    """
     n = len(X)
     if n < 2 or n > LARGEST:
         return
@@ -447,7 +452,8 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
     gpu = X.device.type == "cuda"
     most = min(16 * n, 6000) if gpu else max(min(12 * n, 1200), len(pairs[0][0]))
     best = math.inf
-    for gap in (ROUGH, ROUGH, GAP, GAP):
+    for number in itertools.count():
+        gap = ROUGH if number < 2 else GAP
         began, size = time.perf_counter(), n + max(len(pair[0]) for pair in pairs)
         cost = 2 * (size**3 / 3 + size**2 * (2 * n + 50) + 30 * sum(X.shape) ** 3)
         if began + USUAL * cost / SPEED[gpu] > deadline:
@@ -455,11 +461,14 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
         at = follow(program, pairs, gap)
         found = renewed(Products(0.0, at.q, at.sides, program), at.q)
         if found is not None and (goal.slopes is not None or found.bound < best):
+            little = number > 2 and goal.slopes is None and found.bound > best * (1 - LITTLE)
             best = min(best, found.bound)
             yield found
+            if little:
+                break
         if best <= enough or 2 * time.perf_counter() - began > deadline:
             break
-        pairs = [violated(program, at, k, most) for k in (0, 1)]
+        pairs = [violated(program, at, k, most if number < 3 else 3 * most // 2) for k in (0, 1)]
 
 
 def promising(n: int, r: int) -> bool:
