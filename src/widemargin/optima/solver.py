@@ -305,7 +305,7 @@ class Solver(Engine):
         return True
 
     def worthwhile(self, left: float) -> bool:
-        """Whether a proof at weights that leave this much open may end better than the last one, whose weights left `attempted`."""
+        """Whether a proof at weights that leave this much open may end better than the last one, whose left `attempted`."""
         return math.isinf(self.attempted) or 0.05 * self.tol * self.upper < self.attempted > 2 * left
 
     def order(self, c: np.ndarray, found: float, target: float) -> list[float]:
