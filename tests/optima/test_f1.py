@@ -84,6 +84,7 @@ def test_no_random_network_is_below_the_bound(loss):
             assert value > certs[mode].lower
 
 
+@pytest.mark.slow
 def test_training_ends_above_the_bound_and_not_below_the_network():
     """L-BFGS on fifty neurons from three starts: no run is below the network of the certificate, and the best is close."""
     cert = optima.f1(DATA, loss="logistic", weight_decay=0.01, output_bias="free")
