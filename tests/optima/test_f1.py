@@ -84,6 +84,7 @@ def test_no_random_network_is_below_the_bound(loss):
             assert value > certs[mode].lower
 
 
+@pytest.mark.slow
 def test_training_ends_above_the_bound_and_not_below_the_network():
     """L-BFGS on fifty neurons from three starts: no run is below the network of the certificate, and the best is close."""
     cert = optima.f1(DATA, loss="logistic", weight_decay=0.01, output_bias="free")
@@ -224,3 +225,20 @@ def test_the_same_seed_gives_the_same_certificate():
     assert {k: v for k, v in one.items() if k not in ("seconds", "digest")} == {
         k: v for k, v in two.items() if k not in ("seconds", "digest")
     }
+
+
+def test_a_solve_can_begin_with_the_network_of_another_decay():
+    from widemargin.optima import problem, solver
+
+    values = Dataset(1e3 * X, 50 * (np.sin(3 * X[:, 0]) + X[:, 1]))
+    one = optima.f1(values, loss="squared", weight_decay=3.0, tol=1e-5)
+    entered = problem.enter(values, "squared", 2.9, True, "free", None, 1e-5, 60.0)
+    warm, cold = (solver.Solver(entered, 1e-5, 0, "cpu", None) for _ in range(2))
+    warm.begin_with(one.primal, one.extra["offset"])
+    t = one.function(values.X)
+    objective = ((values.y - t) ** 2 / 2).mean() + 2.9 * one.primal.norm
+    assert_allclose(warm.shown()[1], objective, rtol=1e-9)  # its objective at the new decay
+    found, usual = warm.run(), cold.run()
+    assert found.status == usual.status == "certified" and found.verify(values).ok
+    assert found.lower <= usual.upper and usual.lower <= found.upper
+    assert warm.rounds < cold.rounds

@@ -32,8 +32,8 @@ NEW = 40  # neurons that a round may add on each side
 CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
 STARTS = 256  # local searches per side and round
 CHEAP = 20_000  # n * rank up to which a rough first bound costs next to nothing
-CONE_RANK, ROOT_RANK = 8, 26  # ranks above and up to which a quick look tells which side is easier
-ENOUGH = 0.01  # of the gap that a round of products must close for another
+CONE_RANK, ROOT_RANK = 8, 150  # ranks above and up to which a quick look tells which side is easier
+ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 SLIDES = 6  # steps of the neurons in a round
 
 
@@ -81,7 +81,15 @@ class Solver(Engine):
             0.0,
         )  # the dual that looks best, and its largest slope met
         self.attempted = math.inf  # what the last full proof left open when it began
-        self.tried: np.ndarray | None = None  # the last one for which a proof was made in any case
+
+    def begin_with(self, network: Measure, offset: float) -> None:
+        """Start from a network in units of the data, such as the best one for another decay."""
+        theta, mass = network.theta @ self.basis, np.ldexp(network.mass, self.door.shift - self.problem.power)
+        on = (mass != 0) & theta.any(axis=1)
+        self.W, self.s = theta[on] * np.abs(mass[on])[:, None], np.sign(mass[on])
+        self.b = math.ldexp(offset, -self.problem.power) if self.points.offset else 0.0
+        self.merge()
+        self.keep()
 
     # ------------------------------------------------------------------ networks and duals
 
@@ -136,14 +144,15 @@ class Solver(Engine):
         return None
 
     def start(self) -> None:
-        """The constant network, which is the best for large decays."""
-        _, self.b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
-        self.keep()
+        """The constant network, which is the best for large decays, unless there is one to begin with."""
+        if not len(self.W):
+            _, self.b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
+            self.keep()
         self.smoothen()
         c = self.pull()
         found = self.search(c)
         self.prove(c, found)
-        self.tell("constant network")
+        self.tell("first network")
 
     def smoothen(self) -> None:
         """A loss without curvature is smoothed, less and less as the bounds come closer."""
@@ -163,8 +172,7 @@ class Solver(Engine):
         self.tell(f"{len(self.W)} neurons, largest slope {found / self.points.lam - 1:.1e}")
         better = self.lower > before[0] * (1 + 1e-9) or self.upper < before[1] * (1 - 1e-9) or len(self.V) != before[2]
         half = self.seconds() > 0.5 * (self.door.deadline - self.door.started)
-        if (half or not better) and not self.closed() and self.centre is not self.tried:
-            self.tried = self.centre
+        if (half or not better) and not self.closed() and self.worthwhile(self.upper - self.estimate):
             return self.prove(self.centre, self.found, last=True) or better
         return better
 
@@ -270,7 +278,8 @@ class Solver(Engine):
             return False  # a search is a proof
         first = not self.dual.sides
         left = self.upper - estimate
-        good = left <= min(0.7 * self.share * self.tol * estimate, 0.5 * self.attempted)
+        near = 0.7 if self.r <= CONE_RANK else 0.1  # where proofs take long, the weights should be good
+        good = left <= near * self.share * self.tol * estimate and self.worthwhile(left)
         if not (good or last or (first and self.n * self.r <= CHEAP)):
             return False
         root = first and not (good or last)
@@ -302,6 +311,10 @@ class Solver(Engine):
         self.attempted = self.attempted if root else left
         self.offer(c, (sides[1.0], sides[-1.0]))
         return True
+
+    def worthwhile(self, left: float) -> bool:
+        """Whether a proof at weights that leave this much open may end better than the last one, whose left `attempted`."""
+        return math.isinf(self.attempted) or 0.05 * self.tol * self.upper < self.attempted > 2 * left
 
     def order(self, c: np.ndarray, found: float, target: float) -> list[float]:
         """Both signs, the one first that looks easier: what it leaves of its half of the time the other has."""
@@ -341,7 +354,7 @@ class Solver(Engine):
             self.upper,
         )
         until = time.perf_counter() + share * self.left()
-        for found in products.solve(self.where.Xt, goal, until):
+        for number, found in enumerate(products.solve(self.where.Xt, goal, until)):
             before = self.lower
             for c in feasible(points, self.loss, found.q.cpu().numpy(), self.b):
                 shown = products.renewed(found, tensor(c))
@@ -349,7 +362,7 @@ class Solver(Engine):
                     self.dual = Dual(value, c, shown.bound, power=power_of(c), products=shown)
                     self.lower = value
             self.tell(f"{len(found.sides[0].N)} products")
-            if self.closed() or self.lower - before < ENOUGH * (self.upper - self.lower):
+            if self.closed() or (number > 2 and self.lower - before < ENOUGH * (self.upper - self.lower)):
                 break
 
     # ------------------------------------------------------------------ results

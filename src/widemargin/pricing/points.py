@@ -109,10 +109,15 @@ def whitening(X: np.ndarray) -> np.ndarray | None:
 def opposite_pairs(X: np.ndarray) -> np.ndarray:
     """(k, 2) indices of rows with x_j = -x_i exactly, each row in at most one pair."""
     X = X + 0.0
-    where = {row.tobytes(): i for i, row in enumerate(X)}
-    found = [(i, where.get((0.0 - row).tobytes(), -1)) for i, row in enumerate(X)]
-    pairs = {j: (i, j) for i, j in found if i < j and X[i].any()}  # of equal points the last
-    return np.array(list(pairs.values()), dtype=int).reshape(-1, 2)
+    alone: dict[bytes, list[int]] = {}  # rows that wait for their opposite
+    pairs = []
+    for j, row in enumerate(X):
+        waiting = alone.get((0.0 - row).tobytes())
+        if waiting and row.any():
+            pairs.append((waiting.pop(), j))
+        else:
+            alone.setdefault(row.tobytes(), []).append(j)
+    return np.array(sorted(pairs), dtype=int).reshape(-1, 2)
 
 
 def integer_frame(X: np.ndarray, basis: np.ndarray) -> np.ndarray | None:
