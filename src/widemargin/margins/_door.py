@@ -6,6 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,6 +19,7 @@ from widemargin.types import Certificate, Dataset, InputError, Measure
 EPS = float(np.finfo(np.float64).eps)
 Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, message
 Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
+LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 
 
@@ -92,13 +94,17 @@ class Door:
         elif stopped:
             status, reason = stopped, "stopped before the gap reached tol; both bounds hold"
         else:
-            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+            status, reason = "rounding", LOST
+        low, high = self.unscale(max(lower, 0.0), degree, up=False), self.unscale(upper, degree, up=True)
+        if lost(status, low, high, tol):
+            status, reason = "rounding", zero or LOST
         if (tell := self.teller(degree)) is not None:
-            tell(lower, upper, status)
+            with suppress(KeyboardInterrupt):  # the work is done: there is nothing left to interrupt
+                tell(lower, upper, status)
         return Certificate(
             kind=kind,
-            lower=self.unscale(max(lower, 0.0), degree, up=False),
-            upper=self.unscale(upper, degree, up=True),
+            lower=low,
+            upper=high,
             dual=q,
             status=status,
             proved=True,
@@ -197,6 +203,12 @@ def twins(door: Door) -> tuple[np.ndarray, str] | None:
             q[[i, j]] = 1
             return q, f"points {j} and {i} are equal but have different labels"
     return None
+
+
+def lost(status: str, low: float, high: float, tol: float) -> bool:
+    """Whether bounds in the units of the data are so near 0 that float64 has too few digits there for what `status` says."""
+    few = 0 < high < float(np.finfo(np.float64).tiny)
+    return few and (status == "not-separable" or (status == "certified" and high - low > tol * low))
 
 
 def nothing_left(upper: float, q: np.ndarray, size: np.ndarray) -> bool:
