@@ -135,3 +135,31 @@ def test_a_proof_for_several_classes_tries_one_way_where_time_is_up(monkeypatch)
     solver = Classes(*door, 1e-3, 0)
     found = several.price(solver.points, solver.dual.q, solver.y, 1e-3, late, solver.rng, lambda bound: bound)
     assert len(list(found)) == 1 and tried == ["cones"]
+
+
+def test_the_checker_lists_directions_of_points_with_a_bias_far_smaller_than_it():
+    # v . x of such points are integers beyond all doubles; they lie on one line up to 1e-150
+    X, y = normal(20, 2, 90432)
+    data = wm.Dataset(1e-150 * X, y)
+    cert = wm.margins.f1(data, bias=True, activation="leaky", time_limit=0.3)
+    assert cert.bound == "enumeration" and cert.verify(data).ok
+
+
+def test_arguments_of_the_wrong_kind_end_in_a_sentence():
+    X, y = normal(4, 2, 0)
+    data, several_classes = wm.Dataset(X, y), wm.Dataset(X, [0, 1, 2, 1])
+    for wrong, said in (
+        (lambda: wm.margins.f1(X), "Dataset"),
+        (lambda: wm.margins.f1("data.csv"), "data.load"),
+        (lambda: wm.margins.f1(data, True), "goes by its name"),
+        (lambda: wm.margins.f1(data, "leaky"), "goes by its name"),
+        (lambda: wm.margins.f1(data, tol="1e-3"), "tol must lie"),
+        (lambda: wm.margins.f1(data, tol=None), "tol must lie"),
+        (lambda: wm.margins.f2(data, time_limit="3"), "positive number of seconds"),
+        (lambda: wm.margins.f1(data, seed=-1), "seed must be an integer"),
+        (lambda: wm.margins.f1(data, seed=1.5, activation="srelu"), "seed must be an integer"),
+        (lambda: wm.margins.multiclass_f1(several_classes, seed=-1), "seed must be an integer"),
+        (lambda: wm.margins.min_norm_l1(data, seed="a"), "seed must be an integer"),
+    ):
+        with pytest.raises(wm.InputError, match=said):
+            wrong()

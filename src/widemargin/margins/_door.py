@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,10 @@ def choose_space(space: Space | None, bias: bool | None, activation: str | None)
     usual = None if activation is None else as_space(activation).activation
     if space is None:
         return as_space(usual or "relu", bool(bias))
+    if not isinstance(space, Space):
+        raise InputError(
+            f"space must be one of widemargin.spaces, not {space!r}; a bias or an activation goes by its name"
+        )
     for name, asked, has in (("bias", bias, space.bias), ("activation", usual, space.activation)):
         if asked is not None and asked != has:
             raise InputError(
@@ -151,9 +156,11 @@ def enter(
     A margin without neurons gives its bias for the space.
     """
     started = time.perf_counter()
-    if not 0 < tol < 1:
+    if not isinstance(data, Dataset):
+        raise InputError(f"a margin is that of a Dataset(X, y), or of data.load(...), not of a {type(data).__name__}")
+    if not isinstance(tol, Real) or not 0 < tol < 1:
         raise InputError(f"tol must lie between 0 and 1, not {tol!r}")
-    if time_limit is not None and not time_limit > 0:
+    if time_limit is not None and (not isinstance(time_limit, Real) or not time_limit > 0):
         raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
     y = data.signs() if signs else data.y
     bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)

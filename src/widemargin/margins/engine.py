@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from widemargin.data import checks
 from widemargin.types import Certificate, Measure
 
 from ._door import EPS, LOST, Door, Progress, lost
@@ -35,7 +36,7 @@ class Engine:
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
         self.phi, self.slope, self.degree = door.space.phi, door.space.slope, door.space.degree
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(checks.seed(self.kind, seed))
         self.lower, self.upper = 0.0, math.inf
         self.dual: Any = None
         self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known

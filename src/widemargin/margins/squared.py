@@ -116,9 +116,8 @@ class Solver(Engine):
             else:
                 T, _ = search.ascend(self.Xt, self.points.tensor(c), self.points.tensor(starts), 30, 2)
                 V, value = polish(self.X, c, T.cpu().numpy())
-            best = max(
-                best, float(objective(self.X, c, self.V[self.s == s]).max(initial=0.0))
-            )  # all neurons met so far
+            met = objective(self.X, c, self.V[self.s == s])  # of all neurons so far
+            best = max(best, float(met.max(initial=0.0)))
             if len(value):
                 best = max(best, float(value[0]))
                 new += self.add(V[value > self.lower * (1 + 0.02 * self.tol)], s, most)
