@@ -6,8 +6,10 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from widemargin.types import Certificate, Dataset, InputError, Measure
 EPS = float(np.finfo(np.float64).eps)
 Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, message
 Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
+LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 
 
@@ -92,13 +95,17 @@ class Door:
         elif stopped:
             status, reason = stopped, "stopped before the gap reached tol; both bounds hold"
         else:
-            status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+            status, reason = "rounding", LOST
+        low, high = self.unscale(max(lower, 0.0), degree, up=False), self.unscale(upper, degree, up=True)
+        if lost(status, low, high, tol):
+            status, reason = "rounding", zero or LOST
         if (tell := self.teller(degree)) is not None:
-            tell(lower, upper, status)
+            with suppress(KeyboardInterrupt):  # the work is done: there is nothing left to interrupt
+                tell(lower, upper, status)
         return Certificate(
             kind=kind,
-            lower=self.unscale(max(lower, 0.0), degree, up=False),
-            upper=self.unscale(upper, degree, up=True),
+            lower=low,
+            upper=high,
             dual=q,
             status=status,
             proved=True,
@@ -123,6 +130,10 @@ def choose_space(space: Space | None, bias: bool | None, activation: str | None)
     usual = None if activation is None else as_space(activation).activation
     if space is None:
         return as_space(usual or "relu", bool(bias))
+    if not isinstance(space, Space):
+        raise InputError(
+            f"space must be one of widemargin.spaces, not {space!r}; a bias or an activation goes by its name"
+        )
     for name, asked, has in (("bias", bias, space.bias), ("activation", usual, space.activation)):
         if asked is not None and asked != has:
             raise InputError(
@@ -145,9 +156,11 @@ def enter(
     A margin without neurons gives its bias for the space.
     """
     started = time.perf_counter()
-    if not 0 < tol < 1:
+    if not isinstance(data, Dataset):
+        raise InputError(f"a margin is that of a Dataset(X, y), or of data.load(...), not of a {type(data).__name__}")
+    if not isinstance(tol, Real) or not 0 < tol < 1:
         raise InputError(f"tol must lie between 0 and 1, not {tol!r}")
-    if time_limit is not None and not time_limit > 0:
+    if time_limit is not None and (not isinstance(time_limit, Real) or not time_limit > 0):
         raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
     y = data.signs() if signs else data.y
     bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
@@ -197,6 +210,12 @@ def twins(door: Door) -> tuple[np.ndarray, str] | None:
             q[[i, j]] = 1
             return q, f"points {j} and {i} are equal but have different labels"
     return None
+
+
+def lost(status: str, low: float, high: float, tol: float) -> bool:
+    """Whether bounds in the units of the data are so near 0 that float64 has too few digits there for what `status` says."""
+    few = 0 < high < float(np.finfo(np.float64).tiny)
+    return few and (status == "not-separable" or (status == "certified" and high - low > tol * low))
 
 
 def nothing_left(upper: float, q: np.ndarray, size: np.ndarray) -> bool:

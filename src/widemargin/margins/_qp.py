@@ -68,8 +68,8 @@ def solve(K: np.ndarray, tol: float, deadline: float = np.inf, tell: Tell | None
     n = len(K)
     work = K if 0.25 <= scale <= 4 else K / scale
     progress = _start(n, tol, deadline, tell, 1.0 if work is K else math.sqrt(scale))
-    progress.offer(progress.q, _times(work, progress.q), "start")
     try:
+        progress.offer(progress.q, _times(work, progress.q), "start")
         if progress.unfinished and not _nested_pivoting(work, progress) and not progress.late:
             _interior_point(n, lambda q: _times(work, q), lambda e: _dense_solver(work, e), progress)
     except KeyboardInterrupt:
@@ -87,8 +87,8 @@ def solve_factor(Z: np.ndarray, tol: float, deadline: float = np.inf, tell: Tell
             return progress
     work = Z / scale if m < max(n, 300) else linalg.qr(Z.T / scale, mode="r", check_finite=False)[0][:n].T
     progress = _start(n, tol, deadline, tell, scale)
-    progress.offer(progress.q, work @ (progress.q @ work), "start")
     try:
+        progress.offer(progress.q, work @ (progress.q @ work), "start")
         if progress.unfinished:
             _interior_point(n, lambda q: work @ (q @ work), lambda e: _factor_solver(work, e), progress)
             _polish(work, progress)

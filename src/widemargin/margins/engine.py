@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from widemargin.data import checks
 from widemargin.types import Certificate, Measure
 
-from ._door import EPS, Door, Progress
+from ._door import EPS, LOST, Door, Progress, lost
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 
@@ -30,12 +31,12 @@ class Engine:
     stalled = "no better network or dual was found in four rounds, before the time limit; both bounds hold"
     share = 1.0  # of tol that a search must reach; the rest is for rounding
     step = 1e-5  # by how much, relative, a dual must look better to become the centre of pricing
-    lost = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
+    lost = LOST
 
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
         self.phi, self.slope, self.degree = door.space.phi, door.space.slope, door.space.degree
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(checks.seed(self.kind, seed))
         self.lower, self.upper = 0.0, math.inf
         self.dual: Any = None
         self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known
@@ -184,6 +185,8 @@ class Engine:
         door = self.door
         low, high = self.bounds(lower, upper)
         proved = high < LARGEST
+        if lost(status, low, high, self.tol):
+            status, reason = "rounding", reason or self.lost
         return Certificate(
             kind=self.kind,
             lower=low,

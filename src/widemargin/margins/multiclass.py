@@ -106,7 +106,10 @@ def multiclass_linear(
         if high < upper:
             upper, q = high, weights
         if (tell := door.teller()) is not None:
-            tell(lower, upper, f"round {rounds}, {len(chosen)} pairs")
+            try:
+                tell(lower, upper, f"round {rounds}, {len(chosen)} pairs")
+            except KeyboardInterrupt:
+                stopped = "interrupted"
         if lower >= (1 - tol) * upper or len(chosen) == len(points) or stopped:
             break
         scores = door.X @ trial.T
@@ -440,7 +443,7 @@ class Solver(Engine):
             if math.isfinite(self.estimate):
                 goal = max(goal, self.estimate * (1 + 0.2 * self.tol))
             met = self.prove(self.centre, goal)
-            if not len(met):
+            if not len(met) or self.late():
                 return
             self.estimate = float(several.values(self.X, dual_vectors(self.centre, self.y), met).max())
 

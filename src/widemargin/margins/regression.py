@@ -16,6 +16,8 @@ from widemargin.types import Certificate, Dataset, InputError, Measure
 from . import _door, _relations, interpolation
 from .engine import LARGEST, Progress, threads
 
+TINY = 1e-290  # weights that are all below this have lost digits
+
 
 def min_norm_l1(
     data: Dataset,
@@ -192,7 +194,14 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
             status, reason = "rounding", "the kernel matrix is too close to singular to prove more in float64"
     power = -degree * door.shift  # the norm scales like y and like X^-degree
     dual = np.zeros(data.n)
-    dual[keep] = np.ldexp(b, 2 * power) * scale
+    extra = _kernel_extra(smallest, -2 * power, activation)
+    with np.errstate(over="ignore", under="ignore"):
+        dual[keep] = np.ldexp(b * math.frexp(scale)[0], 2 * power + math.frexp(scale)[1])
+    top = float(np.abs(dual).max())
+    if b.any() and (not TINY < top < math.inf or (proved and "smallest" not in extra)):
+        raise InputError(
+            f"{data.name}: the weights of the kernels leave the range of float64; multiply X, or y, by a constant"
+        )
     return Certificate(
         kind="l2-regression",
         lower=_scaled(max(lower, 0.0), scale, power, up=False),
@@ -210,7 +219,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         data_name=data.name,
         reason=reason,
         proof={"type": "dual"},
-        extra=_kernel_extra(smallest, -2 * power, activation) | {"relations": known.saved()},
+        extra=extra | {"relations": known.saved()},
         stats=stats | {"seconds": time.perf_counter() - door.started, "smallest_eigenvalue": smallest},
     )
 

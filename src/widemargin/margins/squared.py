@@ -28,6 +28,7 @@ CENTRE = 0.7  # weight of the best dual so far in the point where the linear pro
 INFLATE = 1e-10  # relative room that the exact check of positive semidefiniteness needs
 PROOF_SIZE = 3e6  # leaves times D^2 of a proof, about a minute of exact checking
 MAX_LEAVES = 30_000
+TELL = 1.0  # seconds after which a growing tree says how far it is
 
 
 @dataclass
@@ -56,6 +57,9 @@ class Solver(Engine):
         self.plane = self.X0.shape[1] <= 2
         self.Xt = self.points.Xt
         self.square = (self.X**2).sum(1)
+        # What rounding does to a squared term, relative to |x|^2: a point also has a part beside the span that is worked in.
+        beside = np.linalg.norm(self.X0 - self.X @ self.basis.T, axis=1) / np.linalg.norm(self.X0, axis=1).clip(1e-300)
+        self.blur = 1e-13 + 3 * float(beside.max())
         self.dual = Dual(np.inf, np.full(self.n, 1 / self.n), "eigen")
         self.mass, self.atoms, self.atom_signs = np.zeros(0), np.zeros((0, self.r)), np.zeros(0)
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons of the linear program
@@ -88,7 +92,7 @@ class Solver(Engine):
         """relu(t)^2 <= t^2: the largest eigenvalue of the positive part bounds each side."""
         q = self.points.cleaned(q)
         upper = max(top_eigenvalue(self.X, q * (self.y == s)) for s in (1, -1))
-        self.take_dual(Dual(upper + 1e-13 * float(q @ self.square), q, "eigen"))
+        self.take_dual(Dual(upper + self.blur * float(q @ self.square), q, "eigen"))
 
     # ------------------------------------------------------------------ neurons
 
@@ -112,14 +116,13 @@ class Solver(Engine):
             else:
                 T, _ = search.ascend(self.Xt, self.points.tensor(c), self.points.tensor(starts), 30, 2)
                 V, value = polish(self.X, c, T.cpu().numpy())
-            best = max(
-                best, float(objective(self.X, c, self.V[self.s == s]).max(initial=0.0))
-            )  # all neurons met so far
+            met = objective(self.X, c, self.V[self.s == s])  # of all neurons so far
+            best = max(best, float(met.max(initial=0.0)))
             if len(value):
                 best = max(best, float(value[0]))
                 new += self.add(V[value > self.lower * (1 + 0.02 * self.tol)], s, most)
         if self.plane:
-            self.take_dual(Dual(best + 1e-13 * float(q @ self.square), q, "enumeration"))
+            self.take_dual(Dual(best + self.blur * float(q @ self.square), q, "enumeration"))
         return best, new
 
     def offer_mixture(self, a: np.ndarray) -> None:
@@ -155,10 +158,9 @@ class Solver(Engine):
 
     def master(self) -> np.ndarray:
         """Solve the linear program over all neurons; its dual weights."""
-        if (
-            self.lower > 0 and not 0.1 < self.lower / self.scale < 10
-        ):  # its tolerances are absolute: keep the margin near 1
-            self.lp, self.known, self.scale = column_lp(self.n), 0, self.lower
+        margin = self.lower or self.upper
+        if not 0.1 < margin / self.scale < 10:  # its tolerances are absolute: keep the margin near 1
+            self.lp, self.known, self.scale = column_lp(self.n), 0, margin
         V, s = self.V[self.known :], self.s[self.known :]
         self.lp.add(self.y[:, None] * self.features(V) * (s / self.scale))
         self.known = len(self.V)
@@ -182,10 +184,10 @@ class Solver(Engine):
                 worst = max(trees, key=lambda tree: tree.bound)
                 if worst.bound <= limit or sum(tree.leaves for tree in trees) > most or not worst.step(limit):
                     break
-                if time.perf_counter() - told > 1.0:
+                if time.perf_counter() - told > TELL:
                     told = time.perf_counter()
                     nodes = sum(tree.nodes for tree in trees)
-                    self.tell(f"tree, {nodes} nodes, bound {worst.bound * 4.0**self.door.shift:.6g}")
+                    self.tell(f"tree, {nodes} nodes, bound {worst.bound / self.unit():.6g}")
                 if best > self.lower * (1 + self.tol) and best > known * (1 + 0.1 * self.tol) and self.left() >= early:
                     break  # this q cannot be certified: the neurons found will mend it
         finally:  # also when interrupted: a tree is valid after every step
@@ -193,7 +195,7 @@ class Solver(Engine):
             bound = max(limit, *(tree.bound for tree in trees))
             self.nodes += sum(tree.nodes for tree in trees)
             if bound < self.upper:
-                proofs = tuple(tree.proof(bound) for tree in trees)
+                proofs = tuple(tree.proof(bound, self.blur) for tree in trees)
                 self.take_dual(Dual(max(bound, *(p.bound for p in proofs)), q, "eigen-tree", proofs))
         new = 0
         for s, tree in zip(sides, trees):

@@ -18,6 +18,7 @@ FOUND = 200
 LOOK = 32  # circles that a candidate is compared with before F is worked out
 SLACK = 1e-9  # what is this close to being a local maximum counts as one
 NARROW = 1e-5  # sine of two lines below which their crossing is worked out exactly
+SMALLEST = 1000  # a coordinate is scaled by at most 2^SMALLEST, so that no double overflows
 PARALLEL = 1e-13  # two lines with a smaller angle are one
 
 
@@ -103,6 +104,13 @@ def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     return U[keep], a[keep], b[keep], X[keep]
 
 
+def _unit(V: np.ndarray) -> np.ndarray:
+    """Rows divided by their lengths; by their largest entries first, whose squares may be beyond all doubles."""
+    V = V / np.abs(V).max(axis=1, keepdims=True)
+    unit: np.ndarray = V / np.linalg.norm(V, axis=1, keepdims=True)
+    return unit
+
+
 def _crossing(x: np.ndarray, z: np.ndarray, near: np.ndarray) -> np.ndarray:
     """The unit vector along x cross z next to `near`, rounded once: doubles lose the digits of nearly parallel vectors."""
     p, q = [Fraction(float(v)) for v in x], [Fraction(float(v)) for v in z]
@@ -123,10 +131,9 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     both = np.concatenate([plus, minus], axis=1)  # (m, 6)
     rounding = 1e-13 * float(np.abs(a).sum() + np.abs(b).sum())
     # v . u = (v scale) . (u / scale): vertices and signs in coordinates in which the points are round
-    scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0, initial=0.0)  # equal points may cancel, all of them
-    scale = np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))))
-    R = U / scale
-    R /= np.linalg.norm(R, axis=1)[:, None]
+    scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0, initial=0.0)  # no line at all where the weights of each cancel
+    scale = np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))).clip(-SMALLEST, 0))
+    R = _unit(U / scale)
     look = np.unique(np.linspace(0, m - 1, min(m, LOOK)).astype(int))
     first, second = np.triu_indices(m, 1)
     best, corner, found = -np.inf, U[0], []
@@ -137,8 +144,7 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
         sine = np.linalg.norm(V, axis=1)
         V /= sine[:, None]
         T = V @ R.T  # (B, m)
-        V /= scale
-        V /= np.linalg.norm(V, axis=1)[:, None]
+        V = _unit(V / scale)
         for k in np.flatnonzero(sine < NARROW).tolist():
             V[k] = _crossing(whole[i[k]], whole[j[k]], V[k])
         zero = np.abs(T) <= 16 * 2.0**-52 / sine[:, None]

@@ -119,7 +119,9 @@ def price(
         return
     # A cover needs few cones if w has one or two dimensions, cones if u has few.
     flat = K == 2 or (K == 3 and D > 3)
-    for method in ("cover", "cones") if flat else ("cones", "cover"):
+    for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
+        if k and time.perf_counter() > until:
+            return
         if method == "cover" and K <= COVER_CLASSES:
             yield cover(points, q, y, goal, until, rng, unscale)
         elif method == "cones" and D <= CONE_DIMENSIONS:

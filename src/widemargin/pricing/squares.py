@@ -357,8 +357,11 @@ class Tree:
         values, V = torch.cat([v for v, _ in self.seen]), torch.cat([v for _, v in self.seen])
         return V[torch.argsort(-values)[:400]].cpu().numpy()
 
-    def proof(self, limit: float) -> Proof:
-        """The tree on paper: preorder, and per leaf integer multipliers, the smallest left out where that is free."""
+    def proof(self, limit: float, blur: float = 1e-13) -> Proof:
+        """The tree on paper: preorder, and per leaf integer multipliers, the smallest left out where that is free.
+
+        `blur` is what rounding may do to one term, relative to |x|^2.
+        """
         leaves = [*self.closed, tuple(self.open[k].cpu() for k in ("id", "S", "pairs", "N"))]
         position = {int(i): (a, b) for a, block in enumerate(leaves) for b, i in enumerate(block[0])}
         parent, sign = list(itertools.chain(*self.parent)), list(itertools.chain(*self.sign))
@@ -392,7 +395,7 @@ class Tree:
                 k[rest] = (part * unit[rest]).round()
                 part = k[rest] / unit[rest]
                 top = torch.linalg.eigvalsh(self.matrices(S[rest], pairs[rest], part))[:, -1]
-                value[rest] = top + 1e-13 * (self.c.abs().sum() + part.sum(1))
+                value[rest] = top + blur * (self.c.abs().sum() + part.sum(1))
             bound = max(bound, float(value.max()))
             first, second = (pairs // self.p).tolist(), (pairs % self.p).tolist()
             for i, j, row in zip(first, second, k.tolist()):
