@@ -138,7 +138,8 @@ class Sphere:
         np.put_along_axis(T, here, np.inf, axis=1)
         for b, k in np.argwhere(np.abs(T) <= NEAR).tolist():
             self.spend(1)
-            T[b, k] = math.copysign(1.0, dot(vertices[b], self.lines[k]))  # never 0: the circle does not pass here
+            # never 0: the circle does not pass here
+            T[b, k] = 1.0 if dot(vertices[b], self.lines[k]) > 0 else -1.0
         np.put_along_axis(T, here, 0.0, axis=1)
         above, below = (T > 0).astype(float), (T < 0).astype(float)
         local = U[here]  # (B, k, 3)
@@ -149,7 +150,7 @@ class Sphere:
         for b, i, j in np.argwhere(np.abs(D) <= NEAR).tolist():
             self.spend(1)
             t = cross(vertices[b], self.lines[here[b, i]])
-            D[b, i, j] = math.copysign(1.0, dot(t, self.lines[here[b, j]]))  # never 0: another circle through v
+            D[b, i, j] = 1.0 if dot(t, self.lines[here[b, j]]) > 0 else -1.0  # never 0: another circle through v
         D[:, itself, itself] = 0.0
         D = np.sign(D)
         plus, minus = self.plus[here], self.minus[here]
