@@ -164,7 +164,7 @@ def test_blocks_change_nothing(block, monkeypatch):
 def test_a_gradient_far_smaller_than_its_terms_is_a_maximum():
     """All points on one side of a line, so that the sum of all c_i x_i, which cancel to 2e-11 of themselves, is the maximum."""
     X = np.array([[2.0**40, 1.0], [2.0**41, 1.0], [3 * 2.0**40, 1.0]])
-    c = np.array([1.0, -2.0, 1.0]) + [24 * 2.0**-40, 0.0, 0.0]  # sums to 24 in the first column
+    c = np.array([1.0 + 24 * 2.0**-40, -2.0, 1.0])  # sums to 24 in the first column
     value, bound, _ = enumerate3(X, c)
     assert accepted(X, c, bound)
     assert value == pytest.approx(24.0, rel=1e-3)
