@@ -18,6 +18,7 @@ from widemargin.types import Certificate, Dataset, InputError, Measure
 EPS = float(np.finfo(np.float64).eps)
 Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, message
 Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
+TINY = "the margin is too small for a float; multiply X by a constant"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 
 
@@ -93,12 +94,15 @@ class Door:
             status, reason = stopped, "stopped before the gap reached tol; both bounds hold"
         else:
             status, reason = "rounding", "float64 cannot close the gap to tol; both bounds hold"
+        low, high = self.unscale(max(lower, 0.0), degree, up=False), self.unscale(upper, degree, up=True)
+        if status == "certified" and low == 0 < high:
+            status, reason = "rounding", TINY
         if (tell := self.teller(degree)) is not None:
             tell(lower, upper, status)
         return Certificate(
             kind=kind,
-            lower=self.unscale(max(lower, 0.0), degree, up=False),
-            upper=self.unscale(upper, degree, up=True),
+            lower=low,
+            upper=high,
             dual=q,
             status=status,
             proved=True,

@@ -17,7 +17,7 @@ import torch
 
 from widemargin.types import Certificate, Measure
 
-from ._door import EPS, Door, Progress
+from ._door import EPS, TINY, Door, Progress
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 
@@ -179,6 +179,8 @@ class Engine:
         door = self.door
         low, high = self.bounds(lower, upper)
         proved = high < LARGEST
+        if status == "certified" and low == 0 < high:
+            status, reason = "rounding", TINY
         return Certificate(
             kind=self.kind,
             lower=low,
