@@ -100,7 +100,7 @@ def test_beside_one_large_point_separable_stays_separable(kind: str):
 
 @pytest.mark.parametrize("activation", ["relu", "leaky", "srelu"])
 def test_points_whose_lengths_differ_by_more_than_the_digits_of_a_float(activation: str):
-    """Beside far larger points small ones look like rounding, and with them their dimensions; a bound without those is too low."""
+    """Beside far larger points small ones look like rounding, and so do their dimensions; a bound without those is too low."""
     for seed in (0, 1, 4):
         rng = np.random.default_rng(seed)
         n, d = int(rng.integers(2, 10)), int(rng.integers(1, 6))
