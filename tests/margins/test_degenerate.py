@@ -96,3 +96,25 @@ def test_beside_one_large_point_separable_stays_separable(kind: str):
     found = solve(far)
     data = Dataset(far.X, (far.y > 0).astype(int), far.name) if kind == "multiclass" else far
     assert found.status != "not-separable" and found.verify(data), found
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky", "srelu"])
+def test_points_whose_lengths_differ_by_more_than_the_digits_of_a_float(activation: str):
+    """Beside far larger points small ones look like rounding, and so do their dimensions; a bound without those is too low."""
+    for seed in (0, 1, 4):
+        rng = np.random.default_rng(seed)
+        n, d = int(rng.integers(2, 10)), int(rng.integers(1, 6))
+        X = rng.standard_normal((n, d)) * 2.0 ** rng.integers(-100, 100, (n, 1))
+        y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
+        y[0], y[-1] = 1, -1
+        data = Dataset(X, y)
+        assert f1(data, activation=activation, time_limit=3).verify(data)
+
+
+@pytest.mark.parametrize("solve", [f1, f2, lambda data: frozen(data, 30), lambda data: random_features(data, 30)])
+def test_a_margin_below_all_floats_is_not_certified(solve):
+    """The lower bound is 0 once it is rounded down: the status says so, and the checker agrees."""
+    data = Dataset(np.array([[2.0, 1], [1, 2], [-1, 1], [1, -2]]) * 5e-324, [1, -1, 1, -1])
+    certificate = solve(data)
+    assert (certificate.status, certificate.lower) == ("rounding", 0.0) and certificate.upper <= 1e-322
+    assert certificate.verify(data)

@@ -159,3 +159,20 @@ def test_blocks_change_nothing(block, monkeypatch):
     monkeypatch.setattr(enumeration, "BLOCK", block)
     again, _, others = enumerate3(X, c)
     assert again == pytest.approx(value, rel=1e-13) and (others @ found[0]).max() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_gradient_far_smaller_than_its_terms_is_a_maximum():
+    """All points on one side of a line, so that the sum of all c_i x_i, which cancel to 2e-11 of themselves, is the maximum."""
+    X = np.array([[2.0**40, 1.0], [2.0**41, 1.0], [3 * 2.0**40, 1.0]])
+    c = np.array([1.0 + 24 * 2.0**-40, -2.0, 1.0])  # sums to 24 in the first column
+    value, bound, _ = enumerate3(X, c)
+    assert accepted(X, c, bound)
+    assert value == pytest.approx(24.0, rel=1e-3)
+
+
+def test_points_on_one_line_up_to_rounding_whose_weights_cancel():
+    """They are one line for doubles, and nothing is left of it."""
+    X = np.array([[2.0**-100, 0.0, 1.0], [0.0, 2.0**-100, 1.0], [2.0**-100, 2.0**-100, 1.0], [0.0, 0.0, 1.0]])
+    c = np.array([1.0, -1.0, 1.0, -1.0])
+    value, bound, _ = enumerate3(X, c)
+    assert accepted(X, c, bound) and 0 <= value <= 1e-20 and bound < 1e-11

@@ -188,3 +188,21 @@ def test_a_gpu_gives_the_same_bound():
     X, y = torch.tensor(data.X), torch.tensor(data.y)
     *_, cuda = products.solve(X.cuda(), products.Goal.margin(y.cuda()), math.inf)
     assert cuda.bound == pytest.approx(best(data).bound, rel=1e-2)
+
+
+def test_orthogonal_points():
+    """A point of which fewer than NEAR others are not orthogonal is no neighbour of its own: that pair is no part of a proof."""
+    X = np.array(
+        [
+            [-2.0, 1, 1, 1, -2, 2, 2, 1],
+            [0, 0, 0, 0, 2, 2, -2, 1],
+            [2, -2, 0, -1, 2, 2, -1, -1],
+            [-1, -2, 1, 2, 0, -2, 2, 2],
+            [-1, -2, 0, -2, 1, -1, -1, 2],
+            [-2, 0, -2, 1, 1, 1, -2, 2],  # orthogonal to the first
+        ]
+    )
+    data = Dataset(X, [1.0, 1, 1, -1, -1, -1])
+    found = best(data)
+    assert all((side.a != side.b).all() for side in found.sides)
+    check_certificate(certified(data, found), data)

@@ -433,3 +433,50 @@ def test_the_checker_runs_where_only_numpy_is_installed(tmp_path):
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
         )
         assert run.returncode == 2 and len(run.stderr.splitlines()) == 1 and "Traceback" not in run.stderr, run.stderr
+
+
+# ------------------------------------------------------------ empty leaves
+
+
+def with_empty(entries, upper=1.0, points=(0, 1, 2, 3), X=None):
+    """Weights +1/4 at e1, -e1, e2 and 0, four leaves by the signs at e1 and -e1; side +1 has the maximum sqrt(2) / 4."""
+    X = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]) if X is None else X
+    tree, none = [0, 1, -1, -1, 1, -1, -1], [0] * len(points)
+    plus = {
+        "sign": 1,
+        "shift": 0,
+        "points": list(points),
+        "tree": tree,
+        "leaves": [entries, none, none, {"empty": [[0, 1], [1, 1]]}],
+    }
+    minus = {"sign": -1, "shift": 0, "points": [], "tree": [-1], "leaves": [[]]}
+    proof = {"type": "tree", "sides": [plus, minus]}
+    return verdict("f1", X, [1.0] * 4, 0.0, upper, dual=[0.25] * 4, proof=proof).failed
+
+
+def test_empty_leaves():
+    """On the first leaf v . e1 >= 0 and -v . e1 >= 0. The others are bounded by 1/8 + sqrt(5) / 8, with e2 free."""
+    high = (1 + math.sqrt(5)) / 8
+    assert with_empty({"empty": [[0, 1], [1, 1]]}, high * (1 + 1e-12)) is None
+    assert with_empty({"empty": [[0, 2], [1, 1], [1, 1], [1, 1], [0, 1]]}) is None  # what comes twice is added
+    assert "larger than upper" in with_empty({"empty": [[0, 1], [1, 1]]}, high * (1 - 1e-12))
+    for entries, word in (
+        ([[0, 1]], "do not add up to zero"),
+        ([[0, 1], [1, 2]], "do not add up to zero"),
+        ([], "do not add up to zero"),
+        ([[0, 1], [1, 1], [2, 1]], "not fixed"),
+        ([[3, 1]], "not fixed"),
+        ([[0, 0], [1, 0]], "allowed range"),
+        ([[0, -1], [1, -1]], "allowed range"),
+        ([[0, True], [1, True]], "allowed range"),
+        ([[0, 1.0], [1, 1.0]], "allowed range"),
+        ([[0, 1], [-3, 1]], "allowed range"),
+        ({"0": 1}, "not a list"),
+    ):
+        assert word in with_empty({"empty": entries}), entries
+
+
+def test_zero_points_do_not_make_a_leaf_empty():
+    X = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    assert "are zero" in with_empty({"empty": [[0, 1], [1, 1]]}, X=X)
+    assert "are zero" in with_empty({"empty": [[0, 1]]}, X=X)

@@ -324,3 +324,11 @@ def test_a_written_tree_has_the_cones_of_the_solver():
         r = len(side["frame"])
         exactly = max(best(lam, side["frame"], X, sign * q * y) for lam in leaves(side["tree"], r))
         assert exactly <= bound * (1 + 1e-9) and exactly > 0.99 * bound
+
+
+def test_a_frame_that_doubles_cannot_invert_is_no_error():
+    """Its rows are independent, and one up to rounding: what is found may be poor, and is still a proof or none."""
+    X = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 2.0], [2.0, 1.0]])
+    c = np.array([1.0, -0.5, -0.7, 0.3])
+    side = {"frame": [[1, 1 << 200], [0, 1 << 200]], "tree": [-1] * 4}
+    assert not shown(X, c, 1.0, side)

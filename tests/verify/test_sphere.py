@@ -262,6 +262,15 @@ def test_a_maximum_far_below_the_weights():
     assert refusal(X, c, e * (1 - Fraction(1, 2**120))) == TOO_LARGE
 
 
+def test_signs_of_integers_beyond_the_doubles():
+    """Three circles through one vertex whose angles are 2^-1070: their sides are decided by integers above 2^1024."""
+    X = [[2.0**600, k * 2.0**-470, 0] for k in (1, 2, 3)] + [[0, 2.0**-470, 2.0**600]]
+    c = [1, 1, -1, 0.5]
+    true = Fraction(2**600)  # nearly: at (1, 0, 0); the last point adds less than half of its own length
+    assert refusal(X, c, true * 2) is None
+    assert refusal(X, c, true * Fraction(99, 100)) == TOO_LARGE
+
+
 def test_other_activations_more_circles_and_hopeless_cases_are_refused_in_words(monkeypatch):
     rng = np.random.default_rng(0)
     X, c = rng.standard_normal((20, 3)), rng.standard_normal(20)

@@ -59,7 +59,6 @@ def _best(V: np.ndarray, X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Local maxima on the circle (N, 2), by sorting the directions in which a point becomes zero."""
-    n = len(X)
     theta = np.arctan2(X[:, 1], X[:, 0])
     gradient = c[:, None] * X
     ends = np.concatenate([theta - np.pi / 2, theta + np.pi / 2]) % (2 * np.pi)  # becoming active, inactive
@@ -79,7 +78,8 @@ def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     top = ((g * t).sum(axis=1) <= small) & ((np.roll(g, 1, axis=0) * t).sum(axis=1) >= -small)
     size = np.linalg.norm(g, axis=1)
     beyond = (np.arctan2(g[:, 1], g[:, 0]) - ends + SLACK) % (2 * np.pi)
-    inside = (beyond <= widths + 2 * SLACK) & (size > small / n)
+    # a gradient may be far smaller than its terms and still the maximum; below 2^-60 of them it is rounding
+    inside = (beyond <= widths + 2 * SLACK) & (size > 2.0**-60 * float(np.abs(gradient).max()))
     best = int((g * v).sum(axis=1).argmax())
     return np.concatenate([v[best : best + 1], v[top], g[inside] / size[inside, None]])
 

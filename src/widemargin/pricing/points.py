@@ -88,10 +88,18 @@ class Points:
 
 
 def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """X (n, D) in an orthonormal basis (D, r) of its row space; X itself where that space is everything."""
+    """X (n, D) in an orthonormal basis (D, r) of its row space; X itself where that space is everything.
+
+    Beside far larger points small ones look like rounding. So the points are looked at with length 1, too.
+    """
     n, D = X.shape
-    _, size, Vt = np.linalg.svd(X, full_matrices=False)
-    r = max(1, int((size > size[0] * 1e-13 * max(n, D)).sum()))
+    length = np.abs(X).max(axis=1, keepdims=True)
+    r, Vt = 0, np.zeros((0, D))
+    for rows in (X, X / np.where(length > 0, length, 1.0)):
+        _, size, V = np.linalg.svd(rows, full_matrices=False)
+        rank = max(1, int((size > size[0] * 1e-13 * max(n, D)).sum()))
+        if rank > r:
+            r, Vt = rank, V
     if r == D:
         return np.ascontiguousarray(X), np.eye(D)
     return X @ Vt[:r].T, Vt[:r].T
@@ -103,7 +111,7 @@ def whitening(X: np.ndarray) -> np.ndarray | None:
     Seen from such points nearly all directions have the same few patterns: of small points with a bias, all or none are active.
     """
     _, size, Vt = np.linalg.svd(X, full_matrices=False)
-    return Vt / size[:, None] if size[0] > THIN * size[-1] else None
+    return Vt / np.maximum(size, 1e-18 * size[0])[:, None] if size[0] > THIN * size[-1] else None
 
 
 def opposite_pairs(X: np.ndarray) -> np.ndarray:

@@ -120,8 +120,10 @@ class Program:
     def near(self) -> tuple[Tensor, Tensor]:
         """Pairs that matter first: w_i s_j and s_i w_j of points in nearly one direction, w_i w_j and s_i s_j of others."""
         cosine = self.X @ self.X.T
-        cosine.fill_diagonal_(0)
-        j = cosine.abs().topk(min(NEAR, self.n - 1), 1).indices  # (n, k)
+        near = cosine.abs().fill_diagonal_(
+            -1
+        )  # no point is a neighbour of its own, not even where all others are orthogonal
+        j = near.topk(min(NEAR, self.n - 1), 1).indices  # (n, k)
         i = torch.arange(self.n, device=j.device)[:, None].expand_as(j)
         pair = torch.unique((torch.minimum(i, j) * self.n + torch.maximum(i, j)).flatten())
         i, j = pair // self.n, pair % self.n

@@ -408,7 +408,10 @@ def _slopes(
     if not len(pair):
         return share, None
     leaf, m = block.leaf[pair], int(rank.max()) + 1
-    X = np.linalg.solve(side.frame, side.heights.astype(float)).T  # (n, r)
+    try:
+        X = np.linalg.solve(side.frame, side.heights.astype(float)).T  # (n, r)
+    except np.linalg.LinAlgError:  # independent rows that doubles do not tell apart
+        return share, None
     rows = np.zeros((B, m + r, r))
     rows[leaf, rank] = -weight[pair, None] * X[block.point[pair]]
     rows[:, m:] = A.transpose(0, 2, 1) / np.linalg.norm(A, axis=1)[:, :, None]

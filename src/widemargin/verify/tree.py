@@ -271,23 +271,22 @@ def _quadratic_leaf(
     return positive_semidefinite(S)
 
 
-def _empty_leaf(problem: Problem, tree: _Tree, leaf: Mapping[str, Any], states: np.ndarray, name: str) -> None:
-    """sum_i b_i s_i x_i = 0 with b_i > 0 over points whose signs s_i the leaf has fixed, one of them not 0.
+def _empty_leaf(tree: _Tree, leaf: Mapping[str, Any], states: np.ndarray, zero: list[bool], name: str) -> list[int]:
+    """b_i s_i for all points, b_i > 0 at some whose signs s_i the leaf has fixed, one of them not 0. The caller must see
+    that sum_i b_i s_i x_i = 0: many leaves are added up together.
 
     Then no v has s_i (v . x_i) > 0 for all of these. Directions with v . x_i != 0 for all points that are not 0 are dense
     and the objective is continuous, so it is enough to bound it there, and the leaf has none of them.
     """
-    total = np.zeros(problem.D, dtype=object)
-    real = False
+    out = [0] * len(tree.points)
     for entry in listed(leaf.get("empty"), f"{name}: empty"):
         i, b = listed(entry, f"{name}: empty", 2)
         i = integer(i, f"{name}: empty", 0, len(tree.points) - 1)
         b = integer(b, f"{name}: empty", 1, 1 << BITS)
         need(states[i] != 0, f"{name}: empty names a point whose sign is not fixed")
-        x = problem.grid[tree.points[i]].astype(object)
-        real = real or bool(x.any())
-        total = total + int(states[i]) * b * x
-    need(real and not total.any(), f"{name}: its points do not add up to zero")
+        out[i] += int(states[i]) * b
+    need(not all(z for v, z in zip(out, zero) if v), f"{name}: its points do not add up to zero, or are zero")
+    return out
 
 
 def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
@@ -317,18 +316,30 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
     numerator, ku = bound.numerator, bound.denominator.bit_length() - 1
     extra = ku + ROOT_BITS + 1
     ceiling = numerator * total << (k + top + ROOT_BITS + 1)
+    zero = [not any(row) for row in grid.tolist()]
     flat: _Flat | None = None
+
+    def lengths(R: np.ndarray) -> np.ndarray:
+        """|sum_p R_p spanning_p|^2 for each row, by the Gram matrix where that is smaller than D."""
+        return (R * matmul(R, gram)).sum(axis=1) if gram is not None else (matmul(R, spanning) ** 2).sum(axis=1)
+
     for start, states in tree.blocks(16 * (P + problem.D)):
         leaves = tree.leaves[start : start + len(states)]
+        empty: dict[str, list[int]] = {}
         for j, leaf in enumerate(leaves):
             if isinstance(leaf, Mapping):
                 what = f"{name}, leaf {start + j}"
                 if "empty" in leaf:
-                    _empty_leaf(problem, tree, leaf, states[j], what)
+                    empty[what] = _empty_leaf(tree, leaf, states[j], zero, what)
                     continue
                 flat = flat or _Flat.of(problem, weights, tree, side, linear, what)
                 good = _quadratic_leaf(problem, tree, flat, leaf, states[j], weight, total, bound, what)
                 need(good, f"{what}: its bound is larger than upper")
+        if empty:
+            R = np.zeros((len(empty), len(spanning)), dtype=object)
+            R[:, :P] = objects(list(empty.values()), len(empty), P)
+            for what, square in zip(empty, lengths(R).tolist()):
+                need(square == 0, f"{what}: its points do not add up to zero")
         straight = [j for j, leaf in enumerate(leaves) if not isinstance(leaf, Mapping)]
         index = [start + j for j in straight]
         K = _leaf_block([leaves[j] for j in straight], index, P + len(tree.roots), name)
@@ -346,8 +357,7 @@ def relu_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side:
         R = np.full((len(K), len(spanning)), 1 << top, dtype=object)  # r as a sum of `spanning`
         R[:, :-1] = (signs * K).astype(object) * (total << (top - tree.shift))
         R[:, :P] += (share.astype(object) * column(weight).T) << (top - UNIT)
-        # |r|^2, by the Gram matrix where that is smaller than D
-        norms = (R * matmul(R, gram)).sum(axis=1) if gram is not None else (matmul(R, spanning) ** 2).sum(axis=1)
+        norms = lengths(R)
         constants = matmul(free.astype(np.int64), sizes)[:, 0]  # 2^(ROOT_BITS + 1) total 2^k const
         for j, (square, constant) in enumerate(zip(norms.tolist(), constants.tolist())):
             room = ceiling - (constant << (top + ku))
@@ -368,7 +378,8 @@ def eigen_tree(problem: Problem, c: list[int], total: int, bound: Fraction, side
     need(len(tree.roots) == 0, f"{name}: roots are not part of this proof")
     n = len(c)
     need(bound >= 0, f"{name}: the bound is negative")
-    space = span(problem, problem.grid[[i for i, v in enumerate(c) if v or i in set(tree.points)]], 0, name)
+    used = set(tree.points)
+    space = span(problem, problem.grid[[i for i, v in enumerate(c) if v or i in used]], 0, name)
     D = space.size
     upper_part = np.triu_indices(D)
     grid = space.products(problem.grid)  # (n, D)
