@@ -264,19 +264,35 @@ def test_large_frames_are_no_trouble_and_skew_ones_prove_nothing():
     assert said(frame=[[2**500, 2**500 - 1], [2**500 + 1, 2**500]]).endswith("its bound is larger than upper")
 
 
-def test_points_must_lie_in_the_span():
+def least(X, y, low, high, **fields):
+    """The least upper bound that is accepted, to 1e-9."""
+    assert said(X, y, high, **fields) is None and said(X, y, low, **fields) is not None
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (low, middle) if said(X, y, middle, **fields) is None else (middle, high)
+    return high
+
+
+def test_what_points_have_beside_the_span_is_added():
     X = np.hstack([SQUARE, SQUARE.sum(axis=1, keepdims=True)])
-    plane = [[1, 0, 1], [0, 1, 1]]
-    assert said(X, frame=plane) is None
-    assert said(X, frame=[[1, 0, 1], [1, 1, 1]]).endswith("point 0 is outside the span of the frame")
-    off = X.copy()
-    off[1, 2] += 2.0**-50
-    assert said(off, frame=plane).endswith("point 1 is outside the span of the frame")
-    # weights that vanish when an opposite pair is folded leave a linear part, which must lie there too
+    plane = {"frame": [[1, 0, 1], [0, 1, 1]]}
+    exact = least(X, LABELS, 0.0, 99.0, **plane)
+    # Point 1, with weight 1/4, moves along the normal (1, 1, -1) / sqrt 3 of the plane: its distance counts a quarter.
+    for far in (2.0**-50, 2.0**-10, 0.5):
+        off = X.copy()
+        off[1] += far * np.array([1.0, 1.0, -1.0])
+        assert least(off, LABELS, 0.0, 99.0, **plane) == pytest.approx(exact + 0.25 * far * np.sqrt(3), abs=1e-8)
+    # A wrong plane proves no more than what is true.
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        frame = rng.integers(-3, 4, (2, 3)).tolist()
+        if np.linalg.matrix_rank(frame) == 2:
+            assert least(X, LABELS, 0.0, 99.0, frame=frame) >= exact - 1e-6
+    assert "too far from the span" in said(X, upper=0.01, frame=[[1, 0, 0], [0, 0, 1]])
+    # Weights that vanish when an opposite pair is folded leave a linear part, whose distance counts in the same way.
     Z = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     line = {"frame": [[1, 0]], "tree": [-1, -1], "mirrors": [[1, 2]]}
-    assert said(Z, [1.0, 1.0, -1.0], **line).endswith("the vector of the mirrors is outside the span of the frame")
-    assert said(Z, [1.0, 1.0, 1.0], **line).endswith("point 1 is outside the span of the frame")
+    assert least(Z, [1.0, 1.0, -1.0], 0.0, 9.0, **line) == pytest.approx(0.5 + 0.25, abs=1e-8)
     assert said(Z, [1.0, 1.0, 1.0], mirrors=[[0, 1]]).endswith("points 0 and 1 are not opposite")
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from . import symmetry
 
 THIN = 100.0  # condition number of the points from which half of the local searches start from whitened directions
+NEAR_BITS = 50  # of a basis that holds the points but for rounding
 FRAME_BITS = 8  # of the frame's entries, beside those that the condition of the points needs
 
 
@@ -129,12 +130,12 @@ def opposite_pairs(X: np.ndarray) -> np.ndarray:
 
 
 def integer_frame(X: np.ndarray, basis: np.ndarray) -> np.ndarray | None:
-    """(r, D) Python integers whose rows span the rows of X (n, D) exactly, such that X frame' is round: all directions alike."""
+    """(r, D) integers whose rows span those of X (n, D), up to rounding, such that X frame' is round: all directions alike."""
     (n, D), r = X.shape, basis.shape[1]
     if r < D:
         span = exact_span(X, r)
-        if span is None:
-            return None
+        if span is None:  # of lower rank up to rounding: near the points' span, which a proof counts
+            span = np.rint(basis.T * 2.0**NEAR_BITS).astype(np.int64).astype(object)
     else:
         span = np.eye(D).astype(object)
     Y = X @ span.T.astype(np.float64)  # (n, r)

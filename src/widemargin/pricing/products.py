@@ -462,12 +462,12 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
             break
         at = follow(program, pairs, gap)
         found = renewed(Products(0.0, at.q, at.sides, program), at.q)
+        little = number > 2 and (found is None or (goal.slopes is None and found.bound > best * (1 - LITTLE)))
         if found is not None and (goal.slopes is not None or found.bound < best):
-            little = number > 2 and goal.slopes is None and found.bound > best * (1 - LITTLE)
             best = min(best, found.bound)
             yield found
-            if little:
-                break
+        if little:
+            break
         if best <= enough or 2 * time.perf_counter() - began > deadline:
             break
         pairs = [violated(program, at, k, most if number < 3 else 3 * most // 2) for k in (0, 1)]

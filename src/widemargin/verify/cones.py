@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from .exact import column, matmul, objects
+from .exact import column, matmul, objects, root_up, squares
 from .reading import Problem, Refused, integer, listed, need
 from .tree import fold_mirrors
 
-PRIME = (1 << 61) - 1
 ROWS = 8  # of a frame: 2^r orthants
 FRAME_BITS = 512
 GENERATOR = 1 << 24  # the largest entry of a generator
@@ -130,20 +129,21 @@ def relu_cones(problem: Problem, c: list[int], total: int, bound: Fraction, side
     rows = listed(side.get("frame"), f"{name}: frame")
     r = len(rows)
     need(1 <= r <= min(problem.D, ROWS), f"{name}: the frame has {r} rows, not 1 to {min(problem.D, ROWS)}")
-    limit = 1 << FRAME_BITS
+    largest = 1 << FRAME_BITS
     rows = [
-        [integer(v, f"{name}: frame", -limit, limit) for v in listed(row, f"{name}: frame", problem.D)] for row in rows
+        [integer(v, f"{name}: frame", -largest, largest) for v in listed(row, f"{name}: frame", problem.D)]
+        for row in rows
     ]
     frame = objects(rows, r, problem.D)
     determinant, adjugate = _adjugate(matmul(frame, frame.T))
     need(determinant > 0, f"{name}: the rows of the frame are linearly dependent")
     order = [i for i, w in enumerate(weights) if w > 0] + [i for i, w in enumerate(weights) if w < 0]
+    limit = bound * total * 2**problem.k
     if r < problem.D:
-        _spanned(problem, frame, order, linear, name)
+        limit -= _beside(problem, frame, weights, order, linear, determinant, adjugate)
+    need(limit >= 0, f"{name}: the points are too far from the span of the frame")
     forest = _forest(side.get("tree"), r, name)
-    form = _side(
-        problem, frame, [weights[i] for i in order], order, linear, bound * total * 2**problem.k, determinant, adjugate
-    )
+    form = _side(problem, frame, [weights[i] for i in order], order, linear, limit, determinant, adjugate)
     step = max(1, min(LEAVES, NUMBERS // max(1, len(order))))
     for start in range(0, len(forest.leaves), step):
         block = _block(form, forest, slice(start, start + step))
@@ -180,29 +180,33 @@ def _adjugate(S: np.ndarray) -> tuple[int, np.ndarray]:
     return previous, objects([row[n:] for row in rows], n, n)
 
 
-def _spanned(problem: Problem, frame: np.ndarray, order: list[int], linear: np.ndarray, name: str) -> None:
-    """x = x_J (R_J)^-1 R for every point with a weight and the mirrors' vector, J columns in which R is invertible."""
-    # Which columns: by elimination modulo a prime. That they are good is seen from their determinant.
-    left = [[v % PRIME for v in row] for row in frame.tolist()]
-    columns: list[int] = []
-    for at, row in enumerate(left):
-        lead = next((j for j, v in enumerate(row) if v), 0)
-        columns.append(lead)
-        inverse = pow(row[lead], -1, PRIME) if row[lead] else 0
-        for other in range(at + 1, len(left)):
-            factor = left[other][lead] * inverse % PRIME
-            if factor:
-                left[other] = [(v - factor * w) % PRIME for v, w in zip(left[other], row)]
-    determinant, adjugate = _adjugate(frame[:, columns])
-    need(determinant != 0, f"{name}: no columns of the frame are seen to be independent")
-    back = matmul(adjugate, frame)  # (r, D)
+def _beside(
+    problem: Problem,
+    frame: np.ndarray,
+    weights: list[int],
+    order: list[int],
+    linear: np.ndarray,
+    determinant: int,
+    adjugate: np.ndarray,
+) -> Fraction:
+    """sum_i |c_i| d_i + d_l, rounded up: what the points and the mirrors' vector have beside the span of the frame.
+
+    d^2 = |x|^2 - y' (R R')^-1 y with y = R x, and (R R')^-1 is the adjugate over the determinant. Only the root is rounded.
+    """
+    beside = Fraction(0)
     step = max(1, (1 << 16) // problem.D)
-    for start in range(0, len(order), step):
-        some = problem.grid[order[start : start + step]].astype(object)
-        off = (matmul(some[:, columns], back) != determinant * some).any(axis=1)
-        need(not off.any(), f"{name}: point {order[start + int(off.argmax())]} is outside the span of the frame")
-    off = (matmul(linear[None, columns], back)[0] != determinant * linear).any()
-    need(not off, f"{name}: the vector of the mirrors is outside the span of the frame")
+    for start in range(0, len(order) + 1, step):
+        index = order[start : start + step]
+        rows, factors = problem.grid[index].astype(object), [abs(weights[i]) for i in index]
+        if start + step > len(order):
+            rows, factors = np.vstack([rows, linear[None]]), [*factors, 1]
+        Y = matmul(rows, frame.T)  # (m, r)
+        inside = (matmul(Y, adjugate) * Y).sum(axis=1)
+        for factor, square, part in zip(factors, squares(rows), inside.tolist()):
+            left = square * determinant - part
+            if left > 0:
+                beside += factor * root_up(Fraction(left, determinant))
+    return beside
 
 
 def _forest(tree: Any, r: int, name: str) -> _Forest:
