@@ -33,6 +33,7 @@ CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best s
 STARTS = 256  # local searches per side and round
 CHEAP = 20_000  # n * rank up to which a rough first bound costs next to nothing
 CONE_RANK, ROOT_RANK = 8, 150  # ranks above and up to which a quick look tells which side is easier
+PRICE = 0.5  # twice the price lowers the bound to about a quarter
 ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 SLIDES = 6  # steps of the neurons in a round
 
@@ -362,6 +363,9 @@ class Solver(Engine):
                     self.dual = Dual(value, c, shown.bound, power=power_of(c), products=shown)
                     self.lower = value
             self.tell(f"{len(found.sides[0].N)} products")
+            goal.price *= (
+                found.bound / points.lam
+            ) ** PRICE  # the bound is to be the decay: a larger one is worth more
             if self.closed() or (number > 2 and self.lower - before < ENOUGH * (self.upper - self.lower)):
                 break
 

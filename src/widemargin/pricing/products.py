@@ -61,7 +61,7 @@ class Goal:
     low: Tensor
     high: Tensor
     total: float | None
-    price: float = 1.0
+    price: float = 1.0  # may be changed between rounds
     slopes: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     coupling: float = 0.0
     size: float | None = None  # what gaps are measured by; None: the bound
@@ -106,7 +106,6 @@ class Program:
         self.unit = float(self.lengths.max())
         self.X = X / self.lengths[:, None]
         self.weight = goal.factor * self.lengths / self.unit  # (n,) of w_i, for x_i = 1
-        self.price = goal.price * self.unit
         self.bounded = torch.cat([torch.isfinite(goal.low), torch.isfinite(goal.high)])  # (2n,)
         n, r = self.n, self.r
         index = torch.arange(n, device=X.device)
@@ -116,6 +115,10 @@ class Program:
         self.Z[self.w, r + self.w] = 1
         self.Z[self.s, 1 + r + index] = 1
         self.Z[self.s, 1 : 1 + r] = -self.X
+
+    @property
+    def price(self) -> float:
+        return self.goal.price * self.unit
 
     def near(self) -> tuple[Tensor, Tensor]:
         """Pairs that matter first: w_i s_j and s_i w_j of points in nearly one direction, w_i w_j and s_i s_j of others."""
