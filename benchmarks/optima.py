@@ -3,7 +3,7 @@
     python benchmarks/optima.py [--rows moons iris ...] [--device cuda] [--peers] [--no-verify] [--seed 0]
 
 Ours: the gap between the network and the proof, and the seconds. `--peers`: Adam on width 200 with ten starts at once (PyTorch)
-in the time that we had, and scikit-learn's MLPClassifier or MLPRegressor (lbfgs, width 200, until it stops); their objective, mean
+in the time that we had, and MLPClassifier or MLPRegressor of scikit-learn (lbfgs, width 200); their objective, mean
 loss + (wd / 2) |weights|^2, as a distance to our proved lower bound. All data are standardised; share is weight_decay over the
 largest decay. One thread on a CPU.
 """
