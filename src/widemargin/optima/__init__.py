@@ -3,5 +3,6 @@
 from .f1 import f1
 from .gap import Gap, gap
 from .largest import Interval, largest_decay
+from .path import Path, Point, path
 
-__all__ = ["Gap", "Interval", "f1", "gap", "largest_decay"]
+__all__ = ["Gap", "Interval", "Path", "Point", "f1", "gap", "largest_decay", "path"]
