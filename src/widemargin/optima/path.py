@@ -122,8 +122,8 @@ def path(
         entered = problem.enter(data, loss, decay, bias, output_bias, weights, tol, time_limit)
         with threads_for(entered):
             solver = Solver(entered, tol, seed, device, _named(progress, decay))
-            if points and points[-1].certificate.primal is not None:
-                before = points[-1].certificate
+            before = points[-1].certificate if points else None
+            if before is not None and before.primal is not None:
                 solver.begin_with(before.primal, before.extra["offset"])
             points.append(_point(entered, solver.run()))
         if points[-1].certificate.status == "interrupted":
