@@ -285,6 +285,7 @@ def question(payload):
         "tangent": ["gram"],
         "f2": ["gram"] if payload.get("convention") == "gram" else [],
         "f1-optimum": ["loss", "weight_decay", "output_bias", "weights"],
+        "f2-optimum": ["loss", "weight_decay", "output_bias", "weights"],
     }
     convention = payload.get("convention") if kind == "f2" else None
     what = [kind, convention, payload.get("activation") if kind != "linear" else None, payload.get("bias")]

@@ -115,7 +115,7 @@ def verify(options: argparse.Namespace) -> int:
     """Re-check a saved certificate in exact arithmetic; exit status 0 proved, 1 refused, 3 with a probability, 4 not proved."""
     payload = read_certificate(options.certificate)
     several = isinstance(payload, Mapping) and payload.get("kind") in SEVERAL.values()
-    optimum = isinstance(payload, Mapping) and payload.get("kind") == "f1-optimum"
+    optimum = isinstance(payload, Mapping) and payload.get("kind") in exact.OPTIMA
     data = load_for_optima(options.data, options.label) if optimum else _load(options.data, options.label, several)
     for note in data.notes:
         say(f"{data.name}: {note}")
