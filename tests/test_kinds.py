@@ -78,6 +78,7 @@ def test_every_kind_is_known_everywhere(certs):
         offered = name in kinds.OFFERED or name in kinds.SEVERAL.values()
         assert offered == (row.targets != "values" and not row.needs)
         assert (f"--kind {name.removesuffix('-multiclass')}" in certificates.again(cert)) == offered
+        assert offered or f"by widemargin.{row.room}.{row.function}\n" in certificates.again(cert)
         if name in kinds.OFFERED:
             assert tasks._margin_function({"kind": name}) is getattr(margins, row.function)
     assert kinds.label("of tomorrow") == "of tomorrow"
