@@ -510,7 +510,8 @@ def test_progress_on_a_terminal_and_off(monkeypatch, capsys):
 
 
 WORDS = """
-margin verify data demo --kind f2 linear frozen rf f2,linear --bias --no-bias --activation relu srelu leaky leaky:0.2 leaky:x
+margin verify data demo fit gap --weight-decay --path 2 --loss hinge
+--kind f2 linear frozen rf f2,linear --bias --no-bias --activation relu srelu leaky leaky:0.2 leaky:x
 --label y --tol 1e-3 0 nan -1 inf --time-limit 1 --seed --threads --width 7 --device cpu --save --json
 --out -- - -h --version clusters:n=6,d=2 parity:d=3,n=4 parity: : clusters:n=x --tol= --seed=-1
 """

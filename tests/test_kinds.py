@@ -78,6 +78,7 @@ def test_every_kind_is_known_everywhere(certs):
         offered = name in kinds.OFFERED or name in kinds.SEVERAL.values()
         assert offered == (row.targets != "values" and not row.needs)
         assert (f"--kind {name.removesuffix('-multiclass')}" in certificates.again(cert)) == offered
+        assert offered or f"by widemargin.{row.room}.{row.function}\n" in certificates.again(cert)
         if name in kinds.OFFERED:
             assert tasks._margin_function({"kind": name}) is getattr(margins, row.function)
     assert kinds.label("of tomorrow") == "of tomorrow"
@@ -238,7 +239,12 @@ def test_the_function_of_a_certificate(name, certs, tmp_path):
         assert_allclose(values, data.y, rtol=1e-6, atol=1e-6)
     elif cert.convention == "objective":
         loss = np.logaddexp(0, -data.y * values).mean()
-        assert_allclose(loss + cert.extra["weight_decay"] * cert.primal.norm, cert.upper, rtol=1e-9)
+        if name == "f1-optimum":
+            size = cert.primal.norm
+        else:
+            alpha = np.array(cert.extra["alpha"])
+            size = float(alpha @ ReLU(True).kernel(X) @ alpha) / 2
+        assert_allclose(loss + cert.extra["weight_decay"] * size, cert.upper, rtol=1e-9)
     else:
         assert cert.lower > 0
         assert_allclose(smallest(values, data), cert.lower, rtol=1e-4 if name == "bn" else 1e-6)
@@ -248,7 +254,7 @@ def test_the_function_of_a_certificate(name, certs, tmp_path):
     assert_allclose(np.array([again.function(z[None], data)[0] for z in other]), together, rtol=1e-10, atol=1e-12)
     with pytest.raises(InputError, match=r"shape \(n, 2\)"):
         cert.function(np.ones((3, 5)), data)
-    if name in ("f2", "ntk", "l2-regression", "bn"):
+    if name in ("f2", "ntk", "l2-regression", "f2-optimum", "bn"):
         with pytest.raises(InputError, match=f"made of the data's points; give {data.name}"):
             cert.function(X)
         with pytest.raises(InputError, match="is other data"):

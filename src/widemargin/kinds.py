@@ -142,6 +142,17 @@ _KINDS = (
         needs="weight_decay",
         room="optima",
     ),
+    Kind(
+        "f2-optimum",
+        "f2",
+        ("objective",),
+        "least F2 objective",
+        _same("bias"),
+        shown=("loss", "weight_decay", "output_bias"),
+        drawn=("decision",),
+        needs="weight_decay",
+        room="optima",
+    ),
 )
 KINDS = {kind.name: kind for kind in _KINDS}
 # What `--kind` and sweeps offer; with --multiclass the kind of the same name for several classes.

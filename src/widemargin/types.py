@@ -262,8 +262,8 @@ class Certificate:
 
         Its size in the certificate's convention is 1, so that min_i y_i f(x_i) is `lower` up to rounding. A certificate of a
         smallest norm gives its interpolant as it is, one of a least objective its network with the output bias. Kinds with
-        weights on the data (f2, ntk with transport l2, l2-regression), and bn, whose normalisation is that of the data, need
-        `data`. An InputError where the certificate holds no function.
+        weights on the data (f2, ntk with transport l2, l2-regression, f2-optimum), and bn, whose normalisation is that of the
+        data, need `data`. An InputError where the certificate holds no function.
         """
         X = np.asarray(X, dtype=np.float64)
         if X.ndim != 2 or X.shape[1] != self.d:
@@ -442,7 +442,7 @@ def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
 
 
 def _expansion(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
-    """sum_j b_j k(x_j, .), of unit norm unless it is an interpolant; in units of a power of two, where nothing overflows."""
+    """sum_j b_j k(x_j, .), an interpolant or optimum as it is, else of unit norm; units are powers of two: nothing overflows."""
     points = extend(data.X, cert.bias)
     shift = math.frexp(float(np.abs(points).max()))[1]
     points, X = np.ldexp(points, -shift), np.ldexp(extend(X, cert.bias), -shift)
@@ -456,6 +456,9 @@ def _expansion(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
 
     if cert.kind == "l2-regression":  # b scales like X^(-2 degree)
         return kernel(X, points) @ np.ldexp(np.asarray(cert.dual, dtype=np.float64), 2 * degree * shift)
+    if cert.kind == "f2-optimum":
+        values = kernel(X, points) @ np.ldexp(_array(cert, "alpha"), 2 * degree * shift)
+        return values + float(cert.extra.get("offset", 0.0))
     b = _array(cert, "alpha") * data.y
     points, b = points[b != 0], b[b != 0]
     return np.ldexp(kernel(X, points) @ (b / math.sqrt(float(b @ kernel(points) @ b))), degree * shift)
@@ -491,7 +494,13 @@ _STORED = {
     "f1-multiclass": _several,
     "collapse": _collapse,
 }
-_ON_DATA = {"f2": _expansion, "ntk": _expansion, "l2-regression": _expansion, "bn": _normalised}
+_ON_DATA = {
+    "f2": _expansion,
+    "ntk": _expansion,
+    "l2-regression": _expansion,
+    "f2-optimum": _expansion,
+    "bn": _normalised,
+}
 
 
 @dataclass(frozen=True)

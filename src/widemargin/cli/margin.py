@@ -37,7 +37,7 @@ NARROW = 102  # columns the table of certificates needs; below, one sentence eac
 def margin(options: argparse.Namespace) -> int:
     """Compute, print and save margins."""
     kinds, source = _kinds(options)
-    paths = _save_paths(options.save, kinds)
+    paths = save_paths(options.save, kinds)
     data = _load(source, options.label, options.multiclass)
     if options.multiclass:
         refused = [kind for kind in kinds if kind not in SEVERAL]
@@ -80,6 +80,17 @@ def _load(source: str, label: str | None, several: bool) -> Dataset:
     return datasets.load(source, label, multiclass=True) if several else datasets.load(source, label)
 
 
+def load_for_optima(source: str, label: str | None) -> Dataset:
+    """Two labels as -1 and +1, as everywhere; other numbers as they are."""
+    try:
+        return datasets.load(source, label)
+    except InputError as error:
+        try:
+            return datasets.load(source, label, targets=True)
+        except InputError:
+            raise error from None
+
+
 def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None) -> Certificate:
     """The margin of one kind with the options of the command line."""
     from widemargin import margins
@@ -104,7 +115,8 @@ def verify(options: argparse.Namespace) -> int:
     """Re-check a saved certificate in exact arithmetic; exit status 0 proved, 1 refused, 3 with a probability, 4 not proved."""
     payload = read_certificate(options.certificate)
     several = isinstance(payload, Mapping) and payload.get("kind") in SEVERAL.values()
-    data = _load(options.data, options.label, several)
+    optimum = isinstance(payload, Mapping) and payload.get("kind") in exact.OPTIMA
+    data = load_for_optima(options.data, options.label) if optimum else _load(options.data, options.label, several)
     for note in data.notes:
         say(f"{data.name}: {note}")
     verdict = exact.check(payload, data.X, data.y)
@@ -186,7 +198,7 @@ def save_certificate(cert: Certificate, path: Path) -> None:
     cert.save(path)
 
 
-def _save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:
+def save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:
     """Where each certificate goes: CERT itself, or with the kind in its name if there are several."""
     if save is None:
         return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from numpy.typing import ArrayLike
 
@@ -47,5 +49,10 @@ def f1(
     """
     check_device(device)
     entered = problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
-    with threads(1 if entered.door.X.size < LARGE else torch.get_num_threads()):
+    with threads_for(entered):
         return Solver(entered, tol, seed, device, progress).run()
+
+
+def threads_for(entered: problem.Problem) -> AbstractContextManager[None]:
+    """As many threads as a problem of this size can use."""
+    return threads(1 if entered.door.X.size < LARGE else torch.get_num_threads())

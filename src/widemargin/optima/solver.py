@@ -87,10 +87,17 @@ class Solver(Engine):
         """Start from a network in units of the data, such as the best one for another decay."""
         theta, mass = network.theta @ self.basis, np.ldexp(network.mass, self.door.shift - self.problem.power)
         on = (mass != 0) & theta.any(axis=1)
+        if not on.any():
+            return
         self.W, self.s = theta[on] * np.abs(mass[on])[:, None], np.sign(mass[on])
         self.b = math.ldexp(offset, -self.problem.power) if self.points.offset else 0.0
         self.merge()
         self.keep()
+
+    def know(self, network: Measure, offset: float) -> None:
+        """A network that the result must not be worse than; the solve begins from nothing all the same."""
+        self.begin_with(network, offset)
+        self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
 
     # ------------------------------------------------------------------ networks and duals
 

@@ -387,7 +387,7 @@ def again(one: Certificate) -> str:
     check = words("widemargin", "verify", path, one.data_name)
     name = next((word for word, kind in kinds.SEVERAL.items() if kind == one.kind), one.kind)
     if name not in kinds.OFFERED:
-        return f"# computed in Python, by widemargin.margins.{row.function}\n{check}"
+        return f"# computed in Python, by widemargin.{row.room}.{row.function}\n{check}"
     parts = ["widemargin", "margin", one.data_name, "--kind", name]
     parts += ["--multiclass"] * (row.targets == "classes") + ["--bias"] * bool(one.bias)
     parts += ["--activation", one.activation] if one.activation != "relu" and "activation" in row.options else []

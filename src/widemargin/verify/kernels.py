@@ -1,4 +1,4 @@
-"""Margins in the space of a kernel: kinds f2 and tangent, and the kernels of l2-regression and ntk.
+"""Margins in the space of a kernel: kinds f2 and tangent, and the kernels of l2-regression, f2-optimum and ntk.
 
 With K_ij = y_i y_j k(x_i, x_j), a function sum_j alpha_j y_j k(x_j, .) has the values (K alpha)_i y_i and the norm
 sqrt(alpha' K alpha); and for every f of norm 1, min_i y_i f(x_i) <= sum_i q_i y_i f(x_i) <= sqrt(q' K q). Kernels
@@ -89,6 +89,7 @@ def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
     names = {
         "f2": (activation, "given"),
         "l2-regression": (activation, "given"),
+        "f2-optimum": (activation,),
         "tangent": ("given",),
         "ntk": ("ntk",),
     }

@@ -1,9 +1,12 @@
-"""The least objective of training with weight decay, over two-layer networks of any width: kind f1-optimum.
+"""The least objective of training with weight decay, over two-layer networks of any width or a kernel's space: kinds f1-optimum
+and f2-optimum.
 
-    objective = sum_i w_i loss(y_i, f(x_i) + b) / sum_i w_i + decay N(f) [+ decay b^2 / 2],   N(f) = sum_j |mass_j| |theta_j|.
+    objective = sum_i w_i loss(y_i, f(x_i) + b) / sum_i w_i + decay N(f) [+ decay b^2 / 2],
+    N(f) = sum_j |mass_j| |theta_j| for networks, |f|^2 / 2 in the space of a kernel.
 
-Above: the objective of the network that is stored. Below: for any c, with U >= max over |v| <= 1 of |sum_i c_i relu(v . x_i)| and
-0 <= theta <= min(scale, decay sum w / U), weak duality at theta c (docs/certificates.md).
+Above: the objective of the function that is stored. Below: for any c weak duality at theta c (docs/certificates.md). Networks:
+U >= max over |v| <= 1 of |sum_i c_i relu(v . x_i)| and 0 <= theta <= min(scale, decay sum w / U). Kernel: theta = scale, and
+(theta c)' K (theta c) / (2 decay sum w) is taken away.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from .exact import PRECISION, ROOT_BITS, column, sqrt_up, squares
+from .kernels import Kernel, kernel
 from .logs import exp_above, log_ends, softplus_above
 from .neuron import both_sides
 from .reading import Problem, need, network_values, number, rows_of, show, vector
@@ -20,6 +24,7 @@ from .reading import Problem, need, network_values, number, rows_of, show, vecto
 LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
 BOUNDED = ("logistic", "hinge")  # whose slopes are at most 1
 THETA_BITS = 96
+VALUE_BITS = 200  # after the point, of the values of a function in the space of a kernel
 
 
 def optimum(
@@ -45,6 +50,7 @@ def optimum(
     total = Fraction(sum(w), 1 << kw)
     need(total > 0, "format: extra.weights: all weights are zero")
     assert isinstance(loss, str)
+    K = kernel(problem, payload) if payload["kind"] == "f2-optimum" else None
 
     stage[0] = "dual"
     c, kc = vector(payload.get("dual"), n, "dual")
@@ -70,33 +76,69 @@ def optimum(
         stored = isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted")
         need(stored, "lower bound: the proof is not stored in this certificate")
         assert isinstance(proof, Mapping)
-        most = number(proof.get("maximum"), "lower bound: proof.maximum")
-        need(most > 0, "lower bound: proof.maximum is not positive")
-        both_sides(problem, c, 1 << kc, most, proof, "lower bound")
-        theta = min(scale, decay * total / most)
-        bits = THETA_BITS + max(0, theta.denominator.bit_length() - theta.numerator.bit_length())
-        theta = Fraction((theta.numerator << bits) // theta.denominator, 1 << bits)
-        least = _dual_below(problem, loss, c, kc, w, kw, theta) / total
+        theta, taken = scale, Fraction(0)
+        if K is None:
+            most = number(proof.get("maximum"), "lower bound: proof.maximum")
+            need(most > 0, "lower bound: proof.maximum is not positive")
+            both_sides(problem, c, 1 << kc, most, proof, "lower bound")
+            theta = min(scale, decay * total / most)
+            bits = THETA_BITS + max(0, theta.denominator.bit_length() - theta.numerator.bit_length())
+            theta = Fraction((theta.numerator << bits) // theta.denominator, 1 << bits)
+        else:
+            need(proof["type"] == "dual", "lower bound: this kind needs proof.type = dual")
+            taken = theta**2 * _norm2(K, c, kc) / (2 * decay * total**2)
+        least = _dual_below(problem, loss, c, kc, w, kw, theta) / total - taken
         if mode == "decayed":
             least -= (theta * Fraction(sum(c), 1 << kc) / total) ** 2 / (2 * decay)
         need(lower <= least, "lower bound: the weights prove less")
         done.append(("lower bound", f"{show(lower)} is proved by the dual weights and {proof['type']}"))
 
     stage[0] = "upper bound"
+    offset = number(extra.get("offset", 0), "upper bound: extra.offset")
+    need(mode is not None or offset == 0, "upper bound: extra.offset is not 0, but there is no output bias")
+    ridge = decay * offset**2 / 2 if mode == "decayed" else Fraction(0)
+    if K is not None:
+        alpha, ka = vector(extra.get("alpha"), n, "upper bound: extra.alpha")
+        worst = _worst(problem, loss, K, alpha, ka, offset)
+        most = _loss_above(problem, loss, worst, VALUE_BITS, offset, w) / (total * (1 << kw))
+        most += decay * _norm2(K, alpha, ka) / 2 + ridge
+        need(most <= upper, "upper bound: the objective of the function is larger")
+        done.append(("upper bound", f"{show(upper)} is reached by sum_j alpha_j k(x_j, .)"))
+        return False
     primal = payload.get("primal")
     need(isinstance(primal, Mapping), "upper bound: no primal is stored")
     assert isinstance(primal, Mapping)
     theta_, kt = rows_of(primal.get("theta"), problem.D, "upper bound: primal.theta")
     mass, km = vector(primal.get("mass"), len(theta_), "upper bound: primal.mass")
     norm = Fraction(sum(abs(m) * sqrt_up(s) for m, s in zip(mass, squares(theta_))), 1 << (ROOT_BITS + kt + km))
-    offset = number(extra.get("offset", 0), "upper bound: extra.offset")
-    need(mode is not None or offset == 0, "upper bound: extra.offset is not 0, but there is no output bias")
     values = network_values(problem, theta_, column(mass))[:, 0].tolist()
     most = _loss_above(problem, loss, values, problem.k + kt + km, offset, w) / (total * (1 << kw))
-    most += decay * norm + (decay * offset**2 / 2 if mode == "decayed" else 0)
+    most += decay * norm + ridge
     need(most <= upper, "upper bound: the objective of the network is larger")
     done.append(("upper bound", f"{show(upper)} is reached by {len(mass)} atoms"))
     return False
+
+
+def _norm2(K: Kernel, a: list[int], k: int) -> Fraction:
+    """At least |sum_j a_j / 2^k k(x_j, .)|^2."""
+    return Fraction(max(K.quadratic(a, K.product(a)), 0)) / K.least / (1 << 2 * k)
+
+
+def _worst(problem: Problem, loss: str, K: Kernel, a: list[int], k: int, offset: Fraction) -> list[int]:
+    """The values of sum_j a_j / 2^k k(x_j, .) at the ends of their enclosures where the loss is larger, over 2^VALUE_BITS."""
+    out = []
+    for y, low, high in zip(problem.y, *K.product(a)):
+        down, up = (
+            Fraction(low) / (K.most if low > 0 else K.least),
+            Fraction(high) / (K.least if high > 0 else K.most),
+        )
+        least, most = int(down * (1 << VALUE_BITS) // (1 << k)), -int(-up * (1 << VALUE_BITS) // (1 << k))
+        if loss == "squared":  # convex: larger at one of the ends
+            centre = 2 * (Fraction(y, 1 << problem.ky) - offset) * (1 << VALUE_BITS)
+            out.append(least if abs(2 * least - centre) >= abs(2 * most - centre) else most)
+        else:
+            out.append(least if y > 0 else most)
+    return out
 
 
 def _loss_above(problem: Problem, loss: str, values: list[int], k: int, offset: Fraction, w: list[int]) -> Fraction:

@@ -122,7 +122,7 @@ MULTICLASS = ("linear-multiclass", "f1-multiclass")
 REGRESSION = ("l1-regression", "l2-regression")
 
 
-OPTIMA = ("f1-optimum",)  # bounds of an objective
+OPTIMA = ("f1-optimum", "f2-optimum")  # bounds of an objective
 
 
 # Kinds whose rules do not look at the activation.

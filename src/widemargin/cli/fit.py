@@ -1,0 +1,330 @@
+"""`widemargin fit` and `gap`: the least objective of training with weight decay, and how far a trained network is from it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pickle
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from widemargin.types import CONVENTIONS, Dataset, InputError, check_device
+
+from .margin import load_for_optima, save_certificate, save_paths
+from .options import INTERRUPTED, Command, Parser, integer, legal, number, readable, sources, use_threads
+from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
+
+if TYPE_CHECKING:
+    from widemargin.optima import Point
+
+LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")  # `optima` has them, but takes long to import
+MODES = {"free": "free", "decayed": "decayed", "none": None}
+NARROW = 110  # columns the table needs; below, one sentence for each decay
+INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
+MOST = 2**31  # bytes of a model
+
+
+def fit(options: argparse.Namespace) -> int:
+    """Compute, print and save least objectives."""
+    if (options.weight_decay is None) == (options.path is None):
+        raise InputError("give one of --weight-decay, a number, and --path, LOW:HIGH:COUNT or COUNT")
+    single = options.path is None
+    decays = [options.weight_decay] if single else options.path
+    count = decays if isinstance(decays, int) else len(decays)
+    names = [f"{k:0{len(str(count))}d}" for k in range(1, count + 1)]
+    paths = save_paths(options.save, names)
+    data = _read(options.data, options.label)
+    check_device(options.device)
+    from widemargin import optima
+
+    with use_threads(options.threads), solver_progress("fit") as report:
+        try:
+            found = optima.path(
+                data,
+                decays,
+                loss=options.loss,
+                bias=options.bias,
+                output_bias=MODES[options.output_bias],
+                tol=options.tol,
+                time_limit=options.time_limit,
+                seed=options.seed,
+                device=options.device,
+                progress=report,
+            )
+        except KeyboardInterrupt:
+            say("interrupted before there was a result")
+            return INTERRUPTED
+    if options.json:
+        shown = [finite_json(point.summary()) for point in found]
+        print(json.dumps(shown[0] if single else shown, allow_nan=False))
+    else:
+        _print(data, list(found))
+    sys.stdout.flush()
+    for name, point in zip(names, found) if paths else ():
+        save_certificate(point.certificate, paths[name])
+        say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
+    return INTERRUPTED if found[-1].certificate.status == "interrupted" else 0
+
+
+def _print(data: Dataset, points: list[Point]) -> None:
+    from rich.table import Table
+
+    extra = points[0].certificate.extra
+    bias = "biases" if points[0].certificate.bias else "no biases"
+    last = {"free": "free output bias", "decayed": "decayed output bias"}.get(extra["output_bias"], "no output bias")
+    title = f"{data}; {extra['loss']} loss, {bias}, {last}"
+    if terminal().width < NARROW:
+        print(title)
+        for point in points:
+            cert = point.certificate
+            print(
+                f"weight decay {point.weight_decay:.4g}: least objective in [{cert.lower:.7g}, {cert.upper:.7g}], "
+                f"gap {cert.gap:.2g}, {cert.status}, mean loss {point.loss:.4g}, norm {point.norm:.4g}, {point.neurons} neurons"
+            )
+    else:
+        table = Table(title=plain(title), title_justify="left")
+        for column in ("decay", "objective", "gap", "status", "loss", "norm", "margin", "error", "neurons", "seconds"):
+            left = column in ("objective", "status")
+            table.add_column(column, justify="left" if left else "right", no_wrap=True)
+        for point in points:
+            cert = point.certificate
+            table.add_row(
+                f"{point.weight_decay:.4g}",
+                plain(f"[{cert.lower:.7g}, {cert.upper:.7g}]"),
+                f"{cert.gap:.2g}",
+                plain(cert.status),
+                f"{point.loss:.4g}",
+                f"{point.norm:.4g}",
+                _number(point.margin),
+                "-" if math.isnan(point.error) else f"{100 * point.error:.3g} %",
+                str(point.neurons),
+                f"{cert.stats.get('seconds') or 0:.2f}",
+            )
+        print_rich(table)
+    print(f"objective: {CONVENTIONS['objective']}")
+    for reason in dict.fromkeys(point.certificate.reason for point in points if point.certificate.reason):
+        print(reason)
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
+
+
+def _read(source: str, label: str | None) -> Dataset:
+    data = load_for_optima(source, label)
+    for note in data.notes:
+        say(f"{data.name}: {note}")
+    return data
+
+
+# ------------------------------------------------------------------ a trained network
+
+
+def gap(options: argparse.Namespace) -> int:
+    """Compare a saved network, or one that `widemargin train` left, with the best of any width."""
+    paths = save_paths(options.save, ["gap"])
+    check_device(options.device)
+    run = legal(options.model) and Path(options.model).is_dir()
+    if run == (options.data is not None):
+        raise InputError(
+            f"{options.model} is a folder, and a run has its data in it; leave DATA out"
+            if run
+            else "there is no DATA; give the file or the spec that the network was trained on"
+        )
+    if options.trial is not None and not run:
+        raise InputError("--trial is for runs of widemargin train; leave it out")
+    if run:
+        model, data = _trained(options.model, options.trial or 0)
+    else:
+        model, data = _state_dict(options.model), _read(options.data, options.label)
+    from widemargin import optima
+
+    with use_threads(options.threads), solver_progress("gap") as report:
+        try:
+            found = optima.gap(
+                model,
+                data.X,
+                data.y,
+                loss=options.loss,
+                weight_decay=options.weight_decay,
+                output_bias=options.output_bias,
+                tol=options.tol,
+                time_limit=options.time_limit,
+                seed=options.seed,
+                device=options.device,
+                progress=report,
+            )
+        except KeyboardInterrupt:
+            say("interrupted before there was a result")
+            return INTERRUPTED
+    print(json.dumps(finite_json(found.summary()), allow_nan=False) if options.json else found)
+    if found.certificate.reason and not options.json:
+        print(found.certificate.reason)
+    sys.stdout.flush()
+    if paths:
+        save_certificate(found.certificate, paths["gap"])
+        say(f"certificate of the best objective written to {paths['gap']}")
+    return INTERRUPTED if found.certificate.status == "interrupted" else 0
+
+
+def _state_dict(name: str) -> Mapping[str, Any]:
+    """The weights in a file, read without running anything that is in it."""
+    try:
+        path = Path(name)
+        if not legal(name) or not path.is_file():
+            raise InputError(
+                f"{name[:200]}: there is no such file; give the state dict of a network, .pt or .safetensors"
+            )
+        if path.stat().st_size > MOST:
+            raise InputError(f"{name}: the file is larger than 2 GiB; this is no two-layer network")
+    except OSError as error:
+        raise InputError(f"{name[:80]}: {error.strerror or error}; give the state dict of a network") from None
+    if path.suffix.lower() == ".safetensors":
+        state = _safetensors(path)
+    else:
+        import torch
+
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            raise InputError(
+                f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
+            ) from None
+        except Exception as error:  # damaged files raise nearly anything
+            said = " ".join(str(error).split())[:120] or type(error).__name__
+            raise InputError(
+                f"{name} cannot be read as a state dict ({said}); save model.state_dict() with torch.save"
+            ) from None
+    for key in INSIDE:
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    if not isinstance(state, Mapping):
+        raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
+    return state
+
+
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise InputError(f"{path}: the package safetensors is not installed; install it, or save a .pt file") from None
+    try:
+        return load_file(path)
+    except Exception as error:  # as above
+        said = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InputError(f"{path} cannot be read as safetensors ({said}); save it again") from None
+
+
+def _trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
+    """The last weights of a trial of a run, and its data."""
+    from widemargin import flows
+    from widemargin.flows import runs
+
+    done = flows.load(name)
+    net, sets = done.config["net"], runs.load_data(name)
+    wanted = {"net": "relu", "activation": "relu", "mean_field": False, "train": "both"}
+    if any(net.get(key) != value for key, value in wanted.items()):
+        raise InputError(
+            f"{name}: this network is not sum_j a_j relu(v_j . x) with both layers trained and no factor in front"
+        )
+    a, V = np.asarray(done.final["a"]), np.asarray(done.final["V"])  # (B, m), (B, m, d) or (B, m, d + 1)
+    if not trial < len(a):
+        raise InputError(f"{name} has the trials 0 to {len(a) - 1}, so there is no --trial {trial}")
+    model = {"V.weight": V[trial], "a": a[trial][None]}
+    if done.config["bias"]:
+        model |= {"V.weight": V[trial, :, :-1], "V.bias": V[trial, :, -1]}
+    return model, sets[trial if len(sets) > 1 else 0]
+
+
+# ------------------------------------------------------------------ options
+
+
+def _path(text: str) -> int | list[float]:
+    """COUNT, or LOW:HIGH:COUNT."""
+    what = argparse.ArgumentTypeError(f"must be COUNT or LOW:HIGH:COUNT such as 1e-4:1:20, not {text[:40]!r}")
+    parts = text.split(":")
+    try:
+        count = int(parts[-1])
+        ends = [float(part) for part in parts[:-1]]
+    except ValueError:
+        raise what from None
+    if not 1 <= count <= 1000 or len(ends) not in (0, 2):
+        raise what
+    if not ends:
+        return count
+    low, high = ends
+    if not 0 < low <= high < math.inf:
+        raise what
+    return [float(v) for v in np.geomspace(low, high, count)]
+
+
+def _common(one: Parser) -> None:
+    readable(one)
+    one.add_argument(
+        "--tol", type=number(0, 1, "a number between 0 and 1"), default=1e-3, help="stop at this relative gap [1e-3]"
+    )
+    one.add_argument(
+        "--time-limit",
+        metavar="S",
+        default=60.0,
+        type=number(0, math.inf, "a positive number of seconds"),
+        help="seconds for each decay; the result then says time-limit, and both bounds hold [60]",
+    )
+    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where bounds are computed [cpu]")
+    one.add_argument("--json", action="store_true", help="print one object, or a list for a path")
+
+
+def add(command: Command) -> None:
+    decay = number(0, math.inf, "a positive number")
+    one = command("fit", fit, "compute the least training objective of any width, with a certificate", epilog=sources())
+    one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
+    one.add_argument("--loss", choices=LOSSES, default="logistic", help="squared takes any targets [logistic]")
+    one.add_argument("--weight-decay", metavar="WD", type=decay, help="of mean loss + (WD / 2) |weights|^2")
+    one.add_argument(
+        "--path",
+        metavar="LOW:HIGH:COUNT",
+        type=_path,
+        help="many decays instead of one, log-spaced; COUNT alone: below the largest decay that has an effect",
+    )
+    one.add_argument(
+        "--bias",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="neurons have biases, which are decayed [--bias]",
+    )
+    one.add_argument("--output-bias", choices=tuple(MODES), default="free", help="decayed like weights or not [free]")
+    _common(one)
+    one.add_argument(
+        "--save",
+        metavar="CERT.json",
+        help="write the certificate (.gz: compressed); of a path one file each, CERT.01.json",
+    )
+
+    one = command("gap", gap, "compare a trained two-layer network with the best of any width", epilog=sources())
+    one.add_argument(
+        "model",
+        metavar="MODEL",
+        help="the state dict of Sequential(Linear, ReLU, Linear), .pt or .safetensors; or a run",
+    )
+    one.add_argument("data", metavar="DATA", nargs="?", help="what it was trained on; runs have their own")
+    one.add_argument("--loss", choices=LOSSES, default="logistic", help="it was trained with [logistic]")
+    one.add_argument(
+        "--weight-decay", metavar="WD", type=decay, required=True, help="it was trained with, as torch.optim has it"
+    )
+    one.add_argument(
+        "--output-bias",
+        choices=("free", "decayed"),
+        help="whether the last bias was decayed, if there is one [decayed]",
+    )
+    one.add_argument("--trial", metavar="B", type=integer(0, 10**9), help="of a run [0]")
+    _common(one)
+    one.add_argument(
+        "--save", metavar="CERT.json", help="write the certificate of the best objective (.gz: compressed)"
+    )

@@ -1,0 +1,259 @@
+"""How far a trained network is from the least objective of any network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widemargin.margins.engine import Progress
+from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
+
+from . import problem
+from .f1 import threads_for
+from .solver import Solver
+
+FORM = "Sequential(Linear, ReLU, Linear)"
+ROUNDING = 1e-12  # of an objective: less above the best that was found is nothing
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A network's objective and the least one of any width: certificate.lower <= least <= certificate.upper."""
+
+    objective: float  # mean loss + (weight_decay / 2) |parameters|^2
+    loss: float  # the mean loss in it
+    balanced: float  # the objective at the best scaling of every neuron's two layers: the same function
+    width: int
+    certificate: Certificate
+
+    @property
+    def above(self) -> float:
+        """(objective - lower) / lower: the objective is at most this share above the least."""
+        return _over(self.objective, self.certificate.lower)
+
+    @property
+    def at_least(self) -> float:
+        """(objective - upper) / upper: and at least this share, as there is a network that has `upper`."""
+        return max(0.0, _over(self.objective, self.certificate.upper))
+
+    @property
+    def unbalanced(self) -> float:
+        """(objective - balanced) / lower: what of `above` is due to unbalanced layers alone."""
+        return (
+            max(0.0, self.above - _over(self.balanced, self.certificate.lower)) if self.certificate.lower > 0 else 0.0
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """What `widemargin gap --json` prints."""
+        own = ("objective", "loss", "balanced", "width", "above", "at_least", "unbalanced")
+        return {name: getattr(self, name) for name in own} | {"certificate": self.certificate.summary()}
+
+    def __str__(self) -> str:
+        lower, upper = self.certificate.lower, self.certificate.upper
+        # Four digits, or as many as two digits of the distance take; bounds are rounded outward.
+        places = 3 - math.floor(math.log10(upper)) if upper > 0 else 4
+        if 0 < self.objective - lower < lower:
+            places = max(places, min(1 - math.floor(math.log10(self.objective - lower)), places + 8))
+        low, high = _rounded(lower, places, ROUND_FLOOR), _rounded(upper, places, ROUND_CEILING)
+        said = f"objective {_rounded(self.objective, places)}; the best of any width is between {low} and {high}"
+        if not lower > 0:
+            return said
+        least, most = _percent(self.at_least), _percent(self.above)
+        if self.at_least <= ROUNDING:
+            said += f": at most {_percent(self.above, ROUND_CEILING)} % above"
+        elif least == most:
+            said += f": {least} % above"
+        else:
+            least, most = _percent(self.at_least, ROUND_FLOOR), _percent(self.above, ROUND_CEILING)
+            said += f": between {least} % and {most} % above"
+        share = _percent(_over(self.balanced, lower), ROUND_CEILING)
+        less = share != _percent(self.above, ROUND_CEILING)
+        return f"{said}, and at most {share} % if its layers were balanced" if less else said
+
+
+def _over(value: float, best: float) -> float:
+    if best > 0:
+        return (value - best) / best
+    return math.inf if value > 0 else 0.0
+
+
+def _rounded(value: float, places: int, way: str | None = None) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if not -12 < places < 16:
+        return f"{value:.6g}"
+    number = Decimal(value).quantize(Decimal(1).scaleb(-max(places, 0)), rounding=way)
+    return f"{number:f}"
+
+
+def _percent(share: float, way: str | None = None) -> str:
+    """Two digits, or all before the point."""
+    value = 100 * max(share, 0.0)
+    if not 1e-12 < value < 1e6:
+        return f"{value:.2g}"
+    return _rounded(value, max(0, 1 - math.floor(math.log10(value))), way)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """f(x) = sum_j a_j relu(W_j . x + b_j) + c, in float64; what is None is not there."""
+
+    W: np.ndarray  # (m, d)
+    b: np.ndarray | None  # (m,)
+    a: np.ndarray  # (m,)
+    c: float | None
+
+
+def gap(
+    model: Any,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    loss: str = "logistic",
+    weight_decay: float,
+    output_bias: str | None = None,
+    weights: ArrayLike | None = None,
+    tol: float = 1e-3,
+    time_limit: float | None = 60.0,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Gap:
+    """How far a trained network is from the best of any width, both in `mean loss + (weight_decay / 2) |parameters|^2`.
+
+    `model` is torch.nn.Sequential(Linear, ReLU, Linear) with one output, of any width, with or without biases; or the state dict
+    of such a network, under any names. Networks of the same form compete: with biases where it has some. `output_bias`: "decayed"
+    where one weight_decay is for all parameters, which is the usual case; "free" where the last bias is not decayed. The losses
+    are those of `optima.f1`: "squared" is half of MSELoss.
+
+    `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one.
+    """
+    check_device(device)
+    net = layers(model)
+    data = Dataset(_array(X), _column(_array(y)), "data")
+    if data.d != net.W.shape[1]:
+        raise InputError(
+            f"the network takes {net.W.shape[1]} features, but X has {data.d}; give the X it was trained on"
+        )
+    if net.c is None and output_bias is not None:
+        raise InputError(f"output_bias={output_bias!r}, but the last layer of the network has no bias; leave it out")
+    mode = None if net.c is None else output_bias or "decayed"
+    entered = problem.enter(data, loss, weight_decay, net.b is not None, mode, weights, tol, time_limit)
+
+    bias = np.zeros(len(net.a)) if net.b is None else net.b
+    c = net.c or 0.0
+    w = np.ones(data.n) if entered.weights is None else entered.weights
+    with np.errstate(over="ignore", invalid="ignore"):
+        t = (data.X @ net.W.T + bias).clip(0) @ net.a + c
+        mean = float(w @ entered.loss.value(data.y, t)) / math.fsum(w)
+        inner, outer = np.sqrt((net.W**2).sum(axis=1) + bias**2), np.abs(net.a)
+        ridge = 0.5 * entered.decay * c * c if mode == "decayed" else 0.0
+        objective = mean + 0.5 * entered.decay * float(inner @ inner + outer @ outer) + ridge
+        balanced = mean + entered.decay * float(inner @ outer) + ridge
+    if not math.isfinite(objective):
+        raise InputError("the objective of the network is not a finite number; it may have diverged in training")
+    with threads_for(entered):
+        solver = Solver(entered, tol, seed, device, progress)
+        theta = net.W if net.b is None else np.hstack([net.W, net.b[:, None]])
+        solver.know(Measure.from_network(theta, net.a, net.b is not None), c)
+        cert = solver.run()
+    return Gap(objective, mean, min(balanced, objective), len(net.a), cert)
+
+
+def _array(values: ArrayLike) -> Any:
+    """A tensor as an array, whatever device it is on and whether it has gradients or not."""
+    detach = getattr(values, "detach", None)
+    return detach().cpu().numpy() if detach is not None else values
+
+
+def _column(y: Any) -> Any:
+    """Targets (n, 1) as (n,)."""
+    return np.asarray(y)[:, 0] if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
+
+
+# ------------------------------------------------------------------ what a network is
+
+
+def layers(model: Any) -> Layers:
+    """The weights of a two-layer ReLU network with one output; an InputError for anything else."""
+    if isinstance(model, Mapping):
+        return _from_names(model)
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be {FORM} or its state dict, not {type(model).__name__}")
+    if not isinstance(model, nn.Sequential):
+        raise InputError(
+            f"model must be {FORM}, not {type(model).__name__}; if it computes the same, give its state_dict()"
+        )
+    kinds = [type(layer) for layer in model]
+    if kinds != [nn.Linear, nn.ReLU, nn.Linear]:
+        names = ", ".join(kind.__name__ for kind in kinds)
+        raise InputError(f"model must be {FORM}, not Sequential({names})")
+    first, last = model[0], model[2]
+    for layer in (first, last):
+        if set(dict(layer.named_parameters())) - {"weight", "bias"} or not hasattr(layer, "weight"):
+            raise InputError("a layer of the model has parameters besides weight and bias; remove its parametrization")
+    return _checked(first.weight, first.bias, last.weight, last.bias)
+
+
+def _from_names(state: Mapping[Any, Any]) -> Layers:
+    """The layers of a state dict: two matrices whose shapes fit, and at most one vector for each."""
+    arrays = {str(name): _tensor(name, value) for name, value in state.items()}
+    matrices = [name for name, value in arrays.items() if value.ndim == 2]
+    vectors = [name for name, value in arrays.items() if value.ndim == 1]
+    if len(matrices) != 2 or len(matrices) + len(vectors) != len(arrays):
+        shapes = ", ".join(f"{name} {value.shape}" for name, value in list(arrays.items())[:6])
+        raise InputError(
+            f"a state dict of {FORM} has two weight matrices and their biases, but this one has {shapes or 'nothing'}"
+        )
+    fits = [
+        (one, two)
+        for one, two in (matrices, matrices[::-1])
+        if arrays[two].shape[1] == len(arrays[one]) and len(arrays[two]) == 1
+    ]
+    if not fits:
+        shapes = " and ".join(str(arrays[name].shape) for name in matrices)
+        raise InputError(f"the weights have shapes {shapes}, but a network with one output has (m, d) and (1, m)")
+    one, two = fits[0]
+    width, found = len(arrays[one]), {}
+    for name in vectors:
+        stem = name.removesuffix("bias")
+        owners = [k for k, matrix in enumerate((one, two)) if stem != name and matrix == f"{stem}weight"]
+        owners = owners or [k for k, size in enumerate((width, 1)) if arrays[name].shape == (size,)]
+        if len(owners) != 1 or owners[0] in found:
+            why = "it fits both layers" if len(owners) == 2 else "it fits no layer, or one that has a bias"
+            raise InputError(f"{name} of shape {arrays[name].shape} is no bias of this network: {why}")
+        found[owners[0]] = arrays[name]
+    return _checked(arrays[one], found.get(0), arrays[two], found.get(1))
+
+
+def _tensor(name: Any, value: Any) -> np.ndarray:
+    try:
+        detach = getattr(value, "detach", None)
+        return np.array(detach().cpu().double().numpy() if detach is not None else value, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"{str(name)[:40]} of the state dict is no array of numbers, but {type(value).__name__}"
+        ) from None
+
+
+def _checked(W: Any, b: Any, a: Any, c: Any) -> Layers:
+    found = [None if value is None else _tensor("a weight", value) for value in (W, b, a, c)]
+    W, b, a, c = found
+    if len(a) != 1:
+        raise InputError(f"the network has {len(a)} outputs; the least objective is known for one output only")
+    if a.shape[1] != len(W) or (b is not None and b.shape != (len(W),)) or (c is not None and c.shape != (1,)):
+        shapes = ", ".join(str(value.shape) for value in found if value is not None)
+        raise InputError(f"the shapes of the layers do not fit: {shapes}")
+    if not W.size:
+        raise InputError("the network has no neurons or no features")
+    if not all(np.isfinite(value).all() for value in found if value is not None):
+        raise InputError("the network has weights that are NaN or infinite; it may have diverged in training")
+    return Layers(W, b, a[0], None if c is None else float(c[0]))

@@ -1,0 +1,176 @@
+"""Certified optima along decreasing decays, each begun with the network of the one before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from widemargin.margins.engine import Progress
+from widemargin.types import Certificate, Dataset, InputError, check_device
+
+from . import problem
+from .f1 import threads_for
+from .largest import largest_decay
+from .solver import Solver
+
+DEEPEST = 1e-3  # of the largest decay: where a path of a given number of decays ends
+MOST = 10_000
+COLUMNS = ("weight_decay", "lower", "upper", "loss", "norm", "margin", "error", "neurons")
+
+
+@dataclass(frozen=True)
+class Point:
+    """The certified optimum at one decay, and what its network does on the data.
+
+    `margin` is min_i y_i f(x_i) / norm, the output bias included in f, and `error` the share (by weight) of points on the wrong
+    side or on neither; both are nan where the targets are no labels, and `margin` where the network is constant.
+    """
+
+    certificate: Certificate
+    weight_decay: float
+    loss: float  # mean loss
+    norm: float  # sum_j |a_j| |v_j|
+    margin: float
+    error: float
+
+    @property
+    def lower(self) -> float:
+        return self.certificate.lower
+
+    @property
+    def upper(self) -> float:
+        return self.certificate.upper
+
+    @property
+    def neurons(self) -> int:
+        return self.certificate.atoms
+
+    def summary(self) -> dict[str, Any]:
+        """What `widemargin fit --json` prints."""
+        kept = self.certificate.extra
+        own = ("weight_decay", "loss", "output_bias", "offset")
+        return (
+            self.certificate.summary()
+            | {key: kept[key] for key in own}
+            | {
+                "mean_loss": self.loss,
+                "norm": self.norm,
+                "margin": self.margin,
+                "error": self.error,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Path(Sequence[Point]):
+    """Points from the largest decay to the smallest. `column("norm")` is an array along it."""
+
+    points: tuple[Point, ...]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    @overload
+    def __getitem__(self, index: int) -> Point: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Point]: ...
+    def __getitem__(self, index: int | slice) -> Point | Sequence[Point]:
+        return self.points[index]
+
+    def column(self, name: str) -> np.ndarray:
+        if name not in COLUMNS:
+            raise InputError(f"a path has the columns {', '.join(COLUMNS)}, not {name!r}")
+        return np.array([getattr(point, name) for point in self.points], dtype=np.float64)
+
+    def __str__(self) -> str:
+        rows = [COLUMNS, *([f"{getattr(point, name):.5g}" for name in COLUMNS] for point in self.points)]
+        return "\n".join("  ".join(f"{cell:>12}" for cell in row) for row in rows)
+
+
+def path(
+    data: Dataset,
+    decays: int | ArrayLike = 20,
+    *,
+    loss: str = "logistic",
+    bias: bool = True,
+    output_bias: str | None = "free",
+    weights: ArrayLike | None = None,
+    tol: float = 1e-3,
+    time_limit: float | None = 60.0,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Path:
+    """`optima.f1` at many decays, from the largest to the smallest, each begun with the network of the one before.
+
+    `decays`: positive numbers, or how many; a number of them are log-spaced between the largest decay, at which the best network
+    is constant, and a thousandth of it (that end included). Every point has a certificate of its own, to `tol`, with
+    `time_limit` seconds for it. Ctrl-C ends the path: its last point then has the status "interrupted".
+    """
+    check_device(device)
+    keys: dict[str, Any] = {"loss": loss, "bias": bias, "output_bias": output_bias, "weights": weights}
+    points: list[Point] = []
+    for decay in _decays(data, decays, keys | {"time_limit": time_limit, "seed": seed, "device": device}):
+        entered = problem.enter(data, loss, decay, bias, output_bias, weights, tol, time_limit)
+        with threads_for(entered):
+            solver = Solver(entered, tol, seed, device, _named(progress, decay))
+            before = points[-1].certificate if points else None
+            if before is not None and before.primal is not None:
+                solver.begin_with(before.primal, before.extra["offset"])
+            points.append(_point(entered, solver.run()))
+        if points[-1].certificate.status == "interrupted":
+            break
+    return Path(tuple(points))
+
+
+def _decays(data: Dataset, decays: int | ArrayLike, keys: dict[str, Any]) -> list[float]:
+    """Largest first, each once."""
+    if isinstance(decays, int | np.integer) and not isinstance(decays, bool):
+        if not 1 <= decays <= MOST:
+            raise InputError(f"decays must be numbers, or how many, from 1 to {MOST}, not {decays}")
+        if keys["output_bias"] == "decayed":
+            raise InputError(
+                "with a decayed output bias there is no largest decay to begin with; give the decays themselves"
+            )
+        top = largest_decay(data, **keys).lower
+        if not top > 0:
+            raise InputError(f"{data.name}: the best network is constant at every decay; there is no path")
+        return [float(v) for v in top * np.geomspace(1, DEEPEST, int(decays) + 1)[1:]]
+    try:
+        values = np.array(decays, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if values.ndim != 1 or not len(values) or not (np.isfinite(values) & (values > 0)).all():
+        raise InputError("decays must be a list of positive numbers, or how many")
+    if len(values) > MOST:
+        raise InputError(f"decays must be at most {MOST}, not {len(values)}")
+    return sorted({float(v) for v in values}, reverse=True)
+
+
+def _named(progress: Progress | None, decay: float) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda seconds, lower, upper, message: progress(seconds, lower, upper, f"decay {decay:.4g}: {message}")
+
+
+def _point(entered: problem.Problem, cert: Certificate) -> Point:
+    data = entered.door.data
+    w = np.ones(data.n) if entered.weights is None else entered.weights
+    network = cert.primal
+    t = np.full(data.n, float(cert.extra["offset"])) + (network(data.X) if network is not None and cert.atoms else 0.0)
+    norm = network.norm if network is not None and cert.atoms else 0.0
+    total = math.fsum(w)
+    mean = float(w @ entered.loss.value(data.y, t)) / total
+    if not np.isin(data.y, (-1.0, 1.0)).all():
+        return Point(cert, entered.decay, mean, norm, math.nan, math.nan)
+    score = data.y * t
+    margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
+    return Point(cert, entered.decay, mean, norm, margin, float(w @ (score <= 0)) / total)

@@ -1,0 +1,265 @@
+"""`widemargin fit` and `gap`: what they print, save and refuse."""
+
+import contextlib
+import io
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from widemargin import Certificate, cli, data, optima
+from widemargin.cli import fit as command
+from widemargin.optima import losses
+
+SPEC = "clusters:n=16,d=2,k=2,seed=0"
+DATA = data.load(SPEC)
+
+
+def run(*argv):
+    """Exit status, standard output, standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = cli.main(list(map(str, argv)))
+        except SystemExit as end:
+            status = end.code or 0
+    return status, out.getvalue(), err.getvalue()
+
+
+def refused(*argv):
+    status, out, err = run(*argv)
+    assert (status, out) == (2, ""), (argv, out, err)
+    assert err.startswith("widemargin: ") and err.count("\n") == 1, err
+    return err
+
+
+def network(seed=0, m=6, outputs=1):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(2, m), torch.nn.ReLU(), torch.nn.Linear(m, outputs))
+
+
+@pytest.fixture
+def model(tmp_path):
+    torch.save(network().state_dict(), tmp_path / "model.pt")
+    return tmp_path / "model.pt"
+
+
+# ---------------------------------------------------------------- fit
+
+
+def test_fit_is_what_the_library_computes():
+    keys = {"loss": "squared-hinge", "weight_decay": 0.02, "bias": False, "output_bias": "decayed", "seed": 3}
+    argv = ("--loss", "squared-hinge", "--weight-decay", 0.02, "--no-bias", "--output-bias", "decayed", "--seed", 3)
+    status, out, err = run("fit", SPEC, *argv, "--tol", 1e-4, "--json")
+    found, known = json.loads(out), optima.f1(DATA, tol=1e-4, **keys)
+    assert (status, err) == (0, "")
+    assert (found["lower"], found["upper"]) == (known.lower, known.upper) and found["gap"] <= 1e-4
+    assert {key: found[key] for key in keys} == keys
+    assert_allclose(found["mean_loss"] + 0.02 * (found["norm"] + found["offset"] ** 2 / 2), found["upper"], rtol=1e-9)
+
+
+def test_a_table_and_sentences(monkeypatch):
+    status, out, _ = run("fit", SPEC, "--weight-decay", 0.02)
+    assert status == 0 and "logistic loss, biases, free output bias" in out and "certified" in out
+    assert "objective: mean loss and weight decay of the best network" in out
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(command, "NARROW", 1000)
+    status, out, _ = run("fit", SPEC, "--weight-decay", 0.02, "--output-bias", "none")
+    assert status == 0 and "weight decay 0.02: least objective in [" in out and "no output bias" in out
+
+
+def test_paths(tmp_path):
+    save = tmp_path / "c.json.gz"
+    status, out, err = run("fit", SPEC, "--path", "1e-3:0.1:3", "--save", save, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert_allclose([one["weight_decay"] for one in found], [0.1, 0.01, 0.001], rtol=1e-12)
+    for k, one in enumerate(found, 1):
+        file = tmp_path / f"c.{k}.json.gz"
+        assert str(file) in err and Certificate.load(file).upper == one["upper"]
+        assert run("verify", file, SPEC)[0] == 0
+    _, out, _ = run("fit", SPEC, "--path", 2, "--json")
+    known = optima.path(DATA, 2)
+    assert [one["upper"] for one in json.loads(out)] == [point.upper for point in known]
+
+
+def test_targets_of_a_regression_are_read_saved_and_verified(tmp_path):
+    rows = [f"{a:.3f},{b:.3f},{a * b + 0.5:.3f}" for a, b in np.random.default_rng(0).standard_normal((12, 2))]
+    table, save = tmp_path / "t.csv", tmp_path / "c.json"
+    table.write_text("\n".join(["x0,x1,y", *rows]))
+    status, out, _ = run("fit", table, "--loss", "squared", "--weight-decay", 0.05, "--save", save, "--json")
+    assert status == 0 and json.loads(out)["error"] is None
+    assert run("verify", save, table)[0] == 0
+    said = refused("fit", table, "--weight-decay", 0.05)
+    assert "the loss logistic needs labels -1 and +1" in said and "or --loss squared" in said
+    changed = table.read_text().replace(rows[0], rows[0] + "1")
+    table.write_text(changed)
+    assert run("verify", save, table)[0] == 1
+
+
+def test_labels_are_mapped_and_said(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("x0,x1,y\n1,1,no\n-1,-1,no\n1,-1,yes\n-1,1,yes\n")
+    status, out, err = run("fit", table, "--weight-decay", 0.05, "--json")
+    assert status == 0 and "no" in err and json.loads(out)["status"] == "certified"
+
+
+def test_the_losses_are_those_of_the_library():
+    assert tuple(losses.LOSSES) == command.LOSSES
+
+
+def test_both_bounds_are_told_on_the_way(monkeypatch):
+    monkeypatch.setattr(cli.screen, "EVERY", 0.0)
+    _, _, err = run("fit", SPEC, "--weight-decay", 0.02)
+    lines = [line for line in err.splitlines() if line.startswith("fit ")]
+    assert lines and all("[" in line and "decay 0.02: " in line for line in lines)
+
+
+def test_interruption(monkeypatch):
+    from widemargin.optima.solver import Solver
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Solver, "start", stop)
+        status, out, _ = run("fit", SPEC, "--weight-decay", 0.02, "--json")
+        assert status == 130 and json.loads(out)["status"] == "interrupted"
+    monkeypatch.setattr(Solver, "__init__", stop)
+    status, out, err = run("fit", SPEC, "--path", "3")
+    assert (status, out) == (130, "") and "interrupted before" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "give one of --weight-decay, a number, and --path"),
+        (("--weight-decay", 1, "--path", 3), "give one of"),
+        (("--weight-decay", 0), "--weight-decay: must be a positive number"),
+        (("--weight-decay", "nan"), "--weight-decay"),
+        (("--weight-decay", "inf"), "--weight-decay"),
+        (("--weight-decay", "1e-300"), "out of all proportion"),
+        (("--path", "1:2"), "--path"),
+        (("--path", "1:0.1:3"), "LOW:HIGH:COUNT"),
+        (("--path", "0:1:3"), "--path"),
+        (("--path", "0"), "--path"),
+        (("--path", "a:b:c"), "--path"),
+        (("--path", 3, "--output-bias", "decayed"), "give LOW:HIGH:COUNT"),
+        (("--weight-decay", 1, "--loss", "cubic"), "--loss"),
+        (("--weight-decay", 1, "--output-bias", "yes"), "--output-bias"),
+        (("--weight-decay", 1, "--tol", 2), "--tol"),
+        (("--weight-decay", 1, "--time-limit", 0), "--time-limit"),
+        (("--weight-decay", 1, "--save", "no/such/folder/c.json"), "no folder"),
+        (("--weight-decay", 1, "--label", "y"), "--label"),
+    ],
+)
+def test_bad_options(options, words):
+    assert words in refused("fit", SPEC, *options)
+
+
+def test_bad_data(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("x0,y\n1,a\n2,b\n3,c\n")
+    assert "y has 3 classes" in refused("fit", table, "--weight-decay", 1)
+    table.write_text("x0,y\n1,1\n2,1\n")
+    said = refused("fit", table, "--weight-decay", 1)
+    assert "all labels are equal" in said and "use --output-bias none or decayed" in said
+    assert run("fit", table, "--weight-decay", 0.1, "--output-bias", "none")[0] == 0
+    assert "no data set" in refused("fit", "nothing", "--weight-decay", 1)
+
+
+# ---------------------------------------------------------------- gap
+
+
+def test_gap_of_a_state_dict(model, tmp_path):
+    save = tmp_path / "c.json"
+    argv = ("gap", model, SPEC, "--weight-decay", 0.02)
+    status, out, err = run(*argv, "--save", save)
+    known = optima.gap(network(), DATA.X, DATA.y, weight_decay=0.02)
+    assert status == 0 and out == f"{known}\n" and out.startswith("objective ") and str(save) in err
+    assert run("verify", save, SPEC)[0] == 0
+    status, out, _ = run(*argv, "--json", "--output-bias", "free", "--loss", "hinge")
+    found, known = json.loads(out), optima.gap(
+        network(), DATA.X, DATA.y, weight_decay=0.02, output_bias="free", loss="hinge"
+    )  # fmt: skip
+    assert (found["objective"], found["above"]) == (known.objective, known.above)
+    assert found["certificate"]["upper"] == known.certificate.upper
+
+
+def test_gap_of_checkpoints_and_safetensors(model, tmp_path):
+    usual = run("gap", model, SPEC, "--weight-decay", 0.02)[1]
+    torch.save({"epoch": 3, "model_state_dict": network().state_dict()}, tmp_path / "checkpoint.pt")
+    assert run("gap", tmp_path / "checkpoint.pt", SPEC, "--weight-decay", 0.02)[1] == usual
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    save_file(network().state_dict(), tmp_path / "model.safetensors")
+    assert run("gap", tmp_path / "model.safetensors", SPEC, "--weight-decay", 0.02)[1] == usual
+
+
+def test_gap_of_a_run(tmp_path):
+    """The weights and the data are those of the run; the objective is that of its own network."""
+    argv = ("--width", 8, "--steps", 300, "--trials", 2, "--option", "weight_decay=0.02", "--out", tmp_path / "run")
+    assert run("train", SPEC, *argv, "--bias")[0] == 0
+    status, out, _ = run("gap", tmp_path / "run", "--weight-decay", 0.02, "--trial", 1, "--json")
+    assert status == 0
+    from widemargin import flows
+
+    final = flows.load(tmp_path / "run").final
+    V, a = final["V"][1], final["a"][1]
+    t = DATA.y * (np.maximum(np.hstack([DATA.X, np.ones((16, 1))]) @ V.T, 0) @ a)
+    objective = np.log1p(np.exp(-t)).mean() + 0.01 * ((V**2).sum() + (a**2).sum())
+    found = json.loads(out)
+    assert_allclose(found["objective"], objective, rtol=1e-12)
+    assert found["certificate"]["lower"] < objective and found["certificate"]["bias"]
+    assert "trials 0 to 1" in refused("gap", tmp_path / "run", "--weight-decay", 0.02, "--trial", 2)
+    assert "leave DATA out" in refused("gap", tmp_path / "run", SPEC, "--weight-decay", 0.02)
+    assert run("train", SPEC, *argv[:4], "--net", "srelu", "--algorithm", "gd", "--out", tmp_path / "other")[0] == 0
+    assert "this network is not" in refused("gap", tmp_path / "other", "--weight-decay", 0.02)
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("this must not run",)
+
+
+def test_pickles_are_never_run(tmp_path, capsys):
+    for name, write in (
+        ("whole.pt", torch.save),
+        ("plain.pkl", lambda value, path: path.write_bytes(pickle.dumps(value))),
+    ):
+        write({"a": Evil()}, tmp_path / name)
+        said = refused("gap", tmp_path / name, SPEC, "--weight-decay", 1)
+        assert "save model.state_dict()" in said
+    torch.save(network(), tmp_path / "module.pt")
+    assert "could run code; save model.state_dict() instead" in refused(
+        "gap", tmp_path / "module.pt", SPEC, "--weight-decay", 1
+    )
+    assert "must not run" not in capsys.readouterr().out
+
+
+def test_bad_models(model, tmp_path, monkeypatch):
+    decay = ("--weight-decay", 0.1)
+    assert "there is no such file" in refused("gap", tmp_path / "none.pt", SPEC, *decay)
+    assert "there is no such file" in refused("gap", "a\0b", SPEC, *decay)
+    assert "there is no DATA" in refused("gap", model, *decay)
+    assert "--trial is for runs" in refused("gap", model, SPEC, *decay, "--trial", 0)
+    assert "--weight-decay" in refused("gap", model, SPEC)
+    assert "takes 2 features, but X has 3" in refused("gap", model, "parity:d=3,n=4", *decay)
+    (tmp_path / "empty.pt").write_bytes(b"")
+    assert "cannot be read as a state dict" in refused("gap", tmp_path / "empty.pt", SPEC, *decay)
+    (tmp_path / "half.pt").write_bytes(model.read_bytes()[:300])
+    assert "half.pt" in refused("gap", tmp_path / "half.pt", SPEC, *decay)
+    (tmp_path / "bad.safetensors").write_bytes(b"no tensors here")
+    assert "safetensors" in refused("gap", tmp_path / "bad.safetensors", SPEC, *decay)
+    torch.save(torch.ones(3), tmp_path / "tensor.pt")
+    assert "holds a Tensor" in refused("gap", tmp_path / "tensor.pt", SPEC, *decay)
+    torch.save(network(outputs=3).state_dict(), tmp_path / "three.pt")
+    assert "one output" in refused("gap", tmp_path / "three.pt", SPEC, *decay)
+    torch.save({"0.weight": network()[0].weight.data, "2.weight": network()[2].weight.data}, tmp_path / "bare.pt")
+    assert "no bias; leave it out" in refused("gap", tmp_path / "bare.pt", SPEC, *decay, "--output-bias", "free")
+    assert "is not a run" in refused("gap", tmp_path, *decay)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    assert "safetensors is not installed" in refused("gap", tmp_path / "bad.safetensors", SPEC, *decay)
