@@ -1,6 +1,17 @@
 """Certified optima of training with weight decay."""
 
+from typing import Any
+
 from .f1 import f1
 from .largest import Interval, largest_decay
 
-__all__ = ["Interval", "f1", "largest_decay"]
+__all__ = ["Interval", "ReluNetClassifier", "ReluNetRegressor", "f1", "largest_decay"]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, imported when first asked for: scikit-learn is slow to import and the solvers do not need it."""
+    if name in ("ReluNetClassifier", "ReluNetRegressor"):
+        from . import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
