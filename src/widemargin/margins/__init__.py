@@ -16,7 +16,6 @@ from .regression import min_norm_l1, min_norm_l2
 from .widths import width_margin_curve
 
 __all__ = [
-    "MaxMarginClassifier",
     "MinNormRegressor",
     "batchnorm",
     "collapse",
@@ -43,9 +42,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators, imported when first asked for: scikit-learn is slow to import and the solvers do not need it."""
-    if name in ("MaxMarginClassifier", "MinNormRegressor"):
+    """The estimator, imported when first asked for: scikit-learn is slow to import and the solvers do not need it."""
+    if name == "MinNormRegressor":
         from . import estimators
 
-        return getattr(estimators, name)
+        return estimators.MinNormRegressor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

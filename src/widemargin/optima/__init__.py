@@ -5,12 +5,12 @@ from typing import Any
 from .f1 import f1
 from .largest import Interval, largest_decay
 
-__all__ = ["Interval", "ReluNetClassifier", "ReluNetRegressor", "f1", "largest_decay"]
+__all__ = ["Interval", "MaxMarginClassifier", "ReluNetClassifier", "ReluNetRegressor", "f1", "largest_decay"]
 
 
 def __getattr__(name: str) -> Any:
     """The estimators, imported when first asked for: scikit-learn is slow to import and the solvers do not need it."""
-    if name in ("ReluNetClassifier", "ReluNetRegressor"):
+    if name in ("MaxMarginClassifier", "ReluNetClassifier", "ReluNetRegressor"):
         from . import estimators
 
         return getattr(estimators, name)

@@ -1,7 +1,8 @@
-"""The networks that training with weight decay could at best find, as scikit-learn estimators."""
+"""The networks that training with weight decay could at best find, and those of largest margin, as scikit-learn estimators."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -14,10 +15,24 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
-from widemargin.margins.estimators import _plain
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin import margins
+from widemargin.margins.estimators import _choice, _Expansion, _plain, _positive
+from widemargin.spaces import as_space
+from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from .f1 import f1
+
+
+def warn_if_open(cert: Certificate, tol: float) -> None:
+    """A ConvergenceWarning with both bounds, if the network is not certified to `tol`."""
+    if cert.status != "certified":
+        warnings.warn(
+            f"the optimum was not certified to tol={tol:g} ({cert.status}): the objective of the network is {cert.upper:.6g}, "
+            f"and no network of any width is below {cert.lower:.6g}, a gap of {100 * cert.gap:.2g} %. Both bounds hold; "
+            "a larger time_limit, tol or weight_decay helps",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
 
 class _ReluNet(BaseEstimator):
@@ -31,7 +46,9 @@ class _ReluNet(BaseEstimator):
     seed: int
     device: str
 
-    def _solve(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, loss: str) -> tuple[Dataset, Certificate]:
+    def _solve(
+        self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, loss: str
+    ) -> tuple[Dataset, Certificate]:
         """The certified optimum, with a warning where the gap stays open."""
         data = Dataset(X, y, "training set")
         cert = f1(
@@ -48,18 +65,6 @@ class _ReluNet(BaseEstimator):
         )
         warn_if_open(cert, self.tol)
         return data, cert
-
-
-def warn_if_open(cert: Certificate, tol: float) -> None:
-    """A ConvergenceWarning with both bounds, if the network is not certified to `tol`."""
-    if cert.status != "certified":
-        warnings.warn(
-            f"the optimum was not certified to tol={tol:g} ({cert.status}): the objective of the network is {cert.upper:.6g}, "
-            f"and no network of any width is below {cert.lower:.6g}, a gap of {100 * cert.gap:.2g} %. Both bounds hold; "
-            "a larger time_limit, tol or weight_decay helps",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
 
 
 def _merged(
@@ -136,7 +141,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
         self.device = device
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ReluNetClassifier:
-        """Points X (n, d) with labels y (n,) of any kind; `sample_weight` (n,) counts points: 2 is a point that is there twice."""
+        """Points X (n, d) with labels y (n,) of any kind; a point with `sample_weight` 2 is there twice."""
         points, labels = validate_data(self, _plain(X), _plain(y), dtype=np.float64)
         check_classification_targets(labels)
         labels = column_or_1d(labels, warn=True)
@@ -218,7 +223,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         self.device = device
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ReluNetRegressor:
-        """Points X (n, d) with targets y (n,); `sample_weight` (n,) counts points: 2 is a point that is there twice."""
+        """Points X (n, d) with targets y (n,); a point with `sample_weight` 2 is there twice."""
         points, targets = validate_data(self, _plain(X), _plain(y), dtype=np.float64, y_numeric=True)
         weights = _weights(sample_weight, points)
         targets = column_or_1d(targets, warn=True).astype(np.float64)
@@ -239,3 +244,162 @@ def _weights(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | Non
     if not w.any():
         raise InputError("sample_weight is zero for all points")
     return w
+
+
+class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
+    """The two-class classifier of largest margin in the unit ball of a function space, with a certificate.
+
+    Parameters
+    ----------
+    space : "f1", "f2" or "linear"
+        Two-layer networks with the variation norm, the kernel space of random features, or linear functions.
+    bias : bool
+        Extend every point by a coordinate 1 (part of the norm, unlike the intercept of an SVM).
+    activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
+        The neurons of f1 and f2; linear ignores it.
+    tol, time_limit, seed
+        When the search for the f1 margin ends, and its random starts. f2 and linear use the time limit only.
+    C : float or None
+        For ReLU networks (space "f1", activation "relu"). A number: a soft margin instead of the hard one. The network
+        minimises C * sum_i max(0, 1 - y_i f(x_i)) + |weights|^2 / 2, C as in scikit-learn's SVC, by `optima.f1` with the
+        hinge loss, weight decay 1 / (C n) and no output bias. None: the hard margin, and where the data cannot be
+        separated (a point with both labels, say) the soft margin with C = 1. `time_limit` is for each of the two searches.
+    ridge : float
+        For the other spaces and activations where the data cannot be separated, and for networks where none that
+        separates was found in time. Then the decision function has a soft margin: squared slack, the same as the hard
+        margin of the kernel k + ridge * (mean of k's diagonal) * I, k the kernel of f2 (for f1 and f2) or the linear one.
+
+    Attributes
+    ----------
+    certificate_ : Certificate
+        Of the margin in the space: lower <= margin <= upper. If C is given, of the least objective, as `optimum_`.
+    optimum_ : Certificate or None
+        Where the hinge loss was minimised: of the least objective, divided by C n. `optimum_.primal` is the network. A
+        ConvergenceWarning is given where it is not certified to `tol`.
+    margin_ : float
+        The certificate's lower bound. It is reached: min_i y_i f(x_i) for the decision function f, which has norm 1;
+        0 if the decision function is soft.
+    measure_ : Measure or None
+        The neurons of f (f1 only, None where soft).
+    soft_ : bool
+        Whether the decision function is a soft-margin one. Of the hinge loss it is the network as it is, not of norm 1:
+        y f < 1 is slack, as for an SVC.
+    classes_, n_features_in_, feature_names_in_
+        As in scikit-learn; decision values above 0 mean classes_[1].
+    """
+
+    def __init__(
+        self,
+        space: str = "f1",
+        *,
+        bias: bool = True,
+        activation: str = "relu",
+        tol: float = 1e-3,
+        time_limit: float = 60.0,
+        seed: int = 0,
+        ridge: float = 1e-3,
+        C: float | None = None,
+    ) -> None:
+        self.space = space
+        self.bias = bias
+        self.activation = activation
+        self.tol = tol
+        self.time_limit = time_limit
+        self.seed = seed
+        self.ridge = ridge
+        self.C = C
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> MaxMarginClassifier:
+        _choice("space", self.space, ("f1", "f2", "linear"))
+        _positive("ridge", self.ridge)
+        networks = self.space == "f1" and as_space(self.activation).activation == "relu"
+        if self.C is not None:
+            _positive("C", self.C)
+            if not networks:
+                raise InputError(
+                    "C needs space='f1' and activation='relu'; elsewhere `ridge` sets how soft the margin is"
+                )
+        points, labels = validate_data(self, _plain(X), _plain(y), dtype=np.float64)
+        check_classification_targets(labels)
+        self.classes_, index = np.unique(labels, return_inverse=True)
+        if len(self.classes_) > 2:
+            raise ValueError(
+                "Only binary classification is supported. The type of the target is multiclass: "
+                f"y has {len(self.classes_)} classes; keep two."
+            )
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class only ({self.classes_[0]!r}); a margin needs two classes.")
+        data = Dataset(points, 2.0 * index - 1)
+        self.optimum_: Certificate | None = None
+        if self.C is not None:
+            self.optimum_ = self.certificate_ = self._soften(data, self.C)
+        else:
+            self.certificate_ = self._harden(data)
+            if networks and self.certificate_.status == "not-separable":
+                self.optimum_ = self._soften(data, 1.0)
+        self.soft_ = self.optimum_ is not None or not self.certificate_.lower > 0
+        self.margin_ = 0.0 if self.soft_ else self.certificate_.lower
+        self.measure_ = self._measure()
+        self._function = self.measure_ or (self._expand(data) if self.optimum_ is None else self.optimum_.function)
+        return self
+
+    def _harden(self, data: Dataset) -> Certificate:
+        """The certified margin."""
+        options: dict[str, Any] = {"bias": bool(self.bias), "time_limit": self.time_limit}
+        if self.space == "linear":
+            return margins.linear(data, **options)
+        if self.space == "f2":
+            return margins.f2(data, activation=self.activation, **options)
+        return margins.f1(data, activation=self.activation, tol=self.tol, seed=self.seed, **options)
+
+    def _soften(self, data: Dataset, C: float) -> Certificate:
+        """The certified optimum of the hinge loss."""
+        cert = f1(
+            data,
+            loss="hinge",
+            weight_decay=1 / (C * data.n),
+            bias=bool(self.bias),
+            output_bias=None,
+            tol=self.tol,
+            time_limit=self.time_limit,
+            seed=self.seed,
+        )
+        warn_if_open(cert, self.tol)
+        return cert
+
+    def _measure(self) -> Measure | None:
+        """The neurons with norm 1."""
+        primal = self.certificate_.primal
+        if self.space != "f1" or primal is None or self.soft_:
+            return None
+        return Measure(primal.theta, primal.mass / primal.norm, primal.activation, primal.bias)
+
+    def _expand(self, data: Dataset) -> _Expansion:
+        expansion = _Expansion(data.X, bool(self.bias), None if self.space == "linear" else self.activation)
+        expansion.power = expansion.degree * expansion.shift
+        if self.space == "linear" and not self.soft_:  # u itself is more accurate than the dual weights
+            expansion.points = np.atleast_2d(np.asarray(self.certificate_.extra["u"]))
+            expansion.weights = np.ones(1) / np.linalg.norm(expansion.points)
+            return expansion
+        k, cert = expansion.kernel(), self.certificate_
+        if self.soft_:
+            k = expansion.ridged(self.ridge)
+            cert = margins.f2(Dataset(np.ones((data.n, 1)), data.y), kernel=k)  # only the kernel matrix matters
+        b = np.asarray(cert.extra["alpha"]) * data.y
+        expansion.weights = b / math.sqrt(float(b @ k @ b))
+        return expansion
+
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
+        """f(x) for the function f of norm 1 (in the convention of `certificate_`); above 0 means classes_[1]."""
+        check_is_fitted(self)
+        points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
+        return self._function(points)
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        positive = self.decision_function(X) > 0
+        return self.classes_[positive.astype(int)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
