@@ -1,6 +1,18 @@
 """Did training find the best network? Training runs over width, and the line below which nothing can be.
 
 python examples/did_training_find_the_optimum.py [--quick] [--out did_training_find_the_optimum.png]
+
+The objective is mean logistic loss + (weight_decay / 2) |weights|^2 of a two-layer ReLU network. `optima.f1` proves a
+bound that no width and no training gets below. Ten starts at each width, 3000 full-batch steps, of size 0.2 (gradient
+descent) or 0.02 (Adam) at first and 0 at last. Two minutes of one core. What is seen with these settings:
+
+- Two moons, noise 0.25, 100 points: the certified network has 7 neurons. No run of width 2 or 5 ends within 0.1 % of
+  the bound. All Adam runs of width 100 and 500 end within 0.005 %; of width 20 six of ten do within 0.1 %. Gradient
+  descent ends 0.4 % to 0.8 % above at widths 100 and 500.
+- Breast cancer, first 100 points: the certified network has one neuron, and the bounds are 0.05 % apart. All Adam runs
+  from width 5 on end 0.0481 % above the lower one; of width 2 one in ten ends 56 % above. From width 5 on gradient
+  descent ends the higher the wider the network is, 1.6 % to 3.6 % above at width 5 and 4.3 % to 4.5 % at width 500. It
+  was not tried with more steps or other sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +31,7 @@ from sklearn.datasets import load_breast_cancer, make_moons
 import widemargin as wm
 
 COLOURS = {"gradient descent": "#0072b2", "Adam": "#d55e00"}  # told apart by eyes that do not tell red from green
-WITHIN = (0.001, 0.01, 0.1)
+WITHIN = (0.1, 1, 10)  # per cent
 
 
 def data_sets() -> dict[str, tuple[wm.Dataset, float, float]]:
@@ -80,7 +92,9 @@ def main() -> None:
     sets = data_sets()
     if options.quick:
         del sets["breast cancer"]
-    figure, panels = plt.subplots(1, len(sets), figsize=(5.5 * len(sets), 4.4), layout="constrained", squeeze=False)
+    figure, panels = plt.subplots(
+        1, len(sets), figsize=(5.5 * len(sets), 4.6), layout="constrained", squeeze=False, sharey=True
+    )
     scatter = np.random.default_rng(0)
     for axes, (name, (data, decay, tol)) in zip(panels[0], sets.items()):
         cert = wm.optima.f1(data, loss="logistic", weight_decay=decay, tol=tol)
@@ -88,37 +102,33 @@ def main() -> None:
         print(
             f"  best of any width between {cert.lower:.6f} and {cert.upper:.6f} ({cert.status}, {cert.atoms} neurons)"
         )
-        print("  share of runs that end within 0.1 %, 1 %, 10 % of the best:")
+        print("  share of runs that end within 0.1 %, 1 %, 10 % of the proved bound, and the best and the worst run:")
         for j, (rule, colour) in enumerate(COLOURS.items()):
             for width in widths:
-                ends = train(data, width, decay, rule, starts, steps, seed=width)
+                ends = train(data, width, decay, rule, starts, steps, seed=width)  # both rules from the same starts
                 assert (ends >= cert.lower).all(), "a run below the proved bound"
-                above = ends / cert.lower - 1
+                above = 100 * (ends / cert.lower - 1)
                 shares = "  ".join(f"{(above <= within).mean():4.0%}" for within in WITHIN)
-                print(f"    {rule:16}  width {width:4}:  {shares}   least {above.min():.4%}, most {above.max():.2%}")
-                place = width * np.exp(0.25 * (j - 0.5) + 0.08 * scatter.uniform(-1, 1, starts))
-                axes.plot(
-                    place, ends, "o", color=colour, ms=5, alpha=0.6, mew=0, label=rule if width == widths[0] else None
-                )
-        axes.axhspan(cert.lower, cert.upper, color="black", lw=1.5, label="certified optimum of all widths")
-        bottom, top = axes.get_ylim()
-        bottom = cert.lower - 0.12 * (top - cert.lower)
-        axes.axhspan(bottom, cert.lower, color="0.85", lw=0, zorder=0)
-        axes.text(
-            math.sqrt(widths[0] * widths[-1]),
-            (bottom + cert.lower) / 2,
-            "nothing can be here",
-            ha="center",
-            va="center",
+                print(f"    {rule:16}  width {width:4}:  {shares}   {above.min():8.4f} %  {above.max():8.4f} %")
+                place = width * np.exp(0.3 * (j - 0.5) + 0.1 * scatter.uniform(-1, 1, starts))
+                label = rule if width == widths[0] else None
+                axes.plot(place, above, "o", color=colour, ms=5, alpha=0.6, mew=0, label=label)
+        axes.axhspan(
+            0, 100 * (cert.upper / cert.lower - 1), color="black", lw=2, label="the optimum of all widths is in here"
         )
-        axes.set_ylim(bottom, top)
-        axes.set_xscale("log", base=10)
+        axes.axhspan(-1, 0, color="0.85", lw=0, zorder=0)
+        axes.text(math.sqrt(widths[0] * widths[-1]), -0.03, "proved: no network is here", ha="center", va="center")
+        axes.set_xscale("log")
         axes.set_xticks(widths, [str(width) for width in widths])
         axes.minorticks_off()
         axes.set_xlabel("width")
-        axes.set_title(f"{name}, weight decay {decay:g}")
-    panels[0, 0].set_ylabel("mean logistic loss + (weight decay / 2) |weights|²")
-    panels[0, 0].legend()
+        axes.set_title(f"{name}, weight decay {decay:g}: optimum {cert.upper:.4f}")
+    axes = panels[0, 0]
+    axes.set_yscale("symlog", linthresh=0.1)  # linear up to 0.1 %, logarithmic above
+    axes.set_yticks([0, 0.1, 1, 10, 100], ["0 %", "0.1 %", "1 %", "10 %", "100 %"])
+    axes.set_ylim(-0.06, 300)
+    axes.set_ylabel("loss + weight decay, above the proved bound")
+    axes.legend()
     figure.savefig(options.out, dpi=110)
     print(f"picture written to {options.out}")
 
