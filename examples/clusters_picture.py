@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 
 import widemargin as wm
 from widemargin import plots
-from widemargin.margins.estimators import MaxMarginClassifier
+from widemargin.optima.estimators import MaxMarginClassifier
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--n", type=int, default=40, help="points, half of them for the test [40]")

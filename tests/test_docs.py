@@ -84,11 +84,12 @@ def test_links_lead_somewhere(page):
 
 # Half a minute, and a block of docs/guarantees.md runs much the same.
 APART = {"what_it_guarantees.py": pytest.mark.long}
+ARGUMENTS = {"did_training_find_the_optimum.py": ["--quick"]}  # two minutes at full size
 
 
 @pytest.mark.parametrize("example", [pytest.param(one, marks=APART.get(one.name, ()), id=one.name) for one in EXAMPLES])
 def test_examples_run(example, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [str(example)])
+    monkeypatch.setattr(sys, "argv", [str(example), *ARGUMENTS.get(example.name, [])])
     runpy.run_path(str(example), run_name="__main__")
     assert capsys.readouterr().out
 

@@ -287,7 +287,8 @@ def test_functions_with_other_options_and_scales(make, scale):
 @pytest.mark.parametrize("space", ["f1", "f2", "linear", "l1-regression", "l2-regression"])
 def test_the_estimators_agree_with_the_function(space):
     """The estimators compute their values by code of their own."""
-    from widemargin.margins.estimators import MaxMarginClassifier, MinNormRegressor
+    from widemargin.margins.estimators import MinNormRegressor
+    from widemargin.optima.estimators import MaxMarginClassifier
 
     other = np.random.default_rng(1).standard_normal((9, 2))
     if space in kinds.OFFERED:

@@ -20,7 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from widemargin import Dataset, InputError, Measure, margins
-from widemargin.margins.estimators import MaxMarginClassifier, MinNormRegressor
+from widemargin.margins.estimators import MinNormRegressor
+from widemargin.optima.estimators import MaxMarginClassifier
 
 SPACES = ("f1", "f2", "linear")
 rng = np.random.default_rng(0)

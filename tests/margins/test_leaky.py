@@ -240,7 +240,8 @@ def test_the_smallest_kernel_norm():
 
 
 def test_estimators():
-    from widemargin.margins import MaxMarginClassifier, MinNormRegressor
+    from widemargin.margins import MinNormRegressor
+    from widemargin.optima import MaxMarginClassifier
 
     data = noise(12, 3, 6)
     for space in ("f1", "f2"):

@@ -1,23 +1,21 @@
-"""The margins and smallest norms as scikit-learn estimators."""
+"""The interpolant of smallest norm as a scikit-learn estimator. The classifiers are in widemargin.optima.estimators."""
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from widemargin.spaces import as_space
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import Certificate, Dataset, InputError
 
 from . import regression
-from .f2 import f2
-from .linear import linear
 
 
 class _Expansion:
@@ -56,125 +54,6 @@ class _Expansion:
         return 1 if self.activation is None else as_space(self.activation).degree
 
 
-class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
-    """The two-class classifier of largest margin in the unit ball of a function space, with a certificate.
-
-    Parameters
-    ----------
-    space : "f1", "f2" or "linear"
-        Two-layer networks with the variation norm, the kernel space of random features, or linear functions.
-    bias : bool
-        Extend every point by a coordinate 1 (part of the norm, unlike the intercept of an SVM).
-    activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
-        The neurons of f1 and f2; linear ignores it.
-    tol, time_limit, seed
-        When the search for the f1 margin ends, and its random starts. f2 and linear use the time limit only.
-    ridge : float
-        Only used where the data cannot be separated (contradictory points, say) or no separating function was found
-        in time. Then the decision function has a soft margin: squared slack, the same as the hard margin of the
-        kernel k + ridge * (mean of k's diagonal) * I, k the kernel of f2 (for f1 and f2) or the linear one.
-
-    Attributes
-    ----------
-    certificate_ : Certificate
-        Of the margin in the space: lower <= margin <= upper. Not of the soft-margin function.
-    margin_ : float
-        The certificate's lower bound. It is reached: min_i y_i f(x_i) for the decision function f, which has norm 1;
-        0 if the decision function is soft.
-    measure_ : Measure or None
-        The neurons of f (f1 only, None where soft).
-    soft_ : bool
-        Whether the decision function is the soft-margin one.
-    classes_, n_features_in_, feature_names_in_
-        As in scikit-learn; decision values above 0 mean classes_[1].
-    """
-
-    def __init__(
-        self,
-        space: str = "f1",
-        *,
-        bias: bool = True,
-        activation: str = "relu",
-        tol: float = 1e-3,
-        time_limit: float = 60.0,
-        seed: int = 0,
-        ridge: float = 1e-3,
-    ) -> None:
-        self.space = space
-        self.bias = bias
-        self.activation = activation
-        self.tol = tol
-        self.time_limit = time_limit
-        self.seed = seed
-        self.ridge = ridge
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> MaxMarginClassifier:
-        _choice("space", self.space, ("f1", "f2", "linear"))
-        _positive("ridge", self.ridge)
-        points, labels = validate_data(self, _plain(X), _plain(y), dtype=np.float64)
-        check_classification_targets(labels)
-        self.classes_, index = np.unique(labels, return_inverse=True)
-        if len(self.classes_) > 2:
-            raise ValueError(
-                "Only binary classification is supported. The type of the target is multiclass: "
-                f"y has {len(self.classes_)} classes; keep two."
-            )
-        if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only ({self.classes_[0]!r}); a margin needs two classes.")
-        data = Dataset(points, 2.0 * index - 1)
-        options: dict[str, Any] = {"bias": bool(self.bias), "time_limit": self.time_limit}
-        if self.space == "linear":
-            self.certificate_ = linear(data, **options)
-        elif self.space == "f2":
-            self.certificate_ = f2(data, activation=self.activation, **options)
-        else:
-            from .f1 import f1
-
-            self.certificate_ = f1(data, activation=self.activation, tol=self.tol, seed=self.seed, **options)
-        self.margin_ = self.certificate_.lower
-        self.measure_ = self._measure()
-        self.soft_ = not self.margin_ > 0
-        self._function = self.measure_ if self.measure_ is not None else self._expand(data)
-        return self
-
-    def _measure(self) -> Measure | None:
-        """The neurons with norm 1."""
-        primal = self.certificate_.primal
-        if self.space != "f1" or primal is None or not self.margin_ > 0:
-            return None
-        return Measure(primal.theta, primal.mass / primal.norm, primal.activation, primal.bias)
-
-    def _expand(self, data: Dataset) -> _Expansion:
-        expansion = _Expansion(data.X, bool(self.bias), None if self.space == "linear" else self.activation)
-        expansion.power = expansion.degree * expansion.shift
-        if self.space == "linear" and not self.soft_:  # u itself is more accurate than the dual weights
-            expansion.points = np.atleast_2d(np.asarray(self.certificate_.extra["u"]))
-            expansion.weights = np.ones(1) / np.linalg.norm(expansion.points)
-            return expansion
-        k, cert = expansion.kernel(), self.certificate_
-        if self.soft_:
-            k = expansion.ridged(self.ridge)
-            cert = f2(Dataset(np.ones((data.n, 1)), data.y), kernel=k)  # only the kernel matrix matters
-        b = np.asarray(cert.extra["alpha"]) * data.y
-        expansion.weights = b / math.sqrt(float(b @ k @ b))
-        return expansion
-
-    def decision_function(self, X: ArrayLike) -> np.ndarray:
-        """f(x) for the function f of norm 1 (in the convention of `certificate_`); above 0 means classes_[1]."""
-        check_is_fitted(self)
-        points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
-        return self._function(points)
-
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        positive = self.decision_function(X) > 0
-        return self.classes_[positive.astype(int)]
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-
 class MinNormRegressor(RegressorMixin, BaseEstimator):
     """The interpolant f(x_i) = y_i of smallest norm in a function space, with a certificate of that norm.
 
@@ -182,8 +61,10 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     ----------
     space : "f2" or "f1"
         The kernel space of random features (one linear system), or two-layer networks with the variation norm.
-    bias, activation
-        As for `MaxMarginClassifier`.
+    bias : bool
+        Extend every point by a coordinate 1, which is part of the norm.
+    activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
+        The neurons.
     tol, time_limit, seed
         For f1: when the search ends, and its random starts. f2 uses `tol` only.
     ridge : float
@@ -270,3 +151,10 @@ def _choice(name: str, value: Any, legal: tuple[str, ...]) -> None:
 def _positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
         raise InputError(f"{name} must be a positive number, not {value!r}")
+
+
+def __getattr__(name: str) -> Any:
+    """MaxMarginClassifier is known by this name. Its soft margin needs the room of optima, which comes after this one."""
+    if name == "MaxMarginClassifier":
+        return importlib.import_module("widemargin.optima.estimators").MaxMarginClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,33 @@
 """Certified optima of training with weight decay."""
 
+from typing import Any
+
 from .f1 import f1
 from .f2 import f2
 from .gap import Gap, gap
 from .largest import Interval, largest_decay
 from .path import Path, Point, path
 
-__all__ = ["Gap", "Interval", "Path", "Point", "f1", "f2", "gap", "largest_decay", "path"]
+__all__ = [
+    "Gap",
+    "Interval",
+    "MaxMarginClassifier",
+    "Path",
+    "Point",
+    "ReluNetClassifier",
+    "ReluNetRegressor",
+    "f1",
+    "f2",
+    "gap",
+    "largest_decay",
+    "path",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, imported when first asked for: scikit-learn is slow to import and the solvers do not need it."""
+    if name in ("MaxMarginClassifier", "ReluNetClassifier", "ReluNetRegressor"):
+        from . import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
