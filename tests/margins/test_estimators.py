@@ -136,8 +136,15 @@ def test_contradictions_are_fitted_softly(space):
     assert (model.certificate_.status, model.margin_, model.soft_) == ("not-separable", 0, True)
     assert model.measure_ is None
     assert_array_equal(model.predict(X[1:]), Y[1:])
-    if space != "linear":
+    if space == "f2":  # squared slack pulls the point to 0
         assert abs(model.decision_function(X[:1])[0]) < abs(model.decision_function(X[1:])).min()
+    if (
+        space == "f1"
+    ):  # the hinge loss does not: between -1 and 1 the point costs 2. The objective is proved to be the least.
+        optimum = model.optimum_
+        slack = (1 - labels * model.decision_function(points)).clip(0)
+        assert optimum.verify(Dataset(points, labels)).ok and optimum.gap <= 1e-3
+        assert_allclose(slack.sum() + optimum.primal.norm, optimum.upper * len(points), rtol=1e-9)
 
 
 def test_the_soft_margin_is_the_squared_slack_svm():
