@@ -80,6 +80,12 @@ def test_no_cycle_of_imports_inside_a_room(room: str):
     assert not graph, f"files that import each other, or build on such: {sorted(graph)}"
 
 
+def test_test_files_have_names_of_their_own():
+    """Two of one name in different folders cannot be collected in one run."""
+    names = [file.name for file in Path(__file__).parent.rglob("test_*.py")]
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
+
+
 def test_one_engine():
     """What all solvers of wide networks need exists once, and what is left to each of them is short."""
     solvers, once = {}, {"run", "closed", "late", "left", "offer_centre", "tell", "take_dual", "certificate"}
