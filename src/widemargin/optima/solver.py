@@ -19,7 +19,7 @@ from widemargin.margins.engine import LARGEST, Engine, Progress
 from widemargin.pricing import Priced, listed, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
-from widemargin.pricing.search import ascend, climb
+from widemargin.pricing.search import maxima
 from widemargin.types import Measure
 
 from .bounds import above, dual_below, dual_value, power_of
@@ -47,7 +47,7 @@ class Dual:
     bound: float
     sides: tuple[Priced, ...] = ()  # of c / 2^power
     power: int = 0
-    products: products.Products | None = None  # what shows the bound, if it is not the sides
+    proof: dict[str, Any] | None = None  # what shows the bound, if it is not the sides
 
 
 class Solver(Engine):
@@ -263,18 +263,12 @@ class Solver(Engine):
         Z = self.rng.standard_normal((count, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
-        Xt = torch.as_tensor(self.X)
+        Xt, climbers = torch.as_tensor(self.X), CLIMB[1] if self.r <= CLIMB[0] and self.n <= 2000 else 0
         for s in (1.0, -1.0):
-            weights = torch.as_tensor(s * c)
-            own = torch.as_tensor(np.vstack([self.W[self.s == s], self.V[:50]]))
-            tops, value = ascend(Xt, weights, torch.cat([torch.as_tensor(Z), own]), 40)
-            order = torch.argsort(-value)
-            if self.r <= CLIMB[0] and self.n <= 2000:
-                tops, value = climb(Xt, weights, tops[order[: CLIMB[1]]])
-                order = torch.argsort(-value)
-            best = max(best, float(value[order[0]]))
-            order = order[value[order] > self.points.lam * (1 + 1e-12)]
-            self.play(tops[order].numpy(), NEW)
+            begin = torch.as_tensor(np.vstack([Z, self.W[self.s == s], self.V[:50]]))
+            tops, value = maxima(self.where, Xt, s * c, begin, 40, climbers)
+            best = max(best, float(value[0]))
+            self.play(tops[value > self.points.lam * (1 + 1e-12)].numpy(), NEW)
         return best
 
     def prove(self, c: np.ndarray, found: float, last: bool = False) -> bool:
@@ -341,10 +335,12 @@ class Solver(Engine):
         points, device = self.points, self.where.device
         tensor = self.where.tensor
         y, w = points.y, points.w
+        price = float(np.linalg.norm(self.best_network[0], axis=1).sum())
+        if not (price > 0 and self.centre.any()):  # the constant: there is nothing to weigh
+            return
         low, high = self.smooth.limits(y)
         low, high = low * w, high * w
-        inside = np.where(np.isfinite(high - low), 1e-4 * w, 0.0)
-        x = np.clip(self.centre, low + inside, high - inside)
+        x = np.clip(self.centre, low + 1e-4 * w, high - 1e-4 * w)  # inside, where there is a limit at all
 
         def slopes(c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             first, second = self.smooth.dual_slopes(y, c.cpu().numpy() / w)
@@ -356,7 +352,7 @@ class Solver(Engine):
             tensor(low),
             tensor(high),
             0.0 if points.offset and not points.ridge else None,
-            float(np.linalg.norm(self.best_network[0], axis=1).sum()),  # a bound is worth the norm of the best network
+            price,  # a bound is worth the norm of the best network
             slopes,
             1 / points.ridge if points.ridge else 0.0,
             self.upper,
@@ -365,14 +361,16 @@ class Solver(Engine):
         for number, found in enumerate(products.solve(self.where.Xt, goal, until)):
             before = self.lower
             for c in feasible(points, self.loss, found.q.cpu().numpy(), self.b):
-                shown = products.renewed(found, tensor(c))
-                if shown is not None and (value := self.proved(c, shown.bound)) > self.dual.value:
-                    self.dual = Dual(value, c, shown.bound, power=power_of(c), products=shown)
-                    self.lower = value
+                shown, power = products.renewed(found, tensor(c)), power_of(c)
+                if shown is None or self.proved(c, shown.bound) <= self.dual.value:
+                    continue
+                proof, bound = products.write(shown, np.arange(self.n), 2.0**self.door.shift, 2.0**-power)
+                bound *= 2.0 ** (power - self.door.shift)
+                if proof and (value := self.proved(c, bound)) > self.dual.value:
+                    self.dual, self.lower = Dual(value, c, bound, power=power, proof=proof), value
             self.tell(f"{len(found.sides[0].N)} products")
-            goal.price *= (
-                found.bound / points.lam
-            ) ** PRICE  # the bound is to be the decay: a larger one is worth more
+            # The bound is to be the decay: a larger one costs more.
+            goal.price *= (found.bound / points.lam) ** PRICE
             if self.closed() or (number > 2 and self.lower - before < ENOUGH * (self.upper - self.lower)):
                 break
 
@@ -396,9 +394,8 @@ class Solver(Engine):
         unit = 2.0**self.dual.power
         proof: dict[str, Any] = {"type": "norm"}
         bound, c = self.dual.bound / unit, self.dual.c / unit
-        if self.dual.products is not None:
-            proof, bound = products.write(self.dual.products, np.arange(self.n), 2.0**self.door.shift, 1 / unit)
-            bound *= 2.0**-self.door.shift
+        if self.dual.proof is not None:
+            proof = dict(self.dual.proof)
         elif self.dual.sides:
             proof, bound = write(self.where, c, self.dual.sides, np.arange(self.n), bound)
         bound *= unit

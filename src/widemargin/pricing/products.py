@@ -394,6 +394,8 @@ class Newton:
             sigma = min(1.0, max(0.01, share ** max(1.0, 3 * min(up, down) ** 2)))
             move = self.move(sigma * here / count, first)
         up, down = self.steps(move)
+        if not math.isfinite(up + down + float(move.q.sum()) + float(move.p.sum())):
+            return 0.0
         at.q = at.q + down * move.q
         at.mu += down * move.mu
         at.p = at.p + up * move.p
@@ -416,11 +418,11 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
             break  # where it is slower than it should be
         try:
             newton = Newton(at)
+            if newton.products() < gap * (program.price * at.mu if program.goal.size is None else program.goal.size):
+                break
+            length = newton.step(centre=short)
         except torch.linalg.LinAlgError:
-            break  # the last digits are gone
-        if newton.products() < gap * (program.price * at.mu if program.goal.size is None else program.goal.size):
-            break
-        length = newton.step(centre=short)
+            break  # the last digits are gone; a step that fails leaves the iterate as it was
         short = length < 0.2 and not short
         if length < 1e-6:
             break
