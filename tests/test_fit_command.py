@@ -257,7 +257,7 @@ def test_bad_models(model, tmp_path, monkeypatch):
     torch.save(torch.ones(3), tmp_path / "tensor.pt")
     assert "holds a Tensor" in refused("gap", tmp_path / "tensor.pt", SPEC, *decay)
     torch.save(network(outputs=3).state_dict(), tmp_path / "three.pt")
-    assert "one output" in refused("gap", tmp_path / "three.pt", SPEC, *decay)
+    assert "3 outputs" in refused("gap", tmp_path / "three.pt", SPEC, *decay)
     torch.save({"0.weight": network()[0].weight.data, "2.weight": network()[2].weight.data}, tmp_path / "bare.pt")
     assert "no bias; leave it out" in refused("gap", tmp_path / "bare.pt", SPEC, *decay, "--output-bias", "free")
     assert "is not a run" in refused("gap", tmp_path, *decay)

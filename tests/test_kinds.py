@@ -50,6 +50,8 @@ def solved(name: str, **keys) -> Certificate:
     function = getattr(getattr(widemargin, row.room), row.function)
     if row.needs == "weight_decay":
         keys["weight_decay"] = 0.05
+        if row.targets == "classes":
+            keys["loss"] = "cross-entropy"
     elif row.needs:
         keys[row.needs] = X @ np.array([[1.0, 0.2, 0.0], [0.1, 1.0, -0.3]])
     if "directions" in inspect.signature(function).parameters:
@@ -238,9 +240,14 @@ def test_the_function_of_a_certificate(name, certs, tmp_path):
     if cert.convention == "norm":
         assert_allclose(values, data.y, rtol=1e-6, atol=1e-6)
     elif cert.convention == "objective":
-        loss = np.logaddexp(0, -data.y * values).mean()
+        loss = np.logaddexp(0, -data.y * values).mean() if values.ndim == 1 else 0.0
         if name == "f1-optimum":
             size = cert.primal.norm
+        elif name == "f1-multiclass-optimum":
+            own = values[np.arange(data.n), data.y.astype(int)]
+            loss = (np.log(np.exp(values).sum(axis=1)) - own).mean()
+            theta, outer = (np.linalg.norm(cert.extra[part], axis=1) for part in ("theta", "outer"))
+            size = float(theta @ outer)
         else:
             alpha = np.array(cert.extra["alpha"])
             size = float(alpha @ ReLU(True).kernel(X) @ alpha) / 2

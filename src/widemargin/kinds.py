@@ -153,11 +153,26 @@ _KINDS = (
         needs="weight_decay",
         room="optima",
     ),
+    Kind(
+        "f1-multiclass-optimum",
+        "f1",
+        ("objective",),
+        "least training objective, several classes",
+        _same("bias", "seed", "device"),
+        shown=("loss", "weight_decay", "output_bias"),
+        targets="classes",
+        needs="weight_decay",
+        room="optima",
+    ),
 )
 KINDS = {kind.name: kind for kind in _KINDS}
 # What `--kind` and sweeps offer; with --multiclass the kind of the same name for several classes.
 OFFERED = tuple(kind.name for kind in _KINDS if kind.targets == "signs" and not kind.needs)
-SEVERAL = {name.removesuffix("-multiclass"): name for name, kind in KINDS.items() if kind.targets == "classes"}
+SEVERAL = {
+    name.removesuffix("-multiclass"): name
+    for name, kind in KINDS.items()
+    if kind.targets == "classes" and not kind.needs
+}
 
 
 def label(name: str) -> str:

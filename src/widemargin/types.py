@@ -225,7 +225,9 @@ class Certificate:
 
     @property
     def atoms(self) -> int:
-        return 0 if self.primal is None else len(self.primal.mass)
+        if self.primal is None:
+            return len(self.extra.get("outer", ())) if self.convention == "objective" else 0
+        return len(self.primal.mass)
 
     def bounds(self, convention: str | None = None) -> tuple[float, float]:
         """(lower, upper) in a convention of docs/notation.md; in the certificate's own when none is given.
@@ -431,6 +433,9 @@ def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:
 
 def _several(cert: Certificate, X: np.ndarray) -> np.ndarray:
     theta, outer = _array(cert, "theta"), _array(cert, "outer")
+    if cert.convention == "objective":
+        offset = _array(cert, "offset")
+        return (extend(X, cert.bias) @ theta.T).clip(0) @ outer + offset if len(theta) else np.tile(offset, (len(X), 1))
     size = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
     return (extend(X, cert.bias) @ theta.T).clip(0) @ (outer / size)
 
@@ -492,6 +497,7 @@ _STORED = {
     "linear-multiclass": _linear,
     "rf": _rf,
     "f1-multiclass": _several,
+    "f1-multiclass-optimum": _several,
     "collapse": _collapse,
 }
 _ON_DATA = {

@@ -149,6 +149,15 @@ def optima_made():
     low = float(np.mean(-s * np.log(s) - (1 - s) * np.log1p(-s))) * (1 - 1e-9)
     proof = {"type": "cones", "sides": sides, "maximum": most}
     out.append((f"{name} cones", seal(payload | {"lower": low, "proof": proof, "status": "rounding"}), X, y))
+    classes = rng.integers(0, 3, 9).astype(float)
+    for data, keys in [
+        (Dataset(flat.X, classes), {"weight_decay": 0.05, "output_bias": None, "bias": False, "weights": weights}),
+        (Dataset(flat.X, classes), {"weight_decay": 0.05, "output_bias": "free"}),
+        (Dataset(more.X[:9], classes), {"weight_decay": 0.04, "output_bias": "decayed", "bias": False}),
+    ]:
+        cert = optima.f1(data, loss="cross-entropy", tol=1e-2, time_limit=20, **keys)
+        name = f"optimum of classes {keys['output_bias']} {data.d}"
+        out.append((name, saved(cert), data.X, data.y))
     for data, keys in asked[:6]:
         cert = optima.f2(data, **keys)
         name = " ".join(["kernel optimum", *[str(v) for v in keys.values() if not isinstance(v, np.ndarray)]])
@@ -291,6 +300,7 @@ def question(payload):
         "f2": ["gram"] if payload.get("convention") == "gram" else [],
         "f1-optimum": ["loss", "weight_decay", "output_bias", "weights"],
         "f2-optimum": ["loss", "weight_decay", "output_bias", "weights"],
+        "f1-multiclass-optimum": ["loss", "weight_decay", "output_bias", "weights"],
     }
     convention = payload.get("convention") if kind == "f2" else None
     what = [kind, convention, payload.get("activation") if kind != "linear" else None, payload.get("bias")]

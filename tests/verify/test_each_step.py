@@ -225,7 +225,7 @@ def test_cones_never_show_less_than_the_maximum(seed):
     for i, k in enumerate(labels):
         q[i, k] = 0
     problem = reading.Problem(X, 0, labels, 1)
-    g = multiclass._dual_vectors(problem, q.ravel().tolist())
+    g = multiclass.dual_vectors(problem, q.ravel().tolist())
     angle = np.linspace(0, 2 * np.pi, 4001)
     F = np.maximum(np.column_stack([np.cos(angle), np.sin(angle)]) @ X.T, 0) @ g.astype(float)
     true = np.linalg.norm(F, axis=1).max()

@@ -50,7 +50,7 @@ def class_numbers(data: Dataset) -> tuple[np.ndarray, int]:
         raise InputError(f"{data.name}: row {wrong[0]} has the label {y[wrong[0]]:g}, no class number; {advice}")
     values = np.unique(y)
     if len(values) == 1:
-        raise InputError(f"{data.name}: y has only one class ({values[0]:g}); a multi-class margin needs at least two")
+        raise InputError(f"{data.name}: y has only one class ({values[0]:g}); several classes are at least two")
     if values[-1] != len(values) - 1:
         gap = int(np.flatnonzero(values != np.arange(len(values)))[0])
         raise InputError(f"{data.name}: no point has the label {gap} although others are larger; {advice}")

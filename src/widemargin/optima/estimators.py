@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
@@ -21,6 +21,7 @@ from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from .f1 import f1
+from .losses import CLASSES
 
 
 def warn_if_open(cert: Certificate, tol: float) -> None:
@@ -86,15 +87,15 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
     """The two-layer ReLU network, of any width, that is the best training with weight decay can find; with a certificate.
 
     Two classes: the network f and its output bias minimise `mean loss + (weight_decay / 2) |weights|^2` up to `tol`, which is
-    proved (`optima.f1`). More classes: one such network for each class against all others, each with a certificate of its own;
-    no certificate is about them together.
+    proved (`optima.f1`). More classes: with loss="cross-entropy" one network with an output for each class and one certificate;
+    with the other losses one network for each class against all others, each with a certificate of its own.
 
     Parameters
     ----------
     weight_decay : float
         As in PyTorch: docs/optima.md has the table.
-    loss : "logistic", "squared", "hinge", "squared-hinge" or "exp"
-        `predict_proba` exists for the logistic loss.
+    loss : "logistic", "squared", "hinge", "squared-hinge", "exp" or "cross-entropy"
+        `predict_proba` exists for the logistic loss and the cross-entropy.
     bias : bool
         The neurons have biases, decayed like all weights.
     output_bias : "free", "decayed" or None
@@ -110,11 +111,11 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
     Attributes
     ----------
     certificates_, datasets_ : tuples
-        One `Certificate` of the least objective, and the `Dataset` it is about, for each network: one for two classes, else
-        one for each class in the order of classes_. In a Dataset equal points of one class are merged and points of weight 0
-        left out; it is sorted. `certificate.verify(dataset)` checks the proof.
+        One `Certificate` of the least objective, and the `Dataset` it is about, for each network: one for two classes and for
+        the cross-entropy, else one for each class in the order of classes_. In a Dataset equal points of one class are merged
+        and points of weight 0 left out; it is sorted. `certificate.verify(dataset)` checks the proof.
     certificate_, data_
-        The same, for two classes only.
+        The same where there is one only.
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn; of two classes decision values above 0 mean classes_[1].
     """
@@ -152,33 +153,43 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
             raise InputError(
                 "y has one class only" if len(self.classes_) < 2 else "y has a class without a point of positive weight"
             )
-        ones = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        solved = [self._solve(points, np.where(index == one, 1.0, -1.0), weights, self.loss) for one in ones]
+        if self.loss == CLASSES:
+            targets = [index.astype(np.float64)]
+        else:
+            ones = [1] if len(self.classes_) == 2 else range(len(self.classes_))
+            targets = [np.where(index == one, 1.0, -1.0) for one in ones]
+        solved = [self._solve(points, y, weights, self.loss) for y in targets]
         self.datasets_, self.certificates_ = zip(*solved)
         for name in ("data_", "certificate_"):
             self.__dict__.pop(name, None)  # of an earlier fit
-        if len(self.classes_) == 2:
+        if len(solved) == 1:
             self.data_, self.certificate_ = solved[0]
         return self
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:
-        """Outputs of the networks: (n,) for two classes, (n, classes) for more."""
+        """Outputs of the networks: (n,) for two classes, of the cross-entropy their difference, and (n, classes) for more."""
         check_is_fitted(self)
         points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
         outputs = np.column_stack([cert.function(points) for cert in self.certificates_])
-        return outputs[:, 0] if len(self.classes_) == 2 else outputs
+        if len(self.classes_) > 2:
+            return outputs
+        return outputs[:, 1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The class of the positive side; of more than two classes that of the largest output."""
         outputs = self.decision_function(X)
         return self.classes_[(outputs > 0).astype(int) if outputs.ndim == 1 else outputs.argmax(axis=1)]
 
-    @available_if(lambda self: self.loss == "logistic")
+    @available_if(lambda self: self.loss in ("logistic", CLASSES))
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """1 / (1 + exp(-f)) of the outputs f; of more than two classes divided by their sum, which no certificate is about."""
+        """1 / (1 + exp(-f)) of the outputs f; of more than two classes softmax for the cross-entropy, and for the logistic loss
+        divided by their sum, which no certificate is about.
+        """
         outputs = self.decision_function(X)
         if outputs.ndim == 1:
             return np.column_stack([expit(-outputs), expit(outputs)])
+        if self.loss == CLASSES:
+            return softmax(outputs, axis=1)
         # In units of the largest, as all may be tiny: log expit(f) = -log(1 + exp(-f)).
         logs = -np.logaddexp(0, -outputs)
         each = np.exp(logs - logs.max(axis=1, keepdims=True))

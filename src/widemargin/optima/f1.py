@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
-from . import problem
+from . import classes, problem
+from .losses import CLASSES
 from .solver import Solver
 
 LARGE = 100_000  # entries of X from which more than one thread pays
@@ -39,7 +40,9 @@ def f1(
     over two-layer ReLU networks f of any width; |f| = sum_j |a_j| |v_j| is half the sum of the squares of all weights at the best
     scaling of the two layers, so that P is the least value of `mean loss + (weight_decay / 2) |weights|^2`. `bias`: the neurons
     have biases, which are decayed like other weights. `output_bias`: "free", "decayed" (weight_decay / 2 b^2), or None.
-    Losses: logistic, squared (of any targets), hinge, squared-hinge, exp; docs/optima.md has all of them.
+    Losses: logistic, squared (of any targets), hinge, squared-hinge, exp; docs/optima.md has all of them. cross-entropy: classes
+    y = 0, ..., K-1 and networks with K outputs, |f| = sum_j |a_j| |v_j| with a_j in R^K; they are in extra["theta"] and
+    extra["outer"], and the certificate is of kind f1-multiclass-optimum (`device` plays no part).
 
     `upper` is the objective of `primal` with the output bias extra["offset"]. `lower` is what `dual` proves. Stops when
     upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C, and returns both bounds as they are then.
@@ -48,11 +51,34 @@ def f1(
     Reference: Wei, Lee, Liu and Ma (2019), Section 3; Pilanci and Ergen (2020).
     """
     check_device(device)
-    entered = problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
+    entered = enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
     with threads_for(entered):
-        return Solver(entered, tol, seed, device, progress).run()
+        return solver(entered, tol, seed, device, progress).run()
 
 
-def threads_for(entered: problem.Problem) -> AbstractContextManager[None]:
+def enter(
+    data: Dataset,
+    loss: str,
+    weight_decay: float,
+    bias: bool,
+    output_bias: str | None,
+    weights: ArrayLike | None,
+    tol: float,
+    time_limit: float | None,
+) -> problem.Problem | problem.ClassProblem:
+    if loss == CLASSES:
+        return problem.enter_classes(data, weight_decay, bias, output_bias, weights, tol, time_limit)
+    return problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
+
+
+def solver(
+    entered: problem.Problem | problem.ClassProblem, tol: float, seed: int, device: str, progress: Progress | None
+) -> Solver | classes.Solver:
+    if isinstance(entered, problem.ClassProblem):
+        return classes.Solver(entered, tol, seed, device, progress)
+    return Solver(entered, tol, seed, device, progress)
+
+
+def threads_for(entered: problem.Training) -> AbstractContextManager[None]:
     """As many threads as a problem of this size can use."""
     return threads(1 if entered.door.X.size < LARGE else torch.get_num_threads())

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
 
-from . import problem
-from .f1 import threads_for
+from .f1 import enter, solver, threads_for
+from .problem import ClassProblem
 from .solver import Solver
 
 FORM = "Sequential(Linear, ReLU, Linear)"
@@ -106,8 +106,8 @@ class Layers:
 
     W: np.ndarray  # (m, d)
     b: np.ndarray | None  # (m,)
-    a: np.ndarray  # (m,)
-    c: float | None
+    a: np.ndarray  # (K, m)
+    c: np.ndarray | None  # (K,)
 
 
 def gap(
@@ -127,8 +127,9 @@ def gap(
 ) -> Gap:
     """How far a trained network is from the best of any width, both in `mean loss + (weight_decay / 2) |parameters|^2`.
 
-    `model` is torch.nn.Sequential(Linear, ReLU, Linear) with one output, of any width, with or without biases; or the state dict
-    of such a network, under any names. Networks of the same form compete: with biases where it has some. `output_bias`: "decayed"
+    `model` is torch.nn.Sequential(Linear, ReLU, Linear) of any width, with or without biases, with one output, or for
+    loss="cross-entropy" one for each class 0, ..., K-1 in y; or the state dict of such a network, under any names.
+    Networks of the same form compete: with biases where it has some. `output_bias`: "decayed"
     where one weight_decay is for all parameters, which is the usual case; "free" where the last bias is not decayed. The losses
     are those of `optima.f1`: "squared" is half of MSELoss.
 
@@ -144,26 +145,36 @@ def gap(
     if net.c is None and output_bias is not None:
         raise InputError(f"output_bias={output_bias!r}, but the last layer of the network has no bias; leave it out")
     mode = None if net.c is None else output_bias or "decayed"
-    entered = problem.enter(data, loss, weight_decay, net.b is not None, mode, weights, tol, time_limit)
+    entered = enter(data, loss, weight_decay, net.b is not None, mode, weights, tol, time_limit)
+    K = entered.points.K if isinstance(entered, ClassProblem) else 1
+    if len(net.a) != K:
+        several = "" if K > 1 else "; for several outputs there is loss='cross-entropy'"
+        raise InputError(f"the network has {len(net.a)} outputs, but the loss {loss} needs {K} for this y{several}")
 
-    bias = np.zeros(len(net.a)) if net.b is None else net.b
-    c = net.c or 0.0
-    w = np.ones(data.n) if entered.weights is None else entered.weights
+    bias = np.zeros(len(net.W)) if net.b is None else net.b
+    c = np.zeros(K) if net.c is None else net.c
     with np.errstate(over="ignore", invalid="ignore"):
-        t = (data.X @ net.W.T + bias).clip(0) @ net.a + c
-        mean = float(w @ entered.loss.value(data.y, t)) / math.fsum(w)
-        inner, outer = np.sqrt((net.W**2).sum(axis=1) + bias**2), np.abs(net.a)
-        ridge = 0.5 * entered.decay * c * c if mode == "decayed" else 0.0
+        t = (data.X @ net.W.T + bias).clip(0) @ net.a.T + c  # (n, K)
+        if isinstance(entered, ClassProblem):
+            losses = entered.points.losses(t)
+        else:
+            losses = entered.loss.value(data.y, t[:, 0])
+        mean = float(entered.w @ losses) / entered.total
+        inner, outer = np.sqrt((net.W**2).sum(axis=1) + bias**2), np.linalg.norm(net.a, axis=0)
+        ridge = 0.5 * entered.decay * float(c @ c) if mode == "decayed" else 0.0
         objective = mean + 0.5 * entered.decay * float(inner @ inner + outer @ outer) + ridge
         balanced = mean + entered.decay * float(inner @ outer) + ridge
     if not math.isfinite(objective):
         raise InputError("the objective of the network is not a finite number; it may have diverged in training")
     with threads_for(entered):
-        solver = Solver(entered, tol, seed, device, progress)
+        one = solver(entered, tol, seed, device, progress)
         theta = net.W if net.b is None else np.hstack([net.W, net.b[:, None]])
-        solver.know(Measure.from_network(theta, net.a, net.b is not None), c)
-        cert = solver.run()
-    return Gap(objective, mean, min(balanced, objective), len(net.a), cert)
+        if isinstance(one, Solver):
+            one.know(Measure.from_network(theta, net.a[0], net.b is not None), float(c[0]))
+        else:
+            one.know(theta, net.a.T, c)
+        cert = one.run()
+    return Gap(objective, mean, min(balanced, objective), len(net.W), cert)
 
 
 def _array(values: ArrayLike) -> Any:
@@ -181,7 +192,7 @@ def _column(y: Any) -> Any:
 
 
 def layers(model: Any) -> Layers:
-    """The weights of a two-layer ReLU network with one output; an InputError for anything else."""
+    """The weights of a two-layer ReLU network; an InputError for anything else."""
     if isinstance(model, Mapping):
         return _from_names(model)
     from torch import nn
@@ -213,20 +224,17 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
         raise InputError(
             f"a state dict of {FORM} has two weight matrices and their biases, but this one has {shapes or 'nothing'}"
         )
-    fits = [
-        (one, two)
-        for one, two in (matrices, matrices[::-1])
-        if arrays[two].shape[1] == len(arrays[one]) and len(arrays[two]) == 1
-    ]
+    fits = [(one, two) for one, two in (matrices, matrices[::-1]) if arrays[two].shape[1] == len(arrays[one])]
     if not fits:
         shapes = " and ".join(str(arrays[name].shape) for name in matrices)
-        raise InputError(f"the weights have shapes {shapes}, but a network with one output has (m, d) and (1, m)")
-    one, two = fits[0]
+        raise InputError(f"the weights have shapes {shapes}, but a network with K outputs has (m, d) and (K, m)")
+    # (m, d) and (d, m) fit both ways: rather one output, and else in their order, as torch saves them.
+    one, two = min(fits, key=lambda pair: len(arrays[pair[1]]) != 1)
     width, found = len(arrays[one]), {}
     for name in vectors:
         stem = name.removesuffix("bias")
         owners = [k for k, matrix in enumerate((one, two)) if stem != name and matrix == f"{stem}weight"]
-        owners = owners or [k for k, size in enumerate((width, 1)) if arrays[name].shape == (size,)]
+        owners = owners or [k for k, size in enumerate((width, len(arrays[two]))) if arrays[name].shape == (size,)]
         if len(owners) != 1 or owners[0] in found:
             why = "it fits both layers" if len(owners) == 2 else "it fits no layer, or one that has a bias"
             raise InputError(f"{name} of shape {arrays[name].shape} is no bias of this network: {why}")
@@ -247,13 +255,11 @@ def _tensor(name: Any, value: Any) -> np.ndarray:
 def _checked(W: Any, b: Any, a: Any, c: Any) -> Layers:
     found = [None if value is None else _tensor("a weight", value) for value in (W, b, a, c)]
     W, b, a, c = found
-    if len(a) != 1:
-        raise InputError(f"the network has {len(a)} outputs; the least objective is known for one output only")
-    if a.shape[1] != len(W) or (b is not None and b.shape != (len(W),)) or (c is not None and c.shape != (1,)):
+    if a.shape[1] != len(W) or (b is not None and b.shape != (len(W),)) or (c is not None and c.shape != (len(a),)):
         shapes = ", ".join(str(value.shape) for value in found if value is not None)
         raise InputError(f"the shapes of the layers do not fit: {shapes}")
-    if not W.size:
+    if not W.size or not a.size:
         raise InputError("the network has no neurons or no features")
     if not all(np.isfinite(value).all() for value in found if value is not None):
         raise InputError("the network has weights that are NaN or infinite; it may have diverged in training")
-    return Layers(W, b, a[0], None if c is None else float(c[0]))
+    return Layers(W, b, a, c)

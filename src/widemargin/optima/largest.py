@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +14,12 @@ from scipy import optimize
 
 from widemargin.margins._door import EPS
 from widemargin.margins.engine import threads
+from widemargin.pricing import several
 from widemargin.types import Dataset, InputError, check_device
 
-from . import problem
+from . import classes, groups, problem
 from .bounds import power_of
+from .losses import CLASSES
 from .master import fit
 from .solver import Solver
 
@@ -49,6 +53,8 @@ def largest_decay(
             "largest_decay needs output_bias 'free' or None: with a decayed one the best constant depends on the decay"
         )
     check_device(device)
+    if loss == CLASSES:
+        return _of_classes(problem.enter_classes(data, 1.0, bias, output_bias, weights, tol, time_limit), tol, seed)
     entered = problem.enter(data, loss, 1.0, bias, output_bias, weights, tol, time_limit)
     with threads(1):
         solver = Solver(entered, tol, seed, device, None)
@@ -76,6 +82,38 @@ def largest_decay(
     low, high = (least if len(open_) else found) - error, max(bounds) + error
     unit = math.ldexp(1.0, entered.door.shift + entered.power) / entered.total
     return Interval(max(0.0, low * unit * (1 - 1e-14)), high * unit * (1 + 1e-14))
+
+
+def _of_classes(entered: problem.ClassProblem, tol: float, seed: int) -> Interval:
+    """The same with g_i = w_i (e_{y_i} - softmax(b)) for c_i."""
+    with threads(1):
+        solver = classes.Solver(entered, tol, seed, "cpu", None)
+        points = entered.points
+        if points.offset:
+            solver.b = groups.best_offset(points, np.zeros((solver.n, points.K)))
+        q, power = solver.weights()
+        found, g = float(solver.search(q, power)[1][0]), several.vectors(q, points.y)
+        bound = several.norm(entered.door.X, q, points.y).upper
+        if entered.door.X.shape[1] <= 2:
+            bound = several.enumeration(entered.door.X, q, points.y)[0].upper
+        unscale = partial(entered.door.unscale, degree=1, up=True)
+        until = min(entered.door.deadline, time.perf_counter() + 1e9)
+        while bound > found * (1 + tol) and entered.door.X.shape[1] > 2:
+            higher = False
+            for proof in several.price(solver.where, q, points.y, found * (1 + 0.5 * tol), until, solver.rng, unscale):
+                bound = min(bound, proof.upper)
+                near = proof.found @ solver.basis if proof.found.size else solver.V[:0]
+                met = float(several.values(solver.X, g, near).max(initial=0.0))
+                higher |= met > found * (1 + 0.5 * tol)
+                found = max(found, met)
+                if bound <= found * (1 + tol):
+                    break
+            if not higher or time.perf_counter() > until:
+                break
+    # q is on a grid: all vectors together are off by at most 4 n K steps of it.
+    error = 2.0 ** -(classes.GRID - 2) * points.K * solver.n * float(entered.door.size.max())
+    unit = math.ldexp(1.0, entered.door.shift + power) / entered.total
+    return Interval(max(0.0, (found - error) * unit * (1 - 1e-14)), (bound + error) * unit * (1 + 1e-14))
 
 
 def _least(solver: Solver, c: np.ndarray, open_: np.ndarray) -> float:

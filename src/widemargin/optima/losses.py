@@ -163,7 +163,12 @@ LOSSES = {
 }
 
 
+CLASSES = "cross-entropy"  # of several outputs, in groups.py
+
+
 def named(name: str) -> Loss:
     if not isinstance(name, str) or name not in LOSSES:
-        raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}")
+        several = name == CLASSES
+        why = " (of several classes there are optima.f1, path, gap and largest_decay)" if several else ""
+        raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}{why}")
     return LOSSES[name]

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin.margins.engine import Progress
+from widemargin.margins.multiclass import margins
 from widemargin.types import Certificate, Dataset, InputError, check_device
 
-from . import problem
-from .f1 import threads_for
+from .f1 import enter, solver, threads_for
 from .largest import largest_decay
-from .solver import Solver
+from .problem import ClassProblem, Problem
 
 DEEPEST = 1e-3  # of the largest decay: where a path of a given number of decays ends
 MOST = 10_000
@@ -28,7 +28,8 @@ class Point:
     """The certified optimum at one decay, and what its network does on the data.
 
     `margin` is min_i y_i f(x_i) / norm, the output bias included in f, and `error` the share (by weight) of points on the wrong
-    side or on neither; both are nan where the targets are no labels, and `margin` where the network is constant.
+    side or on neither; of several classes y f is the own output minus the largest other one. Both are nan where the targets are
+    no labels, and `margin` where the network is constant.
     """
 
     certificate: Certificate
@@ -119,13 +120,12 @@ def path(
     keys: dict[str, Any] = {"loss": loss, "bias": bias, "output_bias": output_bias, "weights": weights}
     points: list[Point] = []
     for decay in _decays(data, decays, keys | {"time_limit": time_limit, "seed": seed, "device": device}):
-        entered = problem.enter(data, loss, decay, bias, output_bias, weights, tol, time_limit)
+        entered = enter(data, loss, decay, bias, output_bias, weights, tol, time_limit)
         with threads_for(entered):
-            solver = Solver(entered, tol, seed, device, _named(progress, decay))
-            before = points[-1].certificate if points else None
-            if before is not None and before.primal is not None:
-                solver.begin_with(before.primal, before.extra["offset"])
-            points.append(_point(entered, solver.run()))
+            one = solver(entered, tol, seed, device, _named(progress, decay))
+            if points:
+                one.continue_from(points[-1].certificate)
+            points.append(_point(entered, one.run()))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))
@@ -161,8 +161,10 @@ def _named(progress: Progress | None, decay: float) -> Progress | None:
     return lambda seconds, lower, upper, message: progress(seconds, lower, upper, f"decay {decay:.4g}: {message}")
 
 
-def _point(entered: problem.Problem, cert: Certificate) -> Point:
+def _point(entered: Problem | ClassProblem, cert: Certificate) -> Point:
     data = entered.door.data
+    if isinstance(entered, ClassProblem):
+        return _point_of_classes(entered, cert)
     w = np.ones(data.n) if entered.weights is None else entered.weights
     network = cert.primal
     t = np.full(data.n, float(cert.extra["offset"])) + (network(data.X) if network is not None and cert.atoms else 0.0)
@@ -174,3 +176,13 @@ def _point(entered: problem.Problem, cert: Certificate) -> Point:
     score = data.y * t
     margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
     return Point(cert, entered.decay, mean, norm, margin, float(w @ (score <= 0)) / total)
+
+
+def _point_of_classes(entered: ClassProblem, cert: Certificate) -> Point:
+    t, w = cert.function(entered.door.data.X), entered.w
+    theta, outer = (np.asarray(cert.extra[name]) for name in ("theta", "outer"))
+    norm = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1)) if len(outer) else 0.0
+    score = margins(t, entered.points.y)
+    margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
+    mean, error = (float(w @ v) / entered.total for v in (entered.points.losses(t), score <= 0))
+    return Point(cert, entered.decay, mean, norm, margin, error)

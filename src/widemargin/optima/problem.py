@@ -10,44 +10,78 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin.margins import _door
+from widemargin.margins.multiclass import class_numbers
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError
 
-from .losses import Loss, named
+from .groups import ClassPoints
+from .losses import CLASSES, Loss, named
 from .master import Points
 
 MODES = (None, "free", "decayed")
 
 
 @dataclass(frozen=True)
-class Problem:
-    """X is divided by 2^door.shift, targets of the squared loss by 2^power, weights by 2^weight_power; then objectives are
-    multiplied by the sum of the weights.
-    """
+class Training:
+    """X is divided by 2^door.shift, weights by 2^weight_power; then objectives are multiplied by the sum of the weights."""
 
     door: _door.Door
-    loss: Loss
     decay: float
     output_bias: str | None
     weights: np.ndarray | None  # as they were given
-    points: Points
-    power: int
+    w: np.ndarray  # (n,) as they are used
     weight_power: int
 
     @property
     def total(self) -> float:
-        return math.fsum(self.points.w)
+        return math.fsum(self.w)
+
+    def scaled(self, power: int = 0) -> tuple[float, float]:
+        """Decays of masses and of an output bias, 0 for a free one, where the targets are divided by 2^power."""
+        try:
+            lam = self.total * math.ldexp(self.decay, -self.door.shift - power)
+            ridge = self.total * self.decay
+        except OverflowError:
+            lam = ridge = math.inf
+        if not (1e-250 < lam < 1e250 and 1e-250 < ridge < 1e250):
+            name = self.door.data.name
+            raise InputError(
+                f"{name}: weight_decay={self.decay:g} is out of all proportion to the data; rescale X or y"
+            )
+        return lam, ridge if self.output_bias == "decayed" else 0.0
+
+    def about(self, loss: str, offset: float | list[float], power: int) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "loss": loss,
+            "weight_decay": self.decay,
+            "output_bias": self.output_bias,
+            "offset": offset,
+        }
+        out["scale"] = 2.0 ** (self.weight_power + power)
+        return out if self.weights is None else out | {"weights": self.weights.tolist()}
+
+
+@dataclass(frozen=True)
+class Problem(Training):
+    """Targets of the squared loss are divided by 2^power."""
+
+    loss: Loss
+    points: Points
+    power: int
 
     def saved(self, b: float, power: int) -> dict[str, Any]:
         """What a certificate says about the problem, the output bias b of its network, and its weights, over 2^power."""
-        out: dict[str, Any] = {
-            "loss": self.loss.name,
-            "weight_decay": self.decay,
-            "output_bias": self.output_bias,
-            "offset": math.ldexp(b, self.power),
-        }
-        out["scale"] = 2.0 ** (self.power + self.weight_power + power)
-        return out if self.weights is None else out | {"weights": self.weights.tolist()}
+        return self.about(self.loss.name, math.ldexp(b, self.power), self.power + power)
+
+
+@dataclass(frozen=True)
+class ClassProblem(Training):
+    """Several classes, with the cross-entropy."""
+
+    points: ClassPoints
+
+    def saved(self, b: np.ndarray, power: int) -> dict[str, Any]:
+        return self.about(CLASSES, b.tolist(), power)
 
 
 def enter(
@@ -61,6 +95,56 @@ def enter(
     time_limit: float | None,
 ) -> Problem:
     chosen = named(loss)
+    if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
+        raise InputError(
+            f"{data.name}: the loss {loss} needs labels -1 and +1, but y has other values; choose two classes, "
+            "or loss='squared', or loss='cross-entropy' for classes 0, ..., K-1"
+        )
+    training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
+    one = len(np.unique(data.y[training.w > 0])) == 1
+    if one and chosen.name in ("logistic", "exp") and output_bias == "free":
+        raise InputError(
+            f"{data.name}: all labels are equal, and with a free output bias the loss {loss} has no minimum; "
+            "use output_bias=None or 'decayed'"
+        )
+    power = 0 if chosen.labels else _power(float(np.abs(data.y).max()) or 1.0)
+    lam, ridge = training.scaled(power)
+    points = Points(np.ldexp(data.y, -power), training.w, lam, output_bias is not None, ridge)
+    return Problem(**vars(training), loss=chosen, points=points, power=power)
+
+
+def enter_classes(
+    data: Dataset,
+    weight_decay: float,
+    bias: bool,
+    output_bias: str | None,
+    weights: ArrayLike | None,
+    tol: float,
+    time_limit: float | None,
+) -> ClassProblem:
+    y, K = class_numbers(data)
+    training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
+    heard = np.bincount(y, training.w, K)
+    if output_bias == "free" and not heard.all():
+        raise InputError(
+            f"{data.name}: class {int(heard.argmin())} has no point of positive weight, and with a free output bias there is no "
+            "minimum; leave the class out, or use output_bias=None or 'decayed'"
+        )
+    lam, ridge = training.scaled()
+    points = ClassPoints(y, K, training.w, lam, output_bias is not None, ridge)
+    return ClassProblem(**vars(training), points=points)
+
+
+def _enter(
+    data: Dataset,
+    weight_decay: float,
+    bias: bool,
+    output_bias: str | None,
+    weights: ArrayLike | None,
+    tol: float,
+    time_limit: float | None,
+) -> Training:
+    """What all losses have in common."""
     try:
         decay = float(weight_decay)
     except (TypeError, ValueError):
@@ -71,32 +155,10 @@ def enter(
         raise InputError(f"output_bias must be 'free', 'decayed' or None, not {output_bias!r}")
     if not isinstance(bias, bool | np.bool_):
         raise InputError(f"bias must be True or False, not {bias!r}")
-    if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
-        raise InputError(
-            f"{data.name}: the loss {loss} needs labels -1 and +1, but y has other values; choose two classes, or loss='squared'"
-        )
     door = _door.enter(data, ReLU(bool(bias)), tol, time_limit, signs=False)
     w, given = _weights(data, weights)
-    one = len(np.unique(data.y[w > 0])) == 1
-    if one and chosen.name in ("logistic", "exp") and output_bias == "free":
-        raise InputError(
-            f"{data.name}: all labels are equal, and with a free output bias the loss {loss} has no minimum; "
-            "use output_bias=None or 'decayed'"
-        )
-    power = 0 if chosen.labels else _power(float(np.abs(data.y).max()) or 1.0)
     weight_power = _power(float(w.max()))
-    w = np.ldexp(w, -weight_power)
-    total = math.fsum(w)
-    try:
-        lam, ridge = total * math.ldexp(decay, -door.shift - power), total * decay
-    except OverflowError:
-        lam = ridge = math.inf
-    if not (1e-250 < lam < 1e250 and 1e-250 < ridge < 1e250):
-        raise InputError(f"{data.name}: weight_decay={decay:g} is out of all proportion to the data; rescale X or y")
-    points = Points(
-        np.ldexp(data.y, -power), w, lam, output_bias is not None, ridge if output_bias == "decayed" else 0.0
-    )
-    return Problem(door, chosen, decay, output_bias, given, points, power, weight_power)
+    return Training(door, decay, output_bias, given, np.ldexp(w, -weight_power), weight_power)
 
 
 def _power(value: float) -> int:

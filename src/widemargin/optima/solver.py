@@ -20,7 +20,7 @@ from widemargin.pricing import Priced, listed, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.pricing.search import maxima
-from widemargin.types import Measure
+from widemargin.types import Certificate, Measure
 
 from .bounds import above, dual_below, dual_value, power_of
 from .master import fit
@@ -84,7 +84,7 @@ class Solver(Engine):
         self.attempted = math.inf  # what the last full proof left open when it began
 
     def begin_with(self, network: Measure, offset: float) -> None:
-        """Start from a network in units of the data, such as the best one for another decay."""
+        """Start from a network in units of the data."""
         theta, mass = network.theta @ self.basis, np.ldexp(network.mass, self.door.shift - self.problem.power)
         on = (mass != 0) & theta.any(axis=1)
         if not on.any():
@@ -93,6 +93,11 @@ class Solver(Engine):
         self.b = math.ldexp(offset, -self.problem.power) if self.points.offset else 0.0
         self.merge()
         self.keep()
+
+    def continue_from(self, cert: Certificate) -> None:
+        """Start from the network of a certificate, such as that of another decay."""
+        if cert.primal is not None:
+            self.begin_with(cert.primal, cert.extra["offset"])
 
     def know(self, network: Measure, offset: float) -> None:
         """A network that the result must not be worse than; the solve begins from nothing all the same."""

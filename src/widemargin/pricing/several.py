@@ -24,6 +24,7 @@ CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
 COVER_CLASSES = 10
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
+LARGE = 1e150  # a bound that proves nothing
 LAMBDA = 64  # multipliers of cones are integers over this
 W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
 W_LIMIT = 2**13  # largest integer entry of w: with weights that are multiples of 2^-38 every w . g_i is exact
@@ -135,7 +136,7 @@ def norm(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> Proof:
     """relu(t) = (t + |t|) / 2:  |F(u)| <= |sum_i g_i x_i'| / 2 + sum_i |g_i| |x_i| / 2."""
     g = vectors(q, y)
     part = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
-    upper = (float(np.linalg.norm(g.T @ X)) + part) / 2 / float(q.sum())
+    upper = (float(np.linalg.norm(g.T @ X)) + part) / 2
     return Proof(upper * (1 + 1e-12) + 1e-14 * part, q, "norm", {"type": "norm"})
 
 
@@ -166,7 +167,7 @@ def enumeration(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> tuple[Proof, np.
     order = np.argsort(-value)
     size = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
     upper = float(value[order[0]]) * (1 + 1e-11) + 1e-13 * size
-    return Proof(upper / float(q.sum()), q, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
+    return Proof(upper, q, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
 
 
 # --- quadratic bounds on simplicial cones -------------------------------------------------------------------------------
@@ -261,21 +262,29 @@ def cell_bounds(V: np.ndarray, X: np.ndarray, g: np.ndarray) -> tuple[np.ndarray
     """
     tau = V @ X.T  # (L, r, n)
     plus, minus = tau.clip(0), (-tau).clip(0)
-    free = (tau > 0).any(axis=1) & (tau < 0).any(axis=1)  # (L, n)
+    # What is 0 up to rounding may be on either side in exact arithmetic.
+    length = np.linalg.norm(V, axis=2)
+    near = 1e-13 * length[:, :, None] * np.linalg.norm(X, axis=1)
+    free = (tau > -near).any(axis=1) & (tau < near).any(axis=1)  # (L, n)
     F = plus @ g  # (L, r, K)
     w = F.sum(axis=1)
+    lost = np.linalg.norm(w, axis=1) <= 1e-12 * np.linalg.norm(F, axis=2).sum(
+        axis=1
+    )  # a direction that is all rounding
+    lost &= F.any(axis=(1, 2))
     w[~w.any(axis=1), :2] = 1.0, -1.0
     ww = (w * w).sum(axis=1)
     s = w @ g.T  # (L, n)
     along = np.einsum("lrk,lk->lr", F, w)
     dent = np.where(free, (-s).clip(0), 0.0)
-    length = np.linalg.norm(V, axis=2)
     base = along + np.einsum("ln,lrn->lr", dent, minus)
     A = dent[:, None, :] * tau  # alpha = base + A lambda
     lam = _box_least_squares(base / length, A / length[:, :, None])
     lam = np.rint(lam * LAMBDA) / LAMBDA
     alpha = base + np.einsum("lrn,ln->lr", A, lam)
-    rest = np.where((plus.sum(axis=1) <= minus.sum(axis=1))[:, None, :], plus, minus) * free[:, None, :]
+    more, even = tau.sum(axis=1), near.sum(axis=1)  # which sign is the better one; where rounding decides, neither is
+    rest = np.where((more <= 0)[:, None, :], plus, minus)
+    rest = np.where((np.abs(more) <= even)[:, None, :], np.abs(tau), rest) * free[:, None, :]
     beta = -along + np.einsum("ln,lrn->lr", s.clip(0), rest)
     A = np.maximum(alpha, beta)
     gg, FF = (g * g).sum(axis=1), np.einsum("lrk,lsk->lrs", F, F)
@@ -287,6 +296,7 @@ def cell_bounds(V: np.ndarray, X: np.ndarray, g: np.ndarray) -> tuple[np.ndarray
         return a[:, :, None] * b[:, None, :]
 
     B = outer(A, A) + ww[:, None, None] * FF - outer(along, along) + outer(p, e) + outer(e, p) + outer(e, e)
+    B[lost] = LARGE
     return ww[:, None, None] * (V @ V.transpose(0, 2, 1)), B, lam, dent > 0
 
 

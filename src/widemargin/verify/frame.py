@@ -60,6 +60,7 @@ KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tup
     "l2-regression": (None, ("norm",)),
     "f1-optimum": (None, ("objective",)),
     "f2-optimum": (None, ("objective",)),
+    "f1-multiclass-optimum": (None, ("objective",)),
 }
 # What a certificate is about, besides kind, convention and bias: fields of `extra` that its rule has read.
 ABOUT = {
@@ -72,6 +73,7 @@ ABOUT = {
     "l2-regression": ("kernel",),
     "f1-optimum": ("loss", "weight_decay", "output_bias"),
     "f2-optimum": ("kernel", "loss", "weight_decay", "output_bias"),
+    "f1-multiclass-optimum": ("loss", "weight_decay", "output_bias"),
 }
 # A word that says nothing about the bounds; the others are checked.
 SILENT = ("time-limit", "stalled", "interrupted", "rounding")

@@ -26,7 +26,7 @@ W_BITS = 8  # vertices of covers are integers over 2^W_BITS
 VERTEX_BITS = 4096  # of the entries of a vertex of a cone
 
 
-def _dual_vectors(problem: Problem, weights: list[int]) -> np.ndarray:
+def dual_vectors(problem: Problem, weights: list[int]) -> np.ndarray:
     """g (n, K) in units of the weights."""
     n, K = len(problem.y), classes(problem)
     g = -objects([weights[i * K : (i + 1) * K] for i in range(n)], n, K)
@@ -60,7 +60,7 @@ def linear_multiclass(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
         only_dual(proof)
-        norm2 = sum(squares(matmul(_dual_vectors(problem, weights).T, problem.grid)))
+        norm2 = sum(squares(matmul(dual_vectors(problem, weights).T, problem.grid)))
         need(norm2 <= (bound * total * 2**problem.k) ** 2, "upper bound: the norm of sum g_i x_i' is larger")
         return "is proved by the dual weights"
 
@@ -90,7 +90,7 @@ def f1_multiclass(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         kind = proof.get("type")
         need(isinstance(kind, str) and kind in VECTOR_PROOFS, "upper bound: no such proof type for several classes")
         assert isinstance(kind, str)
-        said = VECTOR_PROOFS[kind](problem, _dual_vectors(problem, weights), total, bound, proof)
+        said = VECTOR_PROOFS[kind](problem, dual_vectors(problem, weights), total, bound, proof)
         return f"is proved by {kind}" + (f" ({said})" if said else "")
 
     return Rules(lower, upper)

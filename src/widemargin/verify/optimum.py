@@ -1,5 +1,5 @@
 """The least objective of training with weight decay, over two-layer networks of any width or a kernel's space: kinds f1-optimum
-and f2-optimum.
+and f2-optimum; with several classes f1-multiclass-optimum.
 
     objective = sum_i w_i loss(y_i, f(x_i) + b) / sum_i w_i + decay N(f) [+ decay b^2 / 2],
     N(f) = sum_j |mass_j| |theta_j| for networks, |f|^2 / 2 in the space of a kernel.
@@ -18,8 +18,9 @@ from typing import Any
 from .exact import PRECISION, ROOT_BITS, column, sqrt_up, squares
 from .kernels import Kernel, kernel
 from .logs import exp_above, log_ends, softplus_above
+from .multiclass import VECTOR_PROOFS, dual_vectors
 from .neuron import both_sides
-from .reading import Problem, need, network_values, number, rows_of, show, vector
+from .reading import Problem, classes, need, network_values, number, rows_of, show, vector
 
 LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
 BOUNDED = ("logistic", "hinge")  # whose slopes are at most 1
@@ -36,26 +37,16 @@ def optimum(
     stage: list[str],
 ) -> bool:
     """Both bounds; False, as they are about nothing but the data."""
+    if payload["kind"] == "f1-multiclass-optimum":
+        return _classes(problem, payload, lower, upper, done, stage)
     stage[0], extra, n = "format", payload["extra"], len(problem.y)
     need(problem.degree == 1, "format: no rule to check this activation")
-    loss, mode = extra.get("loss"), extra.get("output_bias")
-    need(isinstance(loss, str) and loss in LOSSES, "format: extra.loss is no loss that is known")
-    need(mode is None or mode in ("free", "decayed"), "format: extra.output_bias is not free, decayed or null")
-    decay = number(extra.get("weight_decay"), "format: extra.weight_decay")
-    need(decay > 0, "format: extra.weight_decay is not positive")
-    w, kw = [1] * n, 0
-    if extra.get("weights") is not None:
-        w, kw = vector(extra["weights"], n, "format: extra.weights")
-        need(all(v >= 0 for v in w), "format: extra.weights: a weight is negative")
+    loss, mode, decay, w, kw, scale = _training(extra, n, LOSSES)
     total = Fraction(sum(w), 1 << kw)
-    need(total > 0, "format: extra.weights: all weights are zero")
-    assert isinstance(loss, str)
     K = kernel(problem, payload) if payload["kind"] == "f2-optimum" else None
 
     stage[0] = "dual"
     c, kc = vector(payload.get("dual"), n, "dual")
-    scale = number(extra.get("scale", 1), "format: extra.scale")  # of the true weights
-    need(scale > 0, "format: extra.scale is not positive")
     top, bottom = scale.numerator << kw, scale.denominator << kc
     for i in range(n):
         slope = c[i] if loss == "squared" else c[i] * problem.y[i]
@@ -81,9 +72,7 @@ def optimum(
             most = number(proof.get("maximum"), "lower bound: proof.maximum")
             need(most > 0, "lower bound: proof.maximum is not positive")
             both_sides(problem, c, 1 << kc, most, proof, "lower bound")
-            theta = min(scale, decay * total / most)
-            bits = THETA_BITS + max(0, theta.denominator.bit_length() - theta.numerator.bit_length())
-            theta = Fraction((theta.numerator << bits) // theta.denominator, 1 << bits)
+            theta = _feasible(scale, decay * total / most)
         else:
             need(proof["type"] == "dual", "lower bound: this kind needs proof.type = dual")
             taken = theta**2 * _norm2(K, c, kc) / (2 * decay * total**2)
@@ -117,6 +106,120 @@ def optimum(
     need(most <= upper, "upper bound: the objective of the network is larger")
     done.append(("upper bound", f"{show(upper)} is reached by {len(mass)} atoms"))
     return False
+
+
+def _training(
+    extra: Mapping[str, Any], n: int, losses: tuple[str, ...]
+) -> tuple[str, str | None, Fraction, list[int], int, Fraction]:
+    """Loss, output bias, decay, weights w / 2^kw of the points, and the scale of the dual weights."""
+    loss, mode = extra.get("loss"), extra.get("output_bias")
+    need(isinstance(loss, str) and loss in losses, "format: extra.loss is no loss that is known")
+    need(mode is None or mode in ("free", "decayed"), "format: extra.output_bias is not free, decayed or null")
+    decay = number(extra.get("weight_decay"), "format: extra.weight_decay")
+    need(decay > 0, "format: extra.weight_decay is not positive")
+    w, kw = [1] * n, 0
+    if extra.get("weights") is not None:
+        w, kw = vector(extra["weights"], n, "format: extra.weights")
+        need(all(v >= 0 for v in w), "format: extra.weights: a weight is negative")
+    need(any(w), "format: extra.weights: all weights are zero")
+    scale = number(extra.get("scale", 1), "format: extra.scale")
+    need(scale > 0, "format: extra.scale is not positive")
+    assert isinstance(loss, str)
+    return loss, mode, decay, w, kw, scale
+
+
+def _feasible(scale: Fraction, most: Fraction) -> Fraction:
+    """The smaller of both, rounded down to THETA_BITS; over a power of two."""
+    theta = min(scale, most)
+    bits = THETA_BITS + max(0, theta.denominator.bit_length() - theta.numerator.bit_length())
+    return Fraction((theta.numerator << bits) // theta.denominator, 1 << bits)
+
+
+def _classes(
+    problem: Problem,
+    payload: Mapping[str, Any],
+    lower: Fraction,
+    upper: Fraction,
+    done: list[tuple[str, str]],
+    stage: list[str],
+) -> bool:
+    """Networks with K outputs and the cross-entropy: the same two bounds, with vectors g_i for the numbers c_i."""
+    stage[0], extra, n = "format", payload["extra"], len(problem.y)
+    need(problem.is_relu, "format: no rule to check this activation")
+    _, mode, decay, w, kw, scale = _training(extra, n, ("cross-entropy",))
+    total, K = Fraction(sum(w), 1 << kw), classes(problem)
+
+    stage[0] = "dual"
+    rows, kq = rows_of(payload.get("dual"), K, "dual", n)
+    q = rows.tolist()
+    for i, row in enumerate(q):
+        need(all(v >= 0 for v in row), f"dual: row {i} has a negative entry")
+        fits = sum(row) * scale.numerator << kw <= w[i] * scale.denominator << kq
+        need(fits, f"dual: row {i} is larger than the weight of its point")
+    g = dual_vectors(problem, rows.ravel().tolist())
+    sums = [sum(column) for column in g.T.tolist()]
+    need(mode != "free" or not any(sums), "dual: the vectors do not sum to zero, which a free output bias needs")
+    done.append(("dual", f"{sum(v != 0 for row in q for v in row)} of {n * K} weights are not zero"))
+
+    stage[0] = "lower bound"
+    if lower <= 0:
+        done.append(("lower bound", f"{show(lower)}, no objective is smaller"))
+    else:
+        proof = payload.get("proof")
+        stored = isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted")
+        need(stored, "lower bound: the proof is not stored in this certificate")
+        assert isinstance(proof, Mapping)
+        kind = proof["type"]
+        need(isinstance(kind, str) and kind in VECTOR_PROOFS, "lower bound: no such proof type for several classes")
+        most = number(proof.get("maximum"), "lower bound: proof.maximum")
+        need(most > 0, "lower bound: proof.maximum is not positive")
+        VECTOR_PROOFS[kind](problem, g, 1 << kq, most, proof)
+        theta = _feasible(scale, decay * total / most)
+        least = _entropy_below(problem, q, kq, w, kw, theta) / total
+        if mode == "decayed":
+            least -= (theta / total / (1 << kq)) ** 2 * sum(v * v for v in sums) / (2 * decay)
+        need(lower <= least, "lower bound: the weights prove less")
+        done.append(("lower bound", f"{show(lower)} is proved by the dual weights and {kind}"))
+
+    stage[0] = "upper bound"
+    b, kb = vector(extra.get("offset", [0] * K), K, "upper bound: extra.offset")
+    need(mode is not None or not any(b), "upper bound: extra.offset is not 0, but there is no output bias")
+    theta_, kt = rows_of(extra.get("theta"), problem.D, "upper bound: extra.theta")
+    outer, ko = rows_of(extra.get("outer"), K, "upper bound: extra.outer", len(theta_))
+    norm = sum(sqrt_up(r * s) for r, s in zip(squares(theta_), squares(outer)))
+    bits = max(problem.k + kt + ko, kb)
+    values = network_values(problem, theta_, outer) * (1 << (bits - problem.k - kt - ko))
+    losses = 0
+    for weight, label, row in zip(w, problem.y, values.tolist()):
+        t = [v + (offset << (bits - kb)) for v, offset in zip(row, b)]
+        losses += weight * _cross_entropy_above([v - t[label] for v in t], bits)
+    objective = Fraction(losses, 1 << (PRECISION + kw)) / total + decay * Fraction(norm, 1 << (ROOT_BITS + kt + ko))
+    if mode == "decayed":
+        objective += decay * Fraction(sum(v * v for v in b), 1 << 2 * kb) / 2
+    need(objective <= upper, "upper bound: the objective of the network is larger")
+    done.append(("upper bound", f"{show(upper)} is reached by {len(theta_)} neurons"))
+    return False
+
+
+def _entropy_below(problem: Problem, q: list[list[int]], kq: int, w: list[int], kw: int, theta: Fraction) -> Fraction:
+    """At most sum_i sum_k z_k log(w_i / z_k), z_j = theta q_ij and z_{y_i} = w_i - sum_j z_j; logarithms are rounded down."""
+    scale = theta.denominator.bit_length() - 1  # theta is over a power of two
+    bits = max(kq + scale, kw)
+    up, rise = theta.numerator << (bits - kq - scale), bits - kw
+    total = 0
+    for row, wi, label in zip(q, w, problem.y):
+        weight = wi << rise
+        z = [v * up for v in row]
+        z[label] = weight - sum(z)
+        total += sum(v * log_ends(weight, v)[0] for v in z if v)
+    return Fraction(total, 1 << (bits + PRECISION))
+
+
+def _cross_entropy_above(t: list[int], bits: int) -> int:
+    """At least 2^P log sum_k exp(t_k / 2^bits); one t_k is 0."""
+    x = [-((-v << PRECISION) >> bits) for v in t]
+    top = max(x)
+    return top + max(0, log_ends(sum(exp_above(v - top) for v in x), 1 << PRECISION)[1])
 
 
 def _norm2(K: Kernel, a: list[int], k: int) -> Fraction:

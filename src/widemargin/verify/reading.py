@@ -116,13 +116,13 @@ def activation_of(name: Any) -> tuple[int, float] | None:
     return (1, slope) if 0 <= slope < 1 and repr(slope) == word else None
 
 
-MULTICLASS = ("linear-multiclass", "f1-multiclass")
+MULTICLASS = ("linear-multiclass", "f1-multiclass", "f1-multiclass-optimum")
 
 
 REGRESSION = ("l1-regression", "l2-regression")
 
 
-OPTIMA = ("f1-optimum", "f2-optimum")  # bounds of an objective
+OPTIMA = ("f1-optimum", "f2-optimum", "f1-multiclass-optimum")  # bounds of an objective
 
 
 # Kinds whose rules do not look at the activation.
