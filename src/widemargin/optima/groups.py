@@ -138,16 +138,17 @@ def _model(
     if points.offset:
         H[m * (K - 1) :, m * (K - 1) :] += points.ridge * np.eye(K - 1)
         down[m] -= points.ridge * b @ Q
-    # In units in which the decay is 1 and the masses are about 1, and an output bias has a curvature of 1.
-    unit = max(float(np.linalg.norm(A, axis=1).max(initial=0.0)), 1e-3 * points.lam / float(H.diagonal().max()))
-    scale = points.lam * unit
+    # In units in which slopes and masses are about 1, and an output bias has a curvature of 1.
+    force = max(points.lam, float(np.linalg.norm(down[:m], axis=1).max(initial=0.0)))
+    unit = max(float(np.linalg.norm(A, axis=1).max(initial=0.0)), force / float(H.diagonal().max()))
+    scale = force * unit
     units = np.full(p * (K - 1), unit)
     if points.offset:
         units[m * (K - 1) :] = np.sqrt(scale / H.diagonal()[m * (K - 1) :].clip(1e-300))
     H = H * units * units[:, None] / scale
     H[np.diag_indices_from(H)] += (1e-12 + damping) * H.diagonal().max()
     now = x.ravel() / units
-    cost = np.append(-down.ravel() * units / scale - H @ now, np.ones(m))
+    cost = np.append(-down.ravel() * units / scale - H @ now, np.full(m, points.lam / force))
     P = sparse.block_diag([sparse.csc_matrix(np.triu(H)), sparse.csc_matrix((m, m))], format="csc")
     size, most = p * (K - 1), m * K
     index = np.hstack([size + np.arange(m)[:, None], np.arange(m * (K - 1)).reshape(m, K - 1)]).ravel()
