@@ -378,9 +378,10 @@ TABLE: dict[str, Claim] = {
     ),
     "MT-3": _claim(
         "margins as the regularisation vanishes (Theorem 2.1)",
-        "flows.WeaklyRegularized",
+        "flows.WeaklyRegularized optima.path theory.guaranteed_along",
         f"{RULES}the_path_of_a_linear_classifier_ends_at_the_hard_margin"
-        f" {RULES}the_path_of_a_two_layer_net_reaches_the_certified_margin",
+        f" {RULES}the_path_of_a_two_layer_net_reaches_the_certified_margin"
+        " theory/test_regularization.py::test_every_point_of_a_path_has_the_guaranteed_margin",
     ),
     "MT-4": _claim(
         "inequality at finite regularisation",
