@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import optimize, stats
 
-from widemargin import flows, margins
+from widemargin import flows, margins, optima
 from widemargin.data import mt_distribution, mt_one_dimensional
 from widemargin.papers import NOT_INFORMATIVE, UNDECIDED, Job, find, mt, run, wideresnet
 from widemargin.spaces import ReLU
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = {
     "mt-1": {"n": 60},
     "mt-2": {"n": 6, "m": 10, "trials": 2, "inner": 60, "rungs": 4},
+    "mt-path": {"line": 6, "law": 8, "plane": 4, "rungs": 4, "tol": 1e-3, "limit": 2.0},
     "mt-3": {"ns": (20, 30), "trials": 2, "m": 10, "rungs": 2, "inner": 30, "steps": 60, "limit": 0.1},
     "mt-gap": {"ds": (3, 4), "ns": (36, 64), "seeds": 2, "limit": 0.5},
     "mt-regression-gap": {"d": 3, "ns": (5, 10), "draws": 200, "students": 2, "m": 10, "limit": 0.2},
@@ -249,6 +250,53 @@ def test_output_layer_training_passed_off_as_both_layers_fails():
     verdicts = mt.verdicts_2(found, np.full(3, -1.0), 0 * x, svm)
     assert verdicts[0].holds is False  # margin
     assert verdicts[3].holds is False  # functions
+
+
+# ---------------------------------------------------------------- Theorem 2.1 on certified optima
+
+
+def made_optima(limit=1.0, slope=1.0, dip=0.0, far=0.3, gap=1e-6, sure=0.4, wide=0.0):
+    """20 points of margin 0.1: norms slope ln(0.1/decay)/0.1, margins 0.1 limit - far ln(20)/norm with a dip at the third."""
+    decay = np.geomspace(1e-2, 1e-14, 7)
+    norm = slope * np.log(0.1 / decay) / 0.1
+    margin = 0.1 * limit - far * math.log(20) / norm
+    margin[2] -= dip
+    return {
+        "weight_decay": decay, "lower": 0 * decay + 1.0, "upper": 0 * decay + 1 + gap, "norm": norm, "margin": margin,
+        "guaranteed": np.append([-math.inf, -math.inf], np.full(5, 0.1 * sure)), "f1": np.array([0.1 * (1 - wide), 0.1]),
+        "n": np.array(20),
+    }  # fmt: skip
+
+
+def test_verdicts_of_certified_paths_hold_and_fail():
+    def judge(**changes):
+        return [one.holds for one in mt.verdicts_path({"good": made_optima(), "one": made_optima(**changes)}, 1e-5)]
+
+    good = [True, True, True, True, NOT_INFORMATIVE]
+    assert judge() == good
+    for place, change in enumerate(({"limit": 0.985}, {"dip": 0.007}, {"slope": 1.1}, {"far": 1.01}, {"sure": 0.99})):
+        found = judge(**change)
+        assert found[place] is False, change
+        if place != 0:  # a lower limit is farther away, too
+            assert [one for k, one in enumerate(found) if k != place] == [
+                one for k, one in enumerate(good) if k != place
+            ]
+    for wider in ({"gap": 1e-4}, {"wide": 1e-3}):  # certificates that did not close
+        assert judge(**wider) == [UNDECIDED] * 4 + [NOT_INFORMATIVE]
+        assert all(one.reason for one in mt.verdicts_path({"one": made_optima(**wider)}, 1e-5))
+
+
+def test_a_certified_path_is_that_of_the_definition():
+    data = mt_one_dimensional(6)
+    found = mt.certified_path(data, "exp", np.array([1e-2, 1e-9]), 1e-5, 5.0)
+    best = margins.f1(data, bias=True, tol=1e-6)
+    np.testing.assert_allclose(found["f1"], [best.lower, best.upper], rtol=1e-5)
+    for k, decay in enumerate((1e-2, 1e-9)):
+        cert = optima.f1(data, loss="exp", weight_decay=decay, output_bias=None, tol=1e-6)
+        assert found["lower"][k] <= cert.upper and cert.lower <= found["upper"][k]
+        assert found["norm"][k] == pytest.approx(cert.primal.norm, rel=1e-3)
+        assert found["margin"][k] == pytest.approx(cert.primal.margin(data), rel=1e-2)
+    assert 0 < found["guaranteed"][1] < found["margin"][1]
 
 
 # ---------------------------------------------------------------- Figure 3
