@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import optimize, stats
+from scipy import stats
 
 from widemargin import flows, margins, optima
 from widemargin.data import mt_distribution, mt_one_dimensional
@@ -140,57 +140,30 @@ def test_four_relus_have_the_margin_of_lemma_d1(d):
     assert mt.four_relus(d).norm == pytest.approx(1)
 
 
-def test_largest_correlation_against_a_grid():
-    rng = np.random.default_rng(3)
-    for _ in range(5):
-        Z, c = np.column_stack([rng.uniform(-1, 1, 9), np.ones(9)]), rng.standard_normal(9)
-        angle = np.linspace(0, 2 * math.pi, 100_001)
-        grid = np.abs((np.column_stack([np.cos(angle), np.sin(angle)]) @ Z.T).clip(0) @ c).max()
-        exact = mt.largest_correlation(Z, c)
-        assert grid <= exact * (1 + 1e-12)
-        assert exact <= grid * (1 + 1e-7)
-
-
-def test_dual_value_is_below_the_objective_of_any_network():
-    data = mt_one_dimensional(9)
+def test_least_objectives_are_those_of_the_objective_that_is_trained():
+    """lambda |Theta|^2 is weight decay 2 lambda: every network is above, and the balanced certified one has the upper bound."""
+    data, lambdas = mt_one_dimensional(9), np.array([1e-1, 1e-3, 1e-6])
     Z = np.hstack([data.X, np.ones((9, 1))])
     rng = np.random.default_rng(0)
-    for lam in (1e-1, 1e-3, 1e-6):
-        bounds, values = [], []
-        for _ in range(20):
-            a, V = 3 * rng.standard_normal(6), 3 * rng.standard_normal((6, 2))
-            p = data.y * ((Z @ V.T).clip(0) @ a)
-            values.append(np.logaddexp(0, -p).mean() + lam * ((a**2).sum() + (V**2).sum()))
-            bounds.append(mt.dual_value(Z, data.y, p, lam))
-        assert max(bounds) <= min(values)
+    for lam, (low, high) in zip(lambdas, mt.least_objectives(data, lambdas)):
 
+        def value(a, V, lam=lam):
+            return np.logaddexp(0, -data.y * ((Z @ V.T).clip(0) @ a)).mean() + lam * ((a**2).sum() + (V**2).sum())
 
-def test_least_known_value_is_the_best_scale():
-    data, lambdas = mt_one_dimensional(9), np.array([1e-1, 1e-3, 1e-8])
-    P = np.random.default_rng(0).standard_normal((3, 9)) * 0.1 + 0.2
-    P[2] = data.y * margins.f1(data, bias=True, tol=1e-5).primal(data.X)
-
-    def value(u, p, lam):
-        return np.logaddexp(0, -np.exp(u) * p).mean() + 2 * lam * np.exp(u)
-
-    for lam, found in zip(lambdas, mt.least_known(P, lambdas)):
-        best = [
-            optimize.minimize_scalar(
-                value, args=(p, lam), bounds=(-7, 13), method="bounded", options={"xatol": 1e-9}
-            ).fun
-            for p in P
-        ]
-        assert found == pytest.approx(min(*best, math.log(2)), rel=1e-4)
+        assert min(value(3 * rng.standard_normal(6), 3 * rng.standard_normal((6, 2))) for _ in range(20)) > high
+        best = optima.f1(data, weight_decay=2 * lam, output_bias=None, tol=1e-6).primal
+        size = np.sqrt(np.abs(best.mass))
+        assert value(np.sign(best.mass) * size, size[:, None] * best.theta) == pytest.approx(high, rel=1e-4)
+        assert low <= high <= low * (1 + 1e-4)
 
 
 def made_path(margin=0.995, excess=1e-4, worse=0.0, grid=0.9996):
-    """A path of four lambdas whose last margin, excesses and grid are these."""
+    """A path of four lambdas whose last margin, objective above the least one's lower and upper bound, and grid are these."""
     share = np.array([0.5, 0.8, 0.9, 1.0]) * margin
-    known = np.full(4, 1.0)
-    objective = known * (1 + worse)
+    objective = np.full(4, 1.0)
     return {
         "f1": np.array([0.2, 0.2]), "grid": np.array([grid * 0.2, 0.2]), "margin": 0.1 * share,
-        "objective": objective, "bound": objective / (1 + excess), "known": known,
+        "objective": objective, "least": np.column_stack([objective / (1 + excess), objective / (1 + worse)]),
     }  # fmt: skip
 
 
@@ -208,22 +181,28 @@ def test_figure_2_verdicts_hold_and_fail():
     wavy = made_path()
     wavy["margin"] = wavy["margin"][[0, 2, 1, 3]]
     assert said(judge(wavy), "rises") is False
-    # a gap to the dual bound alone does not say that the network is not the minimiser
-    waits = next(one for one in judge(made_path(excess=0.0133)) if "global minimisers" in one.claim)
-    assert waits.holds == UNDECIDED
-    assert "certified optimum" in waits.reason
-    assert waits.chosen_after
+    # a distance to the lower bound alone does not say that the network is not the minimiser
+    for excess, worse, holds in (
+        (9e-4, 8e-4, True),
+        (0.0011, 9e-4, UNDECIDED),
+        (0.5, 0.0, UNDECIDED),
+        (0.5, 0.0011, False),
+    ):
+        one = next(one for one in judge(made_path(excess=excess, worse=worse)) if "global minimisers" in one.claim)
+        assert one.holds == holds and bool(one.reason) == (holds is not True) and one.chosen_after
+        assert one.measured == pytest.approx(excess)
     assert said(judge(made_path(), -1.0), "Theorem 2.1") == UNDECIDED
 
 
 @pytest.mark.slow
-def test_the_path_reaches_the_certified_margin_and_the_dual_bound():
-    data = mt_one_dimensional(10)
+def test_the_path_reaches_the_certified_margin_and_the_least_objective():
+    data, lambdas = mt_one_dimensional(10), np.geomspace(1e-1, 1e-14, 8)
     cert = margins.f1(data, bias=True, tol=1e-5)
-    found = mt.regularized_path(data, flows.TwoLayer(2, 30), np.geomspace(1e-1, 1e-14, 8), 3, 400, 0)
+    found = mt.regularized_path(data, flows.TwoLayer(2, 30), lambdas, 3, 400, 0)
+    lower = mt.least_objectives(data, lambdas)[:, 0]
     assert 0.99 * cert.lower / 2 < found["margin"][-1] <= cert.upper / 2
-    assert (found["objective"] >= found["bound"]).all()
-    assert (found["objective"] <= 1.01 * found["bound"]).all()
+    assert (found["objective"] >= lower).all()
+    assert (found["objective"] <= 1.001 * lower).all()
     # margin and norm from the definition
     net = Measure.from_network(found["V"][-1], found["a"][-1], bias=True)
     size = (found["a"][-1] ** 2).sum() + (found["V"][-1] ** 2).sum()
@@ -243,13 +222,14 @@ def test_output_layer_training_passed_off_as_both_layers_fails():
         "margin": (data.y * f).min(1) / size,
         "f1": np.array([cert.lower, cert.upper]),
         "grid": np.array([1.0, 1.0]),
-        "known": found["objective"],
+        "least": mt.least_objectives(data, lambdas),
     }
     x = np.linspace(-1, 1, 50)
     svm = cert.primal(x[:, None])
     verdicts = mt.verdicts_2(found, np.full(3, -1.0), 0 * x, svm)
     assert verdicts[0].holds is False  # margin
     assert verdicts[3].holds is False  # functions
+    assert verdicts[4].holds is False  # a lower objective is known
 
 
 # ---------------------------------------------------------------- Theorem 2.1 on certified optima

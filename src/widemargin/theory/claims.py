@@ -534,7 +534,7 @@ TABLE: dict[str, Claim] = {
     "MT-32": _claim(
         "Figure 2",
         "papers.mt.figure_2 papers.mt.weak_decay data.mt_one_dimensional",
-        "papers/test_mt.py::test_the_path_reaches_the_certified_margin_and_the_dual_bound"
+        "papers/test_mt.py::test_the_path_reaches_the_certified_margin_and_the_least_objective"
         " papers/test_mt.py::test_verdicts_of_certified_paths_hold_and_fail"
         " data/test_synthetic.py::test_mt_one_dimensional",
     ),
