@@ -443,7 +443,7 @@ def certified_path(data: Dataset, loss: str, decays: np.ndarray, tol: float, lim
 
 
 @reproduction(
-    "mt-path", paper="MT", shows="Theorem 2.1 on certified optima: margin and norm as the weight decay falls", quick=20, full=120,
+    "mt-path", paper="MT", shows="Theorem 2.1 on certified optima: margin and norm as the weight decay falls", quick=12, full=75,
     claims=("MT-32", "MT-3", "MT-4"),
 )  # fmt: skip
 def weak_decay(job: Job) -> Outcome:

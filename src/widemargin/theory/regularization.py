@@ -353,7 +353,7 @@ def guaranteed_along(path: Path, best: Certificate) -> Path:
         w = np.asarray(first.extra["weights"], dtype=np.float64)
         n = math.fsum(w) / float(w[w > 0].min())
     found = [
-        decayed_margin(one.weight_decay, best.lower, n, factor=max(1.0, one.upper / one.lower), loss=loss).value
+        float(decayed_margin(one.weight_decay, best.lower, n, factor=max(1.0, one.upper / one.lower), loss=loss).value)
         if one.lower > 0
         else -math.inf
         for one in path
