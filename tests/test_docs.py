@@ -84,7 +84,8 @@ def test_links_lead_somewhere(page):
 
 # Half a minute, and a block of docs/guarantees.md runs much the same.
 APART = {"what_it_guarantees.py": pytest.mark.long}
-ARGUMENTS = {"did_training_find_the_optimum.py": ["--quick"]}  # two minutes at full size
+# One or two minutes at full size.
+ARGUMENTS = {"did_training_find_the_optimum.py": ["--quick"], "which_weight_decay.py": ["--quick"]}
 
 
 @pytest.mark.parametrize("example", [pytest.param(one, marks=APART.get(one.name, ()), id=one.name) for one in EXAMPLES])

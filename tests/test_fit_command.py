@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import pickle
+import re
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from widemargin import Certificate, cli, data, optima
+from widemargin import Certificate, cli, data, margins, optima, theory
 from widemargin.cli import fit as command
 from widemargin.optima import losses
 
@@ -170,6 +171,22 @@ def test_bad_data(tmp_path):
     assert "all labels are equal" in said and "use --output-bias none or decayed" in said
     assert run("fit", table, "--weight-decay", 0.1, "--output-bias", "none")[0] == 0
     assert "no data set" in refused("fit", "nothing", "--weight-decay", 1)
+
+
+def test_a_path_is_drawn_with_what_is_guaranteed(tmp_path):
+    picture = tmp_path / "path.png"
+    status, out, err = run("fit", SPEC, "--path", "1e-9:1e-2:3", "--output-bias", "none", "--json", "--plot", picture)
+    assert status == 0 and len(json.loads(out)) == 3 and picture.read_bytes().startswith(b"\x89PNG")
+    best, path = margins.f1(DATA, bias=True, tol=1e-3), optima.path(DATA, [1e-9], output_bias=None)
+    words = re.search(r"in \[(\S+), (\S+)\]; at the smallest decay (\S+), of which (\S+) is guaranteed", err)
+    assert_allclose([float(word) for word in words.groups()[:2]], [best.lower, best.upper], rtol=1e-2)
+    known = theory.guaranteed_along(path, best).column("guaranteed")[0]
+    assert_allclose(float(words[4]), known, rtol=1e-2)
+    assert f"path drawn to {picture}" in err
+    status, _, err = run("fit", SPEC, "--path", "0.1:0.2:2", "--plot", tmp_path / "b.svg")
+    assert status == 0 and "of which nothing is guaranteed" in err
+    assert "--plot draws a path" in refused("fit", SPEC, "--weight-decay", 0.1, "--plot", picture)
+    assert "must end in .png, .pdf, .svg" in refused("fit", SPEC, "--path", 3, "--plot", tmp_path / "a.gif")
 
 
 # ---------------------------------------------------------------- gap

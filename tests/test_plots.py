@@ -300,3 +300,40 @@ def test_pyplot_stays_out():
     before = known()
     plots.intervals([certificate()])
     assert known() == before
+
+
+def along(**more):
+    """A path of four decays, the first of which has a constant network."""
+    return {
+        "weight_decay": np.array([0.1, 1e-2, 1e-5, 1e-9]),
+        "lower": np.array([0.69, 0.2, 1e-3, 1e-7]),
+        "upper": np.array([0.69, 0.21, 1.1e-3, 1.1e-7]),
+        "loss": np.array([0.69, 0.1, 1e-4, 1e-8]),
+        "norm": np.array([0, 4.0, 30.0, 90.0]),
+        "margin": np.array([np.nan, -0.5, 0.06, 0.08]),
+        "error": np.array([0.5, 0.25, 0, 0]),
+        "neurons": np.array([0.0, 2, 3, 3]),
+    } | {name: np.array(values) for name, values in more.items()}
+
+
+def test_path_with_what_is_guaranteed():
+    figure = draw(plots.path(along(guaranteed=[-np.inf, -np.inf, 0.03, 0.06], largest=[0.085] * 4), "a $ name"))
+    axes = figure.axes[2]
+    largest, margin, sure = lines(axes)[:3]
+    assert (largest[1] == 0.085).all()
+    assert_allclose(margin[1][1:], [-0.5, 0.06, 0.08])
+    assert_allclose(sure[1], [np.nan, np.nan, 0.03, 0.06])
+    words = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "guaranteed (WM-4), ends at 0.06" in words and "largest, no output bias: 0.085" in words
+    assert -0.1 < axes.get_ylim()[0] < 0 < 0.085 < axes.get_ylim()[1]  # the far negative margin does not set the scale
+
+
+def test_path_of_values_or_without_guarantees():
+    plain = plots.path(along())
+    assert len(plain.axes) == 3 and len(plain.axes[2].get_legend().get_texts()) == 1
+    nothing = plots.path(along(guaranteed=[-np.inf] * 4, largest=[0.085] * 4))
+    assert "nothing here" in nothing.axes[2].get_legend().get_texts()[-1].get_text()
+    values = draw(plots.path(along(margin=[np.nan] * 4, error=[np.nan] * 4)))
+    assert len(values.axes) == 2
+    with pytest.raises(InputError, match="no points to draw"):
+        plots.path({name: column[:0] for name, column in along().items()})

@@ -1,4 +1,4 @@
-"""Pictures of certificates, measures and trajectories. Each function returns a matplotlib Figure; nothing global is touched."""
+"""Pictures of certificates, paths, measures and runs. Each function returns a matplotlib Figure; nothing global is touched."""
 
 from __future__ import annotations
 
@@ -281,6 +281,86 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     said = said or f"{main}: not fitted (psi is never above 0)"
     figure.suptitle(_short(f"{title}. {said}" if title else said, 150), x=0.01, ha="left", fontsize=12)
     return figure
+
+
+def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
+    """Certified optima along decays, from `optima.Path.columns()`: objective, norm and neurons, margin.
+
+    With the columns that `theory.guaranteed_along` puts beside them, the largest margin of any network and the margin that is
+    guaranteed at each decay are drawn, too. Targets that are no labels have no margins.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    decay = np.asarray(columns["weight_decay"], dtype=np.float64)
+    if not len(decay):
+        raise InputError("there are no points to draw; a path has at least one decay")
+    known = {name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()}
+    labels = bool(np.isfinite(known["margin"]).any())
+    figure, panels = _figure(13.2 if labels else 9.2, 4.0, 3 if labels else 2)
+    left, middle = panels[:2]
+    left.fill_between(decay, known["lower"], known["upper"], color=PLUS, alpha=0.35, lw=0)
+    left.plot(decay, known["upper"], "o-", color=PLUS, lw=1.8, ms=4, label="least objective, certified")
+    left.plot(
+        decay,
+        np.where(known["loss"] > 0, known["loss"], np.nan),
+        "s--",
+        color=MINUS,
+        lw=1.4,
+        ms=3.5,
+        label="mean loss in it",
+    )
+    error = np.where(known["error"] > 0, known["error"], np.nan)
+    if np.isfinite(error).any():
+        left.plot(decay, error, "^:", color=INK, lw=1.2, ms=4, label="training error, where not 0")
+    left.set_yscale("log")
+    left.set_title(_short(title, 44) or "Objective", loc="left")
+    left.legend(frameon=False, fontsize=8.5, loc="upper left")
+    norm = np.where(known["norm"] > 0, known["norm"], np.nan)
+    middle.plot(decay, norm, "o-", color=PLUS, lw=1.8, ms=4, label="norm |nu|")
+    middle.plot(
+        decay,
+        np.where(known["neurons"] > 0, known["neurons"], np.nan),
+        "s--",
+        color=MINUS,
+        lw=1.4,
+        ms=3.5,
+        label="neurons",
+    )
+    middle.set_yscale("log")
+    low, high = middle.get_ylim()
+    middle.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))
+    middle.yaxis.set_major_formatter("{x:g}")
+    middle.yaxis.set_minor_formatter(NullFormatter())
+    middle.set_title("Network", loc="left")
+    middle.legend(frameon=False, fontsize=8.5, loc="upper right")
+    if labels:
+        _draw_path_margins(panels[2], decay, known)
+    for axes in panels:
+        axes.set_xscale("log")
+        axes.set_xlabel("weight decay")
+    return figure
+
+
+def _draw_path_margins(axes: Axes, decay: np.ndarray, known: Mapping[str, np.ndarray]) -> None:
+    margin = known["margin"]
+    top = float(np.nanmax(margin))
+    if "largest" in known:
+        largest = float(np.nanmax(known["largest"]))
+        axes.axhline(largest, color=INK, ls="--", lw=1.3, label=f"largest, no output bias: {largest:.4g}")
+        top = max(top, largest)
+    axes.plot(decay, margin, "o-", color=PLUS, lw=1.8, ms=4, label=f"margin, ends at {margin[-1]:.4g}")
+    if "guaranteed" in known:
+        told = np.where(known["guaranteed"] > 0, known["guaranteed"], np.nan)
+        said = (
+            f"guaranteed (WM-4), ends at {told[-1]:.4g}" if np.isfinite(told[-1]) else "guaranteed (WM-4): nothing here"
+        )
+        axes.plot(decay, told, "s:", color=THIRD, lw=1.6, ms=3.5, label=said)
+        axes.fill_between(decay, told, 0, color=THIRD, alpha=0.1, lw=0)
+    if top > 0:
+        axes.set_ylim(-0.15 * top, 1.5 * top)  # margins of large decays may be far below 0
+    axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
+    axes.set_title("Normalised margin (M1)", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="upper right")
 
 
 def _column(one: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import optimize, stats
+from scipy import stats
 
-from widemargin import flows, margins
+from widemargin import flows, margins, optima
 from widemargin.data import mt_distribution, mt_one_dimensional
 from widemargin.papers import NOT_INFORMATIVE, UNDECIDED, Job, find, mt, run, wideresnet
 from widemargin.spaces import ReLU
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = {
     "mt-1": {"n": 60},
     "mt-2": {"n": 6, "m": 10, "trials": 2, "inner": 60, "rungs": 4},
+    "mt-path": {"line": 6, "law": 8, "plane": 4, "rungs": 4, "tol": 1e-3, "limit": 2.0},
     "mt-3": {"ns": (20, 30), "trials": 2, "m": 10, "rungs": 2, "inner": 30, "steps": 60, "limit": 0.1},
     "mt-gap": {"ds": (3, 4), "ns": (36, 64), "seeds": 2, "limit": 0.5},
     "mt-regression-gap": {"d": 3, "ns": (5, 10), "draws": 200, "students": 2, "m": 10, "limit": 0.2},
@@ -139,57 +140,30 @@ def test_four_relus_have_the_margin_of_lemma_d1(d):
     assert mt.four_relus(d).norm == pytest.approx(1)
 
 
-def test_largest_correlation_against_a_grid():
-    rng = np.random.default_rng(3)
-    for _ in range(5):
-        Z, c = np.column_stack([rng.uniform(-1, 1, 9), np.ones(9)]), rng.standard_normal(9)
-        angle = np.linspace(0, 2 * math.pi, 100_001)
-        grid = np.abs((np.column_stack([np.cos(angle), np.sin(angle)]) @ Z.T).clip(0) @ c).max()
-        exact = mt.largest_correlation(Z, c)
-        assert grid <= exact * (1 + 1e-12)
-        assert exact <= grid * (1 + 1e-7)
-
-
-def test_dual_value_is_below_the_objective_of_any_network():
-    data = mt_one_dimensional(9)
+def test_least_objectives_are_those_of_the_objective_that_is_trained():
+    """lambda |Theta|^2 is weight decay 2 lambda: every network is above, and the balanced certified one has the upper bound."""
+    data, lambdas = mt_one_dimensional(9), np.array([1e-1, 1e-3, 1e-6])
     Z = np.hstack([data.X, np.ones((9, 1))])
     rng = np.random.default_rng(0)
-    for lam in (1e-1, 1e-3, 1e-6):
-        bounds, values = [], []
-        for _ in range(20):
-            a, V = 3 * rng.standard_normal(6), 3 * rng.standard_normal((6, 2))
-            p = data.y * ((Z @ V.T).clip(0) @ a)
-            values.append(np.logaddexp(0, -p).mean() + lam * ((a**2).sum() + (V**2).sum()))
-            bounds.append(mt.dual_value(Z, data.y, p, lam))
-        assert max(bounds) <= min(values)
+    for lam, (low, high) in zip(lambdas, mt.least_objectives(data, lambdas)):
 
+        def value(a, V, lam=lam):
+            return np.logaddexp(0, -data.y * ((Z @ V.T).clip(0) @ a)).mean() + lam * ((a**2).sum() + (V**2).sum())
 
-def test_least_known_value_is_the_best_scale():
-    data, lambdas = mt_one_dimensional(9), np.array([1e-1, 1e-3, 1e-8])
-    P = np.random.default_rng(0).standard_normal((3, 9)) * 0.1 + 0.2
-    P[2] = data.y * margins.f1(data, bias=True, tol=1e-5).primal(data.X)
-
-    def value(u, p, lam):
-        return np.logaddexp(0, -np.exp(u) * p).mean() + 2 * lam * np.exp(u)
-
-    for lam, found in zip(lambdas, mt.least_known(P, lambdas)):
-        best = [
-            optimize.minimize_scalar(
-                value, args=(p, lam), bounds=(-7, 13), method="bounded", options={"xatol": 1e-9}
-            ).fun
-            for p in P
-        ]
-        assert found == pytest.approx(min(*best, math.log(2)), rel=1e-4)
+        assert min(value(3 * rng.standard_normal(6), 3 * rng.standard_normal((6, 2))) for _ in range(20)) > high
+        best = optima.f1(data, weight_decay=2 * lam, output_bias=None, tol=1e-6).primal
+        size = np.sqrt(np.abs(best.mass))
+        assert value(np.sign(best.mass) * size, size[:, None] * best.theta) == pytest.approx(high, rel=1e-4)
+        assert low <= high <= low * (1 + 1e-4)
 
 
 def made_path(margin=0.995, excess=1e-4, worse=0.0, grid=0.9996):
-    """A path of four lambdas whose last margin, excesses and grid are these."""
+    """A path of four lambdas whose last margin, objective above the least one's lower and upper bound, and grid are these."""
     share = np.array([0.5, 0.8, 0.9, 1.0]) * margin
-    known = np.full(4, 1.0)
-    objective = known * (1 + worse)
+    objective = np.full(4, 1.0)
     return {
         "f1": np.array([0.2, 0.2]), "grid": np.array([grid * 0.2, 0.2]), "margin": 0.1 * share,
-        "objective": objective, "bound": objective / (1 + excess), "known": known,
+        "objective": objective, "least": np.column_stack([objective / (1 + excess), objective / (1 + worse)]),
     }  # fmt: skip
 
 
@@ -207,22 +181,28 @@ def test_figure_2_verdicts_hold_and_fail():
     wavy = made_path()
     wavy["margin"] = wavy["margin"][[0, 2, 1, 3]]
     assert said(judge(wavy), "rises") is False
-    # a gap to the dual bound alone does not say that the network is not the minimiser
-    waits = next(one for one in judge(made_path(excess=0.0133)) if "global minimisers" in one.claim)
-    assert waits.holds == UNDECIDED
-    assert "certified optimum" in waits.reason
-    assert waits.chosen_after
+    # a distance to the lower bound alone does not say that the network is not the minimiser
+    for excess, worse, holds in (
+        (9e-4, 8e-4, True),
+        (0.0011, 9e-4, UNDECIDED),
+        (0.5, 0.0, UNDECIDED),
+        (0.5, 0.0011, False),
+    ):
+        one = next(one for one in judge(made_path(excess=excess, worse=worse)) if "global minimisers" in one.claim)
+        assert one.holds == holds and bool(one.reason) == (holds is not True) and one.chosen_after
+        assert one.measured == pytest.approx(excess)
     assert said(judge(made_path(), -1.0), "Theorem 2.1") == UNDECIDED
 
 
 @pytest.mark.slow
-def test_the_path_reaches_the_certified_margin_and_the_dual_bound():
-    data = mt_one_dimensional(10)
+def test_the_path_reaches_the_certified_margin_and_the_least_objective():
+    data, lambdas = mt_one_dimensional(10), np.geomspace(1e-1, 1e-14, 8)
     cert = margins.f1(data, bias=True, tol=1e-5)
-    found = mt.regularized_path(data, flows.TwoLayer(2, 30), np.geomspace(1e-1, 1e-14, 8), 3, 400, 0)
+    found = mt.regularized_path(data, flows.TwoLayer(2, 30), lambdas, 3, 400, 0)
+    lower = mt.least_objectives(data, lambdas)[:, 0]
     assert 0.99 * cert.lower / 2 < found["margin"][-1] <= cert.upper / 2
-    assert (found["objective"] >= found["bound"]).all()
-    assert (found["objective"] <= 1.01 * found["bound"]).all()
+    assert (found["objective"] >= lower).all()
+    assert (found["objective"] <= 1.001 * lower).all()
     # margin and norm from the definition
     net = Measure.from_network(found["V"][-1], found["a"][-1], bias=True)
     size = (found["a"][-1] ** 2).sum() + (found["V"][-1] ** 2).sum()
@@ -242,13 +222,61 @@ def test_output_layer_training_passed_off_as_both_layers_fails():
         "margin": (data.y * f).min(1) / size,
         "f1": np.array([cert.lower, cert.upper]),
         "grid": np.array([1.0, 1.0]),
-        "known": found["objective"],
+        "least": mt.least_objectives(data, lambdas),
     }
     x = np.linspace(-1, 1, 50)
     svm = cert.primal(x[:, None])
     verdicts = mt.verdicts_2(found, np.full(3, -1.0), 0 * x, svm)
     assert verdicts[0].holds is False  # margin
     assert verdicts[3].holds is False  # functions
+    assert verdicts[4].holds is False  # a lower objective is known
+
+
+# ---------------------------------------------------------------- Theorem 2.1 on certified optima
+
+
+def made_optima(limit=1.0, slope=1.0, dip=0.0, far=0.3, gap=1e-6, sure=0.4, wide=0.0):
+    """20 points of margin 0.1: norms slope ln(0.1/decay)/0.1, margins 0.1 limit - far ln(20)/norm with a dip at the third."""
+    decay = np.geomspace(1e-2, 1e-14, 7)
+    norm = slope * np.log(0.1 / decay) / 0.1
+    margin = 0.1 * limit - far * math.log(20) / norm
+    margin[2] -= dip
+    return {
+        "weight_decay": decay, "lower": 0 * decay + 1.0, "upper": 0 * decay + 1 + gap, "norm": norm, "margin": margin,
+        "guaranteed": np.append([-math.inf, -math.inf], np.full(5, 0.1 * sure)), "f1": np.array([0.1 * (1 - wide), 0.1]),
+        "n": np.array(20),
+    }  # fmt: skip
+
+
+def test_verdicts_of_certified_paths_hold_and_fail():
+    def judge(**changes):
+        return [one.holds for one in mt.verdicts_path({"good": made_optima(), "one": made_optima(**changes)}, 1e-5)]
+
+    good = [True, True, True, True, NOT_INFORMATIVE]
+    assert judge() == good
+    for place, change in enumerate(({"limit": 0.985}, {"dip": 0.007}, {"slope": 1.1}, {"far": 1.01}, {"sure": 0.99})):
+        found = judge(**change)
+        assert found[place] is False, change
+        if place != 0:  # a lower limit is farther away, too
+            assert [one for k, one in enumerate(found) if k != place] == [
+                one for k, one in enumerate(good) if k != place
+            ]
+    for wider in ({"gap": 1e-4}, {"wide": 1e-3}):  # certificates that did not close
+        assert judge(**wider) == [UNDECIDED] * 4 + [NOT_INFORMATIVE]
+        assert all(one.reason for one in mt.verdicts_path({"one": made_optima(**wider)}, 1e-5))
+
+
+def test_a_certified_path_is_that_of_the_definition():
+    data = mt_one_dimensional(6)
+    found = mt.certified_path(data, "exp", np.array([1e-2, 1e-9]), 1e-5, 5.0)
+    best = margins.f1(data, bias=True, tol=1e-6)
+    np.testing.assert_allclose(found["f1"], [best.lower, best.upper], rtol=1e-5)
+    for k, decay in enumerate((1e-2, 1e-9)):
+        cert = optima.f1(data, loss="exp", weight_decay=decay, output_bias=None, tol=1e-6)
+        assert found["lower"][k] <= cert.upper and cert.lower <= found["upper"][k]
+        assert found["norm"][k] == pytest.approx(cert.primal.norm, rel=1e-3)
+        assert found["margin"][k] == pytest.approx(cert.primal.margin(data), rel=1e-2)
+    assert 0 < found["guaranteed"][1] < found["margin"][1]
 
 
 # ---------------------------------------------------------------- Figure 3

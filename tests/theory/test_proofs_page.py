@@ -1,4 +1,4 @@
-"""docs/proofs.md: the docstrings of WM-1 to WM-3 point to it, and its lemmas hold where they can be computed exactly."""
+"""docs/proofs.md: the docstrings of WM-1 to WM-4 point to it, and its lemmas hold where they can be computed exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from widemargin.theory.generalization import _best_on_circle
 PAGE = (Path(__file__).parents[2] / "docs/proofs.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("id", ["WM-1", "WM-2", "WM-3"])
+@pytest.mark.parametrize("id", ["WM-1", "WM-2", "WM-3", "WM-4"])
 def test_the_page_states_and_proves_what_the_docstrings_promise(id):
     name = theory.THEOREMS[id].name
     doc = getattr(theory, name).__doc__

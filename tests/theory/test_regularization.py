@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from widemargin import Dataset, InputError, data, margins
+from widemargin import Dataset, InputError, data, margins, optima
 from widemargin.spaces import ReLU, sphere
 from widemargin.theory import THEOREMS, facts
 from widemargin.theory import regularization as reg
@@ -178,3 +179,132 @@ def test_regression_minimisers_are_short():
     assert reg.regression_minimizer_norm(y, 0.1, m=1, n=2).applies is False
     one = THEOREMS["MT-21"].apply(facts(Dataset([[1.0], [-2.0]], [0.5, 0.25], "two")))
     assert_allclose(one.value, 2 * (0.5 + 0.125), rtol=1e-5)
+
+
+# ---------------------------------------------------------------- networks of nearly the least objective (WM-4)
+
+PHI = {"logistic": lambda z: np.logaddexp(0, -z), "exp": lambda z: np.exp(-z)}
+
+
+@pytest.mark.parametrize("loss", PHI)
+def test_the_share_is_the_worst_that_the_two_inequalities_allow(loss):
+    """Any norm N and margin m with phi(N m)/n + decay N <= factor min_M phi(M gamma) + decay M, on fine grids of N, M and m."""
+    phi, N = PHI[loss], np.geomspace(1e-3, 1e4, 40_001)
+    seen = 0
+    for decay, gamma, n, factor in (
+        (1e-2, 0.5, 3, 1.0),
+        (1e-4, 0.2, 20, 1.0),
+        (1e-4, 2.0, 20, 1.3),
+        (1e-9, 1.0, 7.5, 1.01),
+    ):
+        found = reg.decayed_margin(decay, gamma, n, factor=factor, loss=loss)
+        most = factor * (phi(N * gamma) + decay * N).min()
+        assert_allclose(found.numbers["most"], most, rtol=1e-6)
+        left = n * (most - decay * N)  # phi(N m) is at most this
+        N_, left = N[left > 0], left[left > 0]
+        m = (-np.log(np.expm1(left)) if loss == "logistic" else -np.log(left)) / N_
+        assert_allclose(found.value, m.min(), rtol=1e-4)
+        seen += found.value > 0
+    assert seen == 4
+    assert reg.decayed_margin(0.4, 1.0, 5, loss=loss).value == -math.inf  # n times the least objective is above phi(0)
+    assert reg.decayed_margin(50.0, 1.0, 1, loss=loss).value == -math.inf
+    assert_allclose(reg.decayed_margin(0.01, 1.0, 1, loss=loss).value, 1)  # of one point
+
+
+def test_how_small_the_decay_must_be():
+    """In closed form for exp; else by its definition. The share grows as the decay falls, to 1 / factor and no further."""
+    for share, n, factor in ((0.5, 20, 1.0), (0.9, 20, 1.01), (0.7, 300, 1.2), (0.95, 5, 1.0)):
+        known = 0.3 * math.exp(1 - math.log(n / share) / (1 - share * factor))
+        assert_allclose(reg.decay_for_margin(share, 0.3, n, factor=factor, loss="exp"), known, rtol=1e-9)
+        for loss, classes in (("logistic", 2), ("exp", 2), ("logistic", 5)):
+            keys = {"loss": loss, "classes": classes, "factor": factor}
+            decay = reg.decay_for_margin(share, 0.3, n, **keys)
+            assert_allclose(reg.decayed_margin(decay, 0.3, n, **keys).value, 0.3 * share, rtol=1e-6)
+            shares = [reg.decayed_margin(decay * 10.0**k, 0.3, n, **keys).numbers["share"] for k in range(-40, 5)]
+            assert all(one >= two for one, two in pairwise(shares)) and shares[0] < 1 / factor
+    assert reg.decay_for_margin(0.999, 1.0, 20) == 0  # e^-3000
+    assert_allclose(reg.decayed_margin(1e-300, 1.0, 2, factor=1.25).numbers["share"], 0.8, atol=3e-3)
+    more = [reg.decayed_margin(1e-6, 1.0, 20, classes=k).value for k in (2, 3, 10)]
+    assert more[0] > more[1] > more[2] > 0.5
+    for bad in ({"factor": 0.9}, {"loss": "hinge"}, {"classes": 1}, {"loss": "exp", "classes": 3}):
+        with pytest.raises(InputError, match="decayed_margin: "):
+            reg.decayed_margin(0.1, 1.0, 2, **bad)
+    with pytest.raises(InputError, match=r"only shares below 0\.8 are sure"):
+        reg.decay_for_margin(0.8, 1.0, 2, factor=1.25)
+
+
+def test_the_constants_of_the_rate_are_needed():
+    """x = 1, -1 with labels 1, -1 and weights 1, eps: f = a relu(x) - b relu(-x), margins a and b, norm a + b, gamma = 1/2.
+
+    Best are a = ln(1/(decay (1 + eps))) and b = a + ln(eps) for exp. The light point has a margin that the rate for two points
+    does not allow; that with n = the sum of the weights over the smallest does. And a worse network has a smaller margin.
+    """
+    eps, decay = 1e-4, 1e-9
+    a = -math.log(decay * (1 + eps))
+    b = a + math.log(eps)
+
+    def objective(b: float) -> float:
+        return (math.exp(-a) + eps * math.exp(-b)) / (1 + eps) + decay * (a + b)
+
+    share = 2 * b / (a + b)
+    rate = lambda n, factor=1.0: reg.decayed_margin(decay, 0.5, n, loss="exp", factor=factor).numbers["share"]  # noqa: E731
+    n = (1 + eps) / eps
+    assert rate(n) <= share < rate(2)
+    found = optima.path(
+        Dataset([[1.0], [-1.0]], [1, -1]), [decay], loss="exp", bias=False, output_bias=None, weights=[1, eps]
+    )
+    assert_allclose(found[0].margin, share / 2, rtol=1e-4)
+    best = margins.f1(Dataset([[1.0], [-1.0]], [1, -1]), bias=False)
+    along = reg.guaranteed_along(found, best)
+    factor = found[0].upper / found[0].lower
+    assert_allclose(along.column("guaranteed"), best.lower * rate(n, factor), rtol=1e-6)
+    worse = 0.3 * b
+    factor = objective(worse) / objective(b)
+    assert rate(n, factor) <= 2 * worse / (a + worse) < rate(n)
+
+
+@pytest.mark.parametrize(
+    ("loss", "mode"), [("logistic", None), ("exp", "free"), ("logistic", "decayed"), ("exp", None)]
+)
+def test_every_point_of_a_path_has_the_guaranteed_margin(loss, mode):
+    told = 0
+    for seed, tol in ((0, 1e-3), (1, 0.2), (2, 1e-6)):
+        rng = np.random.default_rng(seed)
+        n = 6 + 3 * seed
+        points = Dataset(rng.standard_normal((n, 2)), np.resize([1, -1, 1], n)[rng.permutation(n)], f"random {seed}")
+        best = margins.f1(points, bias=True, tol=1e-4)
+        found = optima.path(points, np.geomspace(1e-1, 1e-13, 5), loss=loss, output_bias=mode, tol=tol)
+        along = reg.guaranteed_along(found, best)
+        margin, sure = along.column("margin"), along.column("guaranteed")
+        assert ((margin >= sure) | (sure == -math.inf)).all()  # a constant network has no margin
+        assert (along.column("largest") == best.upper).all()
+        assert (sure < best.lower).all()
+        if mode is None:
+            assert (margin <= best.upper * (1 + 1e-9)).all()
+            assert margin[-1] > 0.8 * best.lower / (1 + tol)
+        told += int((sure > 0).sum())
+        assert sure[-1] > 0.6 * best.lower
+        assert "guaranteed" in str(along).splitlines()[0] and "guaranteed" not in str(found)
+    assert told >= 7
+
+
+def test_what_cannot_stand_beside_a_path():
+    points = Dataset([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]], [1, 1, -1], "three")
+    best = margins.f1(points, bias=True)
+    found = optima.path(points, [0.01])
+    for certificate, path, words in (
+        (margins.f1(points), found, "differs in the bias"),
+        (margins.f1(POINTS, bias=True), found, "other points"),
+        (margins.f2(points), found, "of kind f2"),
+        (best, optima.path(points, [0.01], loss="hinge"), "not hinge"),
+        (
+            margins.f1(Dataset([[1.0], [1.0]], [1, -1]), bias=True),
+            optima.path(Dataset([[1.0], [1.0]], [1, -1]), [0.1]),
+            "no certified margin",
+        ),
+    ):
+        with pytest.raises(InputError, match=words):
+            reg.guaranteed_along(path, certificate)
+    for columns in ({"norm": [1.0]}, {"other": [1.0, 2.0]}):
+        with pytest.raises(InputError, match="must have 1 numbers"):
+            found.beside(**columns)

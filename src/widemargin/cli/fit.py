@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import pickle
@@ -13,13 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from widemargin.types import CONVENTIONS, Dataset, InputError, check_device
+from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
 from .margin import load_for_optima, save_certificate, save_paths
-from .options import INTERRUPTED, Command, Parser, integer, legal, number, readable, sources, use_threads
+from .options import (
+    INTERRUPTED,
+    Command,
+    Parser,
+    check_writable,
+    integer,
+    legal,
+    number,
+    readable,
+    sources,
+    use_threads,
+)
 from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
 
 if TYPE_CHECKING:
+    from widemargin.optima import Path as Found
     from widemargin.optima import Point
 
 LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")  # `optima` has them, but takes long to import
@@ -27,6 +40,7 @@ MODES = {"free": "free", "decayed": "decayed", "none": None}
 NARROW = 110  # columns the table needs; below, one sentence for each decay
 INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
 MOST = 2**31  # bytes of a model
+PICTURES = (".png", ".pdf", ".svg")
 
 
 def fit(options: argparse.Namespace) -> int:
@@ -38,6 +52,12 @@ def fit(options: argparse.Namespace) -> int:
     count = decays if isinstance(decays, int) else len(decays)
     names = [f"{k:0{len(str(count))}d}" for k in range(1, count + 1)]
     paths = save_paths(options.save, names)
+    if options.plot is not None:
+        if single:
+            raise InputError("--plot draws a path; give --path, or leave it out")
+        if Path(options.plot).suffix.lower() not in PICTURES:
+            raise InputError(f"cannot draw to {options.plot!r}: the name must end in {', '.join(PICTURES)}")
+        check_writable(options.plot)
     data = _read(options.data, options.label)
     check_device(options.device)
     from widemargin import optima
@@ -68,7 +88,35 @@ def fit(options: argparse.Namespace) -> int:
     for name, point in zip(names, found) if paths else ():
         save_certificate(point.certificate, paths[name])
         say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
+    if options.plot is not None:
+        _draw(data, found, options)
     return INTERRUPTED if found[-1].certificate.status == "interrupted" else 0
+
+
+def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
+    """The picture of a path, with the largest margin and what is guaranteed of it where MT's theorem says something."""
+    from widemargin import margins, plots, theory
+    from widemargin.theory.regularization import TAILS
+
+    interrupted = found[-1].certificate.status == "interrupted"
+    if options.loss in TAILS and len(np.unique(data.y)) == 2 and not interrupted:
+        with use_threads(options.threads), solver_progress("f1") as report:
+            best = margins.f1(
+                data, bias=options.bias, tol=options.tol, time_limit=options.time_limit, seed=options.seed,
+                device=options.device, progress=report,
+            )  # fmt: skip
+        if best.lower > 0:
+            found = theory.guaranteed_along(found, best)
+            sure = float(found.column("guaranteed")[-1])
+            say(
+                f"largest margin without output bias in [{best.lower:.6g}, {best.upper:.6g}]; at the smallest decay "
+                f"{found[-1].margin:.6g}, of which {f'{sure:.6g}' if sure > 0 else 'nothing'} is guaranteed (WM-4)"
+            )
+    figure = plots.path(found.columns(), data.name)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(options.plot).suffix.lower().removeprefix("."))
+    write_atomically(Path(options.plot), picture.getvalue())
+    say(f"path drawn to {options.plot}")
 
 
 def _print(data: Dataset, points: list[Point]) -> None:
@@ -305,6 +353,11 @@ def add(command: Command) -> None:
         "--save",
         metavar="CERT.json",
         help="write the certificate (.gz: compressed); of a path one file each, CERT.01.json",
+    )
+    one.add_argument(
+        "--plot",
+        metavar="FILE.png",
+        help="draw a path, .png, .pdf or .svg, with the largest margin and what is guaranteed of it",
     )
 
     one = command("gap", gap, "compare a trained two-layer network with the best of any width", epilog=sources())

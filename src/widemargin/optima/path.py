@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import numpy as np
@@ -69,9 +69,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Path(Sequence[Point]):
-    """Points from the largest decay to the smallest. `column("norm")` is an array along it."""
+    """Points from the largest decay to the smallest. `column("norm")` is an array along it.
+
+    `more` are columns that others have put beside it (`beside`), such as the margins that `theory.guaranteed_along` guarantees.
+    """
 
     points: tuple[Point, ...]
+    more: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -86,14 +90,36 @@ class Path(Sequence[Point]):
     def __getitem__(self, index: int | slice) -> Point | Sequence[Point]:
         return self.points[index]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+        return (*COLUMNS, *self.more)
+
     def column(self, name: str) -> np.ndarray:
-        if name not in COLUMNS:
-            raise InputError(f"a path has the columns {', '.join(COLUMNS)}, not {name!r}")
-        return np.array([getattr(point, name) for point in self.points], dtype=np.float64)
+        if name not in self.names:
+            raise InputError(f"a path has the columns {', '.join(self.names)}, not {name!r}")
+        found = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]
+        return np.array(found, dtype=np.float64)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All of them by name: what `plots.path` draws."""
+        return {name: self.column(name) for name in self.names}
+
+    def beside(self, **columns: ArrayLike) -> Path:
+        """The path with further columns, a number for each point."""
+        added = {}
+        for name, values in columns.items():
+            array = np.asarray(values, dtype=np.float64)
+            if name in COLUMNS or array.shape != (len(self),):
+                raise InputError(
+                    f"{name} must have {len(self)} numbers, one for each point, and a name that is not taken"
+                )
+            added[name] = tuple(array.tolist())
+        return replace(self, more={**self.more, **added})
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *([f"{getattr(point, name):.5g}" for name in COLUMNS] for point in self.points)]
-        return "\n".join("  ".join(f"{cell:>12}" for cell in row) for row in rows)
+        columns = [[name, *(f"{value:.5g}" for value in self.column(name))] for name in self.names]
+        return "\n".join("  ".join(f"{cell:>12}" for cell in row) for row in zip(*columns))
 
 
 def path(

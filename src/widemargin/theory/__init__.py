@@ -64,6 +64,9 @@ from .normalized import (
 )
 from .regularization import (
     approximate_minimizer_margin,
+    decay_for_margin,
+    decayed_margin,
+    guaranteed_along,
     kernel_margin_gap,
     minimizer_margin,
     regression_gap,
@@ -101,6 +104,8 @@ __all__ = [
     "collapse_margin",
     "comparator_alignment",
     "covering_width",
+    "decay_for_margin",
+    "decayed_margin",
     "distributional_constants",
     "dyadic_margin",
     "early_margin",
@@ -113,6 +118,7 @@ __all__ = [
     "frozen_ascent_margin",
     "gd_error",
     "gradient_constants",
+    "guaranteed_along",
     "guarantees",
     "hull_margin_bound",
     "initial_norm_bounds",

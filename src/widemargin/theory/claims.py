@@ -378,9 +378,10 @@ TABLE: dict[str, Claim] = {
     ),
     "MT-3": _claim(
         "margins as the regularisation vanishes (Theorem 2.1)",
-        "flows.WeaklyRegularized",
+        "flows.WeaklyRegularized optima.path theory.guaranteed_along",
         f"{RULES}the_path_of_a_linear_classifier_ends_at_the_hard_margin"
-        f" {RULES}the_path_of_a_two_layer_net_reaches_the_certified_margin",
+        f" {RULES}the_path_of_a_two_layer_net_reaches_the_certified_margin"
+        " theory/test_regularization.py::test_every_point_of_a_path_has_the_guaranteed_margin",
     ),
     "MT-4": _claim(
         "inequality at finite regularisation",
@@ -532,8 +533,9 @@ TABLE: dict[str, Claim] = {
     ),
     "MT-32": _claim(
         "Figure 2",
-        "papers.mt.figure_2 data.mt_one_dimensional",
-        "papers/test_mt.py::test_the_path_reaches_the_certified_margin_and_the_dual_bound"
+        "papers.mt.figure_2 papers.mt.weak_decay data.mt_one_dimensional",
+        "papers/test_mt.py::test_the_path_reaches_the_certified_margin_and_the_least_objective"
+        " papers/test_mt.py::test_verdicts_of_certified_paths_hold_and_fail"
         " data/test_synthetic.py::test_mt_one_dimensional",
     ),
     "MT-33": _claim(

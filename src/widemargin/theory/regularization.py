@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,13 +11,19 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr
 
 from widemargin.spaces import ReLU
-from widemargin.types import InputError
+from widemargin.types import Certificate, InputError
 
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, one_of, positive, probability, theorem
 
+if TYPE_CHECKING:
+    from widemargin.optima import Path
+
 BOTH = ("derived", "printed")
 MINIMISER = "Theta is a global minimiser"
+NEAR = "the objective is at most factor times the least one"
+REACHED = "some network of norm 1 has the margin gamma > 0"
+TAILS = ("logistic", "exp")  # losses phi of which phi(z)/phi(0) falls exponentially
 
 
 def _log_expm1(log_x: float) -> float:
@@ -224,6 +231,134 @@ def smallest_c(n: int, classes: int = 2, r_over_a: float = 1.0) -> float:
         top *= 2
     X = turn if over(turn) <= 0 else float(brentq(over, turn, top, xtol=1e-12))
     return (X - math.log(classes - 1)) / log_N
+
+
+# ---------------------------------------------------------------- networks of nearly the least objective
+
+
+def _log_least(log_s: float, loss: str, classes: int = 2) -> float:
+    """ln inf_{z >= 0} phi(z) + s z from ln s; phi(z) = ln(1 + (l-1) e^-z), or e^-z.
+
+    exp: s (1 - ln s) up to s = 1, then 1. Else the entropy of s, and s ln(l-1), up to s = (l-1)/l, then ln l.
+    """
+    if loss == "exp":
+        return log_s + math.log1p(-log_s) if log_s < 0 else 0.0
+    if log_s >= math.log1p(-1 / classes):
+        return math.log(math.log(classes))
+    s = math.exp(log_s)
+    rest = -(1 - s) * math.log1p(-s) / s if s > 0 else 1.0
+    return log_s + math.log(rest - log_s + math.log(classes - 1))
+
+
+def _near_door(where: str, factor: float, loss: str, classes: int) -> None:
+    one_of(where, loss=(loss, TAILS))
+    _at_least_two(where, classes)
+    if not 1 <= factor < math.inf:
+        raise InputError(f"{where}: factor must be at least 1, not {factor!r}")
+    if loss == "exp" and classes != 2:
+        raise InputError(f"{where}: the exponential loss has two classes, not {classes}")
+
+
+@theorem(
+    "WM-4",
+    says="A network of nearly the least objective of training with weight decay has nearly the largest margin; how nearly.",
+    assumes=(NEAR, REACHED),
+    reference="widemargin, from MT Theorem 2.1 (proof)",
+)
+def decayed_margin(
+    decay: float, gamma: float, n: float, *, factor: float = 1.0, loss: str = "logistic", classes: int = 2,
+    near: bool | None = None, reached: bool | None = None,
+) -> Guarantee:  # fmt: skip
+    """min_i y_i f(x_i)/|f| >= q gamma if objective(f) = mean loss + decay |f| is at most factor times the least: MT-3 and a rate.
+
+    q is the largest number with phi*(n decay/(q gamma)) >= n factor phi*(decay/gamma), phi*(s) = inf_{z >= 0} phi(z) + s z. For
+    exp: (1 + ln(gamma/decay))(1 - q factor) = ln(n/q). It grows to 1/factor as the decay falls; -inf where there is none. |f| is
+    any norm in which f is homogeneous of degree 1: |nu| with margins in M1 for `optima.f1`, with biases, whatever the output
+    bias. `n` is the sum of the weights over the smallest one where points have weights. Proof: docs/proofs.md, 5.
+    """
+    where = "decayed_margin"
+    positive(where, decay=decay, gamma=gamma, n=n)
+    _near_door(where, factor, loss, classes)
+    log_lam, own = math.log(decay) - math.log(gamma), 2
+    target = math.log(n) + math.log(factor) + _log_least(log_lam, loss, classes)
+    top = 0.0 if loss == "exp" else -math.log(2)  # ln of -phi'(0): from there on phi* is phi(0)
+    low = math.log(n) + log_lam  # q = 1, where phi* is too small or just enough: it is concave, and 0 at 0
+    share = -math.inf  # nothing is known of the sign of the margin
+    if low < top and _log_least(top, loss, own) >= target:
+        past = _log_least(low, loss, own) - target  # above 0 by rounding only
+        log_s = low if past >= 0 else float(brentq(lambda u: _log_least(u, loss, own) - target, low, top, xtol=1e-13))
+        share = min(1.0, math.exp(low - log_s))
+    return Guarantee(
+        "margin >= q gamma, phi*(n decay/(q gamma)) = n factor phi*(decay/gamma)",
+        share * gamma,
+        (
+            Assumption(NEAR, near, f"factor = {factor:.6g}"),
+            Assumption(REACHED, reached, f"gamma = {gamma:.6g}"),
+        ),
+        "widemargin, from MT Theorem 2.1 (proof)",
+        id="WM-4",
+        quantity="margin",
+        unit="M1",
+        numbers={"share": share, "most": math.exp(target - math.log(n))},
+    )
+
+
+def decay_for_margin(
+    share: float, gamma: float, n: float, *, factor: float = 1.0, loss: str = "logistic", classes: int = 2
+) -> float:
+    """The largest decay at which `decayed_margin` guarantees share gamma; it does at every smaller one, too.
+
+    For exp it is gamma e^(1 - ln(n/share)/(1 - share factor)) where that is at most gamma share/n. 0 where no float is as small.
+    """
+    where = "decay_for_margin"
+    positive(where, share=share, gamma=gamma, n=n)
+    _near_door(where, factor, loss, classes)
+    if not share * factor < 1:
+        raise InputError(
+            f"{where}: within a factor {factor:g} of the least objective only shares below {1 / factor:.6g} are sure"
+        )
+
+    def over(u: float) -> float:  # falls: phi* at a larger number has the smaller elasticity
+        least = math.log(n) + math.log(factor) + _log_least(u, loss, classes)
+        return _log_least(u + math.log(n) - math.log(share), loss) - least
+
+    low, high = -1.0, 0.0
+    while over(low) < 0:
+        low *= 2
+    if over(high) >= 0:
+        return gamma
+    u = float(brentq(over, low, high, xtol=1e-12))
+    return math.exp(u + math.log(gamma)) if u + math.log(gamma) > -745 else 0.0
+
+
+def guaranteed_along(path: Path, best: Certificate) -> Path:
+    """The path with the columns `guaranteed`, the margin that `decayed_margin` gives each network by its own certificate (the
+    factor is upper/lower), and `largest`, the certified upper bound on the margin (of networks without an output bias).
+
+    `best` is the certificate of `margins.f1` on the same points, with a bias where the path has one.
+    """
+    first = path[0].certificate
+    loss, n = first.extra["loss"], float(first.n)
+    if best.kind != "f1" or best.activation != first.activation:
+        raise InputError(f"guaranteed_along: best is a certificate of kind {best.kind}; give that of margins.f1")
+    if best.data_sha256 != first.data_sha256 or best.bias != first.bias:
+        raise InputError(
+            "guaranteed_along: best is about other points, or differs in the bias; give that of margins.f1"
+        )
+    if loss not in TAILS:
+        raise InputError(f"guaranteed_along: MT's theorem is about the losses {' and '.join(TAILS)}, not {loss}")
+    if not best.lower > 0:
+        raise InputError(f"guaranteed_along: {best.data_name} has no certified margin, so that nothing is guaranteed")
+    if first.extra.get("weights") is not None:
+        w = np.asarray(first.extra["weights"], dtype=np.float64)
+        n = math.fsum(w) / float(w[w > 0].min())
+    found = [
+        float(decayed_margin(one.weight_decay, best.lower, n, factor=max(1.0, one.upper / one.lower), loss=loss).value)
+        if one.lower > 0
+        else -math.inf
+        for one in path
+    ]
+    return path.beside(guaranteed=found, largest=[best.upper] * len(path))
 
 
 # ---------------------------------------------------------------- the l1 - l2 gap
