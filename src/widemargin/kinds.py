@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,23 @@ OFFERED = tuple(kind.name for kind in _KINDS if kind.targets == "signs" and not 
 SEVERAL = {name.removesuffix("-multiclass"): name for name, kind in KINDS.items() if kind.targets == "classes"}
 
 
+def quantity(convention: str) -> str:
+    """What bounds in a convention are about: a margin, a norm or an objective."""
+    return convention if convention in ("norm", "objective") else "margin"
+
+
+def argued(convention: str) -> str:
+    """The bound that a proof is needed for; the other one is evaluated."""
+    return "upper" if quantity(convention) == "margin" else "lower"
+
+
 def label(name: str) -> str:
     """What a kind is called in pictures; its own name where the table has none."""
     return KINDS[name].label if name in KINDS else name
+
+
+def detail(name: str, extra: Mapping[str, Any]) -> str:
+    """What tells certificates of one kind and one data set apart, as the end of a name: the loss and the decay of optima."""
+    if name not in KINDS or KINDS[name].room != "optima":
+        return ""
+    return f", {extra['loss']} loss, decay {extra['weight_decay']:.4g}"

@@ -8,6 +8,7 @@ import math
 import pickle
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,7 @@ def gap(options: argparse.Namespace) -> int:
         print(found.certificate.reason)
     sys.stdout.flush()
     if paths:
-        save_certificate(found.certificate, paths["gap"])
+        save_certificate(replace(found.certificate, data_name=data.name), paths["gap"])
         say(f"certificate of the best objective written to {paths['gap']}")
     return INTERRUPTED if found.certificate.status == "interrupted" else 0
 

@@ -64,8 +64,8 @@ def add(command: Command) -> None:
         "things",
         metavar="PATH",
         nargs="+",
-        help="a certificate (margin --save), a run (train --out), a store (sweep --store), a folder of a monitor or of a "
-        "reproduction, or a folder that holds several of them",
+        help="a certificate (margin, fit or gap --save), a run (train --out), a store (sweep --store), a folder of a monitor or "
+        "of a reproduction, or a folder that holds several of them",
     )
     one.add_argument("--out", metavar="FILE.html", default="report.html", help="the page [report.html]")
     one.add_argument("--title", default="Margins", help="of the page [Margins]")

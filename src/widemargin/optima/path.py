@@ -16,6 +16,7 @@ from widemargin.types import Certificate, Dataset, InputError, check_device
 from . import problem
 from .f1 import threads_for
 from .largest import largest_decay
+from .losses import named
 from .solver import Solver
 
 DEEPEST = 1e-3  # of the largest decay: where a path of a given number of decays ends
@@ -125,7 +126,7 @@ def path(
             before = points[-1].certificate if points else None
             if before is not None and before.primal is not None:
                 solver.begin_with(before.primal, before.extra["offset"])
-            points.append(_point(entered, solver.run()))
+            points.append(point(solver.run(), data))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))
@@ -161,16 +162,22 @@ def _named(progress: Progress | None, decay: float) -> Progress | None:
     return lambda seconds, lower, upper, message: progress(seconds, lower, upper, f"decay {decay:.4g}: {message}")
 
 
-def _point(entered: problem.Problem, cert: Certificate) -> Point:
-    data = entered.door.data
-    w = np.ones(data.n) if entered.weights is None else entered.weights
+def point(cert: Certificate, data: Dataset) -> Point:
+    """What the function of a certificate does on its data. In the kernel space `norm` is |f|, and nothing has neurons."""
+    kept = cert.extra
+    weights, offset = kept.get("weights"), float(kept.get("offset", 0.0))
+    w = np.ones(data.n) if weights is None else np.asarray(weights, dtype=np.float64)
     network = cert.primal
-    t = np.full(data.n, float(cert.extra["offset"])) + (network(data.X) if network is not None and cert.atoms else 0.0)
-    norm = network.norm if network is not None and cert.atoms else 0.0
-    total = math.fsum(w)
-    mean = float(w @ entered.loss.value(data.y, t)) / total
+    if cert.kind == "f2-optimum":
+        t = cert.function(data.X, data)
+        norm = math.sqrt(max(0.0, float(np.asarray(kept["alpha"], dtype=np.float64) @ (t - offset))))
+    else:
+        t = np.full(data.n, offset) + (network(data.X) if network is not None and cert.atoms else 0.0)
+        norm = network.norm if network is not None and cert.atoms else 0.0
+    total, decay = math.fsum(w), float(kept["weight_decay"])
+    mean = float(w @ named(kept["loss"]).value(data.y, t)) / total
     if not np.isin(data.y, (-1.0, 1.0)).all():
-        return Point(cert, entered.decay, mean, norm, math.nan, math.nan)
+        return Point(cert, decay, mean, norm, math.nan, math.nan)
     score = data.y * t
     margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
-    return Point(cert, entered.decay, mean, norm, margin, float(w @ (score <= 0)) / total)
+    return Point(cert, decay, mean, norm, margin, float(w @ (score <= 0)) / total)
