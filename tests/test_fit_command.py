@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from widemargin import Certificate, cli, data, optima
+from widemargin import Certificate, Dataset, cli, data, optima
 from widemargin.cli import fit as command
 from widemargin.optima import losses
 
@@ -106,6 +106,37 @@ def test_labels_are_mapped_and_said(tmp_path):
     table.write_text("x0,x1,y\n1,1,no\n-1,-1,no\n1,-1,yes\n-1,1,yes\n")
     status, out, err = run("fit", table, "--weight-decay", 0.05, "--json")
     assert status == 0 and "no" in err and json.loads(out)["status"] == "certified"
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss", "y", "said"),
+    [
+        (("0", "1"), "squared", (0, 1), "targets 0 and 1, as they are"),
+        (("2", "7.5"), "squared", (2, 7.5), "targets 2 and 7.5, as they are"),
+        (("-1", "1"), "squared", (-1, 1), ""),
+        (("no", "yes"), "squared", (-1, 1), "label 'no' -> -1, 'yes' -> +1"),
+        (("0", "1"), "logistic", (-1, 1), "label 0 -> -1, 1 -> +1"),
+    ],
+)
+def test_what_two_labels_are_taken_for(labels, loss, y, said, tmp_path):
+    """Numbers are targets of the squared loss; words are classes, and for the other losses numbers are, too."""
+    table, save = tmp_path / "t.csv", tmp_path / "c.json"
+    X = np.array([(1, 1), (-1, -1), (1, -1), (-1, 1)])
+    table.write_text("\n".join(["x0,x1,y", *(f"{a},{b},{labels[int(a * b < 0)]}" for a, b in X)]))
+    argv = ("--loss", loss, "--weight-decay", 0.05)
+    status, out, err = run("fit", table, *argv, "--save", save, "--json")
+    assert status == 0 and said in err and (said or "targets" not in err)
+    known = Dataset(X, [y[int(a * b < 0)] for a, b in X])
+    found, cert = json.loads(out), optima.f1(known, loss=loss, weight_decay=0.05)
+    assert_allclose((found["lower"], found["upper"]), (cert.lower, cert.upper), rtol=1e-6)
+    assert Certificate.load(save).data_sha256 == known.sha256() and run("verify", save, table)[0] == 0
+
+
+def test_a_certificate_of_numbers_as_labels_is_still_verified(tmp_path):
+    table, save = tmp_path / "t.csv", tmp_path / "c.json"
+    table.write_text("x0,x1,y\n1,1,0\n-1,-1,0\n1,-1,1\n-1,1,1\n")
+    optima.f1(data.load(str(table)), loss="squared", weight_decay=0.05).save(save)
+    assert run("verify", save, table)[0] == 0
 
 
 def test_the_losses_are_those_of_the_library():

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from widemargin import data as datasets
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device
 
-from .margin import load_for_optima, save_certificate, save_paths
+from .margin import save_certificate, save_paths
 from .options import INTERRUPTED, Command, Parser, integer, legal, number, readable, sources, use_threads
 from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
 
@@ -39,7 +40,7 @@ def fit(options: argparse.Namespace) -> int:
     count = decays if isinstance(decays, int) else len(decays)
     names = [f"{k:0{len(str(count))}d}" for k in range(1, count + 1)]
     paths = save_paths(options.save, names)
-    data = _read(options.data, options.label)
+    data = _read(options.data, options.label, options.loss)
     check_device(options.device)
     from widemargin import optima
 
@@ -116,8 +117,8 @@ def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4g}"
 
 
-def _read(source: str, label: str | None) -> Dataset:
-    data = load_for_optima(source, label)
+def _read(source: str, label: str | None, loss: str) -> Dataset:
+    data = datasets.load_for_loss(source, label, loss=loss)
     for note in data.notes:
         say(f"{data.name}: {note}")
     return data
@@ -142,7 +143,7 @@ def gap(options: argparse.Namespace) -> int:
     if run:
         model, data = _trained(options.model, options.trial or 0)
     else:
-        model, data = _state_dict(options.model), _read(options.data, options.label)
+        model, data = _state_dict(options.model), _read(options.data, options.label, options.loss)
     from widemargin import optima
 
     with use_threads(options.threads), solver_progress("gap") as report:

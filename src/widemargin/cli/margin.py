@@ -80,17 +80,6 @@ def _load(source: str, label: str | None, several: bool) -> Dataset:
     return datasets.load(source, label, multiclass=True) if several else datasets.load(source, label)
 
 
-def load_for_optima(source: str, label: str | None) -> Dataset:
-    """Two labels as -1 and +1, as everywhere; other numbers as they are."""
-    try:
-        return datasets.load(source, label)
-    except InputError as error:
-        try:
-            return datasets.load(source, label, targets=True)
-        except InputError:
-            raise error from None
-
-
 def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None) -> Certificate:
     """The margin of one kind with the options of the command line."""
     from widemargin import margins
@@ -116,7 +105,7 @@ def verify(options: argparse.Namespace) -> int:
     payload = read_certificate(options.certificate)
     several = isinstance(payload, Mapping) and payload.get("kind") in SEVERAL.values()
     optimum = isinstance(payload, Mapping) and payload.get("kind") in exact.OPTIMA
-    data = load_for_optima(options.data, options.label) if optimum else _load(options.data, options.label, several)
+    data = _of_optimum(options.data, options.label, payload) if optimum else _load(options.data, options.label, several)
     for note in data.notes:
         say(f"{data.name}: {note}")
     verdict = exact.check(payload, data.X, data.y)
@@ -136,6 +125,17 @@ def verify(options: argparse.Namespace) -> int:
     print_rich(table)
     print(verdict)
     return exact.EXIT[verdict.answer]
+
+
+def _of_optimum(source: str, label: str | None, payload: Mapping[str, Any]) -> Dataset:
+    """The data of an optimum as its loss takes it; or with two numbers as labels, if that is what Python gave it."""
+    extra, kept = payload.get("extra"), payload.get("data")
+    loss = extra.get("loss") if isinstance(extra, Mapping) else None
+    data = datasets.load_for_loss(source, label, loss=str(loss))
+    if loss == "squared" and isinstance(kept, Mapping) and kept.get("sha256") != data.sha256():
+        other = datasets.load_for_loss(source, label, loss="labels")
+        return other if kept.get("sha256") == other.sha256() else data
+    return data
 
 
 def print_certificates(data: Dataset, certs: Sequence[Certificate]) -> None:

@@ -1,7 +1,7 @@
 """What a sweep is: a function, the values its parameters take, and how often.
 
     name = "widths"
-    function = "train"                 # train, margin, bound, reproduce, or "module:function" of one's own
+    function = "train"                 # train, margin, fit, bound, reproduce, or "module:function" of one's own
     repeats = 8                        # trials 0..7 of every combination, independent of each other
     keep = ["margin_M2", "status"]     # columns of the result; all of them if left out
 
@@ -86,7 +86,7 @@ class Sweep:
         if not isinstance(self.name, str) or not self.name or not encodable(self.name):
             raise InputError(f"name must be a text, not {self.name!r}")
         if not isinstance(self.function, str) or not self.function:
-            raise InputError('function must be train, margin, bound, reproduce or "module:function"')
+            raise InputError('function must be train, margin, fit, bound, reproduce or "module:function"')
         if self.pack is None:
             object.__setattr__(self, "pack", PACK.get(self.function, OWN_PACK))
         seen: set[str] = set()
