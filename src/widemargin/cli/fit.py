@@ -18,7 +18,22 @@ from widemargin import data as datasets
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device
 
 from .margin import save_certificate, save_paths
-from .options import INTERRUPTED, Command, Parser, integer, legal, number, readable, sources, use_threads
+from .options import (
+    INTERRUPTED,
+    Command,
+    Parser,
+    integer,
+    legal,
+    number,
+    placed,
+    precise,
+    readable,
+    seeded,
+    sources,
+    threaded,
+    timed,
+    use_threads,
+)
 from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
 
 if TYPE_CHECKING:
@@ -267,19 +282,11 @@ def _path(text: str) -> int | list[float]:
 
 def _common(one: Parser) -> None:
     readable(one)
-    one.add_argument(
-        "--tol", type=number(0, 1, "a number between 0 and 1"), default=1e-3, help="stop at this relative gap [1e-3]"
-    )
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, math.inf, "a positive number of seconds"),
-        help="seconds for each decay; the result then says time-limit, and both bounds hold [60]",
-    )
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
-    one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where bounds are computed [cpu]")
+    precise(one, 1e-3, "1e-3")
+    timed(one, "seconds for each decay; the result then says time-limit, and both bounds hold")
+    seeded(one)
+    threaded(one)
+    placed(one, "where bounds are computed")
     one.add_argument("--json", action="store_true", help="print one object, or a list for a path")
 
 

@@ -24,9 +24,14 @@ from .options import (
     check_writable,
     integer,
     number,
+    placed,
+    precise,
     read_certificate,
     readable,
+    seeded,
     sources,
+    threaded,
+    timed,
     use_threads,
 )
 from .screen import Progress, finite_json, plain, print_rich, say, solver_progress, terminal
@@ -242,19 +247,9 @@ def add(command: Command) -> None:
         help="the neurons: relu, srelu, leaky (slope 0.01) or leaky:SLOPE; linear has none [relu]",
     )
     readable(one)
-    one.add_argument(
-        "--tol",
-        type=number(0, 1, "a number between 0 and 1"),
-        help="stop at this relative gap [1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9]",
-    )
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, math.inf, "a positive number of seconds"),
-        help="seconds for each kind; the result then says time-limit, and both bounds hold [60]",
-    )
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+    precise(one, None, "1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9")
+    timed(one, "seconds for each kind; the result then says time-limit, and both bounds hold")
+    seeded(one)
     one.add_argument(
         "--width", metavar="M", type=integer(1, 10**6), default=1000, help="random neurons of frozen, rf, bn [1000]"
     )
@@ -280,10 +275,8 @@ def add(command: Command) -> None:
     one.add_argument(
         "--multiclass", action="store_true", help="f1, linear: more than two classes; own score minus the next"
     )
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
-    one.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where f1 searches; others use the cpu [cpu]"
-    )
+    threaded(one)
+    placed(one, "where f1 searches; others use the cpu")
     one.add_argument(
         "--save",
         metavar="CERT.json",

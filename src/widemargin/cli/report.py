@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from widemargin.types import InputError
 
-from .options import Command, check_writable, integer, legal, number, use_threads
+from .options import Command, check_writable, integer, legal, threaded, timed, use_threads
 from .screen import finite_json, say
 
 
@@ -79,12 +78,6 @@ def add(command: Command) -> None:
         default=[],
         help="results of sweeps to show, separated by commas [8]",
     )
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, math.inf, "a positive number of seconds"),
-        help="seconds for each margin that --bounds needs [60]",
-    )
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    timed(one, "seconds for each margin that --bounds needs")
+    threaded(one)
     one.add_argument("--json", action="store_true", help="print what the page contains as one object")
