@@ -16,6 +16,7 @@ in all of them, and a function has those that can have an effect there:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,4 +181,4 @@ def detail(name: str, extra: Mapping[str, Any]) -> str:
     """What tells certificates of one kind and one data set apart, as the end of a name: the loss and the decay of optima."""
     if name not in KINDS or KINDS[name].room != "optima":
         return ""
-    return f", {extra['loss']} loss, decay {extra['weight_decay']:.4g}"
+    return f", {extra.get('loss')} loss, decay {extra.get('weight_decay', math.nan):.4g}"

@@ -62,7 +62,8 @@ def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:
 
 
 def title(certs: Sequence[Certificate]) -> str:
-    what = "Smallest norm" if kinds.quantity(certs[0].convention) == "norm" else "Certified margin"
+    named = {"norm": "Smallest norm", "objective": "Least training objective", "margin": "Certified margin"}
+    what = named[kinds.quantity(certs[0].convention)]
     return f"{what}{'s' * (len(certs) > 1)}: {certs[0].data_name}"
 
 
@@ -75,7 +76,8 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper), in its own "
         "convention; grey: the upper bound is not proved."
         if kinds.quantity(first.convention) == "margin"
-        else "Each bar goes from the bound that is proved (lower) to the norm of a function that was found (upper).",
+        else f"Each bar goes from the bound that is proved (lower) to the {kinds.quantity(first.convention)} of a function "
+        "that was found (upper).",
         90 + 84 * len(certs),
     )
     table(section, certs)

@@ -22,7 +22,7 @@ from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputErr
 from . import certificates, guarantees
 from .section import Digits, Figure, Section, badge, band, layout, line, number, spread, words
 
-KINDS = tuple(name for name, kind in kinds.KINDS.items() if kind.room == "optima")
+KINDS = ("f1-optimum", "f2-optimum")
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,6 @@ def _wrong(cert: Certificate) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def title(certs: Sequence[Certificate]) -> str:
-    return f"Least training objective{'s' * (len(certs) > 1)}: {certs[0].data_name}"
 
 
 def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, time_limit: float = 60.0) -> None:

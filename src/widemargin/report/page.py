@@ -136,8 +136,8 @@ def build(
     for some in certificates.grouped(certs):
         say(some[0].data_name)
         own = bounds and some[0].data_sha256 not in covered
-        room = optima if some[0].kind in optima.KINDS else certificates
-        room.show(new("certificates", room.title(some)), some, own, time_limit)
+        room = optima if all(one.kind in optima.KINDS for one in some) else certificates
+        room.show(new("certificates", certificates.title(some)), some, own, time_limit)
         covered |= {some[0].data_sha256} - {""}
     for one in given:
         if one.kind == "certificate":
