@@ -86,6 +86,7 @@ def test_optima(tmp_path):
     fixed = {"data": "clusters:n=12,k=2,sep=1,seed={trial}", "tol": 1e-4, "output_bias": "none", "bias": False}
     grid = {"loss": ["logistic", "squared"], "share": [0.3, 0.02]}
     plan = Sweep("fit", fixed=fixed, grid=grid, repeats=2, seed=3)
+    assert plan.pack == 1  # so that the seconds in `log` are those of each run
     found = rows_of(plan, tmp_path)
     assert len(found) == 8 and (found["proved"] == 1).all() and (found["status"] == "certified").all()
     for _, row in found.iterrows():

@@ -39,7 +39,7 @@ import numpy as np
 from widemargin.types import InputError
 
 KEYS = ("name", "function", "repeats", "seed", "keep", "samples", "pack", "fixed", "grid", "random")
-PACK = {"train": 64, "margin": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
+PACK = {"train": 64, "margin": 1, "fit": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
 OWN_PACK = 8  # of functions of one's own
 LARGEST = 2**63 - 1  # integer that SQLite holds
 DEEPEST = 20  # lists within lists
