@@ -6,6 +6,8 @@ import copy
 import itertools
 import json
 import math
+import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,23 @@ ROUNDING = 1e-12  # what float64 may lose in the sums below
 OBSERVE = (
     "step t_cb t_mean log_risk psi margin norm log_norm moved honesty sums q weights".split()  # noqa: SIM905
 )
+
+
+class Clock:
+    """In place of `time` in some rooms: every look at it is `step` seconds later, so that time limits fall at the same step of a
+    search on every machine."""
+
+    def __init__(self, step: float, monkeypatch: Any, *rooms: str) -> None:
+        self.step, self.now = step, 0.0
+        for name, module in list(sys.modules.items()):
+            if name.startswith(rooms) and getattr(module, "time", None) is time:
+                monkeypatch.setattr(module, "time", self)
+
+    def perf_counter(self) -> float:
+        self.now += self.step
+        return self.now
+
+    monotonic = time = perf_counter
 
 
 def noise(n: int, d: int, seed: int) -> Dataset:

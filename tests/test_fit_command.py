@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from widemargin import Certificate, cli, data, margins, optima, theory
+from widemargin import Certificate, Dataset, cli, data, margins, optima, theory
 from widemargin.cli import fit as command
 from widemargin.optima import losses
 
@@ -109,8 +109,39 @@ def test_labels_are_mapped_and_said(tmp_path):
     assert status == 0 and "no" in err and json.loads(out)["status"] == "certified"
 
 
+@pytest.mark.parametrize(
+    ("labels", "loss", "y", "said"),
+    [
+        (("0", "1"), "squared", (0, 1), "targets 0 and 1, as they are"),
+        (("2", "7.5"), "squared", (2, 7.5), "targets 2 and 7.5, as they are"),
+        (("-1", "1"), "squared", (-1, 1), ""),
+        (("no", "yes"), "squared", (-1, 1), "label 'no' -> -1, 'yes' -> +1"),
+        (("0", "1"), "logistic", (-1, 1), "label 0 -> -1, 1 -> +1"),
+    ],
+)
+def test_what_two_labels_are_taken_for(labels, loss, y, said, tmp_path):
+    """Numbers are targets of the squared loss; words are classes, and for the other losses numbers are, too."""
+    table, save = tmp_path / "t.csv", tmp_path / "c.json"
+    X = np.array([(1, 1), (-1, -1), (1, -1), (-1, 1)])
+    table.write_text("\n".join(["x0,x1,y", *(f"{a},{b},{labels[int(a * b < 0)]}" for a, b in X)]))
+    argv = ("--loss", loss, "--weight-decay", 0.05)
+    status, out, err = run("fit", table, *argv, "--save", save, "--json")
+    assert status == 0 and said in err and (said or "targets" not in err)
+    known = Dataset(X, [y[int(a * b < 0)] for a, b in X])
+    found, cert = json.loads(out), optima.f1(known, loss=loss, weight_decay=0.05)
+    assert_allclose((found["lower"], found["upper"]), (cert.lower, cert.upper), rtol=1e-6)
+    assert Certificate.load(save).data_sha256 == known.sha256() and run("verify", save, table)[0] == 0
+
+
+def test_a_certificate_of_numbers_as_labels_is_still_verified(tmp_path):
+    table, save = tmp_path / "t.csv", tmp_path / "c.json"
+    table.write_text("x0,x1,y\n1,1,0\n-1,-1,0\n1,-1,1\n-1,1,1\n")
+    optima.f1(data.load(str(table)), loss="squared", weight_decay=0.05).save(save)
+    assert run("verify", save, table)[0] == 0
+
+
 def test_the_losses_are_those_of_the_library():
-    assert tuple(losses.LOSSES) == command.LOSSES
+    assert (*losses.LOSSES, losses.CLASSES) == command.LOSSES
 
 
 def test_both_bounds_are_told_on_the_way(monkeypatch):
@@ -280,3 +311,27 @@ def test_bad_models(model, tmp_path, monkeypatch):
     assert "is not a run" in refused("gap", tmp_path, *decay)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     assert "safetensors is not installed" in refused("gap", tmp_path / "bad.safetensors", SPEC, *decay)
+
+
+def test_several_classes_from_fit_to_report(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((24, 2))
+    words = np.array(["low", "mid", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    table = tmp_path / "three.csv"
+    table.write_text("a,b,label\n" + "".join(f"{x[0]},{x[1]},{word}\n" for x, word in zip(X, words)))
+    asked = ("--loss", "cross-entropy", "--weight-decay", "0.05", "--tol", "0.02")
+    cert = tmp_path / "c.json"
+    assert cli.main(["fit", str(table), *asked, "--json", "--save", str(cert)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["kind"] == "f1-multiclass-optimum" and said["status"] == "certified" and said["atoms"] > 0
+    assert said["mean_loss"] + 0.05 * said["norm"] == pytest.approx(said["upper"], rel=1e-9)
+    assert cli.main(["verify", str(cert), str(table)]) == 0
+    model = tmp_path / "m.pt"
+    torch.manual_seed(0)
+    torch.save(network(outputs=3).state_dict(), model)
+    assert cli.main(["gap", str(model), str(table), *asked, "--save", str(tmp_path / "g.json")]) == 0
+    assert "the best of any width is between" in capsys.readouterr().out
+    assert cli.main(["report", str(cert), str(tmp_path / "g.json"), "--out", str(tmp_path / "r.html")]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "several classes" in page and "cross-entropy" in page
+    assert "take the loss cross-entropy" in refused("fit", table, "--weight-decay", 0.1)

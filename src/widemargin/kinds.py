@@ -16,8 +16,10 @@ in all of them, and a function has those that can have an effect there:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,23 @@ SEVERAL = {
 }
 
 
+def quantity(convention: str) -> str:
+    """What bounds in a convention are about: a margin, a norm or an objective."""
+    return convention if convention in ("norm", "objective") else "margin"
+
+
+def argued(convention: str) -> str:
+    """The bound that a proof is needed for; the other one is evaluated."""
+    return "upper" if quantity(convention) == "margin" else "lower"
+
+
 def label(name: str) -> str:
     """What a kind is called in pictures; its own name where the table has none."""
     return KINDS[name].label if name in KINDS else name
+
+
+def detail(name: str, extra: Mapping[str, Any]) -> str:
+    """What tells certificates of one kind and one data set apart, as the end of a name: the loss and the decay of optima."""
+    if name not in KINDS or KINDS[name].room != "optima":
+        return ""
+    return f", {extra.get('loss')} loss, decay {extra.get('weight_decay', math.nan):.4g}"

@@ -44,7 +44,8 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
         upper = min(cert.upper, right)
         axes.plot([max(cert.lower, left), upper], [row, row], color=colour, lw=5, solid_capstyle="butt", zorder=2)
         axes.plot([max(cert.lower, left), upper], [row, row], "|", color=colour, ms=16, mew=2, zorder=3, clip_on=False)
-        said = f"[{cert.lower:.6g}, {cert.upper:.6g}]" + ("" if cert.proved else ", upper bound not proved")
+        unproved = f", {kinds.argued(cert.convention)} bound not proved"
+        said = f"[{cert.lower:.6g}, {cert.upper:.6g}]" + ("" if cert.proved else unproved)
         start = max(cert.lower, left)
         on_left = start > (math.sqrt(left * right) if log else 0.5 * right)
         # Text on the left ends before a mark that is close, so that it does not cover the mark's line.
@@ -69,8 +70,11 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
     axes.tick_params(axis="y", length=0)
     axes.set_xscale("log" if log else "linear")
     axes.set_xlim(left, right)
-    axes.set_xlabel("margin, each in the convention in brackets")
-    axes.set_title(f"Certified margins, {_short(certs[0].data_name)}", loc="left", pad=26 if known else 10)
+    what = list(dict.fromkeys(kinds.quantity(c.convention) for c in certs))
+    one = {"margin": "margin, each in the convention in brackets", "norm": "smallest norm"}
+    axes.set_xlabel(one.get(what[0], what[0]) if len(what) == 1 else f"{' or '.join(what)}, as in brackets")
+    title = f"Certified {' and '.join(f'{word}s' for word in what)}, {_short(certs[0].data_name)}"
+    axes.set_title(title, loc="left", pad=26 if known else 10)
     return figure
 
 
@@ -167,7 +171,7 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
 def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndarray] | None = None) -> Figure:
     """Points of a data set in the plane, the certificate's function as shading, and where it is zero.
 
-    The function is `cert.function` of norm 1, where the certificate holds one; elsewhere give `f`.
+    The function is `cert.function`, of norm 1 where the certificate is of a margin; where it holds none, give `f`.
     """
     if data.d != 2:
         raise InputError(f"{data.name}: a picture of the decision needs 2 features, not {data.d}; choose two columns")
@@ -185,7 +189,8 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
     image = axes.pcolormesh(g, h, values, cmap=shade, vmin=-top, vmax=top, alpha=0.45, shading="auto", rasterized=True)
     if values.min() < 0 < values.max():
         axes.contour(g, h, values, [0.0], colors=INK, linewidths=1.6)
-    if cert.lower > 0 and values.min() < cert.lower < values.max():
+    margin = kinds.quantity(cert.convention) == "margin"
+    if margin and cert.lower > 0 and values.min() < cert.lower < values.max():
         axes.contour(g, h, np.abs(values), [cert.lower], colors=INK, linewidths=0.7, linestyles="dashed")
     for sign, colour, marker in ((1, PLUS, "o"), (-1, MINUS, "s")):
         x, z = data.X[y == sign].T
@@ -196,9 +201,13 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
     axes.set_xlabel("feature 1")
     axes.set_ylabel("feature 2")
     interval = f"[{cert.lower:.5g}, {cert.upper:.5g}]"
-    axes.set_title(f"{kinds.label(cert.kind)} margin ({cert.convention}) in {interval}", loc="left", pad=28)
+    what = f"{kinds.label(cert.kind)} margin ({cert.convention})"
+    if not margin:
+        what = kinds.label(cert.kind) + kinds.detail(cert.kind, cert.extra)
+    axes.set_title(f"{what} in {interval}", loc="left", pad=28, fontsize=None if margin else 10)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderpad=0.2)
-    figure.colorbar(image, ax=axes, label="f(x), norm 1; solid: f = 0, dashed: |f| = margin", shrink=0.92)
+    said = "f(x), norm 1; solid: f = 0, dashed: |f| = margin" if margin else "f(x); solid: f = 0"
+    figure.colorbar(image, ax=axes, label=said, shrink=0.92)
     return figure
 
 
@@ -694,6 +703,8 @@ def _figure(width: float, height: float, columns: int = 1, ratios: list[float] |
 
 def _kind(cert: Certificate) -> str:
     word = {"srelu": ", squared ReLU", "relu": ""}.get(cert.activation, f", {cert.activation} ReLU")
+    if kinds.quantity(cert.convention) == "objective":
+        return f"{kinds.label(cert.kind)}\n{kinds.detail(cert.kind, cert.extra).removeprefix(', ')}"
     return f"{kinds.label(cert.kind)}{word if cert.kind != 'linear' else ''} ({cert.convention})"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import kernels
+from widemargin import kernels, kinds
 from widemargin import verify as exact
 from widemargin.errors import InputError as InputError  # every room takes it from here
 from widemargin.spaces import Space, as_space, extend
@@ -274,7 +274,7 @@ class Certificate:
         if why:
             raise InputError(f"this certificate of kind {self.kind} holds no function{why}")
         if self.primal is not None:
-            if self.convention in ("norm", "objective"):
+            if kinds.quantity(self.convention) != "margin":
                 return self.primal(X) + float(self.extra.get("offset", 0.0))
             return self.primal(X) / self.primal.norm
         if self.kind in _STORED:
@@ -293,7 +293,7 @@ class Certificate:
         if self.bound == "confidence":
             return ", since its transport moves infinitely many random neurons; transport l2 has one"
         known = self.lower > 0
-        if self.convention in ("norm", "objective"):
+        if kinds.quantity(self.convention) != "margin":
             known = self.status != "no-interpolation"
         if known and (self.primal is not None or self.kind in _STORED or self.kind in _ON_DATA):
             return ""
@@ -377,11 +377,11 @@ class Certificate:
         proved = (
             ""
             if self.proved
-            else ", upper bound not proved"
+            else f", {kinds.argued(self.convention)} bound not proved"
             if chance is None
             else f", NOT proved: probability {chance!r}"
         )
-        what = self.kind if self.convention in ("norm", "objective") else f"{self.kind} margin"
+        what = f"{self.kind} margin" if kinds.quantity(self.convention) == "margin" else self.kind
         line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
         return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
 

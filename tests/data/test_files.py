@@ -282,3 +282,27 @@ def test_damaged_bytes(tmp_path, place, byte, length, suffix):
     place %= len(content)
     content[place : place + length] = bytes([byte]) * length
     check_loads_or_says_why(write(tmp_path / f"random{suffix}", bytes(content)))
+
+
+def test_targets_as_a_loss_takes_them(tmp_path):
+    """Numbers are targets of the squared loss, words and truth values are classes; other losses have labels."""
+    X, file = np.arange(8.0).reshape(4, 2), str(tmp_path / "t.npz")
+    for y, squared, labels, said in (
+        (np.array([0, 1, 1, 0]), [0, 1, 1, 0], [-1, 1, 1, -1], "targets 0 and 1, as they are"),
+        (np.array([3.5, 1, 2, 0]), [3.5, 1, 2, 0], [3.5, 1, 2, 0], "targets from 0 to 3.5, as they are"),
+        (np.array([False, True, True, False]), [-1, 1, 1, -1], [-1, 1, 1, -1], "label False -> -1"),
+        (np.array(["b", "a", "a", "b"]), [1, -1, -1, 1], [1, -1, -1, 1], "label 'a' -> -1"),
+        (np.array([1.0, -1, 1, 1]), [1, -1, 1, 1], [1, -1, 1, 1], ""),
+        (np.full(4, 2.0), [2, 2, 2, 2], [2, 2, 2, 2], "targets 2, as they are"),
+    ):
+        np.savez(file, X=X, y=y)
+        for loss, wanted in (("squared", squared), ("logistic", labels)):
+            found = data.load_for_loss(file, loss=loss)
+            assert found.y.tolist() == wanted and found.X.tolist() == X.tolist()
+        assert said in " ".join(data.load_for_loss(file, loss="squared").notes)
+    spec = "clusters:n=6,seed=0"
+    assert data.load_for_loss(spec, loss="squared").sha256() == data.load_for_loss(spec, loss="hinge").sha256()
+    np.savez(file, X=X, y=np.array(["a", "b", "c", "a"]))
+    for loss in ("squared", "logistic"):
+        with pytest.raises(InputError, match="3 classes"):
+            data.load_for_loss(file, loss=loss)

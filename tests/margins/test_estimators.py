@@ -2,8 +2,6 @@
 
 import math
 import pickle
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -19,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+from checks import Clock
 from widemargin import Dataset, InputError, Measure, margins
 from widemargin.margins.estimators import MinNormRegressor
 from widemargin.optima.estimators import MaxMarginClassifier
@@ -34,26 +33,9 @@ XOR_Y = np.array([1, 1, -1, -1])
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Clock:
-    """Every look at it is half a second later, so that time limits fall at the same step on every machine."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def perf_counter(self):
-        self.now += 0.5
-        return self.now
-
-    monotonic = time = perf_counter
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    fake = Clock()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("widemargin.margins.") and getattr(module, "time", None) is time:
-            monkeypatch.setattr(module, "time", fake)
-    return fake
+    return Clock(0.5, monkeypatch, "widemargin.margins.")
 
 
 def check_all(estimator):

@@ -1,8 +1,6 @@
 """The estimators of optima: scikit-learn's own checks, PyTorch's objective, closed forms, and what happens off the path."""
 
 import pickle
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -17,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+from checks import Clock
 from widemargin import Dataset, InputError, optima
 from widemargin.optima.estimators import MaxMarginClassifier, ReluNetClassifier, ReluNetRegressor
 
@@ -29,27 +28,10 @@ THREE = np.array(["ash", "birch", "cedar"])[np.digitize(X[:, 0], [-0.5, 0.5])]
 TARGETS = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(24)
 
 
-class Clock:
-    """Every look at it is a minute later: time limits fall at the same step on every machine, and cut no single step."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def perf_counter(self):
-        self.now += 60.0
-        return self.now
-
-    monotonic = time = perf_counter
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    fake = Clock()
-    for name, module in list(sys.modules.items()):
-        rooms = ("widemargin.margins", "widemargin.optima", "widemargin.pricing")
-        if name.startswith(rooms) and getattr(module, "time", None) is time:
-            monkeypatch.setattr(module, "time", fake)
-    return fake
+    """A minute for every look: limits cut no single step."""
+    return Clock(60.0, monkeypatch, "widemargin.margins", "widemargin.optima", "widemargin.pricing")
 
 
 def check_all(estimator, expected=()):

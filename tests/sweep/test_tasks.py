@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from widemargin import data as datasets
-from widemargin import flows, margins, papers, sweep, theory
+from widemargin import flows, margins, optima, papers, sweep, theory
 from widemargin.sweep import Sweep, tasks
 from widemargin.sweep.engines import Inline
 from widemargin.types import InputError
@@ -79,6 +79,37 @@ def test_margins(tmp_path):
         cert = getattr(margins, row.kind)(datasets.load(row.data))
         assert cert.lower <= row.upper + 1e-12 and row.lower <= cert.upper + 1e-12
         assert row.convention == cert.summary()["convention"] and row.status == cert.status
+
+
+def test_optima(tmp_path):
+    """Every row against the function called by itself; a sweep that was stopped goes on; what cannot be swept is refused."""
+    fixed = {"data": "clusters:n=12,k=2,sep=1,seed={trial}", "tol": 1e-4, "output_bias": "none", "bias": False}
+    grid = {"loss": ["logistic", "squared"], "share": [0.3, 0.02]}
+    plan = Sweep("fit", fixed=fixed, grid=grid, repeats=2, seed=3)
+    assert plan.pack == 1  # so that the seconds in `log` are those of each run
+    found = rows_of(plan, tmp_path)
+    assert len(found) == 8 and (found["proved"] == 1).all() and (found["status"] == "certified").all()
+    for _, row in found.iterrows():
+        data, keys = datasets.load(row.data), {"loss": row.loss, "bias": False, "output_bias": None}
+        top = optima.largest_decay(data, **keys)
+        assert top.lower * (1 - 2e-3) <= row.decay / row.share <= top.upper * (1 + 2e-3)
+        cert = optima.f1(data, weight_decay=row.decay, tol=1e-4, **keys)
+        assert cert.lower <= row.upper * (1 + 1e-12) and row.lower <= cert.upper * (1 + 1e-12)
+        np.testing.assert_allclose(row["mean_loss"] + row.decay * row["norm"], row.upper, rtol=1e-9)
+        assert row.neurons == int(row.neurons) >= 1 and 0 <= row.error <= 1
+    state = sweep.sweep(Sweep("fit", fixed=fixed, grid=grid, repeats=3, seed=3), tmp_path, engine="inline")
+    assert (state.before, state.done, state.failed) == (8, 12, 0)
+    refused = {"data": "parity:d=3,n=8", "share": 0.1}
+    for change, words in (
+        ({"weight_decay": 0.1}, "one of weight_decay and share"),
+        ({"share": -1.0}, "share must be a positive number"),
+        ({"loss": "huber"}, "huber"),
+        ({"output_bias": "decayed"}, "no largest decay"),
+        ({"bias": 1}, "bias must be true or false"),
+        ({"width": 3}, "fit has no parameter 'width'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tasks.check(Sweep("fit", fixed={**refused, **change}))
 
 
 def test_bounds(tmp_path):

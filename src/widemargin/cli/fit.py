@@ -9,14 +9,16 @@ import math
 import pickle
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from widemargin import data as datasets
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
-from .margin import load_for_optima, save_certificate, save_paths
+from .margin import save_certificate, save_paths
 from .options import (
     INTERRUPTED,
     Command,
@@ -25,8 +27,13 @@ from .options import (
     integer,
     legal,
     number,
+    placed,
+    precise,
     readable,
+    seeded,
     sources,
+    threaded,
+    timed,
     use_threads,
 )
 from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
@@ -35,7 +42,14 @@ if TYPE_CHECKING:
     from widemargin.optima import Path as Found
     from widemargin.optima import Point
 
-LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")  # `optima` has them, but takes long to import
+LOSSES = (
+    "logistic",
+    "squared",
+    "hinge",
+    "squared-hinge",
+    "exp",
+    "cross-entropy",
+)  # `optima` has them, but takes long to import
 MODES = {"free": "free", "decayed": "decayed", "none": None}
 NARROW = 110  # columns the table needs; below, one sentence for each decay
 INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
@@ -58,7 +72,7 @@ def fit(options: argparse.Namespace) -> int:
         if Path(options.plot).suffix.lower() not in PICTURES:
             raise InputError(f"cannot draw to {options.plot!r}: the name must end in {', '.join(PICTURES)}")
         check_writable(options.plot)
-    data = _read(options.data, options.label)
+    data = _read(options.data, options.label, options.loss)
     check_device(options.device)
     from widemargin import optima
 
@@ -163,8 +177,8 @@ def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4g}"
 
 
-def _read(source: str, label: str | None) -> Dataset:
-    data = load_for_optima(source, label)
+def _read(source: str, label: str | None, loss: str) -> Dataset:
+    data = datasets.load_for_loss(source, label, loss=loss)
     for note in data.notes:
         say(f"{data.name}: {note}")
     return data
@@ -189,7 +203,7 @@ def gap(options: argparse.Namespace) -> int:
     if run:
         model, data = _trained(options.model, options.trial or 0)
     else:
-        model, data = _state_dict(options.model), _read(options.data, options.label)
+        model, data = _state_dict(options.model), _read(options.data, options.label, options.loss)
     from widemargin import optima
 
     with use_threads(options.threads), solver_progress("gap") as report:
@@ -215,7 +229,7 @@ def gap(options: argparse.Namespace) -> int:
         print(found.certificate.reason)
     sys.stdout.flush()
     if paths:
-        save_certificate(found.certificate, paths["gap"])
+        save_certificate(replace(found.certificate, data_name=data.name), paths["gap"])
         say(f"certificate of the best objective written to {paths['gap']}")
     return INTERRUPTED if found.certificate.status == "interrupted" else 0
 
@@ -313,19 +327,11 @@ def _path(text: str) -> int | list[float]:
 
 def _common(one: Parser) -> None:
     readable(one)
-    one.add_argument(
-        "--tol", type=number(0, 1, "a number between 0 and 1"), default=1e-3, help="stop at this relative gap [1e-3]"
-    )
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, math.inf, "a positive number of seconds"),
-        help="seconds for each decay; the result then says time-limit, and both bounds hold [60]",
-    )
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
-    one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where bounds are computed [cpu]")
+    precise(one, 1e-3, "1e-3")
+    timed(one, "seconds for each decay; the result then says time-limit, and both bounds hold")
+    seeded(one)
+    threaded(one)
+    placed(one, "where bounds are computed")
     one.add_argument("--json", action="store_true", help="print one object, or a list for a path")
 
 
@@ -333,7 +339,12 @@ def add(command: Command) -> None:
     decay = number(0, math.inf, "a positive number")
     one = command("fit", fit, "compute the least training objective of any width, with a certificate", epilog=sources())
     one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
-    one.add_argument("--loss", choices=LOSSES, default="logistic", help="squared takes any targets [logistic]")
+    one.add_argument(
+        "--loss",
+        choices=LOSSES,
+        default="logistic",
+        help="squared takes any targets, cross-entropy any number of classes [logistic]",
+    )
     one.add_argument("--weight-decay", metavar="WD", type=decay, help="of mean loss + (WD / 2) |weights|^2")
     one.add_argument(
         "--path",

@@ -24,9 +24,14 @@ from .options import (
     check_writable,
     integer,
     number,
+    placed,
+    precise,
     read_certificate,
     readable,
+    seeded,
     sources,
+    threaded,
+    timed,
     use_threads,
 )
 from .screen import Progress, finite_json, plain, print_rich, say, solver_progress, terminal
@@ -80,17 +85,6 @@ def _load(source: str, label: str | None, several: bool) -> Dataset:
     return datasets.load(source, label, multiclass=True) if several else datasets.load(source, label)
 
 
-def load_for_optima(source: str, label: str | None) -> Dataset:
-    """Two labels as -1 and +1, as everywhere; other numbers as they are."""
-    try:
-        return datasets.load(source, label)
-    except InputError as error:
-        try:
-            return datasets.load(source, label, targets=True)
-        except InputError:
-            raise error from None
-
-
 def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None) -> Certificate:
     """The margin of one kind with the options of the command line."""
     from widemargin import margins
@@ -116,7 +110,7 @@ def verify(options: argparse.Namespace) -> int:
     payload = read_certificate(options.certificate)
     several = isinstance(payload, Mapping) and payload.get("kind") in SEVERAL.values()
     optimum = isinstance(payload, Mapping) and payload.get("kind") in exact.OPTIMA
-    data = load_for_optima(options.data, options.label) if optimum else _load(options.data, options.label, several)
+    data = _of_optimum(options.data, options.label, payload) if optimum else _load(options.data, options.label, several)
     for note in data.notes:
         say(f"{data.name}: {note}")
     verdict = exact.check(payload, data.X, data.y)
@@ -136,6 +130,17 @@ def verify(options: argparse.Namespace) -> int:
     print_rich(table)
     print(verdict)
     return exact.EXIT[verdict.answer]
+
+
+def _of_optimum(source: str, label: str | None, payload: Mapping[str, Any]) -> Dataset:
+    """The data of an optimum as its loss takes it; or with two numbers as labels, if that is what Python gave it."""
+    extra, kept = payload.get("extra"), payload.get("data")
+    loss = extra.get("loss") if isinstance(extra, Mapping) else None
+    data = datasets.load_for_loss(source, label, loss=str(loss))
+    if loss == "squared" and isinstance(kept, Mapping) and kept.get("sha256") != data.sha256():
+        other = datasets.load_for_loss(source, label, loss="labels")
+        return other if kept.get("sha256") == other.sha256() else data
+    return data
 
 
 def print_certificates(data: Dataset, certs: Sequence[Certificate]) -> None:
@@ -242,19 +247,9 @@ def add(command: Command) -> None:
         help="the neurons: relu, srelu, leaky (slope 0.01) or leaky:SLOPE; linear has none [relu]",
     )
     readable(one)
-    one.add_argument(
-        "--tol",
-        type=number(0, 1, "a number between 0 and 1"),
-        help="stop at this relative gap [1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9]",
-    )
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, math.inf, "a positive number of seconds"),
-        help="seconds for each kind; the result then says time-limit, and both bounds hold [60]",
-    )
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+    precise(one, None, "1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9")
+    timed(one, "seconds for each kind; the result then says time-limit, and both bounds hold")
+    seeded(one)
     one.add_argument(
         "--width", metavar="M", type=integer(1, 10**6), default=1000, help="random neurons of frozen, rf, bn [1000]"
     )
@@ -280,10 +275,8 @@ def add(command: Command) -> None:
     one.add_argument(
         "--multiclass", action="store_true", help="f1, linear: more than two classes; own score minus the next"
     )
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
-    one.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where f1 searches; others use the cpu [cpu]"
-    )
+    threaded(one)
+    placed(one, "where f1 searches; others use the cpu")
     one.add_argument(
         "--save",
         metavar="CERT.json",

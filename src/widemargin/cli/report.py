@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from widemargin.types import InputError
 
-from .options import Command, check_writable, integer, legal, number, use_threads
+from .options import Command, check_writable, integer, legal, threaded, timed, use_threads
 from .screen import finite_json, say
 
 
@@ -64,8 +63,8 @@ def add(command: Command) -> None:
         "things",
         metavar="PATH",
         nargs="+",
-        help="a certificate (margin --save), a run (train --out), a store (sweep --store), a folder of a monitor or of a "
-        "reproduction, or a folder that holds several of them",
+        help="a certificate (margin, fit or gap --save), a run (train --out), a store (sweep --store), a folder of a monitor or "
+        "of a reproduction, or a folder that holds several of them",
     )
     one.add_argument("--out", metavar="FILE.html", default="report.html", help="the page [report.html]")
     one.add_argument("--title", default="Margins", help="of the page [Margins]")
@@ -79,12 +78,6 @@ def add(command: Command) -> None:
         default=[],
         help="results of sweeps to show, separated by commas [8]",
     )
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, math.inf, "a positive number of seconds"),
-        help="seconds for each margin that --bounds needs [60]",
-    )
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    timed(one, "seconds for each margin that --bounds needs")
+    threaded(one)
     one.add_argument("--json", action="store_true", help="print what the page contains as one object")

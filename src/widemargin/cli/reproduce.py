@@ -13,7 +13,7 @@ from typing import Any
 
 from widemargin.types import InputError, check_device
 
-from .options import INTERRUPTED, Command, integer, legal, use_threads
+from .options import INTERRUPTED, Command, integer, legal, placed, seeded, threaded, use_threads
 from .screen import finite_json, plain, print_rich, say
 
 Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
@@ -157,9 +157,9 @@ def add(command: Command) -> None:
     one.add_argument(
         "--scale", choices=("quick", "paper"), default="quick", help="minutes on a laptop, or the papers' [quick]"
     )
-    one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[cpu]")
+    placed(one)
     one.add_argument("--out", metavar="DIR", default="reproductions", help="where to write DIR/ID/ [reproductions]")
     one.add_argument("--jobs", metavar="N", type=integer(1, 64), default=1, help="processes at a time [1]")
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    seeded(one)
+    threaded(one)
     one.add_argument("--json", action="store_true", help="print a list of objects")

@@ -11,7 +11,7 @@ from typing import Any
 from widemargin import data as datasets
 from widemargin.types import Dataset
 
-from .options import Command, integer, number, readable, sources, use_threads
+from .options import Command, integer, number, readable, seeded, sources, threaded, timed, use_threads
 from .screen import finite_json, plain, print_rich, say, terminal
 
 WORDS = {True: "yes", False: "no", None: "not checked"}
@@ -175,15 +175,9 @@ def add(command: Command) -> None:
     )
     one.add_argument("--theorem", metavar="ID", nargs="+", help="only these, such as MT-7 LR-15 [all]")
     one.add_argument("--bias", action="store_true", help="extend every point by a coordinate 1 (with --run: as it was)")
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, float("inf"), "a positive number of seconds"),
-        help="seconds for each margin that is needed [60]",
-    )
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    seeded(one)
+    timed(one, "seconds for each margin that is needed")
+    threaded(one)
     one.add_argument("--json", action="store_true", help="print one object")
     readable(one)
 
@@ -191,7 +185,7 @@ def add(command: Command) -> None:
     one.add_argument(
         "run_folder", metavar="RUN", help="a folder written by train --out; more is checked with --weights"
     )
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    threaded(one)
     one.add_argument("--json", action="store_true", help="print one object")
 
     one = command("theorems", theorems, "list the theorems: id, statement, assumptions, reference")

@@ -23,8 +23,12 @@ from .options import (
     integer,
     legal,
     number,
+    placed,
     readable,
+    seeded,
     sources,
+    threaded,
+    timed,
     use_threads,
 )
 from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
@@ -366,15 +370,15 @@ def add(command: Command) -> None:
         help="end each trial at fitted (risk < l(0)/n), stationary, margin=..., radius=... or risk=...",
     )
     one.add_argument("--trials", metavar="B", type=integer(1, 10**6), default=1, help="independent networks [1]")
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+    seeded(one)
     one.add_argument("--bias", action=argparse.BooleanOptionalAction, default=False, help="a coordinate 1 [--no-bias]")
     readable(one)
     one.add_argument("--test", metavar="DATA", help="data for the test error")
     one.add_argument("--points", metavar="K", type=integer(2, 10**6), default=200, help="log-spaced records [200]")
     one.add_argument("--weights", action="store_true", help="record the weights themselves too")
-    one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="[cpu]")
+    placed(one)
     one.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="[float64]")
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+    threaded(one)
     one.add_argument("--out", metavar="RUN", help="keep configuration, records and checkpoints in this folder")
     one.add_argument("--resume", action="store_true", help="go on with the run in --out, to the same last bit")
     one.add_argument(
@@ -385,13 +389,7 @@ def add(command: Command) -> None:
         help="seconds between checkpoints [10]",
     )
     one.add_argument("--certify", action="store_true", help="also certify the largest margin, and compare")
-    one.add_argument(
-        "--time-limit",
-        metavar="S",
-        default=60.0,
-        type=number(0, math.inf, "a positive number of seconds"),
-        help="seconds for the certificate [60]",
-    )
+    timed(one, "seconds for the certificate")
     one.add_argument("--json", action="store_true", help="print one object with the last records of every trial")
 
     one = command("plot", plot, "draw margins, loss, norms and rotations of a run, or what a monitor recorded")

@@ -2,7 +2,7 @@
 
 from .files import load_file, save_dataset
 from .real import cifar_cats_dogs, digits, mnist
-from .spec import SOURCES, load
+from .spec import SOURCES, load, load_for_loss
 from .synthetic import (
     bad_kkt_cones,
     bad_kkt_plane,
@@ -34,6 +34,7 @@ __all__ = [
     "dyadic",
     "load",
     "load_file",
+    "load_for_loss",
     "mnist",
     "mt_distribution",
     "mt_one_dimensional",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from widemargin.types import Dataset, InputError
 
@@ -121,6 +124,36 @@ def load(source: str, label: str | None = None, *, targets: bool = False, multic
         return real.several_digits(**values)
     data = make(**values)
     return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes, data.notes)
+
+
+def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Dataset:
+    """A data set as a loss takes it: with the squared loss numbers in a file are targets, as they are, even if they are only two.
+
+    Words and truth values are classes, which become -1 and +1 for every loss, and for other losses two numbers do so as well.
+    With the cross-entropy labels of any kind are classes 0, ..., K-1. `Dataset.notes` say what was taken for what.
+    """
+    if loss == "cross-entropy":
+        return load(source, label, multiclass=True)
+    try:
+        found = load(source, label)
+    except InputError as error:
+        try:  # one value, or more than two: numbers, which losses of labels refuse later, and say so
+            found = load(source, label, targets=True)
+        except InputError:
+            several = "keep two classes" in str(error)
+            raise InputError(f"{error}, or take the loss cross-entropy") if several else error from None
+    if loss != "squared":
+        return found
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in found.classes):
+        return found
+    numbers = load(source, label, targets=True)
+    values = np.unique(numbers.y)
+    if set(values) <= {-1.0, 1.0}:
+        return numbers
+    listed = " and ".join(f"{v:g}" for v in values) if len(values) <= 2 else f"from {values[0]:g} to {values[-1]:g}"
+    return dataclasses.replace(
+        numbers, notes=(*numbers.notes, f"squared loss: targets {listed}, as they are in the data")
+    )
 
 
 def _values(name: str, text: str, kinds: dict[str, Callable[[str], Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
@@ -19,7 +19,9 @@ from .problem import ClassProblem
 from .solver import Solver
 
 FORM = "Sequential(Linear, ReLU, Linear)"
+TRAINED = ("objective", "loss", "balanced", "width")  # of the network, in extra["trained"] of the certificate
 ROUNDING = 1e-12  # of an objective: less above the best that was found is nothing
+NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred times as large
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Gap:
         if not lower > 0:
             return said
         least, most = _percent(self.at_least), _percent(self.above)
-        if self.at_least <= ROUNDING:
+        if self.at_least <= max(ROUNDING, min(NOTHING, 0.01 * self.above)):
             said += f": at most {_percent(self.above, ROUND_CEILING)} % above"
         elif least == most:
             said += f": {least} % above"
@@ -133,7 +135,8 @@ def gap(
     where one weight_decay is for all parameters, which is the usual case; "free" where the last bias is not decayed. The losses
     are those of `optima.f1`: "squared" is half of MSELoss.
 
-    `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one.
+    `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one. Its extra["trained"] keeps the other
+    fields, so that a saved certificate still says how far the network was from the best.
     """
     check_device(device)
     net = layers(model)
@@ -174,7 +177,15 @@ def gap(
         else:
             one.know(theta, net.a.T, c)
         cert = one.run()
-    return Gap(objective, mean, min(balanced, objective), len(net.W), cert)
+    found = Gap(objective, mean, min(balanced, objective), len(net.W), cert)
+    kept = {name: getattr(found, name) for name in TRAINED}
+    return replace(found, certificate=replace(cert, extra={**cert.extra, "trained": kept}))
+
+
+def of(cert: Certificate) -> Gap | None:
+    """The comparison that a certificate was made for, if it was made for one."""
+    kept = cert.extra.get("trained")
+    return None if kept is None else Gap(**{name: kept[name] for name in TRAINED}, certificate=cert)
 
 
 def _array(values: ArrayLike) -> Any:

@@ -22,6 +22,11 @@ ARMIJO = 1e-4
 ROUNDING, LAST = 1e-15, 1e-14  # of the objective: its error, and a fall that is nothing
 
 
+def cross_entropy(t: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(n,) of outputs t (n, K) and classes y."""
+    return special.logsumexp(t, axis=1) - t[np.arange(len(t)), y]
+
+
 @dataclass(frozen=True)
 class ClassPoints:
     """What a master sees of the data: n points with classes y and weights w, a decay lam of the masses, and an output bias."""
@@ -35,7 +40,7 @@ class ClassPoints:
 
     def losses(self, t: np.ndarray) -> np.ndarray:
         """(n,) cross-entropies of outputs t (n, K)."""
-        return special.logsumexp(t, axis=1) - t[np.arange(len(t)), self.y]
+        return cross_entropy(t, self.y)
 
     def objective(self, t: np.ndarray, norm: float, b: np.ndarray) -> float:
         return float(self.w @ self.losses(t)) + self.lam * norm + 0.5 * self.ridge * float(b @ b)

@@ -15,8 +15,9 @@ from widemargin.margins.multiclass import margins
 from widemargin.types import Certificate, Dataset, InputError, check_device
 
 from .f1 import enter, solver, threads_for
+from .groups import cross_entropy
 from .largest import largest_decay
-from .problem import ClassProblem, Problem
+from .losses import CLASSES, named
 
 DEEPEST = 1e-3  # of the largest decay: where a path of a given number of decays ends
 MOST = 10_000
@@ -151,7 +152,7 @@ def path(
             one = solver(entered, tol, seed, device, _named(progress, decay))
             if points:
                 one.continue_from(points[-1].certificate)
-            points.append(_point(entered, one.run()))
+            points.append(point(one.run(), data))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))
@@ -187,28 +188,36 @@ def _named(progress: Progress | None, decay: float) -> Progress | None:
     return lambda seconds, lower, upper, message: progress(seconds, lower, upper, f"decay {decay:.4g}: {message}")
 
 
-def _point(entered: Problem | ClassProblem, cert: Certificate) -> Point:
-    data = entered.door.data
-    if isinstance(entered, ClassProblem):
-        return _point_of_classes(entered, cert)
-    w = np.ones(data.n) if entered.weights is None else entered.weights
+def point(cert: Certificate, data: Dataset) -> Point:
+    """What the function of a certificate does on its data. In the kernel space `norm` is |f|, and nothing has neurons."""
+    kept = cert.extra
+    if kept["loss"] == CLASSES:
+        return _point_of_classes(cert, data)
+    weights, offset = kept.get("weights"), float(kept.get("offset", 0.0))
+    w = np.ones(data.n) if weights is None else np.asarray(weights, dtype=np.float64)
     network = cert.primal
-    t = np.full(data.n, float(cert.extra["offset"])) + (network(data.X) if network is not None and cert.atoms else 0.0)
-    norm = network.norm if network is not None and cert.atoms else 0.0
-    total = math.fsum(w)
-    mean = float(w @ entered.loss.value(data.y, t)) / total
+    if cert.kind == "f2-optimum":
+        t = cert.function(data.X, data)
+        norm = math.sqrt(max(0.0, float(np.asarray(kept["alpha"], dtype=np.float64) @ (t - offset))))
+    else:
+        t = np.full(data.n, offset) + (network(data.X) if network is not None and cert.atoms else 0.0)
+        norm = network.norm if network is not None and cert.atoms else 0.0
+    total, decay = math.fsum(w), float(kept["weight_decay"])
+    mean = float(w @ named(kept["loss"]).value(data.y, t)) / total
     if not np.isin(data.y, (-1.0, 1.0)).all():
-        return Point(cert, entered.decay, mean, norm, math.nan, math.nan)
+        return Point(cert, decay, mean, norm, math.nan, math.nan)
     score = data.y * t
     margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
-    return Point(cert, entered.decay, mean, norm, margin, float(w @ (score <= 0)) / total)
+    return Point(cert, decay, mean, norm, margin, float(w @ (score <= 0)) / total)
 
 
-def _point_of_classes(entered: ClassProblem, cert: Certificate) -> Point:
-    t, w = cert.function(entered.door.data.X), entered.w
-    theta, outer = (np.asarray(cert.extra[name]) for name in ("theta", "outer"))
+def _point_of_classes(cert: Certificate, data: Dataset) -> Point:
+    kept, y = cert.extra, data.y.astype(np.int64)
+    t = cert.function(data.X)  # (n, K)
+    w = np.ones(data.n) if kept.get("weights") is None else np.asarray(kept["weights"], dtype=np.float64)
+    theta, outer = (np.asarray(kept[name], dtype=np.float64) for name in ("theta", "outer"))
     norm = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1)) if len(outer) else 0.0
-    score = margins(t, entered.points.y)
+    score = margins(t, y)
     margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
-    mean, error = (float(w @ v) / entered.total for v in (entered.points.losses(t), score <= 0))
-    return Point(cert, entered.decay, mean, norm, margin, error)
+    mean, error = (float(w @ v) / math.fsum(w) for v in (cross_entropy(t, y), score <= 0))
+    return Point(cert, float(kept["weight_decay"]), mean, norm, margin, error)

@@ -54,15 +54,17 @@ def _called_one(path: Path) -> bool | None:
 
 
 def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:
-    """Those of the same data together."""
-    groups: dict[str, list[Certificate]] = {}
+    """Those of the same data together; margins, norms and objectives apart, as they have no axis in common."""
+    groups: dict[tuple[str, str], list[Certificate]] = {}
     for one in certs:
-        groups.setdefault(one.data_sha256 or one.data_name, []).append(one)
+        groups.setdefault((one.data_sha256 or one.data_name, kinds.quantity(one.convention)), []).append(one)
     return list(groups.values())
 
 
 def title(certs: Sequence[Certificate]) -> str:
-    return f"Certified margin{'s' * (len(certs) > 1)}: {certs[0].data_name}"
+    named = {"norm": "Smallest norm", "objective": "Least training objective", "margin": "Certified margin"}
+    what = named[kinds.quantity(certs[0].convention)]
+    return f"{what}{'s' * (len(certs) > 1)}: {certs[0].data_name}"
 
 
 def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, time_limit: float = 60.0) -> None:
@@ -72,7 +74,10 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         "Certified intervals",
         intervals(certs),
         "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper), in its own "
-        "convention; grey: the upper bound is not proved.",
+        "convention; grey: the upper bound is not proved."
+        if kinds.quantity(first.convention) == "margin"
+        else f"Each bar goes from the bound that is proved (lower) to the {kinds.quantity(first.convention)} of a function "
+        "that was found (upper).",
         90 + 84 * len(certs),
     )
     table(section, certs)
@@ -95,12 +100,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     more = f" {ADD.format(LABEL)}" if is_file(first.data_name) else ""
     section.settings("\n".join(commands), known, AGAIN + more)
     if bounds:
-        if data is None or not set(np.unique(data.y)) <= {-1.0, 1.0}:
-            section.paragraph(
-                "No guarantees were evaluated, since the data is not here or has no labels -1, +1.", "quiet"
-            )
-        else:
-            guarantees.show(section, data, None, 0, time_limit)
+        guarantees.offer(section, data, time_limit)
 
 
 ADD = "Not kept, so to be added: {}."
@@ -133,7 +133,7 @@ def show_decisions(section: Section, certs: Sequence[Certificate], names: Sequen
 def intervals(certs: Sequence[Certificate]) -> Figure:
     """One bar for each certificate."""
     traces: list[Figure] = []
-    names = [f"{kinds.label(c.kind)} ({c.convention})" for c in certs]
+    names = [_title(c) for c in certs]
     names = [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]  # a row each, even for twins
     notes = []
     for name, one in zip(names, certs):
@@ -142,7 +142,8 @@ def intervals(certs: Sequence[Certificate]) -> Figure:
         if not one.proved:
             sampled = one.bound == "confidence"
             chance = one.extra.get("confidence")
-            said += f", NOT proved: probability {chance}" if sampled else ", upper bound not proved"
+            unproved = f", {kinds.argued(one.convention)} bound not proved"
+            said += f", NOT proved: probability {chance}" if sampled else unproved
         traces.append(
             {
                 "type": "scatter",
@@ -169,7 +170,7 @@ def intervals(certs: Sequence[Certificate]) -> Figure:
     return {
         "data": traces,
         "layout": layout(
-            "margin",
+            kinds.quantity(certs[0].convention) if certs else "margin",
             "",
             xlog=log,
             xaxis=axis,
@@ -195,7 +196,8 @@ def table(section: Section, certs: Sequence[Certificate]) -> None:
     said = "; ".join(
         f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows)
     )
-    section.table("Certificates", names, rows, f"lower <= margin <= upper; gap = (upper - lower) / upper. {said}.")
+    what = kinds.quantity(certs[0].convention)
+    section.table("Certificates", names, rows, f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}.")
     for one in certs:
         if one.reason:
             section.paragraph(f"{one.kind}: {one.reason}.")
@@ -228,14 +230,22 @@ def _row(one: Certificate) -> kinds.Kind:
     return kinds.KINDS.get(one.kind, kinds.Kind(one.kind, "", (one.convention,), one.kind))
 
 
+def _title(one: Certificate) -> str:
+    """In a picture of intervals; of optima in two lines."""
+    if kinds.quantity(one.convention) == "objective":
+        return f"{kinds.label(one.kind)}<br>{kinds.detail(one.kind, one.extra).removeprefix(', ')}"
+    return f"{kinds.label(one.kind)} ({one.convention})"
+
+
 def load_data(one: Certificate) -> Dataset | None:
-    """The data of a certificate, where its name still leads to it."""
+    """The data of a certificate, where its name still leads to it: with labels, or with numbers as targets."""
     name, several = one.data_name, _row(one).targets == "classes"
     for column in (None, *_columns(name)):
-        with contextlib.suppress(InputError, OSError, ValueError):
-            data = datasets.load(name, column, multiclass=several)
-            if data.sha256() == one.data_sha256:
-                return data
+        for targets in (False,) if several else (False, True):
+            with contextlib.suppress(InputError, OSError, ValueError):
+                data = datasets.load(name, column, multiclass=several, targets=targets)
+                if data.sha256() == one.data_sha256:
+                    return data
     return None
 
 

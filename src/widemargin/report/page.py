@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import widemargin
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
-from . import certificates, monitors, reproductions, runs, sweeps
+from . import certificates, monitors, optima, reproductions, runs, sweeps
 from .section import Section, escape
 
 MOST = 200  # things in a folder that are reported
@@ -126,14 +126,19 @@ def build(
     for one in given:
         if one.kind == "certificate":
             with tried(one):
-                certs.append(certificates.read(one.what) if isinstance(one.what, Path) else one.what)
+                cert = certificates.read(one.what) if isinstance(one.what, Path) else one.what
+                if cert.kind in optima.KINDS:
+                    optima.check(cert)
+                certs.append(cert)
         elif bounds:
             with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown
                 covered |= set(runs.covered(one.kind, one.what))
     for some in certificates.grouped(certs):
         say(some[0].data_name)
         own = bounds and some[0].data_sha256 not in covered
-        certificates.show(new("certificates", certificates.title(some)), some, own, time_limit)
+        room = optima if all(one.kind in optima.KINDS for one in some) else certificates
+        room.show(new("certificates", certificates.title(some)), some, own, time_limit)
+        covered |= {some[0].data_sha256} - {""}
     for one in given:
         if one.kind == "certificate":
             continue

@@ -1,7 +1,7 @@
 """What a sweep is: a function, the values its parameters take, and how often.
 
     name = "widths"
-    function = "train"                 # train, margin, bound, reproduce, or "module:function" of one's own
+    function = "train"                 # train, margin, fit, bound, reproduce, or "module:function" of one's own
     repeats = 8                        # trials 0..7 of every combination, independent of each other
     keep = ["margin_M2", "status"]     # columns of the result; all of them if left out
 
@@ -39,7 +39,7 @@ import numpy as np
 from widemargin.types import InputError
 
 KEYS = ("name", "function", "repeats", "seed", "keep", "samples", "pack", "fixed", "grid", "random")
-PACK = {"train": 64, "margin": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
+PACK = {"train": 64, "margin": 1, "fit": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
 OWN_PACK = 8  # of functions of one's own
 LARGEST = 2**63 - 1  # integer that SQLite holds
 DEEPEST = 20  # lists within lists
@@ -86,7 +86,7 @@ class Sweep:
         if not isinstance(self.name, str) or not self.name or not encodable(self.name):
             raise InputError(f"name must be a text, not {self.name!r}")
         if not isinstance(self.function, str) or not self.function:
-            raise InputError('function must be train, margin, bound, reproduce or "module:function"')
+            raise InputError('function must be train, margin, fit, bound, reproduce or "module:function"')
         if self.pack is None:
             object.__setattr__(self, "pack", PACK.get(self.function, OWN_PACK))
         seen: set[str] = set()

@@ -43,6 +43,7 @@ INTEGERS = ("width", "steps", "points", "check_every")
 NUMBERS = ("lr", "time")
 TEXTS = ("data", "label", "test", "net", "algorithm", "loss", "clock", "until", "device", "dtype")
 TRAIN = (*TEXTS, *INTEGERS, *NUMBERS, "bias", "certify")
+FIT = ("data", "label", "loss", "weight_decay", "share", "bias", "output_bias", "tol", "time_limit", "device")
 BOUND = ("data", "label", "run_or_net", "delta", "theorems", "time_limit")
 
 
@@ -134,7 +135,7 @@ def takes_device(sweep: Sweep) -> bool:
         return any(one.name == "device" or one.kind is inspect.Parameter.VAR_KEYWORD for one in given)
     if sweep.function == "margin":
         return all("device" in _margin_names(params) for params in _kinds(sweep))
-    return sweep.function in ("train", "reproduce")
+    return sweep.function in ("train", "fit", "reproduce")
 
 
 def batches(sweep: Sweep, version: str) -> Iterator[list[Run]]:
@@ -571,6 +572,61 @@ def _margin(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
     return rows
 
 
+def _check_fit(params: Mapping[str, Any], asked: set[str], folder: Path | None) -> None:
+    from widemargin.optima import problem
+
+    _check_data("fit", params)
+    for name, value in params.items():
+        if name not in FIT and name not in asked:
+            raise InputError(f"fit has no parameter {name!r}; there are {', '.join(FIT)}")
+        _check_kind(name, value)
+    _check_positive(params, "weight_decay", "share", "tol", "time_limit")
+    if ("weight_decay" in params) == ("share" in params):
+        raise InputError("a sweep of fit needs one of weight_decay and share, the share of the largest decay")
+    keys = _fit_keys(params)
+    if "share" in params and keys["output_bias"] == "decayed":
+        raise InputError("with a decayed output bias there is no largest decay; give weight_decay instead of share")
+    data = _load_for_loss(params, folder)
+    decay = params.get("weight_decay", 1.0)
+    problem.enter(data, keys["loss"], decay, keys["bias"], keys["output_bias"], None, 1e-3, 60.0)
+
+
+def _fit_keys(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the largest decay depends on, too. TOML has no null, so that none is a word."""
+    mode = params.get("output_bias", "free")
+    return {
+        "loss": params.get("loss", "logistic"),
+        "bias": params.get("bias", True),
+        "output_bias": None if mode == "none" else mode,
+    }
+
+
+def _load_for_loss(params: Mapping[str, Any], folder: Path | str | None) -> Dataset:
+    return datasets.load_for_loss(
+        _found(params["data"], folder), params.get("label"), loss=params.get("loss", "logistic")
+    )
+
+
+def _fit(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
+    """The least objective of training with weight decay, and what its network does."""
+    from widemargin import optima
+
+    rows = []
+    for run in runs:
+        params, data = run.params, _load_for_loss(run.params, work.folder)
+        keys = _fit_keys(params) | {"seed": seed + run.trial}
+        keys |= {name: params[name] for name in ("tol", "time_limit", "device") if name in params}
+        decay = params.get("weight_decay")
+        if decay is None:
+            decay = params["share"] * optima.largest_decay(data, **keys).upper
+        said = optima.path(data, [decay], **keys)[0].summary()
+        if said["status"] == "interrupted":
+            raise KeyboardInterrupt
+        names = ("lower", "upper", "gap", "status", "proved", "mean_loss", "norm", "margin", "error")
+        rows.append({"decay": decay, "neurons": said["atoms"]} | {name: said[name] for name in names})
+    return rows
+
+
 def _check_bound(params: Mapping[str, Any], asked: set[str], folder: Path | None) -> None:
     from widemargin import theory
 
@@ -654,6 +710,7 @@ Check = Callable[[Mapping[str, Any], set[str], Path | None], None]
 TASKS: dict[str, tuple[Check, Callable[[Sequence[Run], int, Work], list[Row]]]] = {
     "train": (_check_train, _train),
     "margin": (_check_margin, _margin),
+    "fit": (_check_fit, _fit),
     "bound": (_check_bound, _bound),
     "reproduce": (_check_reproduce, _reproduce),
 }

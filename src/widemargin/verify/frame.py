@@ -202,7 +202,7 @@ def _run(
 
     stage[0] = "lower <= upper"
     lower, upper = number(payload.get("lower"), "lower"), number(payload.get("upper"), "upper")
-    need(upper >= 0, "lower <= upper: upper is negative", "every margin is at least 0")
+    need(upper >= 0, "lower <= upper: upper is negative", "margins, norms and objectives are at least 0")
     need(lower <= upper, "lower <= upper")
     if rule is None:
         done.append(("lower <= upper", f"[{show(lower)}, {show(upper)}]"))

@@ -1,0 +1,347 @@
+"""Optima of training: the certified objective, what its network does, paths over decays, and trained networks beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from widemargin import kinds
+from widemargin.optima import Gap
+from widemargin.optima.gap import of as gap_of
+from widemargin.optima.losses import LOSSES
+from widemargin.optima.path import point
+from widemargin.optima.problem import MODES
+from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
+
+from . import certificates, guarantees
+from .section import Digits, Figure, Section, badge, band, layout, line, number, spread, words
+
+KINDS = ("f1-optimum", "f2-optimum")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An optimum, and of its function what is known: all of it where its data is here; nan where it is not."""
+
+    cert: Certificate
+    gap: Gap | None
+    decay: float
+    loss: float
+    norm: float
+    margin: float
+    error: float
+
+    @property
+    def neurons(self) -> int | None:
+        return None if self.cert.primal is None else self.cert.atoms
+
+    @property
+    def family(self) -> str:
+        """Equal for those that differ in their decay alone."""
+        extra = self.cert.extra
+        kept = [extra["loss"], self.cert.bias, extra.get("output_bias"), extra.get("weights")]
+        return json.dumps([self.cert.kind, *kept])
+
+
+def check(cert: Certificate) -> None:
+    """An InputError where a saved optimum, whose digest is right, does not hold what an optimum has."""
+    where = cert.stats.get("path", "this certificate")
+    try:
+        wrong = _wrong(cert)
+    except KeyError as error:
+        wrong = f"{error.args[0]} is missing"
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        wrong = " ".join(str(error).split())[:120] or type(error).__name__
+    if wrong:
+        raise InputError(f"{where}: the certificate is damaged ({wrong}); save it again")
+
+
+def _wrong(cert: Certificate) -> str:
+    extra = cert.extra
+    bounds = [cert.lower, cert.upper, extra["weight_decay"], extra.get("offset", 0.0)]
+    if cert.convention != "objective" or not all(_is_number(v) for v in bounds) or not 0 <= cert.lower <= cert.upper:
+        return "its bounds are no bounds of an objective"
+    if extra["loss"] not in LOSSES or not extra["weight_decay"] > 0 or extra.get("output_bias") not in MODES:
+        return "there is no such loss, decay or output bias"
+    weights = extra.get("weights")
+    if weights is not None and (np.shape(weights) != (cert.n,) or not np.isfinite(np.asarray(weights, float)).all()):
+        return "it does not have a weight for each point"
+    if cert.kind == "f2-optimum":
+        if np.shape(extra["alpha"]) != (cert.n,) or not np.isfinite(np.asarray(extra["alpha"], float)).all():
+            return "it does not have a number for each point"
+    elif cert.primal is None or cert.primal.theta.shape != (len(cert.primal.mass), cert.d + bool(cert.bias)):
+        return "its network does not have the shape of its data"
+    elif not np.isfinite(cert.primal.theta).all() or not np.isfinite(cert.primal.mass).all():
+        return "its network has weights that are no numbers"
+    if extra.get("trained") is not None:
+        trained = gap_of(cert)
+        assert trained is not None
+        values = (trained.objective, trained.loss, trained.balanced)
+        if not all(_is_number(v) for v in values) or type(trained.width) is not int or trained.width < 1:
+            return "the trained network has no objective or no width"
+        slack = 1e-9 * trained.objective
+        if not cert.lower - slack <= trained.balanced <= trained.objective + slack:
+            return "the trained network is below the proved bound, or better before its layers are balanced"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, time_limit: float = 60.0) -> None:
+    """Optima of one data set: paths, then single ones, then everything in one table."""
+    first = certs[0]
+    data = certificates.load_data(first)
+    found = [shown(one, data) for one in certs]
+    section.facts({"data": first.data_name, "points": first.n, "features": first.d})
+    if data is None:
+        section.paragraph(
+            f"The points of {first.data_name} are not found, so margins, training errors and pictures of decisions are "
+            "missing; mean losses are what the decay leaves of the objective.",
+            "quiet",
+        )
+    families: dict[str, list[Shown]] = {}
+    for one in found:
+        families.setdefault(one.family if one.gap is None else f"gap {len(families)}", []).append(one)
+    paths = [members for members in families.values() if len({one.decay for one in members}) > 1]
+    single = [one for members in families.values() if members not in paths for one in members]
+    for one in single:
+        if one.gap is not None:
+            section.paragraph(f"A trained network of width {one.gap.width}, {setting(one.cert)}: {one.gap}.")
+    for members in paths:
+        show_path(section, sorted(members, key=lambda one: -one.decay))
+    if single:
+        drawn = certificates.intervals([one.cert for one in single])
+        marks = trained(single, drawn)
+        said = "; the diamond is the objective of the trained network" if marks else ""
+        section.figure(
+            "Certified objectives",
+            {**drawn, "data": [*drawn["data"], *marks]},
+            "Each bar goes from the bound that is proved, below which no network of any width has an objective (lower), to the "
+            f"objective of a network that was found (upper){said}; grey: the lower bound is not proved.",
+            90 + 84 * len(single),
+        )
+    table(section, found)
+    for one in single:
+        network = one.cert.primal
+        if one.cert.atoms and network is not None:
+            section.heading(f"{name(one.cert)}: neurons")
+            section.open_grid()
+            certificates.show_neurons(section, network)
+            section.close_grid()
+    if first.d == 2 and data is not None and single:
+        show_decisions(section, single, data)
+    known = [
+        {**one.summary(), "format": FORMAT, "data": {"name": one.data_name, "sha256": one.data_sha256}}
+        | {key: one.extra.get(key) for key in ("loss", "weight_decay", "output_bias")}
+        | ({"path": one.stats["path"]} if "path" in one.stats else {})
+        for one in certs
+    ]
+    commands = [again_path(members) for members in paths] + [again(one) for one in single]
+    more = f" {certificates.ADD.format(certificates.LABEL)}" if certificates.is_file(first.data_name) else ""
+    section.settings("\n".join(commands), known, certificates.AGAIN + more)
+    if bounds:
+        guarantees.offer(section, data, time_limit)
+
+
+def shown(cert: Certificate, data: Dataset | None) -> Shown:
+    gap, decay = gap_of(cert), float(cert.extra["weight_decay"])
+    if data is not None:
+        at = point(cert, data)
+        return Shown(cert, gap, decay, at.loss, at.norm, at.margin, at.error)
+    if cert.primal is None:
+        return Shown(cert, gap, decay, math.nan, math.nan, math.nan, math.nan)
+    norm, b = cert.primal.norm, float(cert.extra.get("offset", 0.0))
+    taken = decay * (norm + (b * b / 2 if cert.extra.get("output_bias") == "decayed" else 0.0))
+    return Shown(cert, gap, decay, max(0.0, cert.upper - taken), norm, math.nan, math.nan)
+
+
+def name(cert: Certificate) -> str:
+    return kinds.label(cert.kind) + kinds.detail(cert.kind, cert.extra)
+
+
+def setting(cert: Certificate) -> str:
+    """What is trained, in words."""
+    last = {"free": "free output bias", "decayed": "decayed output bias"}.get(
+        str(cert.extra.get("output_bias")), "no output bias"
+    )
+    bias = "biases" if cert.bias else "no biases"
+    weights = ", weights of points" if cert.extra.get("weights") is not None else ""
+    return f"{cert.extra['loss']} loss, decay {cert.extra['weight_decay']:.6g}, {bias}, {last}{weights}"
+
+
+def trained(single: Sequence[Shown], drawn: Figure) -> list[Figure]:
+    """Marks of the trained networks in a picture of intervals, whose axis is made to hold them."""
+    marks: list[Figure] = []
+    rows = [trace["y"][0] for trace in drawn["data"]]
+    for row, one in zip(rows, single):
+        if one.gap is None:
+            continue
+        said = f"trained, width {one.gap.width}: {number(one.gap.objective, 7)}"
+        marks.append(
+            {
+                "type": "scatter", "mode": "markers", "x": [one.gap.objective], "y": [row], "showlegend": False,
+                "marker": {"symbol": "diamond", "size": 13, "color": "@minus"},
+                "hovertemplate": f"{said}<extra></extra>",
+            }
+        )  # fmt: skip
+    axis = drawn["layout"]["xaxis"]
+    if marks:
+        top = max(mark["x"][0] for mark in marks)
+        axis["range"][1] = max(axis["range"][1], math.log10(top) + 0.1 if axis["type"] == "log" else 1.06 * top)
+    return marks
+
+
+def table(section: Section, found: Sequence[Shown]) -> None:
+    names = ["kind", "decay", "lower", "upper", "gap", "status", "proved", "bound", "mean loss", "norm", "margin",
+             "training error", "neurons", "seconds"]  # fmt: skip
+    rows: list[list[Any]] = []
+    for one in sorted(found, key=lambda one: (one.family, -one.decay)):
+        cert, seconds = one.cert, one.cert.stats.get("seconds")
+        digits = [Digits(number(v, n)) for v, n in ((one.decay, 5), (cert.lower, 9), (cert.upper, 9), (cert.gap, 2))]
+        proved = badge(bool(cert.proved), "proved" if cert.proved else "not proved")
+        does = [None if math.isnan(v) else Digits(number(v, 5)) for v in (one.loss, one.norm, one.margin)]
+        error = None if math.isnan(one.error) else Digits(f"{100 * one.error:.3g} %")
+        took = Digits(number(seconds, 3)) if _is_number(seconds) else None
+        kind = f"{kinds.label(cert.kind)}, {cert.extra['loss']} loss"
+        rows.append([kind, *digits, cert.status, proved, cert.bound, *does, error, one.neurons, took])
+    section.table(
+        "Optima",
+        names,
+        rows,
+        "lower <= least objective of any width <= upper, the objective of the network; gap = (upper - lower) / upper. "
+        f"objective: {CONVENTIONS['objective']}. Mean loss, norm (half of the squared weights), margin (the smallest label times "
+        "output, over the norm), training error and neurons are those of that network.",
+    )
+    for one in found:
+        if one.cert.reason:
+            section.paragraph(f"{name(one.cert)}: {one.cert.reason}.")
+
+
+# ---------------------------------------------------------------- paths
+
+
+def show_path(section: Section, members: Sequence[Shown]) -> None:
+    """From the largest decay to the smallest: both bounds, and what the networks do."""
+    first = members[0].cert
+    what = setting(first).split(", ")
+    ends = f"{members[-1].decay:.4g} to {members[0].decay:.4g}"
+    section.heading(f"Path over {len(members)} decays, {ends}: {', '.join([what[0], *what[2:]])}")
+    decay, lower, upper, loss, norm, margin, error = (
+        np.array([value(one) for one in members], dtype=np.float64)
+        for value in (
+            lambda one: one.decay,
+            lambda one: one.cert.lower,
+            lambda one: one.cert.upper,
+            lambda one: one.loss,
+            lambda one: one.norm,
+            lambda one: one.margin,
+            lambda one: one.error,
+        )
+    )
+    objective = {
+        "data": [
+            *band(decay, lower, upper, "between the bounds", "@plus/0.25"),
+            line(decay, upper, "objective of the network (upper)", "@plus"),
+            line(decay, lower, "proved for every width (lower)", "@ink", dash="dash"),
+            *([line(decay, loss, "mean loss of the network", "@minus")] if np.isfinite(loss).any() else []),
+        ],
+        "layout": layout("weight decay", "objective", xlog=True, ylog=spread(np.append(lower, loss))),
+    }
+    largest = max(one.cert.gap for one in members)
+    section.figure(
+        "The least objective along the path",
+        objective,
+        "Both bounds at every decay; what is between mean loss and objective is the decay's share. "
+        f"The largest gap is {number(largest, 2)}.",
+    )
+    section.open_grid()
+    neurons = np.array([math.nan if one.neurons is None else one.neurons for one in members])
+    for named, values, said, more in (
+        ("Norm", norm, "Half of the squared weights of the network, at the best scaling of its layers.", {"ylog": spread(norm)}),
+        ("Margin", margin, "The smallest label times output, over the norm: negative where a point is on the wrong side.", {}),
+        ("Training error", error, "The share of points on the wrong side.", {"yaxis": {"rangemode": "tozero"}}),
+        ("Neurons", neurons, "Of the network of each decay.", {"yaxis": {"rangemode": "tozero"}}),
+    ):  # fmt: skip
+        if np.isfinite(values).any():
+            curve = line(decay, values, named.lower(), "@plus")
+            curve["mode"] = "lines+markers"
+            drawn = {"data": [curve], "layout": layout("weight decay", named.lower(), xlog=True, **more)}
+            section.figure(f"{named} along the path", drawn, said, 300)
+    section.close_grid()
+    section.paragraph("Networks of a path are not drawn; a page of one of its files shows its network.", "quiet")
+
+
+def show_decisions(section: Section, single: Sequence[Shown], data: Dataset) -> None:
+    """What the networks decide in the plane."""
+    if not set(np.unique(data.y)) <= {-1.0, 1.0}:
+        return
+    section.open_grid()
+    for one in single:
+        f = certificates.function_of(one.cert, data)
+        if f is not None:
+            section.figure(
+                f"{name(one.cert)}: decision",
+                certificates.decision(f, data, 0.0),
+                "Shading is f(x), the output bias included, blue positive and orange negative. Solid: f = 0.",
+                430,
+            )
+    section.close_grid()
+
+
+# ---------------------------------------------------------------- again
+
+
+def again(one: Shown) -> str:
+    """The commands that compute and check it again."""
+    cert, extra = one.cert, one.cert.extra
+    path = str(cert.stats.get("path") or f"{cert.kind}.json.gz")
+    check = words("widemargin", "verify", path, cert.data_name)
+    if cert.kind != "f1-optimum" or extra.get("weights") is not None:
+        return f"# computed in Python, by widemargin.optima.{kinds.KINDS[cert.kind].function}: {setting(cert)}\n{check}"
+    decay = ["--weight-decay", repr(one.decay)]
+    if one.gap is None:
+        return f"{_fit(cert, decay, path)}\n{check}"
+    mode = ["--output-bias", extra["output_bias"]] if extra.get("output_bias") else []
+    parts = ["widemargin", "gap", "MODEL.pt", cert.data_name, "--loss", extra["loss"], *decay, *mode, "--save", path]
+    return f"# MODEL.pt is the trained network, or leave the data out and give its run\n{words(*parts)}\n{check}"
+
+
+def again_path(members: Sequence[Shown]) -> str:
+    """One command where the decays are evenly spaced, as --path has them."""
+    ordered = sorted(members, key=lambda one: -one.decay)
+    decays = [one.decay for one in ordered]
+    even = np.geomspace(decays[-1], decays[0], len(decays))[::-1]
+    cert = ordered[0].cert
+    files = [str(one.cert.stats.get("path") or "") for one in ordered]
+    stems = {_stem(file, len(files), k) for k, file in enumerate(files, 1)}
+    fits = cert.kind == "f1-optimum" and cert.extra.get("weights") is None
+    if not fits or not np.allclose(decays, even, rtol=1e-9) or len(stems) > 1 or None in stems:
+        return "\n".join(again(one) for one in ordered)
+    asked = ["--path", f"{decays[-1]!r}:{decays[0]!r}:{len(decays)}"]
+    checks = [words("widemargin", "verify", file, cert.data_name) for file in files]
+    return "\n".join([_fit(cert, asked, stems.pop() or ""), *checks])
+
+
+def _stem(file: str, count: int, k: int) -> str | None:
+    """What --save was, if `file` is how it named the k-th of its files."""
+    mark = f".{k:0{len(str(count))}d}"
+    path = Path(file)
+    ending = "".join(s for s in path.suffixes[-2:] if s in (".json", ".gz"))
+    stem = path.name.removesuffix(ending)
+    return str(path.with_name(stem.removesuffix(mark) + ending)) if file and stem.endswith(mark) else None
+
+
+def _fit(cert: Certificate, decay: Sequence[str], path: str) -> str:
+    parts = ["widemargin", "fit", cert.data_name, "--loss", cert.extra["loss"], *decay]
+    parts += [] if cert.bias else ["--no-bias"]
+    parts += ["--output-bias", cert.extra.get("output_bias") or "none"]
+    seed = cert.stats.get("seed")
+    return words(*parts, *(["--seed", str(seed)] if seed else []), "--save", path)
