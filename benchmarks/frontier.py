@@ -1,19 +1,26 @@
 """Where certified F1 margins end: one line for every kind of data that people have, with gap, seconds and the check of the proof.
 
     python benchmarks/frontier.py [--quick] [--rows small clouds3 ...] [--device cuda] [--seeds 0 1 2] [--no-verify]
+                                  [--against REVISION]
 
 Every row has a goal, a gap and the seconds in which it must be reached, and says whether this run agrees. `--quick`: the rows of
 a minute on one core. Rows for a GPU are skipped on a CPU unless named. One thread on a CPU. `small` solves --sets random sets
-(n 4 to 30, d 1 to 5, bias or not; a quarter with columns scaled by 0.01 to 100, a quarter of small integers).
+(n 4 to 30, d 1 to 5, bias or not; a quarter with columns scaled by 0.01 to 100, a quarter of small integers). `--against`: every
+row twice, with the package as it was at a revision of this repository and as it is, one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -125,6 +132,25 @@ def run_small(sets: int, first: int, device: str, verify: bool) -> None:
     )
 
 
+def compare(revision: str, rows: list[str], more: list[str]) -> None:
+    """Every row with the package of `revision` and with this one, each in a process of its own."""
+    here = Path(__file__).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "before"
+        subprocess.run(["git", "worktree", "add", "--detach", str(tree), revision], cwd=here.parent, check=True)
+        try:
+            for row in rows:
+                for name, source in (("before", tree / "src"), ("now", here.parents[1] / "src")):
+                    command = [sys.executable, str(here), "--rows", row, *more]
+                    done = subprocess.run(
+                        command, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True
+                    )
+                    said = done.stdout.splitlines()[1:] or [f"{row:14s} {done.stderr.strip().splitlines()[-1]}"]
+                    print("\n".join(f"{name:7s} {line}" for line in said), flush=True)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=here.parent, check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
@@ -133,8 +159,14 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--sets", type=int, default=240)
     parser.add_argument("--no-verify", action="store_true")
+    parser.add_argument("--against", metavar="REVISION")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.against:
+        usual = [row.name for row in ROWS if (row.quick if args.quick else not row.gpu or args.device != "cpu")]
+        more = ["--device", args.device, "--sets", str(60 if args.quick else args.sets)]
+        more += ["--seeds", *map(str, args.seeds), *["--no-verify"] * args.no_verify]
+        return compare(args.against, args.rows or ["small", *usual], more)
     print(f"{args.device}, {torch.get_num_threads()} thread, torch {torch.__version__}")
     if args.rows is None or "small" in args.rows:
         run_small(60 if args.quick else args.sets, args.seeds[0], args.device, not args.no_verify)
