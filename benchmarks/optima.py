@@ -12,7 +12,7 @@ best scaling of the layers, so that nobody pays for unbalanced ones. Entries are
 end) - 1. Imports, a warm-up and the building of problems are not timed; `--clock cpu` counts processor seconds, for a machine
 with other work.
 
-- widemargin     `optima.f1` to tol 1e-6: its best network so far, which is what a run with that time limit returns
+- widemargin     `optima.f1` to tol 1e-6: its best network so far, which Ctrl-C would return
 - Adam           PyTorch, width 200, ten starts trained at once, full batches; the best of the ten
 - MLP            MLPClassifier or MLPRegressor of scikit-learn, width 200, lbfgs, start after start; its biases are not decayed
 - pyscnn         the package, squared loss only: sampled gates, group norm, augmented Lagrangian; several numbers of gates, each
@@ -147,7 +147,7 @@ class Task:
 
 
 class Watched(Solver):
-    """The solver, with a note of every network that becomes its best one: what a run with that time limit would return.
+    """The solver, with a note of every network that becomes its best one, which Ctrl-C would return.
 
     `progress` is called after a round, when that network has been priced, and may be seconds later.
     """
