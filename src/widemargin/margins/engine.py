@@ -133,6 +133,10 @@ class Engine:
 
     def tell(self, message: str) -> None:
         self.rounds += 1
+        self.say(message)
+
+    def say(self, message: str) -> None:
+        """In the middle of a round."""
         if self.progress is not None:
             self.progress(self.seconds(), *self.shown(), message)
 

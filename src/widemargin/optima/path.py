@@ -201,7 +201,7 @@ def point(cert: Certificate, data: Dataset) -> Point:
         norm = math.sqrt(max(0.0, float(np.asarray(kept["alpha"], dtype=np.float64) @ (t - offset))))
     else:
         t = np.full(data.n, offset) + (network(data.X) if network is not None and cert.atoms else 0.0)
-        norm = network.norm if network is not None and cert.atoms else 0.0
+        norm = norm_of(cert)
     total, decay = math.fsum(w), float(kept["weight_decay"])
     mean = float(w @ named(kept["loss"]).value(data.y, t)) / total
     if not np.isin(data.y, (-1.0, 1.0)).all():
@@ -211,12 +211,19 @@ def point(cert: Certificate, data: Dataset) -> Point:
     return Point(cert, decay, mean, norm, margin, float(w @ (score <= 0)) / total)
 
 
+def norm_of(cert: Certificate) -> float:
+    """sum_j |a_j| |v_j| of the network of a certificate, of one output or several."""
+    if cert.primal is not None or not cert.atoms:
+        return cert.primal.norm if cert.primal is not None and cert.atoms else 0.0
+    theta, outer = (np.asarray(cert.extra[name], dtype=np.float64) for name in ("theta", "outer"))
+    return float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
+
+
 def _point_of_classes(cert: Certificate, data: Dataset) -> Point:
     kept, y = cert.extra, data.y.astype(np.int64)
     t = cert.function(data.X)  # (n, K)
     w = np.ones(data.n) if kept.get("weights") is None else np.asarray(kept["weights"], dtype=np.float64)
-    theta, outer = (np.asarray(kept[name], dtype=np.float64) for name in ("theta", "outer"))
-    norm = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1)) if len(outer) else 0.0
+    norm = norm_of(cert)
     score = margins(t, y)
     margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
     mean, error = (float(w @ v) / math.fsum(w) for v in (cross_entropy(t, y), score <= 0))

@@ -100,7 +100,7 @@ class Program:
     """Points X (n, r) and what is asked of their weights. Inside they have length 1, and bounds are in units of the longest."""
 
     def __init__(self, X: Tensor, goal: Goal, deadline: float):
-        self.goal, self.deadline = goal, deadline
+        self.goal, self.deadline, self.slow = goal, deadline, False
         self.n, self.r = X.shape
         self.lengths = X.norm(dim=1)
         self.unit = float(self.lengths.max())
@@ -415,7 +415,8 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
     for step in range(STEPS):
         now = time.perf_counter()
         if now > program.deadline or (step == 2 and began + USUAL / 2 * (now - began) > program.deadline):
-            break  # where it is slower than it should be
+            program.slow = True  # slower than it should be: another try would end in the same way
+            break
         try:
             newton = Newton(at)
             if newton.products() < gap * (program.price * at.mu if program.goal.size is None else program.goal.size):
@@ -471,7 +472,7 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
         if found is not None and (goal.slopes is not None or found.bound < best):
             best = min(best, found.bound)
             yield found
-        if little:
+        if little or program.slow:
             break
         if best <= enough or 2 * time.perf_counter() - began > deadline:
             break

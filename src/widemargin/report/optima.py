@@ -14,15 +14,16 @@ import numpy as np
 from widemargin import kinds
 from widemargin.optima import Gap
 from widemargin.optima.gap import of as gap_of
-from widemargin.optima.losses import LOSSES
-from widemargin.optima.path import point
+from widemargin.optima.losses import CLASSES, LOSSES
+from widemargin.optima.path import norm_of, point
 from widemargin.optima.problem import MODES
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
 
 from . import certificates, guarantees
 from .section import Digits, Figure, Section, badge, band, layout, line, number, spread, words
 
-KINDS = ("f1-optimum", "f2-optimum")
+KINDS = ("f1-optimum", "f2-optimum", "f1-multiclass-optimum")
+NETWORKS = ("f1-optimum", "f1-multiclass-optimum")  # which the command fit computes
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Shown:
 
     @property
     def neurons(self) -> int | None:
-        return None if self.cert.primal is None else self.cert.atoms
+        return self.cert.atoms if self.cert.kind in NETWORKS else None
 
     @property
     def family(self) -> str:
@@ -63,11 +64,16 @@ def check(cert: Certificate) -> None:
 
 
 def _wrong(cert: Certificate) -> str:
-    extra = cert.extra
-    bounds = [cert.lower, cert.upper, extra["weight_decay"], extra.get("offset", 0.0)]
+    extra, several = cert.extra, cert.kind == "f1-multiclass-optimum"
+    offset = extra.get("offset", 0.0)
+    bounds = [cert.lower, cert.upper, extra["weight_decay"], *(offset if isinstance(offset, list) else [offset])]
     if cert.convention != "objective" or not all(_is_number(v) for v in bounds) or not 0 <= cert.lower <= cert.upper:
         return "its bounds are no bounds of an objective"
-    if extra["loss"] not in LOSSES or not extra["weight_decay"] > 0 or extra.get("output_bias") not in MODES:
+    if (
+        extra["loss"] not in ((CLASSES,) if several else LOSSES)
+        or not extra["weight_decay"] > 0
+        or extra.get("output_bias") not in MODES
+    ):
         return "there is no such loss, decay or output bias"
     weights = extra.get("weights")
     if weights is not None and (np.shape(weights) != (cert.n,) or not np.isfinite(np.asarray(weights, float)).all()):
@@ -75,6 +81,11 @@ def _wrong(cert: Certificate) -> str:
     if cert.kind == "f2-optimum":
         if np.shape(extra["alpha"]) != (cert.n,) or not np.isfinite(np.asarray(extra["alpha"], float)).all():
             return "it does not have a number for each point"
+    elif several:
+        theta, outer = (np.asarray(extra[part], float) for part in ("theta", "outer"))
+        fits = theta.shape == (len(outer), cert.d + bool(cert.bias)) and outer.shape == (len(outer), np.size(offset))
+        if len(outer) and not (fits and np.isfinite(theta).all() and np.isfinite(outer).all()):
+            return "its network does not have the shape of its data"
     elif cert.primal is None or cert.primal.theta.shape != (len(cert.primal.mass), cert.d + bool(cert.bias)):
         return "its network does not have the shape of its data"
     elif not np.isfinite(cert.primal.theta).all() or not np.isfinite(cert.primal.mass).all():
@@ -156,10 +167,10 @@ def shown(cert: Certificate, data: Dataset | None) -> Shown:
     if data is not None:
         at = point(cert, data)
         return Shown(cert, gap, decay, at.loss, at.norm, at.margin, at.error)
-    if cert.primal is None:
+    if cert.kind not in NETWORKS:
         return Shown(cert, gap, decay, math.nan, math.nan, math.nan, math.nan)
-    norm, b = cert.primal.norm, float(cert.extra.get("offset", 0.0))
-    taken = decay * (norm + (b * b / 2 if cert.extra.get("output_bias") == "decayed" else 0.0))
+    norm, b = norm_of(cert), np.asarray(cert.extra.get("offset", 0.0), dtype=np.float64)
+    taken = decay * (norm + (float((b * b).sum()) / 2 if cert.extra.get("output_bias") == "decayed" else 0.0))
     return Shown(cert, gap, decay, max(0.0, cert.upper - taken), norm, math.nan, math.nan)
 
 
@@ -304,7 +315,7 @@ def again(one: Shown) -> str:
     cert, extra = one.cert, one.cert.extra
     path = str(cert.stats.get("path") or f"{cert.kind}.json.gz")
     check = words("widemargin", "verify", path, cert.data_name)
-    if cert.kind != "f1-optimum" or extra.get("weights") is not None:
+    if cert.kind not in NETWORKS or extra.get("weights") is not None:
         return f"# computed in Python, by widemargin.optima.{kinds.KINDS[cert.kind].function}: {setting(cert)}\n{check}"
     decay = ["--weight-decay", repr(one.decay)]
     if one.gap is None:
@@ -322,7 +333,7 @@ def again_path(members: Sequence[Shown]) -> str:
     cert = ordered[0].cert
     files = [str(one.cert.stats.get("path") or "") for one in ordered]
     stems = {_stem(file, len(files), k) for k, file in enumerate(files, 1)}
-    fits = cert.kind == "f1-optimum" and cert.extra.get("weights") is None
+    fits = cert.kind in NETWORKS and cert.extra.get("weights") is None
     if not fits or not np.allclose(decays, even, rtol=1e-9) or len(stems) > 1 or None in stems:
         return "\n".join(again(one) for one in ordered)
     asked = ["--path", f"{decays[-1]!r}:{decays[0]!r}:{len(decays)}"]
