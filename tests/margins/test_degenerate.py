@@ -13,7 +13,7 @@ from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins import _door, f1, f2, frozen, linear, multiclass_linear, random_features
 from widemargin.margins.f1 import Solver
-from widemargin.pricing import symmetry
+from widemargin.pricing.points import find_symmetry
 from widemargin.spaces import ReLU
 
 XOR = Dataset([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], [1, 1, -1, -1], "xor")
@@ -40,8 +40,8 @@ def test_features_that_repeat_others_or_are_constant():
 def test_a_reflection_that_moves_nothing_is_no_symmetry():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((6, 3)), np.resize([1.0, -1.0], 6)
-    assert symmetry.find(X[:, [0, 1, 2, 2]], y) is None
-    assert symmetry.find(np.hstack([X, np.zeros((6, 1))]), y) is None
+    assert find_symmetry(X[:, [0, 1, 2, 2]], y) is None
+    assert find_symmetry(np.hstack([X, np.zeros((6, 1))]), y) is None
 
 
 @pytest.mark.parametrize("c", [1e-5, 1e4, 1e5, 4e5])

@@ -18,8 +18,8 @@ from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins import _bounds, _door
 from widemargin.pricing.moments import FrankWolfe, Splitting
+from widemargin.pricing.points import find_symmetry
 from widemargin.pricing.signs import ACTIVE, FREE, INACTIVE, Priced, Tree
-from widemargin.pricing.symmetry import find as find_symmetry
 from widemargin.spaces import ReLU
 
 TIGHT = 1 + 1e-11  # float64 bounds hold up to this

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import CURVED_RANK, Priced, listed, own, price, products, write
+from widemargin.pricing import CURVED_RANK, Priced, listed, own, price, worth_products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import maxima
 from widemargin.spaces import Space, as_space
@@ -129,7 +129,7 @@ class Solver(Neurons):
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best
         self.priced = math.inf  # value of the last cone program's dual
         self.hard = False  # whether trees over signs need quadratic bounds
-        chance = products.promising(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
+        chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL else STARTS // 4
