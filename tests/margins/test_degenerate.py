@@ -11,7 +11,8 @@ import pytest
 from checks import assert_encloses, check_certificate
 from widemargin import Dataset
 from widemargin.data import parity
-from widemargin.margins import _door, f1, f2, frozen, linear, multiclass_linear, random_features
+from widemargin.margins import f1, f2, frozen, linear, multiclass_linear, random_features
+from widemargin.margins.door import enter
 from widemargin.margins.f1 import Solver
 from widemargin.pricing.points import find_symmetry
 from widemargin.spaces import ReLU
@@ -73,7 +74,7 @@ def test_networks_of_small_points_with_a_bias(c: float):
 
 def test_the_gap_that_is_proved_decides_the_status():
     data = parity(4, n=8, seed=1)
-    solver = Solver(_door.enter(data, ReLU(), 1e-2, None), 1e-4, 0, "cpu", None)
+    solver = Solver(enter(data, ReLU(), 1e-2, None), 1e-4, 0, "cpu", None)
     solver.run()
     assert solver.finish("time-limit").status == "certified"
     solver.tol = 1e-9
