@@ -98,14 +98,14 @@ def main() -> None:
     import torch
 
     from widemargin import Dataset
-    from widemargin.margins import _qp, f2
+    from widemargin.margins import f2, qp
     from widemargin.spaces import ReLU
 
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}, numpy {np.__version__}, "
         f"{args.clock} seconds"
     )
-    _qp.solve(ReLU().kernel(np.random.default_rng(0).standard_normal((600, 30))), 1e-6)  # warm up
+    qp.solve(ReLU().kernel(np.random.default_rng(0).standard_normal((600, 30))), 1e-6)  # warm up
     print(f"{'labels':8} {'n':>5} {'solver':22} {'seconds':>16} {'gap':>9}")
     for kind in ("random", "teacher"):
         for n in args.sizes:
@@ -122,7 +122,7 @@ def main() -> None:
             def gap(q: np.ndarray | None, K: np.ndarray = K, top: float = upper / np.sqrt(scale)) -> float | None:
                 return None if q is None else 1 - float((K @ q).min() / np.sqrt(q @ K @ q)) / top
 
-            progress, seconds = timed(lambda K=K: _qp.solve(K, 1e-6), args.repeats)  # type: ignore[misc]
+            progress, seconds = timed(lambda K=K: qp.solve(K, 1e-6), args.repeats)  # type: ignore[misc]
             rows.append(("f2, quadratic program", seconds, gap(progress.q)))  # type: ignore[attr-defined]
             if n <= args.largest:
                 for name, solver in (("Clarabel", clarabel_weights), ("OSQP", osqp_weights)):

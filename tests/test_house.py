@@ -8,10 +8,12 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 import widemargin
+from checks import noise
 
 ORDER = [
     {"errors"},
@@ -80,6 +82,34 @@ def test_no_cycle_of_imports_inside_a_room(room: str):
     assert not graph, f"files that import each other, or build on such: {sorted(graph)}"
 
 
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SRC)))
+def test_no_room_uses_a_private_name_of_another(file: Path):
+    """Neither by an import nor as an attribute of what was imported."""
+    room, tree, theirs = file.relative_to(SRC).parts[0].removesuffix(".py"), ast.parse(file.read_text()), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            named = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            named = {alias.asname: alias.name for alias in node.names if alias.asname}
+            assert all(alias.asname or not private(alias.name.split(".")[-1]) for alias in node.names), ast.unparse(
+                node
+            )
+        else:
+            continue
+        for here, name in named.items():
+            parts = name.split(".")
+            if parts[0] == "widemargin" and parts[1:2] != [room]:
+                assert not any(private(part) for part in parts), f"{file.name} imports {name}"
+                theirs.add(here)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in theirs:
+            assert not private(node.attr), f"{file.name}, line {node.lineno}: {ast.unparse(node)}"
+
+
 def test_test_files_have_names_of_their_own():
     """Two of one name in different folders cannot be collected in one run."""
     names = [file.name for file in Path(__file__).parent.rglob("test_*.py")]
@@ -98,6 +128,26 @@ def test_one_engine():
                 allowed = {"run"} if file.stem == "interpolation" else set()  # it may end before it begins
                 assert not (own & once) - allowed, f"{file.name} has its own {own & once}"
     assert set(solvers) == {"f1", "interpolation", "multiclass", "squared"} and sum(solvers.values()) < 900
+
+
+@pytest.mark.parametrize(("n", "d", "most"), [(20, 2, 13), (12, 4, 15)], ids=["a list", "a tree"])
+def test_how_many_files_a_call_of_f1_enters(n: int, d: int, most: int):
+    """All signs of twelve points are tried with linear bounds alone: no further way to a bound comes in on a slow machine."""
+    entered, root, before = set(), f"{SRC}/", sys.getprofile()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            entered.add(frame.f_code.co_filename.removeprefix(root))
+
+    data = noise(n, d, seed=0)
+    sys.setprofile(look)
+    try:
+        certificate = widemargin.margins.f1(data, time_limit=None)
+    finally:
+        sys.setprofile(before)
+    assert certificate.status == "certified" and certificate.bound == ("enumeration" if d == 2 else "tree")
+    assert {"margins/f1.py", "margins/engine.py", "pricing/points.py"} <= entered
+    assert len(entered) <= most, sorted(entered)
 
 
 def test_the_verifier_trusts_only_the_standard_library_and_numpy():

@@ -13,7 +13,6 @@ from widemargin import Dataset, InputError, verify
 from widemargin.data import cifar_cats_dogs, dyadic
 from widemargin.flows.nets import BatchNorm
 from widemargin.margins import frozen, linear, random_features
-from widemargin.margins._door import enter
 from widemargin.margins.batchnorm import (
     _displacement_cost,
     _inner_layer,
@@ -24,6 +23,7 @@ from widemargin.margins.batchnorm import (
     eps_N,
     initial_weights,
 )
+from widemargin.margins.door import enter
 from widemargin.spaces import ReLU
 
 

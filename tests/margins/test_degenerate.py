@@ -11,9 +11,10 @@ import pytest
 from checks import assert_encloses, check_certificate
 from widemargin import Dataset
 from widemargin.data import parity
-from widemargin.margins import _door, f1, f2, frozen, linear, multiclass_linear, random_features
+from widemargin.margins import f1, f2, frozen, linear, multiclass_linear, random_features
+from widemargin.margins.door import enter
 from widemargin.margins.f1 import Solver
-from widemargin.pricing import symmetry
+from widemargin.pricing.points import find_symmetry
 from widemargin.spaces import ReLU
 
 XOR = Dataset([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], [1, 1, -1, -1], "xor")
@@ -40,8 +41,8 @@ def test_features_that_repeat_others_or_are_constant():
 def test_a_reflection_that_moves_nothing_is_no_symmetry():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((6, 3)), np.resize([1.0, -1.0], 6)
-    assert symmetry.find(X[:, [0, 1, 2, 2]], y) is None
-    assert symmetry.find(np.hstack([X, np.zeros((6, 1))]), y) is None
+    assert find_symmetry(X[:, [0, 1, 2, 2]], y) is None
+    assert find_symmetry(np.hstack([X, np.zeros((6, 1))]), y) is None
 
 
 @pytest.mark.parametrize("c", [1e-5, 1e4, 1e5, 4e5])
@@ -73,7 +74,7 @@ def test_networks_of_small_points_with_a_bias(c: float):
 
 def test_the_gap_that_is_proved_decides_the_status():
     data = parity(4, n=8, seed=1)
-    solver = Solver(_door.enter(data, ReLU(), 1e-2, None), 1e-4, 0, "cpu", None)
+    solver = Solver(enter(data, ReLU(), 1e-2, None), 1e-4, 0, "cpu", None)
     solver.run()
     assert solver.finish("time-limit").status == "certified"
     solver.tol = 1e-9

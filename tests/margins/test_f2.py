@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from widemargin import Dataset, InputError
-from widemargin.margins import _qp, f2, frozen, random_features
+from widemargin.margins import f2, frozen, qp, random_features
 from widemargin.spaces import ReLU, SReLU, sphere
 
 
@@ -144,7 +144,7 @@ def test_both_quadratic_solvers_reach_the_same_optimum(n: int, m: int, seed: int
     rng = np.random.default_rng(seed)
     Z = rng.standard_normal((n, m)) + 1.5
     Z[:, 0] = 1 + np.abs(Z[:, 0])  # separable, with K of rank m
-    by_factor, by_gram = _qp.solve_factor(Z, 1e-9), _qp.solve(Z @ Z.T, 1e-9)
+    by_factor, by_gram = qp.solve_factor(Z, 1e-9), qp.solve(Z @ Z.T, 1e-9)
     values = [np.linalg.norm(p.q @ Z) for p in (by_factor, by_gram)]
     assert by_factor.gap < 1e-9 and by_gram.gap < 1e-9
     assert_allclose(values[0], values[1], rtol=1e-8)

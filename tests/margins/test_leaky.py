@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 
 from checks import assert_encloses, brute_force, changed, check_certificate, circle, features, lp_margin, noise
 from widemargin import Certificate, Dataset, InputError, Measure, margins, verify
-from widemargin.margins import _socp
+from widemargin.margins import programs
 from widemargin.pricing import Stage, listed, price
 from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.search import maxima
@@ -163,7 +163,7 @@ def test_a_cone_program_knows_the_slope():
     """Its value is the margin of the network that it returns, and one with the right patterns reaches the closed form."""
     slope, V = 0.3, circle(0, 90, 180, 270)
     patterns = V @ XOR.X.T > 0
-    found = _socp.solve(XOR.X, XOR.y, patterns, np.array([1.0, -1.0, 1.0, -1.0]), slope=slope)
+    found = programs.solve_patterns(XOR.X, XOR.y, patterns, np.array([1.0, -1.0, 1.0, -1.0]), slope=slope)
     values = features(found.W, XOR.X, slope=slope) @ [1.0, -1.0, 1.0, -1.0]
     assert_allclose((XOR.y * values).min(), found.gamma, rtol=1e-7)
     assert_allclose(found.gamma, (1 - slope) / 4, rtol=1e-7)

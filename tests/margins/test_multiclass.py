@@ -11,7 +11,7 @@ import torch
 from checks import assert_encloses, changed
 from widemargin import data as datasets
 from widemargin import verify
-from widemargin.margins import _socp, f1, linear, multiclass, multiclass_f1, multiclass_linear
+from widemargin.margins import f1, linear, multiclass, multiclass_f1, multiclass_linear, programs
 from widemargin.pricing import several
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -379,7 +379,7 @@ def test_climb_never_descends_and_master_is_optimal():
     y = data.y.astype(int)
     V = np.random.default_rng(1).standard_normal((30, 4))
     V /= np.linalg.norm(V, axis=1, keepdims=True)
-    W, q = _socp.solve_classes(data.X, y, V, 3, 60.0)
+    W, q = programs.solve_classes(data.X, y, V, 3, 60.0)
     assert q is not None
     margin = margins_of((data.X @ V.T).clip(0) @ W, y).min() / np.linalg.norm(W, axis=1).sum()
     g = several.vectors(q, y)

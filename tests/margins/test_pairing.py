@@ -13,7 +13,7 @@ import torch
 
 from checks import ascended, changed, check_certificate, directions, dual_values
 from widemargin.margins import f1
-from widemargin.pricing import pairing, products
+from widemargin.pricing import pairing
 from widemargin.types import Certificate, Dataset
 from widemargin.verify import check
 
@@ -46,7 +46,7 @@ def large(monkeypatch):
     """Small problems are treated as large ones."""
     monkeypatch.setattr(f1_module, "CONE_LIMIT", 0)
     monkeypatch.setattr(f1_module, "CURVED_RANK", 0)
-    monkeypatch.setattr(products, "promising", lambda n, r: False)  # it would be better
+    monkeypatch.setattr(f1_module, "worth_products", lambda n, r: False)  # it would be better
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def proof() -> tuple[Dataset, Certificate]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f1_module, "CONE_LIMIT", 0)
         patch.setattr(f1_module, "CURVED_RANK", 0)
-        patch.setattr(products, "promising", lambda n, r: False)  # it would be better
+        patch.setattr(f1_module, "worth_products", lambda n, r: False)  # it would be better
         certificate = f1(data, time_limit=3)
     check_certificate(certificate, data)
     assert certificate.bound == "pairing"

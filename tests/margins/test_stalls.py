@@ -11,17 +11,16 @@ import pytest
 from checks import check_certificate, noise
 from widemargin import Dataset
 from widemargin.margins import (
-    _door,
-    _lp,
-    _socp,
     batchnorm,
     f1,
     interpolation,
     multiclass,
     multiclass_f1,
+    programs,
     projected,
     squared,
 )
+from widemargin.margins.door import enter
 from widemargin.margins.regression import min_norm_l1
 from widemargin.spaces import ReLU, SReLU
 
@@ -68,18 +67,20 @@ def test_last_bits_of_the_data_do_not_decide(change: int):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_neuron_on_the_boundary_keeps_its_pattern(seed: int, monkeypatch):
     """What the cone program returns is off by 1e-9, as that of any numerical solver; every pattern stays in the next one."""
-    rng, solve, given = np.random.default_rng(seed), _socp.solve, []
+    rng, solve, given = np.random.default_rng(seed), programs.solve_patterns, []
 
     def blurred(X, y, patterns, signs, **options):
         given.append({(p.tobytes(), s) for p, s in zip(patterns, signs)})
         assert len(given[-1]) == len(patterns), "two neurons with one pattern"
         found = solve(X, y, patterns, signs, **options)
         size = np.linalg.norm(found.W, axis=1, keepdims=True)
-        return _socp.Master(found.W + 1e-9 * size * rng.standard_normal(found.W.shape), found.q, found.gamma, found.ok)
+        return programs.Master(
+            found.W + 1e-9 * size * rng.standard_normal(found.W.shape), found.q, found.gamma, found.ok
+        )
 
-    monkeypatch.setattr(_socp, "solve", blurred)
+    monkeypatch.setattr(programs, "solve_patterns", blurred)
     data = plane()
-    solver = f1_module.Solver(_door.enter(data, ReLU(True), 1e-3, None), 1e-3, seed, "cpu", None)
+    solver = f1_module.Solver(enter(data, ReLU(True), 1e-3, None), 1e-3, seed, "cpu", None)
     solver.cheap_bound()
     solver.linear_phase(1.1, 80)
     for _ in range(3):
@@ -89,7 +90,7 @@ def test_a_neuron_on_the_boundary_keeps_its_pattern(seed: int, monkeypatch):
 
 def test_a_pattern_that_was_left_out_is_recalled():
     """A known pattern counts as new if the last cone program did without it, once, and the violator stands for it."""
-    solver = f1_module.Solver(_door.enter(noise(12, 3, seed=4), ReLU(), 1e-3, None), 1e-3, 0, "cpu", None)
+    solver = f1_module.Solver(enter(noise(12, 3, seed=4), ReLU(), 1e-3, None), 1e-3, 0, "cpu", None)
     V = np.random.default_rng(0).standard_normal((200, 3))
     V /= np.linalg.norm(V, axis=1, keepdims=True)
     known = solver.add(V, 1.0, 200)
@@ -200,7 +201,7 @@ def test_classes_without_new_neurons_stall(monkeypatch):
 def test_a_written_proof_above_tol_is_rounding_not_time():
     """Squared ReLU closed the gap in memory, and what is written down shows a little less."""
     data = noise(8, 2, seed=0)
-    solver = squared.Solver(_door.enter(data, SReLU(), 1e-3, None), 1e-3, 0, "cpu", None)
+    solver = squared.Solver(enter(data, SReLU(), 1e-3, None), 1e-3, 0, "cpu", None)
     assert solver.run().status == "certified"
     solver.tol = 1e-16
     assert solver.finish("certified").status == "rounding"
@@ -235,6 +236,6 @@ def test_a_linear_program_that_gives_up(monkeypatch):
         monkeypatch.setattr(optimize, "linprog", lambda *_, found=found, **__: found)
         A = np.zeros((6, 7))
         A[:5, :3] = Z
-        assert _lp._maximise_with_scipy(A, 5, None)[2] == word
+        assert programs._maximise_with_scipy(A, 5, None)[2] == word
         found.x = None
-        assert _lp._maximise_with_scipy(A, 5, None)[2] == (word or "stalled")
+        assert programs._maximise_with_scipy(A, 5, None)[2] == (word or "stalled")

@@ -16,10 +16,10 @@ from scipy.optimize import linprog
 from checks import ascended, brute_force, directions, dual_values, features, noise, unit
 from widemargin import Dataset
 from widemargin.data import parity
-from widemargin.margins import _bounds, _door
+from widemargin.margins.door import enter, not_separable, twins
 from widemargin.pricing.moments import FrankWolfe, Splitting
+from widemargin.pricing.points import find_symmetry
 from widemargin.pricing.signs import ACTIVE, FREE, INACTIVE, Priced, Tree
-from widemargin.pricing.symmetry import find as find_symmetry
 from widemargin.spaces import ReLU
 
 TIGHT = 1 + 1e-11  # float64 bounds hold up to this
@@ -342,8 +342,8 @@ def test_margin_zero_is_found_exactly_when_it_is_there(d: int):
         if trial % 2:
             X = np.vstack([X, -X[: n // 2 + 1]])
         data = Dataset(X, rng.choice([-1.0, 1.0], len(X)))
-        door = _door.enter(data, ReLU(), 1e-3, None)
-        found = _door.twins(door) or _bounds.not_separable(door)
+        door = enter(data, ReLU(), 1e-3, None)
+        found = twins(door) or not_separable(door)
         truth = vanishing(data, trial)
         seen[truth] += 1
         assert (found is not None) == truth, f"X={X.tolist()}, y={data.y.tolist()}"

@@ -7,9 +7,8 @@ import pytest
 import torch
 from scipy.optimize import lsq_linear
 
-from widemargin.pricing.boxed import shortest
 from widemargin.pricing.enumeration import enumerate3
-from widemargin.pricing.search import ascend, climb
+from widemargin.pricing.search import ascend, climb, shortest
 
 
 def box(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

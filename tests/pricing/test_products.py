@@ -14,7 +14,7 @@ import torch
 
 from checks import check_certificate
 from widemargin.margins import f1
-from widemargin.pricing import products
+from widemargin.pricing import products, worth_products
 from widemargin.types import Certificate, Dataset
 from widemargin.verify import check
 
@@ -179,7 +179,7 @@ def test_no_time_is_no_error():
     goal = products.Goal.margin(torch.tensor(data.y))
     found = list(products.solve(torch.tensor(data.X), goal, time.perf_counter()))
     assert len(found) <= 1  # nothing, or a poor bound that holds
-    assert not products.promising(1000, 900) and not products.promising(100, 3)
+    assert not worth_products(1000, 900) and not worth_products(100, 3)
 
 
 @pytest.mark.gpu

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ._prune import prune
 from .batchnorm import batchnorm
 from .collapse import collapse
 from .f1 import f1
@@ -10,6 +9,7 @@ from .f2 import f2, random_features
 from .frozen import frozen
 from .linear import linear
 from .multiclass import multiclass_f1, multiclass_linear
+from .neurons import prune
 from .ntk import linear_transports, ntk, ntk_kernel, parity_transport, positive_transport, tangent, transport_margin
 from .projected import projected
 from .regression import min_norm_l1, min_norm_l2

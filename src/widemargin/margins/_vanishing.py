@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from . import _bounds, _door
+from .door import Door, integer_weights, lines, twins
 
 NULL_POINTS = 8  # a proof that the margin is 0 lists all sign patterns of so many points
 
 
-def zero_margin(door: _door.Door) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
+def zero_margin(door: Door) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
     """Weights, proof, upper bound and reason where the margin is 0 and that can be proved.
 
     relu(t)^2 = (t^2 + t |t|) / 2, and the functions t |t| of different lines through 0 are linearly independent. With
@@ -22,7 +22,7 @@ def zero_margin(door: _door.Door) -> tuple[np.ndarray, dict[str, Any], float, st
     and sum_i c_i x_i x_i' = 0.
     """
     X, y, upper = door.X, door.y, 0.0
-    twin = _door.twins(door)
+    twin = twins(door)
     if twin is not None:
         q, reason = twin
         if (q > 0).sum() == 1:
@@ -49,7 +49,7 @@ def zero_margin(door: _door.Door) -> tuple[np.ndarray, dict[str, Any], float, st
 
 def same_ray(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     """Weights on two points x and a x, a > 0 exactly, with different labels: f(a x) = a^2 f(x) for every network f."""
-    line = _bounds.lines(X)
+    line = lines(X)
     lead = np.abs(X).argmax(1)
     for l in np.flatnonzero(np.bincount(line) > 1):
         members = np.flatnonzero(line == l)
@@ -67,7 +67,7 @@ def same_ray(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
 
 def null_weights(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     """Integer weights q >= 0 with sum_i q_i y_i relu(v . x_i)^2 = 0 for all v, exactly, if such are found."""
-    line, D = _bounds.lines(X), X.shape[1]
+    line, D = lines(X), X.shape[1]
     u = X / np.linalg.norm(X, axis=1, keepdims=True)
     first = np.unique(line, return_index=True)[1]
     along = np.sign((u * u[first][line]).sum(1))  # which way along its line
@@ -90,7 +90,7 @@ def null_weights(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
         return None
     q = np.zeros(len(y))
     q[index] = result.x.clip(0)
-    whole = _door.integer_weights(q)
+    whole = integer_weights(q)
     return whole if whole is not None and vanishes(X, whole * y) else None
 
 
@@ -116,7 +116,7 @@ def null_tree(X: np.ndarray, c: np.ndarray, points: np.ndarray, equal: bool) -> 
     numbers are exact, and what is too little is filled up as well, so that A = 0 everywhere.
     """
     P, m, shift = X[points], len(points), 60
-    line = _bounds.lines(P)
+    line = lines(P)
     leaves = []
     for pattern in itertools.product((1, -1), repeat=m):
         triples = []

@@ -16,7 +16,8 @@ from widemargin.data import dyadic
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import _door, _qp
+from . import qp
+from .door import EPS, Door, Progress, bounds_factor, enter, product, twins
 
 BLOCK = 512  # neurons whose inner weights are in memory at a time
 STORED = 200_000  # numbers of moved inner weights that a certificate keeps
@@ -37,7 +38,7 @@ def batchnorm(
     moves: int = 8,
     tol: float = 1e-3,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """gamma = gamma_a + gamma_c of BN Assumption 1.2 (convention M9), each part a hard margin (`part`: "a", "c" or "sum").
 
@@ -62,13 +63,13 @@ def batchnorm(
     for name, value in (("eps", eps), ("displacement", displacement)):
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} must be zero or a positive number, not {value!r}")
-    door = _door.enter(data, ReLU(False), tol, time_limit, progress)
+    door = enter(data, ReLU(False), tol, time_limit, progress)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
     features = _normalize(door, layer, eps)
     n, m = features.T.shape
     names = ("a", "c") if part == "sum" else (part,)
     scales = {"a": np.full(m, 1 / math.sqrt(m)), "c": layer.a / math.sqrt(m)}
-    found = _door.twins(replace(door, X=features.Xbar))
+    found = twins(replace(door, X=features.Xbar))
 
     def solve(T: np.ndarray) -> dict[str, _Part]:
         return {name: _solve(T, door, scales[name], tol, found) for name in names}
@@ -215,14 +216,14 @@ class _Features:
     dead: np.ndarray  # (m,) bool
 
 
-def _normalize(door: _door.Door, layer: _Layer, eps: float) -> _Features:
+def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
     """The preactivations, block by block: Sigma (d, d) is never formed, since v' Sigma v = ||Xbar v||^2 / n."""
     n, d = door.X.shape
     first = door.X - door.X.mean(axis=0)
     Xbar = first - first.mean(axis=0)  # twice: what is lost does not depend on where the origin is
     size = np.linalg.norm(first, axis=1)
     s = size + size.mean()
-    error = _door.EPS * (n + d + 16)  # |computed <v, xbar_i> - truth| <= error s_i ||v||
+    error = EPS * (n + d + 16)  # |computed <v, xbar_i> - truth| <= error s_i ||v||
     try:
         shifted = math.ldexp(eps, -2 * door.shift)
     except OverflowError:
@@ -235,7 +236,7 @@ def _normalize(door: _door.Door, layer: _Layer, eps: float) -> _Features:
         length[rows] = np.linalg.norm(V, axis=1)
         T[:, rows] = P
     # N is 1-Lipschitz in P / sqrt(n)
-    off = error * length * float(np.linalg.norm(s)) / math.sqrt(n) + _door.EPS * (n + 8) * N
+    off = error * length * float(np.linalg.norm(s)) / math.sqrt(n) + EPS * (n + 8) * N
     zero = length == 0
     dead = (off > DEAD * N) & ~zero
     alive = ~dead & (N > 0)
@@ -243,7 +244,7 @@ def _normalize(door: _door.Door, layer: _Layer, eps: float) -> _Features:
     T[:, alive] /= N[alive]
     reach = np.zeros(m)
     reach[alive] = length[alive] / N[alive]
-    rho = 2 * float((off[alive] / N[alive]).max(initial=0.0)) + 4 * _door.EPS
+    rho = 2 * float((off[alive] / N[alive]).max(initial=0.0)) + 4 * EPS
     return _Features(T, Xbar, N, reach, rho, 2 * error, s, dead)
 
 
@@ -268,16 +269,14 @@ def _signed(T: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return Z  # (n, m)
 
 
-def _solve(
-    T: np.ndarray, door: _door.Door, scale: np.ndarray, tol: float, found: tuple[np.ndarray, str] | None
-) -> _Part:
+def _solve(T: np.ndarray, door: Door, scale: np.ndarray, tol: float, found: tuple[np.ndarray, str] | None) -> _Part:
     Z = _signed(T, door.y, scale)
     empty = np.flatnonzero(~Z.any(axis=1))
     if found is not None or len(empty):
         q = np.eye(len(Z))[empty[0]] if found is None else found[0]
         return _Part(q @ Z, q, 0.0, "zero")
-    progress = _qp.solve_factor(Z, tol / 4, door.deadline)
-    u = np.where(Z.any(axis=0), _qp.direction(Z, progress.q, tol / 2), 0.0)
+    progress = qp.solve_factor(Z, tol / 4, door.deadline)
+    u = np.where(Z.any(axis=0), qp.direction(Z, progress.q, tol / 2), 0.0)
     length = float(np.linalg.norm(u))
     value = float((Z @ u).min()) / length if length else 0.0
     return _Part(u, progress.q, value, progress.method, progress.stopped)
@@ -294,23 +293,23 @@ def _blur(features: _Features, T: np.ndarray, move: np.ndarray | None, scale: np
 
 
 def _lower(
-    features: _Features, T: np.ndarray, move: np.ndarray | None, scale: np.ndarray, one: _Part, door: _door.Door
+    features: _Features, T: np.ndarray, move: np.ndarray | None, scale: np.ndarray, one: _Part, door: Door
 ) -> float:
     """At most min_i z_i . u / ||u||, rounding subtracted; features of dead neurons are 0, and so are their weights u."""
     Z = _signed(T, door.y, scale)
     size = np.linalg.norm(Z, axis=1) * (1 + 1e-12)
     known = replace(features, dead=np.zeros_like(features.dead))
-    scores, e = _door.product(Z, one.u)
+    scores, e = product(Z, one.u)
     length = float(np.linalg.norm(one.u)) or 1.0
-    lower = float((scores / length - (e + 4 * _door.EPS) * size - _blur(known, T, move, scale)).min())
-    return lower - abs(lower) * _door.EPS * (len(one.u) + 8)
+    lower = float((scores / length - (e + 4 * EPS) * size - _blur(known, T, move, scale)).min())
+    return lower - abs(lower) * EPS * (len(one.u) + 8)
 
 
-def _upper(features: _Features, scale: np.ndarray, q: np.ndarray, door: _door.Door) -> float:
+def _upper(features: _Features, scale: np.ndarray, q: np.ndarray, door: Door) -> float:
     """At least ||Z' q|| / sum q, rounding added."""
     Z = _signed(features.T, door.y, scale)
     size = np.linalg.norm(Z, axis=1) * (1 + 1e-12)
-    upper = _door.bounds_factor(Z, size, np.zeros(Z.shape[1]), q)[1]
+    upper = bounds_factor(Z, size, np.zeros(Z.shape[1]), q)[1]
     return upper + float(q @ _blur(features, features.T, None, scale)) / float(q.sum()) * (1 + 1e-12)
 
 
@@ -325,7 +324,7 @@ def _displacement_cost(features: _Features, y: np.ndarray, scale: np.ndarray, q:
     sum_i q_i xbar_i xbar_i') (Cauchy and Schwarz), which is at most the Frobenius norm.
     """
     q, X, s = q / q.sum(), features.Xbar, features.s
-    error = features.error + _door.EPS * (len(q) + 8)
+    error = features.error + EPS * (len(q) + 8)
     plain = float(q @ (np.linalg.norm(X, axis=1) + error * s))
     mean = float(np.linalg.norm((q * y) @ X)) + error * float(q @ s)
     square = math.sqrt(max(float(q @ ((X @ X.T) ** 2 @ q)), 0.0)) + 2 * error * float(q @ s**2)
@@ -337,7 +336,7 @@ def _ascend(
     features: _Features,
     parts: dict[str, _Part],
     scales: dict[str, np.ndarray],
-    door: _door.Door,
+    door: Door,
     radius: float,
     moves: int,
     solve: Callable[[np.ndarray], dict[str, _Part]],
@@ -426,7 +425,7 @@ def adam_reference(
         raise InputError(f"adam_reference: dtype must be float32 or float64, not {dtype!r}")
     if not (isinstance(steps, int) and steps >= 1 and lr > 0):
         raise InputError("adam_reference: steps must be an integer of at least 1 and lr positive")
-    door = _door.enter(data, ReLU(False), 0.5, None)
+    door = enter(data, ReLU(False), 0.5, None)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
     T = _normalize(door, layer, eps).T
     start = layer.a if part == "a" else np.ones(len(layer.a))

@@ -15,9 +15,9 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import _door, _qp
+from . import qp
+from .door import EPS, Progress, integer_weights, vanishes
 
-EPS = _door.EPS
 LEAST_EPS = 1e-3  # eps is at least this part of what is allowed: the width in LR Theorem 3.2 grows with 1 / eps
 
 
@@ -33,7 +33,7 @@ def collapse(
     tol: float = 1e-3,
     seed: int = 0,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """The margin gamma_nc / r of neural collapse data (convention "NC"): LR Assumption 3.1 (LR-27), read as E-LR-13 says.
 
@@ -283,7 +283,7 @@ def _fit(
         for k in range(r):
             inside = cluster == k
             Z = X * np.where(inside, 1 / h, -1 / e)[:, None]
-            u = _qp.direction(Z, _qp.solve_factor(Z, 1e-7).q, 1e-6)
+            u = qp.direction(Z, qp.solve_factor(Z, 1e-7).q, 1e-6)
             if not u.any() or (Z @ u).min() <= 0:
                 return None
             rows.append(u / np.linalg.norm(u))
@@ -362,7 +362,7 @@ def _upper(X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[floa
         own = np.flatnonzero(y == label)
         if len(own) < n:
             Z = X[own] / size[own, None]
-            weights = _qp.solve_factor(Z, 1e-10).q
+            weights = qp.solve_factor(Z, 1e-10).q
             if np.linalg.norm(weights @ Z) < 1e-7:
                 whole = _relation(X, own, weights / size[own])
                 if whole is not None:
@@ -391,14 +391,14 @@ def _upper(X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[floa
 
 def _relation(X: np.ndarray, index: np.ndarray, weights: np.ndarray, minus: bool = False) -> np.ndarray | None:
     """Small integers (n,) proportional to the weights for which sum +-q x = 0 exactly, if there are any."""
-    whole = _door.integer_weights(weights)
+    whole = integer_weights(weights)
     if whole is None or not whole.any():
         return None
     q = np.zeros(len(X))
     q[index] = whole
     c = np.zeros(len(X))
     c[index] = np.where(np.arange(len(index)) == 0, whole, -whole) if minus else whole
-    return q if _door.vanishes(X, c, linear=True) else None
+    return q if vanishes(X, c, linear=True) else None
 
 
 def _clique(X: np.ndarray, y: np.ndarray, rng: np.random.Generator, signs_matter: bool) -> list[int]:

@@ -18,7 +18,7 @@ import torch
 from widemargin.data import checks
 from widemargin.types import Certificate, Measure
 
-from ._door import EPS, LOST, Door, Progress, lost
+from .door import EPS, LOST, Door, Progress, lost
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 

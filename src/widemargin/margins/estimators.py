@@ -18,7 +18,7 @@ from widemargin.types import Certificate, Dataset, InputError
 from . import regression
 
 
-class _Expansion:
+class Expansion:
     """f(x) = sum_j b_j k(x_j, x) with a kernel that is homogeneous: points are scaled so that nothing overflows."""
 
     def __init__(self, X: np.ndarray, bias: bool, activation: str | None) -> None:
@@ -106,9 +106,9 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         self.ridge = ridge
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> MinNormRegressor:
-        _choice("space", self.space, ("f1", "f2"))
-        _positive("ridge", self.ridge)
-        points, targets = validate_data(self, _plain(X), _plain(y), dtype=np.float64, y_numeric=True)
+        check_choice("space", self.space, ("f1", "f2"))
+        check_positive("ridge", self.ridge)
+        points, targets = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
         data = Dataset(points, column_or_1d(targets))
         self.certificate_ = self._solve(data)
         cert = self.certificate_
@@ -118,8 +118,8 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         self._function = self.measure_ if self.measure_ is not None else self._expand(data)
         return self
 
-    def _expand(self, data: Dataset) -> _Expansion:
-        expansion = _Expansion(data.X, bool(self.bias), self.activation)
+    def _expand(self, data: Dataset) -> Expansion:
+        expansion = Expansion(data.X, bool(self.bias), self.activation)
         if self.soft_:
             expansion.weights = linalg.solve(expansion.ridged(self.ridge), data.y, assume_a="pos")
         else:  # b scales like X^(-2 degree)
@@ -134,21 +134,21 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
-        points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
+        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self._function(points)
 
 
-def _plain(values: Any) -> Any:
+def to_numpy(values: Any) -> Any:
     """A torch tensor, on whatever device, as a numpy array; anything else as it is."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 
 
-def _choice(name: str, value: Any, legal: tuple[str, ...]) -> None:
+def check_choice(name: str, value: Any, legal: tuple[str, ...]) -> None:
     if value not in legal:
         raise InputError(f"{name} must be one of {', '.join(legal)}, not {value!r}")
 
 
-def _positive(name: str, value: Any) -> None:
+def check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
         raise InputError(f"{name} must be a positive number, not {value!r}")
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import CURVED_RANK, Priced, listed, own, price, products, write
+from widemargin.pricing import CURVED_RANK, Priced, listed, own, price, worth_products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import maxima
 from widemargin.spaces import Space, as_space
 from widemargin.types import Certificate, Dataset, Measure, check_device
 
-from . import _bounds, _door, _polish, _prune, _qp, _socp, squared
-from ._door import Progress
+from . import _polish, programs, qp, squared
+from .door import Door, Progress, choose_space, enter, norm_bound, not_separable, twins
 from .engine import threads
-from .neurons import Neurons
+from .neurons import Neurons, lightest
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
@@ -61,7 +61,7 @@ def f1(
     phi is that of `space`, or of `activation`: "relu", "srelu", "leaky" (slope 0.01) or "leaky:0.2".
 
     The lower bound is the margin of a network, evaluated. The upper bound is a q with a proof that no unit vector does
-    better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`_socp`);
+    better. Networks come from a linear program over neurons, then from a cone program over activation patterns (`programs`);
     proofs from branch and bound over patterns (`pricing.signs`), whose maximisers are the next columns. Stops when
     upper - lower <= tol * lower, at `time_limit` seconds, on Ctrl-C, or after four rounds without a better network or dual
     (status "stalled"), and then returns the best of both bounds.
@@ -70,10 +70,10 @@ def f1(
 
     Reference: Chizat and Bach (2020), (4) and Proposition 12; Wei, Lee, Liu and Ma (2019), (3.6).
     """
-    space = _door.choose_space(space, bias, activation)
+    space = choose_space(space, bias, activation)
     as_space(space.activation)  # an InputError for a space of one's own: proofs are for the activations that are known
     check_device(device)
-    door = _door.enter(data, space, tol, time_limit)
+    door = enter(data, space, tol, time_limit)
     # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
     with threads(1 if door.X.size < LARGE else torch.get_num_threads()):
         if space.degree == 2:
@@ -103,7 +103,7 @@ class Solver(Neurons):
     share = 0.9
     rows: np.ndarray  # the points in play
 
-    def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
+    def __init__(self, door: Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
         # Distinct labelled points: a repeated one adds nothing to a minimum.
         labelled = np.hstack([door.X + 0.0, door.y[:, None]])
@@ -129,7 +129,7 @@ class Solver(Neurons):
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best
         self.priced = math.inf  # value of the last cone program's dual
         self.hard = False  # whether trees over signs need quadratic bounds
-        chance = products.promising(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
+        chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL else STARTS // 4
@@ -161,7 +161,7 @@ class Solver(Neurons):
     # ------------------------------------------------------------------ the run
 
     def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
-        found = _door.twins(self.door) or _bounds.not_separable(self.door)
+        found = twins(self.door) or not_separable(self.door)
         return (found[0], {"type": "norm"}, 0.0, found[1]) if found is not None else None
 
     def start(self) -> None:
@@ -190,7 +190,7 @@ class Solver(Neurons):
 
     def norm_bound(self) -> Dual:
         q = self.balanced_weights()
-        upper = _bounds.norm(self.points.X0, self.weights(q), self.slope)
+        upper = norm_bound(self.points.X0, self.weights(q), self.slope)
         return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
@@ -265,7 +265,7 @@ class Solver(Neurons):
         """What is there for any n and d: the linear predictor, and the root of the tree at its dual and a uniform one."""
         duals = [self.fold(self.balanced_weights())]
         early = self.door.started + 0.2 * (self.door.deadline - self.door.started)
-        linear = _qp.solve_factor(self.y[:, None] * self.X, 1e-6, early)
+        linear = qp.solve_factor(self.y[:, None] * self.X, 1e-6, early)
         if linear.stopped == "interrupted":
             raise KeyboardInterrupt
         u = (linear.q * self.y) @ self.X
@@ -364,7 +364,7 @@ class Solver(Neurons):
         near = self.n if self.equal or self.n <= 3 * self.r + 60 else 3 * self.r + 40
         target = self.y * self.lower if self.equal else self.y  # so that gamma is about 1
         limits: dict[str, Any] = {"near": near, "time_limit": self.left(), "slope": self.slope}
-        master = _socp.solve(self.X, target, patterns, s, interpolate=self.equal, directions=V, **limits)
+        master = programs.solve_patterns(self.X, target, patterns, s, interpolate=self.equal, directions=V, **limits)
         grown, self.q = False, self.fold(master.q)
         if master.ok:
             margins = self.offer_network(master.W, self.s[chosen])
@@ -470,7 +470,7 @@ class Solver(Neurons):
         size = np.linalg.norm(self.sure_W, axis=1)
         V = self.sure_W / size[:, None]
         until = max(self.door.deadline, time.perf_counter() + 0.5)  # small networks are pruned even when time is up
-        mass = _prune.lightest(self.all_y[:, None] * self.phi(self.all_X @ V.T) * self.sure_signs, size, until)
+        mass = lightest(self.all_y[:, None] * self.phi(self.all_X @ V.T) * self.sure_signs, size, until)
         on = mass > 0
         return self.measure(V[on], (mass * self.sure_signs)[on] / mass.sum(), self.basis)
 

@@ -12,7 +12,20 @@ from scipy import linalg
 from widemargin.spaces import Space, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import _door, _qp
+from . import qp
+from .door import (
+    EPS,
+    Door,
+    Progress,
+    bounds_factor,
+    choose_space,
+    enter,
+    integer_weights,
+    nothing_left,
+    product,
+    twins,
+    vanishes,
+)
 
 Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
 
@@ -26,7 +39,7 @@ def f2(
     kernel: Kernel | None = None,
     tol: float = 1e-6,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin in the unit ball of F2 (convention M7; gram for a kernel of one's own): the hard margin of the kernel SVM.
 
@@ -50,16 +63,16 @@ def f2(
         activation, kernel = kernel, None
     elif kernel is not None and activation is not None:
         raise InputError(f"activation={activation!r} has no meaning for a kernel of one's own; leave one of them out")
-    space = _door.choose_space(space, bias, activation)
-    door = _door.enter(data, space, tol, time_limit, progress)
+    space = choose_space(space, bias, activation)
+    door = enter(data, space, tol, time_limit, progress)
     y, plain = door.y, as_space(space.activation)
     extra: dict[str, Any]
     if kernel is None:
         K, degree = _mirror(plain.kernel(door.X)), space.degree  # door.X has the bias coordinate
         D = door.X.shape[1]
         size = np.sqrt(K.diagonal())
-        blur, extra = _door.EPS * (2 * D + 30) * 2 ** (degree - 1), {"kernel": space.activation}
-        found = _door.twins(door)
+        blur, extra = EPS * (2 * D + 30) * 2 ** (degree - 1), {"kernel": space.activation}
+        found = twins(door)
     else:
         K, degree = _gram(data, door, kernel), 0
         extra = {"kernel": "given", "gram": K.tolist()}
@@ -68,14 +81,14 @@ def f2(
     K *= y[:, None]
     stats: dict[str, Any] = {}
     if found is None:
-        solved = _qp.solve(K, tol / 4, door.deadline, door.teller(degree))
+        solved = qp.solve(K, tol / 4, door.deadline, door.teller(degree))
         q, zero, stopped = solved.q, "", solved.stopped
         lower, upper, noise = _bounds(K, size, blur, q)
         stats = {"steps": solved.steps, "method": solved.method, "support": int((q > 0).sum())}
         if lower <= 0 and upper <= 4 * noise and not stopped:
             zero = f"a mixture of the points vanishes in F2 up to rounding ({upper / size.max():.1g} of their size)"
-            whole = _door.integer_weights(q)
-            if whole is not None and degree == 1 and _door.vanishes(door.X, whole * y, linear=False):
+            whole = integer_weights(q)
+            if whole is not None and degree == 1 and vanishes(door.X, whole * y, linear=False):
                 q, zero = whole, "a mixture of the points vanishes in F2, exactly: no function separates the classes"
                 upper = _bounds(K, size, blur, q)[1]
     else:
@@ -106,7 +119,7 @@ def random_features(
     seed: int = 0,
     tol: float = 1e-6,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin of m fixed features with l2 outer weights (convention M7, finite).
 
@@ -117,28 +130,28 @@ def random_features(
 
     Reference: Chizat and Bach (2020), Proposition 7.
     """
-    door = _door.enter(data, as_space(activation, bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     m, degree = len(V), door.space.degree
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)
     Z = door.space.phi(door.X @ unit.T) * door.y[:, None] / np.sqrt(m)  # (n, m), row norms at most size
     size = door.size**degree
-    blur = _door.EPS * (degree * (2 * V.shape[1] + 10) + 4)  # of one feature, relative to size
-    found = _door.twins(door)
+    blur = EPS * (degree * (2 * V.shape[1] + 10) + 4)  # of one feature, relative to size
+    found = twins(door)
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     if found is None and not Z.any(axis=1).all():
         i = int(np.flatnonzero(~Z.any(axis=1))[0])
         found = np.eye(len(Z))[i], f"all features of point {i} are zero"
     if found is None:
-        solved = _qp.solve_factor(Z, tol / 4, door.deadline, door.teller(degree))
+        solved = qp.solve_factor(Z, tol / 4, door.deadline, door.teller(degree))
         q, zero, stopped = solved.q, "", solved.stopped
         stats |= {"steps": solved.steps, "method": solved.method}
     else:
         (q, zero), stopped = found, ""
-    a = _qp.direction(Z, q, tol / 2)
-    lower, upper = _door.bounds_factor(Z, size, a, q)
+    a = qp.direction(Z, q, tol / 2)
+    lower, upper = bounds_factor(Z, size, a, q)
     lower, upper = float((lower - blur * size).min()), upper + blur * float(q @ size) / float(q.sum())
-    if not zero and lower <= 0 and _door.nothing_left(upper, q, size) and not stopped:
+    if not zero and lower <= 0 and nothing_left(upper, q, size) and not stopped:
         zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
     extra = {"directions": V.tolist(), "a": a.tolist()}
     return door.certificate(
@@ -173,7 +186,7 @@ def unit_directions(directions: int | ArrayLike, D: int, seed: int) -> tuple[np.
     return V, False
 
 
-def _gram(data: Dataset, door: _door.Door, kernel: Kernel) -> np.ndarray:
+def _gram(data: Dataset, door: Door, kernel: Kernel) -> np.ndarray:
     """The given kernel as a checked symmetric matrix."""
     points = door.space.extend(data.X)
     values = kernel(points, points) if callable(kernel) else kernel
@@ -195,7 +208,7 @@ def _gram(data: Dataset, door: _door.Door, kernel: Kernel) -> np.ndarray:
         raise InputError("the kernel matrix is not positive semidefinite: its diagonal has a negative entry")
     if top > 0:
         try:
-            _qp._factorize(K / top, 1e-10)
+            qp._factorize(K / top, 1e-10)
         except linalg.LinAlgError:
             raise InputError("the kernel matrix is not positive semidefinite") from None
     return K
@@ -228,12 +241,12 @@ def _bounds(K: np.ndarray, size: np.ndarray, blur: float, q: np.ndarray) -> tupl
 
     With blur > 0, |K_ij| <= size_i size_j and each entry of K may be off by blur size_i size_j.
     """
-    Kq, e = _door.product(K, q)
+    Kq, e = product(K, q)
     total = float(q.sum())
-    spread = (e + blur + 8 * _door.EPS) * (float(q @ size) * size if blur else np.abs(K) @ q)  # error of Kq
-    error = 2 * float(q @ spread) + _door.EPS * len(q) * float(q @ np.abs(Kq))  # of q'Kq
+    spread = (e + blur + 8 * EPS) * (float(q @ size) * size if blur else np.abs(K) @ q)  # error of Kq
+    error = 2 * float(q @ spread) + EPS * len(q) * float(q @ np.abs(Kq))  # of q'Kq
     square = max(float(q @ Kq), 0.0) + error
     lower = float((Kq - spread).min()) / np.sqrt(square) if square > 0 else 0.0
-    wide = 1 + 2 * _door.EPS * (len(q) + 8)
+    wide = 1 + 2 * EPS * (len(q) + 8)
     upper = float(np.sqrt(square)) / total * wide
-    return float(lower - abs(lower) * 8 * _door.EPS), upper, float(np.sqrt(error)) / total
+    return float(lower - abs(lower) * 8 * EPS), upper, float(np.sqrt(error)) / total

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, Measure
 
-from . import _door, _lp
+from . import programs
+from .door import EPS, Progress, enter, nothing_left, product, twins
 from .f2 import unit_directions
 
 
@@ -25,7 +26,7 @@ def frozen(
     seed: int = 0,
     tol: float = 1e-6,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin of signed measures on given directions (convention M1 restricted to them), as a linear program.
 
@@ -36,33 +37,33 @@ def frozen(
 
     Reference: Chizat and Bach (2020), Proposition 6 (M6 of balanced neurons is half of this).
     """
-    door = _door.enter(data, as_space(activation, bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     D, degree = V.shape[1], door.space.degree
     length = np.linalg.norm(V, axis=1) ** degree
     Z = door.space.phi(door.X @ V.T) / length * door.y[:, None]  # (n, m)
     size = door.size**degree
-    blur = _door.EPS * (degree * (D + 4) + 4)  # of one feature, relative to size
-    found = _door.twins(door)
+    blur = EPS * (degree * (D + 4) + 4)  # of one feature, relative to size
+    found = twins(door)
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     primal, zero, stopped, lower = None, "", "", 0.0
     if found is None:
         left = None if math.isinf(door.deadline) else door.deadline - time.perf_counter()
-        a, q, stopped = _lp.matrix_game(Z, left)
+        a, q, stopped = programs.matrix_game(Z, left)
         keep = np.flatnonzero(a)
         if len(keep):
             primal = Measure(V[keep], a[keep] / length[keep], activation, bias)
-            scores, e = _door.product(door.space.phi(door.X @ primal.theta.T), primal.mass)
+            scores, e = product(door.space.phi(door.X @ primal.theta.T), primal.mass)
             lower = float((scores * door.y / primal.norm - (e + 2 * blur) * size).min())
-            lower -= abs(lower) * _door.EPS * (2 * len(keep) + degree * D + 8)
+            lower -= abs(lower) * EPS * (2 * len(keep) + degree * D + 8)
             stats["atoms"] = len(keep)
     else:
         q, zero = found
-    sums, e = _door.product(Z.T, q)
+    sums, e = product(Z.T, q)
     exact = found is not None and zero and not sums.any()
     upper = 0.0 if exact else float(np.abs(sums).max()) + (e + blur) * float(q @ size)
-    upper *= (1 + 2 * _door.EPS * (len(q) + 4)) / float(q.sum())
-    if not zero and lower <= 0 and _door.nothing_left(upper, q, size) and not stopped:
+    upper *= (1 + 2 * EPS * (len(q) + 4)) / float(q.sum())
+    if not zero and lower <= 0 and nothing_left(upper, q, size) and not stopped:
         zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
     if zero or lower <= 0:
         primal = None

@@ -21,11 +21,11 @@ from scipy import linalg
 from widemargin.pricing import write
 from widemargin.types import Certificate, Measure
 
-from . import _door, _prune
-from ._door import Progress
 from ._relations import Relations
+from .door import EPS, Door, Progress
 from .engine import LARGEST
 from .f1 import Solver as MarginSolver
+from .neurons import prune_masses
 
 PATTERNS = 120  # patterns in a cone program
 CONE_LIMIT = 1e6  # points * dimensions * patterns of a cone program: about 5 seconds
@@ -42,9 +42,7 @@ class Solver(MarginSolver):
     kind, convention, equal = "l1-regression", "norm", True
     lost = "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks"
 
-    def __init__(
-        self, door: _door.Door, known: Relations, power: int, tol: float, seed: int, progress: Progress | None
-    ):
+    def __init__(self, door: Door, known: Relations, power: int, tol: float, seed: int, progress: Progress | None):
         super().__init__(door, tol, seed, "cpu", progress)
         self.relations, self.unit_power = known, power - door.shift  # norms are in units of 2^unit_power
         self.frame = make_frame(self.X, self.rng)
@@ -130,7 +128,7 @@ class Solver(MarginSolver):
         size = np.linalg.norm(self.W, axis=1)
         theta = self.W / size[:, None]
         Z = relu(self.X, theta) * self.signs
-        light = _prune.prune_masses(Z, size)
+        light = prune_masses(Z, size)
         rest = np.abs(self.inverse @ (self.y - Z @ light)).sum()
         mass = self.signs * (light if (light.sum() + rest) * self.lower <= 1 + 1e-9 else size)
         on = mass != 0
@@ -146,13 +144,13 @@ class Solver(MarginSolver):
         theta, mass = primal.theta, np.ldexp(primal.mass, -self.unit_power)
         total = float(np.abs(mass) @ np.linalg.norm(theta, axis=1))
         residual = np.abs(y - relu(X, theta) @ mass)
-        residual += 2 * _door.EPS * (X.shape[1] + len(mass) + 8) * (total * size + np.abs(y))
+        residual += 2 * EPS * (X.shape[1] + len(mass) + 8) * (total * size + np.abs(y))
         inverse, condition = invert(relu(X / size[:, None], self.frame @ self.basis.T))
         if not condition < 10 * SINGULAR:
             return 0.0
         # the checker scales points and neurons by powers of two instead of their sizes: a factor 4 covers both
         cost = 4 * float(np.abs(inverse).sum(axis=0).max()) * float((residual / size).sum())
-        return 1 / ((total + 2 * cost) * (1 + _door.EPS * (len(mass) + 20)))
+        return 1 / ((total + 2 * cost) * (1 + EPS * (len(mass) + 20)))
 
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
         dual, names = self.dual, self.relations.free[self.first]
@@ -168,7 +166,7 @@ class Solver(MarginSolver):
 
     def bounds(self, lower: float, upper: float) -> tuple[float, float]:
         """Of the norm, in the units of the data."""
-        high = outward((1 + 4 * _door.EPS) / lower, self.unit_power) if lower > 0 else LARGEST
+        high = outward((1 + 4 * EPS) / lower, self.unit_power) if lower > 0 else LARGEST
         return min(self.least, high), high
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from widemargin.types import Certificate, Dataset
 
-from . import _door, _qp
+from . import qp
+from .door import Progress, bounds_factor, enter, integer_weights, nothing_left, twins, vanishes
 
 
 def linear(
@@ -13,7 +14,7 @@ def linear(
     bias: bool = False,
     tol: float = 1e-9,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin of x -> u . x (convention M11), as a convex quadratic program.
 
@@ -22,20 +23,20 @@ def linear(
     With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction, of any
     length.
     """
-    door = _door.enter(data, bias, tol, time_limit, progress)
+    door = enter(data, bias, tol, time_limit, progress)
     Z = door.X * door.y[:, None]
-    found = _door.twins(door)
+    found = twins(door)
     stats: dict[str, object] = {}
     if found is None:
-        solved = _qp.solve_factor(Z, tol / 4, door.deadline, door.teller())
+        solved = qp.solve_factor(Z, tol / 4, door.deadline, door.teller())
         q, zero, stopped = solved.q, "", solved.stopped
         stats = {"steps": solved.steps, "method": solved.method}
-        u = _qp.direction(Z, q, tol / 2)
-        lower, upper = _door.bounds_factor(Z, door.size, u, q)
-        if lower <= 0 and _door.nothing_left(upper, q, door.size) and not stopped:
+        u = qp.direction(Z, q, tol / 2)
+        lower, upper = bounds_factor(Z, door.size, u, q)
+        if lower <= 0 and nothing_left(upper, q, door.size) and not stopped:
             zero = "0 lies in the convex hull of the points y_i x_i up to rounding"
-            whole = _door.integer_weights(q)
-            if whole is not None and _door.vanishes(Z, whole, linear=True):
+            whole = integer_weights(q)
+            if whole is not None and vanishes(Z, whole, linear=True):
                 q, upper, zero = whole, 0.0, "0 lies in the convex hull of the points y_i x_i (exactly)"
     else:
         (q, zero), lower, upper, u, stopped = found, 0.0, 0.0, 0 * Z[0], ""

@@ -26,10 +26,21 @@ from widemargin.pricing.several import vectors as dual_vectors
 from widemargin.spaces import ReLU, Space
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
-from . import _bounds, _door, _prune, _qp, _socp
-from ._columns import new_directions
-from ._door import Progress
+from . import programs, qp
+from .door import (
+    EPS,
+    Door,
+    Progress,
+    enter,
+    integer_weights,
+    lines,
+    nothing_left,
+    product,
+    twins,
+    vanishes,
+)
 from .engine import Engine, threads
+from .neurons import lightest, new_directions
 
 ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
 STARTS = 192  # local searches per round
@@ -74,7 +85,7 @@ def multiclass_linear(
     bias: bool = False,
     tol: float = 1e-6,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Largest multi-class margin of x -> U x (convention MT2-linear), as a convex quadratic program over pairs.
 
@@ -95,9 +106,9 @@ def multiclass_linear(
     while True:
         rounds += 1
         Z = _pair_rows(door.X, y, K, points[chosen], others[chosen])
-        solved = _qp.solve_factor(Z, tol / 4, door.deadline)
+        solved = qp.solve_factor(Z, tol / 4, door.deadline)
         stopped = solved.stopped
-        trial = _qp.direction(Z, solved.q, tol / 2).reshape(K, D)
+        trial = qp.direction(Z, solved.q, tol / 2).reshape(K, D)
         weights = np.zeros((n, K))
         weights[points[chosen], others[chosen]] = solved.q
         low, high = _linear_bounds(door, y, trial, weights)
@@ -123,12 +134,12 @@ def multiclass_linear(
         else:
             chosen = np.union1d(keep if rounds % 5 else chosen, worst)
     zero = ""
-    if lower <= 0 and _door.nothing_left(upper, q.sum(1), door.size) and not stopped:
+    if lower <= 0 and nothing_left(upper, q.sum(1), door.size) and not stopped:
         zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' up to rounding"
-        whole = _door.integer_weights(q.ravel())
+        whole = integer_weights(q.ravel())
         if whole is not None:
             g = dual_vectors(whole.reshape(n, K), y)
-            if all(_door.vanishes(door.X, g[:, k], linear=True) for k in range(K)):
+            if all(vanishes(door.X, g[:, k], linear=True) for k in range(K)):
                 q, upper = whole.reshape(n, K), 0.0
                 zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
     stats = {"steps": solved.steps, "method": solved.method, "rounds": rounds, "pairs": len(chosen)}
@@ -136,7 +147,7 @@ def multiclass_linear(
 
 
 def _linear_certificate(
-    door: _door.Door,
+    door: Door,
     K: int,
     lower: float,
     upper: float,
@@ -162,19 +173,19 @@ def _linear_certificate(
     )
 
 
-def _linear_bounds(door: _door.Door, y: np.ndarray, U: np.ndarray, q: np.ndarray) -> tuple[float, float]:
+def _linear_bounds(door: Door, y: np.ndarray, U: np.ndarray, q: np.ndarray) -> tuple[float, float]:
     """lower <= margin of U / ||U||_F, upper >= ||sum_i g_i x_i'||_F / sum q, in spite of rounding."""
     K, D = U.shape
-    scores, e = _door.product(door.X, U.T)
+    scores, e = product(door.X, U.T)
     length = float(np.linalg.norm(U)) or 1.0
     # |U_y| + |U_j| <= sqrt(2) |U|, and the same for the entries of g_i
-    lower = float((margins(scores, y) / length - 2 * (e + 4 * _door.EPS) * door.size).min())
-    lower -= abs(lower) * _door.EPS * (K * D + 8)
-    nearest, e = _door.product(door.X.T, dual_vectors(q, y))
+    lower = float((margins(scores, y) / length - 2 * (e + 4 * EPS) * door.size).min())
+    lower -= abs(lower) * EPS * (K * D + 8)
+    nearest, e = product(door.X.T, dual_vectors(q, y))
     weights = q.sum(axis=1)
-    upper = float(np.linalg.norm(nearest)) * (1 + _door.EPS * (K * D + 8))
-    upper += 2 * (e + (K + 4) * _door.EPS) * float(weights @ door.size)
-    return lower, upper / float(weights.sum()) * (1 + 2 * _door.EPS * q.size + 8 * _door.EPS)
+    upper = float(np.linalg.norm(nearest)) * (1 + EPS * (K * D + 8))
+    upper += 2 * (e + (K + 4) * EPS) * float(weights @ door.size)
+    return lower, upper / float(weights.sum()) * (1 + 2 * EPS * q.size + 8 * EPS)
 
 
 def _pairs(y: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
@@ -196,15 +207,15 @@ def _pair_rows(X: np.ndarray, y: np.ndarray, K: int, points: np.ndarray, others:
 
 
 def _enter(
-    data: Dataset, space: Space | bool, tol: float, time_limit: float | None, progress: _door.Progress | None
-) -> tuple[_door.Door, np.ndarray, int]:
+    data: Dataset, space: Space | bool, tol: float, time_limit: float | None, progress: Progress | None
+) -> tuple[Door, np.ndarray, int]:
     y, K = class_numbers(data)
-    return _door.enter(data, space, tol, time_limit, progress, signs=False), y, K
+    return enter(data, space, tol, time_limit, progress, signs=False), y, K
 
 
-def _twins(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
+def _twins(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
     """Weights q (n, K) that prove margin 0: the origin, one point with two labels, or two points on one ray."""
-    found = _door.twins(door)
+    found = twins(door)
     if found is None:
         return _two_on_a_ray(door, y, K)
     q = np.zeros((len(y), K))
@@ -217,9 +228,9 @@ def _twins(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | 
     return q, found[1]
 
 
-def _two_on_a_ray(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
+def _two_on_a_ray(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
     """Points x and a x, a > 0, of different classes: weights a and 1 cancel."""
-    line = _bounds.lines(door.X)
+    line = lines(door.X)
     for l in np.flatnonzero(np.bincount(line) > 1):
         index = np.flatnonzero(line == l)
         lead = int(np.abs(door.X[index[0]]).argmax())
@@ -235,13 +246,13 @@ def _two_on_a_ray(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, 
     return None
 
 
-def _not_separable(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
-    """Weights q under which sum_i g_i relu(v . x_i) = 0 for all v, if there are any (compare `_bounds.not_separable`).
+def _not_separable(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
+    """Weights q under which sum_i g_i relu(v . x_i) = 0 for all v, if there are any (compare `door.not_separable`).
 
     A linear program over the lines through 0 with several classes: sum_i g_i x_i' = 0, and on each line
     sum_i g_i ||x_i|| = 0.
     """
-    line = _bounds.lines(door.X)
+    line = lines(door.X)
     mixed = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
     if not mixed:
         return None
@@ -259,7 +270,7 @@ def _not_separable(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray,
         return None
     q = np.zeros((len(y), K))
     q[index[points], others] = result.x.clip(0)
-    whole = _door.integer_weights(q.ravel())
+    whole = integer_weights(q.ravel())
     if whole is None or not _vanishes(door, whole.reshape(q.shape), y):
         return None
     return whole.reshape(q.shape), (
@@ -268,9 +279,9 @@ def _not_separable(door: _door.Door, y: np.ndarray, K: int) -> tuple[np.ndarray,
     )
 
 
-def _vanishes(door: _door.Door, q: np.ndarray, y: np.ndarray) -> bool:
+def _vanishes(door: Door, q: np.ndarray, y: np.ndarray) -> bool:
     g = dual_vectors(q, y)
-    return all(_door.vanishes(door.X, g[:, k], linear=False) for k in range(g.shape[1]))
+    return all(vanishes(door.X, g[:, k], linear=False) for k in range(g.shape[1]))
 
 
 # --- F1 -----------------------------------------------------------------------------------------------------------------
@@ -283,7 +294,7 @@ def multiclass_f1(
     tol: float = 1e-3,
     time_limit: float | None = 60.0,
     seed: int = 0,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Largest multi-class margin of two-layer ReLU networks of any width (convention M1), between a network and a proof.
 
@@ -309,9 +320,7 @@ class Solver(Engine):
     kind, patience, step = "f1-multiclass", 1, 0.0  # a round is many of columns
     stalled = "nothing better was found before the time limit; both bounds hold"
 
-    def __init__(
-        self, door: _door.Door, y: np.ndarray, K: int, tol: float, seed: int, progress: Progress | None = None
-    ):
+    def __init__(self, door: Door, y: np.ndarray, K: int, tol: float, seed: int, progress: Progress | None = None):
         super().__init__(door, tol, seed, progress)
         self.y, self.K = y, K
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
@@ -370,7 +379,7 @@ class Solver(Engine):
 
     def column_round(self) -> bool:
         """Solve the master problem, price, prove where nothing is left to gain; false when there is no progress."""
-        W, q = _socp.solve_classes(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
+        W, q = programs.solve_classes(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
         if q is None:
             return False
         self.offer(self.V, W)
@@ -465,7 +474,7 @@ class Solver(Engine):
             scores = (self.door.X @ theta.T).clip(0) @ self.outer
             size = float(np.linalg.norm(self.outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
             # every |w_j| |theta_j| |x_i| errs by (D + m + K) roundings, and a margin has two entries
-            error = 8 * _door.EPS * (self.door.X.shape[1] + len(theta) + self.K + 8) * self.door.size
+            error = 8 * EPS * (self.door.X.shape[1] + len(theta) + self.K + 8) * self.door.size
             lower = max(0.0, float((margins(scores, self.y) - error).min()) / size)
         return None, lower
 
@@ -488,6 +497,6 @@ class Solver(Engine):
         W = self.outer / size[:, None]
         H = (self.X @ self.theta.T).clip(0)
         columns = H[points] * (W[:, self.y[points]] - W[:, others]).T  # (P, m)
-        mass = _prune.lightest(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
+        mass = lightest(columns, size, max(self.door.deadline, time.perf_counter() + 0.5))
         keep = mass > 0
         self.theta, self.outer = self.theta[keep], W[keep] * mass[keep, None] / mass.sum()

@@ -34,7 +34,7 @@ from widemargin import kernels
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import _door, _qp
+from . import qp
 from ._transport import (
     Estimate,
     Moments,
@@ -46,6 +46,7 @@ from ._transport import (
     positive_transport,
     transport_margin,
 )
+from .door import EPS, Door, Progress, enter, twins
 from .f2 import _bounds, f2
 
 __all__ = [
@@ -98,7 +99,7 @@ def ntk(
     tol: float | None = None,
     seed: int = 0,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """The NTK margin (convention M8, or M8-l2): the largest min_i E <theta(w), dp_i(w)> over transports theta.
 
@@ -125,7 +126,7 @@ def ntk(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
-    door = _door.enter(data, ReLU(bias), tol, time_limit, progress)
+    door = enter(data, ReLU(bias), tol, time_limit, progress)
     if transport == "l2":
         return _kernel_margin(door, part, transport, tol)
     kernel = _kernel_margin(replace(door, progress=None), part, transport, 1e-6)
@@ -210,7 +211,7 @@ def tangent(
     gram: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
     tol: float = 1e-6,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """The tangent margin of a network at one point W: max_{|theta| <= 1} min_i y_i <theta, df(x_i; W)>.
 
@@ -248,19 +249,19 @@ def check_part(part: str) -> None:
 # --- the L2 version --------------------------------------------------------------------------------------------------
 
 
-def _kernel_margin(door: _door.Door, part: str, transport: str, tol: float) -> Certificate:
+def _kernel_margin(door: Door, part: str, transport: str, tol: float) -> Certificate:
     """The hard margin of the NTK kernel, rounding included."""
     y, D = door.y, door.X.shape[1]
     K = ntk_kernel(door.X, part=part)
     K = np.tril(K) + np.tril(K, -1).T
     share = {"outer": 1 / (2 * D), "inner": 0.5, "total": 0.5 + 1 / (2 * D)}[part]  # k(x, x) / |x|^2
-    size, blur = door.size * math.sqrt(share), _door.EPS * (2 * D + 25)
+    size, blur = door.size * math.sqrt(share), EPS * (2 * D + 25)
     K *= y
     K *= y[:, None]
     stats: dict[str, Any] = {}
-    found = _door.twins(door)
+    found = twins(door)
     if found is None:
-        solved = _qp.solve(K, tol / 4, door.deadline, door.teller())
+        solved = qp.solve(K, tol / 4, door.deadline, door.teller())
         q, zero, stopped = solved.q, "", solved.stopped
         lower, upper, noise = _bounds(K, size, blur, q)
         stats = {"steps": solved.steps, "method": solved.method, "support": int((q > 0).sum())}
@@ -511,7 +512,7 @@ def _train(
             best, best_q = reached, q
         if reached >= 1 - tol / 20:
             break
-        q = _qp.solve(_nonnegative(K), 1e-6, deadline).q
+        q = qp.solve(_nonnegative(K), 1e-6, deadline).q
     return best_q, floor
 
 

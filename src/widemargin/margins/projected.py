@@ -16,9 +16,9 @@ from scipy.spatial.distance import cdist
 
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import _door, _qp
+from . import qp
+from .door import EPS, Door, Progress, Tell, enter
 
-EPS = _door.EPS
 WHOLE = 20  # up to this many dimensions an interior-point method finishes the relaxation
 NEAREST = 300  # pairs that a linear program looks at
 CLIMB = 20  # linear programs from one start
@@ -35,7 +35,7 @@ def projected(
     seed: int = 0,
     restarts: int = 16,
     time_limit: float | None = None,
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
     """Projected interclass distance (convention "distance"), CB (10) (CB-19).
 
@@ -47,7 +47,7 @@ def projected(
     returned as they are. For r = 1 a tree over the signs of v . (x_i - x_k) closes it in few dimensions. `extra["relaxation"]`
     is the bound of the relaxation. Delta_r grows with r, and Delta_d is the least distance of two points of different classes.
     """
-    door = _door.enter(data, False, tol, time_limit, progress)
+    door = enter(data, False, tol, time_limit, progress)
     try:
         rank = operator.index(rank)
     except TypeError:
@@ -190,7 +190,7 @@ class Search:
     rank: int
     tol: float
     deadline: float
-    tell: _door.Tell | None = None
+    tell: Tell | None = None
     F: np.ndarray = field(init=False)
     low: float = field(default=-1.0, init=False)  # min ||F z||^2
     high: float = field(default=math.inf, init=False)  # what `best` proves, up to rounding
@@ -263,7 +263,7 @@ def _splits(pairs: Pairs) -> list[np.ndarray]:
     C = np.vstack([pairs.A, pairs.B])
     y = np.repeat([1.0, -1.0], [len(pairs.A), len(pairs.B)])
     rows = np.hstack([C, np.full((len(C), 1), 3 * float(np.linalg.norm(C, axis=1).max()))])
-    both = [np.linalg.lstsq(rows, y, rcond=None)[0], _qp.solve_factor(rows * y[:, None], 1e-4).q @ (rows * y[:, None])]
+    both = [np.linalg.lstsq(rows, y, rcond=None)[0], qp.solve_factor(rows * y[:, None], 1e-4).q @ (rows * y[:, None])]
     return [u[:-1] for u in both if u[:-1].any()]
 
 
@@ -542,7 +542,7 @@ class SignTree:
 
     def _node(self, at: np.ndarray, signs: tuple[float, ...]) -> Node:
         S = self.pairs.z(at) * np.array(signs)[:, None]
-        q = _qp.solve_factor(S, 1e-10).q
+        q = qp.solve_factor(S, 1e-10).q
         v = q @ S
         size = float(np.linalg.norm(v))
         value = size / float(q.sum())
@@ -600,7 +600,7 @@ class Node:
 # ---------------------------------------------------------------- bounds that hold in spite of rounding
 
 
-def _reached(door: _door.Door, frame: np.ndarray) -> float:
+def _reached(door: Door, frame: np.ndarray) -> float:
     """min ||F z|| / sqrt(max_j sum_k |F F'|_jk), rounding subtracted: the projection to the rows of F keeps at least that."""
     W = door.X @ frame.T  # (n, r)
     size = float(door.size.max()) * float(np.linalg.norm(frame, axis=1).max())
@@ -615,7 +615,7 @@ def _trace_proof(pairs: Pairs, at: np.ndarray) -> dict[str, Any]:
     return {"type": "trace", "pairs": [[i, k, 1] for i, k in pairs.names(at)]}
 
 
-def _spectral_proof(door: _door.Door, pairs: Pairs, rank: int, chosen: Chosen) -> dict[str, Any]:
+def _spectral_proof(door: Door, pairs: Pairs, rank: int, chosen: Chosen) -> dict[str, Any]:
     """A = sum q z z' <= t I + B B', so the sum of the r largest eigenvalues is at most r t + ||B||^2 (docs/certificates.md)."""
     order = np.argsort(-chosen.weight)
     order = order[chosen.weight[order] > 1e-7 * chosen.weight.max()]
@@ -635,7 +635,7 @@ def _spectral_proof(door: _door.Door, pairs: Pairs, rank: int, chosen: Chosen) -
     return {"type": "fantope-pairs" if small else "fantope", **body}
 
 
-def _shown(door: _door.Door, pairs: Pairs, rank: int, proof: dict[str, Any]) -> float:
+def _shown(door: Door, pairs: Pairs, rank: int, proof: dict[str, Any]) -> float:
     """The distance that a proof shows, in scaled units, rounded up."""
     w = np.array([v for _, _, v in proof["pairs"]], dtype=float)
     if proof["type"] == "trace":

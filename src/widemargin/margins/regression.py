@@ -13,7 +13,8 @@ from scipy import linalg
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from . import _door, _relations, interpolation
+from . import _relations, interpolation
+from .door import EPS, enter, product
 from .engine import LARGEST, Progress, threads
 
 TINY = 1e-290  # weights that are all below this have lost digits
@@ -48,7 +49,7 @@ def min_norm_l1(
     if activation != "relu":
         raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
     space = as_space(activation, bias)
-    door = _door.enter(data, space, tol, time_limit, signs=False)
+    door = enter(data, space, tol, time_limit, signs=False)
     known = _relations.find(door.X, data.y)
     if known.obstruction is not None:
         stats = {"seconds": time.perf_counter() - door.started, "seed": seed}
@@ -144,7 +145,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     """
     space = as_space(activation, bias)
     activation = space.activation
-    door = _door.enter(data, space, tol, None, signs=False)
+    door = enter(data, space, tol, None, signs=False)
     known = _relations.find(door.X, data.y, space.degree)
     stats: dict[str, Any] = {"seconds": time.perf_counter() - door.started, "seed": None}
     if known.obstruction is not None:
@@ -155,11 +156,11 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     k = whole[np.ix_(keep, keep)]
     n, D, degree = len(X), X.shape[1], space.degree
     bound = np.sqrt(k.diagonal())  # |k_ij| <= bound_i bound_j
-    blur = _door.EPS * (2 * D + 30) * degree * 2
+    blur = EPS * (2 * D + 30) * degree * 2
     scale = float(np.abs(y).max()) or 1.0
     target = y / scale
     values, vectors = linalg.eigh(k, check_finite=False)
-    noise = _door.EPS * n * float(bound @ bound) + blur * float(bound @ bound)  # of the eigenvalues
+    noise = EPS * n * float(bound @ bound) + blur * float(bound @ bound)  # of the eigenvalues
     smallest = 0.9 * (float(values[0]) - noise)  # with room for a checker that works on intervals
     coefficients = vectors.T @ target
     good = values > 4 * noise if smallest <= 0 else np.ones(n, bool)
@@ -180,13 +181,11 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         lower = _lower(k, bound, blur, b, target)
         proved = smallest > 0
         if proved:
-            kb, e = _door.product(k, b)
-            error = (e + blur + 8 * _door.EPS) * float(np.abs(b) @ bound) * bound
-            residual = float(np.linalg.norm(np.abs(target - kb) + error + _door.EPS * np.abs(target)))
-            square = (
-                max(float(b @ kb), 0.0) + 2 * float(np.abs(b) @ error) + _door.EPS * n * float(np.abs(b) @ np.abs(kb))
-            )
-            upper = (float(np.sqrt(square)) + residual / float(np.sqrt(smallest))) * (1 + 16 * _door.EPS)
+            kb, e = product(k, b)
+            error = (e + blur + 8 * EPS) * float(np.abs(b) @ bound) * bound
+            residual = float(np.linalg.norm(np.abs(target - kb) + error + EPS * np.abs(target)))
+            square = max(float(b @ kb), 0.0) + 2 * float(np.abs(b) @ error) + EPS * n * float(np.abs(b) @ np.abs(kb))
+            upper = (float(np.sqrt(square)) + residual / float(np.sqrt(smallest))) * (1 + 16 * EPS)
         else:
             upper = float(np.sqrt(max(float(b @ (k @ b)), 0.0)))
             upper = max(upper, lower)
@@ -233,13 +232,13 @@ def _kernel_extra(smallest: float, power: int, activation: str) -> dict[str, Any
 
 def _lower(k: np.ndarray, bound: np.ndarray, blur: float, b: np.ndarray, y: np.ndarray) -> float:
     """At most y.b / sqrt(b' k b), rounding included."""
-    kb, e = _door.product(k, b)
+    kb, e = product(k, b)
     mean = float(np.abs(b) @ bound)
-    square = float(b @ kb) + (2 * (e + blur + 8 * _door.EPS) + _door.EPS * len(b)) * mean * mean
+    square = float(b @ kb) + (2 * (e + blur + 8 * EPS) + EPS * len(b)) * mean * mean
     if square <= 0:
         return 0.0
-    inner = float(y @ b) - _door.EPS * (len(b) + 4) * float(np.abs(y) @ np.abs(b))
-    return float(inner / np.sqrt(square) * (1 - np.sign(inner) * 8 * _door.EPS))
+    inner = float(y @ b) - EPS * (len(b) + 4) * float(np.abs(y) @ np.abs(b))
+    return float(inner / np.sqrt(square) * (1 - np.sign(inner) * 8 * EPS))
 
 
 def _scaled(value: float, factor: float, power: int, up: bool) -> float:
@@ -247,5 +246,5 @@ def _scaled(value: float, factor: float, power: int, up: bool) -> float:
     if value in (0, LARGEST):
         return value
     mantissa, exponent = math.frexp(factor)
-    result = float(np.ldexp(value * mantissa * (1 + (4 if up else -4) * _door.EPS), exponent + power))
+    result = float(np.ldexp(value * mantissa * (1 + (4 if up else -4) * EPS), exponent + power))
     return math.nextafter(result, math.inf if up else 0.0)

@@ -17,11 +17,11 @@ from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.squares import Proof, Tree, circle, objective, polish, top_eigenvalue
 from widemargin.types import Measure
 
-from . import _door
-from ._columns import column_lp, new_directions
-from ._door import Progress
 from ._vanishing import zero_margin
+from .door import Door, Progress
 from .engine import Engine
+from .neurons import new_directions
+from .programs import column_lp
 
 STARTS = 384  # most local searches per side and round
 CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices
@@ -46,7 +46,7 @@ class Solver(Engine):
 
     step = 1e-6
 
-    def __init__(self, door: _door.Door, tol: float, seed: int, device: str, progress: Progress | None):
+    def __init__(self, door: Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
         labelled = np.hstack([door.X + 0.0, door.y[:, None]])
         self.first = np.unique(labelled, axis=0, return_index=True)[1]  # a repeated point adds nothing to a minimum

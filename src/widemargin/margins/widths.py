@@ -13,10 +13,11 @@ from widemargin.pricing.points import reduce_rank
 from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
-from . import _door, _socp
-from ._prune import prune
+from . import programs
+from .door import Progress, enter
 from .engine import threads
 from .f1 import f1
+from .neurons import prune
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 
@@ -57,7 +58,7 @@ def width_margin_curve(
     time_limit: float = 60.0,
     seed: int = 0,
     device: str = "cpu",
-    progress: _door.Progress | None = None,
+    progress: Progress | None = None,
 ) -> WidthCurve:
     """The best margins found with at most m ReLU neurons, for each m in `widths`, under a bound proved for all m.
 
@@ -115,7 +116,7 @@ class _Search:
     """Local searches over networks with few neurons, on scaled points in a basis of their span."""
 
     def __init__(self, data: Dataset, bias: bool, wide: Measure, seed: int):
-        door = _door.enter(data, ReLU(bias), 0.5, None)
+        door = enter(data, ReLU(bias), 0.5, None)
         self.X, self.basis = reduce_rank(door.X / door.size.max())
         self.y, self.bias, self.rng = door.y, bias, np.random.default_rng(seed)
         self.wide = wide.theta @ self.basis * np.abs(wide.mass)[:, None]  # (m, r)
@@ -200,5 +201,5 @@ class _Search:
 
     def weights(self, patterns: np.ndarray, s: np.ndarray, deadline: float) -> tuple[float, np.ndarray]:
         left = deadline - time.perf_counter()
-        solution = _socp.solve(self.X, self.y, patterns, s, tol=1e-9, time_limit=left)
+        solution = programs.solve_patterns(self.X, self.y, patterns, s, tol=1e-9, time_limit=left)
         return (self.margin(solution.W, s), solution.W) if solution.ok else (0.0, solution.W)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from widemargin.margins._door import EPS
+from widemargin.margins.door import EPS
 from widemargin.types import Measure
 
 from .losses import Loss

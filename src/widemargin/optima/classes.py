@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from scipy import special
 
-from widemargin.margins import _prune
-from widemargin.margins._door import EPS
+from widemargin.margins.door import EPS
 from widemargin.margins.engine import LARGEST, Engine, Progress
+from widemargin.margins.neurons import prune_masses
 from widemargin.pricing import several
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
@@ -297,7 +297,7 @@ class Solver(Engine):
         if len(V) > self.n * (self.K - 1):
             W = A / size[:, None]
             rows = ((self.X @ V.T).clip(0)[:, None, :] * (W[:, :-1] - W[:, -1:]).T).reshape(-1, len(V))
-            size = _prune.prune_masses(rows, size)
+            size = prune_masses(rows, size)
             V, A = V[size > 0], W[size > 0] * size[size > 0, None]
         theta = V @ self.basis.T
         return theta / np.linalg.norm(theta, axis=1, keepdims=True).clip(1e-300), A

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
 from widemargin import margins
-from widemargin.margins.estimators import _choice, _Expansion, _plain, _positive
+from widemargin.margins.estimators import Expansion, check_choice, check_positive, to_numpy
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
@@ -143,7 +143,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ReluNetClassifier:
         """Points X (n, d) with labels y (n,) of any kind; a point with `sample_weight` 2 is there twice."""
-        points, labels = validate_data(self, _plain(X), _plain(y), dtype=np.float64)
+        points, labels = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64)
         check_classification_targets(labels)
         labels = column_or_1d(labels, warn=True)
         weights = _weights(sample_weight, points)
@@ -169,7 +169,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Outputs of the networks: (n,) for two classes, of the cross-entropy their difference, and (n, classes) for more."""
         check_is_fitted(self)
-        points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
+        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         outputs = np.column_stack([cert.function(points) for cert in self.certificates_])
         if len(self.classes_) > 2:
             return outputs
@@ -235,7 +235,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ReluNetRegressor:
         """Points X (n, d) with targets y (n,); a point with `sample_weight` 2 is there twice."""
-        points, targets = validate_data(self, _plain(X), _plain(y), dtype=np.float64, y_numeric=True)
+        points, targets = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
         weights = _weights(sample_weight, points)
         targets = column_or_1d(targets, warn=True).astype(np.float64)
         points, targets, weights = _merged(points, targets, weights)
@@ -244,14 +244,14 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
-        points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
+        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self.certificate_.function(points)
 
 
 def _weights(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | None:
     if sample_weight is None:
         return None
-    w = _check_sample_weight(_plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
+    w = _check_sample_weight(to_numpy(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
     if not w.any():
         raise InputError("sample_weight is zero for all points")
     return w
@@ -321,16 +321,16 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         self.C = C
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> MaxMarginClassifier:
-        _choice("space", self.space, ("f1", "f2", "linear"))
-        _positive("ridge", self.ridge)
+        check_choice("space", self.space, ("f1", "f2", "linear"))
+        check_positive("ridge", self.ridge)
         networks = self.space == "f1" and as_space(self.activation).activation == "relu"
         if self.C is not None:
-            _positive("C", self.C)
+            check_positive("C", self.C)
             if not networks:
                 raise InputError(
                     "C needs space='f1' and activation='relu'; elsewhere `ridge` sets how soft the margin is"
                 )
-        points, labels = validate_data(self, _plain(X), _plain(y), dtype=np.float64)
+        points, labels = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64)
         check_classification_targets(labels)
         self.classes_, index = np.unique(labels, return_inverse=True)
         if len(self.classes_) > 2:
@@ -385,8 +385,8 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
             return None
         return Measure(primal.theta, primal.mass / primal.norm, primal.activation, primal.bias)
 
-    def _expand(self, data: Dataset) -> _Expansion:
-        expansion = _Expansion(data.X, bool(self.bias), None if self.space == "linear" else self.activation)
+    def _expand(self, data: Dataset) -> Expansion:
+        expansion = Expansion(data.X, bool(self.bias), None if self.space == "linear" else self.activation)
         expansion.power = expansion.degree * expansion.shift
         if self.space == "linear" and not self.soft_:  # u itself is more accurate than the dual weights
             expansion.points = np.atleast_2d(np.asarray(self.certificate_.extra["u"]))
@@ -403,7 +403,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """f(x) for the function f of norm 1 (in the convention of `certificate_`); above 0 means classes_[1]."""
         check_is_fitted(self)
-        points = validate_data(self, _plain(X), dtype=np.float64, reset=False)
+        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self._function(points)
 
     def predict(self, X: ArrayLike) -> np.ndarray:

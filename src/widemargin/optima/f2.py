@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from widemargin.margins._door import EPS, Progress, product
+from widemargin.margins.door import EPS, Progress, product
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 

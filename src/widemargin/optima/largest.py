@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from widemargin.margins._door import EPS
+from widemargin.margins.door import EPS
 from widemargin.margins.engine import threads
 from widemargin.pricing import several
 from widemargin.types import Dataset, InputError, check_device

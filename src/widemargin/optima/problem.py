@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.margins import _door
+from widemargin.margins.door import Door
+from widemargin.margins.door import enter as through_the_door
 from widemargin.margins.multiclass import class_numbers
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError
@@ -25,7 +26,7 @@ MODES = (None, "free", "decayed")
 class Training:
     """X is divided by 2^door.shift, weights by 2^weight_power; then objectives are multiplied by the sum of the weights."""
 
-    door: _door.Door
+    door: Door
     decay: float
     output_bias: str | None
     weights: np.ndarray | None  # as they were given
@@ -155,7 +156,7 @@ def _enter(
         raise InputError(f"output_bias must be 'free', 'decayed' or None, not {output_bias!r}")
     if not isinstance(bias, bool | np.bool_):
         raise InputError(f"bias must be True or False, not {bias!r}")
-    door = _door.enter(data, ReLU(bool(bias)), tol, time_limit, signs=False)
+    door = through_the_door(data, ReLU(bool(bias)), tol, time_limit, signs=False)
     w, given = _weights(data, weights)
     weight_power = _power(float(w.max()))
     return Training(door, decay, output_bias, given, np.ldexp(w, -weight_power), weight_power)

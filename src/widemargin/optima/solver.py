@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.margins import _bounds, _prune
-from widemargin.margins._door import EPS
+from widemargin.margins.door import EPS, norm_bound
 from widemargin.margins.engine import LARGEST, Engine, Progress
+from widemargin.margins.neurons import prune_masses
 from widemargin.pricing import Priced, listed, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
@@ -74,7 +74,7 @@ class Solver(Engine):
         # A network and a bound that are there from the first moment on.
         self.best_network = self.W, self.s, self.b
         self.upper, c = self.value(), self.pull()
-        bound = _bounds.norm(door.X, c)
+        bound = norm_bound(door.X, c)
         self.dual = Dual(self.proved(c, bound), c, bound, power=power_of(c))
         self.lower = self.dual.value
         self.centre, self.estimate, self.found = (
@@ -432,6 +432,6 @@ class Solver(Engine):
         W, signs, size = W[size > 0], signs[size > 0], size[size > 0]
         V = W / size[:, None]
         if len(V) > self.n:
-            size = _prune.prune_masses((self.X @ V.T).clip(0) * signs, size)
+            size = prune_masses((self.X @ V.T).clip(0) * signs, size)
             V, signs, size = V[size > 0], signs[size > 0], size[size > 0]
         return self.measure(V, signs * size, self.basis)

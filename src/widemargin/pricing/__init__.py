@@ -19,8 +19,7 @@ import torch
 
 from . import cones, pairing, products, signs, writing
 from .enumeration import enumerate3
-from .points import Points
-from .terms import Priced
+from .points import Points, Priced
 
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which that is near
@@ -142,6 +141,11 @@ def listed(points: Points, c: np.ndarray) -> bool:
     """Whether a complete list of directions solves the problem at once."""
     D = points.X0.shape[1]
     return D <= 2 or (D == 3 and int(np.count_nonzero(c)) <= LISTED)
+
+
+def worth_products(n: int, r: int) -> bool:
+    """Whether bounds from products are worth a try beside trees, for n points of rank r."""
+    return r >= products.RANK and 2 <= n <= min(products.LARGEST, products.WIDE * r)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .terms import Priced, Terms
+from .points import Priced, Terms
 
 RANK = 8  # largest rank: the sphere has 2^r orthants
 LARGEST = 2.0**24  # of the integers of a generator

@@ -1,20 +1,25 @@
-"""The points of a pricing problem: what does not depend on the weights."""
+"""A pricing problem as all ways to a bound see it: points and their symmetries, terms once there are weights, and the answer."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import symmetry
-
+ACTIVE, INACTIVE, FREE = 1, 0, -1  # what a node knows about the sign of v . x_i
 THIN = 100.0  # condition number of the points from which half of the local searches start from whitened directions
 NEAR_BITS = 50  # of a basis that holds the points but for rounding
 FRAME_BITS = 8  # of the frame's entries, beside those that the condition of the points needs
+SYMMETRIC_DIMENSION = 24  # largest in which symmetries are looked for
+# A reflection that moves the points by less, relative to their size, is left out. If it moves none, as x_j <-> x_k does where
+# these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
+STILL = 1e-9
 
 
 class Points:
@@ -52,8 +57,8 @@ class Points:
         return opposite_pairs(self.X0)  # (k, 2)
 
     @cached_property
-    def symmetry(self) -> symmetry.Symmetry | None:
-        return None if self.far or self.y is None else symmetry.find(self.X0, self.y)
+    def symmetry(self) -> Symmetry | None:
+        return None if self.far or self.y is None else find_symmetry(self.X0, self.y)
 
     @property
     def roots(self) -> np.ndarray:
@@ -86,6 +91,50 @@ class Points:
 
     def tensor(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self.device)
+
+
+class Terms:
+    """sum_i c_i relu(v . x_i) + linear . v; `rows` are the points with c != 0 (positive first), then the symmetry's roots."""
+
+    def __init__(self, X: Tensor, c: Tensor, roots: Tensor | None = None, linear: Tensor | None = None):
+        self.linear = X.new_zeros(X.shape[1]) if linear is None else linear  # a term linear . v of the objective
+        points = torch.nonzero(c).flatten()
+        points = points[torch.argsort((c[points] < 0).to(torch.int8), stable=True)]
+        self.points, self.c = points, c[points]
+        self.positive = int((self.c > 0).sum())
+        self.X = X[points]  # (n', d)
+        self.rows = self.X if roots is None or len(roots) == 0 else torch.cat([self.X, roots])
+        size = self.rows.norm(dim=1).clamp_min(1e-300)
+        self.unit, self.size = self.rows / size[:, None], size
+        self.typical = float((self.c.abs() * size[: len(self.c)]).max()) if len(self.c) else 1.0
+        self.lipschitz = torch.linalg.matrix_norm(self.unit, 2) ** 2
+        p = self.positive
+        self.cp, self.xp, self.rp = self.c[:p], self.X[:p], size[:p]
+
+    def kappa(self, sign: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """sum_i max over the allowed t of c_i relu(t) - a_i t^2 - b_i t, for any a (B, n') and b (B, rows)."""
+        p, n = self.positive, len(self.c)
+        size, total = self.size[:n], torch.zeros_like(a)
+        up, down = torch.ones_like(a, dtype=torch.bool), torch.ones_like(a, dtype=torch.bool)
+        up[:, :p], down[:, :p] = sign != INACTIVE, sign != ACTIVE
+        for allowed, gain in ((up, self.c - b[:, :n]), (down, b[:, :n])):
+            bowl = gain.clamp_min(0) ** 2 / (4 * a.clamp_min(1e-300))
+            most = torch.where(a > 0, bowl, gain * size - a * size**2)
+            total = torch.where(allowed, torch.maximum(total, most), total)
+        return total.sum(1)
+
+
+@dataclass
+class Priced:
+    """What is known about one side: value <= maximum <= bound."""
+
+    value: float
+    bound: float
+    nodes: int
+    found: Tensor  # (k, r) good unit directions, best first
+    log: Any  # the tree, for the proof; None where it was too large to keep
+    aborted: bool = False
+    hard: bool = False  # whether linear bounds of signs were not enough
 
 
 def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -182,3 +231,86 @@ def exact_span(X: np.ndarray, r: int) -> np.ndarray | None:
             return None
         out[k] = [int(v * common) for v in row]
     return out
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Reflections of the coordinates that map a data set onto itself, up to one sign for all labels.
+
+    Sampled data has none; full cubes and other designed sets have many, and without them a tree repeats itself once per image.
+    Candidates are x_j -> -x_j, x_j <-> x_k and x_j <-> -x_k: with roots e_j, e_j - e_k, e_j + e_k.
+    """
+
+    roots: np.ndarray  # (R, D) integers, simple roots of the reflections that keep every label
+    rho: np.ndarray  # (D,) integers with rho . root > 0
+    orbit: np.ndarray  # (n,) points with one number are images of each other, labels all kept or all flipped
+
+    def average(self, q: np.ndarray) -> np.ndarray:
+        """q averaged over orbits: the dual objective is convex and invariant, so this never raises it."""
+        size = np.bincount(self.orbit)
+        return (np.bincount(self.orbit, q) / size)[self.orbit]
+
+
+def find_symmetry(X: np.ndarray, y: np.ndarray) -> Symmetry | None:
+    """The symmetry of the labelled points (distinct rows), or None if there is none worth using."""
+    n, D = X.shape
+    if D > SYMMETRIC_DIMENSION or n < 4:
+        return None
+    X = X + 0.0  # -0.0 and 0.0 are one number
+    position = {row.tobytes(): i for i, row in enumerate(X)}
+    values = np.sort(np.abs(X), axis=0)
+    kept, images = [], []
+    for j in range(D):
+        for k in range(j, D):
+            if j != k and not np.array_equal(values[:, j], values[:, k]):
+                continue
+            for sign in (1,) if j == k else (1, -1):
+                root = np.zeros(D, dtype=int)
+                root[j] = 1
+                if j != k:
+                    root[k] = -sign
+                if np.linalg.norm(X @ root) <= STILL * np.linalg.norm(X):
+                    continue
+                image = X.copy()
+                if j == k:
+                    image[:, j] = -X[:, j]
+                else:
+                    image[:, j], image[:, k] = sign * X[:, k], sign * X[:, j]
+                image += 0.0
+                to = [position.get(row.tobytes(), -1) for row in image]
+                if min(to) < 0:
+                    continue
+                same = y[to] * y
+                if np.ptp(same) != 0:
+                    continue
+                images.append(to)
+                if same[0] > 0:
+                    kept.append(root)
+    if not images:
+        return None
+    rho = np.array([3**D - 3**j + (D - j) for j in range(D)], dtype=object) if D < 12 else None
+    rho = np.array([(D - j) * 1000 + j * j for j in range(D)]) if rho is None else rho.astype(np.int64)
+    roots = [r if r @ rho > 0 else -r for r in kept if r @ rho != 0]
+    return Symmetry(_simple(roots, D), rho, _orbits(np.array(images)))
+
+
+def _simple(roots: list[np.ndarray], D: int) -> np.ndarray:
+    """Drop roots that are nonnegative combinations of others: the chamber and the group stay the same."""
+    from scipy.optimize import nnls
+
+    left = list(roots)
+    for root in roots:
+        others = [r for r in left if not np.array_equal(r, root)]
+        if others and nnls(np.array(others, dtype=float).T, root.astype(float))[1] < 1e-9:
+            left = others
+    return np.array(left, dtype=int).reshape(-1, D)
+
+
+def _orbits(images: np.ndarray) -> np.ndarray:
+    label = np.arange(images.shape[1])
+    while True:
+        new = np.minimum(label, label[images].min(axis=0))
+        np.minimum.at(new, images.ravel(), np.broadcast_to(new, images.shape).ravel())
+        if np.array_equal(new, label):
+            return np.unique(label, return_inverse=True)[1]
+        label = new

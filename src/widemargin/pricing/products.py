@@ -479,11 +479,6 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
         pairs = [violated(program, at, k, most if number < 3 else 3 * most // 2) for k in (0, 1)]
 
 
-def promising(n: int, r: int) -> bool:
-    """Whether n points of rank r are worth a try beside trees."""
-    return r >= RANK and 2 <= n <= min(LARGEST, WIDE * r)
-
-
 def renewed(found: Products, x: Tensor) -> Products | None:
     """The same multipliers for weights x (n,) that differ a little, with the kappa that these need."""
     program, sides = found.program, []

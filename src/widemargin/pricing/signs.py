@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .boxed import shortest
 from .moments import Bent, FrankWolfe, LoggedBent, Splitting, relaxation
-from .terms import ACTIVE, FREE, INACTIVE, Priced, Terms
+from .points import ACTIVE, FREE, INACTIVE, Priced, Terms
+from .search import shortest
 
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators

@@ -12,7 +12,7 @@ import torch
 
 from widemargin.flows import losses
 from widemargin.flows.rules import ascent_scale, mean_field
-from widemargin.margins import _lp, _qp
+from widemargin.margins import programs, qp
 
 from ._sides import QUIET, before, entry, eps, precision, steps, trapezoid, worst
 from ._steps import duals_known, never_falls, slopes
@@ -479,7 +479,7 @@ class Features:
             if not z.any(axis=1).all():  # no function of the features is other than 0 there
                 values.append(0.0)
                 continue
-            u = _qp.direction(z, _qp.solve_factor(z, 1e-10).q, 1e-10)
+            u = qp.direction(z, qp.solve_factor(z, 1e-10).q, 1e-10)
             values.append((z @ u).min() / (np.linalg.norm(u) or 1.0) / math.sqrt(z.shape[1]))
         return np.array(values)
 
@@ -497,7 +497,7 @@ def simplex_game(Z: np.ndarray) -> np.ndarray:
     A = np.zeros((n + 1, m + 1))
     A[:n, :m] = Z / (np.abs(Z).max() or 1.0)
     A[:n, -1], A[n, :m] = -1, 1
-    a = _lp._maximise_last(A, n, None)[0][:m].clip(0)
+    a = programs.maximise_last(A, n, None)[0][:m].clip(0)
     return a / a.sum() if a.sum() > 0 else np.full(m, 1 / m)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.margins import _qp
+from widemargin.margins import qp
 
 from ._sides import QUIET, before, entry, precision, steps, worst
 from .inequality import Inequality, check
@@ -278,7 +278,7 @@ def unit_direction(Z: np.ndarray) -> tuple[np.ndarray, float]:
     m = Z.shape[1]
     if not (np.linalg.norm(Z, axis=1) > 0).all():
         return np.zeros(m), 0.0
-    u = _qp.direction(Z, _qp.solve_factor(Z, 1e-10).q, 1e-10)
+    u = qp.direction(Z, qp.solve_factor(Z, 1e-10).q, 1e-10)
     size = float(np.linalg.norm(u))
     least = float((Z @ u).min()) / size if size > 0 else 0.0
     return (u / size, least / math.sqrt(m)) if least > 0 else (np.zeros(m), 0.0)
