@@ -14,7 +14,7 @@ import numpy as np
 from widemargin import kinds
 from widemargin.optima import Gap
 from widemargin.optima.gap import of as gap_of
-from widemargin.optima.losses import LOSSES
+from widemargin.optima.losses import CLASSES, LOSSES
 from widemargin.optima.path import point
 from widemargin.optima.problem import MODES
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
@@ -22,7 +22,7 @@ from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputErr
 from . import certificates, guarantees
 from .section import Digits, Figure, Section, badge, band, layout, line, number, spread, words
 
-KINDS = ("f1-optimum", "f2-optimum")
+KINDS = ("f1-optimum", "f1-multiclass-optimum", "f2-optimum")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Shown:
 
     @property
     def neurons(self) -> int | None:
-        return None if self.cert.primal is None else self.cert.atoms
+        return None if self.cert.kind == "f2-optimum" else self.cert.atoms
 
     @property
     def family(self) -> str:
@@ -63,11 +63,15 @@ def check(cert: Certificate) -> None:
 
 
 def _wrong(cert: Certificate) -> str:
-    extra = cert.extra
-    bounds = [cert.lower, cert.upper, extra["weight_decay"], extra.get("offset", 0.0)]
+    extra, several = cert.extra, cert.kind == "f1-multiclass-optimum"
+    bounds = [cert.lower, cert.upper, extra["weight_decay"], *np.ravel(extra.get("offset", 0.0)).tolist()]
     if cert.convention != "objective" or not all(_is_number(v) for v in bounds) or not 0 <= cert.lower <= cert.upper:
         return "its bounds are no bounds of an objective"
-    if extra["loss"] not in LOSSES or not extra["weight_decay"] > 0 or extra.get("output_bias") not in MODES:
+    if (
+        extra["loss"] not in ((CLASSES,) if several else LOSSES)
+        or not extra["weight_decay"] > 0
+        or extra.get("output_bias") not in MODES
+    ):
         return "there is no such loss, decay or output bias"
     weights = extra.get("weights")
     if weights is not None and (np.shape(weights) != (cert.n,) or not np.isfinite(np.asarray(weights, float)).all()):
@@ -75,6 +79,13 @@ def _wrong(cert: Certificate) -> str:
     if cert.kind == "f2-optimum":
         if np.shape(extra["alpha"]) != (cert.n,) or not np.isfinite(np.asarray(extra["alpha"], float)).all():
             return "it does not have a number for each point"
+    elif several:
+        theta, outer = np.asarray(extra["theta"], float), np.asarray(extra["outer"], float)
+        shapes = (theta.shape, outer.shape) == ((len(outer), cert.d + bool(cert.bias)), (len(theta), extra["classes"]))
+        if (len(theta) and not shapes) or np.shape(extra["offset"]) != (extra["classes"],):
+            return "its network does not have the shape of its data"
+        if not np.isfinite(theta).all() or not np.isfinite(outer).all():
+            return "its network has weights that are no numbers"
     elif cert.primal is None or cert.primal.theta.shape != (len(cert.primal.mass), cert.d + bool(cert.bias)):
         return "its network does not have the shape of its data"
     elif not np.isfinite(cert.primal.theta).all() or not np.isfinite(cert.primal.mass).all():
@@ -156,10 +167,15 @@ def shown(cert: Certificate, data: Dataset | None) -> Shown:
     if data is not None:
         at = point(cert, data)
         return Shown(cert, gap, decay, at.loss, at.norm, at.margin, at.error)
-    if cert.primal is None:
+    if cert.primal is not None:
+        norm = cert.primal.norm
+    elif cert.kind == "f1-multiclass-optimum":
+        lengths = (np.linalg.norm(np.reshape(cert.extra[key], (cert.atoms, -1)), axis=1) for key in ("theta", "outer"))
+        norm = float(np.prod(list(lengths), axis=0).sum())
+    else:
         return Shown(cert, gap, decay, math.nan, math.nan, math.nan, math.nan)
-    norm, b = cert.primal.norm, float(cert.extra.get("offset", 0.0))
-    taken = decay * (norm + (b * b / 2 if cert.extra.get("output_bias") == "decayed" else 0.0))
+    b = np.ravel(cert.extra.get("offset", 0.0))
+    taken = decay * (norm + (float(b @ b) / 2 if cert.extra.get("output_bias") == "decayed" else 0.0))
     return Shown(cert, gap, decay, max(0.0, cert.upper - taken), norm, math.nan, math.nan)
 
 
@@ -218,7 +234,8 @@ def table(section: Section, found: Sequence[Shown]) -> None:
         rows,
         "lower <= least objective of any width <= upper, the objective of the network; gap = (upper - lower) / upper. "
         f"objective: {CONVENTIONS['objective']}. Mean loss, norm (half of the squared weights), margin (the smallest label times "
-        "output, over the norm), training error and neurons are those of that network.",
+        "output, of several classes the own output minus the largest other one, over the norm), training error and neurons are "
+        "those of that network.",
     )
     for one in found:
         if one.cert.reason:
@@ -304,7 +321,7 @@ def again(one: Shown) -> str:
     cert, extra = one.cert, one.cert.extra
     path = str(cert.stats.get("path") or f"{cert.kind}.json.gz")
     check = words("widemargin", "verify", path, cert.data_name)
-    if cert.kind != "f1-optimum" or extra.get("weights") is not None:
+    if cert.kind == "f2-optimum" or extra.get("weights") is not None:
         return f"# computed in Python, by widemargin.optima.{kinds.KINDS[cert.kind].function}: {setting(cert)}\n{check}"
     decay = ["--weight-decay", repr(one.decay)]
     if one.gap is None:
@@ -322,7 +339,7 @@ def again_path(members: Sequence[Shown]) -> str:
     cert = ordered[0].cert
     files = [str(one.cert.stats.get("path") or "") for one in ordered]
     stems = {_stem(file, len(files), k) for k, file in enumerate(files, 1)}
-    fits = cert.kind == "f1-optimum" and cert.extra.get("weights") is None
+    fits = cert.kind != "f2-optimum" and cert.extra.get("weights") is None
     if not fits or not np.allclose(decays, even, rtol=1e-9) or len(stems) > 1 or None in stems:
         return "\n".join(again(one) for one in ordered)
     asked = ["--path", f"{decays[-1]!r}:{decays[0]!r}:{len(decays)}"]
