@@ -66,7 +66,7 @@ def test_fit_is_what_the_library_computes():
 def test_a_table_and_sentences(monkeypatch):
     status, out, _ = run("fit", SPEC, "--weight-decay", 0.02)
     assert status == 0 and "logistic loss, biases, free output bias" in out and "certified" in out
-    assert "objective: mean loss and weight decay of the best network" in out
+    assert "objective: mean loss + (weight decay / 2) |weights|^2 of the best network" in out
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(command, "NARROW", 1000)
     status, out, _ = run("fit", SPEC, "--weight-decay", 0.02, "--output-bias", "none")
@@ -97,6 +97,7 @@ def test_targets_of_a_regression_are_read_saved_and_verified(tmp_path):
     assert run("verify", save, table)[0] == 0
     said = refused("fit", table, "--weight-decay", 0.05)
     assert "the loss logistic needs labels -1 and +1" in said and "or --loss squared" in said
+    assert "or --loss cross-entropy" in said and "loss=" not in said
     changed = table.read_text().replace(rows[0], rows[0] + "1")
     table.write_text(changed)
     assert run("verify", save, table)[0] == 1
@@ -161,6 +162,8 @@ def test_interruption(monkeypatch):
         patch.setattr(Solver, "start", stop)
         status, out, _ = run("fit", SPEC, "--weight-decay", 0.02, "--json")
         assert status == 130 and json.loads(out)["status"] == "interrupted"
+        status, out, _ = run("fit", SPEC, "--path", "3")
+        assert status == 130 and out.endswith("1 of 3 decays were done\n")
     monkeypatch.setattr(Solver, "__init__", stop)
     status, out, err = run("fit", SPEC, "--path", "3")
     assert (status, out) == (130, "") and "interrupted before" in err
@@ -202,6 +205,20 @@ def test_bad_data(tmp_path):
     assert "all labels are equal" in said and "use --output-bias none or decayed" in said
     assert run("fit", table, "--weight-decay", 0.1, "--output-bias", "none")[0] == 0
     assert "no data set" in refused("fit", "nothing", "--weight-decay", 1)
+    assert "without decay there is no best network" in refused("fit", SPEC, "--weight-decay", 0)
+    assert "must be a positive number, not '-1'" in refused("fit", SPEC, "--weight-decay", -1)
+
+
+def test_uneven_columns_are_told_of_where_the_bounds_do_not_meet(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((150, 9)), rng.integers(0, 2, 150)
+    for scale, told in ((1000.0, True), (1.0, False)):
+        rows = [",".join(map(repr, [*row[:-1], scale * row[-1], label])) for row, label in zip(X.tolist(), y.tolist())]
+        (tmp_path / "t.csv").write_text("\n".join(["a,b,c,d,e,f,g,h,i,y", *rows]))
+        argv = ("--weight-decay", 1e-4, "--time-limit", 0.1, "--tol", 1e-9)
+        status, out, _ = run("fit", tmp_path / "t.csv", *argv)
+        assert status == 0 and "time-limit" in out
+        assert ("the columns' standard deviations go from" in out) == told
 
 
 def test_a_path_is_drawn_with_what_is_guaranteed(tmp_path):
@@ -209,7 +226,9 @@ def test_a_path_is_drawn_with_what_is_guaranteed(tmp_path):
     status, out, err = run("fit", SPEC, "--path", "1e-9:1e-2:3", "--output-bias", "none", "--json", "--plot", picture)
     assert status == 0 and len(json.loads(out)) == 3 and picture.read_bytes().startswith(b"\x89PNG")
     best, path = margins.f1(DATA, bias=True, tol=1e-3), optima.path(DATA, [1e-9], output_bias=None)
-    words = re.search(r"in \[(\S+), (\S+)\]; at the smallest decay (\S+), of which (\S+) is guaranteed", err)
+    words = re.search(
+        r"in \[(\S+), (\S+)\]; at the smallest decay the network has margin (\S+), of which (\S+) is guaranteed", err
+    )
     assert_allclose([float(word) for word in words.groups()[:2]], [best.lower, best.upper], rtol=1e-2)
     known = theory.guaranteed_along(path, best).column("guaranteed")[0]
     assert_allclose(float(words[4]), known, rtol=1e-2)
@@ -229,6 +248,7 @@ def test_gap_of_a_state_dict(model, tmp_path):
     status, out, err = run(*argv, "--save", save)
     known = optima.gap(network(), DATA.X, DATA.y, weight_decay=0.02)
     assert status == 0 and out == f"{known}\n" and out.startswith("objective ") and str(save) in err
+    assert f"d=2; {known.width} neurons, logistic loss, biases, decayed output bias, weight decay 0.02\n" in err
     assert run("verify", save, SPEC)[0] == 0
     status, out, _ = run(*argv, "--json", "--output-bias", "free", "--loss", "hinge")
     found, known = json.loads(out), optima.gap(
@@ -298,6 +318,8 @@ def test_bad_models(model, tmp_path, monkeypatch):
     assert "takes 2 features, but X has 3" in refused("gap", model, "parity:d=3,n=4", *decay)
     (tmp_path / "empty.pt").write_bytes(b"")
     assert "cannot be read as a state dict" in refused("gap", tmp_path / "empty.pt", SPEC, *decay)
+    (tmp_path / "text.pt").write_text("hello")
+    assert "it is damaged, or of another format; save" in refused("gap", tmp_path / "text.pt", SPEC, *decay)
     (tmp_path / "half.pt").write_bytes(model.read_bytes()[:300])
     assert "half.pt" in refused("gap", tmp_path / "half.pt", SPEC, *decay)
     (tmp_path / "bad.safetensors").write_bytes(b"no tensors here")

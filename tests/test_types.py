@@ -219,6 +219,7 @@ def test_a_summary_is_json_and_the_text_is_one_line(certificate: Certificate):
     assert summary["conversions"]["M2"] == certificate.lower / 2
     text = str(certificate)
     assert "\n" not in text and text.startswith("frozen margin (M1) in [") and "not proved" not in text
+    assert repr(certificate) == f"<Certificate: {text}>"  # what a notebook shows: no array of n weights
     assert "upper bound not proved" in str(dataclasses.replace(certificate, proved=False))
     assert dataclasses.replace(certificate, primal=None).atoms == 0
 

@@ -47,7 +47,7 @@ CONVENTIONS = {
     "gram": "unit ball of the space of a kernel that was given by its matrix",
     "tangent": "unit Euclidean norm of a step in all parameters of a network",
     "norm": "least norm of a function that takes the targets",
-    "objective": "mean loss and weight decay of the best network: nothing is divided",
+    "objective": "mean loss + (weight decay / 2) |weights|^2 of the best network",
     "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
     "M11": "unit Euclidean norm of u",
     "MT2": "all parameters in one Euclidean norm; own score minus the largest other",
@@ -384,6 +384,10 @@ class Certificate:
         what = f"{self.kind} margin" if kinds.quantity(self.convention) == "margin" else self.kind
         line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
         return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
+
+    def __repr__(self) -> str:
+        """One line, as notebooks and prompts show it; the weights of all points are in `dual`."""
+        return f"<Certificate: {self}>"
 
 
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")

@@ -170,6 +170,8 @@ class Other(nn.Module):
         (nn.Sequential(nn.Linear(2, 3), nn.ReLU()), {}, "not Sequential\\(Linear, ReLU\\)"),
         (nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(4, 1)), {}, "shapes of the layers do not fit"),
         (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), nn.ReLU(), nn.Linear(3, 1)), {}, "must be"),
+        (nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 1)), {}, "Linear\\); to compare .* state_dict"),
+        (nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Dropout(), nn.Linear(3, 1)), {}, "GELU, Dropout, Linear\\)$"),
         (Other(), {}, "not Other; if it computes the same, give its state_dict"),
         (3, {}, "not int"),
         ("model.pt", {}, "not str"),
@@ -191,7 +193,7 @@ class Other(nn.Module):
         (network(), {"loss": "cubic"}, "loss must be one of"),
         (network(), {"device": "tpu"}, "device must be"),
         (network(), {"y": Y[:5]}, "one target per row"),
-        (network(), {"y": (Y + 1) / 2}, "needs labels -1 and \\+1"),
+        (network(), {"y": (Y + 1) / 2}, "needs labels -1 and \\+1, but y has 0 and 1, .* give 2 \\* y - 1"),
     ],
 )  # fmt: skip
 def test_one_sentence(model, keys, words):
@@ -200,3 +202,12 @@ def test_one_sentence(model, keys, words):
         optima.gap(model, X, y, **{"weight_decay": 0.1} | keys)
     text = str(caught.value)
     assert "\n" not in text and text.count(". ") == 0 and len(text) < 220
+
+
+def test_checkpoints_are_looked_into():
+    """As Lightning and the tutorials of PyTorch save them."""
+    state = network().state_dict()
+    usual = optima.gap(state, X, Y, weight_decay=0.1)
+    named = {"state_dict": {f"model.{name}": value for name, value in state.items()}, "epoch": 3}
+    for checkpoint in (named, {"model_state_dict": state, "loss": 0.3}, {"model": state}):
+        assert optima.gap(checkpoint, X, Y, weight_decay=0.1).objective == usual.objective

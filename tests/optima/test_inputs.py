@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from widemargin import Dataset, InputError, optima
 
@@ -12,18 +13,25 @@ DATA, VALUES, ONE = Dataset(X, [1, -1, 1, -1]), Dataset(X, [0.5, 1.0, 2.0, 3.0])
 @pytest.mark.parametrize(
     ("data", "keys", "words"),
     [
-        (DATA, {"weight_decay": 0.0}, "weight_decay must be a positive number, not 0.0"),
+        (DATA, {"weight_decay": 0.0}, "weight_decay must be a positive number, not 0.0; without decay there is no"),
         (DATA, {"weight_decay": -1}, "weight_decay must be a positive number"),
         (DATA, {"weight_decay": float("nan")}, "weight_decay must be a positive number, not nan"),
         (DATA, {"weight_decay": float("inf")}, "weight_decay must be a positive number"),
         (DATA, {"weight_decay": "much"}, "weight_decay must be a positive number, not 'much'"),
         (DATA, {"weight_decay": 1e-300}, "out of all proportion"),
-        (DATA, {"loss": "cubic"}, "loss must be one of logistic, squared, hinge, squared-hinge, exp, not 'cubic'"),
+        (DATA, {"loss": "cubic"}, "loss must be one of logistic, .*, exp, cross-entropy, not 'cubic'$"),
+        (DATA, {"loss": "bce"}, "not 'bce'; BCEWithLogitsLoss is 'logistic' with labels -1 and \\+1"),
+        (DATA, {"loss": torch.nn.CrossEntropyLoss()}, "; write 'cross-entropy'$"),
+        (DATA, {"loss": "MSE"}, "'squared' is half of MSELoss"),
         (DATA, {"loss": None}, "loss must be one of"),
         (DATA, {"output_bias": "yes"}, "output_bias must be 'free', 'decayed' or None, not 'yes'"),
         (DATA, {"bias": "no"}, "bias must be True or False"),
         (VALUES, {"loss": "logistic"}, "the loss logistic needs labels -1 and \\+1"),
-        (VALUES, {"loss": "hinge"}, "choose two classes, or loss='squared'"),
+        (VALUES, {"loss": "hinge"}, "y has 4 other values; choose two classes, or loss='squared'"),
+        (Dataset(X, [0, 1, 1, 0]), {"loss": "logistic"}, "but y has 0 and 1, .* give 2 \\* y - 1"),
+        (Dataset(X, [2, 1, 1, 2]), {"loss": "hinge"}, "but y has 1 and 2; give np.where\\(y == 2, 1, -1\\)"),
+        ((X, [1, -1, 1, -1]), {}, "data must be a Dataset, not tuple; give widemargin.Dataset\\(X, y\\)"),
+        (X, {"loss": "cross-entropy"}, "data must be a Dataset, not ndarray"),
         (ONE, {"loss": "logistic"}, "all labels are equal"),
         (ONE, {"loss": "exp", "output_bias": "free"}, "no minimum; use output_bias=None or 'decayed'"),
         (DATA, {"weights": [1, 0, 1, 0]}, "all labels are equal"),

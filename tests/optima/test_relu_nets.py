@@ -174,6 +174,8 @@ def test_an_open_gap_is_a_warning_with_the_gap():
     with pytest.warns(ConvergenceWarning, match=r"tol=0\.001 \(time-limit\).*a gap of [\d.]+ %"):
         model = ReluNetClassifier(1e-3, time_limit=1e-6).fit(points, labels)
     assert model.certificate_.gap > 1e-3
+    with pytest.warns(ConvergenceWarning, match="a gap of (99.9|100) %"):  # and not of 1e+02 %
+        ReluNetClassifier(1e-7, time_limit=1e-6).fit(points, labels)
     with pytest.warns(ConvergenceWarning, match="not certified"):
         ReluNetRegressor(1e-3, time_limit=1e-6).fit(points, labels)
     with pytest.warns(ConvergenceWarning, match="not certified"):

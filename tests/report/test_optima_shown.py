@@ -104,6 +104,43 @@ def test_the_table_holds_what_the_functions_do(folder):
     assert certificates.number(at.loss, 5) in text and certificates.number(at.norm, 5) in text
 
 
+def test_several_classes_are_shown_like_two(tmp_path, monkeypatch):
+    """Decay, mean loss, norm and error of the network, the sentence of the gap, and the command; without the data, too."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((18, 2)), np.arange(18) % 3
+    rows = [f"{a!r},{b!r},{'bgr'[k]}" for (a, b), k in zip(X.tolist(), y.tolist())]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,y", *rows]))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    torch.save(model.state_dict(), "m.pt")
+    asked = ["t.csv", "--loss", "cross-entropy", "--weight-decay", "0.05", "--tol", "0.05", "--time-limit", "10"]
+    assert cli.main(["gap", "m.pt", *asked, "--save", "g.json"]) == 0
+    assert cli.main(["fit", *asked, "--save", "c.json"]) == 0
+    found = of(Certificate.load("g.json"))
+    page = report.build(["g.json"])
+    assert f"{found}." in " ".join(parsed(page).text) and "width 5" in " ".join(parsed(page).text)
+    cert = Certificate.load("c.json")
+    f, norm = (
+        cert.function(X),
+        sum(np.linalg.norm(a) * np.linalg.norm(v) for a, v in zip(*map(cert.extra.get, ("outer", "theta")))),
+    )
+    loss = (np.log(np.exp(f).sum(axis=1)) - f[np.arange(18), y]).mean()
+    assert_allclose(loss + 0.05 * norm, cert.upper, rtol=1e-9)
+    page = report.build(["c.json"])
+    command = next(one["settings"] for one in page.sections[0].contents if "settings" in one).splitlines()[0]
+    assert command.startswith("widemargin fit t.csv --loss cross-entropy --weight-decay 0.05")
+    here = parsed(page).text
+    (tmp_path / "t.csv").unlink()
+    gone = parsed(report.build("c.json")).text
+    for said in (certificates.number(loss, 5), certificates.number(norm, 5)):
+        assert said in here and said in gone
+    assert f"{100 * (f.argmax(axis=1) != y).mean():.3g} %" in here
+    replace(cert, extra={**cert.extra, "outer": [[1.0]] * cert.atoms}).save("x.json")
+    with pytest.raises(InputError, match="shape of its data"):
+        report.build("x.json")
+
+
 def test_without_its_data_the_loss_is_what_the_decay_leaves(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

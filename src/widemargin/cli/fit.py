@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from .screen import finite_json, plain, print_rich, say, solver_progress, termin
 if TYPE_CHECKING:
     from widemargin.optima import Path as Found
     from widemargin.optima import Point
+    from widemargin.types import Certificate
 
 LOSSES = (
     "logistic",
@@ -52,7 +54,7 @@ LOSSES = (
 )  # `optima` has them, but takes long to import
 MODES = {"free": "free", "decayed": "decayed", "none": None}
 NARROW = 110  # columns the table needs; below, one sentence for each decay
-INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
+UNEVEN = 100  # columns whose sizes differ by more than this are told of where the bounds did not meet
 MOST = 2**31  # bytes of a model
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -98,6 +100,8 @@ def fit(options: argparse.Namespace) -> int:
         print(json.dumps(shown[0] if single else shown, allow_nan=False))
     else:
         _print(data, list(found))
+        if len(found) < count:
+            print(f"{len(found)} of {count} decays were done")
     sys.stdout.flush()
     for name, point in zip(names, found) if paths else ():
         save_certificate(point.certificate, paths[name])
@@ -123,8 +127,8 @@ def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
             found = theory.guaranteed_along(found, best)
             sure = float(found.column("guaranteed")[-1])
             say(
-                f"largest margin without output bias in [{best.lower:.6g}, {best.upper:.6g}]; at the smallest decay "
-                f"{found[-1].margin:.6g}, of which {f'{sure:.6g}' if sure > 0 else 'nothing'} is guaranteed (WM-4)"
+                f"largest margin without output bias in [{best.lower:.6g}, {best.upper:.6g}]; at the smallest decay the network "
+                f"has margin {found[-1].margin:.6g}, of which {f'{sure:.6g}' if sure > 0 else 'nothing'} is guaranteed (WM-4)"
             )
     figure = plots.path(found.columns(), data.name)
     picture = io.BytesIO()
@@ -136,17 +140,15 @@ def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
 def _print(data: Dataset, points: list[Point]) -> None:
     from rich.table import Table
 
-    extra = points[0].certificate.extra
-    bias = "biases" if points[0].certificate.bias else "no biases"
-    last = {"free": "free output bias", "decayed": "decayed output bias"}.get(extra["output_bias"], "no output bias")
-    title = f"{data}; {extra['loss']} loss, {bias}, {last}"
+    title = f"{data}; {_setting(points[0].certificate)}"
     if terminal().width < NARROW:
         print(title)
         for point in points:
             cert = point.certificate
             print(
                 f"weight decay {point.weight_decay:.4g}: least objective in [{cert.lower:.7g}, {cert.upper:.7g}], "
-                f"gap {cert.gap:.2g}, {cert.status}, mean loss {point.loss:.4g}, norm {point.norm:.4g}, {point.neurons} neurons"
+                f"gap {cert.gap:.2g}, {cert.status}, mean loss {point.loss:.4g}, norm {point.norm:.4g}, "
+                f"{point.neurons} neuron{'' if point.neurons == 1 else 's'}"
             )
     else:
         table = Table(title=plain(title), title_justify="left")
@@ -171,6 +173,28 @@ def _print(data: Dataset, points: list[Point]) -> None:
     print(f"objective: {CONVENTIONS['objective']}")
     for reason in dict.fromkeys(point.certificate.reason for point in points if point.certificate.reason):
         print(reason)
+    if any(point.certificate.status != "certified" for point in points):
+        _tell_scales(data)
+
+
+def _setting(cert: Certificate) -> str:
+    """What is trained, in words."""
+    bias = "biases" if cert.bias else "no biases"
+    last = {"free": "free output bias", "decayed": "decayed output bias"}.get(
+        cert.extra["output_bias"], "no output bias"
+    )
+    return f"{cert.extra['loss']} loss, {bias}, {last}"
+
+
+def _tell_scales(data: Dataset) -> None:
+    """A hint where columns have other units: the decay then weighs on the small ones, and searches take longer."""
+    size = data.X.std(axis=0)
+    size = size[size > 0]
+    if len(size) and size.max() > UNEVEN * size.min():
+        print(
+            f"the columns' standard deviations go from {size.min():.3g} to {size.max():.3g}; "
+            "where they are standardised the decay treats them alike, and bounds usually meet sooner"
+        )
 
 
 def _number(value: float) -> str:
@@ -224,9 +248,11 @@ def gap(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             say("interrupted before there was a result")
             return INTERRUPTED
+    say(f"{data}; {found.width} neurons, {_setting(found.certificate)}, weight decay {options.weight_decay:g}")
     print(json.dumps(finite_json(found.summary()), allow_nan=False) if options.json else found)
     if found.certificate.reason and not options.json:
         print(found.certificate.reason)
+        _tell_scales(data)
     sys.stdout.flush()
     if paths:
         save_certificate(replace(found.certificate, data_name=data.name), paths["gap"])
@@ -252,19 +278,18 @@ def _state_dict(name: str) -> Mapping[str, Any]:
         import torch
 
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
+                state = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise InputError(
                 f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
             ) from None
-        except Exception as error:  # damaged files raise nearly anything
-            said = " ".join(str(error).split())[:120] or type(error).__name__
+        except Exception:  # damaged files and other formats raise nearly anything, and say nothing that helps
             raise InputError(
-                f"{name} cannot be read as a state dict ({said}); save model.state_dict() with torch.save"
+                f"{name} cannot be read as a state dict: it is damaged, or of another format; "
+                "save model.state_dict() with torch.save"
             ) from None
-    for key in INSIDE:
-        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
-            state = state[key]
     if not isinstance(state, Mapping):
         raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
     return state
@@ -325,18 +350,29 @@ def _path(text: str) -> int | list[float]:
     return [float(v) for v in np.geomspace(low, high, count)]
 
 
-def _common(one: Parser) -> None:
+def _decay(text: str) -> float:
+    found = number(-1e-300, math.inf, "a positive number")(text)
+    if found == 0:
+        raise argparse.ArgumentTypeError(
+            f"must be a positive number, not {text[:40]!r}: without decay there is no best network (docs/optima.md, Limits)"
+        )
+    return found
+
+
+def _common(one: Parser, many: bool) -> None:
     readable(one)
     precise(one, 1e-3, "1e-3")
-    timed(one, "seconds for each decay; the result then says time-limit, and both bounds hold")
+    each = "seconds for each decay" if many else "seconds"
+    timed(one, f"{each}; the result then says time-limit, and both bounds hold")
     seeded(one)
     threaded(one)
     placed(one, "where bounds are computed")
-    one.add_argument("--json", action="store_true", help="print one object, or a list for a path")
+    one.add_argument(
+        "--json", action="store_true", help="print one object" + (", or a list for a path" if many else "")
+    )
 
 
 def add(command: Command) -> None:
-    decay = number(0, math.inf, "a positive number")
     one = command("fit", fit, "compute the least training objective of any width, with a certificate", epilog=sources())
     one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
     one.add_argument(
@@ -345,7 +381,7 @@ def add(command: Command) -> None:
         default="logistic",
         help="squared takes any targets, cross-entropy any number of classes [logistic]",
     )
-    one.add_argument("--weight-decay", metavar="WD", type=decay, help="of mean loss + (WD / 2) |weights|^2")
+    one.add_argument("--weight-decay", metavar="WD", type=_decay, help="of mean loss + (WD / 2) |weights|^2")
     one.add_argument(
         "--path",
         metavar="LOW:HIGH:COUNT",
@@ -358,12 +394,17 @@ def add(command: Command) -> None:
         default=True,
         help="neurons have biases, which are decayed [--bias]",
     )
-    one.add_argument("--output-bias", choices=tuple(MODES), default="free", help="decayed like weights or not [free]")
-    _common(one)
+    one.add_argument(
+        "--output-bias",
+        choices=tuple(MODES),
+        default="free",
+        help="decayed like weights, as by one weight_decay for all parameters in PyTorch, or not [free]",
+    )
+    _common(one, many=True)
     one.add_argument(
         "--save",
         metavar="CERT.json",
-        help="write the certificate (.gz: compressed); of a path one file each, CERT.01.json",
+        help="write the certificate (.gz: compressed); of a path one file each, CERT.1.json and so on",
     )
     one.add_argument(
         "--plot",
@@ -375,12 +416,12 @@ def add(command: Command) -> None:
     one.add_argument(
         "model",
         metavar="MODEL",
-        help="the state dict of Sequential(Linear, ReLU, Linear), .pt or .safetensors; or a run",
+        help="the state dict of Sequential(Linear, ReLU, Linear), or a checkpoint with it, .pt or .safetensors; or a run",
     )
     one.add_argument("data", metavar="DATA", nargs="?", help="what it was trained on; runs have their own")
     one.add_argument("--loss", choices=LOSSES, default="logistic", help="it was trained with [logistic]")
     one.add_argument(
-        "--weight-decay", metavar="WD", type=decay, required=True, help="it was trained with, as torch.optim has it"
+        "--weight-decay", metavar="WD", type=_decay, required=True, help="it was trained with, as torch.optim has it"
     )
     one.add_argument(
         "--output-bias",
@@ -388,7 +429,7 @@ def add(command: Command) -> None:
         help="whether the last bias was decayed, if there is one [decayed]",
     )
     one.add_argument("--trial", metavar="B", type=integer(0, 10**9), help="of a run [0]")
-    _common(one)
+    _common(one, many=False)
     one.add_argument(
         "--save", metavar="CERT.json", help="write the certificate of the best objective (.gz: compressed)"
     )

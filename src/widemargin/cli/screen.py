@@ -69,7 +69,8 @@ def in_cli_words(text: str) -> str:
     """The library speaks of arguments where the command line has options."""
     text = text.replace(", or read y as numbers with targets=True", "")
     text = text.replace("output_bias=None or 'decayed'", "--output-bias none or decayed")
-    text = text.replace("loss='squared'", "--loss squared").replace("weight_decay=", "--weight-decay ")
+    text = text.replace("loss='squared'", "--loss squared").replace("loss='cross-entropy'", "--loss cross-entropy")
+    text = text.replace("weight_decay=", "--weight-decay ")
     text = text.replace("output_bias=", "--output-bias ").replace("give the decays themselves", "give LOW:HIGH:COUNT")
     return text.replace("with label=", "with --label").replace("label=", "--label ")
 

@@ -29,7 +29,7 @@ def warn_if_open(cert: Certificate, tol: float) -> None:
     if cert.status != "certified":
         warnings.warn(
             f"the optimum was not certified to tol={tol:g} ({cert.status}): the objective of the network is {cert.upper:.6g}, "
-            f"and no network of any width is below {cert.lower:.6g}, a gap of {100 * cert.gap:.2g} %. Both bounds hold; "
+            f"and no network of any width is below {cert.lower:.6g}, a gap of {100 * cert.gap:.3g} %. Both bounds hold; "
             "a larger time_limit, tol or weight_decay helps",
             ConvergenceWarning,
             stacklevel=4,

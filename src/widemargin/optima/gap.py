@@ -19,6 +19,7 @@ from .problem import ClassProblem
 from .solver import Solver
 
 FORM = "Sequential(Linear, ReLU, Linear)"
+INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
 TRAINED = ("objective", "loss", "balanced", "width")  # of the network, in extra["trained"] of the certificate
 ROUNDING = 1e-12  # of an objective: less above the best that was found is nothing
 NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred times as large
@@ -130,10 +131,11 @@ def gap(
     """How far a trained network is from the best of any width, both in `mean loss + (weight_decay / 2) |parameters|^2`.
 
     `model` is torch.nn.Sequential(Linear, ReLU, Linear) of any width, with or without biases, with one output, or for
-    loss="cross-entropy" one for each class 0, ..., K-1 in y; or the state dict of such a network, under any names.
-    Networks of the same form compete: with biases where it has some. `output_bias`: "decayed"
-    where one weight_decay is for all parameters, which is the usual case; "free" where the last bias is not decayed. The losses
-    are those of `optima.f1`: "squared" is half of MSELoss.
+    loss="cross-entropy" one for each class 0, ..., K-1 in y; or the state dict of such a network, under any names, or a
+    checkpoint that has it under "state_dict", "model_state_dict" or "model". Networks of the same form compete: with biases
+    where it has some. `output_bias`: "decayed" (and None) where one weight_decay is for all parameters, which is the usual case;
+    "free" where the last bias is not decayed. The losses are those of `optima.f1`, with labels -1 and +1 (targets of BCE:
+    2 * y - 1); "squared" is half of MSELoss.
 
     `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one. Its extra["trained"] keeps the other
     fields, so that a saved certificate still says how far the network was from the best.
@@ -205,6 +207,9 @@ def _column(y: Any) -> Any:
 def layers(model: Any) -> Layers:
     """The weights of a two-layer ReLU network; an InputError for anything else."""
     if isinstance(model, Mapping):
+        for key in INSIDE:
+            if isinstance(model.get(key), Mapping):
+                model = model[key]
         return _from_names(model)
     from torch import nn
 
@@ -215,9 +220,12 @@ def layers(model: Any) -> Layers:
             f"model must be {FORM}, not {type(model).__name__}; if it computes the same, give its state_dict()"
         )
     kinds = [type(layer) for layer in model]
-    if kinds != [nn.Linear, nn.ReLU, nn.Linear]:
+    wanted: list[type] = [nn.Linear, nn.ReLU, nn.Linear]
+    if kinds != wanted:
         names = ", ".join(kind.__name__ for kind in kinds)
-        raise InputError(f"model must be {FORM}, not Sequential({names})")
+        like = [kind for kind in kinds if kind not in (nn.Dropout, nn.Flatten, nn.Identity)]
+        same = "; to compare it without the other layers, give its state_dict()" if like == wanted else ""
+        raise InputError(f"model must be {FORM}, not Sequential({names}){same}")
     first, last = model[0], model[2]
     for layer in (first, last):
         if set(dict(layer.named_parameters())) - {"weight", "bias"} or not hasattr(layer, "weight"):

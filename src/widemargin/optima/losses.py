@@ -166,9 +166,23 @@ LOSSES = {
 CLASSES = "cross-entropy"  # of several outputs, in groups.py
 
 
+# What PyTorch and others call them: how a name begins, in small letters.
+ELSEWHERE = {
+    "bce": "BCEWithLogitsLoss is 'logistic' with labels -1 and +1",
+    "binarycrossentropy": "with a sigmoid it is 'logistic' with labels -1 and +1",
+    "softmargin": "SoftMarginLoss is 'logistic'",
+    "mse": "'squared' is half of MSELoss: docs/optima.md",
+    "crossentropy": f"write {CLASSES!r}",
+    "ce": f"write {CLASSES!r}",
+}
+
+
 def named(name: str) -> Loss:
     if not isinstance(name, str) or name not in LOSSES:
-        several = name == CLASSES
-        why = " (of several classes there are optima.f1, path, gap and largest_decay)" if several else ""
-        raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}{why}")
+        if isinstance(name, str) and name == CLASSES:
+            why = " (of several classes there are optima.f1, path, gap and largest_decay)"
+            raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}{why}")
+        word = "".join(c for c in str(name).lower() if c.isalpha())
+        meant = next((f"; {usual}" for key, usual in ELSEWHERE.items() if word.startswith(key)), "")
+        raise InputError(f"loss must be one of {', '.join(LOSSES)}, {CLASSES}, not {str(name)[:40]!r}{meant}")
     return LOSSES[name]

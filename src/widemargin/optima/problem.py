@@ -96,11 +96,9 @@ def enter(
     time_limit: float | None,
 ) -> Problem:
     chosen = named(loss)
+    is_dataset(data)
     if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
-        raise InputError(
-            f"{data.name}: the loss {loss} needs labels -1 and +1, but y has other values; choose two classes, "
-            "or loss='squared', or loss='cross-entropy' for classes 0, ..., K-1"
-        )
+        raise InputError(f"{data.name}: the loss {loss} needs labels -1 and +1, but y {_instead(data.y)}")
     training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     one = len(np.unique(data.y[training.w > 0])) == 1
     if one and chosen.name in ("logistic", "exp") and output_bias == "free":
@@ -114,6 +112,20 @@ def enter(
     return Problem(**vars(training), loss=chosen, points=points, power=power)
 
 
+def _instead(y: np.ndarray) -> str:
+    """What y has that are no labels -1 and +1, and what to do about it."""
+    values = np.unique(y)
+    if set(values) <= {0.0, 1.0}:
+        listed = " and ".join(f"{v:g}" for v in values)
+        return f"has {listed}, as PyTorch's BCE losses take them; give 2 * y - 1"
+    if len(values) == 2:
+        return f"has {values[0]:g} and {values[1]:g}; give np.where(y == {values[1]:g}, 1, -1)"
+    return (
+        f"has {len(values)} other values; choose two classes, or loss='squared' for targets, "
+        "or loss='cross-entropy' for classes 0, ..., K-1"
+    )
+
+
 def enter_classes(
     data: Dataset,
     weight_decay: float,
@@ -123,6 +135,7 @@ def enter_classes(
     tol: float,
     time_limit: float | None,
 ) -> ClassProblem:
+    is_dataset(data)
     y, K = class_numbers(data)
     training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     heard = np.bincount(y, training.w, K)
@@ -134,6 +147,11 @@ def enter_classes(
     lam, ridge = training.scaled()
     points = ClassPoints(y, K, training.w, lam, output_bias is not None, ridge)
     return ClassProblem(**vars(training), points=points)
+
+
+def is_dataset(data: Any) -> None:
+    if not isinstance(data, Dataset):
+        raise InputError(f"data must be a Dataset, not {type(data).__name__}; give widemargin.Dataset(X, y)")
 
 
 def _enter(
@@ -151,7 +169,8 @@ def _enter(
     except (TypeError, ValueError):
         decay = math.nan
     if not 0 < decay < math.inf:
-        raise InputError(f"weight_decay must be a positive number, not {weight_decay!r}")
+        none = "; without decay there is no best network, see Limits in docs/optima.md" if decay == 0 else ""
+        raise InputError(f"weight_decay must be a positive number, not {weight_decay!r}{none}")
     if output_bias not in MODES:
         raise InputError(f"output_bias must be 'free', 'decayed' or None, not {output_bias!r}")
     if not isinstance(bias, bool | np.bool_):

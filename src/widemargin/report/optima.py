@@ -82,10 +82,12 @@ def _wrong(cert: Certificate) -> str:
         if np.shape(extra["alpha"]) != (cert.n,) or not np.isfinite(np.asarray(extra["alpha"], float)).all():
             return "it does not have a number for each point"
     elif several:
-        theta, outer = (np.asarray(extra[part], float) for part in ("theta", "outer"))
-        fits = theta.shape == (len(outer), cert.d + bool(cert.bias)) and outer.shape == (len(outer), np.size(offset))
-        if len(outer) and not (fits and np.isfinite(theta).all() and np.isfinite(outer).all()):
+        theta, outer = np.asarray(extra["theta"], float), np.asarray(extra["outer"], float)
+        shapes = (theta.shape, outer.shape) == ((len(outer), cert.d + bool(cert.bias)), (len(theta), extra["classes"]))
+        if (len(theta) and not shapes) or np.shape(extra["offset"]) != (extra["classes"],):
             return "its network does not have the shape of its data"
+        if not np.isfinite(theta).all() or not np.isfinite(outer).all():
+            return "its network has weights that are no numbers"
     elif cert.primal is None or cert.primal.theta.shape != (len(cert.primal.mass), cert.d + bool(cert.bias)):
         return "its network does not have the shape of its data"
     elif not np.isfinite(cert.primal.theta).all() or not np.isfinite(cert.primal.mass).all():
@@ -229,7 +231,8 @@ def table(section: Section, found: Sequence[Shown]) -> None:
         rows,
         "lower <= least objective of any width <= upper, the objective of the network; gap = (upper - lower) / upper. "
         f"objective: {CONVENTIONS['objective']}. Mean loss, norm (half of the squared weights), margin (the smallest label times "
-        "output, over the norm), training error and neurons are those of that network.",
+        "output, of several classes the own output minus the largest other one, over the norm), training error and neurons are "
+        "those of that network.",
     )
     for one in found:
         if one.cert.reason:
