@@ -28,7 +28,8 @@ from .problem import ClassProblem
 
 POOL = 200  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add
-STARTS, CLIMBERS = 192, 60  # local searches per round, and how many of the best are polished
+STARTS, CLIMBERS = 192, 60  # local searches per round, and how many of the best are polished,
+CLIMB = 30_000  # with so many entries of X at most
 GRID = 38  # saved weights are multiples of 2^-GRID, so that w . g_i is exact for small integer w
 
 
@@ -212,11 +213,13 @@ class Solver(Engine):
     def search(self, q: np.ndarray, power: int) -> tuple[np.ndarray, np.ndarray]:
         """Neurons with a large |sum_i g_i relu(v . x_i)|, and these values, best first; in two dimensions the best one."""
         g = several.vectors(q, self.points.y)
-        Z = self.rng.standard_normal((STARTS, self.r))
+        count = int(np.clip(3e6 / (self.n * (self.r + self.K)), 24, STARTS))
+        Z = self.rng.standard_normal((count, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
         V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40)
-        V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
+        if self.X.size <= CLIMB:
+            V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
         if self.door.X.shape[1] <= 2:
             found, arcs = several.enumeration(self.door.X, q, self.points.y)
             self.offer(found, q, power)

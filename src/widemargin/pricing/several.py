@@ -30,6 +30,7 @@ W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
 W_LIMIT = 2**13  # largest integer entry of w: with weights that are multiples of 2^-38 every w . g_i is exact
 SMALL = 400  # entries of X up to which trees with linear bounds are given more nodes
 VERTICES = 300  # scalar proofs in a cover
+LEAST = 0.01  # seconds that are taken to be left
 
 Key = tuple[int, ...]  # a vertex of a cover
 
@@ -94,7 +95,7 @@ def climb(X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6) -> tuple
         c = (F / np.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)
         base = (c.clip(0) * (h > 0)) @ X
         A = (c.clip(max=0)[:, :, None] * X).transpose(0, 2, 1)  # (L, r, n)
-        W = base + np.einsum("lrn,ln->lr", A, _box_least_squares(base, A, 80))
+        W = base + _times(A, _box_least_squares(base, A, 80))
         W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
         new = values(X, g, W)
         up = new > value
@@ -300,13 +301,19 @@ def cell_bounds(V: np.ndarray, X: np.ndarray, g: np.ndarray) -> tuple[np.ndarray
     return ww[:, None, None] * (V @ V.transpose(0, 2, 1)), B, lam, dent > 0
 
 
+def _times(A: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """A z for each of the matrices A (L, r, n) and vectors z (L, n)."""
+    return (A @ z[:, :, None])[:, :, 0]
+
+
 def _box_least_squares(c: np.ndarray, A: np.ndarray, steps: int = 40) -> np.ndarray:
     """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient."""
-    rate = 1 / np.linalg.norm(np.einsum("lrn,lsn->lrs", A, A), axis=(1, 2)).clip(1e-300)
+    back = A.transpose(0, 2, 1)
+    rate = 1 / np.linalg.norm(A @ back, axis=(1, 2)).clip(1e-300)
     lam = z = np.full((len(c), A.shape[2]), 0.5)
     t = 1.0
     for _ in range(steps):
-        slope = np.einsum("lrn,lr->ln", A, c + np.einsum("lrn,ln->lr", A, z))
+        slope = _times(back, c + _times(A, z))
         new = (z - rate[:, None] * slope).clip(0, 1)
         t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
         z, lam, t = new + (t - 1) / t_new * (new - lam), new, t_new
@@ -455,10 +462,10 @@ def cover(
             room[_key(w)] = min(room[_key(w)], target / max(s, 1e-300))
     room = {key: factor for key, factor in room.items() if math.isfinite(factor)}
     for j, (key, factor) in enumerate(room.items()):
-        prove(key, factor, max(until - time.perf_counter(), 0.1) / (len(room) - j))
+        prove(key, factor, max(until - time.perf_counter(), LEAST) / (len(room) - j))
 
     def exactly(key: Key) -> float:
-        return prove(key, 1.0, max(until - time.perf_counter(), 0.1) / 4)
+        return prove(key, 1.0, max(until - time.perf_counter(), LEAST) / 4)
 
     high = refine(levels(cells, exactly), exactly)
     upper = float(high.max()) * (1 + slack)
