@@ -233,6 +233,10 @@ class Solver(Engine):
         self.attempted = self.upper - self.estimate
         goal = self.enough(q, power, self.upper / (1 + 0.9 * self.share * self.tol))
         goal = max(goal, self.found * (1 + 1e-5), math.ldexp(self.points.lam, -power))
+        plain = several.norm(self.door.X, q, self.points.y)
+        if plain.upper <= goal:  # points that are 0, or a large decay
+            self.offer(plain, q, power)
+            return True
         g, unscale = several.vectors(q, self.points.y), partial(self.door.unscale, degree=1, up=True)
         until = max(time.perf_counter() + self.left(), time.perf_counter() + 0.2)
         for found in several.price(self.where, q, self.points.y, goal, until, self.rng, unscale):

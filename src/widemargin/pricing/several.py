@@ -481,7 +481,7 @@ def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
     """
     K = images.shape[1]
     rows: list[np.ndarray] = []
-    rest = np.vstack([images * value[:, None], 1e-9 * value.max() * np.eye(K)])
+    rest = np.vstack([images * value[:, None], 1e-9 * (float(value.max()) or 1.0) * np.eye(K)])  # F may be 0
     rest = rest - rest.mean(axis=1, keepdims=True)
     for _ in range(K - 1):
         b = rest[np.linalg.norm(rest, axis=1).argmax()]
