@@ -98,7 +98,7 @@ def test_every_certificate_is_proved_and_no_network_is_below():
 @pytest.mark.parametrize("loss", ["logistic", "squared", "cross-entropy"])
 @pytest.mark.parametrize("mode", [None, "free", "decayed"])
 def test_points_that_are_zero_or_cancel(loss, mode):
-    """Nothing is left to price: all points are 0, or equal with both labels. In four dimensions, where no list of neurons helps."""
+    """Nothing is left to price: points are 0, or equal with both labels; in four dimensions, which have no list of neurons."""
     y = [0.0, 1.0] if loss == "cross-entropy" else [1.0, -1.0]
     for row in ([0.0, 0.0, 0.0, 0.0], [1.0, 2.0, -0.5, 0.25]):
         data = Dataset([row, row], y)
