@@ -123,3 +123,15 @@ def test_one_point_at_zero_with_a_decayed_output_bias():
     b = np.linspace(-6, 0, 600_001)
     best = float((np.logaddexp(0, b) + 0.05 * b * b).min())
     assert cert.verify(data).ok and cert.lower <= best <= cert.upper + 1e-9 and cert.gap < 1e-5
+
+
+@pytest.mark.parametrize(("d", "loss"), [(5, "logistic"), (30, "squared"), (5, "cross-entropy")])
+def test_a_point_at_zero_among_others(d, loss):
+    """Quadratic bounds of both forms divide by lengths, and one point has none."""
+    rng = np.random.default_rng(0)
+    X = np.round(rng.standard_normal((18, d)), 1)
+    X[3] = 0
+    y = rng.integers(0, 3, 18).astype(float) if loss == "cross-entropy" else rng.choice([-1.0, 1.0], 18)
+    data = Dataset(X, y)
+    cert = optima.f1(data, loss=loss, weight_decay=0.02, bias=False, output_bias="decayed", tol=1e-4, time_limit=1.0)
+    assert cert.verify(data).ok and cert.lower > 0
