@@ -73,6 +73,7 @@ def test_a_folder_of_optima_is_one_page_and_damaged_files_are_lines(folder, path
         assert "the certificate is damaged" in title and said in title, title
     text = " ".join(parsed(page).text)
     assert f"{gap}." in text and "width 6" in text
+    assert "the command verify checks the bounds and not that number" in text  # the file does not hold the network
 
     drawn = figures(page)
     along = {trace.get("name"): trace for trace in drawn["The least objective along the path"]["data"]}

@@ -121,6 +121,109 @@ def test_other_targets_need_the_squared_loss():
     assert verify.check(body, X, values.y).failed.startswith("labels: row 0")
 
 
+def test_networks_have_relu_neurons():
+    """One point x = y = 1: the least objective is 1/2 - 1/8. The values of leaky neurons were read in a wrong unit, so that a
+    network with f(x) = 3/8 passed for one with 3/4.
+    """
+    point, y = np.array([[1.0]]), np.array([1.0])
+    keys = {"loss": "squared", "weight_decay": 0.5, "bias": False, "output_bias": None}
+    payload = optima.f1(Dataset(point, y), **keys).payload()
+    assert abs(payload["upper"] - 0.375) < 1e-9
+    network = {"theta": [[1.0]], "mass": [0.375]}
+    body = changed(payload, primal=network, lower=0.0, status="rounding", upper=0.22)
+    for activation in ("leaky", "leaky:0.5", "leaky:0.001", "srelu"):
+        verdict = verify.check(changed(body, activation=activation), point, y)
+        assert verdict.failed == "format: no rule to check this activation"
+    assert verify.check(body, point, y).failed.startswith("upper bound")
+
+
+ODD = [
+    0,
+    1,
+    -1,
+    -0.0,
+    0.5,
+    1e-300,
+    5e-324,
+    1e300,
+    True,
+    None,
+    "free",
+    "decayed",
+    "leaky",
+    "squared",
+    "hinge",
+    "exp",
+    [],
+    {},
+]
+ODD += [2**60, 2**63, 2**1000, float("nan"), float("inf"), "norm", "enumeration", "tree", "cover", "dual", [0], [[1.0]]]
+ASKED = ("loss", "weight_decay", "output_bias", "weights")  # another problem, whose bounds are others
+
+
+def places(value, at=()):
+    """Every number, word and list of a certificate, and where it stands."""
+    if not isinstance(value, dict | list) or isinstance(value, list):
+        yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        if not (at == ("extra",) and key in ASKED):
+            yield from places(one, (*at, key))
+
+
+def other(draw, value):
+    if isinstance(value, list) and value:
+        some = list(value)
+        draw.choice([some.pop, lambda: some.append(some[0]), some.reverse, some.clear])()
+        return some
+    if isinstance(value, float) and draw.random() < 0.7:
+        return draw.choice(
+            [2 * value, -value, value * (1 + 2.0 ** -draw.randrange(1, 52)), value + 1, 0.0, 1e3 * value]
+        )
+    if type(value) is int and draw.random() < 0.7:
+        return draw.choice([value + 1, value - 1, -value, 2 * value])
+    return draw.choice(ODD)
+
+
+def test_no_change_proves_a_bound_that_does_not_hold():
+    """Bounds beyond the honest ones with one to three random changes each; the problem that is asked stays as it is."""
+    draw, proved = random.Random(5), 0
+    honest = [
+        (asked(loss, mode, WEIGHTS), DATA)
+        for loss, mode in (("logistic", "free"), ("squared", None), ("exp", "decayed"))
+    ]
+    honest.append((optima.f2(DATA, loss="hinge", weight_decay=0.07), DATA))
+    three = Dataset(X, [0, 1, 2, 1, 0, 2, 1])
+    honest.append((optima.f1(three, loss="cross-entropy", weight_decay=0.2, bias=False), three))
+    for _ in range(600):
+        cert, data = draw.choice(honest)
+        body = copy.deepcopy(cert.payload())
+        kept = ["lower", "upper", "kind", "bias", "digest", "format", "data"]
+        kept += ["activation"] if cert.kind == "f2-optimum" else []  # with its kernel another problem
+        spots = [at for at in places(body) if at and at[0] not in kept]
+        body |= draw.choice(
+            [
+                {"lower": cert.upper * (1 + 1e-6), "upper": 1e3},
+                {"lower": 0.0, "upper": cert.lower * (1 - 1e-6), "status": "rounding"},
+                {},
+            ]
+        )
+        for _ in range(draw.randrange(1, 4)):
+            *way, last = draw.choice(spots)
+            at = body
+            try:
+                for key in way:
+                    at = at[key]
+                at[last] = other(draw, at[last])
+            except (LookupError, TypeError):  # an earlier change took the place away
+                continue
+        verdict = verify.check(seal(body), data.X, data.y)
+        if verdict.ok:
+            assert body["lower"] <= cert.upper and body["upper"] >= cert.lower, (cert.kind, str(verdict))
+            proved += 1
+    assert proved > 4  # changes of what is for the reader, or that do not matter
+
+
 def test_large_outputs_of_the_exponential_loss_are_refused_and_not_computed():
     payload = asked("exp", None).payload()
     mass = [1e6 * v for v in payload["primal"]["mass"]]

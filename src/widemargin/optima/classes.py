@@ -28,8 +28,7 @@ from .problem import ClassProblem
 
 POOL = 200  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add
-STARTS, CLIMBERS = 192, 60  # local searches per round, and how many of the best are polished,
-CLIMB = 30_000  # with so many entries of X at most
+STARTS, CLIMBERS = 192, 60  # local searches per round, and how many of the best are polished
 GRID = 38  # saved weights are multiples of 2^-GRID, so that w . g_i is exact for small integer w
 
 
@@ -218,7 +217,7 @@ class Solver(Engine):
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
         V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40)
-        if self.X.size <= CLIMB:
+        if self.X.size <= several.CLIMB:
             V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
         if self.door.X.shape[1] <= 2:
             found, arcs = several.enumeration(self.door.X, q, self.points.y)
@@ -236,6 +235,10 @@ class Solver(Engine):
         self.attempted = self.upper - self.estimate
         goal = self.enough(q, power, self.upper / (1 + 0.9 * self.share * self.tol))
         goal = max(goal, self.found * (1 + 1e-5), math.ldexp(self.points.lam, -power))
+        plain = several.norm(self.door.X, q, self.points.y)
+        if plain.upper <= goal:  # points that are 0, or a large decay
+            self.offer(plain, q, power)
+            return True
         g, unscale = several.vectors(q, self.points.y), partial(self.door.unscale, degree=1, up=True)
         until = max(time.perf_counter() + self.left(), time.perf_counter() + 0.2)
         for found in several.price(self.where, q, self.points.y, goal, until, self.rng, unscale):

@@ -29,6 +29,9 @@ from torch import Tensor
 
 from .points import ACTIVE, FREE, Terms
 
+NOWHERE = (
+    1e-150  # points are in units in which the largest is about 1: shorter ones are 0, and their squares no divisors
+)
 SPLIT_RANK = 26  # largest rank for `Splitting`
 RELAX = 1.6  # over-relaxation of the splitting; 1 and 1.9 were slower
 WEIGHT = 2.0  # of its quadratic terms, in units of the mean |c_i| |x_i|: 1 to 3 were best on parity and disks
@@ -279,11 +282,12 @@ class Splitting:
         b, a = self.rho * (near_t - t), self.rho * (near_q - q)
         hold = self.rho * (-line).clamp_min(0) * fixed
         b[:, :p] = torch.where(fixed, b[:, :p] + s * hold, 0.5 * self.c[:p])
-        b = b / tree.size
+        there = tree.size > NOWHERE  # points that are 0 have no part in the form
+        b = torch.where(there, b / tree.size, 0.0)
         b[:, n:] = b[:, n:].clamp_min(0)
         a[:, :p] = torch.where(fixed, -hold, a[:, :p])
-        a = a / tree.size[:n] ** 2
-        size = tree.rp[index]  # (B, D)
+        a = torch.where(there[:n], a / tree.size[:n] ** 2, 0.0)
+        size = torch.where(there[: self.p], tree.rp, torch.inf)[index]  # (B, D)
         pi = torch.where(pi > 1e-3, self.rho * pi, 0.0).triu(1)  # few, so that proofs stay short
         pi = pi / (size[:, :, None] * size[:, None, :])
         X = tree.xp[index] * s.gather(1, index)[:, :, None].to(tree.X.dtype)  # (B, D, d)
@@ -331,6 +335,7 @@ class FrankWolfe:
         roots = self.penalty * torch.sigmoid(-mean[:, n:] / heat[n:] - 2)
         a = torch.cat([torch.where(free, tree.cp / (4 * s), 0.0), tree.c[p:] * mix[2] / (2 * size)], 1)
         b = torch.cat([torch.where(free, 0.5 * tree.cp, b_fixed), tree.c[p:] * (mix[1] + mix[2] / 2), roots], 1)
+        a = torch.where(tree.size[:n] > NOWHERE, a, 0.0)  # points that are 0 have no part in the form
         return a, b, torch.where(free, tree.cp * s / 4, 0.0).sum(1)
 
     def solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[Bent, Tensor, Tensor]:

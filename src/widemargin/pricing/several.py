@@ -30,6 +30,7 @@ W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
 W_LIMIT = 2**13  # largest integer entry of w: with weights that are multiples of 2^-38 every w . g_i is exact
 SMALL = 400  # entries of X up to which trees with linear bounds are given more nodes
 VERTICES = 300  # scalar proofs in a cover
+CLIMB = 30_000  # entries of X up to which neurons climb along creases: more take seconds
 LEAST = 0.01  # seconds that are taken to be left
 
 Key = tuple[int, ...]  # a vertex of a cover
@@ -398,7 +399,9 @@ def cover(
     X, Xt = points.X, points.Xt
     g = vectors(q, y)
     K = g.shape[1]
-    V, value = climb(X, g, ascend(X, g, rng.standard_normal((256, X.shape[1])), 60)[0])
+    V, value = ascend(X, g, rng.standard_normal((256, X.shape[1])), 60)
+    if X.size <= CLIMB:
+        V, value = climb(X, g, V)
     rows = _integer_basis((V @ X.T).clip(0) @ g, value)
     starts = torch.as_tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
@@ -414,7 +417,10 @@ def cover(
             c = weights(key)
             found, value = search.ascend(Xt, torch.as_tensor(c), starts, 30)
             top = found[torch.argsort(-value)[:10]].numpy()
-            estimate[key] = max(float(climb(X, c[:, None], top)[1].max()) if float(value.max()) > 0 else 0.0, 0.0)
+            most = float(value.max())
+            if most > 0 and X.size <= CLIMB:
+                most = float(climb(X, c[:, None], top)[1].max())
+            estimate[key] = max(most, 0.0)
         return estimate[key] * slackness
 
     def prove(key: Key, room: float, seconds: float) -> float:
@@ -488,7 +494,7 @@ def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
     """
     K = images.shape[1]
     rows: list[np.ndarray] = []
-    rest = np.vstack([images * value[:, None], 1e-9 * value.max() * np.eye(K)])
+    rest = np.vstack([images * value[:, None], 1e-9 * (float(value.max()) or 1.0) * np.eye(K)])  # F may be 0
     rest = rest - rest.mean(axis=1, keepdims=True)
     for _ in range(K - 1):
         b = rest[np.linalg.norm(rest, axis=1).argmax()]

@@ -117,7 +117,7 @@ class Tree(Terms):
     def children(self, const: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """For every positive point: bounds of its active and inactive child over its own slope, and those slopes."""
         h = r @ self.xp.T  # (B, p)
-        square, norm2 = self.rp**2, (r * r).sum(1, keepdim=True)
+        square, norm2 = (self.rp**2).clamp_min(1e-300), (r * r).sum(1, keepdim=True)  # a point may be 0
         up = torch.maximum(0.5 * self.cp, -h / square)  # change of the slope, active child
         down = torch.maximum(0.5 * self.cp, h / square)  # inactive child
         base = const[:, None] - 0.5 * self.cp * self.rp

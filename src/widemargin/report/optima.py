@@ -128,6 +128,12 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     for one in single:
         if one.gap is not None:
             section.paragraph(f"A trained network of width {one.gap.width}, {setting(one.cert)}: {one.gap}.")
+    if any(one.gap is not None for one in single):
+        section.paragraph(
+            "The objective of a trained network is what was measured when its file was saved. The network is not in the file, so "
+            "the command verify checks the bounds and not that number.",
+            "quiet",
+        )
     for members in paths:
         show_path(section, sorted(members, key=lambda one: -one.decay))
     if single:

@@ -9,9 +9,10 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from .files import load, read_data
-from .frame import EXIT, check
+from .frame import EXIT, check, data_hash
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,8 +27,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         payload = load(options.certificate)
-        kind = str(payload.get("kind")) if isinstance(payload, Mapping) else ""
-        X, y = read_data(options.data, kind)
+        kind, loss, made_for = _named(payload)
+        X, y = read_data(options.data, kind, loss)
+        if loss == "squared" and data_hash(X, y) != made_for:  # or for these labels as -1 and +1
+            other = read_data(options.data, kind)
+            X, y = other if data_hash(*other) == made_for else (X, y)
     except ValueError as error:
         print(f"widemargin.verify: {error}", file=sys.stderr)
         return 2
@@ -39,6 +43,13 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{item:16} {detail}")
         print(verdict)
     return EXIT[verdict.answer]
+
+
+def _named(payload: Any) -> tuple[str, str, Any]:
+    """Kind, loss and hash of the data, as far as a certificate says them: they decide how a file is read, and nothing else."""
+    fields = payload if isinstance(payload, Mapping) else {}
+    extra, data = (value if isinstance(value, Mapping) else {} for value in (fields.get("extra"), fields.get("data")))
+    return str(fields.get("kind")), str(extra.get("loss", "")), data.get("sha256")
 
 
 if __name__ == "__main__":

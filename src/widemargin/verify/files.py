@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .reading import MULTICLASS, REGRESSION
+from .reading import MULTICLASS, OPTIMA, REGRESSION
 
 ALWAYS = 1 << 22  # bytes that a gzipped certificate may unpack to, whatever its own size,
 RATIO = 60  # and how many times its own size on top of that; proofs pack 3 to 30 times
@@ -60,11 +60,12 @@ def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
     return out.getvalue()
 
 
-def read_data(path: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def read_data(path: str, kind: str, loss: str = "") -> tuple[np.ndarray, np.ndarray]:
     """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label.
 
-    Two labels become -1 and +1 in sorted order, several classes 0, 1, ...; targets of regression stay as they are. What
-    `widemargin.data.load_file` refuses is refused here, so that both read the same numbers from the same file.
+    Two labels become -1 and +1 in sorted order, several classes 0, 1, ...; targets of regression stay as they are, and numbers
+    do where the loss of a least objective is the squared one. What `widemargin.data.load_file` refuses is refused here, so
+    that both read the same numbers from the same file.
     """
     suffix = Path(path).suffix.lower()
     try:
@@ -75,7 +76,10 @@ def read_data(path: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
             X, y = _csv(path, kind in REGRESSION)
         else:
             raise ValueError("the name must end in .npz or .csv (`widemargin data SPEC --out FILE.npz` writes one)")
-        return X, _targets(y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y, kind)
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        if kind in OPTIMA and loss == "squared" and y.dtype.kind not in "USb":
+            return X, _numbers(y, "y")
+        return X, _targets(y, kind)
     except Exception as error:  # damaged archives raise nearly anything
         said = " ".join(str(error).split())[:200]
         raise ValueError(f"{path[:200]}: cannot read the data: {said or type(error).__name__}") from None

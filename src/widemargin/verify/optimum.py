@@ -40,10 +40,11 @@ def optimum(
     if payload["kind"] == "f1-multiclass-optimum":
         return _classes(problem, payload, lower, upper, done, stage)
     stage[0], extra, n = "format", payload["extra"], len(problem.y)
-    need(problem.degree == 1, "format: no rule to check this activation")
+    kernels = payload["kind"] == "f2-optimum"  # that of a leaky ReLU is known too; networks have relu neurons
+    need(problem.degree == 1 if kernels else problem.is_relu, "format: no rule to check this activation")
     loss, mode, decay, w, kw, scale = _training(extra, n, LOSSES)
     total = Fraction(sum(w), 1 << kw)
-    K = kernel(problem, payload) if payload["kind"] == "f2-optimum" else None
+    K = kernel(problem, payload) if kernels else None
 
     stage[0] = "dual"
     c, kc = vector(payload.get("dual"), n, "dual")
