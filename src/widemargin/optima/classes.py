@@ -29,6 +29,7 @@ from .problem import ClassProblem
 POOL = 200  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add
 STARTS, CLIMBERS = 192, 60  # local searches per round, and how many of the best are polished
+BEGIN = 1e-6  # seconds for each entry of X and class that a proof takes at the least
 GRID = 38  # saved weights are multiples of 2^-GRID, so that w . g_i is exact for small integer w
 
 
@@ -229,8 +230,8 @@ class Solver(Engine):
 
     def prove(self, last: bool = False) -> bool:
         """Bound the slopes at the weights that look best; whether it was tried."""
-        if self.door.X.shape[1] <= 2:
-            return False  # a search is a proof
+        if self.door.X.shape[1] <= 2 or self.left() < BEGIN * self.X.size * self.K:
+            return False  # a search is a proof; or a proof would only begin
         q, power = self.centre, self.power
         self.attempted = self.upper - self.estimate
         goal = self.enough(q, power, self.upper / (1 + 0.9 * self.share * self.tol))

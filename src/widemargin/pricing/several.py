@@ -399,7 +399,7 @@ def cover(
     X, Xt = points.X, points.Xt
     g = vectors(q, y)
     K = g.shape[1]
-    V, value = ascend(X, g, rng.standard_normal((256, X.shape[1])), 60)
+    V, value = ascend(X, g, rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1])), 60)
     if X.size <= CLIMB:
         V, value = climb(X, g, V)
     rows = _integer_basis((V @ X.T).clip(0) @ g, value)

@@ -55,6 +55,7 @@ def write(
         for j, change in enumerate(changes[start : start + BLOCK]):
             if change is not None:
                 b[j, change[0]] = change[1]
+        b[:, : len(points)][:, size == 0] = 0.0  # of points that are 0 any slope will do
         # Whole numbers, kept as doubles: steep slopes (of tiny points, or of roots at a large scale) do not fit into 64 bits.
         k = np.zeros(b.shape)
         k[:, :p] = np.where(
