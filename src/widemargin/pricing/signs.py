@@ -35,6 +35,7 @@ STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on pari
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
 NEWTON_RANK = 12  # largest rank for interior-point steps in a node,
 NEWTON_NODES = 1000  # and how many nodes are tried without them
+NEWTON_WORK = 2e7  # operations of a step of a batch: more take seconds, and no clock is looked at inside
 # A sum of unit vectors that is shorter, relative to its weights, is taken for 0; it is worked out exactly when written.
 NOTHING = 1e-10
 WRITING = 4e-5, 3e-4  # seconds to write a node down, with linear and with quadratic bounds
@@ -150,6 +151,8 @@ class Tree(Terms):
         so they pay where trees are large.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
+        if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
+            batch = max(min(batch, int(NEWTON_WORK / (rows * self.rows.shape[1] ** 2 + 1))), 32)
         log = Log(self.points.cpu()) if record else None
         sign = torch.full((1, p), FREE, dtype=torch.int8, device=device)
         U, b, _, r = self.evaluate(sign, torch.zeros(1, rows, dtype=dtype, device=device), steps=300)
