@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike
 
 from widemargin import kernels, kinds
 from widemargin import verify as exact
-from widemargin.errors import InputError as InputError  # every room takes it from here
+from widemargin.errors import InputError as InputError  # every room takes them from here
+from widemargin.errors import show as show
 from widemargin.spaces import Space, as_space, extend
 
 FORMAT = "widemargin-certificate-1"
@@ -73,8 +74,9 @@ class Dataset:
     def __post_init__(self) -> None:
         try:
             X, y = np.array(self.X, dtype=np.float64), np.array(self.y, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{self.name}: X and y must hold numbers only ({error})") from None
+        except Exception as error:  # objects may raise anything when they are made an array
+            said = " ".join(str(error).split())[:120] or type(error).__name__
+            raise InputError(f"{self.name}: X and y must hold numbers only ({said})") from None
         if X.ndim != 2:
             raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
         if y.ndim != 1 or len(y) != len(X):
@@ -592,10 +594,10 @@ def check_device(device: str) -> None:
 
     try:
         known = torch.device(device)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         known = None
     if known is None or known.type not in ("cpu", "cuda"):
-        raise InputError(f"device must be cpu, cuda or cuda:NUMBER, not {device!r}")
+        raise InputError(f"device must be cpu, cuda or cuda:NUMBER, not {show(device)}")
     there = torch.cuda.device_count()
     if known.type == "cuda" and not there:
         raise InputError(f"device {device}: torch finds no CUDA device here; use cpu")

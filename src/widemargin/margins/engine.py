@@ -18,7 +18,7 @@ import torch
 from widemargin.data import checks
 from widemargin.types import Certificate, Measure
 
-from .door import EPS, LOST, Door, Progress, lost
+from .door import EPS, LOST, Door, Progress, check_progress, lost
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 
@@ -34,6 +34,7 @@ class Engine:
     lost = LOST
 
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
+        check_progress(progress)
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
         self.phi, self.slope, self.degree = door.space.phi, door.space.slope, door.space.degree
         self.rng = np.random.default_rng(checks.seed(self.kind, seed))

@@ -11,7 +11,7 @@ from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
 from . import classes, problem
-from .losses import CLASSES
+from .losses import is_classes
 from .solver import Solver
 
 LARGE = 100_000  # entries of X from which more than one thread pays
@@ -66,7 +66,7 @@ def enter(
     tol: float,
     time_limit: float | None,
 ) -> problem.Problem | problem.ClassProblem:
-    if loss == CLASSES:
+    if is_classes(loss):
         return problem.enter_classes(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     return problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from widemargin.margins.door import EPS, Progress, product
+from widemargin.margins.door import EPS, Progress, check_progress, product
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -61,6 +61,7 @@ class _Newton:
     """
 
     def __init__(self, entered: problem.Problem, K: np.ndarray, tol: float, progress: Progress | None):
+        check_progress(progress)
         self.problem, self.points, self.tol, self.progress = entered, entered.points, tol, progress
         self.K = np.tril(K) + np.tril(K, -1).T
         self.n, D = entered.door.X.shape

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin.margins.engine import Progress
-from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
+from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
 from .f1 import enter, solver, threads_for
 from .problem import ClassProblem
@@ -146,8 +146,10 @@ def gap(
             f"the network takes {net.W.shape[1]} features, but X has {data.d}; give the X it was trained on"
         )
     if net.c is None and output_bias is not None:
-        raise InputError(f"output_bias={output_bias!r}, but the last layer of the network has no bias; leave it out")
-    mode = None if net.c is None else output_bias or "decayed"
+        raise InputError(
+            f"output_bias={show(output_bias)}, but the last layer of the network has no bias; leave it out"
+        )
+    mode = None if net.c is None else "decayed" if output_bias is None else output_bias
     entered = enter(data, loss, weight_decay, net.b is not None, mode, weights, tol, time_limit)
     K = entered.points.K if isinstance(entered, ClassProblem) else 1
     if len(net.a) != K:
@@ -196,7 +198,10 @@ def _array(values: ArrayLike) -> Any:
 
 def _column(y: Any) -> Any:
     """Targets (n, 1) as (n,)."""
-    return np.asarray(y)[:, 0] if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
+    try:
+        return np.asarray(y)[:, 0] if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
+    except Exception:  # no array at all, as Dataset will say
+        return y
 
 
 # ------------------------------------------------------------------ what a network is

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -166,9 +166,14 @@ LOSSES = {
 CLASSES = "cross-entropy"  # of several outputs, in groups.py
 
 
+def is_classes(name: object) -> bool:
+    """Whether this is the loss of several classes. What is no text at all is left for `named` to refuse."""
+    return isinstance(name, str) and name == CLASSES
+
+
 def named(name: str) -> Loss:
     if not isinstance(name, str) or name not in LOSSES:
-        several = name == CLASSES
+        several = is_classes(name)
         why = " (of several classes there are optima.f1, path, gap and largest_decay)" if several else ""
-        raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}{why}")
+        raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {show(name)}{why}")
     return LOSSES[name]

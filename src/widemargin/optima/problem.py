@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.margins.door import Door
+from widemargin.margins.door import Door, check_data
 from widemargin.margins.door import enter as through_the_door
 from widemargin.margins.multiclass import class_numbers
 from widemargin.spaces import ReLU
-from widemargin.types import Dataset, InputError
+from widemargin.types import Dataset, InputError, show
 
 from .groups import ClassPoints
 from .losses import CLASSES, Loss, named
@@ -96,6 +96,7 @@ def enter(
     time_limit: float | None,
 ) -> Problem:
     chosen = named(loss)
+    check_data(data)
     if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
         raise InputError(
             f"{data.name}: the loss {loss} needs labels -1 and +1, but y has other values; choose two classes, "
@@ -148,14 +149,14 @@ def _enter(
     """What all losses have in common."""
     try:
         decay = float(weight_decay)
-    except (TypeError, ValueError):
+    except Exception:  # objects may raise anything
         decay = math.nan
-    if not 0 < decay < math.inf:
-        raise InputError(f"weight_decay must be a positive number, not {weight_decay!r}")
-    if output_bias not in MODES:
-        raise InputError(f"output_bias must be 'free', 'decayed' or None, not {output_bias!r}")
+    if isinstance(weight_decay, bool) or not 0 < decay < math.inf:
+        raise InputError(f"weight_decay must be a positive number, not {show(weight_decay)}")
+    if not (output_bias is None or isinstance(output_bias, str)) or output_bias not in MODES:
+        raise InputError(f"output_bias must be 'free', 'decayed' or None, not {show(output_bias)}")
     if not isinstance(bias, bool | np.bool_):
-        raise InputError(f"bias must be True or False, not {bias!r}")
+        raise InputError(f"bias must be True or False, not {show(bias)}")
     door = through_the_door(data, ReLU(bool(bias)), tol, time_limit, signs=False)
     w, given = _weights(data, weights)
     weight_power = _power(float(w.max()))
@@ -173,8 +174,8 @@ def _weights(data: Dataset, weights: ArrayLike | None) -> tuple[np.ndarray, np.n
     if weights is None:
         return np.ones(data.n), None
     try:
-        w = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError):
+        w = np.asarray(weights, dtype=np.float64).copy()  # a tensor warns where np.array is to copy it
+    except Exception:  # objects may raise anything
         raise InputError(f"{data.name}: weights must be numbers, one for each point") from None
     if w.shape != (data.n,):
         raise InputError(f"{data.name}: weights must have shape ({data.n},), one for each point, not {w.shape}")

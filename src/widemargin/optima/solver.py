@@ -219,7 +219,7 @@ class Solver(Engine):
         V = np.vstack([own, self.V])
         Z = (self.X @ V.T).clip(0)
         a = np.append(self.s * size, np.zeros(len(self.V)))
-        a, self.b = fit(self.points, self.smooth, Z, a, self.b)
+        a, self.b = fit(self.points, self.smooth, Z, a, self.b, until=self.door.deadline)
         on = a != 0
         self.W, self.s = V[on] * np.abs(a[on])[:, None], np.sign(a[on])
         self.merge()

@@ -107,7 +107,7 @@ class Terms:
         size = self.rows.norm(dim=1).clamp_min(1e-300)
         self.unit, self.size = self.rows / size[:, None], size
         self.typical = float((self.c.abs() * size[: len(self.c)]).max()) if len(self.c) else 1.0
-        self.lipschitz = torch.linalg.matrix_norm(self.unit, 2) ** 2
+        self.lipschitz = torch.linalg.matrix_norm(self.unit, 2).clamp_min(1e-100) ** 2  # 0 where all points are 0
         p = self.positive
         self.cp, self.xp, self.rp = self.c[:p], self.X[:p], size[:p]
 

@@ -22,6 +22,7 @@ from .points import Points
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
 COVER_CLASSES = 10
+CELL = 1e-4  # seconds for a dimension of one of the 2^(K - 1) cones that a cover begins with, at least
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
 LARGE = 1e150  # a bound that proves nothing
@@ -123,7 +124,7 @@ def price(
     for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
         if k and time.perf_counter() > until:
             return
-        if method == "cover" and K <= COVER_CLASSES:
+        if method == "cover" and K <= COVER_CLASSES and time.perf_counter() + CELL * (K - 1) * 2 ** (K - 1) < until:
             yield cover(points, q, y, goal, until, rng, unscale)
         elif method == "cones" and D <= CONE_DIMENSIONS:
             yield cones(points.X0, q, y, goal, until)
