@@ -215,9 +215,9 @@ class Solver(Engine):
         Z = self.rng.standard_normal((STARTS, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
-        V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40)
+        V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40, self.door.deadline)
         V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
-        if self.door.X.shape[1] <= 2:
+        if self.door.X.shape[1] <= 2 and not self.late():
             found, arcs = several.enumeration(self.door.X, q, self.points.y)
             self.offer(found, q, power)
             V = np.vstack([V, arcs @ self.basis])

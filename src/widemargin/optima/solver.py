@@ -272,7 +272,7 @@ class Solver(Engine):
         Xt, climbers = torch.as_tensor(self.X), CLIMB[1] if self.r <= CLIMB[0] and self.n <= 2000 else 0
         for s in (1.0, -1.0):
             begin = torch.as_tensor(np.vstack([Z, self.W[self.s == s], self.V[:50]]))
-            tops, value = maxima(self.where, Xt, s * c, begin, 40, climbers)
+            tops, value = maxima(self.where, Xt, s * c, begin, 40, climbers, self.door.deadline)
             best = max(best, float(value[0]))
             self.play(tops[value > self.points.lam * (1 + 1e-12)].numpy(), NEW)
         return best
