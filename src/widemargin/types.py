@@ -389,11 +389,21 @@ class Certificate:
 
 
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
+TEXTS = ("kind", "status", "bound", "activation", "convention")
 SAVED = (*PLAIN, "gap", "data", "primal", "dual", "proof", "extra")  # without these a file is no whole certificate
 
 
 def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certificate:
     """A certificate from its saved form."""
+    for where, names in ((found, TEXTS), (found["data"], ("name", "sha256"))):
+        for name in names:
+            if not isinstance(where[name], str):
+                raise TypeError(f"{name} is no text")
+    if not isinstance(found.get("reason", ""), str):
+        raise TypeError("reason is no text")
+    for name in ("n", "d"):
+        if type(found[name]) is not int or found[name] < 1:
+            raise TypeError(f"{name} is no number of points or features")
     kept, primal = found["dual"], None
     whole = isinstance(kept, list) and any(type(w) is int and abs(w) > 2**53 for w in kept)
     dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
