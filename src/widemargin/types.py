@@ -583,7 +583,9 @@ class Trajectory:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all. What is there and is no file, such as a device, is not replaced."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is there and is no file; give a file name")
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
     except OSError as error:

@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -252,7 +253,9 @@ def _state_dict(name: str) -> Mapping[str, Any]:
         import torch
 
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():  # of files that are refused, or of how torch reads them
+                warnings.simplefilter("ignore")
+                state = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             raise InputError(
                 f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"

@@ -42,6 +42,7 @@ class Engine:
         self.dual: Any = None
         self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known
         self.rounds = self.nodes = 0
+        self.told = time.perf_counter()
 
     # What a problem brings.
 
@@ -138,8 +139,14 @@ class Engine:
 
     def say(self, message: str) -> None:
         """In the middle of a round."""
+        self.told = time.perf_counter()
         if self.progress is not None:
             self.progress(self.seconds(), *self.shown(), message)
+
+    def beat(self) -> None:
+        """Called again and again in long proofs: a word every second."""
+        if time.perf_counter() > self.told + 1:
+            self.say("proof goes on")
 
     def offer_centre(self, q: np.ndarray, value: float) -> bool:
         """Keep q as the centre of pricing if it looks like the best dual so far."""

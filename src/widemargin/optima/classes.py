@@ -57,6 +57,7 @@ class Solver(Engine):
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
         self.r = self.X.shape[1]
         self.where = Priceable(door.X, None, door.shift, torch.device("cpu"), self.basis)
+        self.where.beat = self.beat
         self.whitening = whitening(self.X)
         self.V, self.A, self.b = np.zeros((0, self.r)), np.zeros((0, self.K)), np.zeros(self.K)
         self.best_network = self.V, self.A, self.b

@@ -20,6 +20,7 @@ from .solver import Solver
 
 FORM = "Sequential(Linear, ReLU, Linear)"
 TRAINED = ("objective", "loss", "balanced", "width")  # of the network, in extra["trained"] of the certificate
+MOST = 2**28  # numbers in an array of weights
 ROUNDING = 1e-12  # of an objective: less above the best that was found is nothing
 NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred times as large
 
@@ -236,7 +237,7 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
     matrices = [name for name, value in arrays.items() if value.ndim == 2]
     vectors = [name for name, value in arrays.items() if value.ndim == 1]
     if len(matrices) != 2 or len(matrices) + len(vectors) != len(arrays):
-        shapes = ", ".join(f"{name} {value.shape}" for name, value in list(arrays.items())[:6])
+        shapes = ", ".join(f"{name[:40]} {value.shape}" for name, value in list(arrays.items())[:6])
         raise InputError(
             f"a state dict of {FORM} has two weight matrices and their biases, but this one has {shapes or 'nothing'}"
         )
@@ -253,14 +254,21 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
         owners = owners or [k for k, size in enumerate((width, len(arrays[two]))) if arrays[name].shape == (size,)]
         if len(owners) != 1 or owners[0] in found:
             why = "it fits both layers" if len(owners) == 2 else "it fits no layer, or one that has a bias"
-            raise InputError(f"{name} of shape {arrays[name].shape} is no bias of this network: {why}")
+            raise InputError(f"{name[:40]} of shape {arrays[name].shape} is no bias of this network: {why}")
         found[owners[0]] = arrays[name]
     return _checked(arrays[one], found.get(0), arrays[two], found.get(1))
 
 
 def _tensor(name: Any, value: Any) -> np.ndarray:
+    # A file of a few bytes may hold views of any shape, so the size is looked at before anything is copied.
+    if math.prod(getattr(value, "shape", ())) > MOST:
+        raise InputError(
+            f"{str(name)[:40]} of the state dict has more than {MOST:.0e} numbers; this is no two-layer network"
+        )
     try:
         detach = getattr(value, "detach", None)
+        if "complex" in str(getattr(value, "dtype", "")):
+            raise TypeError
         return np.array(detach().cpu().double().numpy() if detach is not None else value, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(

@@ -63,6 +63,7 @@ class Solver(Engine):
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
         self.r = self.X.shape[1]
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
+        self.where.beat = self.beat
         self.whitening = whitening(self.X)
         self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
         self.V = np.zeros((0, self.r))  # all neurons in play
@@ -373,6 +374,7 @@ class Solver(Engine):
             slopes,
             1 / points.ridge if points.ridge else 0.0,
             self.upper,
+            self.beat,
         )
         until = time.perf_counter() + share * self.left()
         for number, found in enumerate(products.solve(self.where.Xt, goal, until)):

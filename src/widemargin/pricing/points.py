@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -41,6 +42,7 @@ class Points:
         slope: float = 0.0,
     ):
         self.slope = slope
+        self.beat: Callable[[], None] | None = None  # called again and again in long proofs
         self.X0, self.y, self.shift, self.device, self.basis = X0, y, shift, device, basis
         self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
         self.n, self.r = self.X.shape

@@ -529,7 +529,14 @@ def _scalar(
     met = []
     for bent, most in stages:
         result = tree.run(
-            known, 1e-6, deadline=deadline, batch=256 if bent else 1024, target=target, max_nodes=most, curved=bent
+            known,
+            1e-6,
+            deadline=deadline,
+            batch=256 if bent else 1024,
+            target=target,
+            max_nodes=most,
+            curved=bent,
+            beat=points.beat,
         )
         nodes += result.nodes
         met.append(result.found)
