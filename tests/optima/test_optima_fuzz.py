@@ -118,6 +118,16 @@ HOSTILE = {
 }
 
 
+def test_sizes_at_the_end_of_the_floats():
+    """An objective below the least float is not 0, and weights whose unit no float holds are refused."""
+    data = Dataset(normal(6, 6, 3), 1e-180 * normal(7, 6, 1)[:, 0])
+    cert = optima.f2(data, loss="squared", weight_decay=1e-4, output_bias=None)
+    assert cert.upper > 0 and cert.verify(data).ok
+    data = Dataset(X, 1e100 * DATA.y)
+    with pytest.raises(InputError, match="beyond what floats hold"):
+        optima.f1(data, loss="squared", weight_decay=1e-3, weights=np.full(4, 1e280), time_limit=0.2)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_bounds_of_hostile_data_hold(name):

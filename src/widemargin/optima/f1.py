@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
@@ -79,6 +81,8 @@ def solver(
     return Solver(entered, tol, seed, device, progress)
 
 
-def threads_for(entered: problem.Training) -> AbstractContextManager[None]:
-    """As many threads as a problem of this size can use."""
-    return threads(1 if entered.door.X.size < LARGE else torch.get_num_threads())
+@contextmanager
+def threads_for(entered: problem.Training) -> Iterator[None]:
+    """As many threads as a problem of this size can use, and no warnings: steps that overflow are refused by line searches."""
+    with threads(1 if entered.door.X.size < LARGE else torch.get_num_threads()), np.errstate(all="ignore"):
+        yield

@@ -47,7 +47,8 @@ def f2(
     entered = problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
     solver = _Newton(entered, ReLU().kernel(entered.door.X), tol, progress)
     try:
-        status = solver.run()
+        with np.errstate(all="ignore"):  # steps that overflow are refused by line searches
+            status = solver.run()
     except KeyboardInterrupt:
         status = "interrupted"
     return solver.certificate(status)
@@ -224,6 +225,7 @@ class _Newton:
             alpha = np.ldexp(beta, entered.power - 2 * entered.door.shift)
             low = float(np.ldexp(self.lower / entered.total * (1 - 8 * EPS), 2 * entered.power))
             high = float(np.ldexp(self.upper / entered.total * (1 + 8 * EPS), 2 * entered.power))
+        high = max(high, math.ulp(0.0)) if self.upper > 0 else high  # below the least float it is still no 0
         if not (np.isfinite(alpha).all() and math.isfinite(high)) or (np.abs(alpha[beta != 0]) < 1e-290).any():
             raise InputError(
                 f"{entered.door.data.name}: the sizes of X and y are beyond what floats hold; rescale them"

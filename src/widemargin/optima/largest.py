@@ -56,7 +56,7 @@ def largest_decay(
     if is_classes(loss):
         return _of_classes(problem.enter_classes(data, 1.0, bias, output_bias, weights, tol, time_limit), tol, seed)
     entered = problem.enter(data, loss, 1.0, bias, output_bias, weights, tol, time_limit)
-    with threads(1):
+    with threads(1), np.errstate(all="ignore"):
         solver = Solver(entered, tol, seed, device, None)
         points, chosen = entered.points, entered.loss
         open_ = np.zeros(0, dtype=int)
@@ -86,7 +86,7 @@ def largest_decay(
 
 def _of_classes(entered: problem.ClassProblem, tol: float, seed: int) -> Interval:
     """The same with g_i = w_i (e_{y_i} - softmax(b)) for c_i."""
-    with threads(1):
+    with threads(1), np.errstate(all="ignore"):
         solver = classes.Solver(entered, tol, seed, "cpu", None)
         points = entered.points
         if points.offset:

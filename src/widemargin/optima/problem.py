@@ -58,6 +58,10 @@ class Training:
             "output_bias": self.output_bias,
             "offset": offset,
         }
+        if abs(self.weight_power + power) > 1000:
+            raise InputError(
+                f"{self.door.data.name}: the sizes of weights and y are beyond what floats hold; rescale them"
+            )
         out["scale"] = 2.0 ** (self.weight_power + power)
         return out if self.weights is None else out | {"weights": self.weights.tolist()}
 
@@ -211,6 +215,8 @@ def feasible(points: Points, loss: Loss, c: np.ndarray, b: float) -> list[np.nda
     grid = math.frexp(float(np.abs(c).max()))[1] - 52
     whole = np.trunc(np.ldexp(c, -grid)).astype(np.int64)
     left = sum(whole.tolist()) - round(math.ldexp(wanted, -grid))
+    if abs(left) > 2**62:  # the output bias asks for more than these weights have
+        return found or [np.zeros_like(c)]
     sign = 1 if left > 0 else -1
     order = np.argsort(-sign * whole, kind="stable")
     order = order[sign * whole[order] > 0]
