@@ -19,6 +19,7 @@ from .losses import Loss
 from .master import fit
 
 STEPS = 300
+TINY = 120  # targets below 2^-TINY: `verify` has 200 bits after the point for the values of a function
 ARMIJO = 1e-4
 SHARE = 0.9  # of tol that the steps must reach; the rest is for rounding
 
@@ -63,6 +64,10 @@ class _Newton:
 
     def __init__(self, entered: problem.Problem, K: np.ndarray, tol: float, progress: Progress | None):
         check_progress(progress)
+        if entered.power < -TINY:
+            raise InputError(
+                f"{entered.door.data.name}: the targets are too tiny for a check of kernel values; rescale y"
+            )
         self.problem, self.points, self.tol, self.progress = entered, entered.points, tol, progress
         self.K = np.tril(K) + np.tril(K, -1).T
         self.n, D = entered.door.X.shape
