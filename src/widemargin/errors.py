@@ -1,5 +1,16 @@
-"""The one exception for bad input. It comes before everything else, so that every room can raise it."""
+"""The one exception for bad input, and how values are shown in it. Every room has them."""
+
+from typing import Any
 
 
 class InputError(ValueError):
     """Bad input. The message is one sentence that says what is wrong, where, and what to do."""
+
+
+def show(value: Any, most: int = 60) -> str:
+    """repr, on one line and short enough for one sentence."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an int of thousands of digits, or an object that cannot be shown
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike
 
 from widemargin import kernels, kinds
 from widemargin import verify as exact
-from widemargin.errors import InputError as InputError  # every room takes it from here
+from widemargin.errors import InputError as InputError  # every room takes them from here
+from widemargin.errors import show as show
 from widemargin.spaces import Space, as_space, extend
 
 FORMAT = "widemargin-certificate-1"
@@ -73,8 +74,9 @@ class Dataset:
     def __post_init__(self) -> None:
         try:
             X, y = np.array(self.X, dtype=np.float64), np.array(self.y, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{self.name}: X and y must hold numbers only ({error})") from None
+        except Exception as error:  # objects may raise anything when they are made an array
+            said = " ".join(str(error).split())[:120] or type(error).__name__
+            raise InputError(f"{self.name}: X and y must hold numbers only ({said})") from None
         if X.ndim != 2:
             raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
         if y.ndim != 1 or len(y) != len(X):
@@ -391,11 +393,21 @@ class Certificate:
 
 
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
+TEXTS = ("kind", "status", "bound", "activation", "convention")
 SAVED = (*PLAIN, "gap", "data", "primal", "dual", "proof", "extra")  # without these a file is no whole certificate
 
 
 def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certificate:
     """A certificate from its saved form."""
+    for where, names in ((found, TEXTS), (found["data"], ("name", "sha256"))):
+        for name in names:
+            if not isinstance(where[name], str):
+                raise TypeError(f"{name} is no text")
+    if not isinstance(found.get("reason", ""), str):
+        raise TypeError("reason is no text")
+    for name in ("n", "d"):
+        if type(found[name]) is not int or found[name] < 1:
+            raise TypeError(f"{name} is no number of points or features")
     kept, primal = found["dual"], None
     whole = isinstance(kept, list) and any(type(w) is int and abs(w) > 2**53 for w in kept)
     dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
@@ -575,7 +587,9 @@ class Trajectory:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all. What is there and is no file, such as a device, is not replaced."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is there and is no file; give a file name")
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
     except OSError as error:
@@ -596,10 +610,10 @@ def check_device(device: str) -> None:
 
     try:
         known = torch.device(device)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         known = None
     if known is None or known.type not in ("cpu", "cuda"):
-        raise InputError(f"device must be cpu, cuda or cuda:NUMBER, not {device!r}")
+        raise InputError(f"device must be cpu, cuda or cuda:NUMBER, not {show(device)}")
     there = torch.cuda.device_count()
     if known.type == "cuda" and not there:
         raise InputError(f"device {device}: torch finds no CUDA device here; use cpu")

@@ -1,137 +1,276 @@
-"""Small problems of every kind, drawn at random: what a solver writes the checker proves, and no network is below it."""
+"""Hostile arguments, data, files and clocks: one sentence, or bounds that hold and verify."""
+
+import copy
+import itertools
+import json
+import math
+import os
+import time
 
 import numpy as np
 import pytest
+import torch
 
 from widemargin import Dataset, InputError, optima
+from widemargin import verify as exact
+from widemargin.cli import main
+from widemargin.optima.f1 import enter, solver
+from widemargin.optima.master import l1_quadratic
+from widemargin.pricing import several
+from widemargin.pricing.points import Terms
+from widemargin.types import write_atomically
+from widemargin.verify.logs import ONE, log_ends, rest_below
 
-LABELS = ("logistic", "hinge", "squared-hinge", "exp")
-LOSSES = (*LABELS, "squared", "cross-entropy")
-
-
-def drawn(seed):
-    """Decimals, integers, columns of different sizes; points that are equal, nearly equal, opposite, on one ray or 0."""
-    rng = np.random.default_rng(seed)
-    n, d = int(rng.choice([1, 2, 3, 4, 6, 9])), int(rng.choice([1, 1, 2, 2, 3, 4, 6]))
-    X = np.round(rng.standard_normal((n, d)), int(rng.choice([0, 1, 2, 15])))
-    X = X * 10.0 ** (rng.integers(-2, 3, size=d) if rng.random() < 0.2 else rng.choice([-6, 0, 0, 0, 6]))
-    if n > 1:
-        i, j = rng.choice(n, 2, replace=False)
-        X[i] = rng.choice([np.nan, 1.0, 1 + 1e-12, 0.0, -1.0, 3.0]) * X[j]
-        X[i] = np.where(np.isnan(X[i]), X[j] + 0.5, X[i])
-    elif rng.random() < 0.3:
-        X[:] = 0
-    loss = str(rng.choice(LABELS if n < 2 else LOSSES))
-    y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
-    if loss == "squared":
-        y = np.round(rng.standard_normal(n), 1) * 10.0 ** rng.integers(-3, 4)
-    if loss == "cross-entropy":
-        K = min(n, int(rng.choice([2, 3])))
-        y = rng.permutation(np.append(np.arange(K), rng.integers(0, K, size=n - K))).astype(float)
-    weights = np.round(rng.random(n), 1) * 10.0 ** rng.integers(-3, 4) if rng.random() < 0.35 else None
-    if weights is not None and not weights.any():
-        weights = None
-    bias, mode = bool(rng.random() < 0.6), [None, "free", "decayed"][rng.integers(3)]
-    size = max(float(np.abs(X).max()), 1.0 if bias else 1e-9) * (float(np.abs(y).max()) or 1.0)
-    keys = {"loss": loss, "bias": bias, "output_bias": mode, "weights": weights}
-    return Dataset(X, y, f"drawn {seed}"), keys | {"weight_decay": size * 10.0 ** rng.uniform(-6, 1.5)}, rng
+X = np.array([[2.0, 0.5], [1.5, -0.4], [1.0, 1.9], [-1.0, 1.2]])
+DATA, CLASSES = Dataset(X, [1, -1, 1, -1]), Dataset(X, [0, 1, 2, 1])
 
 
-def objective(data, keys, theta, outer, b):
-    """From its definition. theta (m, D), outer (m, K), b (K,)"""
-    X = np.hstack([data.X, np.ones((data.n, 1))]) if keys["bias"] else data.X
-    t, y, decay = (X @ theta.T).clip(0) @ outer + b, data.y, keys["weight_decay"]
-    if keys["loss"] == "cross-entropy":
-        t = t - t.max(axis=1, keepdims=True)
-        each = np.log(np.exp(t).sum(axis=1)) - t[np.arange(data.n), y.astype(int)]
-    else:
-        t = t[:, 0]
-        m = y * t
-        each = {
-            "logistic": np.logaddexp(0, -m),
-            "squared": (y - t) ** 2 / 2,
-            "hinge": (1 - m).clip(0),
-            "squared-hinge": (1 - m).clip(0) ** 2 / 2,
-            "exp": np.exp((-m).clip(max=600)),
-        }[keys["loss"]]
-    norm = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
-    ridge = 0.5 * float(b @ b) if keys["output_bias"] == "decayed" else 0.0
-    return float(np.average(each, weights=keys["weights"])) + decay * (norm + ridge)
+class Odd:
+    """It can be neither shown nor turned into a number."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    def __float__(self):
+        raise ZeroDivisionError
+
+    def __array__(self, *args, **keys):
+        raise RuntimeError("no array")
 
 
-def stored(cert, K):
-    """theta, outer and b of the network of a certificate."""
-    D = cert.d + cert.bias
-    if cert.kind == "f1-multiclass-optimum":
-        extra = cert.extra
-        return np.reshape(extra["theta"], (-1, D)), np.reshape(extra["outer"], (-1, K)), np.array(extra["offset"])
-    return cert.primal.theta, cert.primal.mass[:, None], np.array([cert.extra["offset"]])
+BAD = [
+    "x" * 10**6,
+    10**400,
+    -(10**400),
+    math.nan,
+    -1,
+    True,
+    np.zeros((4, 4)),
+    np.zeros(0),
+    torch.zeros(3),
+    Odd(),
+    [10**400] * 4,
+    {},
+]
 
 
-@pytest.mark.slow
-def test_every_certificate_is_proved_and_no_network_is_below():
-    proved = 0
-    for seed in range(40):
-        data, keys, rng = drawn(seed)
-        try:
-            cert = optima.f1(data, tol=float(rng.choice([0.1, 1e-3, 1e-6])), time_limit=0.1, **keys)
-        except InputError as error:
-            assert "no minimum" in str(error)  # one class, free output bias
-            continue
-        verdict = cert.verify(data)
-        assert verdict.ok, (seed, str(verdict))
-        K = int(data.y.max()) + 1 if keys["loss"] == "cross-entropy" else 1
-        theta, outer, b = stored(cert, K)
-        own = objective(data, keys, theta, outer, b)
-        assert cert.lower * (1 - 1e-9) <= own <= cert.upper * (1 + 1e-9), seed
-        for _ in range(20):  # near the best one, and far from it
-            far = 10.0 ** rng.uniform(-6, 0)
-            some = rng.standard_normal((2, theta.shape[1])) / max(1e-9, float(np.abs(data.X).max()))
-            moved = np.vstack([theta * (1 + far * rng.standard_normal(theta.shape)), far * some])
-            weights = np.vstack([outer * (1 + far * rng.standard_normal(outer.shape)), rng.standard_normal((2, K))])
-            shift = b + (far * rng.standard_normal(K) if keys["output_bias"] else 0.0)
-            assert objective(data, keys, moved, weights, shift) >= cert.lower * (1 - 1e-9), seed
-        proved += 1
-    assert proved > 30
+@pytest.mark.parametrize("function", ["f1", "f2", "path", "largest_decay", "gap"])
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_every_bad_argument_is_one_sentence(function, loss):
+    """A value may be fine (True for a bias), but what is refused is refused by an InputError of one short line."""
+    data = DATA if loss == "squared" else CLASSES
+    K = 1 if loss == "squared" else 3
+    keys = {"data": data, "loss": loss, "output_bias": "free", "weights": None, "tol": 0.1, "time_limit": 0.2}
+    keys |= {"bias": True} if function != "gap" else {}
+    keys |= {"progress": None} if function != "largest_decay" else {}
+    keys |= {"device": "cpu", "seed": 0} if function != "f2" else {}
+    keys |= {"weight_decay": 0.1} if function in ("f1", "f2", "gap") else {}
+    keys |= {"decays": [0.1]} if function == "path" else {}
+    if function == "gap":
+        del keys["data"]
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, K))
+        keys |= {"model": net, "X": data.X, "y": data.y}
+    refused = 0
+    for name in keys:
+        for value in BAD:
+            try:
+                getattr(optima, function)(**keys | {name: value})
+            except InputError as error:
+                refused += 1
+                assert "\n" not in str(error) and len(str(error)) < 400, (name, str(error)[:500])
+    assert refused > 6 * len(keys)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "cross-entropy"])
-@pytest.mark.parametrize("mode", [None, "free", "decayed"])
-def test_points_that_are_zero_or_cancel(loss, mode):
-    """Nothing is left to price: points are 0, or equal with both labels; in four dimensions, which have no list of neurons."""
-    y = [0.0, 1.0] if loss == "cross-entropy" else [1.0, -1.0]
-    for row in ([0.0, 0.0, 0.0, 0.0], [1.0, 2.0, -0.5, 0.25]):
-        data = Dataset([row, row], y)
-        keys = {"loss": loss, "bias": False, "output_bias": mode}
-        cert = optima.f1(data, weight_decay=0.1, time_limit=2.0, **keys)
-        assert cert.verify(data).ok
-        constant = 0.5 if loss == "squared" else np.log(2)
-        assert cert.lower <= constant * (1 + 1e-12) and cert.upper >= constant * (1 - 1e-12)
-        assert cert.gap < 1e-3
-    if mode != "decayed":
-        zero = Dataset(np.zeros((2, 4)), y)
-        found = optima.largest_decay(zero, loss=loss, bias=False, output_bias=mode, time_limit=2.0)
-        assert found.lower == 0 and found.upper < 1e-12
-
-
-def test_one_point_at_zero_with_a_decayed_output_bias():
-    """min_b log(1 + exp(b)) + 0.1 b^2 / 2: one number, and a pricing problem with nothing in it."""
-    data = Dataset(np.zeros((1, 4)), [-1.0])
-    cert = optima.f1(
-        data, loss="logistic", weight_decay=0.1, bias=False, output_bias="decayed", tol=1e-6, time_limit=2.0
-    )
-    b = np.linspace(-6, 0, 600_001)
-    best = float((np.logaddexp(0, b) + 0.05 * b * b).min())
-    assert cert.verify(data).ok and cert.lower <= best <= cert.upper + 1e-9 and cert.gap < 1e-5
-
-
-@pytest.mark.parametrize(("d", "loss"), [(5, "logistic"), (30, "squared"), (5, "cross-entropy")])
-def test_a_point_at_zero_among_others(d, loss):
-    """Quadratic bounds of both forms divide by lengths, and one point has none."""
+def test_the_active_set_ends_where_the_penalty_is_below_rounding():
+    """Signs that rounding decides went in circles: with a penalty of 1e-25 it took minutes, and no clock was looked at."""
     rng = np.random.default_rng(0)
-    X = np.round(rng.standard_normal((18, d)), 1)
-    X[3] = 0
-    y = rng.integers(0, 3, 18).astype(float) if loss == "cross-entropy" else rng.choice([-1.0, 1.0], 18)
-    data = Dataset(X, y)
-    cert = optima.f1(data, loss=loss, weight_decay=0.02, bias=False, output_bias="decayed", tol=1e-4, time_limit=1.0)
-    assert cert.verify(data).ok and cert.lower > 0
+    Z = rng.standard_normal((12, 4)) @ rng.standard_normal((4, 60))
+    H = Z.T @ Z + 1e-12 * np.eye(60)
+    q = Z.T @ rng.standard_normal(12)
+    began = time.perf_counter()
+    x = l1_quadratic(H, q, np.full(60, 1e-25), np.zeros(60), until=began)
+    assert not x.any()  # the clock was over before the first sign
+    x = l1_quadratic(H, q, np.full(60, 1e-25), np.zeros(60))
+    assert np.abs(H @ x - q).max() < 1e-6 * np.abs(q).max()
+
+
+def test_points_that_are_all_zero_have_slopes():
+    """Their lengths are 0, whose squares divide."""
+    tree = Terms(torch.zeros(3, 2, dtype=torch.float64), torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64))
+    assert float(tree.lipschitz) > 0 and bool((tree.size**2 > 0).all())
+
+
+def normal(seed, n, d):
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def powers(seed, n, far):
+    return 10.0 ** np.random.default_rng(seed).integers(-far, far, (n, 1))
+
+
+HOSTILE = {
+    "zero rows": (np.vstack([np.zeros((6, 7)), np.eye(7)]), 1e-9, "squared-hinge", None, False),
+    "sizes": (normal(1, 12, 2) * powers(1, 12, 40), 3e-4, "logistic", "decayed", True),
+    "tiny": (normal(2, 8, 3) * 1e-250, 0.01, "cross-entropy", "free", True),
+    "huge": (normal(3, 9, 4) * 1e200, 1e-5, "squared", "decayed", True),
+    "one": (np.ones((1, 3)), 0.1, "exp", "decayed", False),
+    "sizes, exp": (normal(4, 14, 4) * powers(4, 14, 60), 0.03, "exp", None, False),
+}
+
+
+def test_sizes_at_the_end_of_the_floats():
+    """Kernel values of tiny targets have no digits in a check, and weights whose unit no float holds are refused."""
+    points, y = normal(6, 6, 3), normal(7, 6, 1)[:, 0]
+    with pytest.raises(InputError, match="too tiny"):
+        optima.f2(Dataset(points, 1e-180 * y), loss="squared", weight_decay=1e-4, output_bias=None)
+    data = Dataset(points, 1e-35 * y)
+    cert = optima.f2(data, loss="squared", weight_decay=1e-4, output_bias=None)
+    assert cert.status == "certified" and cert.verify(data).ok
+    data = Dataset(X, 1e100 * DATA.y)
+    with pytest.raises(InputError, match="beyond what floats hold"):
+        optima.f1(data, loss="squared", weight_decay=1e-3, weights=np.full(4, 1e280), time_limit=0.2)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_bounds_of_hostile_data_hold(name):
+    points, decay, loss, mode, bias = HOSTILE[name]
+    n = len(points)
+    data = Dataset(points, np.arange(n) % 3 if loss == "cross-entropy" else np.where(np.arange(n) % 3, 1.0, -1.0))
+    keys = {"loss": loss, "weight_decay": decay, "output_bias": mode, "bias": bias, "time_limit": 0.3}
+    for solve in (optima.f1, optima.f2) if loss != "cross-entropy" else (optima.f1,):
+        told = []
+        try:
+            cert = solve(data, progress=lambda *say, told=told: told.append(say[1:3]), **keys)
+        except InputError as error:
+            assert solve is optima.f2 and "rescale" in str(error)  # f2 squares sizes
+            continue
+        assert 0 <= cert.lower <= cert.upper < 1e300
+        assert cert.verify(data).ok, cert.verify(data)
+        for (low, high), (lower, upper) in itertools.pairwise(told):
+            assert lower >= low * (1 - 1e-12) and upper <= high * (1 + 1e-12)
+
+
+def test_rest_of_an_entropy_is_close_for_tiny_parts():
+    """(w - u) log(w / (w - u)) is nearly u: an error of 2^-150 in the logarithm is more than all of a tiny u."""
+    for u in (1, 3, 2**40, 2**199, 2**200 - 1, 2**200):
+        w = 2**200
+        below = rest_below(w, u)
+        assert below <= (w - u) * log_ends(w, w - u)[1] if u < w else below == 0
+        if u < 2**100:
+            assert below << 60 >= u * ONE * (2**60 - 1)
+
+
+def test_enumeration_is_that_of_the_definition():
+    """Its sums over active points are one product of matrices."""
+    rng = np.random.default_rng(5)
+    points, y = rng.standard_normal((9, 2)), np.arange(9) % 3
+    q = rng.random((9, 3))
+    q[np.arange(9), y] = 0
+    proof, _ = several.enumeration(points, q, y)
+    turn = np.linspace(0, 2 * np.pi, 20001)
+    seen = several.values(points, several.vectors(q, y), np.column_stack([np.cos(turn), np.sin(turn)]))
+    assert len(seen) == 20001 and seen.max() <= proof.upper <= seen.max() * (1 + 1e-3)
+
+
+def test_long_proofs_tell_that_they_go_on():
+    """Trees call back at every step, and a solve says a word when a second has passed."""
+    rng = np.random.default_rng(0)
+    data, said, steps = Dataset(rng.standard_normal((30, 9)), rng.choice([-1.0, 1.0], 30)), [], []
+    one = solver(
+        enter(data, "squared", 1e-3, True, None, None, 1e-3, 9.0), 1e-3, 0, "cpu", lambda *say: said.append(say)
+    )
+    one.beat()
+    assert not said
+    one.told -= 2
+    one.beat()
+    assert len(said) == 1 and said[0][3] == "proof goes on" and 0 <= said[0][1] <= said[0][2]
+    assert one.where.beat == one.beat
+    one.where.beat = lambda: steps.append(1)
+    one.price(one.pull(), 1.0, known=0.0, tol=1e-9, seconds=0.3)
+    assert steps
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 5])
+@pytest.mark.parametrize("loss", ["logistic", "cross-entropy"])
+def test_interrupted_by_progress(at, loss):
+    calls = []
+
+    def stop(*say):
+        calls.append(say)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+
+    data = CLASSES if loss == "cross-entropy" else DATA
+    path = optima.path(data, [0.1, 0.01, 0.001], loss=loss, time_limit=1, progress=stop)
+    assert all(point.certificate.verify(data).ok for point in path)
+    assert len(calls) < at or path[-1].certificate.status in ("interrupted", "certified")
+
+
+# ------------------------------------------------------------------ files
+
+
+def test_models_that_are_none(tmp_path, capsys):
+    """A few bytes may claim any shape, and complex weights have no objective."""
+    (tmp_path / "data.csv").write_text("a,b,y\n1,2,1\n2,1,-1\n-1,1,1\n")
+    good = {"0.weight": torch.ones(3, 2), "2.weight": torch.ones(1, 3)}
+    wide = torch.zeros(1).expand(10**9, 2)
+    for number, model in enumerate(
+        [
+            {**good, "0.weight": wide},
+            {"a": wide, "b": torch.zeros(1).expand(1, 10**9)},
+            {**good, "0.weight": torch.ones(3, 2, dtype=torch.complex64)},
+            {"x" * 10**5: torch.ones(2, 2, 2)},
+            {"0.weight": torch.ones(0, 2), "2.weight": torch.ones(1, 0)},
+            {"0.weight": torch.ones(3, 2), "2.weight": torch.ones(0, 3)},
+            b"\x80\x99" + bytes(range(256)),
+        ]
+    ):
+        file = tmp_path / f"{number}.pt"
+        file.write_bytes(model) if isinstance(model, bytes) else torch.save(model, file)
+        assert main(["gap", str(file), str(tmp_path / "data.csv"), "--weight-decay", "0.1"]) == 2, number
+        text = capsys.readouterr().err
+        assert len(text.strip().splitlines()) == 1 and len(text) < 600, (number, text[:300])
+
+
+def test_damaged_certificates_get_a_line_and_the_page_stays(tmp_path, capsys):
+    folder = tmp_path / "all"
+    folder.mkdir()
+    optima.f1(DATA, weight_decay=0.05).save(folder / "good.json")
+    for data, cert in (
+        (DATA, optima.f1(DATA, weight_decay=0.05)),
+        (DATA, optima.f2(DATA, weight_decay=0.05)),
+        (CLASSES, optima.f1(CLASSES, loss="cross-entropy", weight_decay=0.05)),
+    ):
+        file = folder / "bad.json"
+        cert.save(file)
+        whole = json.loads(file.read_text())
+        for place, value in (
+            ("data", {"name": [[1]], "sha256": data.sha256()}),
+            ("d", 0),
+            ("d", 5),
+            ("n", math.nan),
+            ("upper", 1e308),
+            ("lower", 5e-324),
+            ("status", []),
+            ("extra", {}),
+        ):
+            damaged = copy.deepcopy(whole) | {place: value}
+            damaged["digest"] = exact.digest(damaged)
+            file.write_text(json.dumps(damaged))
+            page = tmp_path / "page.html"
+            page.unlink(missing_ok=True)
+            assert main(["report", str(folder), "--out", str(page)]) == 0, (cert.kind, place, value)
+            assert page.exists() and "Traceback" not in page.read_text()
+    capsys.readouterr()
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    """A file is written beside its name and then takes its place: a pipe or a device would be gone."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is no file"):
+        write_atomically(pipe, b"x")
+    assert pipe.is_fifo()
+    (tmp_path / "data.csv").write_text("a,y\n1,1\n2,-1\n")
+    assert main(["fit", str(tmp_path / "data.csv"), "--weight-decay", "0.1", "--save", str(pipe)]) == 2

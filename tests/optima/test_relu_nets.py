@@ -31,7 +31,9 @@ TARGETS = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(24)
 @pytest.fixture
 def clock(monkeypatch):
     """A minute for every look: limits cut no single step."""
-    return Clock(60.0, monkeypatch, "widemargin.margins", "widemargin.optima", "widemargin.pricing")
+    rooms = ("widemargin.margins", "widemargin.optima", "widemargin.pricing")
+    steps = ("widemargin.optima.master", "widemargin.optima.groups", "widemargin.pricing.search")
+    return Clock(60.0, monkeypatch, *rooms, still=steps)
 
 
 def check_all(estimator, expected=()):

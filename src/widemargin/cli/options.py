@@ -36,6 +36,8 @@ def check_writable(name: str) -> None:
     path = Path(name)
     if path.is_dir():
         raise InputError(f"cannot write {name}: it is a folder; give a file name")
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {name}: it is a device or a pipe; give a file name")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: there is no folder {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -6,19 +6,10 @@ import math
 import operator
 from typing import Any
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 MOST_POINTS = 10**7  # rows of any data set
 MOST_NUMBERS = 10**8  # entries of X of a generated data set, 0.8 GB
-
-
-def show(value: Any, most: int = 60) -> str:
-    """repr, short enough for one sentence."""
-    try:
-        text = repr(value)
-    except ValueError:  # an int of thousands of digits
-        text = f"a value of type {type(value).__name__}"
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def integer(name: str, key: str, value: Any, low: int, high: int = MOST_POINTS) -> int:

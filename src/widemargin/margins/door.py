@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from widemargin.spaces import Space, as_space, extend
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import Certificate, Dataset, InputError, Measure, show
 
+FOREVER = 1e18  # seconds
 EPS = float(np.finfo(np.float64).eps)
 Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, message
 Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
@@ -142,6 +143,20 @@ def choose_space(space: Space | None, bias: bool | None, activation: str | None)
     return space
 
 
+def check_data(data: Any) -> None:
+    if not isinstance(data, Dataset):
+        raise InputError(
+            f"data must be a Dataset, not {type(data).__name__}; give widemargin.Dataset(X, y) or widemargin.data.load(...)"
+        )
+
+
+def check_progress(progress: Any) -> None:
+    if progress is not None and not callable(progress):
+        raise InputError(
+            f"progress must be a function of seconds, lower, upper and a message, or None, not {show(progress)}"
+        )
+
+
 def enter(
     data: Dataset,
     space: Space | bool,
@@ -156,12 +171,14 @@ def enter(
     A margin without neurons gives its bias for the space.
     """
     started = time.perf_counter()
-    if not isinstance(data, Dataset):
-        raise InputError(f"a margin is that of a Dataset(X, y), or of data.load(...), not of a {type(data).__name__}")
+    check_data(data)
+    check_progress(progress)
     if not isinstance(tol, Real) or not 0 < tol < 1:
-        raise InputError(f"tol must lie between 0 and 1, not {tol!r}")
-    if time_limit is not None and (not isinstance(time_limit, Real) or not time_limit > 0):
-        raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
+        raise InputError(f"tol must lie between 0 and 1, not {show(tol)}")
+    if time_limit is not None and (
+        not isinstance(time_limit, Real) or isinstance(time_limit, bool) or not time_limit > 0
+    ):
+        raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
     y = data.signs() if signs else data.y
     bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
     X = extend(data.X, bias)
@@ -171,7 +188,7 @@ def enter(
         raise InputError(
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
         )
-    deadline = math.inf if time_limit is None else started + time_limit
+    deadline = math.inf if time_limit is None else started + float(min(time_limit, FOREVER))
     return Door(data, bias, neurons, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, progress)
 
 

@@ -18,7 +18,7 @@ import torch
 from widemargin.data import checks
 from widemargin.types import Certificate, Measure
 
-from .door import EPS, LOST, Door, Progress, lost
+from .door import EPS, LOST, Door, Progress, check_progress, lost
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 
@@ -34,6 +34,7 @@ class Engine:
     lost = LOST
 
     def __init__(self, door: Door, tol: float, seed: int, progress: Progress | None):
+        check_progress(progress)
         self.door, self.tol, self.seed, self.progress = door, tol, seed, progress
         self.phi, self.slope, self.degree = door.space.phi, door.space.slope, door.space.degree
         self.rng = np.random.default_rng(checks.seed(self.kind, seed))
@@ -41,6 +42,7 @@ class Engine:
         self.dual: Any = None
         self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known
         self.rounds = self.nodes = 0
+        self.told = time.perf_counter()
 
     # What a problem brings.
 
@@ -137,8 +139,14 @@ class Engine:
 
     def say(self, message: str) -> None:
         """In the middle of a round."""
+        self.told = time.perf_counter()
         if self.progress is not None:
             self.progress(self.seconds(), *self.shown(), message)
+
+    def beat(self) -> None:
+        """Called again and again in long proofs: a word every second."""
+        if time.perf_counter() > self.told + 1:
+            self.say("proof goes on")
 
     def offer_centre(self, q: np.ndarray, value: float) -> bool:
         """Keep q as the centre of pricing if it looks like the best dual so far."""

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from widemargin.spaces import as_space
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.types import Certificate, Dataset, InputError, show
 
 from . import regression
 
@@ -144,13 +144,13 @@ def to_numpy(values: Any) -> Any:
 
 
 def check_choice(name: str, value: Any, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        raise InputError(f"{name} must be one of {', '.join(legal)}, not {value!r}")
+    if not isinstance(value, str) or value not in legal:
+        raise InputError(f"{name} must be one of {', '.join(legal)}, not {show(value)}")
 
 
 def check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
-        raise InputError(f"{name} must be a positive number, not {value!r}")
+        raise InputError(f"{name} must be a positive number, not {show(value)}")
 
 
 def __getattr__(name: str) -> Any:

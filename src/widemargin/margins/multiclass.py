@@ -31,6 +31,7 @@ from .door import (
     EPS,
     Door,
     Progress,
+    check_data,
     enter,
     integer_weights,
     lines,
@@ -54,6 +55,7 @@ GRID = 38  # dual weights of F1 are multiples of 2^-GRID, so that w . g_i is exa
 
 def class_numbers(data: Dataset) -> tuple[np.ndarray, int]:
     """y as integers and K, the number of classes; an InputError unless y takes exactly the values 0..K-1, K >= 2."""
+    check_data(data)
     y = data.y
     wrong = np.flatnonzero((y != np.floor(y)) | (y < 0))
     advice = "number the classes 0, 1, ..., K-1 (a file: data.load with multiclass=True)"

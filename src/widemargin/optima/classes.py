@@ -58,6 +58,7 @@ class Solver(Engine):
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
         self.r = self.X.shape[1]
         self.where = Priceable(door.X, None, door.shift, torch.device("cpu"), self.basis)
+        self.where.beat = self.beat
         self.whitening = whitening(self.X)
         self.V, self.A, self.b = np.zeros((0, self.r)), np.zeros((0, self.K)), np.zeros(self.K)
         self.best_network = self.V, self.A, self.b
@@ -217,10 +218,10 @@ class Solver(Engine):
         Z = self.rng.standard_normal((count, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
-        V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40)
+        V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40, self.door.deadline)
         if self.X.size <= several.CLIMB:
             V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
-        if self.door.X.shape[1] <= 2:
+        if self.door.X.shape[1] <= 2 and not self.late():
             found, arcs = several.enumeration(self.door.X, q, self.points.y)
             self.offer(found, q, power)
             V = np.vstack([V, arcs @ self.basis])

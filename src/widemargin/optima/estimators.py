@@ -21,7 +21,7 @@ from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from .f1 import f1
-from .losses import CLASSES
+from .losses import CLASSES, is_classes
 
 
 def warn_if_open(cert: Certificate, tol: float) -> None:
@@ -153,7 +153,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
             raise InputError(
                 "y has one class only" if len(self.classes_) < 2 else "y has a class without a point of positive weight"
             )
-        if self.loss == CLASSES:
+        if is_classes(self.loss):
             targets = [index.astype(np.float64)]
         else:
             ones = [1] if len(self.classes_) == 2 else range(len(self.classes_))
@@ -188,7 +188,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
         outputs = self.decision_function(X)
         if outputs.ndim == 1:
             return np.column_stack([expit(-outputs), expit(outputs)])
-        if self.loss == CLASSES:
+        if is_classes(self.loss):
             return softmax(outputs, axis=1)
         # In units of the largest, as all may be tiny: log expit(f) = -log(1 + exp(-f)).
         logs = -np.logaddexp(0, -outputs)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
@@ -11,7 +13,7 @@ from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
 from . import classes, problem
-from .losses import CLASSES
+from .losses import is_classes
 from .solver import Solver
 
 LARGE = 100_000  # entries of X from which more than one thread pays
@@ -66,7 +68,7 @@ def enter(
     tol: float,
     time_limit: float | None,
 ) -> problem.Problem | problem.ClassProblem:
-    if loss == CLASSES:
+    if is_classes(loss):
         return problem.enter_classes(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     return problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
 
@@ -79,6 +81,8 @@ def solver(
     return Solver(entered, tol, seed, device, progress)
 
 
-def threads_for(entered: problem.Training) -> AbstractContextManager[None]:
-    """As many threads as a problem of this size can use."""
-    return threads(1 if entered.door.X.size < LARGE else torch.get_num_threads())
+@contextmanager
+def threads_for(entered: problem.Training) -> Iterator[None]:
+    """As many threads as a problem of this size can use, and no warnings: steps that overflow are refused by line searches."""
+    with threads(1 if entered.door.X.size < LARGE else torch.get_num_threads()), np.errstate(all="ignore"):
+        yield

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from widemargin.margins.door import EPS, Progress, product
+from widemargin.margins.door import EPS, Progress, check_progress, product
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -19,6 +19,7 @@ from .losses import Loss
 from .master import fit
 
 STEPS = 300
+TINY = 120  # targets below 2^-TINY: `verify` has 200 bits after the point for the values of a function
 ARMIJO = 1e-4
 SHARE = 0.9  # of tol that the steps must reach; the rest is for rounding
 
@@ -47,7 +48,8 @@ def f2(
     entered = problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
     solver = _Newton(entered, ReLU().kernel(entered.door.X), tol, progress)
     try:
-        status = solver.run()
+        with np.errstate(all="ignore"):  # steps that overflow are refused by line searches
+            status = solver.run()
     except KeyboardInterrupt:
         status = "interrupted"
     return solver.certificate(status)
@@ -61,6 +63,11 @@ class _Newton:
     """
 
     def __init__(self, entered: problem.Problem, K: np.ndarray, tol: float, progress: Progress | None):
+        check_progress(progress)
+        if entered.power < -TINY:
+            raise InputError(
+                f"{entered.door.data.name}: the targets are too tiny for a check of kernel values; rescale y"
+            )
         self.problem, self.points, self.tol, self.progress = entered, entered.points, tol, progress
         self.K = np.tril(K) + np.tril(K, -1).T
         self.n, D = entered.door.X.shape
@@ -223,6 +230,7 @@ class _Newton:
             alpha = np.ldexp(beta, entered.power - 2 * entered.door.shift)
             low = float(np.ldexp(self.lower / entered.total * (1 - 8 * EPS), 2 * entered.power))
             high = float(np.ldexp(self.upper / entered.total * (1 + 8 * EPS), 2 * entered.power))
+        high = max(high, math.ulp(0.0)) if self.upper > 0 else high  # below the least float it is still no 0
         if not (np.isfinite(alpha).all() and math.isfinite(high)) or (np.abs(alpha[beta != 0]) < 1e-290).any():
             raise InputError(
                 f"{entered.door.data.name}: the sizes of X and y are beyond what floats hold; rescale them"

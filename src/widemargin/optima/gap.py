@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin.margins.engine import Progress
-from widemargin.types import Certificate, Dataset, InputError, Measure, check_device
+from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
 from .f1 import enter, solver, threads_for
 from .problem import ClassProblem
@@ -21,6 +21,7 @@ from .solver import Solver
 FORM = "Sequential(Linear, ReLU, Linear)"
 INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
 TRAINED = ("objective", "loss", "balanced", "width")  # of the network, in extra["trained"] of the certificate
+MOST = 2**28  # numbers in an array of weights
 ROUNDING = 1e-12  # of an objective: less above the best that was found is nothing
 NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred times as large
 
@@ -148,8 +149,10 @@ def gap(
             f"the network takes {net.W.shape[1]} features, but X has {data.d}; give the X it was trained on"
         )
     if net.c is None and output_bias is not None:
-        raise InputError(f"output_bias={output_bias!r}, but the last layer of the network has no bias; leave it out")
-    mode = None if net.c is None else output_bias or "decayed"
+        raise InputError(
+            f"output_bias={show(output_bias)}, but the last layer of the network has no bias; leave it out"
+        )
+    mode = None if net.c is None else "decayed" if output_bias is None else output_bias
     entered = enter(data, loss, weight_decay, net.b is not None, mode, weights, tol, time_limit)
     K = entered.points.K if isinstance(entered, ClassProblem) else 1
     if len(net.a) != K:
@@ -198,7 +201,10 @@ def _array(values: ArrayLike) -> Any:
 
 def _column(y: Any) -> Any:
     """Targets (n, 1) as (n,)."""
-    return np.asarray(y)[:, 0] if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
+    try:
+        return np.asarray(y)[:, 0] if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
+    except Exception:  # no array at all, as Dataset will say
+        return y
 
 
 # ------------------------------------------------------------------ what a network is
@@ -239,7 +245,7 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
     matrices = [name for name, value in arrays.items() if value.ndim == 2]
     vectors = [name for name, value in arrays.items() if value.ndim == 1]
     if len(matrices) != 2 or len(matrices) + len(vectors) != len(arrays):
-        shapes = ", ".join(f"{name} {value.shape}" for name, value in list(arrays.items())[:6])
+        shapes = ", ".join(f"{name[:40]} {value.shape}" for name, value in list(arrays.items())[:6])
         raise InputError(
             f"a state dict of {FORM} has two weight matrices and their biases, but this one has {shapes or 'nothing'}"
         )
@@ -256,14 +262,21 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
         owners = owners or [k for k, size in enumerate((width, len(arrays[two]))) if arrays[name].shape == (size,)]
         if len(owners) != 1 or owners[0] in found:
             why = "it fits both layers" if len(owners) == 2 else "it fits no layer, or one that has a bias"
-            raise InputError(f"{name} of shape {arrays[name].shape} is no bias of this network: {why}")
+            raise InputError(f"{name[:40]} of shape {arrays[name].shape} is no bias of this network: {why}")
         found[owners[0]] = arrays[name]
     return _checked(arrays[one], found.get(0), arrays[two], found.get(1))
 
 
 def _tensor(name: Any, value: Any) -> np.ndarray:
+    # A file of a few bytes may hold views of any shape, so the size is looked at before anything is copied.
+    if math.prod(getattr(value, "shape", ())) > MOST:
+        raise InputError(
+            f"{str(name)[:40]} of the state dict has more than {MOST:.0e} numbers; this is no two-layer network"
+        )
     try:
         detach = getattr(value, "detach", None)
+        if "complex" in str(getattr(value, "dtype", "")):
+            raise TypeError
         return np.array(detach().cpu().double().numpy() if detach is not None else value, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(

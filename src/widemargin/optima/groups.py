@@ -102,7 +102,7 @@ def fit(
             break
         new = np.flatnonzero(~on & (steep > lam))
         use = np.concatenate([np.flatnonzero(on), new[np.argsort(-steep[new])[:ENTER]]])
-        found = _model(points, Z[:, use], A[use], b, t, g, damping)
+        found = _model(points, Z[:, use], A[use], b, t, g, damping, until - time.perf_counter())
         if found is None:
             break
         to, offset = found
@@ -125,7 +125,14 @@ def fit(
 
 
 def _model(
-    points: ClassPoints, Z: np.ndarray, A: np.ndarray, b: np.ndarray, t: np.ndarray, g: np.ndarray, damping: float
+    points: ClassPoints,
+    Z: np.ndarray,
+    A: np.ndarray,
+    b: np.ndarray,
+    t: np.ndarray,
+    g: np.ndarray,
+    damping: float,
+    time_limit: float,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The minimum of the quadratic model of the loss with the norms as they are. All rows sum to 0, as the best do."""
     import clarabel  # where used: the package must import on machines without it
@@ -161,6 +168,7 @@ def _model(
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_threads = 1
+    settings.time_limit = max(time_limit, 0.1)
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     kinds = [clarabel.SecondOrderConeT(K)] * m
     solution = clarabel.DefaultSolver(P, cost, cones, np.zeros(most), kinds, settings).solve()

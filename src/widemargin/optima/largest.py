@@ -19,7 +19,7 @@ from widemargin.types import Dataset, InputError, check_device
 
 from . import classes, groups, problem
 from .bounds import power_of
-from .losses import CLASSES
+from .losses import is_classes
 from .master import fit
 from .solver import Solver
 
@@ -48,15 +48,15 @@ def largest_decay(
     `lower` is met by a neuron, `upper` is proved. (Where the hinge loss has its kink at the best constant c is not unique, and
     the least maximum counts.) For output_bias "free" or None; a decayed output bias has no such number (docs/optima.md).
     """
-    if output_bias == "decayed":
+    if isinstance(output_bias, str) and output_bias == "decayed":
         raise InputError(
             "largest_decay needs output_bias 'free' or None: with a decayed one the best constant depends on the decay"
         )
     check_device(device)
-    if loss == CLASSES:
+    if is_classes(loss):
         return _of_classes(problem.enter_classes(data, 1.0, bias, output_bias, weights, tol, time_limit), tol, seed)
     entered = problem.enter(data, loss, 1.0, bias, output_bias, weights, tol, time_limit)
-    with threads(1):
+    with threads(1), np.errstate(all="ignore"):
         solver = Solver(entered, tol, seed, device, None)
         points, chosen = entered.points, entered.loss
         open_ = np.zeros(0, dtype=int)
@@ -86,7 +86,7 @@ def largest_decay(
 
 def _of_classes(entered: problem.ClassProblem, tol: float, seed: int) -> Interval:
     """The same with g_i = w_i (e_{y_i} - softmax(b)) for c_i."""
-    with threads(1):
+    with threads(1), np.errstate(all="ignore"):
         solver = classes.Solver(entered, tol, seed, "cpu", None)
         points = entered.points
         if points.offset:

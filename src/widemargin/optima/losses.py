@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -177,12 +177,17 @@ ELSEWHERE = {
 }
 
 
+def is_classes(name: object) -> bool:
+    """Whether this is the loss of several classes. What is no text at all is left for `named` to refuse."""
+    return isinstance(name, str) and name == CLASSES
+
+
 def named(name: str) -> Loss:
     if not isinstance(name, str) or name not in LOSSES:
-        if isinstance(name, str) and name == CLASSES:
+        if is_classes(name):
             why = " (of several classes there are optima.f1, path, gap and largest_decay)"
             raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}{why}")
-        word = "".join(c for c in str(name).lower() if c.isalpha())
+        word = "".join(c for c in show(name).lower() if c.isalpha())
         meant = next((f"; {usual}" for key, usual in ELSEWHERE.items() if word.startswith(key)), "")
-        raise InputError(f"loss must be one of {', '.join(LOSSES)}, {CLASSES}, not {str(name)[:40]!r}{meant}")
+        raise InputError(f"loss must be one of {', '.join(LOSSES)}, {CLASSES}, not {show(name)}{meant}")
     return LOSSES[name]

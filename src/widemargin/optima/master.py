@@ -8,10 +8,14 @@ the objective itself. Columns that are not used and do not ask for it cost one p
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg
+
+from widemargin.margins.door import EPS
 
 from .losses import Loss
 
@@ -39,15 +43,24 @@ class Points:
 
 
 def fit(
-    points: Points, loss: Loss, Z: np.ndarray, a: np.ndarray, b: float, tol: float = 1e-10
+    points: Points,
+    loss: Loss,
+    Z: np.ndarray,
+    a: np.ndarray,
+    b: float,
+    tol: float = 1e-10,
+    until: float = math.inf,
 ) -> tuple[np.ndarray, float]:
-    """Masses (m,) and output bias from the start a, b: every slope within tol * lam of what an optimum has."""
+    """Masses (m,) and output bias from the start a, b: every slope within tol * lam of what an optimum has, unless
+    the clock says `until` before."""
     y, w, lam = points.y, points.w, points.lam
     a, n = a.copy(), len(y)
     t = Z @ a + b
     value = points.objective(loss, t, float(np.abs(a).sum()), b)
     damping, small = 0.0, 0
-    for _ in range(STEPS):
+    for number in range(STEPS):
+        if number and time.perf_counter() > until:
+            break
         c = points.pull(loss, t)
         slope = -(Z.T @ c)  # of the loss
         slope_b = points.ridge * b - float(c.sum()) if points.offset else 0.0
@@ -65,7 +78,7 @@ def fit(
         least = 1e-6 * lam * float(np.abs(J).max(initial=0.0))
         diagonal = H.diagonal().copy()
         H[np.diag_indices_from(H)] += 1e-12 * diagonal + np.maximum(damping, np.where(diagonal > least, 0.0, least))
-        step = l1_quadratic(H, H @ x - g, penalty, x) - x
+        step = l1_quadratic(H, H @ x - g, penalty, x, until) - x
         model = float(g @ step) + float(penalty @ (np.abs(x + step) - np.abs(x)))
         moved, rate = J @ step, 1.0
         while True:
@@ -90,7 +103,9 @@ def fit(
     return a, b
 
 
-def l1_quadratic(H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarray) -> np.ndarray:
+def l1_quadratic(
+    H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarray, until: float = math.inf
+) -> np.ndarray:
     """The minimum of x' H x / 2 - q . x + penalty . |x|, from the start x, by the signs of its entries (feature-sign search)."""
     unit = np.sqrt(H.diagonal())
     unit[unit == 0] = 1.0
@@ -98,6 +113,8 @@ def l1_quadratic(H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarra
     free = penalty == 0
     sign = np.sign(x)
     for _ in range(20 * len(x) + 20):
+        if time.perf_counter() > until:
+            break
         active = np.flatnonzero(free | (sign != 0))
         for _ in range(2 * len(active) + 2):
             if not len(active):
@@ -128,7 +145,10 @@ def l1_quadratic(H: np.ndarray, q: np.ndarray, penalty: np.ndarray, x: np.ndarra
             sign[active] = np.where(f, 0, np.sign(z))
             active = np.flatnonzero(free | (sign != 0))
         rest = q - H @ x
-        off = np.where((sign == 0) & ~free, np.abs(rest) - penalty, -np.inf)
+        blur = EPS * (
+            np.abs(q) + np.abs(H) @ np.abs(x)
+        )  # of `rest`: beside a tiny penalty signs that it decides go in circles
+        off = np.where((sign == 0) & ~free, np.abs(rest) - penalty - blur, -np.inf)
         j = int(off.argmax())
         if not off[j] > 1e-12 * penalty[j]:
             break

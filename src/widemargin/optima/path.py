@@ -10,9 +10,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.margins.engine import Progress
+from widemargin.margins.door import Progress, check_progress
 from widemargin.margins.multiclass import margins
-from widemargin.types import Certificate, Dataset, InputError, check_device
+from widemargin.types import Certificate, Dataset, InputError, check_device, show
 
 from .f1 import enter, solver, threads_for
 from .groups import cross_entropy
@@ -98,7 +98,7 @@ class Path(Sequence[Point]):
 
     def column(self, name: str) -> np.ndarray:
         if name not in self.names:
-            raise InputError(f"a path has the columns {', '.join(self.names)}, not {name!r}")
+            raise InputError(f"a path has the columns {', '.join(self.names)}, not {show(name)}")
         found = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]
         return np.array(found, dtype=np.float64)
 
@@ -144,6 +144,7 @@ def path(
     `time_limit` seconds for it. Ctrl-C ends the path: its last point then has the status "interrupted".
     """
     check_device(device)
+    check_progress(progress)
     keys: dict[str, Any] = {"loss": loss, "bias": bias, "output_bias": output_bias, "weights": weights}
     points: list[Point] = []
     for decay in _decays(data, decays, keys | {"time_limit": time_limit, "seed": seed, "device": device}):
@@ -162,8 +163,8 @@ def _decays(data: Dataset, decays: int | ArrayLike, keys: dict[str, Any]) -> lis
     """Largest first, each once."""
     if isinstance(decays, int | np.integer) and not isinstance(decays, bool):
         if not 1 <= decays <= MOST:
-            raise InputError(f"decays must be numbers, or how many, from 1 to {MOST}, not {decays}")
-        if keys["output_bias"] == "decayed":
+            raise InputError(f"decays must be numbers, or how many, from 1 to {MOST}, not {show(decays)}")
+        if isinstance(keys["output_bias"], str) and keys["output_bias"] == "decayed":
             raise InputError(
                 "with a decayed output bias there is no largest decay to begin with; give the decays themselves"
             )
@@ -172,8 +173,8 @@ def _decays(data: Dataset, decays: int | ArrayLike, keys: dict[str, Any]) -> lis
             raise InputError(f"{data.name}: the best network is constant at every decay; there is no path")
         return [float(v) for v in top * np.geomspace(1, DEEPEST, int(decays) + 1)[1:]]
     try:
-        values = np.array(decays, dtype=np.float64)
-    except (TypeError, ValueError):
+        values = np.asarray(decays, dtype=np.float64)
+    except Exception:  # objects may raise anything
         values = np.zeros(0)
     if values.ndim != 1 or not len(values) or not (np.isfinite(values) & (values > 0)).all():
         raise InputError("decays must be a list of positive numbers, or how many")

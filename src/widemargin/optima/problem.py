@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.margins.door import Door
+from widemargin.margins.door import Door, check_data
 from widemargin.margins.door import enter as through_the_door
 from widemargin.margins.multiclass import class_numbers
 from widemargin.spaces import ReLU
-from widemargin.types import Dataset, InputError
+from widemargin.types import Dataset, InputError, show
 
 from .groups import ClassPoints
 from .losses import CLASSES, Loss, named
@@ -58,6 +58,10 @@ class Training:
             "output_bias": self.output_bias,
             "offset": offset,
         }
+        if abs(self.weight_power + power) > 1000:
+            raise InputError(
+                f"{self.door.data.name}: the sizes of weights and y are beyond what floats hold; rescale them"
+            )
         out["scale"] = 2.0 ** (self.weight_power + power)
         return out if self.weights is None else out | {"weights": self.weights.tolist()}
 
@@ -96,7 +100,7 @@ def enter(
     time_limit: float | None,
 ) -> Problem:
     chosen = named(loss)
-    is_dataset(data)
+    check_data(data)
     if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
         raise InputError(f"{data.name}: the loss {loss} needs labels -1 and +1, but y {_instead(data.y)}")
     training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
@@ -135,7 +139,6 @@ def enter_classes(
     tol: float,
     time_limit: float | None,
 ) -> ClassProblem:
-    is_dataset(data)
     y, K = class_numbers(data)
     training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     heard = np.bincount(y, training.w, K)
@@ -147,11 +150,6 @@ def enter_classes(
     lam, ridge = training.scaled()
     points = ClassPoints(y, K, training.w, lam, output_bias is not None, ridge)
     return ClassProblem(**vars(training), points=points)
-
-
-def is_dataset(data: Any) -> None:
-    if not isinstance(data, Dataset):
-        raise InputError(f"data must be a Dataset, not {type(data).__name__}; give widemargin.Dataset(X, y)")
 
 
 def _enter(
@@ -166,15 +164,15 @@ def _enter(
     """What all losses have in common."""
     try:
         decay = float(weight_decay)
-    except (TypeError, ValueError):
+    except Exception:  # objects may raise anything
         decay = math.nan
-    if not 0 < decay < math.inf:
+    if isinstance(weight_decay, bool) or not 0 < decay < math.inf:
         none = "; without decay there is no best network, see Limits in docs/optima.md" if decay == 0 else ""
-        raise InputError(f"weight_decay must be a positive number, not {weight_decay!r}{none}")
-    if output_bias not in MODES:
-        raise InputError(f"output_bias must be 'free', 'decayed' or None, not {output_bias!r}")
+        raise InputError(f"weight_decay must be a positive number, not {show(weight_decay)}{none}")
+    if not (output_bias is None or isinstance(output_bias, str)) or output_bias not in MODES:
+        raise InputError(f"output_bias must be 'free', 'decayed' or None, not {show(output_bias)}")
     if not isinstance(bias, bool | np.bool_):
-        raise InputError(f"bias must be True or False, not {bias!r}")
+        raise InputError(f"bias must be True or False, not {show(bias)}")
     door = through_the_door(data, ReLU(bool(bias)), tol, time_limit, signs=False)
     w, given = _weights(data, weights)
     weight_power = _power(float(w.max()))
@@ -192,8 +190,8 @@ def _weights(data: Dataset, weights: ArrayLike | None) -> tuple[np.ndarray, np.n
     if weights is None:
         return np.ones(data.n), None
     try:
-        w = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError):
+        w = np.asarray(weights, dtype=np.float64).copy()  # a tensor warns where np.array is to copy it
+    except Exception:  # objects may raise anything
         raise InputError(f"{data.name}: weights must be numbers, one for each point") from None
     if w.shape != (data.n,):
         raise InputError(f"{data.name}: weights must have shape ({data.n},), one for each point, not {w.shape}")
@@ -229,6 +227,8 @@ def feasible(points: Points, loss: Loss, c: np.ndarray, b: float) -> list[np.nda
     grid = math.frexp(float(np.abs(c).max()))[1] - 52
     whole = np.trunc(np.ldexp(c, -grid)).astype(np.int64)
     left = sum(whole.tolist()) - round(math.ldexp(wanted, -grid))
+    if abs(left) > 2**62:  # the output bias asks for more than these weights have
+        return found or [np.zeros_like(c)]
     sign = 1 if left > 0 else -1
     order = np.argsort(-sign * whole, kind="stable")
     order = order[sign * whole[order] > 0]

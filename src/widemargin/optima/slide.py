@@ -95,12 +95,14 @@ def _model(
     J[:, -1] = points.offset
     now = np.concatenate([W.ravel(), T[at, of].clip(0), [b]])
     J, now = (J, now) if points.offset else (J[:, :-1], now[:-1])
-    H = (J * (points.w * loss.curvature(points.y, t))[:, None]).T @ J
-    g = -(J.T @ c)
+    with np.errstate(over="ignore", invalid="ignore"):
+        H = (J * (points.w * loss.curvature(points.y, t))[:, None]).T @ J
+        g = -(J.T @ c)
     if points.offset:
         H[-1, -1] += points.ridge
         g[-1] += points.ridge * b
-    g = g - H @ now
+    with np.errstate(over="ignore", invalid="ignore"):
+        g = g - H @ now
     # In units in which the decay is 1 and the neurons are about 1, and an output bias has a curvature of 1.
     unit = float(np.linalg.norm(W, axis=1).max()) or 1.0
     scale = points.lam * unit
@@ -108,7 +110,10 @@ def _model(
     units = np.full(m, unit)
     if points.offset:
         units[-1] = math.sqrt(scale / float(H[-1, -1])) if H[-1, -1] > 0 else unit
-    H, g = H * units * units[:, None] / scale, g * units / scale
+    with np.errstate(over="ignore", invalid="ignore"):
+        H, g = H * units * units[:, None] / scale, g * units / scale
+    if not (np.isfinite(H).all() and np.isfinite(g).all()):
+        return None
     P = sparse.block_diag([sparse.csc_matrix(np.triu(H)), sparse.csc_matrix((K, K))], format="csc")
     cost = np.append(g, np.ones(K))
     up = sparse.csc_matrix((-np.ones(q), (np.arange(q), K * r + np.arange(q))), shape=(q, m + K))  # u >= 0

@@ -63,6 +63,7 @@ class Solver(Engine):
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
         self.r = self.X.shape[1]
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
+        self.where.beat = self.beat
         self.whitening = whitening(self.X)
         self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
         self.V = np.zeros((0, self.r))  # all neurons in play
@@ -219,7 +220,7 @@ class Solver(Engine):
         V = np.vstack([own, self.V])
         Z = (self.X @ V.T).clip(0)
         a = np.append(self.s * size, np.zeros(len(self.V)))
-        a, self.b = fit(self.points, self.smooth, Z, a, self.b)
+        a, self.b = fit(self.points, self.smooth, Z, a, self.b, until=self.door.deadline)
         on = a != 0
         self.W, self.s = V[on] * np.abs(a[on])[:, None], np.sign(a[on])
         self.merge()
@@ -272,7 +273,7 @@ class Solver(Engine):
         Xt, climbers = torch.as_tensor(self.X), CLIMB[1] if self.r <= CLIMB[0] and self.n <= 2000 else 0
         for s in (1.0, -1.0):
             begin = torch.as_tensor(np.vstack([Z, self.W[self.s == s], self.V[:50]]))
-            tops, value = maxima(self.where, Xt, s * c, begin, 40, climbers)
+            tops, value = maxima(self.where, Xt, s * c, begin, 40, climbers, self.door.deadline)
             best = max(best, float(value[0]))
             self.play(tops[value > self.points.lam * (1 + 1e-12)].numpy(), NEW)
         return best
@@ -373,6 +374,7 @@ class Solver(Engine):
             slopes,
             1 / points.ridge if points.ridge else 0.0,
             self.upper,
+            self.beat,
         )
         until = time.perf_counter() + share * self.left()
         for number, found in enumerate(products.solve(self.where.Xt, goal, until)):
@@ -406,7 +408,12 @@ class Solver(Engine):
     def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
         problem, power = self.problem, 2 * self.problem.power
         primal = self.network()
-        upper = above(problem, primal, self.best_network[2])
+        with np.errstate(over="ignore", invalid="ignore"):
+            upper = above(problem, primal, self.best_network[2])
+        _, b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
+        empty = Measure(np.zeros((0, self.door.X.shape[1])), np.zeros(0), "relu", self.door.bias)
+        if not upper <= (constant := above(problem, empty, b)):  # what rounding may hide beside huge points
+            self.best_network, primal, upper = (self.W[:0], self.s[:0], b), empty, constant
         primal = Measure(primal.theta, np.ldexp(primal.mass, problem.power - self.door.shift), "relu", primal.bias)
         unit = 2.0**self.dual.power
         proof: dict[str, Any] = {"type": "norm"}

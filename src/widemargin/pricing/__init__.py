@@ -64,7 +64,7 @@ def price(
 
     def look(stage: Stage) -> Any:
         deadline = min(until, time.monotonic() + stage.seconds)
-        options: dict[str, Any] = {"deadline": deadline, "target": target, "give_up": give_up}
+        options: dict[str, Any] = {"deadline": deadline, "target": target, "give_up": give_up, "beat": points.beat}
         if stage.way == "cones":
             assert points.frame is not None
             frame = points.frame.astype(np.float64) @ points.basis

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -135,6 +136,7 @@ class Cones(Terms):
         tol: float,
         *,
         deadline: float,
+        beat: Callable[[], None] | None = None,
         batch: int,
         target: float = 0.0,
         max_nodes: float = math.inf,
@@ -155,6 +157,8 @@ class Cones(Terms):
             if not bool(live.all()):
                 closed = max(closed, float(U[~live].max()))
                 L, U, edge, ids = L[live], U[live], edge[live], ids[live]
+            if beat is not None:
+                beat()
             if len(U) == 0 or time.monotonic() > deadline or nodes >= max_nodes or best > give_up:
                 break
             k = min(batch, len(U))

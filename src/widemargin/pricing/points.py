@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -20,6 +21,7 @@ SYMMETRIC_DIMENSION = 24  # largest in which symmetries are looked for
 # A reflection that moves the points by less, relative to their size, is left out. If it moves none, as x_j <-> x_k does where
 # these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
 STILL = 1e-9
+SMALLEST = 1e-100  # length that points of length 0 are given: its square must be no 0
 
 
 class Points:
@@ -40,6 +42,7 @@ class Points:
         slope: float = 0.0,
     ):
         self.slope = slope
+        self.beat: Callable[[], None] | None = None  # called again and again in long proofs
         self.X0, self.y, self.shift, self.device, self.basis = X0, y, shift, device, basis
         self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
         self.n, self.r = self.X.shape
@@ -104,7 +107,7 @@ class Terms:
         self.positive = int((self.c > 0).sum())
         self.X = X[points]  # (n', d)
         self.rows = self.X if roots is None or len(roots) == 0 else torch.cat([self.X, roots])
-        size = self.rows.norm(dim=1).clamp_min(1e-300)
+        size = self.rows.norm(dim=1).clamp_min(SMALLEST)
         self.unit, self.size = self.rows / size[:, None], size
         self.typical = float((self.c.abs() * size[: len(self.c)]).max()) if len(self.c) else 1.0
         self.lipschitz = (torch.linalg.matrix_norm(self.unit, 2) ** 2).clamp_min(1.0)  # less only if all rows are 0

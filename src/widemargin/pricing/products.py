@@ -65,6 +65,7 @@ class Goal:
     slopes: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     coupling: float = 0.0
     size: float | None = None  # what gaps are measured by; None: the bound
+    beat: Callable[[], None] | None = None  # called at every step
 
     @staticmethod
     def margin(y: Tensor) -> Goal:
@@ -413,6 +414,8 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
     at, short = Iterate(program, pairs), False
     began = time.perf_counter()
     for step in range(STEPS):
+        if program.goal.beat is not None:
+            program.goal.beat()
         now = time.perf_counter()
         if now > program.deadline or (step == 2 and began + USUAL / 2 * (now - began) > program.deadline):
             program.slow = True  # slower than it should be: another try would end in the same way

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +17,9 @@ SHRINK = 0.1  # of the complementarity in a step
 INSIDE = 0.995  # of the way to the boundary
 
 
-def maxima(points: Points, X: Tensor, c: np.ndarray, V: Tensor, steps: int, climbers: int) -> tuple[Tensor, Tensor]:
+def maxima(
+    points: Points, X: Tensor, c: np.ndarray, V: Tensor, steps: int, climbers: int, until: float = math.inf
+) -> tuple[Tensor, Tensor]:
     """Local maxima from the rows of V (m, r), best first, and their values; X (n, r) are the points where to search.
 
     Exact ones from the best `climbers` starts, if any: what gradient steps leave out is little, but columns that are off by it
@@ -22,9 +27,9 @@ def maxima(points: Points, X: Tensor, c: np.ndarray, V: Tensor, steps: int, clim
     """
     weights, rest = points.as_relu(c)
     weight, linear = (torch.as_tensor(a, device=X.device) for a in (weights, rest @ points.X))
-    V, value = ascend(X, weight, V, steps, linear=linear)
+    V, value = ascend(X, weight, V, steps, linear=linear, until=until)
     order = torch.argsort(-value)
-    if climbers:
+    if climbers and time.perf_counter() < until:
         on = weight != 0
         V, value = climb(X[on], weight[on], V[order[:climbers]], linear=linear)
         order = torch.argsort(-value)
@@ -32,7 +37,13 @@ def maxima(points: Points, X: Tensor, c: np.ndarray, V: Tensor, steps: int, clim
 
 
 def ascend(
-    X: Tensor, c: Tensor, V: Tensor, steps: int = 50, degree: int = 1, linear: Tensor | None = None
+    X: Tensor,
+    c: Tensor,
+    V: Tensor,
+    steps: int = 50,
+    degree: int = 1,
+    linear: Tensor | None = None,
+    until: float = math.inf,
 ) -> tuple[Tensor, Tensor]:
     """Ascend sum_i c_i relu(v . x_i)^degree + linear . v from every row of V (m, d); each start has its own step, halved on
     failure."""
@@ -42,6 +53,8 @@ def ascend(
     value = h.pow(degree) @ c + V @ linear
     step = torch.ones(len(V), 1, dtype=V.dtype, device=V.device)
     for _ in range(steps):
+        if time.perf_counter() > until:
+            break
         slope = (h > 0).to(V.dtype) if degree == 1 else 2 * h
         G = (slope * c) @ X + linear
         W = V + step * G / G.norm(dim=1, keepdim=True).clamp_min(1e-300)

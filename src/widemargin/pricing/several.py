@@ -22,6 +22,10 @@ from .points import Points
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
 COVER_CLASSES = 10
+VERTEX, CELL = (
+    0.03,
+    3e-4,
+)  # seconds for one of the 2 (K - 1) vertices and 2^(K - 1) cones, by dimension, that a cover begins with
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
 LARGE = 1e150  # a bound that proves nothing
@@ -58,17 +62,22 @@ def vectors(q: np.ndarray, y: np.ndarray) -> np.ndarray:
 def values(X: np.ndarray, g: np.ndarray, V: np.ndarray) -> np.ndarray:
     """|F(v)| / |v| of the rows of V."""
     size = np.linalg.norm(V, axis=1).clip(1e-300)
-    return np.linalg.norm((V @ X.T).clip(0) @ g, axis=1) / size
+    parts = (V[start : start + BLOCK] for start in range(0, len(V), BLOCK))
+    return np.concatenate([np.linalg.norm((part @ X.T).clip(0) @ g, axis=1) for part in parts] or [size]) / size
 
 
-def ascend(X: np.ndarray, g: np.ndarray, V: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ascend |F(v)| on the sphere from every row of V; each start has its own step, halved on failure."""
+def ascend(
+    X: np.ndarray, g: np.ndarray, V: np.ndarray, steps: int, until: float = math.inf
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ascend |F(v)| on the sphere from every row of V, at most `until`; each start has its own step, halved on failure."""
     V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
     h = (V @ X.T).clip(0)
     F = h @ g
     value = np.linalg.norm(F, axis=1)
     step = np.ones((len(V), 1))
     for _ in range(steps):
+        if time.perf_counter() > until:
+            break
         slope = ((F / value[:, None].clip(1e-300)) @ g.T * (h > 0)) @ X
         W = V + step * slope / np.linalg.norm(slope, axis=1, keepdims=True).clip(1e-300)
         W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
@@ -125,7 +134,11 @@ def price(
     for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
         if k and time.perf_counter() > until:
             return
-        if method == "cover" and K <= COVER_CLASSES:
+        if (
+            method == "cover"
+            and K <= COVER_CLASSES
+            and time.perf_counter() + (K - 1) * (2 * VERTEX + CELL * 2 ** (K - 1)) < until
+        ):
             yield cover(points, q, y, goal, until, rng, unscale)
         elif method == "cones" and D <= CONE_DIMENSIONS:
             yield cones(points.X0, q, y, goal, until)
@@ -153,11 +166,12 @@ def enumeration(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> tuple[Proof, np.
     ends = np.unique(np.append(ends, 0.0))
     after = np.append(ends[1:], ends[0] + 2 * np.pi)
     middle = (ends + after) / 2
+    pieces = (g[:, :, None] * flat[:, None, :]).reshape(n, -1)  # (n, 2 K)
     found = []
     for start in range(0, len(ends), BLOCK):  # |M u| is largest at an end or at +- the top singular vector
         part = slice(start, start + BLOCK)
         active = np.column_stack([np.cos(middle[part]), np.sin(middle[part])]) @ flat.T > 0
-        M = np.einsum("ln,nk,nd->lkd", active, g, flat)
+        M = (active.astype(np.float64) @ pieces).reshape(len(active), -1, 2)  # (arcs, K, 2)
         gram = np.einsum("lkd,lke->lde", M, M)
         turn = 0.5 * np.arctan2(2 * gram[:, 0, 1], gram[:, 0, 0] - gram[:, 1, 1])
         turn = middle[part] + (turn - middle[part] + np.pi / 2) % np.pi - np.pi / 2  # of both, the one near the arc
@@ -189,7 +203,8 @@ def copositive(C: np.ndarray) -> np.ndarray:
 
 def level(W: np.ndarray, B: np.ndarray) -> np.ndarray:
     """(L,) numbers s, nearly the least, for which s^2 W - B is shown to be copositive; inf where none is found."""
-    low = np.sqrt((np.einsum("lkk->lk", B) / np.einsum("lkk->lk", W)).max(axis=1).clip(1e-300))
+    with np.errstate(over="ignore"):
+        low = np.sqrt((np.einsum("lkk->lk", B) / np.einsum("lkk->lk", W).clip(1e-300)).max(axis=1).clip(1e-300))
     high = low * (1 + 1e-12)
     bad = np.ones(len(W), dtype=bool)
     for _ in range(60):
@@ -368,7 +383,8 @@ def cones(X: np.ndarray, q: np.ndarray, y: np.ndarray, goal: float, until: float
 
 def _highest(W: np.ndarray, B: np.ndarray) -> float:
     """The largest `level`, worked out for the cones that a bound by entries puts on top; the others keep that bound."""
-    rough = np.sqrt(np.where(B > 0, B / W.clip(1e-300), 0.0).max(axis=(1, 2)))
+    with np.errstate(over="ignore"):
+        rough = np.sqrt(np.where(B > 0, B / W.clip(1e-300), 0.0).max(axis=(1, 2)))
     rough = np.where((W > 0).all(axis=(1, 2)), rough, np.inf)
     order = np.argsort(-rough)
     top, rest = order[:BLOCK], order[BLOCK:]
@@ -494,7 +510,8 @@ def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
     """
     K = images.shape[1]
     rows: list[np.ndarray] = []
-    rest = np.vstack([images * value[:, None], 1e-9 * (float(value.max()) or 1.0) * np.eye(K)])  # F may be 0
+    images, value = (array / (float(np.abs(array).max()) or 1.0) for array in (images, value))
+    rest = np.vstack([images * value[:, None], 1e-9 * np.eye(K)])
     rest = rest - rest.mean(axis=1, keepdims=True)
     for _ in range(K - 1):
         b = rest[np.linalg.norm(rest, axis=1).argmax()]
@@ -525,7 +542,14 @@ def _scalar(
     met = []
     for bent, most in stages:
         result = tree.run(
-            known, 1e-6, deadline=deadline, batch=256 if bent else 1024, target=target, max_nodes=most, curved=bent
+            known,
+            1e-6,
+            deadline=deadline,
+            batch=256 if bent else 1024,
+            target=target,
+            max_nodes=most,
+            curved=bent,
+            beat=points.beat,
         )
         nodes += result.nodes
         met.append(result.found)

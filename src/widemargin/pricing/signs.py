@@ -21,6 +21,7 @@ Symmetry: reflections that leave the weighted points unchanged let v be restrict
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -143,6 +144,7 @@ class Tree(Terms):
         max_nodes: float = np.inf,
         memory: float = 4e9,
         curved: bool = True,
+        beat: Callable[[], None] | None = None,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
@@ -179,6 +181,8 @@ class Tree(Terms):
         pool = Pool(sign=sign, slopes=b, state=state, U=U, ids=ids)
         nodes, aborted = 1, False
         while pool.count:
+            if beat is not None:
+                beat()
             top, highest = pool.best(batch)
             if highest <= limit:
                 break

@@ -112,6 +112,8 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     """Optima of one data set: paths, then single ones, then everything in one table."""
     first = certs[0]
     data = certificates.load_data(first)
+    if data is not None and any((one.n, one.d) != (data.n, data.d) for one in certs):  # one of the files is wrong
+        data = None
     found = [shown(one, data) for one in certs]
     section.facts({"data": first.data_name, "points": first.n, "features": first.d})
     if data is None:

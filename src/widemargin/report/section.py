@@ -279,7 +279,7 @@ def _decades(figure: Figure) -> None:
             values = [
                 v for trace in figure["data"] for v in trace.get(axis) or () if isinstance(v, float | int) and v > 0
             ]
-            decades = math.log10(max(values) / min(values)) if values else 0.0
+            decades = math.log10(max(values)) - math.log10(min(values)) if values else 0.0
             if values and not decades:  # plotly would zoom in to the last bits of that value
                 form.setdefault("range", [math.log10(values[0]) - 1, math.log10(values[0]) + 1])
             form |= {"dtick": max(1, math.ceil(decades / 8))} if decades >= 2 else {"nticks": 6}

@@ -54,6 +54,13 @@ def log_ends(a: int, b: int) -> tuple[int, int]:
     return small - SLACK + k * low, small + SLACK + k * high
 
 
+def rest_below(w: int, u: int) -> int:
+    """At most 2^P (w - u) log(w / (w - u)), 0 <= u <= w, and for small u close in relative terms: log(1 / (1 - x)) >= x."""
+    if u == w:
+        return 0
+    return max((w - u) * log_ends(w, w - u)[0], ((w - u) * u << PRECISION) // w)
+
+
 def exp_above(x: int) -> int:
     """At least 2^P exp(x / 2^P): x = k log 2 + r with r in [0, 1), whose series is summed with every term rounded up."""
     if x <= -FAR * ONE:

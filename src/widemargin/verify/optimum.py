@@ -17,7 +17,7 @@ from typing import Any
 
 from .exact import PRECISION, ROOT_BITS, column, sqrt_up, squares
 from .kernels import Kernel, kernel
-from .logs import exp_above, log_ends, softplus_above
+from .logs import exp_above, log_ends, rest_below, softplus_above
 from .multiclass import VECTOR_PROOFS, dual_vectors
 from .neuron import both_sides
 from .reading import Problem, classes, need, network_values, number, rows_of, show, vector
@@ -211,8 +211,8 @@ def _entropy_below(problem: Problem, q: list[list[int]], kq: int, w: list[int], 
     for row, wi, label in zip(q, w, problem.y):
         weight = wi << rise
         z = [v * up for v in row]
-        z[label] = weight - sum(z)
-        total += sum(v * log_ends(weight, v)[0] for v in z if v)
+        rest, z[label] = sum(z), 0
+        total += sum(v * log_ends(weight, v)[0] for v in z if v) + rest_below(weight, rest)
     return Fraction(total, 1 << (bits + PRECISION))
 
 
@@ -289,9 +289,7 @@ def _dual_below(problem: Problem, loss: str, c: list[int], kc: int, w: list[int]
         weight = wi << rise
         u = ci * up if loss == "squared" else ci * up * y
         if loss == "logistic":
-            sums += u * log_ends(weight, u)[0]
-            if u < weight:
-                sums += (weight - u) * log_ends(weight, weight - u)[0]
+            sums += u * log_ends(weight, u)[0] + rest_below(weight, u)
         elif loss == "exp":
             sums += (u << PRECISION) + u * log_ends(weight, u)[0]
         else:
