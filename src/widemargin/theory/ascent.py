@@ -8,7 +8,6 @@ from typing import Annotated
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
 
 from widemargin import margins
 from widemargin.types import InputError
@@ -16,6 +15,7 @@ from widemargin.types import InputError
 from .arguments import Count, Positive, one_of
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .simplex import best_mixture
 
 MOST = 10**7  # entries of a feature matrix
 
@@ -166,20 +166,8 @@ def _features(facts: Facts) -> np.ndarray | None:
 
 def simplex_margin(Z: np.ndarray) -> float:
     """A lower bound, by the weights found, on gamma_1^(m) = max over the simplex of min_i z_i . a, Z with labels in it (n, m)."""
-    n, m = Z.shape
-    found = linprog(
-        np.append(np.zeros(m), -1.0),
-        A_ub=np.hstack([-Z, np.ones((n, 1))]),
-        b_ub=np.zeros(n),
-        A_eq=np.append(np.ones(m), 0.0)[None],
-        b_eq=[1.0],
-        bounds=[(0, None)] * m + [(None, None)],
-        method="highs",
-    )
-    if found.x is None:
-        return -math.inf
-    a = found.x[:m].clip(0)
-    return float((Z @ (a / a.sum())).min())
+    a = best_mixture(Z)
+    return -math.inf if a is None else float((Z @ a).min())
 
 
 def replay(Z: np.ndarray, t: int, r0: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probabili
 from .conditions import at_least, at_most, given, in_unit_ball
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, Huge, Value, applied, from_log, from_loglog, log_of, states, version
+from .simplex import best_mixture
 
 LOSSES = ("logistic", "exp")
 Phase = Annotated[str, one_of("early", "late")]
@@ -671,18 +672,14 @@ def best_p_bar(Z: ArrayLike, u0: ArrayLike | None = None, temperature: float = 0
     At temperature 0 a linear program, with few units and so a large ||p||_inf; otherwise p_j ~ u_j(0) exp(<q, z_j> / temperature)
     with the q of the simplex that minimises the dual. What is returned is evaluated, so it need not be the best.
     """
-    from scipy.optimize import linprog, minimize
+    from scipy.optimize import minimize
 
     Z = np.asarray(Z, dtype=np.float64)
     n, m = Z.shape
     u = np.full(m, 1 / m) if u0 is None else np.asarray(u0, dtype=np.float64)
     if temperature == 0:
-        A = np.hstack([-Z, np.ones((n, 1))])
-        mass = np.append(np.ones(m), 0.0)[None]
-        limits = [(0, None)] * m + [(None, None)]
-        found = linprog(np.append(np.zeros(m), -1.0), A, np.zeros(n), mass, [1.0], bounds=limits)
-        p = np.full(m, 1 / m) if found.x is None else found.x[:-1].clip(0)
-        return _comparator(p, Z, u)
+        p = best_mixture(Z)
+        return _comparator(np.full(m, 1 / m) if p is None else p, Z, u)
     log_u = np.log(u)
 
     def dual(r: np.ndarray) -> tuple[float, np.ndarray]:
