@@ -14,7 +14,17 @@ import pytest
 
 from widemargin import InputError, theory
 from widemargin.theory import arguments
-from widemargin.theory.arguments import Classes, Convention, Count, Factor, Nonnegative, Positive, Probability, Share
+from widemargin.theory.arguments import (
+    Classes,
+    Convention,
+    Count,
+    Factor,
+    Nonnegative,
+    Positive,
+    Probability,
+    Ratio,
+    Share,
+)
 
 SOURCES = sorted(Path(theory.__file__).parent.glob("*.py"))
 GOOD = (0.3, 3, "derived", "printed", "logistic", "f1", "outer", "early", "hull", "l1", "global")  # one of every kind
@@ -29,6 +39,7 @@ def example(
     part: Share = 0.0,
     l: Classes = 2,
     factor: Factor = 1.0,
+    ratio: Ratio = 2.0,
     convention: Convention = "derived",
     total: Annotated[float, arguments.not_below(0, "the sum of the losses")] = 0.0,
     free: float = 0.0,
@@ -52,6 +63,7 @@ def example(
         ("part", (0, 1, 0.5), (-0.1, 1.1), "lie between 0 and 1"),
         ("l", (2, 10), (1, 0), "be a number of at least 2"),
         ("factor", (1, 1.5), (0.9, math.inf), "be a number of at least 1"),
+        ("ratio", (1.1, 2), (1, 0.5, math.nan, "2"), "be greater than 1"),
         ("convention", ("derived", "printed"), ("sharp", 1, None), "be derived or printed"),
         ("free", (0, "x", None), (), ""),
     ],

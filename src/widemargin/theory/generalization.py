@@ -30,12 +30,11 @@ from scipy.special import log_ndtr, ndtr
 from widemargin.spaces import ReLU, sphere
 from widemargin.types import Certificate, InputError
 
-from .arguments import Convention, Count, Kind, Positive, Probability, Share, Space, checked, one_of
+from .arguments import Convention, Count, Positive, Probability, Ratio, Share, Space, checked, one_of
 from .facts import Facts
 from .guarantee import NETWORK, Assumption, Guarantee, applied, states
 
 HULL = 1.5  # of unit ReLUs: see rademacher_hull
-Ratio = Annotated[float, Kind("be greater than 1", lambda value: value > 1)]
 GRID = 1.2  # ratio of the margins tried in advance by our own bounds
 LOW_RANK, PAIRS = (
     2,
