@@ -132,7 +132,11 @@ def test_theorems_are_reached_by_id_and_by_theme():
         assert getattr(getattr(theory, one.theme), one.name) is one.function and theory.theorem(one.id) is one
     assert [one.id for one in theory.theorems()] == sorted(theory.THEOREMS, key=theory.order)
     assert sum(len(theory.theorems(paper)) for paper in theory.PAPERS) == len(theory.THEOREMS)
-    with pytest.raises(InputError, match=r"^there is no theorem 'LR-13'; the nearest are LR-12, LR-14, LR-15$"):
-        theory.theorem("LR-13")
+    with pytest.raises(InputError, match=r"^there is no theorem 'LR-99'; the nearest are LR-28, LR-29, LR-31$"):
+        theory.theorem("LR-99")
+    with pytest.raises(
+        InputError, match=r"^there is no theorem 'CB-25', but there is a check of that along runs .*; the n"
+    ):
+        theory.theorem("CB-25")
     with pytest.raises(InputError, match="there is no paper 'XX'; there are UH, LR"):
         theory.theorems("XX")

@@ -9,6 +9,7 @@ from typing import Any
 from widemargin.types import InputError
 
 from .guarantee import THEOREMS, Theorem
+from .inequality import CHECKS
 
 PAPERS = ("UH", "LR", "MT", "BN", "CB", "WM")  # WM: bounds of our own
 FEW = 3  # ids named where one is unknown
@@ -29,7 +30,9 @@ def find(id: str, registry: Mapping[str, Any] = THEOREMS, what: str = "theorem")
     """The entry of a registry that has this id or covers it beside its own."""
     covers = {claim: one for one in registry.values() for claim in one.claims}
     if id not in covers:
-        raise InputError(f"there is no {what} {id!r}; the nearest are {', '.join(nearest(id, covers))}")
+        run = registry is THEOREMS and any(id in one.claims for one in CHECKS.values())
+        but = ", but there is a check of that along runs (`widemargin check`)" if run else ""
+        raise InputError(f"there is no {what} {id!r}{but}; the nearest are {', '.join(nearest(id, covers))}")
     return registry.get(id, covers[id])
 
 
