@@ -51,6 +51,9 @@ SHARE = Kind("lie between 0 and 1", lambda value: _number(value) and 0 <= value 
 Positive = Annotated[float, POSITIVE]
 Count = Annotated[int, POSITIVE]
 Nonnegative = Annotated[float, not_below(0)]
+Finite = Annotated[
+    float, Kind("be a finite number of at least 0", lambda value: _number(value) and 0 <= value < math.inf)
+]
 Probability = Annotated[float, PROBABILITY]
 Share = Annotated[float, SHARE]
 Factor = Annotated[float, Kind("be a number of at least 1", lambda value: _number(value) and 1 <= value < math.inf)]

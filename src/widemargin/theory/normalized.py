@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from widemargin import flows, margins
 from widemargin.types import Dataset, InputError
 
-from .arguments import Convention, Count, Nonnegative, Positive, Probability, one_of
+from .arguments import Convention, Count, Finite, Nonnegative, Positive, Probability, one_of
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states
 
@@ -406,7 +406,7 @@ def alignment_bound(
     reference="BN Lemma E.2, Corollaries E.3, E.4",
 )
 def martingale_transfer(
-    total: Nonnegative, delta: Probability = 0.05, *, fresh: bool | None = None, convention: Convention = "derived"
+    total: Finite, delta: Probability = 0.05, *, fresh: bool | None = None, convention: Convention = "derived"
 ) -> Guarantee:
     """sum_s E g(W_s) <= (sum_s g_s + ln(1/delta))/(3 - e) (Freedman); print rounds 1/(3 - e) = 3.55 up to 4 (BN-22). Used with
     g = |l'| and g = min(l, ln 2)."""
