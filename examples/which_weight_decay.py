@@ -81,7 +81,11 @@ def ramp_bound(score: np.ndarray, norm: float, frobenius: float, radius: float, 
     """MT-15 at the best level of margins; it holds for all of them at once. `n` and `frobenius` may be those of more points."""
     hull = 1.5 * frobenius / n  # Rademacher complexity of networks of norm 1
     return min(
-        float(wm.theory.ramp_margin_bound(np.clip(1 - score / norm / g, 0, 1).mean(), hull, g, radius, n, DELTA).value)
+        float(
+            wm.theory.generalization.ramp_margin_bound(
+                np.clip(1 - score / norm / g, 0, 1).mean(), hull, g, radius, n, DELTA
+            ).value
+        )
         for g in levels
     )
 
@@ -124,7 +128,7 @@ def show(top: plt.Axes, bottom: plt.Axes, given: Problem) -> None:
     ramp = np.array([ramp_bound(s, p.norm, frobenius, radius, n, levels) for s, p in zip(scores, path)])
     lipschitz = np.array(
         [
-            wm.theory.regression_bound(
+            wm.theory.generalization.regression_bound(
                 np.clip(1 - s, 0, 1).mean(), p.norm, frobenius, n, data.d, DELTA, lipschitz=True
             ).value
             for s, p in zip(scores, path)

@@ -230,7 +230,7 @@ def test_a_path_is_drawn_with_what_is_guaranteed(tmp_path):
         r"in \[(\S+), (\S+)\]; at the smallest decay the network has margin (\S+), of which (\S+) is guaranteed", err
     )
     assert_allclose([float(word) for word in words.groups()[:2]], [best.lower, best.upper], rtol=1e-2)
-    known = theory.guaranteed_along(path, best).column("guaranteed")[0]
+    known = theory.regularization.guaranteed_along(path, best).column("guaranteed")[0]
     assert_allclose(float(words[4]), known, rtol=1e-2)
     assert f"path drawn to {picture}" in err
     status, _, err = run("fit", SPEC, "--path", "0.1:0.2:2", "--plot", tmp_path / "b.svg")

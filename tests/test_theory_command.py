@@ -120,6 +120,40 @@ def test_theorems_lists_all():
     assert status == 0 and all(f"{id}  " in out for id in theory.THEOREMS)
 
 
+def test_theorems_of_one_paper():
+    status, out, _ = run("theorems", "CB", "--json")
+    ids = [one["id"] for one in json.loads(out)]
+    assert status == 0 and ids == ["CB-14", "CB-16", "CB-18", "CB-20", "CB-21", "CB-22"]
+    assert json.loads(run("theorems", "mt", "CB", "--json")[1])[-6:] == json.loads(out)
+    status, out, _ = run("theorems", "CB")
+    assert status == 0 and all(f"{id}  " in out for id in ids) and "MT-7" not in out and "call " not in out
+
+
+def test_theorems_says_all_about_one():
+    status, out, _ = run("theorems", "CB-22")
+    assert status == 0
+    for words in (
+        "CB-22  A margin gamma in a class of known complexity bounds the test error",
+        "[CB Theorem 22]",
+        "<= 4 Rad/gamma + sqrt(ln log2(4C/gamma)/n)",
+        "assumes the margin on the sample is positive",
+        "call theory.generalization.class_margin_bound(rademacher, gamma, C, n, delta=0.05, *,",
+        "gamma: must be a positive number",
+        "delta: must lie strictly between 0 and 1",
+        "convention: must be derived or printed",
+        "tested in tests/theory/test_generalization.py",
+    ):
+        assert words in out, words
+    (one,) = json.loads(run("theorems", "CB-22", "--json")[1])
+    assert one["id"] == "CB-22" and one["arguments"]["delta"] == "must lie strictly between 0 and 1"
+    assert set(one) == set(theory.theorem("CB-22").to_dict()) | {"formula", "call", "arguments", "tested"}
+
+
+def test_theorems_refuses():
+    assert "there is no theorem 'CB-23'; the nearest are CB-20, CB-21, CB-22" in refused("theorems", "CB-23")
+    assert "there is no theorem 'NTK'; the nearest are " in refused("theorems", "NTK")
+
+
 # ---------------------------------------------------------------- margins of the other kinds
 
 

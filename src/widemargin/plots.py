@@ -295,8 +295,8 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
 def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
     """Certified optima along decays, from `optima.Path.columns()`: objective, norm and neurons, margin.
 
-    With the columns that `theory.guaranteed_along` puts beside them, the largest margin of any network and the margin that is
-    guaranteed at each decay are drawn, too. Targets that are no labels have no margins.
+    With the columns that `theory.regularization.guaranteed_along` puts beside them, the largest margin of any network and the
+    margin that is guaranteed at each decay are drawn, too. Targets that are no labels have no margins.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 

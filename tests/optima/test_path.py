@@ -66,8 +66,10 @@ def test_the_limit_is_the_largest_margin(loss):
     assert margin[-1] > 0.97 * best.lower > margin[0]
     if loss == "logistic":
         for point in found:
-            known = theory.minimizer_margin(math.sqrt(2 * point.norm), best.lower / 2, RING.n).value
-            rate = theory.weak_regularization_margin(point.weight_decay / 2, best.lower / 2, RING.n).value
+            known = theory.regularization.minimizer_margin(math.sqrt(2 * point.norm), best.lower / 2, RING.n).value
+            rate = theory.regularization.weak_regularization_margin(
+                point.weight_decay / 2, best.lower / 2, RING.n
+            ).value
             assert 2 * rate <= 2 * known * (1 + 1e-3) + 1e-3 and 2 * known <= point.margin
         assert 2 * rate > 0.9 * best.lower
 

@@ -9,6 +9,7 @@ import torch
 from widemargin import flows
 from widemargin.theory import check_ascent as checks
 from widemargin.theory.inequality import CHECKS, Inequality
+from widemargin.theory.simplex import best_mixture
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset
 
@@ -196,9 +197,11 @@ def test_certificate_gap_is_not_negative(name: str, request: pytest.FixtureReque
 # ---------------------------------------------------------------- frozen features
 
 
-def test_simplex_game_against_all_vertices_of_a_grid() -> None:
-    Z = np.random.default_rng(0).standard_normal((3, 3)) + 0.5
-    a = checks.simplex_game(Z)
+@pytest.mark.parametrize("shift", [0.5, -3.0])
+def test_the_best_mixture_against_all_vertices_of_a_grid(shift: float) -> None:
+    """Also where every margin is negative and no weights at all would be better than any of sum 1."""
+    Z = np.random.default_rng(0).standard_normal((3, 3)) + shift
+    a = best_mixture(Z)
     grid = np.array([(i, j, 200 - i - j) for i in range(201) for j in range(201 - i)]) / 200
     best = (grid @ Z.T).min(1).max()
     assert a.min() >= 0 and a.sum() == pytest.approx(1)

@@ -13,7 +13,7 @@ from checks import OBSERVE
 from widemargin import flows, margins
 from widemargin.data import parity
 from widemargin.theory import CHECKS, Inequality, Track, follow
-from widemargin.theory import _steps as steps
+from widemargin.theory import _records as records
 from widemargin.theory import check_mirror as mirror
 
 DATA = parity(d=3, n=8, seed=0)
@@ -228,7 +228,7 @@ def test_cost_of_descent_is_the_second_order_of_its_steps():
     run = flows.train(data, net, flows.GD(lr=lr), loss="exp", steps=6, times=list(range(7)), observe=OBSERVE, seed=3)
     track = follow(run, data, net)
     assert track.W is not None
-    owed = steps.cost(track, lambda W: (W["a"] * W["b"]).abs().sum(1))
+    owed = records.cost(track, lambda W: (W["a"] * W["b"]).abs().sum(1))
     a, b = (np.stack([W[name].numpy()[:, 0] for W in track.W]) for name in ("a", "b"))
     z = (np.maximum(np.sign(b) * (data.X @ track.start["V"][0].numpy().T)[0], 0) * data.y[0] * np.sign(a))[:, 0]
     u = np.abs(a * b)[:, 0]
@@ -237,13 +237,13 @@ def test_cost_of_descent_is_the_second_order_of_its_steps():
     near = np.maximum(pair, np.maximum(np.append(pair[1:], 0), np.append(0, pair[:-1])))
     assert z[0] != 0
     assert_allclose(owed[:, 0], np.append(0, np.cumsum(near)), rtol=1e-9)
-    assert_allclose(steps.cost(track, lambda W: (W["a"] ** 2 - W["b"] ** 2).sum(1)), 0, atol=1e-16)
+    assert_allclose(records.cost(track, lambda W: (W["a"] ** 2 - W["b"] ** 2).sum(1)), 0, atol=1e-16)
 
 
 def test_cost_of_the_flow_is_its_tolerance_times_the_gradient(tracks):
     track = tracks["scalar flow"]
     assert track.W is not None
-    owed = steps.cost(track, lambda W: (W["a"] ** 2 + W["b"] ** 2).sum(1))
+    owed = records.cost(track, lambda W: (W["a"] ** 2 + W["b"] ** 2).sum(1))
     norm = track.run["norm"][:, 0]
     pair = np.maximum(norm[:-1], norm[1:])
     near = np.maximum(pair, np.maximum(np.append(pair[1:], 0), np.append(0, pair[:-1])))
@@ -253,7 +253,7 @@ def test_cost_of_the_flow_is_its_tolerance_times_the_gradient(tracks):
 
 def test_integral_brackets_what_is_monotone():
     s = np.array([0.0, 0.1, 0.5, 1.0, 3.0, 4.0])[:, None]
-    value, off = steps.integral(s, np.exp(-s))
+    value, off = records.integral(s, np.exp(-s))
     exact = 1 - np.exp(-s)
     assert (np.abs(value - exact) <= off).all()
     assert off[-1, 0] < 2
@@ -265,11 +265,11 @@ def test_never_falls_allows_only_what_was_lost_since_the_top(tracks):
     f[5], f[6], f[7:] = 1.0, 0.9, 2.0
     owed = np.arange(len(f))[:, None] * 0.05
     yes = np.ones(track.shape, bool)
-    one = steps.never_falls(track, "x", "x", "x", f, owed, yes)
+    one = records.never_falls(track, "x", "x", "x", f, owed, yes)
     assert one.holds is False
     assert_allclose([one.left[6, 0], one.right[6, 0], one.allowance[6, 0]], [1.0, 0.9, 0.05])
     f[6] = 0.96
-    assert steps.never_falls(track, "x", "x", "x", f, owed, yes).holds is True
+    assert records.never_falls(track, "x", "x", "x", f, owed, yes).holds is True
     assert (
         one.checked + one.undecided == len(f) - 1 and one.undecided == 4
     )  # f is 0 there, and what it may have lost is not

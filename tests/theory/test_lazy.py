@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, flows, margins
-from widemargin.theory import THEOREMS, facts, lazy
+from widemargin.theory import THEOREMS, arguments, facts, lazy
 
 GAMMA, DELTA = 0.1, 0.01
 RECORDS = ("step", "t_mean", "log_t_mean", "log_risk", "risk", "moved", "sums")
@@ -194,10 +194,10 @@ def test_the_martingale_bound_holds_as_often_as_promised():
         expected += level / 2
         seen += hit * size
         level = np.clip(level * np.where(hit, 0.7, 1.02), 1e-3, 0.9)
-    for convention in lazy.CONVENTIONS:
+    for convention in arguments.CONVENTIONS:
         bound = [lazy.freedman_transfer(float(s), delta, convention=convention).value for s in seen]
         covered(expected <= np.array(bound), 1 - delta)
-    found, printed = (lazy.freedman_transfer(3.0, delta, convention=one) for one in lazy.CONVENTIONS)
+    found, printed = (lazy.freedman_transfer(3.0, delta, convention=one) for one in arguments.CONVENTIONS)
     assert_allclose(printed.value, 12 + 4 * math.log(1 / delta))
     assert_allclose(found.value * (3 - math.e), 3 + math.log(1 / delta))
     assert found.value < printed.value

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_widths_approach_each_other():
     found = data.disks(n=12, d=2, k=2, seed=0)
     widths = [16, 64, 256, 1024]
-    error = theory.width_limit_error(found, widths, trials=12, bias=True)
+    error = theory.limits.width_limit_error(found, widths, trials=12, bias=True)
     assert (np.diff(error) < 0).all()
     slope = np.polyfit(np.log(widths), np.log(error), 1)[0]
     assert -0.6 < slope < -0.4
@@ -22,7 +22,7 @@ def test_widths_approach_each_other():
 
 def test_bad_widths():
     with pytest.raises(InputError, match="positive integers"):
-        theory.width_limit_error(data.disks(n=4, d=2, seed=0), [])
+        theory.limits.width_limit_error(data.disks(n=4, d=2, seed=0), [])
 
 
 def test_the_dual_gap_closes_along_the_flow():

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from scipy.integrate import solve_ivp
 
 from widemargin import Dataset, InputError, flows, margins
-from widemargin.theory import THEOREMS, Huge, facts, mirror
+from widemargin.theory import THEOREMS, Huge, arguments, facts, mirror
 from widemargin.theory.guarantee import log_of
 
 RECORDS = ("step", "t_mean", "log_t_mean", "log_risk", "margins", "norm")
@@ -263,7 +263,7 @@ def test_late_times_are_monotone_and_never_overflow():
     def loglog(value: object) -> float:
         return value.loglog if isinstance(value, Huge) else math.log(math.log(value))
 
-    for convention in mirror.CONVENTIONS:
+    for convention in arguments.CONVENTIONS:
         times = [
             mirror.late_margin(kl, 0.1, 50, convention=convention).numbers["time"] for kl in (0.5, 2, 40, 1e4, 1e8)
         ]

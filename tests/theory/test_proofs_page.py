@@ -18,9 +18,8 @@ PAGE = (Path(__file__).parents[2] / "docs/proofs.md").read_text(encoding="utf-8"
 
 @pytest.mark.parametrize("id", ["WM-1", "WM-2", "WM-3", "WM-4"])
 def test_the_page_states_and_proves_what_the_docstrings_promise(id):
-    name = theory.THEOREMS[id].name
-    doc = getattr(theory, name).__doc__
-    assert "Proof: docs/proofs.md" in doc and f"`theory.{name}`" in PAGE
+    one = theory.theorem(id)
+    assert "Proof: docs/proofs.md" in one.formula and f"`theory.{one.theme}.{one.name}`" in PAGE
     (section,) = [part for part in PAGE.split("\n## ")[1:] if id in part.splitlines()[0]]
     assert all(word in section for word in ("**Statement.**", "**Assumptions.**", "Proof."))
 

@@ -11,8 +11,7 @@ import pytest
 
 from checks import OBSERVE
 from widemargin import Dataset, cli, flows, theory
-from widemargin.theory import _sides as sides
-from widemargin.theory import _steps as steps
+from widemargin.theory import _records as records
 from widemargin.theory import check_mirror as mirror
 from widemargin.theory.inequality import SHARE, Inequality
 
@@ -93,13 +92,13 @@ def test_the_share_is_half_of_the_scale():
 
 def test_stretches_restart_where_a_hypothesis_fails():
     yes = np.array([1, 1, 0, 1, 1, 1], bool)[:, None]
-    assert steps.stretch(yes)[:, 0].tolist() == [0, 0, 3, 3, 3, 3]
+    assert records.stretch(yes)[:, 0].tolist() == [0, 0, 3, 3, 3, 3]
     apart = np.array([1, 1, 1, 1, 0, 1], bool)[:, None]
-    assert steps.stretch(yes, apart)[:, 0].tolist() == [0, 0, 3, 3, 4, 4]
+    assert records.stretch(yes, apart)[:, 0].tolist() == [0, 0, 3, 3, 4, 4]
     flags = np.array([1, 0, 0, 0, 1, 0], bool)[:, None]
-    assert steps.ever(flags, steps.stretch(yes))[:, 0].tolist() == [True, True, False, False, True, True]
+    assert records.ever(flags, records.stretch(yes))[:, 0].tolist() == [True, True, False, False, True, True]
     sums = np.arange(6.0)[:, None] ** 2
-    assert steps.since(sums, steps.stretch(yes))[:, 0].tolist() == [0, 1, -5, 0, 7, 16]
+    assert records.since(sums, records.stretch(yes))[:, 0].tolist() == [0, 1, -5, 0, 7, 16]
 
 
 def test_a_fall_across_a_gap_is_no_fall(attack):
@@ -107,12 +106,12 @@ def test_a_fall_across_a_gap_is_no_fall(attack):
     f = np.linspace(1, 2, len(track.t))[:, None]
     f[10:] -= 0.5
     owed, yes = np.zeros_like(f), np.ones(f.shape, bool)
-    assert steps.never_falls(track, "x", "x", "x", f, owed, yes).word == "no"
+    assert records.never_falls(track, "x", "x", "x", f, owed, yes).word == "no"
     yes[10] = False
-    assert steps.never_falls(track, "x", "x", "x", f, owed, yes).word == "yes"
+    assert records.never_falls(track, "x", "x", "x", f, owed, yes).word == "yes"
     yes[10], joined = True, np.ones(f.shape, bool)
     joined[10] = False
-    assert steps.never_falls(track, "x", "x", "x", f, owed, yes, joined).word == "yes"
+    assert records.never_falls(track, "x", "x", "x", f, owed, yes, joined).word == "yes"
 
 
 def test_rounding_has_a_floor_where_both_sides_are_near_0():
@@ -125,10 +124,10 @@ def test_rounding_has_a_floor_where_both_sides_are_near_0():
     for shift, word in ((-1e-16, "yes"), (-1e-3, "no")):
         left = np.zeros(track.shape)
         left[3] = -shift
-        one = sides.entry(track, "X-1", "x", "x", left, 0.0, terms=1.0, scale=1.0)
+        one = records.entry(track, "X-1", "x", "x", left, 0.0, terms=1.0, scale=1.0)
         assert one.word == word, shift
     assert (
-        sides.entry(track, "X-1", "x", "x", 1e-16 * np.ones(track.shape), 0.0).word == "no"
+        records.entry(track, "X-1", "x", "x", 1e-16 * np.ones(track.shape), 0.0).word == "no"
     )  # terms are given, not guessed
 
 

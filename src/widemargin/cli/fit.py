@@ -124,7 +124,7 @@ def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
                 device=options.device, progress=report,
             )  # fmt: skip
         if best.lower > 0:
-            found = theory.guaranteed_along(found, best)
+            found = theory.regularization.guaranteed_along(found, best)
             sure = float(found.column("guaranteed")[-1])
             say(
                 f"largest margin without output bias in [{best.lower:.6g}, {best.upper:.6g}]; at the smallest decay the network "

@@ -73,15 +73,21 @@ def check(options: argparse.Namespace) -> int:
 
 
 def theorems(options: argparse.Namespace) -> int:
-    """The theorems that there are."""
+    """The theorems that there are, those of a paper, or all about those with the given ids."""
     from widemargin import theory
 
-    known = [theory.THEOREMS[id] for id in sorted(theory.THEOREMS, key=theory.order)]
+    shown = []
+    for word in [word.upper() for word in options.ids] or theory.PAPERS:
+        paper = word in theory.PAPERS
+        shown += [(one, not paper) for one in (theory.theorems(word) if paper else [theory.theorem(word)])]
     if options.json:
-        print(json.dumps([one.to_dict() for one in known]))
+        print(json.dumps([one.to_dict() | (one.usage() if full else {}) for one, full in shown]))
         return 0
-    for one in known:
-        print(f"{one.id}  {one.says} [{one.reference}; theory.{one.name}]")
+    for one, full in shown:
+        if full:
+            print(f"{one}\n")
+            continue
+        print(f"{one.id}  {one.says} [{one.reference}; theory.{one.theme}.{one.name}]")
         for text in one.assumes:
             print(f"    assumes {text}")
     return 0
@@ -188,5 +194,6 @@ def add(command: Command) -> None:
     threaded(one)
     one.add_argument("--json", action="store_true", help="print one object")
 
-    one = command("theorems", theorems, "list the theorems: id, statement, assumptions, reference")
+    one = command("theorems", theorems, "list the theorems, or say all about some: statement, assumptions, how to call")
+    one.add_argument("ids", metavar="ID", nargs="*", help="papers, such as CB, or ids, such as CB-22 [all theorems]")
     one.add_argument("--json", action="store_true", help="print a list of objects")

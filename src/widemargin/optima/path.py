@@ -72,7 +72,8 @@ class Point:
 class Path(Sequence[Point]):
     """Points from the largest decay to the smallest. `column("norm")` is an array along it.
 
-    `more` are columns that others have put beside it (`beside`), such as the margins that `theory.guaranteed_along` guarantees.
+    `more` are columns that others have put beside it (`beside`), such as the margins that
+    `theory.regularization.guaranteed_along` guarantees.
     """
 
     points: tuple[Point, ...]

@@ -23,7 +23,7 @@ from widemargin.flows import rules
 from widemargin.flows.nets import trial_numbers
 from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.spaces import ReLU
-from widemargin.theory import frozen_ascent_margin, output_ascent_margin
+from widemargin.theory.ascent import frozen_ascent_margin, output_ascent_margin
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, Trajectory
 
 from .reproduction import NOT_INFORMATIVE, UNDECIDED, Holds, Job, Outcome, Verdict, reproduction

@@ -304,7 +304,11 @@ def figure_2(job: Job) -> Outcome:
     svm = Measure(found["theta"], found["mass"], bias=True)(x[:, None])
     guaranteed = np.array(
         [
-            float(theory.weak_regularization_margin(lam, F1_CONVERSIONS["M2"] * found["f1"][0], data.n).value)
+            float(
+                theory.regularization.weak_regularization_margin(
+                    lam, F1_CONVERSIONS["M2"] * found["f1"][0], data.n
+                ).value
+            )
             for lam in lambdas
         ]
     )
@@ -435,7 +439,7 @@ def certified_path(data: Dataset, loss: str, decays: np.ndarray, tol: float, lim
     best = margins.f1(data, bias=True, tol=1e-6, time_limit=4 * limit)
     path = optima.path(data, decays, loss=loss, output_bias=None, tol=tol, time_limit=limit)
     if best.lower > 0:
-        path = theory.guaranteed_along(path, best)
+        path = theory.regularization.guaranteed_along(path, best)
     else:
         path = path.beside(guaranteed=[-math.inf] * len(path))
     names = ("weight_decay", "lower", "upper", "norm", "margin", "neurons", "guaranteed")
@@ -668,7 +672,9 @@ def _net_row(net: Measure, data: Dataset, held: Dataset, regression: bool) -> li
     f, size = net(held.X), float(np.linalg.norm(data.X))
     if regression:
         fit = float(((net(data.X) - data.y) ** 2).mean() / (data.y**2).mean())
-        bound = theory.regression_bound(0.0, net.norm, size, data.n, data.d, kind="l1", convention="printed")
+        bound = theory.generalization.regression_bound(
+            0.0, net.norm, size, data.n, data.d, kind="l1", convention="printed"
+        )
         return [float(((f - held.y) ** 2).mean()), net.norm, float(bound.numbers["leading"]), fit]  # type: ignore[arg-type]
     margin = F1_CONVERSIONS["M2"] * net.margin(data)
     leading = 6 / margin * size / data.n if margin > 0 else math.inf
@@ -682,7 +688,7 @@ def _kernel_row(data: Dataset, held: Dataset, regression: bool) -> list[float]:
         b = linalg.cho_solve(linalg.cho_factor(space.kernel(data.X)), data.y)
         norm = math.sqrt(data.y @ b)
         f = space.kernel(held.X, data.X) @ b
-        bound = theory.regression_bound(0.0, norm, size, data.n, data.d, kind="l2", convention="printed")
+        bound = theory.generalization.regression_bound(0.0, norm, size, data.n, data.d, kind="l2", convention="printed")
         return [float(((f - held.y) ** 2).mean()), norm, float(bound.numbers["leading"])]  # type: ignore[arg-type]
     cert = margins.f2(data)
     f = space.kernel(held.X, data.X) @ (np.asarray(cert.extra["alpha"]) * data.y)
@@ -901,7 +907,7 @@ def margin_gap(job: Job) -> Outcome:
         for seed in range(seeds):
             data = mt_distribution(d, n, seed=1000 * job.seed + seed)
             cert = margins.f2(data)
-            uniform = theory.uniform_dual_bound(ReLU().kernel(data.X), data.y)
+            uniform = theory.regularization.uniform_dual_bound(ReLU().kernel(data.X), data.y)
             rows.append([cert.lower, cert.upper, float(uniform.value)])
         return {"rows": np.array(rows)}
 

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
 
 from widemargin import margins
 from widemargin.types import InputError
 
+from .arguments import Count, Positive, one_of
 from .facts import Facts
-from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, theorem
+from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .simplex import best_mixture
 
 MOST = 10**7  # entries of a feature matrix
 
 
-@theorem(
+@states(
     "CB-14",
     says="Training the norms of neurons with frozen directions, the best margin approaches the l1 max margin like ln(t)/sqrt(t).",
     assumes=("steps eta(t) = 1/(16 |z| sqrt(t+1))", "uniform start", "exponential loss"),
     reference="CB Proposition 6, Proposition 16",
 )
 def frozen_ascent_margin(
-    gamma: float,
-    size: float,
-    n: int,
-    m: int,
-    t: int,
-    growth: float,
+    gamma: Positive,
+    size: Positive,
+    n: Count,
+    m: Count,
+    t: Count,
+    growth: Positive,
     *,
     steps: bool | None = None,
     uniform: bool | None = None,
     exponential: bool | None = None,
-    convention: str = "printed",
+    convention: Annotated[str, one_of("printed", "sharp")] = "printed",
 ) -> Guarantee:
     """max_{s < t} min_i z_i . abar(s) >= gamma_1 - (|z|/sqrt t)(8 ln m + ln t + 1) - (4 ln n/sqrt t) growth (CB-14).
 
@@ -43,9 +45,6 @@ def frozen_ascent_margin(
     hold. "sharp" keeps the sums of the proof: with S = sum_{s < t} 1/sqrt(s+1) and H = sum_{s <= t} 1/s, gamma_1 - |z| (4 ln m
     + (6/16) H)/S - ln(n) growth/S.
     """
-    where = "frozen_ascent_margin"
-    positive(where, gamma=gamma, size=size, n=n, m=m, t=t, growth=growth)
-    one_of(where, convention=(convention, ("printed", "sharp")))
     root = math.sqrt(t)
     if convention == "printed":
         value = gamma - size / root * (8 * math.log(m) + math.log(t) + 1) - 4 * math.log(n) / root * growth
@@ -60,11 +59,8 @@ def frozen_ascent_margin(
             Assumption("uniform start", uniform),
             Assumption("exponential loss", exponential),
         ),
-        "CB Proposition 6, Proposition 16",
-        id="CB-14",
         quantity="margin",
         unit="M6",
-        convention=convention,
         numbers={"gamma": gamma, "growth": growth, "t": t},
     )
 
@@ -75,14 +71,14 @@ def step_sums(t: int) -> tuple[float, float]:
     return float((s**-0.5).sum()), float((1 / s).sum())
 
 
-@theorem(
+@states(
     "CB-16",
     says="Along that ascent the norm beta grows at least like the exponential of the margins it passes.",
     assumes=("beta(t+1) is the update of Proposition 6",),
     reference="CB Lemmas 17, 18",
 )
 def norm_growth(
-    margins_passed: ArrayLike, size: float, log_beta_0: float = 0.0, *, update: bool | None = None
+    margins_passed: ArrayLike, size: Positive, log_beta_0: float = 0.0, *, update: bool | None = None
 ) -> Guarantee:
     """ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s)), mu(s) = min_i z_i . abar(s), eta(s) = 1/(16 |z|
     sqrt(s+1)) (CB-16).
@@ -91,7 +87,6 @@ def norm_growth(
     abar >= mu >= -|z|. With margins near gamma_1 this is the lemma's ln beta >~ min(1, gamma_1) sqrt(t), whose constant is not
     given: about gamma_1 sqrt(t)/(2 |z|). The value is beta(t) itself.
     """
-    positive("norm_growth", size=size)
     mu = np.asarray(margins_passed, dtype=np.float64)
     if mu.ndim != 1 or (np.abs(mu) > size * (1 + 1e-9)).any():
         raise InputError("norm_growth: margins_passed must be mu(0), mu(1), ..., each between -size and size")
@@ -101,24 +96,22 @@ def norm_growth(
         "ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s))",
         from_log(log_beta),
         (Assumption("beta(t+1) is the update of Proposition 6", update),),
-        "CB Lemmas 17, 18",
-        id="CB-16",
         quantity="norm",
         numbers={"log_beta": log_beta, "t": len(mu)},
     )
 
 
-@theorem(
+@states(
     "CB-18",
     says="Training the output layer alone, the best margin approaches the l2 max margin like 1/sqrt(t).",
     assumes=("steps eta(t) = beta(t) sqrt(2)/(|z| sqrt(t+1))", "r(0) = 0", "exponential loss", "gamma_2 > 0"),
     reference="CB Proposition 7, Proposition 19",
 )
 def output_ascent_margin(
-    gamma: float,
-    size: float,
-    n: int,
-    t: int,
+    gamma: Positive,
+    size: Positive,
+    n: Count,
+    t: Count,
     *,
     inverse_betas: float | None = None,
     steps: bool | None = None,
@@ -131,8 +124,6 @@ def output_ascent_margin(
     With `inverse_betas` = sum_{s < t} 1/beta(s) of the run, the step before the last of the proof is used, which is sharper:
     gamma_2 - 2 sqrt 2 |z|/sqrt t - ln(n) inverse_betas/t. The printed value is in `numbers`.
     """
-    where = "output_ascent_margin"
-    positive(where, gamma=gamma, size=size, n=n, t=t)
     root = math.sqrt(t)
     printed = gamma - size / root * (2 * math.sqrt(2) + math.sqrt(3) * math.log(n) / gamma)
     value = (
@@ -147,8 +138,6 @@ def output_ascent_margin(
             Assumption("exponential loss", exponential),
             Assumption("gamma_2 > 0", gamma > 0, f"gamma_2 = {gamma:.6g}"),
         ),
-        "CB Proposition 7, Proposition 19",
-        id="CB-18",
         quantity="margin",
         unit="M7",
         numbers={"printed": printed, "t": t},
@@ -177,20 +166,8 @@ def _features(facts: Facts) -> np.ndarray | None:
 
 def simplex_margin(Z: np.ndarray) -> float:
     """A lower bound, by the weights found, on gamma_1^(m) = max over the simplex of min_i z_i . a, Z with labels in it (n, m)."""
-    n, m = Z.shape
-    found = linprog(
-        np.append(np.zeros(m), -1.0),
-        A_ub=np.hstack([-Z, np.ones((n, 1))]),
-        b_ub=np.zeros(n),
-        A_eq=np.append(np.ones(m), 0.0)[None],
-        b_eq=[1.0],
-        bounds=[(0, None)] * m + [(None, None)],
-        method="highs",
-    )
-    if found.x is None:
-        return -math.inf
-    a = found.x[:m].clip(0)
-    return float((Z @ (a / a.sum())).min())
+    a = best_mixture(Z)
+    return -math.inf if a is None else float((Z @ a).min())
 
 
 def replay(Z: np.ndarray, t: int, r0: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -12,11 +12,11 @@ import torch
 
 from widemargin.flows import losses
 from widemargin.flows.rules import ascent_scale, mean_field
-from widemargin.margins import programs, qp
+from widemargin.margins import qp
 
-from ._sides import QUIET, before, entry, eps, precision, steps, trapezoid, worst
-from ._steps import duals_known, never_falls, slopes
+from ._records import QUIET, before, duals_known, entry, eps, never_falls, precision, slopes, steps, trapezoid, worst
 from .inequality import Inequality, check
+from .simplex import best_mixture
 from .track import Track
 
 EXPLICIT = (
@@ -468,7 +468,8 @@ class Features:
     @cached_property
     def simplex(self) -> tuple[np.ndarray, np.ndarray]:
         """gamma_1^(m) = max over the simplex of min_i z_i . a (B,), attained by the returned a (B, m)."""
-        best = [simplex_game(z) for z in self.Z]
+        found = [best_mixture(z) for z in self.Z]
+        best = [np.full(z.shape[1], 1 / z.shape[1]) if a is None else a for z, a in zip(self.Z, found)]
         return np.array([(z @ a).min() for z, a in zip(self.Z, best)]), np.stack(best)
 
     @cached_property
@@ -489,16 +490,6 @@ class Features:
         if self.track.W is None:
             return None
         return np.stack([self.track.net.outer(W).numpy() for W in self.track.W]).astype(float)
-
-
-def simplex_game(Z: np.ndarray) -> np.ndarray:
-    """a in the simplex (m,) with the largest min_i (Z a)_i."""
-    n, m = Z.shape
-    A = np.zeros((n + 1, m + 1))
-    A[:n, :m] = Z / (np.abs(Z).max() or 1.0)
-    A[:n, -1], A[n, :m] = -1, 1
-    a = programs.maximise_last(A, n, None)[0][:m].clip(0)
-    return a / a.sum() if a.sum() > 0 else np.full(m, 1 / m)
 
 
 def _frozen_run(track: Track, rule: str) -> Features | None:

@@ -21,13 +21,14 @@ from widemargin import flows, margins
 from widemargin.flows import losses
 from widemargin.types import Dataset, InputError
 
-from ._sides import entry, eps, precision, worst
-from ._steps import (
+from ._records import (
     UNSEEN,
     Params,
     cost,
     costs_from_records,
     duals_known,
+    entry,
+    eps,
     ever,
     flows_freely,
     honest,
@@ -35,11 +36,13 @@ from ._steps import (
     joined_fitted,
     never_falls,
     of_loss,
+    precision,
     psi_cost,
     slopes,
     stretch,
     summed,
     taken,
+    worst,
 )
 from .check_mirror import FOREVER, PRINTED, _mirror
 from .inequality import Inequality, check

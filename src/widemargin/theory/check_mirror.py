@@ -19,19 +19,20 @@ from torch import Tensor
 from widemargin import flows
 from widemargin.flows import losses
 
-from ._sides import entry, eps, precision, worst
-from ._steps import (
+from ._records import (
     Params,
-    best_mixture,
     cost,
     costs_from_records,
     duals_known,
+    entry,
+    eps,
     flows_freely,
     honest,
     integral,
     joined_fitted,
     never_falls,
     of_loss,
+    precision,
     psi_cost,
     ratio,
     since,
@@ -39,8 +40,10 @@ from ._steps import (
     stretch,
     summed,
     taken,
+    worst,
 )
 from .inequality import Inequality, check
+from .simplex import best_mixture
 from .track import Track
 
 PICKED = 8  # records whose features the comparator is chosen on

@@ -18,7 +18,7 @@ import torch
 
 from widemargin.margins import qp
 
-from ._sides import QUIET, before, entry, precision, steps, worst
+from ._records import QUIET, before, entry, precision, steps, worst
 from .inequality import Inequality, check
 from .track import Track
 

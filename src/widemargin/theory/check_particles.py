@@ -14,7 +14,7 @@ from widemargin import margins
 from widemargin.flows import WeaklyRegularized
 from widemargin.types import Dataset, InputError
 
-from ._sides import QUIET, before, entry, precision, steps, trapezoid, worst
+from ._records import QUIET, before, entry, precision, steps, trapezoid, worst
 from .inequality import Inequality, check
 from .track import Track
 

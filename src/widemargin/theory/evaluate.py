@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from widemargin import flows
-from widemargin.types import Dataset, InputError, Trajectory
+from widemargin.types import Dataset, Trajectory
 
+from .catalogue import find, order
 from .facts import TIME_LIMIT, Facts, facts
 from .guarantee import NETWORK, THEOREMS, Guarantee
 from .inequality import CHECKS, Check, Inequality
@@ -154,16 +155,4 @@ def _chosen(asked: Sequence[str] | None, registry: Mapping[str, Any], what: str)
     """Ids of the registry, or those asked for; an id may also be one that an entry covers beside its own."""
     if asked is None:
         return sorted(registry, key=order)
-    also = {claim: one.id for one in registry.values() for claim in one.claims}
-    unknown = [id for id in asked if id not in also]
-    if unknown:
-        raise InputError(f"there is no {what} {unknown[0]!r}; there are {', '.join(sorted(registry, key=order))}")
-    return list(dict.fromkeys(also[id] for id in asked))
-
-
-def order(id: str) -> tuple[int, int, str]:
-    """The order of the papers, then of the numbers."""
-    paper, _, number = id.partition("-")
-    digits = "".join(c for c in number if c.isdigit())
-    papers = ("UH", "LR", "MT", "BN", "CB")
-    return (papers.index(paper) if paper in papers else len(papers), int(digits or 0), id)
+    return list(dict.fromkeys(find(id, registry, what).id for id in asked))

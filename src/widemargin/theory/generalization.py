@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,8 +30,9 @@ from scipy.special import log_ndtr, ndtr
 from widemargin.spaces import ReLU, sphere
 from widemargin.types import Certificate, InputError
 
+from .arguments import Convention, Count, Positive, Probability, Ratio, Share, Space, checked, one_of
 from .facts import Facts
-from .guarantee import NETWORK, THEOREMS, Assumption, Guarantee, applied, one_of, positive, probability, theorem
+from .guarantee import NETWORK, Assumption, Guarantee, applied, states
 
 HULL = 1.5  # of unit ReLUs: see rademacher_hull
 GRID = 1.2  # ratio of the margins tried in advance by our own bounds
@@ -39,7 +40,6 @@ LOW_RANK, PAIRS = (
     2,
     40_000,
 )  # ranks below d at which projected distances are looked at, for up to so many pairs of points
-BOTH = ("derived", "printed")
 FIXED = "the grid of margins was fixed before the data"
 RADII = "the grid of radii was fixed before the data"
 IID = "the points are independent draws of one law"
@@ -70,15 +70,19 @@ def rademacher_linear(frobenius: float, n: int, B: float = 1.0) -> float:
     return B * frobenius / n
 
 
+@checked
 def rademacher_monte_carlo(
-    X: ArrayLike, kind: str = "hull", samples: int = 400, seed: int = 0, kernel: ArrayLike | None = None
+    X: ArrayLike,
+    kind: Annotated[str, one_of("hull", "linear", "kernel")] = "hull",
+    samples: int = 400,
+    seed: int = 0,
+    kernel: ArrayLike | None = None,
 ) -> tuple[float, float]:
     """Mean and standard error of the unit ball's complexity over draws of the signs: "hull", "linear", "kernel".
 
     The supremum is exact for the last two and, in at most two dimensions, for the hull (the best neuron of each sign pattern on
     the circle); in more it is the best of 100 ascents over random starts and so a lower estimate.
     """
-    one_of("rademacher_monte_carlo", kind=(kind, ("hull", "linear", "kernel")))
     points = np.asarray(X, dtype=np.float64)
     n, d = points.shape
     eps = np.random.default_rng(seed).choice([-1.0, 1.0], (samples, n))
@@ -128,9 +132,9 @@ def _best_by_ascent(X: np.ndarray, e: np.ndarray, V: np.ndarray, steps: int = 15
     return best
 
 
-def ramp_loss(a: ArrayLike, gamma: float) -> np.ndarray:
+@checked
+def ramp_loss(a: ArrayLike, gamma: Positive) -> np.ndarray:
     """1 for a <= 0, 1 - a/gamma up to gamma, then 0 (MT Section C)."""
-    positive("ramp_loss", gamma=gamma)
     return np.clip(1 - np.asarray(a, dtype=np.float64) / gamma, 0, 1)
 
 
@@ -199,23 +203,23 @@ def _quoted(gamma: float, C: float, n: int, delta: float) -> float:
     return math.sqrt(math.log(math.log2(4 * max(C, gamma) / gamma)) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
 
 
-@theorem(
+@states(
     "MT-15",
     says="A small ramp loss at margin gamma bounds the test error, for all margins at once.",
     assumes=(IID, "|f(x)| <= C for every f and x of the law"),
     reference="MT Theorem C.1",
 )
 def ramp_margin_bound(
-    ramp_risk: float,
-    rademacher: float,
-    gamma: float,
-    C: float,
-    n: int,
-    delta: float = 0.05,
+    ramp_risk: Share,
+    rademacher: Positive,
+    gamma: Positive,
+    C: Positive,
+    n: Count,
+    delta: Probability = 0.05,
     *,
     C_known: bool | None = None,
     empirical: bool = True,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """P(y f <= 0) <= mean ramp loss + 4 Rad/gamma + deviation, C = sup ||phi(x)|| in the dual norm (MT-15).
 
@@ -223,12 +227,6 @@ def ramp_margin_bound(
     log2(8C/gamma)/n) + sqrt(ln(1/delta)/(2n)) for its mean (`empirical=False`). Printed: the latter with 4C and the empirical
     Rad; the shares 1/j^2 of delta which that needs add up to 1.64. `rademacher` is of the unit ball.
     """
-    where = "ramp_margin_bound"
-    positive(where, rademacher=rademacher, gamma=gamma, C=C, n=n)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
-    if not 0 <= ramp_risk <= 1:
-        raise InputError(f"{where}: ramp_risk must lie between 0 and 1, not {ramp_risk!r}")
     printed = convention == "printed"
     spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
     leading = 4 * rademacher / gamma
@@ -236,9 +234,6 @@ def ramp_margin_bound(
         "P(y f(x) <= 0) <= mean ramp loss + 4 Rad/gamma + deviation",
         ramp_risk + leading + spread,
         (_iid(), _within(gamma, C, C_known)),
-        "MT Theorem C.1",
-        id="MT-15",
-        convention=convention,
         probability=1 - delta,
         numbers={
             "ramp_risk": ramp_risk,
@@ -250,40 +245,33 @@ def ramp_margin_bound(
     )
 
 
-@theorem(
+@states(
     "CB-22",
     says="A margin gamma in a class of known complexity bounds the test error, for all margins at once.",
     assumes=(IID, SEPARATED, "|f(x)| <= C for every f and x of the law"),
     reference="CB Theorem 22",
 )
 def class_margin_bound(
-    rademacher: float,
-    gamma: float,
-    C: float,
-    n: int,
-    delta: float = 0.05,
+    rademacher: Positive,
+    gamma: Positive,
+    C: Positive,
+    n: Count,
+    delta: Probability = 0.05,
     *,
     C_known: bool | None = None,
     empirical: bool = True,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """P(y f < 0) <= 4 Rad/gamma + sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)) (CB-22, printed).
 
     Derived as in `ramp_margin_bound`; `empirical=False` where Rad is a bound on its mean, such as B radius/sqrt(n).
     """
-    where = "class_margin_bound"
-    positive(where, rademacher=rademacher, gamma=gamma, C=C, n=n)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
     printed = convention == "printed"
     spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
     return Guarantee(
         "P(y f(x) <= 0) <= 4 Rad/gamma + deviation",
         4 * rademacher / gamma + spread,
         (_iid(), _separated(gamma), _within(gamma, C, C_known)),
-        "CB Theorem 22",
-        id="CB-22",
-        convention=convention,
         probability=1 - delta,
         numbers={
             "leading": 4 * rademacher / gamma,
@@ -295,21 +283,21 @@ def class_margin_bound(
     )
 
 
-@theorem(
+@states(
     "MT-7",
     says="A two-layer ReLU network with normalised margin gamma has small test error.",
     assumes=(IID, SEPARATED, "||x|| <= C for every x of the law"),
     reference="MT Theorem 3.1",
 )
 def network_margin_bound(
-    gamma: float,
-    n: int,
-    mean_square: float,
-    C: float,
-    delta: float = 0.05,
+    gamma: Positive,
+    n: Count,
+    mean_square: Positive,
+    C: Positive,
+    delta: Probability = 0.05,
     *,
     C_known: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """(6/gamma) sqrt(D/n) + deviation, gamma = min_i y_i f(x_i) / ||Theta||^2 (M2), D = ||X||_F^2/n, C = sup ||x|| (MT-7).
 
@@ -317,10 +305,6 @@ def network_margin_bound(
     sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)). Derived: what an empirical Rad costs, at gamma_alpha
     (`ramp_margin_bound`).
     """
-    where = "network_margin_bound"
-    positive(where, gamma=gamma, n=n, mean_square=mean_square, C=C)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
     leading = 6 / gamma * math.sqrt(mean_square / n)
     printed = convention == "printed"
     spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(2 * gamma, C, n, delta, True)
@@ -328,41 +312,34 @@ def network_margin_bound(
         "P(y f(x) <= 0) <= (6/gamma) sqrt(D/n) + deviation",
         leading + spread,
         (_iid(), _separated(gamma), _within(2 * gamma, C, C_known, "||x|| <= C for every x of the law")),
-        "MT Theorem 3.1",
-        id="MT-7",
-        convention=convention,
         probability=1 - delta,
         numbers={"leading": leading, "deviation": spread, "gamma_M1": 2 * gamma, "D": mean_square},
     )
 
 
-@theorem(
+@states(
     "MT-14",
     says="The max-margin kernel classifier of ReLU features has test error of order sqrt(D/(dn)) / gamma.",
     assumes=(IID, SEPARATED, "||x|| <= C for every x of the law"),
     reference="MT Lemma 3.4",
 )
 def kernel_margin_bound(
-    gamma: float,
-    n: int,
-    d: int,
-    mean_square: float,
-    C: float,
-    delta: float = 0.05,
+    gamma: Positive,
+    n: Count,
+    d: Count,
+    mean_square: Positive,
+    C: Positive,
+    delta: Probability = 0.05,
     *,
     C_known: bool | None = None,
-    constant: float = 1.0,
-    convention: str = "derived",
+    constant: Positive = 1.0,
+    convention: Convention = "derived",
 ) -> Guarantee:
     """(2 sqrt 2/gamma) sqrt(D/(dn)) + deviation, gamma in M7 (MT-14): Rad <= ||X||_F/(n sqrt(2d)), sup ||phi|| = C/sqrt(2d).
 
     Printed: `constant` times (1/gamma) sqrt(D/(dn)) + sqrt(ln max(log2(C sqrt(1/d)/gamma), 2)/n) + sqrt(ln(1/delta)/n); the kappa
     in its logarithm must cancel (E-MT-7) and is left out here.
     """
-    where = "kernel_margin_bound"
-    positive(where, gamma=gamma, n=n, d=d, mean_square=mean_square, C=C, constant=constant)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
     size = C / math.sqrt(2 * d)
     if convention == "printed":
         leading = constant * math.sqrt(mean_square / (d * n)) / gamma
@@ -375,29 +352,28 @@ def kernel_margin_bound(
         "P(y f(x) <= 0) <= (2 sqrt 2/gamma) sqrt(D/(dn)) + deviation",
         leading + spread,
         (_iid(), _separated(gamma), _within(gamma, size, C_known, "||x|| <= C for every x of the law")),
-        "MT Lemma 3.4",
-        id="MT-14",
-        convention=convention,
         explicit=convention == "derived",
         probability=1 - delta,
         numbers={"leading": leading, "deviation": spread},
     )
 
 
-@theorem(
+@states(
     "MT-16",
     says="The Rademacher complexity of measures on unit ReLUs, and of the kernel ball, is bounded by ||X||_F/n.",
     assumes=("the activation is relu",),
     reference="MT Lemmas C.2 to C.4, Corollary C.5",
 )
 def rademacher_bound(
-    frobenius: float, n: int, d: int, B: float = 1.0, kind: str = "hull", convention: str = "derived"
+    frobenius: Positive,
+    n: Count,
+    d: Count,
+    B: Positive = 1.0,
+    kind: Annotated[str, one_of("hull", "kernel", "linear")] = "hull",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """hull: 3 B ||X||_F/n (printed), 1.5 B ||X||_F/n (derived, `rademacher_hull`). kernel: B ||X||_F/(n sqrt(2d)) with B the
     M7 norm; print has sqrt d and sqrt(kappa)||alpha||_2 for B (E-MT-7). linear: B ||X||_F/n."""
-    where = "rademacher_bound"
-    positive(where, frobenius=frobenius, n=n, d=d, B=B)
-    one_of(where, kind=(kind, ("hull", "kernel", "linear")), convention=(convention, BOTH))
     value = {
         "hull": rademacher_hull(frobenius, n, B, convention),
         "kernel": rademacher_kernel(frobenius**2 / ((2 if convention == "derived" else 1) * d), n, B),
@@ -407,10 +383,7 @@ def rademacher_bound(
         f"empirical Rademacher complexity of the {kind} ball",
         value,
         (Assumption("the activation is relu", True, "stated by the caller"),),
-        "MT Lemmas C.2 to C.4, Corollary C.5",
-        id="MT-16",
         quantity="constant",
-        convention=convention,
         numbers={"kind": kind},
     )
 
@@ -418,26 +391,15 @@ def rademacher_bound(
 # ---------------------------------------------------------------- orders only
 
 
+@checked
 def _optimistic(
-    id: str,
-    reference: str,
-    unit: str,
-    rademacher: float,
-    gamma: float,
-    n: int,
-    delta: float,
-    constant: float,
-    radius: float,
-):
-    positive(id, gamma=gamma, n=n, constant=constant, radius=radius)
-    probability(id, delta=delta)
+    unit: str, rademacher: float, gamma: float, n: int, delta: float, constant: float, radius: float
+) -> Guarantee:
     value = constant * (math.log(n) ** 3 * (rademacher / gamma) ** 2 + math.log(1 / delta) / n)
     return Guarantee(
         "P(y f(x) <= 0) = O(ln(n)^3 Rad^2/gamma^2 + ln(1/delta)/n)",
         value,
         (_iid(), _separated(gamma), Assumption("||x|| <= 1", radius <= 1 + 1e-12, f"largest ||x_i|| = {radius:.6g}")),
-        reference,
-        id=id,
         unit=unit,
         explicit=False,
         probability=1 - delta,
@@ -445,35 +407,37 @@ def _optimistic(
     )
 
 
-@theorem(
+@states(
     "UH-24",
     says="A margin gamma in the l1 norm of outer weights on unit ReLUs gives test error of order ln(n)^3/(n gamma^2).",
     assumes=(IID, SEPARATED, "||x|| <= 1"),
     reference="UH end of Appendix B",
 )
-def fast_rate_l1(gamma: float, n: int, delta: float = 0.05, constant: float = 1.0, radius: float = 1.0) -> Guarantee:
+def fast_rate_l1(
+    gamma: Positive, n: Count, delta: Probability = 0.05, constant: Positive = 1.0, radius: Positive = 1.0
+) -> Guarantee:
     """constant (ln(n)^3/(n gamma^2) + ln(1/delta)/n), gamma in M5 (UH-24): Srebro, Sridharan and Tewari (2010), Theorem 5, with
     Rad <= 1/sqrt(n). The constant is not known; 1 is a placeholder, so `explicit` is False."""
-    return _optimistic(
-        "UH-24", "UH end of Appendix B", "M5", 1 / math.sqrt(max(n, 1)), gamma, n, delta, constant, radius
-    )
+    return _optimistic("M5", 1 / math.sqrt(n), gamma, n, delta, constant, radius)
 
 
-@theorem(
+@states(
     "LR-18",
     says="A margin gamma in the squared norm of all parameters gives test error of order ln(n)^3/(n gamma^2).",
     assumes=(IID, SEPARATED, "||x|| <= 1"),
     reference="LR Lemma 2.5",
 )
-def fast_rate_l2(gamma: float, n: int, delta: float = 0.05, constant: float = 1.0, radius: float = 1.0) -> Guarantee:
+def fast_rate_l2(
+    gamma: Positive, n: Count, delta: Probability = 0.05, constant: Positive = 1.0, radius: Positive = 1.0
+) -> Guarantee:
     """As `fast_rate_l1` with gamma in M2 and Rad <= 1/(2 sqrt n), the hull halved (LR-18)."""
-    return _optimistic("LR-18", "LR Lemma 2.5", "M2", 0.5 / math.sqrt(max(n, 1)), gamma, n, delta, constant, radius)
+    return _optimistic("M2", 0.5 / math.sqrt(n), gamma, n, delta, constant, radius)
 
 
 # ---------------------------------------------------------------- regression
 
 
-@theorem(
+@states(
     "MT-22",
     says="A regression function of known norm has population loss close to its mean loss on the sample.",
     assumes=(IID, "the loss lies in [-c, c] and is M-Lipschitz in the prediction", RADII),
@@ -481,18 +445,18 @@ def fast_rate_l2(gamma: float, n: int, delta: float = 0.05, constant: float = 1.
 )
 def regression_bound(
     mean_loss: float,
-    norm: float,
-    frobenius: float,
-    n: int,
-    d: int,
-    delta: float = 0.05,
+    norm: Positive,
+    frobenius: Positive,
+    n: Count,
+    d: Count,
+    delta: Probability = 0.05,
     *,
-    c: float = 1.0,
-    M: float = 1.0,
-    kind: str = "l1",
-    scale: float = 1.0,
+    c: Positive = 1.0,
+    M: Positive = 1.0,
+    kind: Annotated[str, one_of("l1", "l2")] = "l1",
+    scale: Positive = 1.0,
     lipschitz: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """E loss <= mean loss + 2 M Rad(B) + 6c sqrt(ln(2/delta_j)/(2n)), B = scale 2^j the first with B >= norm, j >= 0 (MT-22).
 
@@ -501,12 +465,8 @@ def regression_bound(
     d), up to constants. That proof takes classes whose radius 2^j/||X||_F depends on the sample, the range of [-c, c] as c, not
     2c, and an empirical Rad where the mean belongs; we fix the radii by `scale` and pay for the rest.
     """
-    where = "regression_bound"
-    positive(where, norm=norm, frobenius=frobenius, n=n, d=d, c=c, M=M, scale=scale)
-    probability(where, delta=delta)
-    one_of(where, kind=(kind, ("l1", "l2")), convention=(convention, BOTH))
     if not -c <= mean_loss <= c:
-        raise InputError(f"{where}: mean_loss must lie in [-c, c] = [{-c:g}, {c:g}], not {mean_loss!r}")
+        raise InputError(f"regression_bound: mean_loss must lie in [-c, c] = [{-c:g}, {c:g}], not {mean_loss!r}")
     if convention == "printed":
         size = max(1.0, norm * frobenius)
         leading = 12 * M * size / n if kind == "l1" else M * size / (n * math.sqrt(d))
@@ -519,7 +479,7 @@ def regression_bound(
         leading = 2 * M * rad
         spread = 2 * c * deviation(n, delta / 2 ** (j + 1))
     return Guarantee(
-        "E loss <= mean loss + complexity + deviation",
+        f"E loss <= mean loss + complexity + deviation (Lemma {'D.4' if kind == 'l1' else 'D.5'})",
         mean_loss + leading + spread,
         (
             _iid(),
@@ -530,10 +490,7 @@ def regression_bound(
             if convention == "derived"
             else Assumption(RADII, False, "printed: powers of two over ||X||_F, which the sample gives"),
         ),
-        "MT Lemma D.4" if kind == "l1" else "MT Lemma D.5",
-        id="MT-22",
         quantity="population risk",
-        convention=convention,
         explicit=convention == "derived" or kind == "l1",
         probability=1 - delta,
         numbers={"leading": leading, "deviation": spread, "trivial": c},
@@ -543,21 +500,21 @@ def regression_bound(
 # ---------------------------------------------------------------- batch normalisation
 
 
-@theorem(
+@states(
     "BN-23",
     says="The Rademacher complexity of batch-normalised networks near initialisation is bounded by the reach of their rows.",
     assumes=("mean and covariance of the normalisation are fixed, not taken from the sample",),
     reference="BN Lemma F.1",
 )
 def batchnorm_rademacher(
-    B: float,
-    rho: float,
-    frobenius: float,
-    n: int,
-    v0: float = 2.0,
+    B: Positive,
+    rho: Positive,
+    frobenius: Positive,
+    n: Count,
+    v0: Positive = 2.0,
     *,
     fixed: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """Class {sum_j |a_j c_j / N(v_j)| <= B, ||V - V_0|| <= rho}: 1.5 B (rho + v0) ||Xbar||_F / n, v0 >= max_j ||v_0j|| (BN-23).
 
@@ -565,32 +522,26 @@ def batchnorm_rademacher(
     class still holds every combination of the initial neurons. Rows lie in the ball of radius rho + v0 about 0, and the hull of
     its ReLUs has the constant of `rademacher_hull`.
     """
-    where = "batchnorm_rademacher"
-    positive(where, B=B, rho=rho, frobenius=frobenius, n=n, v0=v0)
-    one_of(where, convention=(convention, BOTH))
     value = 4 * B * rho * frobenius / n if convention == "printed" else rademacher_hull(frobenius, n, B * (rho + v0))
     return Guarantee(
         "empirical Rademacher complexity of batch-normalised networks",
         value,
         (Assumption("mean and covariance of the normalisation are fixed, not taken from the sample", fixed),),
-        "BN Lemma F.1",
-        id="BN-23",
         quantity="constant",
-        convention=convention,
         numbers={"reach": rho + v0},
     )
 
 
-def sigmoid_slope(rho: float) -> tuple[float, float]:
+@checked
+def sigmoid_slope(rho: Probability) -> tuple[float, float]:
     """g = -l' of the logistic loss is rho(1 - rho)-Lipschitz on [ln(1/rho - 1), inf) for rho <= 1/2: (start, slope) (BN-23)."""
-    probability("sigmoid_slope", rho=rho)
     return math.log(1 / rho - 1), rho * (1 - rho) if rho <= 0.5 else 0.25
 
 
 # ---------------------------------------------------------------- projected distance
 
 
-@theorem(
+@states(
     "CB-20",
     says="If the classes stay apart after projection to r dimensions, the F1 max-margin classifier has small test error.",
     assumes=(
@@ -603,27 +554,23 @@ def sigmoid_slope(rho: float) -> tuple[float, float]:
     reference="CB Theorem 8, Theorem 21",
 )
 def projected_distance_bound(
-    Delta: float,
-    R: float,
-    r: int,
-    n: int,
-    delta: float = 0.05,
+    Delta: Positive,
+    R: Positive,
+    r: Count,
+    n: Count,
+    delta: Probability = 0.05,
     *,
-    eps: float = 0.5,
-    C_eps: float = 1.0,
-    C_2: float = 1.0,
+    eps: Probability = 0.5,
+    C_eps: Positive = 1.0,
+    C_2: Positive = 1.0,
     C: float | None = None,
-    space: str = "f1",
+    space: Space = "f1",
     d: int | None = None,
     R_known: bool | None = None,
 ) -> Guarantee:
     """C_eps n^(-1/2) (R/Delta)^((r+3)/(2-eps)) + sqrt(ln B/n) + sqrt(ln(1/delta)/(2n)),
     B = log2(4 (R+1) C_2) + (r+2) log2(R/Delta) (CB-20). The constants C(r), C_eps(r), C_2(r) are not given in the paper; 1 is a
     placeholder. E-CB-7: the sample's Delta_r is never below the law's, so the hypothesis printed "<=" reads ">="."""
-    where = "projected_distance_bound"
-    positive(where, Delta=Delta, R=R, r=r, n=n, C_eps=C_eps, C_2=C_2)
-    probability(where, delta=delta, eps=eps)
-    one_of(where, space=(space, ("f1", "f2")))
     B = math.log2(4 * (R + 1) * C_2) + (r + 2) * math.log2(R / Delta)
     value = C_eps / math.sqrt(n) * (R / Delta) ** ((r + 3) / (2 - eps))
     value += math.sqrt(max(math.log(max(B, 1)), 0) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
@@ -642,38 +589,32 @@ def projected_distance_bound(
             ),
             Assumption("F2 only for r = d", True if space == "f1" else full, f"space {space}, r = {r}"),
         ),
-        "CB Theorem 8, Theorem 21",
-        id="CB-20",
         explicit=False,
         probability=1 - delta,
         numbers={"B": B, "exponent": (r + 3) / (2 - eps), "r": r, "Delta": Delta},
     )
 
 
-@theorem(
+@states(
     "CB-21",
     says="If the classes stay apart after projection to r dimensions, the F1 margin is at least a power of their distance.",
     assumes=("||x_i|| <= R", "F2 only for r = d", "C(r) and C_eps(r) have the values supplied"),
     reference="CB Lemma 20",
 )
 def projected_distance_margin(
-    Delta: float,
-    R: float,
-    r: int,
+    Delta: Positive,
+    R: Positive,
+    r: Count,
     *,
-    eps: float = 0.5,
-    C_eps: float = 1.0,
-    C: float = 1.0,
+    eps: Probability = 0.5,
+    C_eps: Positive = 1.0,
+    C: Positive = 1.0,
     radius: float | None = None,
-    space: str = "f1",
+    space: Space = "f1",
     d: int | None = None,
 ) -> Guarantee:
     """gamma >= min(C(r), C_eps(r) (Delta_r/R)^((r+3)/(2-eps))); every r gives such a bound, so the best one counts (print: min
     over r, E-CB-7). Constants as in `projected_distance_bound`. Margins of F1 are M3 (with bias), of F2 M7."""
-    where = "projected_distance_margin"
-    positive(where, Delta=Delta, R=R, r=r, C_eps=C_eps, C=C)
-    probability(where, eps=eps)
-    one_of(where, space=(space, ("f1", "f2")))
     inside = None if radius is None else radius <= R * (1 + 1e-12)
     return Guarantee(
         f"margin >= min(C(r), C_eps (Delta_r/R)^((r+3)/(2-eps))), r = {r}",
@@ -687,8 +628,6 @@ def projected_distance_margin(
                 "C(r) and C_eps(r) have the values supplied", None, f"{C:g} and {C_eps:g}; the paper gives none"
             ),
         ),
-        "CB Lemma 20",
-        id="CB-21",
         quantity="margin",
         unit="M3" if space == "f1" else "M7",
         explicit=False,
@@ -699,21 +638,21 @@ def projected_distance_margin(
 # ---------------------------------------------------------------- sharper, with explicit constants
 
 
-@theorem(
+@states(
     "WM-1",
     says="A margin of measures on unit ReLUs bounds the test error, with the sharpest constants we can prove.",
     assumes=(IID, SEPARATED, FIXED),
     reference="widemargin, from Koltchinskii and Panchenko (2002)",
 )
 def hull_margin_bound(
-    gamma: float,
-    frobenius: float,
-    n: int,
-    delta: float = 0.05,
+    gamma: Positive,
+    frobenius: Positive,
+    n: Count,
+    delta: Probability = 0.05,
     *,
-    radius: float | None = None,
-    scale: float = 1.0,
-    ratio: float = GRID,
+    radius: Positive | None = None,
+    scale: Positive = 1.0,
+    ratio: Ratio = GRID,
     fixed: bool = False,
 ) -> Guarantee:
     """2 Rad/g + 3 sqrt(ln(2/delta_g)/(2n)), Rad = 1.5 ||X||_F/n, gamma in M1, g the grid margin below gamma (`grid_margin`).
@@ -723,41 +662,37 @@ def hull_margin_bound(
     the other. `fixed`: gamma was chosen before the data, so g = gamma and delta_g = delta. Proof: docs/proofs.md, 1 to 3.
     """
     frob = frobenius if radius is None else radius * math.sqrt(n)
-    return _grid_bound("WM-1", "M1", rademacher_hull(frob, n), gamma, n, delta, radius, frobenius, scale, ratio, fixed)
+    return _grid_bound("M1", rademacher_hull(frob, n), gamma, n, delta, radius, frobenius, scale, ratio, fixed)
 
 
-@theorem(
+@states(
     "WM-2",
     says="A margin in a kernel ball, or of a linear classifier, bounds the test error, with explicit constants.",
     assumes=(IID, SEPARATED, FIXED),
     reference="widemargin, from Bartlett and Mendelson (2002)",
 )
 def ball_margin_bound(
-    gamma: float,
-    trace: float,
-    n: int,
-    delta: float = 0.05,
+    gamma: Positive,
+    trace: Positive,
+    n: Count,
+    delta: Probability = 0.05,
     *,
-    radius: float | None = None,
-    scale: float = 1.0,
-    ratio: float = GRID,
+    radius: Positive | None = None,
+    scale: Positive = 1.0,
+    ratio: Ratio = GRID,
     fixed: bool = False,
     unit: str = "M7",
 ) -> Guarantee:
     """As `hull_margin_bound` with Rad = sqrt(sum_i k(x_i, x_i))/n; `radius` bounds sqrt(k(x, x)) over the law. For linear
     classifiers (M11) trace = ||X||_F^2, for the kernel of unit ReLUs (M7) ||X||_F^2/(2d). Proof: docs/proofs.md, 1 to 3."""
     frob = math.sqrt(trace) if radius is None else radius * math.sqrt(n)
-    return _grid_bound("WM-2", unit, frob / n, gamma, n, delta, radius, math.sqrt(trace), scale, ratio, fixed)
+    return _grid_bound(unit, frob / n, gamma, n, delta, radius, math.sqrt(trace), scale, ratio, fixed)
 
 
 def _grid_bound(
-    id: str, unit: str, rad: float, gamma: float, n: int, delta: float, radius: float | None, frob: float,
+    unit: str, rad: float, gamma: float, n: int, delta: float, radius: float | None, frob: float,
     scale: float, ratio: float, fixed: bool,
 ) -> Guarantee:  # fmt: skip
-    positive(id, gamma=gamma, rademacher=rad, n=n, scale=scale)
-    probability(id, delta=delta)
-    if not ratio > 1:
-        raise InputError(f"{id}: ratio must be greater than 1, not {ratio!r}")
     g, share = (gamma, 1.0) if fixed else grid_margin(gamma, scale, ratio)
     spread = deviation(n, delta * share, empirical=radius is None)
     listed = [_iid(), _separated(gamma), _in_advance(FIXED, gamma, scale, ratio, GRID, fixed)]
@@ -768,8 +703,6 @@ def _grid_bound(
         "P(y f(x) <= 0) <= 2 Rad/g + deviation",
         2 * rad / g + spread,
         tuple(listed),
-        THEOREMS[id].reference,
-        id=id,
         unit=unit,
         probability=1 - delta,
         numbers={"leading": 2 * rad / g, "deviation": spread, "rademacher": rad, "grid": g, "gamma": gamma},
@@ -789,26 +722,25 @@ def kl_inverse(p: float, c: float) -> float:
     return 1.0 if over(top) <= 0 else float(brentq(over, max(p, 1e-300), top, xtol=1e-14))
 
 
-@theorem(
+@states(
     "WM-3",
     says="Margins of a linear or kernel classifier on points scaled to length 1 bound its test error at the fast rate.",
     assumes=(IID,),
     reference="Langford and Shawe-Taylor (2002), with Maurer's constant",
 )
-def pac_bayes_margin_bound(margins: float | Sequence[float] | np.ndarray, n: int, delta: float = 0.05) -> Guarantee:
+def pac_bayes_margin_bound(
+    margins: float | Sequence[float] | np.ndarray, n: Count, delta: Probability = 0.05
+) -> Guarantee:
     """2 kl^-1(mean_i Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n), the smallest over mu > 0; m_i = y_i <w, psi_i>/||psi_i||.
 
     ||w|| = 1 in a Hilbert space with features psi. Assumes independent points of one law; no bound on the norm of x is needed.
     It holds for all w and mu at once, so both may be chosen on the sample. n + 1 stands for 2 sqrt(n) where n < 8. `margins`:
     all of them, or one number for their minimum. Proof: docs/proofs.md, 4.
     """
-    where = "pac_bayes_margin_bound"
     m = np.atleast_1d(np.asarray(margins, dtype=np.float64))
-    positive(where, n=n)
-    probability(where, delta=delta)
     if m.ndim != 1 or not np.isfinite(m).all() or (np.abs(m) > 1 + 1e-9).any() or len(m) not in (1, n):
         raise InputError(
-            f"{where}: give one margin or n = {n} of them, each between -1 and 1 (y <w, psi> / ||psi||, ||w|| = 1)"
+            f"pac_bayes_margin_bound: give one margin or n = {n} of them, each between -1 and 1 (y <w, psi> / ||psi||, ||w|| = 1)"
         )
     log_xi = math.log(2 * math.sqrt(n) if n >= 8 else n + 1)
 
@@ -824,8 +756,6 @@ def pac_bayes_margin_bound(margins: float | Sequence[float] | np.ndarray, n: int
         "P(y f(x) <= 0) <= 2 kl^-1(mean Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n)",
         min(bound(mu), 2.0),
         (_iid(),),
-        "Langford and Shawe-Taylor (2002), with Maurer's constant",
-        id="WM-3",
         unit="margin of unit vectors",
         probability=1 - delta,
         numbers={

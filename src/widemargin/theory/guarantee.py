@@ -1,17 +1,20 @@
 """What a theorem gives: a number, what it says, and whether its assumptions hold. The registry of all theorems.
 
-A theorem is a function of numbers with explicit constants that returns a `Guarantee`. The decorator `theorem` puts it into
-THEOREMS under its id (docs/claims.md); `applied` adds how to evaluate it on data and a network, from `Facts`.
+A theorem is a function of numbers with explicit constants that returns a `Guarantee`. The decorator `states` puts it into
+THEOREMS under its id (docs/claims.md), refuses arguments that are not of their kinds (`arguments`) and writes id, reference and
+convention into what it returns; `applied` adds how to evaluate it on data and a network, from `Facts`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from widemargin.types import InputError
+from .arguments import checked, explained
 
 if TYPE_CHECKING:
     from .facts import Facts
@@ -97,18 +100,18 @@ class Guarantee:
 
     `value` is the guaranteed number of the quantity `quantity`: an upper bound, or a lower bound for margins, or what is
     required (width, steps, samples). It is computed whether or not the assumptions hold; `applies` says if they do.
-    `convention`: "derived" where a printed constant was corrected, "printed" for the variant as printed, "" where both
-    agree. `unit` is the convention of a margin (M2, M5, ...). `explicit` is False where the paper gives an order only and
-    a constant was supplied: then the value is known up to a constant, which `shown` and `to_dict` say. `probability` is that
-    with which it holds. `about` says whose bound it is: the trained network, or a predictor of largest margin. `numbers` are
-    further results by name.
+    `id`, `reference` and `convention` are written by the decorator `states`, not by its body. `convention`: "derived" where a
+    printed constant was corrected, "printed" for the variant as printed, "" where both agree. `unit` is the convention of a
+    margin (M2, M5, ...). `explicit` is False where the paper gives an order only and a constant was supplied: then the value is
+    known up to a constant, which `shown` and `to_dict` say. `probability` is that with which it holds. `about` says whose bound
+    it is: the trained network, or a predictor of largest margin. `numbers` are further results by name.
     """
 
     statement: str
     value: Value
     assumptions: tuple[Assumption, ...]
-    reference: str
     id: str = ""
+    reference: str = ""
     quantity: str = "test error"
     unit: str = ""
     convention: str = ""
@@ -190,7 +193,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Theorem:
-    """An entry of the registry. `claims` are the ids it covers; `apply` evaluates it on Facts, if there is a way."""
+    """An entry of the registry, to be called with the arguments of the theorem; printed, it says how.
+
+    `claims` are the ids it covers; `apply` evaluates it on Facts, if there is a way.
+    """
 
     id: str
     name: str
@@ -200,6 +206,53 @@ class Theorem:
     function: Callable[..., Guarantee]
     claims: tuple[str, ...]
     apply: Callable[[Facts], Guarantee | list[Guarantee] | None] | None = None
+
+    def __call__(self, *args: Any, **keys: Any) -> Guarantee:
+        return self.function(*args, **keys)
+
+    @property
+    def paper(self) -> str:
+        return self.id.partition("-")[0]
+
+    @property
+    def theme(self) -> str:
+        """The module of `theory` that it is in."""
+        return self.function.__module__.rpartition(".")[2]
+
+    @property
+    def formula(self) -> str:
+        """The statement in symbols, with what the numbers besides the value mean."""
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def call(self) -> str:
+        """The signature: arguments and defaults, without types, which `arguments` explains."""
+        bare = [
+            one.replace(annotation=inspect.Parameter.empty)
+            for one in inspect.signature(self.function).parameters.values()
+        ]
+        return f"theory.{self.theme}.{self.name}{inspect.Signature(bare)}"
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """What each argument must be."""
+        return explained(self.function)
+
+    @property
+    def tested(self) -> str:
+        """The file of the tests of its theme; docs/claims.md names the tests of every id."""
+        return f"tests/theory/test_{self.theme}.py"
+
+    def __str__(self) -> str:
+        lines = [f"{self.id}  {self.says} [{self.reference}]", "", self.formula, ""]
+        lines += [f"assumes {text}" for text in self.assumes]
+        lines += ["", f"call {self.call}", f'  or theory.theorem("{self.id}") with the same arguments']
+        lines += [f"    {name}: {text}" for name, text in self.arguments.items()]
+        return "\n".join([*lines, "", f"tested in {self.tested}"])
+
+    def usage(self) -> dict[str, Any]:
+        """How to call it and where it is tested; beside `to_dict`."""
+        return {"formula": self.formula, "call": self.call, "arguments": self.arguments, "tested": self.tested}
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -219,16 +272,37 @@ F = TypeVar("F", bound=Callable[..., Guarantee])
 A = TypeVar("A", bound=Callable[..., Any])
 
 
-def theorem(*claims: str, says: str, assumes: tuple[str, ...], reference: str) -> Callable[[F], F]:
-    """Register a function under the first of its ids."""
+def states(*claims: str, says: str, assumes: tuple[str, ...], reference: str) -> Callable[[F], F]:
+    """Register a function under the first of its ids; what it returns has that id and the reference."""
 
     def register(function: F) -> F:
         if claims[0] in THEOREMS:
             raise ValueError(f"{claims[0]} is registered twice")
-        THEOREMS[claims[0]] = Theorem(claims[0], function.__name__, says, assumes, reference, function, claims)
-        return function
+        signed = version(claims[0], reference)(function)
+        THEOREMS[claims[0]] = Theorem(claims[0], function.__name__, says, assumes, reference, signed, claims)
+        return signed
 
     return register
+
+
+def version(id: str, reference: str) -> Callable[[F], F]:
+    """Another form of a theorem: not registered, otherwise as `states`."""
+
+    def sign(function: F) -> F:
+        inner, signature = checked(function), inspect.signature(function)
+
+        @functools.wraps(function)
+        def signed(*args: Any, **keys: Any) -> Guarantee:
+            found = inner(*args, **keys)
+            if "convention" in signature.parameters:
+                given = signature.bind(*args, **keys)
+                given.apply_defaults()
+                found = replace(found, convention=given.arguments["convention"])
+            return replace(found, id=id, reference=reference)
+
+        return signed  # type: ignore[return-value]
+
+    return sign
 
 
 def applied(id: str) -> Callable[[A], A]:
@@ -239,22 +313,3 @@ def applied(id: str) -> Callable[[A], A]:
         return function
 
     return register
-
-
-def positive(where: str, **numbers: float) -> None:
-    """The door of the calculators: every number must be finite and positive."""
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise InputError(f"{where}: {name} must be a positive number, not {value!r}")
-
-
-def probability(where: str, **numbers: float) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-            raise InputError(f"{where}: {name} must lie strictly between 0 and 1, not {value!r}")
-
-
-def one_of(where: str, **choices: tuple[str, tuple[str, ...]]) -> None:
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise InputError(f"{where}: {name} must be {' or '.join(allowed)}, not {value!r}")

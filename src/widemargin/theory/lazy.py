@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin import flows
-from widemargin.types import InputError
 
 from . import conditions
+from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .conditions import at_least, at_most, given, in_unit_ball
 from .facts import Facts
-from .guarantee import Assumption, Guarantee, applied, one_of, positive, probability, theorem
+from .guarantee import Assumption, Guarantee, applied, states
 
-CONVENTIONS = ("derived", "printed")
-PARTS = ("outer", "inner", "total")
+Part = Annotated[str, one_of("outer", "inner", "total")]
 CONFIDENCE = 0.99  # of sampled NTK margins
 TARGET = 0.1  # test error for which steps are counted where there is no run
 
 
 def _layer(part: str, convention: str) -> list[Assumption]:
     """The margin must be that of outer transports, unless the printed theorem is asked for."""
-    one_of("lazy training", part=(part, PARTS), convention=(convention, CONVENTIONS))
     if convention == "printed":
         return []
     return [Assumption("gamma is the margin of transports of the outer layer", part == "outer", f"it is of the {part}")]
@@ -68,20 +66,20 @@ def truncated_outer_mean(d: int) -> float:
     return float(integrate.quad(inside, 0, 2, limit=200)[0])
 
 
-@theorem(
+@states(
     "LR-10",
     says="Linearly separable data have NTK and global margins of the order of the linear one",
     assumes=("some unit u has y_i u.x_i >= gamma_hat",),
     reference="LR Proposition 1.5",
 )
-def margins_of_linear_data(linear: float, d: int, of: str = "global") -> Guarantee:
+def margins_of_linear_data(
+    linear: Positive, d: Count, of: Annotated[str, one_of("global", "inner", "outer")] = "global"
+) -> Guarantee:
     """gamma_gl >= gamma_hat/2; transports: inner gamma_hat/32, outer gamma_hat/(16 sqrt(d)) (LR-10).
 
     theta = sgn(a) u on the inner layer, sgn(u.v) on the outer one, both 0 where ||w|| > 2. `exact` is what these give on a
     point of margin gamma_hat: by the symmetry v -> -v, (gamma_hat/2) E|a| 1[..] and (gamma_hat/2) E|v_1| 1[..].
     """
-    positive("margins_of_linear_data", linear=linear, d=d)
-    one_of("margins_of_linear_data", of=(of, ("global", "inner", "outer")))
     values = {"global": linear / 2, "inner": linear / 32, "outer": linear / (16 * math.sqrt(d))}
     exact = {
         "global": linear / 2,
@@ -97,10 +95,8 @@ def margins_of_linear_data(linear: float, d: int, of: str = "global") -> Guarant
         f"{name[of]} is at least {values[of]:.6g}",
         values[of],
         (given(f"the linear margin is at least {linear:.6g}", True, "as given"),),
-        "LR Proposition 1.5",
-        "LR-10",
-        "margin",
-        "M1" if of == "global" else "M8",
+        quantity="margin",
+        unit="M1" if of == "global" else "M8",
         numbers={"exact": exact[of]},
     )
 
@@ -113,15 +109,15 @@ def _margins_of_linear_data(facts: Facts) -> list[Guarantee] | None:
     return [margins_of_linear_data(found.lower, facts.d, of) for of in ("global", "inner", "outer")]
 
 
-@theorem(
+@states(
     "LR-20",
     says="If all labels and all weights of a reference network are positive, the NTK margin is the global one over 8 sqrt(d)",
     assumes=("all alpha_k > 0, sum 1", "all y_i = +1", "||x_i|| = 1"),
     reference="LR Lemma A.1",
 )
 def ntk_from_positive_network(
-    gamma: float,
-    d: int,
+    gamma: Positive,
+    d: Count,
     *,
     positive_weights: bool | None = None,
     one_label: bool | None = None,
@@ -131,7 +127,6 @@ def ntk_from_positive_network(
 
     `exact`: Jensen's inequality gives gamma_gl E[v_1 1[v_1 >= 0] 1[||w|| <= 2]], half of `truncated_mean`.
     """
-    positive("ntk_from_positive_network", gamma=gamma, d=d)
     value = gamma / (8 * math.sqrt(d))
     return Guarantee(
         f"the NTK margin (outer layer) is at least {value:.6g}",
@@ -141,10 +136,8 @@ def ntk_from_positive_network(
             given("all labels are +1", one_label),
             given("||x_i|| = 1", unit_points),
         ),
-        "LR Lemma A.1",
-        "LR-20",
-        "margin",
-        "M8",
+        quantity="margin",
+        unit="M8",
         numbers={"exact": gamma * truncated_mean(d) / 2},
     )
 
@@ -169,30 +162,26 @@ def _ntk_from_positive_network(facts: Facts) -> Guarantee | None:
 # ---------------------------------------------------------------- the start
 
 
-@theorem(
+@states(
     "LR-21",
     says="Sizes of the layers and outputs of the network at its random start",
     assumes=("a ~ N(0, 1/m), V ~ N(0, 1/d)", "||x|| <= 1"),
     reference="LR Lemma A.2",
 )
 def start_bounds(
-    m: int, d: int, n: int, delta: float, *, radius: float | None = None, start: bool | None = None
+    m: Count, d: Count, n: Count, delta: Probability, *, radius: float | None = None, start: bool | None = None
 ) -> Guarantee:
     """max_i |f(x_i)| <= 4 ln(n/delta) with probability 1 - 4 delta (LR-21; the proof needs ln(n/delta) >= 1/2).
 
     `outer`: ||a|| <= 1 + sqrt(2 ln(1/delta)/m); `inner`: ||V|| <= sqrt(m) + sqrt(2 ln(1/delta)/d); each with probability
     1 - delta.
     """
-    positive("start_bounds", m=m, d=d, n=n)
-    probability("start_bounds", delta=delta)
     value = 4 * math.log(n / delta)
     return Guarantee(
         f"at the start no |f(x_i)| exceeds {value:.6g}",
         value,
         (_law(start), in_unit_ball(radius), at_least("ln(n/delta)", math.log(n / delta), 0.5)),
-        "LR Lemma A.2",
-        "LR-21",
-        "output",
+        quantity="output",
         probability=max(0.0, 1 - 4 * delta),
         numbers={
             "outer": 1 + math.sqrt(2 * math.log(1 / delta) / m),
@@ -208,25 +197,25 @@ def _start_bounds(facts: Facts) -> Guarantee | None:
     return start_bounds(facts.net.m, facts.d, facts.n, facts.delta, radius=facts.radius, start=_lr_start(facts))
 
 
-@theorem(
+@states(
     "LR-22",
     says="Near the start the comparator W_0 + r theta is aligned with every gradient",
     assumes=("the NTK margin is gamma", "||x|| <= 1", "m >= 2 ln(1/delta)", "||W' - W|| <= R"),
     reference="LR Lemma A.3",
 )
 def comparator_alignment(
-    gamma: float,
-    m: int,
-    n: int,
-    delta: float,
-    R: float,
-    r_theta: float,
-    r_w: float = 1.0,
+    gamma: Positive,
+    m: Count,
+    n: Count,
+    delta: Probability,
+    R: Nonnegative,
+    r_theta: Nonnegative,
+    r_w: Nonnegative = 1.0,
     *,
-    part: str = "outer",
+    part: Part = "outer",
     radius: float | None = None,
     start: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """Lower bound of <r_theta thetabar + r_w W, dp_i(W')> - r_w p_i(W') for ||W - W'|| <= R, all i (LR-22, E-LR-10).
 
@@ -234,11 +223,6 @@ def comparator_alignment(
     - r_theta [sqrt(32 L) + 8R + 4] - r_w [4L + 2R + 2R sqrt(m) + 4 sqrt(m)]. `outer` is what the proof gives for transports of
     the outer layer, whose terms are at most 2 and whose thetabar has norm 1: - r_theta [sqrt(8L) + R]. `at_start` is part 1.
     """
-    where = "comparator_alignment"
-    positive(where, gamma=gamma, m=m, n=n)
-    probability(where, delta=delta)
-    if not (R >= 0 and r_theta >= 0 and r_w >= 0):
-        raise InputError(f"{where}: R, r_theta and r_w must be numbers >= 0, not {R!r}, {r_theta!r}, {r_w!r}")
     notes = _layer(part, convention)
     L, root = math.log(n / delta), math.sqrt(m)
     lead = gamma * r_theta * root
@@ -254,10 +238,7 @@ def comparator_alignment(
         f"<r_theta thetabar + r_w W, dp_i(W')> - r_w p_i(W') >= {value:.6g} for all i",
         value,
         (*notes, _law(start), in_unit_ball(radius), at_least("m", m, 2 * math.log(1 / delta)), at_least("L", L, 0.5)),
-        "LR Lemma A.3",
-        "LR-22",
-        "constant",
-        convention=convention,
+        quantity="constant",
         probability=max(0.0, 1 - 7 * delta),
         numbers=numbers,
     )
@@ -284,30 +265,30 @@ def alignment(
 # ---------------------------------------------------------------- SGD
 
 
-@theorem(
+@states(
     "LR-14",
     says="The sum of expected derivatives of the loss along SGD is at most a multiple of the sum of those that were seen",
     assumes=("each step takes a fresh independent example", "|l'| <= 1 (logistic loss)"),
     reference="LR Lemma B.1",
 )
 def freedman_transfer(
-    total: float, delta: float, t: int | None = None, *, fresh: bool | None = None, convention: str = "derived"
+    total: Annotated[float, not_below(0, "the sum of |l'_s|")],
+    delta: Probability,
+    t: Count | None = None,
+    *,
+    fresh: bool | None = None,
+    convention: Convention = "derived",
 ) -> Guarantee:
     """sum_{s<t} E|l'(p(W_s))| <= (total + ln(1/delta)) / (3 - e), total = sum_s |l'_s| (LR-14). Printed: 4 (total + ln(1/delta)).
 
     With t steps the value is a test error: 1[p <= 0] <= 2 |l'(p)|, so the mean over s < t of Pr[p(W_s) <= 0] is at most 2/t times
     that, and so is the smallest. `sum` is the bound on the sum.
     """
-    if not total >= 0:
-        raise InputError(f"freedman_transfer: the sum of |l'_s| must be a number >= 0, not {total!r}")
-    probability("freedman_transfer", delta=delta)
-    one_of("freedman_transfer", convention=(convention, CONVENTIONS))
     factor = 4.0 if convention == "printed" else 1 / (3 - math.e)
     bound = factor * (total + math.log(1 / delta))
     value = bound if t is None else 2 * bound / t
     says = f"the sum of expected |l'| is at most {bound:.6g}"
     if t is not None:
-        positive("freedman_transfer", t=t)
         says = f"the test error of the networks W_0, ..., W_(t-1) is at most {value:.6g} on average"
     return Guarantee(
         says,
@@ -319,10 +300,7 @@ def freedman_transfer(
                 "" if fresh is not None else "not given",
             ),
         ),
-        "LR Lemma B.1",
-        "LR-14",
-        "constant" if t is None else "test error of iterates",
-        convention=convention,
+        quantity="constant" if t is None else "test error of iterates",
         probability=1 - delta,
         numbers={"sum": bound},
     )
@@ -345,14 +323,13 @@ def _fresh(facts: Facts, t: int) -> bool | None:
     return None if once else False
 
 
-def steps_for_sgd(error: float, gamma: float, delta: float) -> float:
+@checked
+def steps_for_sgd(error: Positive, gamma: Positive, delta: Probability) -> float:
     """t = (8 ln(1/delta) + 2560/gamma^2) / error: SGD steps, and samples, for this test error (LR Theorem 2.1)."""
-    positive("steps_for_sgd", error=error, gamma=gamma)
-    probability("steps_for_sgd", delta=delta)
     return (8 * math.log(1 / delta) + 2560 / gamma**2) / error
 
 
-@theorem(
+@states(
     "LR-12",
     says="Some iterate of SGD has a test error of the order 1 / (t gamma^2), at a width of the order 1 / gamma^2",
     assumes=(
@@ -364,9 +341,9 @@ def steps_for_sgd(error: float, gamma: float, delta: float) -> float:
     reference="LR Theorem 2.1",
 )
 def sgd_test_error(
-    gamma: float,
-    t: float,
-    delta: float,
+    gamma: Positive,
+    t: Positive,
+    delta: Probability,
     *,
     m: float | None = None,
     eta: float | None = None,
@@ -374,17 +351,14 @@ def sgd_test_error(
     loss: str | None = None,
     fresh: bool | None = None,
     start: bool | None = None,
-    part: str = "outer",
-    convention: str = "derived",
+    part: Part = "outer",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """min_{s<t} Pr[p(W_s) <= 0] <= 8 ln(1/delta)/t + 2560/(t gamma^2), with probability 1 - 8 delta (printed: 7; LR-12, E-LR-7).
 
     For m >= (64 ln(t/delta)/gamma)^2 and eta in [gamma/(10 sqrt(m)), gamma^2/6400], not empty iff m >= (640/gamma)^2. `movement`:
     max_{s<t} ||W_s - W_0|| <= 80 eta sqrt(m)/gamma. Without m the smallest width with a range is used, without eta the largest.
     """
-    where = "sgd_test_error"
-    positive(where, gamma=gamma, t=t)
-    probability(where, delta=delta)
     notes = _layer(part, convention)
     width = max(64 * math.log(t / delta) / gamma, 0.0) ** 2
     nonempty = (640 / gamma) ** 2
@@ -411,10 +385,7 @@ def sgd_test_error(
                 "not given" if eta is None else f"it is {eta:.6g}",
             ),
         ),
-        "LR Theorem 2.1",
-        "LR-12",
-        "test error of iterates",
-        convention=convention,
+        quantity="test error of iterates",
         probability=max(0.0, 1 - (7 if convention == "printed" else 8) * delta),
         numbers={
             "width": needed,
@@ -454,58 +425,51 @@ def _sgd_test_error(facts: Facts) -> Guarantee | None:
 # ---------------------------------------------------------------- gradient flow
 
 
-@theorem(
+@states(
     "LR-26",
     says="A small derivative of the loss means a small loss",
     assumes=("|l'| <= 1/8",),
     reference="LR Lemma B.2",
 )
-def loss_from_derivative(slope: float, loss: str = "logistic") -> Guarantee:
+def loss_from_derivative(slope: Positive, loss: Loss = "logistic") -> Guarantee:
     """l <= 2 |l'| where |l'| <= 1/8, for the logistic and the exponential loss (LR-26, E-LR-12).
 
     `exact` is l itself, -ln(1 - |l'|) or |l'|; for |l'| <= 1/8 it is at most (8/7) |l'|.
     """
-    one_of("loss_from_derivative", loss=(loss, ("logistic", "exp")))
-    positive("loss_from_derivative", slope=slope)
     exact = slope if loss == "exp" else -math.log1p(-slope) if slope < 1 else math.inf
     return Guarantee(
         f"the loss is at most {2 * slope:.6g}",
         2 * slope,
         (at_most("|l'|", slope, 1 / 8),),
-        "LR Lemma B.2",
-        "LR-26",
-        "training risk",
+        quantity="training risk",
         numbers={"exact": exact},
     )
 
 
-@theorem(
+@states(
     "LR-16",
     says="Gradient flow has training risk at most 1/(5t) while it has hardly moved",
     assumes=("NTK margin gamma", "||x|| <= 1", "m >= (640 ln(t/delta)/gamma)^2", "t >= n"),
     reference="LR Lemma 2.3",
 )
 def training_risk_of_flow(
-    gamma: float,
-    t: float,
-    n: int,
-    delta: float,
+    gamma: Positive,
+    t: Positive,
+    n: Count,
+    delta: Probability,
     *,
     m: float | None = None,
     radius: float | None = None,
     start: bool | None = None,
     flow: Assumption | None = None,
-    part: str = "outer",
-    convention: str = "derived",
+    part: Part = "outer",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """Rhat(W_t) <= 1/(5t) with probability 1 - 7 delta, for t >= n (E-LR-8; printed: any t) (LR-16).
 
     `movement`: sup_{s<=t} ||W_s - W_0|| <= gamma sqrt(m)/80. `risk_sharp` = 1/(10t): the proof has mean |l'| <= 1/(20t) and then
     uses 1/(10t).
     """
-    where = "training_risk_of_flow"
-    positive(where, gamma=gamma, t=t, n=n)
-    probability(where, delta=delta)
     notes = _layer(part, convention)
     if convention == "derived":
         notes += [at_least("t", t, float(n)), at_least("ln(t/delta)", math.log(t / delta), 1.0)]
@@ -521,10 +485,7 @@ def training_risk_of_flow(
             _law(start),
             at_least("m", m, width),
         ),
-        "LR Lemma 2.3",
-        "LR-16",
-        "training risk",
-        convention=convention,
+        quantity="training risk",
         probability=max(0.0, 1 - 7 * delta),
         numbers={"width": width, "movement": gamma * math.sqrt(used) / 80, "risk_sharp": 1 / (10 * t)},
     )
@@ -540,16 +501,16 @@ def _training_risk_of_flow(facts: Facts) -> Guarantee | None:
     return _sourced(found, known, gamma)
 
 
-@theorem(
+@states(
     "LR-17",
     says="Once gradient flow has moved by gamma sqrt(m)/32 its margin is at least gamma^2/4096, after rebalancing gamma/4096",
     assumes=("NTK margin gamma on the sample", "||x|| <= 1", "width", "fitted before moving half as far"),
     reference="LR Lemma 2.4",
 )
 def margin_after_moving(
-    gamma: float,
-    n: int,
-    delta: float,
+    gamma: Positive,
+    n: Count,
+    delta: Probability,
     *,
     m: float | None = None,
     moved: float | None = None,
@@ -557,8 +518,8 @@ def margin_after_moving(
     radius: float | None = None,
     start: bool | None = None,
     flow: Assumption | None = None,
-    part: str = "outer",
-    convention: str = "derived",
+    part: Part = "outer",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """psi(W_s)/||W_s||^2 >= gamma^2/4096 from the time on at which ||W_t - W_0|| = R = gamma sqrt(m)/32 (LR-17).
 
@@ -567,9 +528,6 @@ def margin_after_moving(
     `fitted`: some W_tau with ||W_tau - W_0|| <= R/2 has a sum of losses below l(0). `moved` is ||W_s - W_0|| at the time in
     question.
     """
-    where = "margin_after_moving"
-    positive(where, gamma=gamma, n=n)
-    probability(where, delta=delta)
     notes = _layer(part, convention)
     L = math.log(n / delta)
     width = 256 * L / gamma**2 if convention == "printed" else ((math.sqrt(32 * L) + 4) / (0.375 * gamma)) ** 2
@@ -586,11 +544,8 @@ def margin_after_moving(
             given(f"the points are fitted before the weights have moved by {far / 2:.6g}", fitted),
             at_least("||W - W_0||", moved, far),
         ),
-        "LR Lemma 2.4",
-        "LR-17",
-        "margin",
-        "M2",
-        convention,
+        quantity="margin",
+        unit="M2",
         probability=max(0.0, 1 - 7 * delta),
         numbers={"width": width, "radius": far, "rebalanced": gamma / 4096},
     )
@@ -614,7 +569,8 @@ def _margin_after_moving(facts: Facts) -> Guarantee | None:
     return _sourced(margin_after_moving(gamma, facts.n, facts.delta, fitted=fitted, **keys), known, gamma)
 
 
-def rebalance(a: ArrayLike, V: ArrayLike, g: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+@checked
+def rebalance(a: ArrayLike, V: ArrayLike, g: Positive | None = None) -> tuple[np.ndarray, np.ndarray]:
     """(a/sqrt(g), V sqrt(g)): the same function (LR Lemma 2.4).
 
     By default g = ||a||/||V||, which makes the squared norm smallest, 2 ||a|| ||V||.
@@ -622,28 +578,27 @@ def rebalance(a: ArrayLike, V: ArrayLike, g: float | None = None) -> tuple[np.nd
     a, V = np.asarray(a, dtype=np.float64), np.asarray(V, dtype=np.float64)
     if g is None:
         g = float(np.linalg.norm(a) / np.linalg.norm(V)) if V.any() and a.any() else 1.0
-    positive("rebalance", g=g)
     return a / math.sqrt(g), V * math.sqrt(g)
 
 
-@theorem(
+@states(
     "LR-15",
     says="Gradient flow at width (640 ln(n/delta)/gamma)^2 reaches margin gamma^2/4096 and keeps it",
     assumes=("NTK margin gamma on the support", "||x|| <= 1", "m >= (640 ln(n/delta)/gamma)^2"),
     reference="LR Theorem 2.2",
 )
 def margin_of_flow(
-    gamma: float,
-    n: int,
-    delta: float,
+    gamma: Positive,
+    n: Count,
+    delta: Probability,
     *,
     m: float | None = None,
     radius: float | None = None,
     start: bool | None = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
-    part: str = "outer",
-    convention: str = "derived",
+    part: Part = "outer",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """With probability 1 - 15 delta: ||W_t - W_0|| = gamma sqrt(m)/32 at some t, and psi/||W_s||^2 >= gamma^2/4096 for s >= t.
 
@@ -651,9 +606,6 @@ def margin_of_flow(
     ln(n)^3/(n gamma^2) of the theorem, with
     `constant` in front and the margins gamma^2/4096 and gamma/4096 put in (LR-15, Lemma 2.5).
     """
-    where = "margin_of_flow"
-    positive(where, gamma=gamma, n=n)
-    probability(where, delta=delta)
     notes = _layer(part, convention)
     width = (640 * math.log(n / delta) / gamma) ** 2
     far = gamma * math.sqrt(width if m is None else m) / 32
@@ -668,11 +620,8 @@ def margin_of_flow(
             _law(start),
             at_least("m", m, width),
         ),
-        "LR Theorem 2.2",
-        "LR-15",
-        "margin",
-        "M2",
-        convention,
+        quantity="margin",
+        unit="M2",
         probability=max(0.0, 1 - 15 * delta),
         numbers={
             "width": width,

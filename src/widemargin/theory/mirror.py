@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,25 +21,15 @@ from widemargin.flows import losses
 from widemargin.types import Dataset, InputError, Measure
 
 from . import conditions
+from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .conditions import at_least, at_most, given, in_unit_ball
 from .facts import Facts
-from .guarantee import (
-    Assumption,
-    Guarantee,
-    Huge,
-    Value,
-    applied,
-    from_log,
-    from_loglog,
-    log_of,
-    one_of,
-    positive,
-    probability,
-    theorem,
-)
+from .guarantee import Assumption, Guarantee, Huge, Value, applied, from_log, from_loglog, log_of, states, version
+from .simplex import best_mixture
 
-CONVENTIONS = ("derived", "printed")
 LOSSES = ("logistic", "exp")
+Phase = Annotated[str, one_of("early", "late")]
+Divergence = Annotated[float, not_below(0, "the divergence KL(p, u(0))")]
 LARGEST = 700.0  # exponents up to which exp fits into floating point
 TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the comparators that are tried on a network
 
@@ -128,12 +118,11 @@ class Reference:
         return self.log_c + math.log(max(x, 1.0))
 
 
-def reference(kl: float, gamma: float, t: Value, n: int, start: float = 1.0, loss: str = "logistic") -> Reference:
+@checked
+def reference(
+    kl: Divergence, gamma: Positive, t: Value, n: Count, start: Positive = 1.0, loss: Loss = "logistic"
+) -> Reference:
     """The reference of UH Lemma 3.4 from KL(p, u(0)), the margin gamma of p, the time t, and start = ||u(0)||_1."""
-    positive("mirror flow", gamma=gamma, n=n, start=start)
-    one_of("mirror flow", loss=(loss, LOSSES))
-    if not kl >= 0:
-        raise InputError(f"mirror flow: the divergence KL(p, u(0)) must be a number >= 0, not {kl!r}")
     log_t = log_of(t)
     if isinstance(t, Huge) and t.loglog > LARGEST:
         log_t, loglog = math.inf, t.loglog
@@ -187,17 +176,23 @@ def _flow_assumptions(gamma: float, along: float | None, balanced: bool | None) 
 # ---------------------------------------------------------------- theorems
 
 
-@theorem(
+@states(
     "UH-7",
     says="A small exponential loss at a moderate norm means a margin",
     assumes=("||u||_1 <= C2 ||ubar||_1", "L_exp(u) <= C5 exp(-gamma C2 ||ubar||_1 / C3)", "||ubar||_1 is large enough"),
     reference="UH Lemma A.1 (4)",
 )
 def margin_from_loss(
-    log_risk: float, n: int, norm: float, reference_norm: float, gamma: float, C2: float, C3: float, C5: float
+    log_risk: float,
+    n: Count,
+    norm: Positive,
+    reference_norm: Positive,
+    gamma: Positive,
+    C2: Positive,
+    C3: Positive,
+    C5: Positive,
 ) -> Guarantee:
     """min_i <u, z_i> / ||u||_1 >= gamma / (2 C3) from ln L_exp(u), ||u||_1 and ||ubar||_1 (UH-7, E-UH-12)."""
-    positive("margin_from_loss", n=n, norm=norm, reference_norm=reference_norm, gamma=gamma, C2=C2, C3=C3, C5=C5)
     allowed = math.log(C5) - gamma * C2 * reference_norm / C3
     needed = 2 * C3 / (gamma * C2) * math.log(2 * n * C5)
     return Guarantee(
@@ -212,30 +207,25 @@ def margin_from_loss(
                 f"||ubar||_1 >= {needed:.6g}", bool(reference_norm >= needed), f"||ubar||_1 is {reference_norm:.6g}"
             ),
         ),
-        "UH Lemma A.1 (4)",
-        "UH-7",
-        "margin",
-        "M5",
+        quantity="margin",
+        unit="M5",
     )
 
 
-def margin_from_risk(log_risk: float, n: int, norm: float, loss: str = "logistic", unit: str = "M5") -> Guarantee:
+@version("UH-7", "UH Lemma A.1 (1)")
+def margin_from_risk(log_risk: float, n: Count, norm: Positive, loss: Loss = "logistic", unit: str = "M5") -> Guarantee:
     """min_i p_i / size >= psi / size with psi = l^{-1}(n L): the version of UH-7 without constants (UH Lemma A.1 (1)).
 
     `log_risk` is ln of the mean risk L, `norm` the size of the network in the convention `unit`.
     """
-    positive("margin_from_risk", n=n, norm=norm)
-    one_of("margin_from_risk", loss=(loss, LOSSES))
     psi = smooth_margin(log_risk + math.log(n), loss)
     fitted = log_risk + math.log(n) < math.log(losses.as_loss(loss).at_zero)
     return Guarantee(
         f"every margin is at least psi = l^-1(n L) = {psi:.6g}, so at least {psi / norm:.6g} of the size",
         psi / norm,
         (Assumption("the sum of losses is below l(0)", bool(fitted), f"ln of it is {log_risk + math.log(n):.6g}"),),
-        "UH Lemma A.1 (1)",
-        "UH-7",
-        "margin",
-        unit,
+        quantity="margin",
+        unit=unit,
         numbers={"psi": psi},
     )
 
@@ -252,24 +242,24 @@ def _margin_from_risk(facts: Facts) -> Guarantee | None:
     return margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
 
 
-@theorem(
+@states(
     "UH-12",
     says="Until time t the norm of u and the spent loss stay below budgets set by the divergence of a good comparator",
     assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t"),
     reference="UH Lemma 3.4",
 )
 def norm_budget(
-    kl: float,
-    gamma: float,
+    kl: Divergence,
+    gamma: Positive,
     t: Value,
-    n: int,
+    n: Count,
     *,
-    start: float = 1.0,
-    loss: str = "logistic",
+    start: Positive = 1.0,
+    loss: Loss = "logistic",
     along: float | None = None,
     balanced: bool | None = None,
     feature_size: float | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """sup_{s<=t} ||u_s||_1 <= (8R + 2) c + 16/n (printed: + 32), and the budgets of the loss, in `numbers`.
 
@@ -277,7 +267,6 @@ def norm_budget(
     |z_ij| <= 1. `kl` is KL(p, u(0)), `start` ||u(0)||_1; `norm_sharp` solves x - 1 - ln x = R + 2/(nc), norm = c x, which is
     what the proof gives before its last step. UH-12, E-UH-4, E-UH-9.
     """
-    one_of("norm_budget", convention=(convention, CONVENTIONS))
     at = reference(kl, gamma, t, n, start, loss)
     c = from_log(at.log_c)
     if convention == "printed":
@@ -292,10 +281,7 @@ def norm_budget(
         f"||u_s||_1 <= {conditions.show(norm)} for all s <= t",
         norm,
         tuple(_flow_assumptions(gamma, along, balanced)),
-        "UH Lemma 3.4",
-        "UH-12",
-        "norm",
-        convention=convention,
+        quantity="norm",
         numbers={
             "R": at.R,
             "reference_norm": c,
@@ -308,24 +294,24 @@ def norm_budget(
     )
 
 
-@theorem(
+@states(
     "UH-13",
     says="After a time polynomial in R/gamma the margin is at least gamma over a multiple of R",
     assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is large enough"),
     reference="UH Lemma 3.4 (1), (2)",
 )
 def early_margin(
-    kl: float,
-    gamma: float,
+    kl: Divergence,
+    gamma: Positive,
     t: Value | None,
-    n: int,
+    n: Count,
     *,
-    start: float = 1.0,
-    norm_factor: float | None = None,
-    loss: str = "logistic",
+    start: Positive = 1.0,
+    norm_factor: Positive | None = None,
+    loss: Loss = "logistic",
     along: float | None = None,
     balanced: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """min_i <z_i, u_t> / ||u_t||_1 >= l^{-1}((nRc/2 + 1)/t) / ((8R + 2) c + 16/n) where that is positive (UH-13, E-UH-7).
 
@@ -333,9 +319,6 @@ def early_margin(
     gamma / (2C) if C <= 4 + R, for t >= (20 R / gamma)^4. Without t, the first time with l^{-1}(...) >= ln(tn) / 2 (printed: the
     first that is late enough) is used; it is the number `time`.
     """
-    one_of("early_margin", convention=(convention, CONVENTIONS))
-    if norm_factor is not None:
-        positive("early_margin", norm_factor=norm_factor)
 
     def late_enough(log_t: float) -> bool:
         at = reference(kl, gamma, from_log(log_t), n, start, loss)
@@ -364,11 +347,8 @@ def early_margin(
         f"min_i <z_i, u_t> / ||u_t||_1 >= {value:.6g} at t = {conditions.show(t)}",
         value,
         tuple(notes),
-        "UH Lemma 3.4",
-        "UH-13",
-        "margin",
-        "M5",
-        convention,
+        quantity="margin",
+        unit="M5",
         numbers={
             "R": at.R,
             "reference_norm": from_log(at.log_c),
@@ -385,7 +365,7 @@ def offset(n: int, loss: str) -> float:
     return math.log(n) if loss == "exp" else 2 * math.log(n) + 1
 
 
-@theorem(
+@states(
     "UH-14",
     says="The smooth margin approaches gamma at the rate of the divergence over the time in the clock of the dual",
     assumes=("gradient flow, |a(0)| = |b(0)|", "p keeps margin gamma from s0 to t", "psi >= 0 at s0"),
@@ -396,13 +376,13 @@ def smooth_margin_rate(
     norm: ArrayLike,
     slope: ArrayLike,
     kl: float,
-    gamma: float,
-    n: int,
+    gamma: Positive,
+    n: Count,
     *,
     start_psi: float | None = None,
-    loss: str = "logistic",
+    loss: Loss = "logistic",
     safe: bool = True,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """Lower bounds of psi_t / ||u_t||_1 at recorded times s_0 < s_1 < ... from ||u_s||_1 and |l'(psi_s)| there (UH-14).
 
@@ -413,8 +393,6 @@ def smooth_margin_rate(
     bound at the last time, `series` all of them (-inf at the first). Printed (3.5): gamma - offset/||u_t||_1 - kl/xi with kl =
     KL(p, u(0)) and records from 0 on; `A.3` then has the appendix's form (E-UH-8).
     """
-    one_of("smooth_margin_rate", convention=(convention, CONVENTIONS), loss=(loss, LOSSES))
-    positive("smooth_margin_rate", gamma=gamma, n=n)
     s, size, slope = (np.asarray(one, dtype=np.float64) for one in (time, norm, slope))
     if not (s.ndim == 1 and len(s) > 1 and s.shape == size.shape == slope.shape and (np.diff(s) > 0).all()):
         raise InputError("smooth_margin_rate: give increasing times, norms and slopes of the same length, at least 2")
@@ -442,34 +420,31 @@ def smooth_margin_rate(
                 "" if start_psi is None else f"it is {start_psi:.6g}",
             ),
         ),
-        "UH Lemma 3.5, A.3",
-        "UH-14",
-        "margin",
-        "M5",
-        convention,
+        quantity="margin",
+        unit="M5",
         numbers=numbers | {"series": series, "xi": float(xi[-1])},
     )
 
 
-@theorem(
+@states(
     "UH-15",
     says="After a doubly exponential time the margin is a constant share of gamma",
     assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is doubly exponential"),
     reference="UH Lemma A.4",
 )
 def late_margin(
-    kl: float,
-    gamma: float,
-    n: int,
+    kl: Divergence,
+    gamma: Positive,
+    n: Count,
     t: Value | None = None,
     *,
-    start: float = 1.0,
-    best: float = 1.0,
-    share: float = 0.5,
-    loss: str = "logistic",
+    start: Positive = 1.0,
+    best: Positive = 1.0,
+    share: Probability = 0.5,
+    loss: Loss = "logistic",
     along: float | None = None,
     balanced: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """min_i <u_t, z_i> / ||u_t||_1 >= share * gamma from the number `time` on (UH-15, E-UH-8).
 
@@ -483,12 +458,7 @@ def late_margin(
       best ||u_t|| >= l^{-1}((nRc/2 + 1)/t) >= best N exp(K (best + g) / g). This is doubly exponential in K best / gamma and
       no longer in n.
     """
-    where = "late_margin"
-    one_of(where, convention=(convention, CONVENTIONS))
-    positive(where, best=best)
-    probability(where, share=share)
     notes = _flow_assumptions(gamma, along, balanced)
-    reference(kl, gamma, 3.0, n, start, loss)  # checks the numbers
     if convention == "printed":
         loglog = 4 * n * kl / gamma
         small = loglog < math.log(LARGEST)
@@ -514,38 +484,32 @@ def late_margin(
         f"min_i <u_t, z_i> / ||u_t||_1 >= {value:.6g} for t >= {conditions.show(time)}",
         value,
         tuple(notes),
-        "UH Lemma A.4",
-        "UH-15",
-        "margin",
-        "M5",
-        convention,
+        quantity="margin",
+        unit="M5",
         numbers=numbers | {"time": time},
     )
 
 
-@theorem(
+@states(
     "UH-17",
     says="The features move little where gradients of different units barely overlap",
     assumes=("gradient flow", "C1, C2 bound the inner products of feature gradients"),
     reference="UH Theorem 3.1 (proof)",
 )
-def feature_drift(p_max: float, C1: float, C2: float, integral_G: float, norm: float) -> Guarantee:
+def feature_drift(
+    p_max: Nonnegative, C1: Nonnegative, C2: Nonnegative, integral_G: Nonnegative, norm: Nonnegative
+) -> Guarantee:
     """|<p, z_i(tau) - z_i(0)>| <= (C1 ||p||_inf + C2) (int_0^tau G) sup_{s<=tau} ||u_s||_1 (UH-17)."""
-    for name, number in {"p_max": p_max, "C1": C1, "C2": C2, "integral_G": integral_G, "norm": norm}.items():
-        if not number >= 0:
-            raise InputError(f"feature_drift: {name} must be a number >= 0, not {number!r}")
     value = (C1 * p_max + C2) * integral_G * norm
     return Guarantee(
         f"no margin of p changes by more than {value:.6g}",
         value,
         (given("gradient flow, |a(0)| = |b(0)|", None), given("C1 and C2 hold for all s <= tau", None)),
-        "UH Theorem 3.1 (proof)",
-        "UH-17",
-        "movement",
+        quantity="movement",
     )
 
 
-@theorem(
+@states(
     "UH-16",
     says="If some comparator is good at the start and features move slowly, gradient flow reaches a margin",
     assumes=(
@@ -557,21 +521,21 @@ def feature_drift(p_max: float, C1: float, C2: float, integral_G: float, norm: f
     reference="UH Theorem 3.1",
 )
 def margin_of_product_net(
-    gamma: float,
-    kl: float,
+    gamma: Positive,
+    kl: Divergence,
     t: Value | None,
-    n: int,
-    p_max: float,
+    n: Count,
+    p_max: Positive,
     C1: float | None,
     C2: float | None,
     *,
-    start: float = 1.0,
-    phase: str = "early",
-    best: float = 1.0,
-    share: float = 0.5,
-    loss: str = "logistic",
+    start: Positive = 1.0,
+    phase: Phase = "early",
+    best: Positive = 1.0,
+    share: Probability = 0.5,
+    loss: Loss = "logistic",
     balanced: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """min_i y_i h(x_i; w_t) / (||a||^2 + ||b||^2) from a comparator p of margin gamma at time 0 (UH-16; C1, C2: UH-22).
 
@@ -581,9 +545,6 @@ def margin_of_product_net(
     ln(tn)(8R + 2) + 32, R = KL(p, u(0)); then gamma / (4(1 + R)) for t >= (20R/gamma)^4, and gamma/32 for
     t >= e + exp(exp(4nR/gamma)).
     """
-    where = "margin_of_product_net"
-    one_of(where, convention=(convention, CONVENTIONS), phase=(phase, ("early", "late")))
-    positive(where, gamma=gamma, n=n, p_max=p_max)
     still = C1 == 0 and C2 == 0
     notes = [
         given("training is gradient flow on the mean logistic or exponential risk", None, "not checked here"),
@@ -628,16 +589,13 @@ def margin_of_product_net(
         f"min_i y_i h(x_i) / (||a||^2 + ||b||^2) >= {value:.6g} at t = {conditions.show(t)}",
         value,
         tuple(notes),
-        "UH Theorem 3.1",
-        "UH-16",
-        "margin",
-        "M4",
-        convention,
+        quantity="margin",
+        unit="M4",
         numbers=numbers,
     )
 
 
-@theorem(
+@states(
     "UH-22",
     says="Gradients of the features of a normalized shallow network: at most max ||x||^2 / min ||v||^2, and none across units",
     assumes=("F_j(x) = relu(<v_j / ||v_j||, x>)",),
@@ -660,9 +618,7 @@ def gradient_constants(V: ArrayLike, X: ArrayLike) -> Guarantee:
         f"C1 = {across.max():.6g} here, at most {bound:.6g} along gradient flow; C2 = 0",
         float(across.max()),
         (),
-        "UH Theorem 4.1 (proof)",
-        "UH-22",
-        "constant",
+        quantity="constant",
         numbers={"C2": 0.0, "bound": bound},
     )
 
@@ -716,18 +672,14 @@ def best_p_bar(Z: ArrayLike, u0: ArrayLike | None = None, temperature: float = 0
     At temperature 0 a linear program, with few units and so a large ||p||_inf; otherwise p_j ~ u_j(0) exp(<q, z_j> / temperature)
     with the q of the simplex that minimises the dual. What is returned is evaluated, so it need not be the best.
     """
-    from scipy.optimize import linprog, minimize
+    from scipy.optimize import minimize
 
     Z = np.asarray(Z, dtype=np.float64)
     n, m = Z.shape
     u = np.full(m, 1 / m) if u0 is None else np.asarray(u0, dtype=np.float64)
     if temperature == 0:
-        A = np.hstack([-Z, np.ones((n, 1))])
-        mass = np.append(np.ones(m), 0.0)[None]
-        limits = [(0, None)] * m + [(None, None)]
-        found = linprog(np.append(np.zeros(m), -1.0), A, np.zeros(n), mass, [1.0], bounds=limits)
-        p = np.full(m, 1 / m) if found.x is None else found.x[:-1].clip(0)
-        return _comparator(p, Z, u)
+        p = best_mixture(Z)
+        return _comparator(np.full(m, 1 / m) if p is None else p, Z, u)
     log_u = np.log(u)
 
     def dual(r: np.ndarray) -> tuple[float, np.ndarray]:
@@ -752,7 +704,7 @@ def _comparator(p: np.ndarray, Z: np.ndarray, u: np.ndarray, missed: float = 0.0
     return Comparator(p, float((Z @ p).min()), max(kl(p, u), 0.0), float(p.max()), missed)
 
 
-@theorem(
+@states(
     "UH-21",
     says="At exponential width random units contain a comparator with a quarter of the F1 margin",
     assumes=(
@@ -764,14 +716,14 @@ def _comparator(p: np.ndarray, Z: np.ndarray, u: np.ndarray, missed: float = 0.0
     reference="UH Lemma B.1",
 )
 def width_for_comparator(
-    gamma: float,
-    d: int,
-    n: int,
-    delta: float,
+    gamma: Positive,
+    d: Count,
+    n: Count,
+    delta: Probability,
     *,
     m: float | None = None,
     radius: float | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """m >= 2^10 ln(2n/(delta gamma))^2 (8/gamma)^(2d-2): with probability 1 - delta some p has margin gamma/4 (UH-21).
 
@@ -779,10 +731,6 @@ def width_for_comparator(
     would need 2/3 of the expected number of units in each cap; it has half of it. `width_sharp` is what the proof needs if
     the k = 16 n / gamma^2 atoms share all units: max(2 ln(k/delta), 4) / tau^2, tau = (1/4)(gamma/8)^(d-1).
     """
-    where = "width_for_comparator"
-    positive(where, gamma=gamma, d=d, n=n)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, CONVENTIONS))
     log_caps = (2 * d - 2) * math.log(8 / gamma)
     width = from_log(math.log(1024) + 2 * math.log(math.log(2 * n / (delta * gamma))) + log_caps)
     sharp = from_log(math.log(16 * max(2 * math.log(16 * n / (gamma**2 * delta)), 4.0)) + log_caps)
@@ -795,10 +743,7 @@ def width_for_comparator(
             in_unit_ball(radius),
             at_least("m", m, width),
         ),
-        "UH Lemma B.1",
-        "UH-21",
-        "width",
-        convention=convention,
+        quantity="width",
         probability=1 - delta,
         numbers={"margin": gamma / 4, "kl": bound, "log_p_max": -log_of(width) / 2, "width_sharp": sharp},
     )
@@ -821,7 +766,7 @@ def _width_for_comparator(facts: Facts) -> Guarantee | None:
     )
 
 
-@theorem(
+@states(
     "UH-23",
     says="Gradient flow on a wide normalized shallow network reaches a share of the F1 margin, and so a small test error",
     assumes=(
@@ -834,18 +779,18 @@ def _width_for_comparator(facts: Facts) -> Guarantee | None:
     reference="UH Theorem 4.1",
 )
 def margin_of_normalized_net(
-    gamma: float,
-    d: int,
-    n: int,
-    delta: float,
+    gamma: Positive,
+    d: Count,
+    n: Count,
+    delta: Probability,
     t: Value | None = None,
     *,
     m: float | None = None,
     radius: float | None = None,
-    phase: str = "early",
-    share: float = 0.5,
+    phase: Phase = "early",
+    share: Probability = 0.5,
     constant: float = 1.0,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """min_i y_i h / ||(a, b)||^2 of sum_j a_j b_j relu(<v_j/||v_j||, x>), started from uniform v, a, b = +-1/sqrt(m) (UH-23).
 
@@ -854,8 +799,6 @@ def margin_of_normalized_net(
     share * gamma / 16 (gamma/32 for share 1/2). Printed: t >= 20R/gamma, m >= max(2^10 ln(tn)^2 d^2 / gamma^8, width of UH-21),
     gamma / (32 d ln(1/gamma)); late gamma/32. `test_error` is of the order of UH-24 with `constant` in front.
     """
-    where = "margin_of_normalized_net"
-    one_of(where, convention=(convention, CONVENTIONS), phase=(phase, ("early", "late")))
     start = width_for_comparator(gamma, d, n, delta, convention=convention)
     bound = start.numbers["kl"]
     if convention == "printed":
@@ -888,11 +831,8 @@ def margin_of_normalized_net(
             at_least("m", m, width),
             at_least("t", t, time),
         ),
-        "UH Theorem 4.1",
-        "UH-23",
-        "margin",
-        "M4",
-        convention,
+        quantity="margin",
+        unit="M4",
         probability=1 - delta,
         numbers={
             "width": width,

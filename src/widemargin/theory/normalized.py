@@ -7,7 +7,7 @@ U = (a, c); points with ||x - mu|| <= 1. Throughout eps_N >= max(1, max_j 1/N(v_
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike
 from widemargin import flows, margins
 from widemargin.types import Dataset, InputError
 
+from .arguments import Convention, Count, Finite, Nonnegative, Positive, Probability, one_of
 from .facts import Facts
-from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, probability, theorem
+from .guarantee import Assumption, Guarantee, applied, from_log, states
 
-BOTH = ("derived", "printed")
 CENTRED = "||x - mu|| <= 1 for all points"
 MARGIN = "gamma = gamma_a + gamma_c is a margin of the initial features, with Delta_V <= gamma/32"
 
@@ -36,23 +36,19 @@ def normalizers(V: ArrayLike, Sigma: ArrayLike, eps: float = 0.0) -> np.ndarray:
     return np.sqrt(np.einsum("jd,de,je->j", V, Sigma, V).clip(0) + eps)
 
 
-@theorem(
+@states(
     "BN-5",
     says="The reciprocals of the normalisers are bounded: by 1/sqrt(eps), or by the smallest eigenvalue of the covariance.",
     assumes=("eps > 0, or Sigma is positive definite and m <= delta exp(d/8), d >= 2",),
     reference="BN Assumption 1.1",
 )
 def normalizer_bound(
-    eps: float, smallest: float = 0.0, m: int | None = None, d: int | None = None, delta: float = 0.05
+    eps: Nonnegative, smallest: Nonnegative = 0.0, m: int | None = None, d: int | None = None, delta: Probability = 0.05
 ) -> Guarantee:
     """eps_N = min(1/sqrt(eps), 5/sqrt(smallest eigenvalue of Sigma)) bounds max_j 1/N(v_j) (BN-5).
 
     N(v)^2 >= eps; and N(v)^2 >= smallest ||v||^2 with ||v_j|| >= 1/5 for all j by BN Lemma C.2 (BN-16).
     """
-    where = "normalizer_bound"
-    probability(where, delta=delta)
-    if eps < 0 or smallest < 0:
-        raise InputError(f"{where}: eps and smallest must not be negative, not {eps!r} and {smallest!r}")
     spread = m is not None and d is not None and d >= 2 and math.log(m) <= math.log(delta) + d / 8
     ways = [1 / math.sqrt(eps)] if eps > 0 else []
     if smallest > 0 and (spread or not ways):
@@ -68,14 +64,12 @@ def normalizer_bound(
                 f"eps = {eps:g}, smallest eigenvalue {smallest:g}, m = {m}, d = {d}",
             ),
         ),
-        "BN Assumption 1.1",
-        id="BN-5",
         quantity="constant",
         probability=1 - delta,
     )
 
 
-@theorem(
+@states(
     "BN-13",
     says="The normaliser is 1-Lipschitz in the seminorm of the covariance, which is below the Euclidean norm.",
     assumes=("the covariance is that of points with ||x - mu|| <= 1",),
@@ -91,8 +85,6 @@ def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: floa
         "|N(u) - N(v)| <= ||u - v||_Sigma",
         value,
         (Assumption("the covariance is that of points with ||x - mu|| <= 1", top <= 1 + 1e-12, f"top eigenvalue {top:.6g}"),),
-        "BN Lemma B.1",
-        id="BN-13",
         quantity="constant",
         numbers={
             "difference": float(abs(N[0] - N[1])),
@@ -104,14 +96,19 @@ def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: floa
     )  # fmt: skip
 
 
-@theorem(
+@states(
     "BN-14",
     says="While the inner weights move less than c/eps_N, the normalisers and the projections stay under control.",
     assumes=("0 < c < 1", CENTRED),
     reference="BN Lemma B.2",
 )
 def perturbation_constants(
-    eps_N: float, eps_V: float = 2.0, c: float = 0.5, *, centred: bool | None = None, convention: str = "derived"
+    eps_N: Positive,
+    eps_V: Positive = 2.0,
+    c: Positive = 0.5,
+    *,
+    centred: bool | None = None,
+    convention: Convention = "derived",
 ) -> Guarantee:
     """beta_V = c/eps_N, rho_N = 1/(1-c), beta_N = rho_N eps_N^2, eps_ratio = eps_V eps_N; value beta_Pi (BN-14).
 
@@ -119,9 +116,6 @@ def perturbation_constants(
     ||(I - Sigma v' v''/N'^2) x|| <= beta_Pi = max(2, 1 + (eps_V + beta_V) rho_N eps_N); print doubles the product instead of
     adding 1.
     """
-    where = "perturbation_constants"
-    positive(where, eps_N=eps_N, eps_V=eps_V, c=c)
-    one_of(where, convention=(convention, BOTH))
     inside = c < 1
     rho_N = 1 / (1 - c) if inside else math.inf
     beta_V = c / eps_N
@@ -130,10 +124,7 @@ def perturbation_constants(
         "norm of (I - Sigma v v'/N^2) x is at most beta_Pi",
         max(2.0, 2 * reach if convention == "printed" else 1 + reach),
         (Assumption("0 < c < 1", inside, f"c = {c:g}"), Assumption(CENTRED, centred)),
-        "BN Lemma B.2",
-        id="BN-14",
         quantity="constant",
-        convention=convention,
         numbers={
             "beta_V": beta_V,
             "rho_N": rho_N,
@@ -146,16 +137,16 @@ def perturbation_constants(
 # ---------------------------------------------------------------- at the start
 
 
-@theorem(
+@states(
     "BN-15",
     says="The initial outputs are at most 4 eps_N ln(n/delta).",
     assumes=("the initial law is BN's", CENTRED, "max_j 1/N(v_j) <= eps_N"),
     reference="BN Lemma C.1",
 )
 def initial_output_bound(
-    eps_N: float,
-    n: int,
-    delta: float = 0.05,
+    eps_N: Positive,
+    n: Count,
+    delta: Probability = 0.05,
     *,
     law: bool | None = None,
     centred: bool | None = None,
@@ -163,9 +154,6 @@ def initial_output_bound(
 ) -> Guarantee:
     """max_i |p_i(W_0)| <= 4 eps_N ln(n/delta) with probability 1 - 4 delta (BN-15). The number `gaussian` is sharper: given V,
     p_i is Gaussian with deviation at most eps_N max_j ||v_j|| <= 2 eps_N, so 2 eps_N sqrt(2 ln(2n/delta)), 1 - 2 delta."""
-    where = "initial_output_bound"
-    positive(where, eps_N=eps_N, n=n)
-    probability(where, delta=delta)
     return Guarantee(
         "max_i |p_i(W_0)| <= 4 eps_N ln(n/delta)",
         4 * eps_N * math.log(n / delta),
@@ -174,27 +162,22 @@ def initial_output_bound(
             Assumption(CENTRED, centred),
             Assumption("max_j 1/N(v_j) <= eps_N", normal),
         ),
-        "BN Lemma C.1",
-        id="BN-15",
         quantity="output",
         probability=max(0.0, 1 - 4 * delta),
         numbers={"gaussian": 2 * eps_N * math.sqrt(2 * math.log(2 * n / delta))},
     )
 
 
-@theorem(
+@states(
     "BN-16",
     says="Initial weights have bounded norms: ||a|| near 1, rows of V between 1/5 and 2.",
     assumes=("the initial law is BN's", "m <= delta exp(d/8)", "d >= 2"),
     reference="BN Lemma C.2",
 )
-def initial_norm_bounds(m: int, d: int, delta: float = 0.05, *, law: bool | None = None) -> Guarantee:
+def initial_norm_bounds(m: Count, d: Count, delta: Probability = 0.05, *, law: bool | None = None) -> Guarantee:
     """||a|| <= 1 + sqrt(2 ln(1/delta)/m); max_j ||v_j|| <= 1 + sqrt(2 ln(m/delta)/d) <= 2; max_j 1/||v_j|| <= 5 (BN-16), each
     with probability 1 - delta. The middle bound includes the union over j that the first display of the paper lacks
     (E-BN-10)."""
-    where = "initial_norm_bounds"
-    positive(where, m=m, d=d)
-    probability(where, delta=delta)
     few = math.log(m) <= math.log(delta) + d / 8
     return Guarantee(
         "||a|| <= 1 + sqrt(2 ln(1/delta)/m), ||v_j|| <= 2, 1/||v_j|| <= 5",
@@ -206,33 +189,28 @@ def initial_norm_bounds(m: int, d: int, delta: float = 0.05, *, law: bool | None
             ),
             Assumption("d >= 2", d >= 2, f"d = {d}"),
         ),
-        "BN Lemma C.2",
-        id="BN-16",
         quantity="norm",
         probability=max(0.0, 1 - 3 * delta),
         numbers={"v_most": 1 + math.sqrt(2 * math.log(m / delta) / d), "v_cap": 2.0, "inverse_cap": 5.0},
     )
 
 
-@theorem(
+@states(
     "BN-9",
     says="On the dyadic points the batch-normalised margin is at least sqrt(d)/40 times the linear margin.",
     assumes=("the network is wide enough for its features to be near their mean",),
     reference="BN Proposition 1.1",
 )
-def dyadic_margin(d: int, *, wide: bool | None = None) -> Guarantee:
+def dyadic_margin(d: Count, *, wide: bool | None = None) -> Guarantee:
     """gamma_linear = sqrt(3/(4^(d+1) - 4)), gamma >= (sqrt(d)/40) gamma_linear (BN-9). The coefficients are
     sgn(u . v_j) 1[1/2 <= ||v_j|| <= 4]/sqrt(m), u = (2, 4, ..., 2^d); the proof's rotation argument is wrong (E-BN-9), but
     E[y sgn(u . v) relu(v . x/||v||_Sigma)] = (1/2) y E[sgn(u . v) v . x/||v||_Sigma] leaves a large reserve."""
-    positive("dyadic_margin", d=d)
     log_linear = 0.5 * (math.log(3) - (d + 1) * math.log(4) - math.log1p(-(4.0**-d)))
     linear = math.exp(log_linear)
     return Guarantee(
         "gamma >= (sqrt(d)/40) gamma_linear",
         math.sqrt(d) / 40 * linear,
         (Assumption("the network is wide enough for its features to be near their mean", wide),),
-        "BN Proposition 1.1",
-        id="BN-9",
         quantity="margin",
         unit="M9",
         numbers={"gamma_linear": linear, "log_gamma_linear": log_linear},
@@ -242,21 +220,21 @@ def dyadic_margin(d: int, *, wide: bool | None = None) -> Guarantee:
 # ---------------------------------------------------------------- alignment
 
 
-@theorem(
+@states(
     "BN-17",
     says="Preactivations change by at most K times the movement of their row.",
     assumes=("||V' - V|| <= beta_V", CENTRED),
     reference="BN Lemma D.1",
 )
 def preactivation_bounds(
-    distance: float,
-    eps_N: float,
-    eps_V: float = 2.0,
-    c: float = 0.5,
-    effective: float = 0.0,
+    distance: Nonnegative,
+    eps_N: Positive,
+    eps_V: Positive = 2.0,
+    c: Positive = 0.5,
+    effective: Nonnegative = 0.0,
     *,
     centred: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """With s = ||v'_j - v_j|| (`distance`) and e = ||v_j/N_j - omega_j|| (`effective`): value K s, K = rho_N eps_N + beta_N
     eps_V (BN-17).
@@ -264,11 +242,6 @@ def preactivation_bounds(
     change <= K s; new <= K s + eps_ratio; against omega <= K s + e; of omega <= e + eps_ratio; of activations <= K s + e +
     eps_ratio. Print has beta_N eps_ratio in K, which needs eps_N >= 1 (E-BN-7).
     """
-    where = "preactivation_bounds"
-    positive(where, eps_N=eps_N, eps_V=eps_V, c=c)
-    one_of(where, convention=(convention, BOTH))
-    if distance < 0 or effective < 0:
-        raise InputError(f"{where}: distance and effective must not be negative")
     base = perturbation_constants(eps_N, eps_V, c).numbers
     ratio = base["eps_ratio"]
     K = base["rho_N"] * eps_N + base["beta_N"] * (eps_V if convention == "derived" else ratio)
@@ -284,10 +257,7 @@ def preactivation_bounds(
         "|<v'/N', x> - <v/N, x>| <= K ||v' - v||",
         Ks,
         tuple(listed),
-        "BN Lemma D.1",
-        id="BN-17",
         quantity="constant",
-        convention=convention,
         numbers={
             "K": K,
             "new": Ks + ratio,
@@ -348,20 +318,23 @@ def _width_assumptions(
     ]
 
 
-@theorem(
+@states(
     "BN-18",
     says="Near initialisation the parts of the prediction that are not aligned with the margin are small.",
     assumes=(MARGIN, "R <= gamma^(1/3) m^(1/6)/(27 eps_N)", "m <= delta exp(d/8)"),
     reference="BN Lemma D.2",
 )
 def misalignment_bound(
-    R: float, gamma: float, eps_N: float, m: float, n: int, d: int, delta: float = 0.05, convention: str = "derived"
+    R: Positive,
+    gamma: Positive,
+    eps_N: Positive,
+    m: Positive,
+    n: Count,
+    d: Count,
+    delta: Probability = 0.05,
+    convention: Convention = "derived",
 ) -> Guarantee:
     """|<a, d_a p>| + |<c' - c, d_c p>| + alpha |<V' - V, d_V p>| <= `misalignment` <= R gamma sqrt(m)/32 on Gamma (BN-18)."""
-    where = "misalignment_bound"
-    positive(where, R=R, gamma=gamma, eps_N=eps_N, m=m, n=n, d=d)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
     left, right, most = (
         misalignment(R, eps_N, n, delta, convention),
         R * gamma * math.sqrt(m) / 32,
@@ -381,28 +354,24 @@ def misalignment_bound(
             ),
             Assumption("m <= delta exp(d/8)", math.log(m) <= math.log(delta) + d / 8, f"m = {m:.6g}, d = {d}"),
         ),
-        "BN Lemma D.2",
-        id="BN-18",
         quantity="constant",
-        convention=convention,
         probability=max(0.0, 1 - 6 * delta),
         numbers={"polynomial": left},
     )
 
 
-@theorem(
+@states(
     "BN-19",
     says="Near initialisation every gradient is aligned with the direction of the margin.",
     assumes=(MARGIN, "8 <= R <= gamma^(1/3) m^(1/6)/(27 eps_N)", "m within the stated widths"),
     reference="BN Lemma D.3",
 )
-def alignment_bound(R: float, gamma: float, eps_N: float, m: float, n: int, d: int, delta: float = 0.05) -> Guarantee:
+def alignment_bound(
+    R: Positive, gamma: Positive, eps_N: Positive, m: Positive, n: Count, d: Count, delta: Probability = 0.05
+) -> Guarantee:
     """On Gamma: <Uvec, d_U p_i> >= (3/4) gamma sqrt(m), and <Ubar, d_U p_i> - p_i + alpha <V - V', d_V p_i> >= r gamma
     sqrt(m)/2 with r = R/8 (BN-19, value: the second). The first needs 10 e^2 R + 3 sqrt(m) Delta_V + 13 e^2 <= gamma sqrt(m)/4,
     e = eps_N; R >= 8 forces m >= (216 eps_N)^6/gamma^2 (E-BN-3)."""
-    where = "alignment_bound"
-    positive(where, R=R, gamma=gamma, eps_N=eps_N, m=m, n=n, d=d)
-    probability(where, delta=delta)
     most, root = radius(gamma, m, eps_N), gamma * math.sqrt(m)
     loss = 10 * eps_N**2 * R + 3 * root / 32 + 13 * eps_N**2
     return Guarantee(
@@ -424,30 +393,23 @@ def alignment_bound(R: float, gamma: float, eps_N: float, m: float, n: int, d: i
                 "the misaligned parts are at most R gamma sqrt(m)/32", misalignment(R, eps_N, n, delta) <= R * root / 32
             ),
         ),
-        "BN Lemma D.3",
-        id="BN-19",
         quantity="constant",
         probability=max(0.0, 1 - 7 * delta),
         numbers={"first": 0.75 * root, "r": R / 8},
     )
 
 
-@theorem(
+@states(
     "BN-22",
     says="Along SGD the sum of expected values is at most 4 times the observed sum plus 4 ln(1/delta).",
     assumes=("0 <= g <= 1", "each example is fresh: W_s depends on earlier examples only"),
     reference="BN Lemma E.2, Corollaries E.3, E.4",
 )
 def martingale_transfer(
-    total: float, delta: float = 0.05, *, fresh: bool | None = None, convention: str = "derived"
+    total: Finite, delta: Probability = 0.05, *, fresh: bool | None = None, convention: Convention = "derived"
 ) -> Guarantee:
     """sum_s E g(W_s) <= (sum_s g_s + ln(1/delta))/(3 - e) (Freedman); print rounds 1/(3 - e) = 3.55 up to 4 (BN-22). Used with
     g = |l'| and g = min(l, ln 2)."""
-    where = "martingale_transfer"
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
-    if not 0 <= total < math.inf:
-        raise InputError(f"{where}: total must be a number of at least 0, not {total!r}")
     factor = 4.0 if convention == "printed" else 1 / (3 - math.e)
     return Guarantee(
         "sum E g <= factor (sum g + ln(1/delta))",
@@ -456,10 +418,7 @@ def martingale_transfer(
             Assumption("0 <= g <= 1", True, "stated by the caller"),
             Assumption("each example is fresh: W_s depends on earlier examples only", fresh),
         ),
-        "BN Lemma E.2, Corollaries E.3, E.4",
-        id="BN-22",
         quantity="constant",
-        convention=convention,
         probability=1 - delta,
         numbers={"factor": factor},
     )
@@ -497,7 +456,7 @@ def proof_slack(
     return {name: (right - left) / right for name, (left, right) in sides.items()}
 
 
-@theorem(
+@states(
     "BN-10",
     says="SGD on a wide batch-normalised network reaches test error of order 1/(gamma^2 t), and its weights move little.",
     assumes=(
@@ -511,16 +470,16 @@ def proof_slack(
     reference="BN Theorem 2.1, Theorem E.5",
 )
 def sgd_error(
-    gamma: float,
-    eps_N: float,
-    m: float,
-    n: int,
-    d: int,
-    t: float,
-    delta: float = 0.05,
+    gamma: Positive,
+    eps_N: Positive,
+    m: Positive,
+    n: Count,
+    d: Count,
+    t: Positive,
+    delta: Probability = 0.05,
     *,
     eta: float | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """min_{s < t} P(error of W_s) <= 2^21 eps_N^4/(gamma^2 t) + 8 ln(1/delta)/t with probability 1 - 20 delta (BN-10, E-BN-4).
 
@@ -530,10 +489,6 @@ def sgd_error(
     2^15 in Theorem 2.1 and 2^23 in E.5, which no step of the proof gives: with it 4R/(eta gamma sqrt m) = 112/27, and the
     radius inequality fails by many orders.
     """
-    where = "sgd_error"
-    positive(where, gamma=gamma, eps_N=eps_N, m=m, n=n, d=d, t=t)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
     printed = convention == "printed"
     R = radius(gamma, m, eps_N)
     step = (
@@ -550,10 +505,7 @@ def sgd_error(
         "min_{s < t} P(sgn f(x; W_s) != y) <= 2^21 eps_N^4/(gamma^2 t) + 8 ln(1/delta)/t",
         value,
         (*_width_assumptions(gamma, eps_N, n, t, m, d, delta, convention), *_training(eta, step, slack, printed)),
-        "BN Theorem 2.1, Theorem E.5",
-        id="BN-10",
         quantity="test error of iterates",
-        convention=convention,
         probability=max(0.0, 1 - 20 * delta),
         numbers=_plan(gamma, eps_N, n, t, m, delta, R, step, convention)
         | ({"appendix": 2**23 * eps_N**4 / (gamma**2 * t) + 4 * math.log(1 / delta) / t} if printed else {}),
@@ -591,7 +543,7 @@ def _plan(
     }
 
 
-@theorem(
+@states(
     "BN-11",
     says="Gradient descent on a wide batch-normalised network reaches small test error, and its weights move little.",
     assumes=(
@@ -605,16 +557,16 @@ def _plan(
     reference="BN Theorem 2.2, Theorem F.4",
 )
 def gd_error(
-    gamma: float,
-    eps_N: float,
-    m: float,
-    n: int,
-    d: int,
-    t: float,
-    delta: float = 0.05,
+    gamma: Positive,
+    eps_N: Positive,
+    m: Positive,
+    n: Count,
+    d: Count,
+    t: Positive,
+    delta: Probability = 0.05,
     *,
     eta: float | None = None,
-    convention: str = "derived",
+    convention: Annotated[str, one_of("derived", "proof", "printed")] = "derived",
 ) -> Guarantee:
     """min_{s < t} P(error of W_s) <= 2^19 eps_N^4/(gamma^2 t) + 150 eps_N sqrt(m/n) + 6 sqrt(ln(2/delta)/(2n)) (BN-11, E-BN-5).
 
@@ -626,10 +578,6 @@ def gd_error(
     (2560/(gamma sqrt n) + 3 sqrt(ln(2/delta)/(2n))). "printed" is Theorem 2.2, 2^17 m^(1/3) eps_N^4/(gamma^(1/3) t sqrt n) + 4
     ln(1/delta)/t.
     """
-    where = "gd_error"
-    positive(where, gamma=gamma, eps_N=eps_N, m=m, n=n, d=d, t=t)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, ("derived", "proof", "printed")))
     printed = convention == "printed"
     R = 8.0
     step = 1 / (28 * eps_N * gamma ** (2 / 3) * m ** (1 / 3)) if printed else gamma / (2**13 * eps_N**4 * math.sqrt(m))
@@ -649,10 +597,7 @@ def gd_error(
             *_width_assumptions(gamma, eps_N, n, t, m, d, delta, "printed" if printed else "derived"),
             *_training(eta, step, slack, printed),
         ),
-        "BN Theorem 2.2, Theorem F.4",
-        id="BN-11",
         quantity="test error of iterates",
-        convention=convention,
         probability=max(0.0, 1 - 20 * delta),
         numbers=_plan(gamma, eps_N, n, t, m, delta, R, step, "printed" if printed else "derived"),
     )

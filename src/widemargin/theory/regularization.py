@@ -13,13 +13,13 @@ from scipy.special import ndtr
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, InputError
 
+from .arguments import Classes, Convention, Count, Factor, Loss, Positive, Probability, checked
 from .facts import Facts
-from .guarantee import Assumption, Guarantee, applied, one_of, positive, probability, theorem
+from .guarantee import Assumption, Guarantee, applied, states
 
 if TYPE_CHECKING:
     from widemargin.optima import Path
 
-BOTH = ("derived", "printed")
 MINIMISER = "Theta is a global minimiser"
 NEAR = "the objective is at most factor times the least one"
 REACHED = "some network of norm 1 has the margin gamma > 0"
@@ -43,12 +43,12 @@ def _softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
+@checked
 def regularized_loss_bounds(
-    gamma: float, size: float, lam: float, n: int, classes: int = 2, r: float = 2, a: float = 2
+    gamma: float, size: Positive, lam: Positive, n: Count, classes: int = 2, r: Positive = 2, a: Positive = 2
 ) -> tuple[float, float]:
     """(1/n) ln(1 + e^{-M^a gamma}) + lam M^r <= L_lam(M Theta) <= ln(1 + (l-1) e^{-M^a gamma}) + lam M^r for unit Theta of margin
     gamma, M = `size`; mean cross-entropy, or logistic with l = 2 (MT (A.2), (A.3), MT-4)."""
-    positive("regularized_loss_bounds", size=size, lam=lam, n=n, r=r, a=a)
     z = -(size**a) * gamma
     penalty = lam * size**r
     return _softplus(z) / n + penalty, _softplus(z + math.log(classes - 1)) + penalty
@@ -67,21 +67,25 @@ def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, 
     return min(float(found.fun), math.log(classes))  # Theta = 0
 
 
-@theorem(
+@states(
     "MT-4",
     says="The margin of a regularised minimiser of known norm is close to the largest margin.",
     assumes=(MINIMISER, "gamma* > 0 is the largest margin"),
     reference="MT (A.4), (A.5)",
 )
 def minimizer_margin(
-    norm: float, gamma_star: float, n: int, classes: int = 2, a: float = 2, *, minimiser: bool | None = None
+    norm: Positive,
+    gamma_star: Positive,
+    n: Count,
+    classes: Classes = 2,
+    a: Positive = 2,
+    *,
+    minimiser: bool | None = None,
 ) -> Guarantee:
     """n ln(1 + (l-1) e^{-M gamma*}) >= ln(1 + e^{-M gamma}), M = ||Theta||^a, solved for gamma (MT-4):
 
     gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), about gamma* - ln(n (l-1))/M. Mean loss (E-MT-2); any r, lam.
     """
-    positive("minimizer_margin", norm=norm, gamma_star=gamma_star, n=n, a=a)
-    _at_least_two("minimizer_margin", classes)
     return Guarantee(
         "gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), M = ||Theta||^a",
         _margin_at(norm**a, gamma_star, n, classes),
@@ -89,8 +93,6 @@ def minimizer_margin(
             Assumption(MINIMISER, minimiser),
             Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
         ),
-        "MT (A.4), (A.5)",
-        id="MT-4",
         quantity="margin",
         unit="M2" if a == 2 else "",
         numbers={
@@ -105,28 +107,25 @@ def _margin_at(M: float, gamma: float, n: int, classes: int) -> float:
     return -_log_expm1(math.log(n) + _log_softplus(math.log(classes - 1) - M * gamma)) / M
 
 
-@theorem(
+@states(
     "MT-3",
     says="Minimisers of weakly regularised losses have nearly the largest margin, and their norm grows, as lam falls.",
     assumes=(MINIMISER, "gamma* > 0 is the largest margin", "lam is small enough: n U < ln 2"),
     reference="MT Theorem 2.1, Theorem A.3, Lemma A.2",
 )
 def weak_regularization_margin(
-    lam: float,
-    gamma_star: float,
-    n: int,
-    classes: int = 2,
-    r: float = 2,
-    a: float = 2,
+    lam: Positive,
+    gamma_star: Positive,
+    n: Count,
+    classes: Classes = 2,
+    r: Positive = 2,
+    a: Positive = 2,
     *,
     minimiser: bool | None = None,
 ) -> Guarantee:
     """MT-3 with a rate. U = min_M ln(1 + (l-1) e^{-M^a gamma*}) + lam M^r bounds the minimum, and the minimum is at least (1/n)
     ln(1 + e^{-M gamma*}), M = ||Theta||^a, since no margin exceeds gamma*. So M >= -ln(e^{nU} - 1)/gamma*, which grows without
     end as lam -> 0, and `minimizer_margin`, increasing in M, gives the margin."""
-    where = "weak_regularization_margin"
-    positive(where, lam=lam, gamma_star=gamma_star, n=n, r=r, a=a)
-    _at_least_two(where, classes)
     U = least_upper_bound(gamma_star, lam, classes, r, a)
     M = -_log_expm1(math.log(n * U)) / gamma_star
     value = _margin_at(M, gamma_star, n, classes) if M > 0 else -math.inf
@@ -138,46 +137,35 @@ def weak_regularization_margin(
             Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
             Assumption("lam is small enough: n U < ln 2", n * U < math.log(2), f"n U = {n * U:.6g}"),
         ),
-        "MT Theorem 2.1, Theorem A.3, Lemma A.2",
-        id="MT-3",
         quantity="margin",
         unit="M2" if a == 2 else "",
         numbers={"norm_least": max(M, 0.0) ** (1 / a), "norm_most": (U / lam) ** (1 / r), "U": U},
     )
 
 
-def _at_least_two(where: str, classes: int) -> None:
-    if classes < 2:
-        raise InputError(f"{where}: classes must be at least 2, not {classes!r}")
-
-
-@theorem(
+@states(
     "MT-5",
     says="A point within a factor 2 of the least regularised loss has a constant fraction of the largest margin.",
     assumes=("L(Theta) <= 2 min L", "gamma* > 0 is the largest margin", "X >= 1", "L_UB <= 1/(2n)"),
     reference="MT Theorem 2.2",
 )
 def approximate_minimizer_margin(
-    gamma_star: float,
-    lam: float,
-    n: int,
-    classes: int = 2,
-    r: float = 2,
-    a: float = 2,
+    gamma_star: Positive,
+    lam: Positive,
+    n: Count,
+    classes: Classes = 2,
+    r: Positive = 2,
+    a: Positive = 2,
     *,
-    factor: float = 2.0,
+    factor: Positive = 2.0,
     within: bool | None = None,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """-gamma* ln(2n L_UB) / ((2 factor)^{a/r} X), X = ln((l-1) gamma*^{r/a}/lam), L_UB = 2 factor lam (X/gamma*)^{r/a} (MT-5).
 
     Valid at every lam with X >= 1 and L_UB <= 1/(2n), for L(Theta) <= factor min L. Printed: gamma*/(2 4^{a/r}) if
     lam = gamma*^{r/a}/(n(l-1))^c with c large enough; how large is `smallest_c` (E-MT-4: very small n need more).
     """
-    where = "approximate_minimizer_margin"
-    positive(where, gamma_star=gamma_star, lam=lam, n=n, r=r, a=a, factor=factor)
-    one_of(where, convention=(convention, BOTH))
-    _at_least_two(where, classes)
     X = math.log(classes - 1) + r / a * math.log(gamma_star) - math.log(lam)
     N = n * (classes - 1)
     c = (X - math.log(classes - 1)) / math.log(N) if N > 1 else math.inf
@@ -200,22 +188,18 @@ def approximate_minimizer_margin(
         "gamma >= -gamma* ln(2n L_UB) / ((2 factor)^{a/r} X)",
         value,
         tuple(listed),
-        "MT Theorem 2.2",
-        id="MT-5",
         quantity="margin",
         unit="M2" if a == 2 else "",
-        convention=convention,
         numbers={"c": c, "X": X},
     )
 
 
-def smallest_c(n: int, classes: int = 2, r_over_a: float = 1.0) -> float:
+@checked
+def smallest_c(n: Count, classes: Classes = 2, r_over_a: Positive = 1.0) -> float:
     """The smallest c from which on lam = gamma*^{r/a}/(n(l-1))^c makes the certificate of MT-5 at least gamma*/(2 4^{a/r}).
 
     That is ln(8n X^{r/a}) - c ln N <= -X/2 with X = ln(l-1) + c ln N and X >= 1; it does not depend on gamma*.
     """
-    positive("smallest_c", n=n, r_over_a=r_over_a)
-    _at_least_two("smallest_c", classes)
     if n * (classes - 1) < 2:
         raise InputError(
             "smallest_c: n (classes - 1) must be at least 2; with one point of two classes no power of n is small"
@@ -250,23 +234,19 @@ def _log_least(log_s: float, loss: str, classes: int = 2) -> float:
     return log_s + math.log(rest - log_s + math.log(classes - 1))
 
 
-def _near_door(where: str, factor: float, loss: str, classes: int) -> None:
-    one_of(where, loss=(loss, TAILS))
-    _at_least_two(where, classes)
-    if not 1 <= factor < math.inf:
-        raise InputError(f"{where}: factor must be at least 1, not {factor!r}")
+def _two_classes(where: str, loss: str, classes: int) -> None:
     if loss == "exp" and classes != 2:
         raise InputError(f"{where}: the exponential loss has two classes, not {classes}")
 
 
-@theorem(
+@states(
     "WM-4",
     says="A network of nearly the least objective of training with weight decay has nearly the largest margin; how nearly.",
     assumes=(NEAR, REACHED),
     reference="widemargin, from MT Theorem 2.1 (proof)",
 )
 def decayed_margin(
-    decay: float, gamma: float, n: float, *, factor: float = 1.0, loss: str = "logistic", classes: int = 2,
+    decay: Positive, gamma: Positive, n: Positive, *, factor: Factor = 1.0, loss: Loss = "logistic", classes: Classes = 2,
     near: bool | None = None, reached: bool | None = None,
 ) -> Guarantee:  # fmt: skip
     """min_i y_i f(x_i)/|f| >= q gamma if objective(f) = mean loss + decay |f| is at most factor times the least: MT-3 and a rate.
@@ -276,9 +256,7 @@ def decayed_margin(
     any norm in which f is homogeneous of degree 1: |nu| with margins in M1 for `optima.f1`, with biases, whatever the output
     bias. `n` is the sum of the weights over the smallest one where points have weights. Proof: docs/proofs.md, 5.
     """
-    where = "decayed_margin"
-    positive(where, decay=decay, gamma=gamma, n=n)
-    _near_door(where, factor, loss, classes)
+    _two_classes("decayed_margin", loss, classes)
     log_lam, own = math.log(decay) - math.log(gamma), 2
     target = math.log(n) + math.log(factor) + _log_least(log_lam, loss, classes)
     top = 0.0 if loss == "exp" else -math.log(2)  # ln of -phi'(0): from there on phi* is phi(0)
@@ -295,27 +273,30 @@ def decayed_margin(
             Assumption(NEAR, near, f"factor = {factor:.6g}"),
             Assumption(REACHED, reached, f"gamma = {gamma:.6g}"),
         ),
-        "widemargin, from MT Theorem 2.1 (proof)",
-        id="WM-4",
         quantity="margin",
         unit="M1",
         numbers={"share": share, "most": math.exp(target - math.log(n))},
     )
 
 
+@checked
 def decay_for_margin(
-    share: float, gamma: float, n: float, *, factor: float = 1.0, loss: str = "logistic", classes: int = 2
+    share: Positive,
+    gamma: Positive,
+    n: Positive,
+    *,
+    factor: Factor = 1.0,
+    loss: Loss = "logistic",
+    classes: Classes = 2,
 ) -> float:
     """The largest decay at which `decayed_margin` guarantees share gamma; it does at every smaller one, too.
 
     For exp it is gamma e^(1 - ln(n/share)/(1 - share factor)) where that is at most gamma share/n. 0 where no float is as small.
     """
-    where = "decay_for_margin"
-    positive(where, share=share, gamma=gamma, n=n)
-    _near_door(where, factor, loss, classes)
+    _two_classes("decay_for_margin", loss, classes)
     if not share * factor < 1:
         raise InputError(
-            f"{where}: within a factor {factor:g} of the least objective only shares below {1 / factor:.6g} are sure"
+            f"decay_for_margin: within a factor {factor:g} of the least objective only shares below {1 / factor:.6g} are sure"
         )
 
     def over(u: float) -> float:  # falls: phi* at a larger number has the smaller elasticity
@@ -373,7 +354,7 @@ def relu_pair_gap(a: ArrayLike) -> np.ndarray:
     return a * (2 * ndtr(a) - 1) + 2 * np.expm1(-a * a / 2) / math.sqrt(2 * math.pi)
 
 
-@theorem(
+@states(
     "MT-19",
     says="The kernel margin is at most the norm of the mean of y_i phi(x_i).",
     assumes=("labels are -1 and +1",),
@@ -390,8 +371,6 @@ def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
         "gamma_2 <= ||mean y_i phi(x_i)||",
         math.sqrt(max(float(signs @ gram @ signs), 0.0)) / len(signs),
         (Assumption("labels are -1 and +1", bool(np.isin(signs, (-1, 1)).all())),),
-        "MT Lemma 3.6",
-        id="MT-19",
         quantity="constant",
         unit="M7",
     )
@@ -404,14 +383,20 @@ def _uniform_dual_on(facts: Facts) -> Guarantee | None:
     return uniform_dual_bound(ReLU().kernel(facts.data.X), facts.data.y)
 
 
-@theorem(
+@states(
     "MT-18",
     says="On the XOR law with noise coordinates the l1 margin stays while the kernel margin falls with n and d.",
     assumes=("the points are independent draws of MT's law D", "d >= 7"),
     reference="MT Theorem 3.5, Lemma 3.7",
 )
 def kernel_margin_gap(
-    n: int, d: int, delta: float = 0.05, *, law: bool | None = None, constant: float = 1.0, convention: str = "derived"
+    n: Count,
+    d: Count,
+    delta: Probability = 0.05,
+    *,
+    law: bool | None = None,
+    constant: Positive = 1.0,
+    convention: Convention = "derived",
 ) -> Guarantee:
     """Upper bound on the kernel margin of n points of D, while gamma_l1 >= sqrt(2)/4 always (MT-18).
 
@@ -422,10 +407,6 @@ def kernel_margin_gap(
     ||(g3..gd)||^4, and E 1/(chi^2_{d-2})^2 = 1/((d-4)(d-6)). Then Markov. Printed: `constant` max(sqrt(ln(n)/n), 1/d), whose
     proof gives ln(n)/sqrt(n) (E-MT-8).
     """
-    where = "kernel_margin_gap"
-    positive(where, n=n, d=d, constant=constant)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, BOTH))
     mean = mean_feature_bound(d)
     if convention == "printed":
         value = constant * max(math.sqrt(math.log(n) / n), 1 / d)
@@ -438,11 +419,8 @@ def kernel_margin_gap(
         "gamma_2 <= sqrt((1/(2n) + s_d)/delta), while gamma_l1 >= sqrt(2)/4",
         value,
         tuple(listed),
-        "MT Theorem 3.5, Lemma 3.7",
-        id="MT-18",
         quantity="constant",
         unit="M7",
-        convention=convention,
         explicit=convention == "derived",
         probability=1 - delta if convention == "derived" else None,
         numbers={"gamma_l1": math.sqrt(2) / 4, "order": max(math.log(n) / math.sqrt(n), 1 / d), "mean_feature": mean},
@@ -454,15 +432,15 @@ def mean_feature_bound(d: int) -> float:
     return (12 + 32 / math.pi) / (32 * math.pi * (d - 4) * (d - 6)) if d >= 7 else math.inf
 
 
-@theorem(
+@states(
     "MT-21",
     says="Weakly regularised least squares of a wide network: norm at most, and in the limit equal to, twice the least l1 norm.",
     assumes=(MINIMISER, "width m >= n", "the targets can be interpolated"),
     reference="MT Theorem D.3",
 )
 def regression_minimizer_norm(
-    l1_norm: float,
-    lam: float,
+    l1_norm: Positive,
+    lam: Positive,
     *,
     m: int | None = None,
     n: int | None = None,
@@ -471,7 +449,6 @@ def regression_minimizer_norm(
 ) -> Guarantee:
     """||Theta_lam||^2 <= 2 ||alpha_l1||_1 for every lam, with equality in the limit; mean square <= 2 lam ||alpha_l1||_1 (MT-21):
     the balanced network of alpha_l1 has squared norm 2 ||alpha_l1||_1 and interpolates."""
-    positive("regression_minimizer_norm", l1_norm=l1_norm, lam=lam)
     wide = None if m is None or n is None else m >= n
     return Guarantee(
         "||Theta_lam||^2 <= 2 ||alpha_l1||_1",
@@ -481,8 +458,6 @@ def regression_minimizer_norm(
             Assumption("width m >= n", wide, "" if wide is None else f"m = {m}, n = {n}"),
             Assumption("the targets can be interpolated", feasible),
         ),
-        "MT Theorem D.3",
-        id="MT-21",
         quantity="norm",
         numbers={"training_risk": 2 * lam * l1_norm},
     )
@@ -500,7 +475,7 @@ def _regression_norm_on(facts: Facts) -> Guarantee | None:
     return regression_minimizer_norm(cert.upper, 1.0, m=facts.m, n=facts.n, feasible=True)
 
 
-@theorem(
+@states(
     "MT-23",
     says="One random ReLU as a target has l1 norm at most 1 but squared kernel norm n on average, on any n points.",
     assumes=(
@@ -509,10 +484,9 @@ def _regression_norm_on(facts: Facts) -> Guarantee | None:
     ),
     reference="MT Theorem D.6, Lemma D.7",
 )
-def regression_gap(n: int, *, uniform: bool | None = None, invertible: bool | None = None) -> Guarantee:
+def regression_gap(n: Count, *, uniform: bool | None = None, invertible: bool | None = None) -> Guarantee:
     """E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
     units ||alpha_l2||_2^2 has mean n/kappa, and equality holds (E-MT-10)."""
-    positive("regression_gap", n=n)
     return Guarantee(
         "E ||f||^2_{F2} = n while ||f||_{F1} <= 1",
         float(n),
@@ -520,8 +494,6 @@ def regression_gap(n: int, *, uniform: bool | None = None, invertible: bool | No
             Assumption("the target is relu(u . x), u uniform on the sphere and independent of the points", uniform),
             Assumption("the kernel matrix is invertible", invertible),
         ),
-        "MT Theorem D.6, Lemma D.7",
-        id="MT-23",
         quantity="constant",
         unit="M7",
         numbers={"l1_norm": 1.0},

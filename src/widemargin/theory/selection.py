@@ -17,18 +17,17 @@ from widemargin import flows
 from widemargin.types import InputError
 
 from . import conditions
+from .arguments import Convention, Count, Positive, Probability, checked
 from .conditions import at_least, given, in_unit_ball
 from .facts import Facts
-from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, probability, theorem
-
-CONVENTIONS = ("derived", "printed")
+from .guarantee import Assumption, Guarantee, applied, from_log, states
 
 
-def cap_probability(eps: float, d: int) -> float:
+@checked
+def cap_probability(eps: Positive, d: Count) -> float:
     """Pr[||v - e|| <= eps] for v uniform on the sphere of R^d and a fixed unit e, exactly."""
     from scipy.special import betainc
 
-    positive("cap_probability", eps=eps, d=d)
     if eps >= 2:
         return 1.0
     if d == 1:
@@ -38,14 +37,14 @@ def cap_probability(eps: float, d: int) -> float:
     return half if cosine >= 0 else 1 - half
 
 
-@theorem(
+@states(
     "LR-31",
     says="That many random directions contain one within eps of each of r targets",
     assumes=("directions uniform on the sphere", "eps <= 2"),
     reference="LR Lemma C.1",
 )
 def covering_width(
-    eps: float, d: int, r: int, delta: float, *, m: float | None = None, share: float = 1.0
+    eps: Positive, d: Count, r: Count, delta: Probability, *, m: float | None = None, share: Positive = 1.0
 ) -> Guarantee:
     """m >= 2 (2/eps)^d ln(r/delta): with probability 1 - delta every target has a direction within eps (LR-31).
 
@@ -53,9 +52,6 @@ def covering_width(
     smallest m with (1 - Pr[cap])^m <= delta/r for the exact probability. `share`: only such a share of the directions, at random,
     may serve (1/2 where a random sign must match too); it divides the probability in these two numbers.
     """
-    where = "covering_width"
-    positive(where, eps=eps, d=d, r=r, share=share)
-    probability(where, delta=delta)
     log_ln = math.log(math.log(r / delta))
     width = from_log(math.log(2) + d * math.log(2 / eps) + log_ln)
     proof = from_log(math.log(2 / share) + (d - 1) * math.log(2 / eps) + log_ln)
@@ -69,15 +65,13 @@ def covering_width(
             Assumption("eps <= 2", bool(eps <= 2), f"eps is {eps:.6g}"),
             at_least("m", m, width),
         ),
-        "LR Lemma C.1",
-        "LR-31",
-        "width",
+        quantity="width",
         probability=1 - delta,
         numbers={"width_proof": proof, "width_exact": exact, "cap": cap / share},
     )
 
 
-@theorem(
+@states(
     "LR-25",
     says="If a potential below ln||u||/2 grows at rate gamma Q, the margin of gradient flow ends at gamma or above",
     assumes=(
@@ -88,13 +82,12 @@ def covering_width(
     reference="LR Lemma A.6",
 )
 def margin_from_potential(
-    rate: float, *, below: bool | None = None, loss: str | None = None, degree: float | None = None
+    rate: Positive, *, below: bool | None = None, loss: str | None = None, degree: float | None = None
 ) -> Guarantee:
     """liminf gamma(u_t) >= gamma_hat, the risk tends to 0 and ||u|| to infinity (LR-25, E-LR-11; M2 for two-layer networks).
 
     `rate` is the smallest (dPhi/dt)/Q from some time on (`potential_rate`), `below` whether Phi <= (1/2) ln||u|| was seen.
     """
-    positive("margin_from_potential", rate=rate)
     return Guarantee(
         f"the limit of the margin is at least {rate:.6g}",
         rate,
@@ -104,10 +97,8 @@ def margin_from_potential(
             given("Phi <= ln||u|| / 2", below),
             given(f"dPhi/dt >= {rate:.6g} Q at all later times", None, "a run shows it up to its end only"),
         ),
-        "LR Lemma A.6",
-        "LR-25",
-        "margin",
-        "M2",
+        quantity="margin",
+        unit="M2",
     )
 
 
@@ -146,7 +137,7 @@ def collapse_of(X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike) -
     )
 
 
-@theorem(
+@states(
     "LR-28",
     says="On neural collapse data gradient flow of exponential width ends with at least the margin of the collapsed network",
     assumes=(
@@ -158,12 +149,12 @@ def collapse_of(X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike) -
     reference="LR Theorem 3.2",
 )
 def collapse_margin(
-    gamma_nc: float,
-    eps: float,
-    r: int,
-    d: int,
-    n: int,
-    delta: float,
+    gamma_nc: Positive,
+    eps: Positive,
+    r: Count,
+    d: Count,
+    n: Count,
+    delta: Probability,
     *,
     m: float | None = None,
     polar: float | None = None,
@@ -174,7 +165,7 @@ def collapse_margin(
     start: bool | None = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """For all large t psi/||W_t||^2 >= (gamma_nc - eps)/(2r) (printed: 8r), width 4 (2/eps)^(d-1) ln(r/delta) (LR-28, E-LR-14).
 
@@ -182,10 +173,6 @@ def collapse_margin(
     gamma_nc sqrt(eps/2)); then dPhi/dt >= Q (gamma_nc - eps)/(2r). A unit must lie within eps of each direction and have its
     sign: probability (1/4)(eps/2)^(d-1). Printed width: 2 (2/eps)^d ln(r/delta), probability 1 - 3 delta.
     """
-    where = "collapse_margin"
-    positive(where, gamma_nc=gamma_nc, eps=eps, r=r, d=d, n=n)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, CONVENTIONS))
     cover = covering_width(eps, d, r, delta, share=0.5)
     printed = convention == "printed"
     width = cover.value if printed else cover.numbers["width_proof"]
@@ -210,11 +197,8 @@ def collapse_margin(
             given("the start is a ~ N(0, 1/m), V ~ N(0, 1/d), both layers are trained", start),
             at_least("m", m, width),
         ),
-        "LR Theorem 3.2",
-        "LR-28",
-        "margin",
-        "M2",
-        convention,
+        quantity="margin",
+        unit="M2",
         probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
         numbers={
             "width": width,
@@ -269,7 +253,7 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
 # ---------------------------------------------------------------- scalar networks
 
 
-@theorem(
+@states(
     "LR-29",
     says="A network whose units change only in size reaches a quarter of the global margin at exponential width",
     assumes=(
@@ -280,11 +264,11 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
     reference="LR Theorem 3.3",
 )
 def scalar_margin(
-    gamma: float,
-    r: int,
-    d: int,
-    n: int,
-    delta: float,
+    gamma: Positive,
+    r: Count,
+    d: Count,
+    n: Count,
+    delta: Probability,
     *,
     m: float | None = None,
     loss: str | None = None,
@@ -292,17 +276,13 @@ def scalar_margin(
     start: bool | None = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
-    convention: str = "derived",
+    convention: Convention = "derived",
 ) -> Guarantee:
     """For all large t psi/(||a||^2 + ||b||^2) >= gamma_gl/4, the best being gamma_gl/2 (LR-29, E-LR-15).
 
     Width 4 (4/gamma)^(d-1) ln(r/delta): some unit lies within gamma/2 of each direction of a reference network of r units and
     has its sign, with probability 1 - delta. Printed: 2 (4/gamma)^d ln(r/delta), probability 1 - 3 delta.
     """
-    where = "scalar_margin"
-    positive(where, gamma=gamma, r=r, d=d, n=n)
-    probability(where, delta=delta)
-    one_of(where, convention=(convention, CONVENTIONS))
     printed = convention == "printed"
     cover = covering_width(gamma / 2, d, r, delta, share=0.5)
     width = cover.value if printed else cover.numbers["width_proof"]
@@ -317,11 +297,8 @@ def scalar_margin(
             given("v_j uniform on the sphere, a_j and b_j uniform on +-m^(-1/4)", start),
             at_least("m", m, width),
         ),
-        "LR Theorem 3.3",
-        "LR-29",
-        "margin",
-        "M4",
-        convention,
+        quantity="margin",
+        unit="M4",
         probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
         numbers={
             "width": width,

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 
 from widemargin.types import InputError
 
+from .arguments import POSITIVE, Convention, Count, Positive, checked
 from .facts import Facts
-from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, theorem
+from .guarantee import Assumption, Guarantee, applied, from_log, states
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Regularity:
         return math.sqrt(self.k) * self.M_R * self.M_Phi + self.M_V
 
 
-def logistic_regularity(X: ArrayLike, lam: float) -> Regularity:
+@checked
+def logistic_regularity(X: ArrayLike, lam: Positive) -> Regularity:
     """Constants of Example 4.2: Phi_i = w relu(u . x_i), R = sum_i ln(1 + e^{-y_i a_i}), V = lam ||theta||^2 (MT-24).
 
     |R_i'| <= 1, R_i'' <= 1/4; |w relu(u . x)| <= ||x||/2 and its gradient has norm at most ||x|| on the unit sphere.
@@ -52,13 +54,12 @@ def logistic_regularity(X: ArrayLike, lam: float) -> Regularity:
     points = np.asarray(X, dtype=np.float64)
     if points.ndim != 2 or not points.any():
         raise InputError("logistic_regularity: X must be points (n, d), not all zero")
-    positive("logistic_regularity", lam=lam)
     size = np.linalg.norm(points, axis=1)
     n = len(points)
     return Regularity(n, math.sqrt(n), 0.25, float(np.linalg.norm(size)) / 2, float(size.max()), lam, lam, 2 * lam)
 
 
-@theorem(
+@states(
     "MT-24",
     says="The distributional logistic objective of two-layer ReLU networks has these Lipschitz and smoothness constants.",
     assumes=("the activation is relu", "logistic loss, summed, with V = lam ||theta||^2"),
@@ -74,8 +75,6 @@ def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None 
             Assumption("the activation is relu", True, "stated by the caller"),
             Assumption("logistic loss, summed, with V = lam ||theta||^2", logistic, f"lam = {lam:g}"),
         ),
-        "MT Section 4, Example 4.2",
-        id="MT-24",
         quantity="constant",
         numbers=asdict(found) | {"B_L": found.B_L, "c_1": found.c_1, "c_2": found.c_2},
     )
@@ -119,7 +118,7 @@ def decrease(log_sigma: float, eps: float, l: float, W2: float, B_L: float, c_1:
     return first, l * eps**2 / (4 * W2) - 2 * B_L * noise
 
 
-@theorem(
+@states(
     "MT-29",
     says="The perturbed Wasserstein gradient flow comes within 2 eps of the least loss in time polynomial in d and 1/eps.",
     assumes=(
@@ -130,14 +129,14 @@ def decrease(log_sigma: float, eps: float, l: float, W2: float, B_L: float, c_1:
     reference="MT Theorem 4.3, Theorem E.4",
 )
 def perturbed_flow_time(
-    eps: float,
-    d: int,
-    L_0: float,
+    eps: Positive,
+    d: Count,
+    L_0: Positive,
     constants: Regularity,
     *,
     differentiable: bool | None = None,
-    constant: float = 1.0,
-    convention: str = "derived",
+    constant: Positive = 1.0,
+    convention: Convention = "derived",
 ) -> Guarantee:
     """Time t with min_{s <= t} L[rho_s] - inf L <= 2 eps, and the noise rate sigma it needs (MT-29). theta in R^{d+1}.
 
@@ -148,9 +147,7 @@ def perturbed_flow_time(
     least r^{2d}; Ball's lemma gives (r/2)^d/2, enough where c_2/r is at least 2^(1+1/d): the third assumption. Printed: the
     order `constant` (d^2/eps^4) ln(1/eps)^2, sigma = exp(-constant d ln(1/eps)).
     """
-    where = "perturbed_flow_time"
-    positive(where, eps=eps, d=d, L_0=L_0, constant=constant, b_V=constants.b_V)
-    one_of(where, convention=(convention, ("derived", "printed")))
+    POSITIVE.check("perturbed_flow_time", "b_V", constants.b_V)
     W2 = 4 * L_0 / constants.b_V
     B_L, c_1, c_2 = constants.B_L, constants.c_1, constants.c_2
     numbers: dict[str, float] = {"W2": W2, "B_L": B_L, "c_1": c_1, "c_2": c_2}
@@ -187,10 +184,7 @@ def perturbed_flow_time(
                 f"4 W^2 c_2/eps = {4 * W2 * c_2 / eps:.6g}",
             ),
         ),
-        "MT Theorem 4.3, Theorem E.4",
-        id="MT-29",
         quantity="time",
-        convention=convention,
         explicit=convention == "derived",
         numbers=numbers,
     )

@@ -1,10 +1,11 @@
-"""What finite steps may cost: statements about gradient flow, checked on runs that take steps and are recorded now and then.
+"""What the checks along runs share: inequalities from records, and what finite steps may cost.
 
-A function f of the parameters changes along a step by its derivative along the flow and a rest. The rest is what gradient
-descent may owe to the size of its step; it is measured at the records, with the step that would be taken there, and the largest
-of the nearest records is counted for every step between them, four times over: a step that was not recorded may have crossed a
-kink, or have cost what happens to cancel at the records. The flow's own solver puts W within rtol |W| of the flow at each
-step, which moves f by at most |grad f| times that. Nothing else is allowed for.
+Statements about gradient flow are checked on runs that take steps and are recorded now and then. A function f of the parameters
+changes along a step by its derivative along the flow and a rest. The rest is what gradient descent may owe to the size of its
+step; it is measured at the records, with the step that would be taken there, and the largest of the nearest records is counted
+for every step between them, four times over: a step that was not recorded may have crossed a kink, or have cost what happens to
+cancel at the records. The flow's own solver puts W within rtol |W| of the flow at each step, which moves f by at most |grad f|
+times that. Nothing else is allowed for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from widemargin.flows import losses
 
-from ._sides import entry
 from .inequality import Inequality
 from .track import Track
 
@@ -26,6 +26,86 @@ Params = dict[str, Tensor]
 
 FEW = 4  # intervals between records
 UNSEEN = 4.0  # what a step between two records may have cost, relative to those at the records
+QUIET = np.errstate(all="ignore")  # runs end at infinite norms and at margins of 0; what is no number is not checked
+
+
+# ---------------------------------------------------------------- inequalities at records
+
+
+def worst(left: Any, right: Any, allowance: Any = 0.0, scale: Any = None) -> dict[str, np.ndarray]:
+    """Of inequalities (T, B, ...) the one nearest to fail at each record, as what `entry` takes (T, B); NaN counts last."""
+    given = {"left": left, "right": right, "allowance": allowance} | ({} if scale is None else {"scale": scale})
+    sides = np.broadcast_arrays(*(np.asarray(one, float) for one in given.values()))
+    flat = [one.reshape(*one.shape[:2], -1) for one in sides]
+    room = flat[1] + flat[2] - flat[0]
+    at = np.where(np.isfinite(room), room, np.inf).argmin(2)[:, :, None]
+    return {name: np.take_along_axis(one, at, 2)[:, :, 0] for name, one in zip(given, flat)}
+
+
+def entry(
+    track: Track,
+    id: str,
+    statement: str,
+    reference: str,
+    left: Any,
+    right: Any,
+    applies: Any = True,
+    allowance: Any = 0.0,
+    scale: Any = None,
+    terms: Any = 0.0,
+    **more: Any,
+) -> Inequality:
+    """An Inequality at every record of the track, all sides broadcast to (T, B); they are 0 where it does not apply.
+
+    `terms` is the size of what was added to get the sides, where that is more than the sides: 1 for logarithms, whose error is
+    the relative one of their argument, and the summands of sums that may cancel. Rounding is counted with it.
+    """
+    sides = [np.broadcast_to(np.asarray(side, float), track.shape) for side in (left, right, allowance)]
+    where = np.broadcast_to(np.asarray(applies, bool), track.shape) & np.isfinite(sides).all(0)
+    low, high, room = (np.where(where, side, 0.0) for side in sides)
+    added = np.where(where, np.abs(np.nan_to_num(np.broadcast_to(terms, track.shape))), 0.0)
+    rounding = precision(track) * (added + np.abs(low) + np.abs(high))
+    if scale is not None:
+        scale = np.where(where, np.broadcast_to(scale, track.shape), 0.0)
+    return Inequality(
+        id, statement, reference, track.t, low, high, where, allowance=room, rounding=rounding, scale=scale, **more
+    )
+
+
+def eps(track: Track) -> float:
+    """Of the floating point numbers of the run."""
+    return float(np.finfo(track.run.config.get("dtype", "float64")).eps)
+
+
+def precision(track: Track) -> float:
+    """Relative accuracy of sums over neurons and points in the floating point numbers of the run."""
+    return 1e4 * eps(track)
+
+
+def steps(values: np.ndarray) -> np.ndarray:
+    """Change since the record before (T, ...), 0 at the first."""
+    return np.concatenate([np.zeros_like(values[:1]), np.diff(values, axis=0)])
+
+
+def trapezoid(dt: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Integral of f over the time dt (T, ...) since the record before, and how far off it may be.
+
+    Where f is monotone between two records the integral lies within dt |change of f| / 2 of the trapezoid. The changes over
+    the intervals before and after are added, for an f that turns in between.
+    """
+    change = np.abs(steps(f))
+    before = np.concatenate([np.zeros_like(change[:1]), change[:-1]])
+    after = np.concatenate([change[1:], np.zeros_like(change[:1])])
+    previous = np.concatenate([f[:1], f[:-1]])
+    return dt * (f + previous) / 2, dt * (change + before + after) / 2
+
+
+def before(values: np.ndarray) -> np.ndarray:
+    """The record before (T, ...); the first stays."""
+    return np.concatenate([values[:1], values[:-1]])
+
+
+# ---------------------------------------------------------------- finite steps
 
 
 def flows_freely(track: Track) -> bool:
@@ -253,17 +333,3 @@ def duals_known(track: Track) -> np.ndarray:
     assert track.p is not None
     loose = track.net.degree * float(track.options["rtol"]) * np.abs(track.p).max(2) > 0.05
     return yes & ~np.logical_or.accumulate(loose, axis=0)
-
-
-def best_mixture(Z: np.ndarray) -> np.ndarray | None:
-    """p >= 0 (m,) with sum 1 and the largest min_i (Z p)_i, a linear program."""
-    from scipy.optimize import linprog
-
-    n, m = Z.shape
-    A = np.hstack([-Z, np.ones((n, 1))])
-    mass = np.append(np.ones(m), 0.0)[None]
-    found = linprog(-np.eye(m + 1)[-1], A, np.zeros(n), mass, [1.0], bounds=[(0, None)] * m + [(None, None)])
-    if found.x is None:
-        return None
-    p = found.x[:-1].clip(0)
-    return p / p.sum()

@@ -1,0 +1,64 @@
+"""Theorems by their ids: finding one, listing those of a paper, and what to read before calling one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from widemargin.types import InputError
+
+from .guarantee import THEOREMS, Theorem
+from .inequality import CHECKS
+
+PAPERS = ("UH", "LR", "MT", "BN", "CB", "WM")  # WM: bounds of our own
+FEW = 3  # ids named where one is unknown
+
+
+def order(id: str) -> tuple[int, int, str]:
+    """The order of the papers, then of the numbers."""
+    paper, number = _parts(id)
+    return (PAPERS.index(paper) if paper in PAPERS else len(PAPERS), number, id)
+
+
+def _parts(id: str) -> tuple[str, int]:
+    paper, _, number = id.partition("-")
+    return paper, int("".join(c for c in number if c in "0123456789")[:9] or 0)
+
+
+def find(id: str, registry: Mapping[str, Any] = THEOREMS, what: str = "theorem") -> Any:
+    """The entry of a registry that has this id or covers it beside its own."""
+    covers = {claim: one for one in registry.values() for claim in one.claims}
+    if id not in covers:
+        run = registry is THEOREMS and any(id in one.claims for one in CHECKS.values())
+        but = ", but there is a check of that along runs (`widemargin check`)" if run else ""
+        raise InputError(f"there is no {what} {id!r}{but}; the nearest are {', '.join(nearest(id, covers))}")
+    return registry.get(id, covers[id])
+
+
+def nearest(id: str, known: Mapping[str, Any]) -> list[str]:
+    """Those of the same paper with the nearest numbers, or else those with the most similar names."""
+    paper, number = _parts(id.upper())
+    same = [one for one in known if _parts(one)[0] == paper]
+    if same:
+        found = sorted(same, key=lambda one: (abs(_parts(one)[1] - number), order(one)))[:FEW]
+    else:
+        found = difflib.get_close_matches(id.upper(), known, FEW, 0.0)
+    return sorted(found, key=order)
+
+
+def theorem(id: str) -> Theorem:
+    """The theorem with this id: call it with its arguments, or print it to see how.
+
+        theorem("CB-22")(rademacher=0.05, gamma=0.5, C=1.0, n=1000)
+
+    An id is that of docs/claims.md, such as MT-7; `widemargin theorems` lists them.
+    """
+    return find(id)
+
+
+def theorems(paper: str | None = None) -> list[Theorem]:
+    """All theorems, or those of one paper (UH, LR, MT, BN, CB; WM for our own), in the order of their numbers."""
+    if paper is not None and paper not in PAPERS:
+        raise InputError(f"there is no paper {paper!r}; there are {', '.join(PAPERS)}")
+    return [THEOREMS[id] for id in sorted(THEOREMS, key=order) if paper in (None, THEOREMS[id].paper)]
