@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
 
-from widemargin import margins
 from widemargin.types import InputError
 
+from ._rooms import margins, optimize, torch
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, theorem
 
@@ -178,7 +176,7 @@ def _features(facts: Facts) -> np.ndarray | None:
 def simplex_margin(Z: np.ndarray) -> float:
     """A lower bound, by the weights found, on gamma_1^(m) = max over the simplex of min_i z_i . a, Z with labels in it (n, m)."""
     n, m = Z.shape
-    found = linprog(
+    found = optimize.linprog(
         np.append(np.zeros(m), -1.0),
         A_ub=np.hstack([-Z, np.ones((n, 1))]),
         b_ub=np.zeros(n),

@@ -12,15 +12,13 @@ import contextlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from widemargin import flows, margins
-from widemargin.flows import losses
 from widemargin.types import Dataset, InputError
 
+from ._rooms import flows, losses, margins, torch
 from ._sides import entry, eps, precision, worst
 from ._steps import (
     UNSEEN,
@@ -44,6 +42,9 @@ from ._steps import (
 from .check_mirror import FOREVER, PRINTED, _mirror
 from .inequality import Inequality, check
 from .track import Track
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DELTA = 0.05  # failure probability where a statement has one
 

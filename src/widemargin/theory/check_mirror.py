@@ -10,15 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from widemargin import flows
-from widemargin.flows import losses
-
+from ._rooms import flows, losses, torch
 from ._sides import entry, eps, precision, worst
 from ._steps import (
     Params,
@@ -42,6 +38,9 @@ from ._steps import (
 )
 from .inequality import Inequality, check
 from .track import Track
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PICKED = 8  # records whose features the comparator is chosen on
 LARGE = 4_000_000  # numbers in a Jacobian of the features, up to which its constants are computed

@@ -14,10 +14,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
-from widemargin.margins import qp
-
+from ._rooms import qp, torch
 from ._sides import QUIET, before, entry, precision, steps, worst
 from .inequality import Inequality, check
 from .track import Track

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import flows
 from widemargin.types import InputError
 
 from . import conditions
+from ._rooms import flows
 from .conditions import at_least, at_most, given, in_unit_ball
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, one_of, positive, probability, theorem

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import flows
 from widemargin.types import InputError
 
 from . import conditions
+from ._rooms import flows
 from .conditions import at_least, given, in_unit_ball
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, one_of, positive, probability, theorem
