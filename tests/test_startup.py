@@ -5,11 +5,13 @@ Everything runs in fresh processes, since torch is long imported in this one.
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,6 +19,7 @@ import widemargin
 from widemargin import extras, margins
 from widemargin.data import load_file
 from widemargin.sweep import Run, Store
+from widemargin.theory import _rooms
 
 XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
 SLOW = ("torch", "scipy", "sklearn", "matplotlib", "plotly", "pandas", "pyarrow", "joblib", "ray", "dask")
@@ -222,3 +225,24 @@ def test_the_extra_brings_what_the_sentences_promise():
     assert set(extras.EXTRA.values()) - {"contourpy"} == names(extra["train"])  # contourpy comes with matplotlib
     for name, lines in extra.items():
         assert name == "train" or "widemargin[train]" in lines, name
+
+
+def for_type_checkers(module: ModuleType) -> dict[str, str]:
+    """What a file imports under `if TYPE_CHECKING:`, and from where."""
+    assert module.__file__
+    (block,) = (node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.If))
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    found = {}
+    for node in block.body:
+        assert isinstance(node, ast.Import | ast.ImportFrom)
+        prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        found |= {alias.asname or alias.name: prefix + alias.name for alias in node.names}
+    return found
+
+
+def test_type_checkers_see_the_names_that_there_are():
+    assert sorted(for_type_checkers(widemargin)) == sorted(widemargin.__all__)
+    for name, place in for_type_checkers(widemargin).items():
+        assert place == (f"widemargin.{name}" if name in ROOMS else f"widemargin.types.{name}")
+    later = {name: one._name for name, one in vars(_rooms).items() if isinstance(one, extras.Later)}
+    assert later == for_type_checkers(_rooms) and len(later) > 5
