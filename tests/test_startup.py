@@ -184,12 +184,12 @@ def test_other_packages_of_the_extra_are_named_too(tmp_path: Path):
 def test_theorems_are_evaluated_without_torch():
     """On numbers; what looks at data and networks needs torch, and says so."""
     code = """
-import numpy as np
-from widemargin import theory
-print(float(theory.pac_bayes_margin_bound(0.5, 1000).value))
+from widemargin import InputError, data, theory
+from widemargin.theory.generalization import pac_bayes_margin_bound
+print(float(pac_bayes_margin_bound(0.5, 1000).value))
 try:
-    theory.guarantees(__import__("widemargin").data.parity(d=4, n=8))
-except __import__("widemargin").InputError as error:
+    theory.guarantees(data.parity(d=4, n=8))
+except InputError as error:
     print(error)
 """
     run = without_train(code)
