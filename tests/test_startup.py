@@ -76,6 +76,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
         ["theorems"],
         ["theorems", "--json"],
         ["query", str(store), "select x, y from runs"],
+        ["query", str(store), "select x, y from runs", "--csv"],
         ["verify", str(saved), str(data)],
         ["verify", str(saved), str(data), "--json"],
     ]
@@ -88,7 +89,9 @@ def test_commands_that_need_no_torch_do_not_import_it(commands: list[list[str]])
     assert [status for _, status, _ in seen] == [0] * (len(commands) + 1), run.stderr
     assert [name for name, _, _ in seen] == ["import", *(argv[0] for argv in commands)]
     assert {name: found for name, _, found in seen if found} == {}
-    assert "CB-22" in run.stdout and "5" in run.stdout and "verified exactly" in run.stdout  # they did their work
+    assert (
+        "CB-22" in run.stdout and "x,y\n2,5.0\n" in run.stdout and "verified exactly" in run.stdout
+    )  # they did their work
 
 
 @pytest.mark.slow
