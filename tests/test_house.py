@@ -17,8 +17,8 @@ from checks import noise
 
 ORDER = [
     {"errors"},
-    {"verify", "kernels", "kinds"},
-    {"spaces"},
+    {"verify", "kernels", "kinds", "extras"},
+    {"spaces", "needs_torch"},
     {"types"},
     {"data", "plots"},
     {"pricing"},

@@ -4,7 +4,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from widemargin import data, flows, margins, monitor, optima, spaces, theory, verify
+    from widemargin import (
+        data,
+        flows,
+        margins,
+        monitor,
+        optima,
+        papers,
+        plots,
+        report,
+        spaces,
+        sweep,
+        theory,
+        verify,
+    )
     from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 __version__ = "0.1.0"
@@ -19,7 +32,11 @@ __all__ = [
     "margins",
     "monitor",
     "optima",
+    "papers",
+    "plots",
+    "report",
     "spaces",
+    "sweep",
     "theory",
     "verify",
 ]
@@ -36,4 +53,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

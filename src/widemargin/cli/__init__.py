@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import widemargin
+from widemargin import extras
 from widemargin.types import InputError
 
 from . import data, demo, fit, margin, report, reproduce, sweep, theory, train, watch
@@ -33,6 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except InputError as error:
         return complain(in_cli_words(str(error)))
+    except ModuleNotFoundError as error:
+        said = extras.sentence(error.name)
+        if said is None:
+            raise
+        return complain(said)
     except BrokenPipeError:  # the reader went away, as in `| head`
         drop_stdout()
         return PIPE_CLOSED

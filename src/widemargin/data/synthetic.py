@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import chdtr
 
 from widemargin.types import Dataset, InputError
 
@@ -275,6 +274,8 @@ def mt_distribution(d: int, n: int, reject: bool = True, seed: int = 0) -> Datas
 
     MT Section 3.4 and the proof of Theorem 3.5 (MT-17).
     """
+    from scipy.special import chdtr  # where used: the command line should start at once
+
     name = "mt"
     n, d = checks.shape(name, n, d, least_d=2)
     most = d * math.log(n)

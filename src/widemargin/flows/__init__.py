@@ -1,5 +1,7 @@
 """How training reaches a margin: batched networks, losses in the log domain, algorithms, records."""
 
+import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
+
 from .flow import GradientFlow, kkt_residual, parse_until
 from .names import make_rule, rule_kinds
 from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net, rebuild_net

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
+
 from .batchnorm import batchnorm
 from .collapse import collapse
 from .f1 import f1

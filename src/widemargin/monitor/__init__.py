@@ -1,5 +1,7 @@
 """Normalised margins of any PyTorch model while it trains, from forward passes and norms alone (docs/monitor.md)."""
 
+import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
+
 from .homogeneous import Homogeneous, Probe, check_homogeneous, find_homogeneous
 from .monitor import MarginMonitor
 from .record import Falls, Record, falls

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
+
 from .f1 import f1
 from .f2 import f2
 from .gap import Gap, gap

@@ -1,5 +1,7 @@
 """Every figure and table of the five papers, by one command."""
 
+import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
+
 # These modules register their reproductions when they are imported.
 from . import bn, cb, lr, mt, uh
 from .reproduction import (

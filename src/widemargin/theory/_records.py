@@ -11,18 +11,18 @@ times that. Nothing else is allowed for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from widemargin.flows import losses
-
+from ._rooms import losses, torch
 from .inequality import Inequality
 from .track import Track
 
-Params = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Params = dict[str, "Tensor"]
 
 FEW = 4  # intervals between records
 UNSEEN = 4.0  # what a step between two records may have cost, relative to those at the records

@@ -6,12 +6,11 @@ import math
 from typing import Annotated
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
-from widemargin import margins
 from widemargin.types import InputError
 
+from ._rooms import margins, torch
 from .arguments import Count, Positive, one_of
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states

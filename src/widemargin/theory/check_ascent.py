@@ -8,13 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-
-from widemargin.flows import losses
-from widemargin.flows.rules import ascent_scale, mean_field
-from widemargin.margins import qp
 
 from ._records import QUIET, before, duals_known, entry, eps, never_falls, precision, slopes, steps, trapezoid, worst
+from ._rooms import losses, qp, rules, torch
 from .inequality import Inequality, check
 from .simplex import best_mixture
 from .track import Track
@@ -42,7 +38,7 @@ class Ascent:
     @cached_property
     def factor(self) -> float:
         """||nu|| over sum_j |w_j|^2."""
-        return 1 / self.track.net.m if mean_field(self.track.net) else 1.0
+        return 1 / self.track.net.m if rules.mean_field(self.track.net) else 1.0
 
     @cached_property
     def w(self) -> np.ndarray:
@@ -664,7 +660,7 @@ def _output_layer(track: Track) -> tuple[Features, np.ndarray] | None:
         return None
     if len(net.trained) != 1 or not hasattr(net, "train") or bool(track.start[net.trained[0]].any()):
         return None
-    factor = 1 / net.m if mean_field(net) else 1.0
+    factor = 1 / net.m if rules.mean_field(net) else 1.0
     size = math.sqrt(net.m) * factor * track.run["norm"]
     return Features(track), np.maximum(1.0, np.maximum.accumulate(size, axis=0))
 
@@ -686,8 +682,8 @@ def proposition7(track: Track) -> list[Inequality] | None:
     reference = "CB Proposition 7 (E-CB-6, F-CB-2)"
     proved = (gamma > 0) & (track.options["lr"] == 1)
     note = "" if track.every_step else "best margin and beta are those of the records"
-    total = track.run["t_cb"] / ascent_scale(track.net)  # sum_{s < t} eta(s)
-    factor = 1 / track.net.m if mean_field(track.net) else 1.0
+    total = track.run["t_cb"] / rules.ascent_scale(track.net)  # sum_{s < t} eta(s)
+    factor = 1 / track.net.m if rules.mean_field(track.net) else 1.0
     return [
         entry(
             track,

@@ -12,13 +12,10 @@ import contextlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from widemargin import flows, margins
-from widemargin.flows import losses
 from widemargin.types import Dataset, InputError
 
 from ._records import (
@@ -44,9 +41,13 @@ from ._records import (
     taken,
     worst,
 )
+from ._rooms import flows, losses, margins, torch
 from .check_mirror import FOREVER, PRINTED, _mirror
 from .inequality import Inequality, check
 from .track import Track
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DELTA = 0.05  # failure probability where a statement has one
 

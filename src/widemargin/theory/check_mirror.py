@@ -10,14 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
-
-from widemargin import flows
-from widemargin.flows import losses
 
 from ._records import (
     Params,
@@ -42,9 +37,13 @@ from ._records import (
     taken,
     worst,
 )
+from ._rooms import flows, losses, torch
 from .inequality import Inequality, check
 from .simplex import best_mixture
 from .track import Track
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PICKED = 8  # records whose features the comparator is chosen on
 LARGE = 4_000_000  # numbers in a Jacobian of the features, up to which its constants are computed

@@ -14,11 +14,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-
-from widemargin.margins import qp
 
 from ._records import QUIET, before, entry, precision, steps, worst
+from ._rooms import qp, torch
 from .inequality import Inequality, check
 from .track import Track
 

@@ -8,13 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
-from widemargin import margins
-from widemargin.flows import WeaklyRegularized
 from widemargin.types import Dataset, InputError
 
 from ._records import QUIET, before, entry, precision, steps, trapezoid, worst
+from ._rooms import flows, margins, torch
 from .inequality import Inequality, check
 from .track import Track
 
@@ -43,7 +41,7 @@ def weak_path(track: Track) -> list[Inequality] | None:
     if norm is None or margin is None or loss is None or track.problem.loss is None or not len(track.t):
         return None
     options = {key: track.options[key] for key in ("first", "last", "per_decade", "power", "reduction")}
-    rule = WeaklyRegularized(**options)
+    rule = flows.WeaklyRegularized(**options)
     scale = track.n if rule.reduction == "sum" else 1.0
     lam = np.array(rule.lambdas)[:, None] / scale  # (R, 1), of the mean loss
     M, g = norm[-1].T, margin[-1].T  # (R, B)

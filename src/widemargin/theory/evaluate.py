@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from widemargin import flows
 from widemargin.types import Dataset, Trajectory
 
+from ._rooms import flows
 from .catalogue import find, order
 from .facts import TIME_LIMIT, Facts, facts
 from .guarantee import NETWORK, THEOREMS, Guarantee

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from widemargin import flows, margins
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
+from ._rooms import flows, margins, torch
 from .track import follow
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TIME_LIMIT = 60.0  # seconds for one margin
 

@@ -23,13 +23,11 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
-from scipy.spatial.distance import cdist
-from scipy.special import log_ndtr, ndtr
 
 from widemargin.spaces import ReLU, sphere
 from widemargin.types import Certificate, InputError
 
+from ._rooms import distance, optimize, special
 from .arguments import Convention, Count, Positive, Probability, Ratio, Share, Space, checked, one_of
 from .facts import Facts
 from .guarantee import NETWORK, Assumption, Guarantee, applied, states
@@ -719,7 +717,7 @@ def kl_inverse(p: float, c: float) -> float:
         return first + (1 - p) * math.log((1 - p) / (1 - q)) - c
 
     top = 1 - 1e-15
-    return 1.0 if over(top) <= 0 else float(brentq(over, max(p, 1e-300), top, xtol=1e-14))
+    return 1.0 if over(top) <= 0 else float(optimize.brentq(over, max(p, 1e-300), top, xtol=1e-14))
 
 
 @states(
@@ -745,7 +743,7 @@ def pac_bayes_margin_bound(
     log_xi = math.log(2 * math.sqrt(n) if n >= 8 else n + 1)
 
     def bound(mu: float) -> float:
-        return 2 * kl_inverse(float(ndtr(-mu * m).mean()), (mu * mu / 2 + log_xi + math.log(1 / delta)) / n)
+        return 2 * kl_inverse(float(special.ndtr(-mu * m).mean()), (mu * mu / 2 + log_xi + math.log(1 / delta)) / n)
 
     mus = np.geomspace(0.1, max(1.0, 3 * math.sqrt(n)), 60)
     best = int(np.argmin([bound(mu) for mu in mus]))
@@ -760,8 +758,8 @@ def pac_bayes_margin_bound(
         probability=1 - delta,
         numbers={
             "mu": mu,
-            "gibbs_sample": float(ndtr(-mu * m).mean()),
-            "log_gibbs_least": float(log_ndtr(-mu * m.min())),
+            "gibbs_sample": float(special.ndtr(-mu * m).mean()),
+            "log_gibbs_least": float(special.log_ndtr(-mu * m.min())),
         },
     )
 
@@ -918,7 +916,7 @@ def _interclass(facts: Facts) -> list[tuple[int, float]]:
             cert = facts.margin("projected", rank=r, restarts=2, tol=0.05)
             found.append((r, 0.0 if cert is None else float(cert.lower)))
     halves = np.array_split(X[y > 0], max(1, int((y > 0).sum()) // 500))
-    found.append((facts.d, min(float(cdist(part, X[y < 0]).min()) for part in halves)))
+    found.append((facts.d, min(float(distance.cdist(part, X[y < 0]).min()) for part in halves)))
     return [(r, Delta) for r, Delta in found if Delta > 0]
 
 

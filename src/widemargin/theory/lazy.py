@@ -14,9 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import flows
-
 from . import conditions
+from ._rooms import flows
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .conditions import at_least, at_most, given, in_unit_ball
 from .facts import Facts

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from widemargin import flows
 from widemargin.types import Dataset, InputError
+
+from ._rooms import flows, torch
 
 
 def width_limit_error(

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
-from widemargin import flows
-from widemargin.flows import losses
 from widemargin.types import Dataset, InputError, Measure
 
 from . import conditions
+from ._rooms import flows, losses, torch
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .conditions import at_least, at_most, given, in_unit_ball
 from .facts import Facts

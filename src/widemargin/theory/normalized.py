@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import flows, margins
 from widemargin.types import Dataset, InputError
 
+from ._rooms import flows, margins
 from .arguments import Convention, Count, Finite, Nonnegative, Positive, Probability, one_of
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq, minimize_scalar
-from scipy.special import ndtr
 
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, InputError
 
+from ._rooms import optimize, special
 from .arguments import Classes, Convention, Count, Factor, Loss, Positive, Probability, checked
 from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, states
@@ -63,7 +62,7 @@ def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, 
         M = math.exp(log_M)
         return _softplus(math.log(classes - 1) - M**a * gamma) + lam * M**r
 
-    found = minimize_scalar(value, bounds=(middle - 8, middle + 4), method="bounded", options={"xatol": 1e-10})
+    found = optimize.minimize_scalar(value, bounds=(middle - 8, middle + 4), method="bounded", options={"xatol": 1e-10})
     return min(float(found.fun), math.log(classes))  # Theta = 0
 
 
@@ -213,7 +212,7 @@ def smallest_c(n: Count, classes: Classes = 2, r_over_a: Positive = 1.0) -> floa
     top = turn
     while over(top) > 0:
         top *= 2
-    X = turn if over(turn) <= 0 else float(brentq(over, turn, top, xtol=1e-12))
+    X = turn if over(turn) <= 0 else float(optimize.brentq(over, turn, top, xtol=1e-12))
     return (X - math.log(classes - 1)) / log_N
 
 
@@ -264,7 +263,11 @@ def decayed_margin(
     share = -math.inf  # nothing is known of the sign of the margin
     if low < top and _log_least(top, loss, own) >= target:
         past = _log_least(low, loss, own) - target  # above 0 by rounding only
-        log_s = low if past >= 0 else float(brentq(lambda u: _log_least(u, loss, own) - target, low, top, xtol=1e-13))
+        log_s = (
+            low
+            if past >= 0
+            else float(optimize.brentq(lambda u: _log_least(u, loss, own) - target, low, top, xtol=1e-13))
+        )
         share = min(1.0, math.exp(low - log_s))
     return Guarantee(
         "margin >= q gamma, phi*(n decay/(q gamma)) = n factor phi*(decay/gamma)",
@@ -308,7 +311,7 @@ def decay_for_margin(
         low *= 2
     if over(high) >= 0:
         return gamma
-    u = float(brentq(over, low, high, xtol=1e-12))
+    u = float(optimize.brentq(over, low, high, xtol=1e-12))
     return math.exp(u + math.log(gamma)) if u + math.log(gamma) > -745 else 0.0
 
 
@@ -351,7 +354,7 @@ def relu_pair_gap(a: ArrayLike) -> np.ndarray:
     Between 0 and min(|a|, a^2/sqrt(2 pi)): its slope 2 Phi(a) - 1 is below 1 and its second derivative 2 phi(a) below 2 phi(0).
     """
     a = np.asarray(a, dtype=np.float64)
-    return a * (2 * ndtr(a) - 1) + 2 * np.expm1(-a * a / 2) / math.sqrt(2 * math.pi)
+    return a * (2 * special.ndtr(a) - 1) + 2 * np.expm1(-a * a / 2) / math.sqrt(2 * math.pi)
 
 
 @states(

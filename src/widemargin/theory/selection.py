@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import flows
 from widemargin.types import InputError
 
 from . import conditions
+from ._rooms import flows
 from .arguments import Convention, Count, Positive, Probability, checked
 from .conditions import at_least, given, in_unit_ball
 from .facts import Facts

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from widemargin import flows
-from widemargin.flows import losses
 from widemargin.types import Dataset, InputError, Trajectory
+
+from ._rooms import flows, losses, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NEEDED = ("step", "t_cb", "t_mean", "log_risk", "psi", "margin", "norm", "log_norm", "moved", "weights")
 MOST, MOST_STEPS = 2e7, 5000  # numbers, and steps, up to which a run is made again
