@@ -94,6 +94,13 @@ def test_the_active_set_ends_where_the_penalty_is_below_rounding():
     assert np.abs(H @ x - q).max() < 1e-6 * np.abs(q).max()
 
 
+def test_no_step_where_floats_do_not_hold_the_model():
+    H, x = np.diag([1e-310, 1.0]), np.array([1.0, 2.0])
+    for q in (np.array([np.nan, 1.0]), np.array([1e200, 1.0])):
+        with np.errstate(all="ignore"):
+            assert (l1_quadratic(H, q, np.array([1e200, 1.0]), x) == x).all()
+
+
 def test_points_that_are_all_zero_have_slopes():
     """Their lengths are 0, whose squares divide."""
     tree = Terms(torch.zeros(3, 2, dtype=torch.float64), torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64))

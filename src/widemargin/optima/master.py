@@ -109,7 +109,10 @@ def l1_quadratic(
     """The minimum of x' H x / 2 - q . x + penalty . |x|, from the start x, by the signs of its entries (feature-sign search)."""
     unit = np.sqrt(H.diagonal())
     unit[unit == 0] = 1.0
+    start = x
     H, q, penalty, x = H / unit / unit[:, None], q / unit, penalty / unit, x * unit  # of unit diagonal
+    if not all(np.isfinite(part).all() for part in (H, q, penalty, x)):
+        return start  # sizes that floats do not hold together: there is no step
     free = penalty == 0
     sign = np.sign(x)
     for _ in range(20 * len(x) + 20):
