@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import os
@@ -140,8 +141,10 @@ def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Datase
         try:  # one value, or more than two: numbers, which losses of labels refuse later, and say so
             found = load(source, label, targets=True)
         except InputError:
-            several = "keep two classes" in str(error)
-            raise InputError(f"{error}, or take the loss cross-entropy") if several else error from None
+            with contextlib.suppress(InputError):
+                if len(load(source, label, multiclass=True).classes) > 2:
+                    error = InputError(f"{error}, or take the loss cross-entropy")
+            raise error from None
     if loss != "squared":
         return found
     if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in found.classes):

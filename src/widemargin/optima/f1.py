@@ -13,7 +13,6 @@ from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
 from . import classes, problem
-from .losses import is_classes
 from .solver import Solver
 
 LARGE = 100_000  # entries of X from which more than one thread pays
@@ -53,24 +52,9 @@ def f1(
     Reference: Wei, Lee, Liu and Ma (2019), Section 3; Pilanci and Ergen (2020).
     """
     check_device(device)
-    entered = enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
+    entered = problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
     with threads_for(entered):
         return solver(entered, tol, seed, device, progress).run()
-
-
-def enter(
-    data: Dataset,
-    loss: str,
-    weight_decay: float,
-    bias: bool,
-    output_bias: str | None,
-    weights: ArrayLike | None,
-    tol: float,
-    time_limit: float | None,
-) -> problem.Problem | problem.ClassProblem:
-    if is_classes(loss):
-        return problem.enter_classes(data, weight_decay, bias, output_bias, weights, tol, time_limit)
-    return problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
 
 
 def solver(

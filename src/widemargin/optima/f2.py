@@ -45,7 +45,8 @@ def f2(
     are those of `optima.f1`. `upper` is the objective of
     sum_j alpha_j k(x_j, .) + b, extra["alpha"] and extra["offset"]; `lower` is what `dual` proves.
     """
-    entered = problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)
+    training = problem.setting(data, weight_decay, bias, output_bias, weights, tol, time_limit)
+    entered = problem.of_labels(training, loss)
     solver = _Newton(entered, ReLU().kernel(entered.door.X), tol, progress)
     try:
         with np.errstate(all="ignore"):  # steps that overflow are refused by line searches

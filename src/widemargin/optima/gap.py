@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
-from .f1 import enter, solver, threads_for
-from .problem import ClassProblem
+from .f1 import solver, threads_for
+from .problem import ClassProblem, enter
 from .solver import Solver
 
 FORM = "Sequential(Linear, ReLU, Linear)"

@@ -19,7 +19,6 @@ from widemargin.types import Dataset, InputError, check_device
 
 from . import classes, groups, problem
 from .bounds import power_of
-from .losses import is_classes
 from .master import fit
 from .solver import Solver
 
@@ -53,9 +52,9 @@ def largest_decay(
             "largest_decay needs output_bias 'free' or None: with a decayed one the best constant depends on the decay"
         )
     check_device(device)
-    if is_classes(loss):
-        return _of_classes(problem.enter_classes(data, 1.0, bias, output_bias, weights, tol, time_limit), tol, seed)
     entered = problem.enter(data, loss, 1.0, bias, output_bias, weights, tol, time_limit)
+    if isinstance(entered, problem.ClassProblem):
+        return _of_classes(entered, tol, seed)
     with threads(1), np.errstate(all="ignore"):
         solver = Solver(entered, tol, seed, device, None)
         points, chosen = entered.points, entered.loss

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.margins.door import Door, check_data
+from widemargin.margins.door import Door
 from widemargin.margins.door import enter as through_the_door
 from widemargin.margins.multiclass import class_numbers
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, show
 
 from .groups import ClassPoints
-from .losses import CLASSES, Loss, named
+from .losses import CLASSES, Loss, is_classes, named
 from .master import Points
 
 MODES = (None, "free", "decayed")
@@ -98,21 +98,25 @@ def enter(
     weights: ArrayLike | None,
     tol: float,
     time_limit: float | None,
-) -> Problem:
-    chosen = named(loss)
-    check_data(data)
+) -> Problem | ClassProblem:
+    training = setting(data, weight_decay, bias, output_bias, weights, tol, time_limit)
+    return of_classes(training) if is_classes(loss) else of_labels(training, loss)
+
+
+def of_labels(training: Training, loss: str) -> Problem:
+    """One output: labels -1 and +1, or targets of the squared loss."""
+    data, chosen = training.door.data, named(loss)
     if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
         raise InputError(f"{data.name}: the loss {loss} needs labels -1 and +1, but y {_instead(data.y)}")
-    training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     one = len(np.unique(data.y[training.w > 0])) == 1
-    if one and chosen.name in ("logistic", "exp") and output_bias == "free":
+    if one and chosen.name in ("logistic", "exp") and training.output_bias == "free":
         raise InputError(
             f"{data.name}: all labels are equal, and with a free output bias the loss {loss} has no minimum; "
             "use output_bias=None or 'decayed'"
         )
     power = 0 if chosen.labels else _power(float(np.abs(data.y).max()) or 1.0)
     lam, ridge = training.scaled(power)
-    points = Points(np.ldexp(data.y, -power), training.w, lam, output_bias is not None, ridge)
+    points = Points(np.ldexp(data.y, -power), training.w, lam, training.output_bias is not None, ridge)
     return Problem(**vars(training), loss=chosen, points=points, power=power)
 
 
@@ -130,29 +134,22 @@ def _instead(y: np.ndarray) -> str:
     )
 
 
-def enter_classes(
-    data: Dataset,
-    weight_decay: float,
-    bias: bool,
-    output_bias: str | None,
-    weights: ArrayLike | None,
-    tol: float,
-    time_limit: float | None,
-) -> ClassProblem:
+def of_classes(training: Training) -> ClassProblem:
+    """One output for each class, and the cross-entropy."""
+    data = training.door.data
     y, K = class_numbers(data)
-    training = _enter(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     heard = np.bincount(y, training.w, K)
-    if output_bias == "free" and not heard.all():
+    if training.output_bias == "free" and not heard.all():
         raise InputError(
             f"{data.name}: class {int(heard.argmin())} has no point of positive weight, and with a free output bias there is no "
             "minimum; leave the class out, or use output_bias=None or 'decayed'"
         )
     lam, ridge = training.scaled()
-    points = ClassPoints(y, K, training.w, lam, output_bias is not None, ridge)
+    points = ClassPoints(y, K, training.w, lam, training.output_bias is not None, ridge)
     return ClassProblem(**vars(training), points=points)
 
 
-def _enter(
+def setting(
     data: Dataset,
     weight_decay: float,
     bias: bool,

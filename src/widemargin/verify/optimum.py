@@ -64,14 +64,10 @@ def optimum(
     if lower <= 0:
         done.append(("lower bound", f"{show(lower)}, no objective is smaller"))
     else:
-        proof = payload.get("proof")
-        stored = isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted")
-        need(stored, "lower bound: the proof is not stored in this certificate")
-        assert isinstance(proof, Mapping)
+        proof = _proof(payload)
         theta, taken = scale, Fraction(0)
         if K is None:
-            most = number(proof.get("maximum"), "lower bound: proof.maximum")
-            need(most > 0, "lower bound: proof.maximum is not positive")
+            most = _maximum(proof)
             both_sides(problem, c, 1 << kc, most, proof, "lower bound")
             theta = _feasible(scale, decay * total / most)
         else:
@@ -129,6 +125,20 @@ def _training(
     return loss, mode, decay, w, kw, scale
 
 
+def _proof(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    proof = payload.get("proof")
+    stored = isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted")
+    need(stored, "lower bound: the proof is not stored in this certificate")
+    assert isinstance(proof, Mapping)
+    return proof
+
+
+def _maximum(proof: Mapping[str, Any]) -> Fraction:
+    most = number(proof.get("maximum"), "lower bound: proof.maximum")
+    need(most > 0, "lower bound: proof.maximum is not positive")
+    return most
+
+
 def _feasible(scale: Fraction, most: Fraction) -> Fraction:
     """The smaller of both, rounded down to THETA_BITS; over a power of two."""
     theta = min(scale, most)
@@ -166,14 +176,10 @@ def _classes(
     if lower <= 0:
         done.append(("lower bound", f"{show(lower)}, no objective is smaller"))
     else:
-        proof = payload.get("proof")
-        stored = isinstance(proof, Mapping) and proof.get("type") not in (None, "omitted")
-        need(stored, "lower bound: the proof is not stored in this certificate")
-        assert isinstance(proof, Mapping)
+        proof = _proof(payload)
         kind = proof["type"]
         need(isinstance(kind, str) and kind in VECTOR_PROOFS, "lower bound: no such proof type for several classes")
-        most = number(proof.get("maximum"), "lower bound: proof.maximum")
-        need(most > 0, "lower bound: proof.maximum is not positive")
+        most = _maximum(proof)
         VECTOR_PROOFS[kind](problem, g, 1 << kq, most, proof)
         theta = _feasible(scale, decay * total / most)
         least = _entropy_below(problem, q, kq, w, kw, theta) / total
