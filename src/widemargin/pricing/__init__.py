@@ -87,7 +87,8 @@ def price(
         if stage.seconds > FAIR and reached.get(stage.way, 0.0) > best.bound:
             continue  # the other way is better here, and goes on alone
         result = look(stage)
-        reached[stage.way] = result.bound
+        if stage.most == math.inf:  # not a mere look at the root
+            reached[stage.way] = result.bound
         known = max(known, result.value)
         if result.bound < best.bound:
             best.bound, best.log = result.bound, result.log
@@ -133,7 +134,7 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
         return [last]
     # Quadratic bounds close trees in few nodes, linear ones are a hundred times cheaper. So look at the quadratic root, and let
     # linear bounds try first where it is far off.
-    many = STRAIGHT_NODES * (10 if points.device.type == "cuda" else 1)
+    many = STRAIGHT_NODES * (10 if points.device.type == "cuda" else 0.1 if points.r <= signs.NEWTON_RANK else 1)
     return [Stage("quadratic", seconds, 1), Stage("linear", seconds, many, if_far=True), last]
 
 
