@@ -203,3 +203,13 @@ def test_where_linear_bounds_fail_quadratic_ones_have_the_rest_of_the_time(monke
     c = rng.choice([-1, 1], 60) * c / c.sum()
     found = price(points_of(X), c, known=0.0, tol=1e-3, seconds=600.0)
     assert found.hard and found.bound <= found.value * (1 + 1e-3) * (1 + 1e-9)
+
+
+def test_a_tree_over_cones_that_is_too_large_to_check_is_not_kept_and_goes_on(monkeypatch):
+    X, c = (torch.as_tensor(array) for array in noise(30, 4, 1))
+    tree = cones.Cones(X, c, torch.eye(4, dtype=X.dtype))
+    kept = tree.run(0.0, 1e-3, deadline=math.inf, batch=64)
+    monkeypatch.setattr(cones, "STORED", kept.nodes // 2)
+    lost = tree.run(0.0, 1e-3, deadline=math.inf, batch=64)
+    assert kept.log is not None and lost.log is None
+    assert lost.bound == kept.bound and lost.nodes == kept.nodes
