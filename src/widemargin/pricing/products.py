@@ -38,7 +38,7 @@ SPEED = 1.5e10, 5e12  # operations a second that steps come to at the least, on 
 # are at 10 %.
 WIDE, RANK = 2, 9
 LARGEST = 700  # points; more would take minutes even on a GPU
-GAP = 2e-3  # complementarity over bound at which a solve ends,
+GAP = 5e-4  # complementarity over bound at which a solve ends,
 ROUGH = 5e-2  # and at which the first ones do, which are there to find the pairs that matter
 STEP = 0.9  # of the way to the boundary
 START = 0.02  # N over g at the start, where everything is far larger than at the end: from there all is smooth
