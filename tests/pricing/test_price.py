@@ -213,3 +213,16 @@ def test_a_tree_over_cones_that_is_too_large_to_check_is_not_kept_and_goes_on(mo
     lost = tree.run(0.0, 1e-3, deadline=math.inf, batch=64)
     assert kept.log is not None and lost.log is None
     assert lost.bound == kept.bound and lost.nodes == kept.nodes
+    cut = tree.run(0.0, 1e-3, deadline=math.inf, batch=64, keep=True)
+    assert cut.log is not None and kept.bound < cut.bound < math.inf and cut.nodes < kept.nodes
+
+
+def test_a_tree_over_signs_that_is_too_large_to_check_ends_there_if_asked_to(monkeypatch):
+    X, c = (torch.as_tensor(array) for array in noise(30, 13, 1))
+    options = {"deadline": math.inf, "batch": 8, "curved": False}
+    kept = signs.Tree(X, c).run(0.0, 1e-3, **options)
+    assert kept.log is not None
+    monkeypatch.setattr(signs, "RECORD_BYTES", kept.log.bytes // 2)
+    assert signs.Tree(X, c).run(0.0, 1e-3, **options).log is None
+    cut = signs.Tree(X, c).run(0.0, 1e-3, **options, keep=True)
+    assert cut.log is not None and kept.bound < cut.bound < math.inf and cut.nodes < kept.nodes

@@ -143,8 +143,12 @@ class Cones(Terms):
         target: float = 0.0,
         max_nodes: float = math.inf,
         give_up: float = math.inf,
+        keep: bool = False,
     ) -> Priced:
-        """Cut cones, the worst bound first, until all are at most max(target, max(known, best found) (1 + tol))."""
+        """Cut cones, the worst bound first, until all are at most max(target, max(known, best found) (1 + tol)).
+
+        `keep`: it stops, too, where the proof would be too large to be kept.
+        """
         r, device, dtype = self.r, self.X.device, self.X.dtype
         signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=r)), device=device, dtype=dtype)
         L = torch.diag_embed(signs)
@@ -164,6 +168,10 @@ class Cones(Terms):
             writing = nodes * WRITING if shape is not None else 0.0
             if len(U) == 0 or time.monotonic() + writing > deadline or nodes >= max_nodes or best > give_up:
                 break
+            if shape is not None and nodes >= STORED:
+                if keep:
+                    break
+                shape = None
             k = min(batch, len(U))
             top = torch.topk(U, k).indices
             middle = cut(L[top], edge[top])
@@ -184,8 +192,6 @@ class Cones(Terms):
             u, v, value, edge_new = self.bound(child)
             new_ids = torch.arange(nodes, nodes + len(child), device=device)
             nodes += len(child)
-            if nodes > STORED:
-                shape = None
             if shape is not None:
                 shape.parent.append(torch.cat([parent, parent]).cpu())
                 shape.edge.append(torch.cat([e, e]).cpu())

@@ -146,12 +146,13 @@ class Tree(Terms):
         memory: float = 4e9,
         curved: bool = True,
         beat: Callable[[], None] | None = None,
+        keep: bool = False,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large.
+        so they pay where trees are large. `keep`: it stops, too, where the proof would be too large to be kept.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -205,9 +206,11 @@ class Tree(Terms):
                 look, before = 2 * nodes, highest
             if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
                 top = pool.lowest(batch)
-            node = pool.take(top)
             if log is not None and log.bytes > RECORD_BYTES:
+                if keep:
+                    break
                 log = None
+            node = pool.take(top)
             node, branch = self.expand(node, limit, log, moments)
             # two children each, or the node itself where every sign is fixed but its problem is not solved well yet
             done = branch < 0
