@@ -1,7 +1,7 @@
-"""BN, Section 1, of Proposition 1.1: "The purpose of this dataset is to highlight Batch Norm's ability to handle features of
-different order of magnitude".
+"""BN, Proposition 1.1: "We have that assumption 1.2 holds for gamma >= (sqrt(d) / 40) gamma_linear".
 
-Margins of batch-normalised networks on dyadic data against the largest linear one (BN-8, BN-9).
+Margins of batch-normalised networks on dyadic data, whose features differ by orders of magnitude, against the largest linear
+one (BN-8, BN-9).
 """
 
 from __future__ import annotations

@@ -104,21 +104,20 @@ def adam(
 ) -> list[np.ndarray]:
     """min_i (Z u)_i / (||u|| sqrt(m)) (S, rates) after each of `looks` steps, u found by Adam on the mean logistic loss.
 
-    Z (S, n, m), start (S, m). One network per data set and rate; Adam with its default constants, the gradient written out.
+    Z (S, n, m), start (S, m). One network per data set and rate; Adam with its default constants; the gradient is written out.
     """
     points = torch.as_tensor(Z, dtype=torch.float32, device=device)
     turned = points.mT.contiguous()
-    u = torch.as_tensor(start, dtype=torch.float32, device=device)[:, :, None].repeat(1, 1, len(rates))  # (S, m, R)
-    lr = torch.tensor(rates, dtype=torch.float32, device=device)
-    first, second = torch.zeros_like(u), torch.zeros_like(u)
+    each = [torch.tensor(start, dtype=torch.float32, device=device) for _ in rates]  # (S, m) for each rate
+    optimiser = torch.optim.Adam([{"params": [u], "lr": rate} for u, rate in zip(each, rates)])
     out = []
     for step in range(1, max(looks) + 1):
-        g = turned @ torch.sigmoid(-(points @ u)) / -points.shape[1]
-        first.lerp_(g, 0.1)
-        second.mul_(0.999).addcmul_(g, g, value=0.001)
-        u -= lr / (1 - 0.9**step) * first / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
+        gradients = turned @ torch.sigmoid(-(points @ torch.stack(each, dim=2))) / -points.shape[1]  # (S, m, R)
+        for u, gradient in zip(each, gradients.unbind(2)):
+            u.grad = gradient
+        optimiser.step()
         if step in looks:
-            found = u.double().cpu().numpy()
+            found = torch.stack(each, dim=2).double().cpu().numpy()
             found /= np.linalg.norm(found, axis=1, keepdims=True)
             out.append((Z @ found).min(axis=1) / math.sqrt(Z.shape[2]))
     return out

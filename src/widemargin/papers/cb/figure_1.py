@@ -86,7 +86,7 @@ FLOW_AFTER = "gradient flow instead of the authors' ascent, after the ascent had
 @reproduction(
     "cb-1",
     paper="CB",
-    shows="Figure 1: decision boundaries in the plane_points, both layers against output layer, four training sets",
+    shows="Figure 1: decision boundaries in the plane, both layers against output layer, four training sets",
     quick=80,
     full=1160,
     claims=("CB-28",),
@@ -111,7 +111,7 @@ def reproduce(job: Job) -> Outcome:
     arrays |= {f"bends_{arm}": value for arm, value in bends.items()}
     arrays |= {f"away_{pair}": value for pair, value in away.items()}
     words = (
-        f"Both layers against the output layer alone on random training sets in the plane_points, four of {several} drawn. Both "
+        f"Both layers against the output layer alone on random training sets in the plane, four of {several} drawn. Both "
         f"are trained by gradient flow, the dynamics of Theorem 3, until it is stationary or has taken {size['flow']} steps: "
         "after the authors' 300 000 steps of ascent neither was near its limit, and the output layer did not fit its training "
         "points. Dashed lines, which the paper could not draw, are the max-margin classifiers of F1 (with a certificate of its "
@@ -165,7 +165,7 @@ def judge_figure_1(
             f"output layer {left['output'].mean():.3f}",
         ),
         judge(
-            "Both layers: the classifier is that of F1, not of F2 (share of the plane_points where its sign differs from F2's "
+            "Both layers: the classifier is that of F1, not of F2 (share of the plane where its sign differs from F2's "
             "minus that where it differs from F1's is above 0)",
             away["both_f2"] - away["both_f1"],
             "leads to a max margin classifier in F1",
@@ -173,7 +173,7 @@ def judge_figure_1(
             note=f"{away['both_f1'].mean():.3f} from F1, {away['both_f2'].mean():.3f} from F2",
         ),
         judge(
-            "Output layer: the classifier is that of F2, not of F1 (share of the plane_points where its sign differs from F1's "
+            "Output layer: the classifier is that of F2, not of F1 (share of the plane where its sign differs from F1's "
             "minus that where it differs from F2's is above 0)",
             away["output_f1"] - away["output_f2"],
             "leads to a max margin classifier in F2",
@@ -266,7 +266,7 @@ def _plane_run(job: Job, arm: str, sets: list[Dataset], size: dict[str, Any], po
             "wrong": (traj["train_error"][-1] * size["n"]).round(),
         }
 
-    return job.keep(f"plane_points-{arm}", size | {"train": ARMS[arm]}, compute)
+    return job.keep(f"plane-{arm}", size | {"train": ARMS[arm]}, compute)
 
 
 def _references(job: Job, sets: list[Dataset], size: dict[str, Any], points: np.ndarray) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def reproduce(job: Job) -> Outcome:
     means = {name: mean_error(values) for name, values in filled.items()}
     verdicts = [
         Verdict(
-            "Distance of the classes in the plane_points at least 1/(3k-1)",
+            "Distance of the classes in the plane at least 1/(3k-1)",
             apart,
             f"Delta_2 >= 1/(3k-1) = {gap:.4g}",
             bool(apart >= gap * (1 - 1e-12)),

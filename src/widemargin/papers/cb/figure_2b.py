@@ -1,5 +1,6 @@
-"""CB, Section 7; m is n, E-CB-10: "We observe the superiority of training both layers by plotting the test error versus m or
-d": here against the number of training points (Figure 2b, CB-29).
+"""CB, Section 7: "We observe the superiority of training both layers by plotting the test error versus m or d".
+
+The m of this sentence is n (E-CB-10): test errors against the number of training points, Figure 2b (CB-29).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""CB, Section 7: "We observe the superiority of training both layers by plotting the test error versus m or d": here against
-the dimension (Figure 2c, CB-29).
+"""CB, Section 7: "We observe the superiority of training both layers by plotting the test error versus m or d".
+
+Test errors against the dimension, Figure 2c (CB-29).
 """
 
 from __future__ import annotations

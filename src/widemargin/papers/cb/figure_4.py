@@ -106,9 +106,9 @@ def reproduce(job: Job) -> Outcome:
     times.legend(frameon=False, fontsize=9.5, loc="center left")
     tidy(times)
     words = (
-        "Left: grad F' of a trained network on the plane_points of (s, b), neurons (s u, b) with u the direction of its "
+        "Left: grad F' of a trained network on the plane of (s, b), neurons (s u, b) with u the direction of its "
         "heaviest neuron; only the part of the field "
-        "in that plane_points is drawn. The field is homogeneous and is tangent to |b| = |s|, so a neuron that starts there "
+        "in that plane is drawn. The field is homogeneous and is tangent to |b| = |s|, so a neuron that starts there "
         "never meets a = 0, where the ReLU is not "
         "differentiable. Right: the same in training. The paper's figure is an illustration without settings."
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-EDGE = 0.65  # pictures of the plane_points show [-EDGE, EDGE]^2
+EDGE = 0.65  # pictures of the plane show [-EDGE, EDGE]^2
 
 
 def plane_points(grid: int) -> tuple[np.ndarray, np.ndarray]:

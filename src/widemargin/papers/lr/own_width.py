@@ -1,6 +1,4 @@
-"""Theorem 2.1 at its own width: what it asks for, the limit of large width with step times width fixed, and a network beside
-it.
-"""
+"""Theorem 2.1 at its own width: what it asks for, its limit of large width (step times width fixed), and a network beside it."""
 
 from __future__ import annotations
 

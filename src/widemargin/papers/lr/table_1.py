@@ -1,7 +1,7 @@
-"""LR, caption of Table 1: "The table captures tradeoffs in all parameters": width, samples and steps that algorithms need on
-2-sparse parity, as powers of d and 1/eps.
+"""LR, caption of Table 1: "Overall, the table captures tradeoffs in all parameters".
 
-Every row is run as an algorithm, and exponents are fitted to what it needs (LR-34, LR-29, LR-11, LR-12).
+The parameters are width, samples and steps for a test error on 2-sparse parity, as powers of d and 1/eps. Every row is run as an
+algorithm, and exponents are fitted to what it needs (LR-34, LR-29, LR-11, LR-12).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""UH, Section 3.2 (Lemma 3.2): "Thanks to the exact equivalence given in Lemma 3.2", gradient flow on (a, b) is a mirror flow
-on u = |a b|.
+"""UH, before Lemma 3.2: "The following lemma shows that the reparameterized weights are updated via an appropriate mirror flow".
 
-Both are run side by side, with smaller and smaller steps (UH-9).
+Gradient flow on (a, b) and the mirror flow on u = |a b|, side by side, with smaller and smaller steps (UH-9).
 """
 
 from __future__ import annotations
@@ -216,7 +215,7 @@ def draw_mirror(found: Arrays) -> Figure:
             label=label,
         )
     guide = 0.5 * found["two"].mean(1)[0] * steps / steps[0]
-    axes.plot(steps, guide, ":", color=INK, lw=1, label="mean_exponent 1")
+    axes.plot(steps, guide, ":", color=INK, lw=1, label="slope 1")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(steps, [f"{one:g}" for one in steps])
