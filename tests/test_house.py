@@ -118,6 +118,14 @@ def test_no_room_uses_a_private_name_of_another(file: Path):
             assert not private(node.attr), f"{file.name}, line {node.lineno}: {ast.unparse(node)}"
 
 
+LONG = {"flows/nets.py", "flows/rules.py"}  # not yet in parts
+
+
+def test_files_are_short_enough_to_be_read():
+    long = {str(file.relative_to(SRC)) for file in FILES if len(file.read_text().splitlines()) > 700}
+    assert long <= LONG, f"more than 700 lines: {sorted(long - LONG)}"
+
+
 def test_test_files_have_names_of_their_own():
     """Two of one name in different folders cannot be collected in one run."""
     names = [file.name for file in Path(__file__).parent.rglob("test_*.py")]

@@ -16,6 +16,7 @@ def plain_json(
     """Mappings, lists, arrays and numbers as dictionaries, lists and numbers of Python, at every depth.
 
     JSON has no infinities and no NaN: `not_finite` says what stands there, null unless told. `unknown` is asked of all else.
+    Numbers as keys become texts; other keys that are no texts are left for `json` to refuse.
 
     >>> import numpy as np
     >>> plain_json({"a": np.array([1.5, np.inf]), 2: (np.int64(3), "b")})
@@ -28,7 +29,7 @@ def plain_json(
         if hasattr(value, "tolist"):  # arrays and numbers of numpy and torch
             value = value.tolist()
         if isinstance(value, Mapping):
-            return {str(key): turned(item) for key, item in value.items()}
+            return {str(key) if isinstance(key, int | float) else key: turned(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [turned(item) for item in value]
         if isinstance(value, float) and not math.isfinite(value):
