@@ -17,7 +17,7 @@ from widemargin import margins, theory
 from widemargin.data import mt_distribution
 from widemargin.papers.drawing import panels
 from widemargin.papers.jobs import Job, Outcome, reproduction
-from widemargin.papers.statistics import exponents, over_trials
+from widemargin.papers.statistics import exponents, over_trials, standard_error
 from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Verdict
 from widemargin.plots import INK, MINUS, PLUS, QUIET
 from widemargin.spaces import ReLU
@@ -138,7 +138,7 @@ def _draw_gap(ds: np.ndarray, ns: np.ndarray, one: np.ndarray, two: np.ndarray) 
     shades = np.linspace(0.35, 1.0, len(ds))
     marks = ("o", "s", "^", "D", "v")
     for k, d in enumerate(ds.tolist()):
-        mean, error = two[k, :, :, 0].mean(-1), two[k, :, :, 0].std(-1) / math.sqrt(two.shape[2])
+        mean, error = two[k, :, :, 0].mean(-1), standard_error(two[k, :, :, 0])
         left.errorbar(ns, mean, 2 * error, fmt=f"{marks[k % 5]}-", color=MINUS, alpha=shades[k], ms=5, lw=1.4)
         left.annotate(
             f"d = {d}", (ns[-1], mean[-1]), (6, 0), textcoords="offset points", fontsize=9, va="center", color=MINUS

@@ -18,7 +18,7 @@ from widemargin import margins
 from widemargin.data import mt_regression_gap
 from widemargin.papers.drawing import mean_line, panels
 from widemargin.papers.jobs import Job, Outcome, reproduction
-from widemargin.papers.statistics import exponents, over_trials
+from widemargin.papers.statistics import exponents, over_trials, standard_error, two_errors
 from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Verdict
 from widemargin.plots import INK, MINUS, PLUS
 from widemargin.spaces import ReLU
@@ -108,7 +108,7 @@ def _regression_bounds(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) 
 def verdicts_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) -> list[Verdict]:
     """`found`: squares and kernel_error (k, draws), net_error, net_norm and net_fit (k, students), l1 (k, 2), frobenius (k,)."""
     share = found["squares"] / ns[:, None]  # (k, draws)
-    error = share.std(1, ddof=1) / math.sqrt(share.shape[1])
+    error = standard_error(share)
     off = share.mean(1) - 1
     far = stats.norm.ppf(1 - 0.025 / len(ns)) * error  # all n at once with 95 percent
     same = bool((np.abs(off) + far < 0.05).all())
@@ -156,7 +156,7 @@ def _draw_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) ->
     figure, (left, middle, right) = panels(10.4, 3.6, 3)
     share = found["squares"]
     left.errorbar(
-        ns, share.mean(1), 2 * share.std(1) / math.sqrt(share.shape[1]), fmt="s", color=MINUS, ms=5,
+        ns, share.mean(1), two_errors(share), fmt="s", color=MINUS, ms=5,
         label=r"$\kappa\,\Vert\alpha_{\ell_2}\Vert^2$, mean over targets",
     )  # fmt: skip
     left.plot(ns, ns, "--", color=INK, lw=1, label="$n$ (Lemma D.7)")
