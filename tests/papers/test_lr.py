@@ -38,11 +38,15 @@ TINY = {
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(lr.exponents, "RESAMPLES", 100)
-    monkeypatch.setattr(lr.own_width, "START", 64)
-    monkeypatch.setattr(lr.table_1, "TRIED", {"a": (1.0, 16.0), "b": (8.0, 16.0), "c": (2.0,)})
-    for module in (lr.rows, lr.table_1):
-        monkeypatch.setattr(module, "CAPS", dict.fromkeys(lr.rows.CAPS, 4))
+    fewer = {
+        "RESAMPLES": 100,
+        "START": 64,
+        "TRIED": {"a": (1.0, 16.0), "b": (8.0, 16.0), "c": (2.0,)},
+        "CAPS": dict.fromkeys(lr.rows.CAPS, 4),
+    }
+    for module in (lr.exponents, lr.own_width, lr.rows, lr.table_1):
+        for name in fewer.keys() & vars(module):
+            monkeypatch.setattr(module, name, fewer[name])
     resize(monkeypatch, TINY)
 
 
