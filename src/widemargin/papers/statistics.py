@@ -68,5 +68,5 @@ def exponents(x: ArrayLike, values: ArrayLike) -> np.ndarray:
 
 def mean_exponent(x: ArrayLike, values: ArrayLike) -> tuple[float, float]:
     """The mean over trials of the exponents of values (k, B) ~ x^p, and half of its 95 percent interval."""
-    each = exponents(x, np.asarray(values).T)
+    each = exponents(x, np.asarray(values).T)  # (B,)
     return float(each.mean()), half_width(each)

@@ -30,8 +30,7 @@ from .plane import draw_plane, plane_points
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Quick scale: fewer and larger steps of the authors' ascent (see `authors_ascent`), widths above the number of points. `rtol`
-# and `flow` are the tolerance and the most steps of gradient flow, which ends earlier where it is stationary.
+# `rtol` and `flow` are the tolerance and the most steps of gradient flow, which ends earlier where it is stationary.
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {
         "k": 3,

@@ -18,6 +18,7 @@ from widemargin.types import Dataset
 from .error_curves import LIMIT, OUTPUT_WORDS, STOPPED, advantage, draw_errors, fitted, measure_errors
 from .judging import judge
 
+# Quick scale: fewer and larger steps of the authors' ascent (see `authors_ascent`), widths above the number of points.
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"ns": (32, 64, 128), "d": 15, "m": 256, "steps": 3000, "lr": 2.0, "trials": 10, "test": 4000},
     "paper": {

@@ -17,6 +17,7 @@ from widemargin.papers.verdicts import Verdict
 from .error_curves import LIMIT, OUTPUT_WORDS, STOPPED, advantage, draw_errors, fitted, measure_errors
 from .judging import judge
 
+# Quick scale: fewer and larger steps of the authors' ascent (see `authors_ascent`), widths above the number of points.
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"ds": (5, 10, 15, 20, 25), "n": 96, "m": 200, "steps": 3000, "lr": 2.0, "trials": 8, "test": 4000},
     "paper": {

@@ -27,8 +27,7 @@ from .judging import LOOSE, judge, share_of
 from .networks import ConstantStep, certified_f1, evaluate, ladder
 from .plane import draw_plane, plane_points
 
-# Quick scale: fewer and larger steps of the authors' ascent (see `authors_ascent`), widths above the number of points. `rtol`
-# and `flow` are the tolerance and the most steps of gradient flow, which ends earlier where it is stationary.
+# `rtol` and `flow` are the tolerance and the most steps of gradient flow, which ends earlier where it is stationary.
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {
         "sets": 5,
