@@ -231,3 +231,13 @@ def assert_refuted(hypotheses: dict[str, Any], conclusion: Any) -> None:
     """A statement as printed is wrong: on one instance every hypothesis holds and the conclusion does not."""
     assert hypotheses and all(bool(holds) for holds in hypotheses.values()), hypotheses
     assert not bool(conclusion)
+
+
+def resize(patch: Any, sizes: dict[str, dict[str, Any]], scales: tuple[str, ...] = ("quick",)) -> None:
+    """Give reproductions, by id, other sizes at these scales."""
+    from widemargin.papers import REPRODUCTIONS
+
+    for id, size in sizes.items():
+        theirs = sys.modules[REPRODUCTIONS[id].function.__module__].SIZES
+        for scale in scales:
+            patch.setitem(theirs, scale, size)

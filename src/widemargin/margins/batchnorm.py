@@ -432,13 +432,11 @@ def adam_reference(
     Z = _signed(T, door.y, np.ones(len(layer.a)) if part == "a" else layer.a)  # (n, m), margins of the network: Z @ u
     points = torch.from_numpy(Z).to(getattr(torch, dtype))
     u = torch.from_numpy(start).to(points.dtype).clone()
-    first, second = torch.zeros_like(u), torch.zeros_like(u)
-    for step in range(1, steps + 1):  # Adam with its default constants; the gradient is written out
+    adam = torch.optim.Adam([u], lr=lr)
+    for _ in range(steps):
         weights = torch.sigmoid(-(points @ u)) / len(points)
-        g = -(weights @ points)
-        first.lerp_(g, 0.1)
-        second.mul_(0.999).addcmul_(g, g, value=0.001)
-        u -= lr / (1 - 0.9**step) * first / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
+        u.grad = -(weights @ points)  # of the mean logistic loss
+        adam.step()
     found = u.double().numpy()
     found = found / (np.linalg.norm(found) or 1.0)
     return AdamReference(float((Z @ found).min()) / math.sqrt(len(found)), found, part, steps)
