@@ -255,6 +255,8 @@ def test_gap_of_a_state_dict(model, tmp_path):
         network(), DATA.X, DATA.y, weight_decay=0.02, output_bias="free", loss="hinge"
     )  # fmt: skip
     assert (found["objective"], found["above"]) == (known.objective, known.above)
+    asked = {"weight_decay": 0.02, "loss": "hinge", "output_bias": "free"}
+    assert asked.items() <= found["certificate"].items()
     assert found["certificate"]["upper"] == known.certificate.upper
 
 

@@ -56,7 +56,8 @@ class Gap:
     def summary(self) -> dict[str, Any]:
         """What `widemargin gap --json` prints."""
         own = ("objective", "loss", "balanced", "width", "above", "at_least", "unbalanced")
-        return {name: getattr(self, name) for name in own} | {"certificate": self.certificate.summary()}
+        kept = {name: self.certificate.extra[name] for name in ("weight_decay", "loss", "output_bias")}
+        return {name: getattr(self, name) for name in own} | {"certificate": self.certificate.summary() | kept}
 
     def __str__(self) -> str:
         lower, upper = self.certificate.lower, self.certificate.upper
