@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from widemargin import verify
 from widemargin.verify import check, exact, integers, matmul, positive_semidefinite, sqrt_up
+from widemargin.verify.exact import ROOT_BITS
+from widemargin.verify.tree import _constants
 
 XOR = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
 XOR_Y = np.array([1.0, 1.0, -1.0, -1.0])
@@ -1004,3 +1007,38 @@ def test_certificate_objects_verify():
     )
     assert made.verify(data)
     assert check(made.payload(), data.X, data.y)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_constants_of_quadratic_leaves_are_the_largest_values_rounded_up(seed):
+    """kappa = max over the allowed t of c relu(t) - a t^2 - b t: never below its values on a fine grid of t, and near them."""
+    rng = np.random.default_rng(seed)
+    s, k, total, P = 20, 3, int(rng.integers(1, 50)), 12
+    grid = rng.integers(-30, 31, (P, 2)).astype(object)
+    square = [int(x @ x) for x in grid]
+    above = [sqrt_up(v) for v in square]
+    lengths = [(root - (root * root != v << (2 * ROOT_BITS)), root) for v, root in zip(square, above)]
+    flat = SimpleNamespace(squares=square, lengths=lengths)
+    a = [int(v) for v in rng.integers(-(1 << s), 1 << s, P)]
+    b = [int(v) for v in rng.integers(-(1 << s), 1 << s, P)]
+    c = [int(v) for v in rng.integers(-20, 21, P)]
+    state = rng.integers(-1, 2, P)
+    unit = (total * total) << (s + 2 * k + ROOT_BITS)
+    kappa = _constants(a, b, flat, state, c, total, s, k) / unit
+    expected = 0.0
+    for i in range(P):
+        size = square[i] ** 0.5 / 2**k
+        A, B, C = a[i] / 2**s, b[i] / 2**s, c[i] / total
+        # where a > 0 the rule ignores |t| <= |x|: the vertex of the parabola may lie beyond
+        reach = max(size, abs(C - B) / (2 * A), abs(B) / (2 * A)) if A > 0 else size
+        t = np.linspace(-reach if state[i] <= 0 else 0, reach if state[i] >= 0 else 0, 200_001)
+        expected += (C * np.maximum(t, 0) - A * t**2 - B * t).max()
+    assert expected <= kappa + 1e-9 and kappa <= expected * (1 + 1e-6) + 1e-6
+
+
+@pytest.mark.parametrize("b,c", [(3, 1), (-2, 1)])  # slope -2 at t = |x| = sqrt 5, then slope 3
+def test_the_constants_of_quadratic_leaves_round_lengths_by_the_sign_of_the_slope(b, c):
+    flat = SimpleNamespace(squares=[5], lengths=[(sqrt_up(5) - 1, sqrt_up(5))])
+    kappa = Fraction(_constants([-2], [b], flat, np.array([1]), [c], 1, 0, 0), 1 << ROOT_BITS)
+    rest = (kappa - 10) / (c - b)  # |x| as the rule has it: kappa = slope |x| + 2 |x|^2
+    assert rest**2 < 5 if c < b else rest**2 > 5

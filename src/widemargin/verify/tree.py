@@ -183,6 +183,7 @@ class _Flat:
 
     span: Span
     squares: list[int]  # |x_i|^2 on the integer grid
+    lengths: list[tuple[int, int]]  # |x_i| 2^ROOT_BITS, rounded down and up
     rows: np.ndarray  # (P + roots, r) points and roots times the basis
     linear: np.ndarray  # (r,)
 
@@ -198,7 +199,36 @@ class _Flat:
             folded += [i for i, w in enumerate(weights) if w]
         mirrored = problem.grid[folded].astype(object)
         space = span(problem, np.vstack([rows, mirrored]), 1, name)
-        return _Flat(space, squares(grid), space.products(rows), space.products(linear[None])[0])
+        square = squares(grid)
+        above = [sqrt_up(v) for v in square]
+        lengths = [(root - (root * root != v << (2 * ROOT_BITS)), root) for v, root in zip(square, above)]
+        return _Flat(space, square, lengths, space.products(rows), space.products(linear[None])[0])
+
+
+def _constants(
+    a: list[int], b: list[int], flat: _Flat, states: np.ndarray, weight: list[int], total: int, s: int, k: int
+) -> int:
+    """sum_i kappa_i, each rounded up to a multiple of 2^-(s + 2k + ROOT_BITS) / total^2, in these units.
+
+    Fractions with a denominator for every a_i would take four times as long.
+    """
+    kappa = 0
+    for i, (curve, c) in enumerate(zip(a, weight)):
+        worst, back = 0, b[i] * total  # slopes are over total 2^s
+        # t >= 0 with slope c - b_i, then t <= 0 with slope b_i in -t
+        for allowed, slope in ((states[i] >= 0, (c << s) - back), (states[i] <= 0, back)):
+            if not allowed:
+                continue
+            if curve > 0:
+                value = -(-(slope * slope << (2 * k + ROOT_BITS)) // (4 * curve)) if slope > 0 else 0
+            else:
+                below, above = flat.lengths[i]
+                value = (slope * total * (above if slope > 0 else below) << k) - (
+                    curve * flat.squares[i] * total * total << ROOT_BITS
+                )
+            worst = max(worst, value)
+        kappa += worst
+    return kappa
 
 
 def _quadratic_leaf(
@@ -231,26 +261,7 @@ def _quadratic_leaf(
     b = [integer(v, f"{name}: b", -limit, limit) for v in b]
     lam = integer(leaf.get("lam"), f"{name}: lam", 0, limit)
     need(all(v >= 0 for v in b[P:]), f"{name}: a root has a negative multiplier")
-    kappa = Fraction(0)
-    for i, square in enumerate(flat.squares):
-        state, c = int(states[i]), weight[i]
-        above = sqrt_up(square)
-        below = above - (above * above != square << (2 * ROOT_BITS))  # |x_i| is between below and above
-        curve = Fraction(-a[i] * square, 1 << (s + 2 * k))  # -a_i |x_i|^2
-        worst = Fraction(0)
-        # t >= 0 with slope c - b_i, then t <= 0 with slope b_i in -t
-        for allowed, slope in (
-            (state >= 0, Fraction(c, total) - Fraction(b[i], 1 << s)),
-            (state <= 0, Fraction(b[i], 1 << s)),
-        ):
-            if not allowed:
-                continue
-            if a[i] > 0:
-                value = slope * slope / (4 * Fraction(a[i], 1 << s)) if slope > 0 else Fraction(0)
-            else:
-                value = slope * Fraction(above if slope > 0 else below, 1 << (ROOT_BITS + k)) + curve
-            worst = max(worst, value)
-        kappa += worst
+    kappa = Fraction(_constants(a, b, flat, states, weight, total, s, k), (total * total) << (s + 2 * k + ROOT_BITS))
     points = flat.rows[:P]
     twice = 2 * matmul((column(a) * points).T, points)  # 2 M in units of 2^-(s + 2k)
     products: dict[tuple[int, int], int] = {}
