@@ -8,25 +8,13 @@ import torch
 
 from widemargin import data, margins
 from widemargin.flows import losses
-from widemargin.flows.flow import (
-    FORCED,
-    TEMPERED,
-    Fitted,
-    GradientFlow,
-    Margin,
-    Radius,
-    Risk,
-    Stationary,
-    Time,
-    clarke_min_norm,
-    implicit_weights,
-    kkt_residual,
-    parse_until,
-    unscaled,
-)
+from widemargin.flows.events import Fitted, Margin, Radius, Risk, Stationary, Time, parse_until
+from widemargin.flows.implicit import implicit_weights
 from widemargin.flows.nets import MLP, Frozen, Normalized, Scalar, TwoLayer
 from widemargin.flows.problem import pose
 from widemargin.flows.rules import DIVERGED, FINISHED
+from widemargin.flows.rules.gradient_flow import FORCED, TEMPERED, GradientFlow, unscaled
+from widemargin.flows.stationarity import clarke_min_norm, kkt_residual
 from widemargin.types import Dataset, InputError
 
 

@@ -18,24 +18,25 @@ from widemargin import Dataset, InputError, data, flows, margins
 from widemargin.flows import losses, rules, streams
 from widemargin.flows.names import make_rule
 from widemargin.flows.nets import MLP, BatchNorm, Frozen, Net, Normalized, Params, Scalar, TwoLayer
-from widemargin.flows.paths import WeaklyRegularized, follow_path
 from widemargin.flows.problem import Problem, pose
 from widemargin.flows.rules import (
-    CB,
     GD,
     SGD,
-    WGF,
     Adam,
     Mirror,
+    NeuronNormAscent,
     NormalizedGD,
-    PerturbedWGF,
-    Prop6,
-    Prop7,
+    OutputLayerAscent,
+    PerturbedWassersteinFlow,
     Rule,
+    SmoothMarginAscent,
     State,
     TwoPhase,
-    prop6_bound,
-    prop7_bound,
+    WassersteinFlow,
+    WeaklyRegularized,
+    follow_path,
+    neuron_norm_bound,
+    output_layer_bound,
     weight_decay_schedule,
 )
 from widemargin.flows.streams import LawStream, ParityStream
@@ -56,17 +57,17 @@ CASES: dict[str, tuple[Rule, Net, str]] = {
     "sgd-epochs": (SGD(0.1, batch=3, order="epochs", seed=3), RELU, "logistic"),
     "sgd-stream": (SGD(0.1, batch=2, order="stream"), RELU, "logistic"),
     "sgd-online": (SGD(0.1, batch=2, sampler=ParityStream(3)), RELU, "logistic"),
-    "cb": (CB(0.5), FIELD, "logistic"),
-    "cb-code": (CB(0.5, variant="code"), FIELD, "exp"),
-    "cb-output": (CB(0.5, variant="code"), OUTPUT, "exp"),
-    "prop6": (Prop6(), Frozen(d=3, m=6), "exp"),
-    "prop7": (Prop7(), OUTPUT, "exp"),
+    "cb": (SmoothMarginAscent(0.5), FIELD, "logistic"),
+    "cb-code": (SmoothMarginAscent(0.5, variant="code"), FIELD, "exp"),
+    "cb-output": (SmoothMarginAscent(0.5, variant="code"), OUTPUT, "exp"),
+    "prop6": (NeuronNormAscent(), Frozen(d=3, m=6), "exp"),
+    "prop7": (OutputLayerAscent(), OUTPUT, "exp"),
     "mirror": (Mirror(0.05), Normalized(d=3, m=6), "logistic"),
     "mirror-scalar": (Mirror(0.05, clock="mean"), Scalar(d=3, m=6), "exp"),
-    "wgf": (WGF(0.02), FIELD, "logistic"),
-    "wgf-heun": (WGF(0.02, scheme="continuous", reduction="mean"), FIELD, "logistic"),
-    "pwgf": (PerturbedWGF(0.1, sigma=3.0, seed=5), FIELD, "logistic"),
-    "pwgf-weighted": (PerturbedWGF(0.1, sigma=1.0, weighted=True, births=2, every=2), FIELD, "logistic"),
+    "wgf": (WassersteinFlow(0.02), FIELD, "logistic"),
+    "wgf-heun": (WassersteinFlow(0.02, scheme="continuous", reduction="mean"), FIELD, "logistic"),
+    "pwgf": (PerturbedWassersteinFlow(0.1, sigma=3.0, seed=5), FIELD, "logistic"),
+    "pwgf-weighted": (PerturbedWassersteinFlow(0.1, sigma=1.0, weighted=True, births=2, every=2), FIELD, "logistic"),
     "weakreg": (WeaklyRegularized(first=1e-3, last=1e-4), RELU, "logistic"),
     "weakreg-squared": (WeaklyRegularized(first=1e-3, last=1e-4, reduction="sum"), RELU, "squared"),
     "two-phase": (TwoPhase(lr1=2.0, batch1=4, steps1=2, lr2=0.2), RELU, "logistic"),
@@ -217,7 +218,7 @@ def test_sgd_is_gd_on_the_examples_of_the_step(order: str):
     state = rule.start(problem, W)
     W, state = rule.step(problem, W, state)
     seen = []
-    sample, _ = rules._examples(problem, state, 3, order, 11, None)
+    sample, _ = rules.steps.examples(problem, state, 3, order, 11, None)
     new, after = rule.step(problem, W, state)
     for trial in range(3):
         X, y = sample.X[trial].numpy(), sample.y[trial].numpy()
@@ -244,7 +245,7 @@ def test_epochs_see_every_point_once():
     for _ in range(4):
         rows: list[Tensor] = []
         for _ in range(3):
-            sample, state = rules._examples(problem, state, 3, "epochs", 2, None)
+            sample, state = rules.steps.examples(problem, state, 3, "epochs", 2, None)
             rows.append(sample.X)
             W, state = rule.step(problem, W, state)
         epoch = torch.cat(rows, 1)
@@ -318,7 +319,7 @@ def test_normalized_gd_stops_before_its_margins_overflow():
 @pytest.mark.parametrize("variant", ["paper", "code"])
 def test_cb_moves_by_m_times_the_gradient(variant: str):
     problem, W = setting(FIELD, "exp")
-    rule = CB(0.5, variant=variant)
+    rule = SmoothMarginAscent(0.5, variant=variant)
     W, state = run(rule, problem, W, 2)
     new, _ = rule.step(problem, W, state)
     rate = 0.5 / math.sqrt(3 if variant == "paper" else 4)  # t = 2; the code's count starts at 1
@@ -331,7 +332,7 @@ def test_cb_moves_by_m_times_the_gradient(variant: str):
 def test_the_code_of_cb_scales_the_output_layer():
     problem, W = setting(OUTPUT, "exp")
     W = W | {"a": 3 * torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}
-    new, _ = run(CB(0.5, variant="code"), problem, W, 1)
+    new, _ = run(SmoothMarginAscent(0.5, variant="code"), problem, W, 1)
     for trial in range(3):
         g = gradient(W, trial, soft_min, 1 / 6)
         beta = max(1.0, math.sqrt(float((W["a"][trial] ** 2).mean())))
@@ -348,15 +349,15 @@ def test_cb_in_nets_without_the_prefactor_is_the_same_after_the_time_change(trai
     shrink = 6**-0.5 if train == "both" else 1 / 6
     W = {k: v * (shrink if train == "both" or k == "a" else 1) for k, v in w.items()}
     for variant in ("paper", "code"):
-        one_way, _ = run(CB(0.5, variant), problem, w, 20)
-        other, _ = run(CB(0.5, variant), pose(plain, POINTS, "exp"), W, 20)
+        one_way, _ = run(SmoothMarginAscent(0.5, variant), problem, w, 20)
+        other, _ = run(SmoothMarginAscent(0.5, variant), pose(plain, POINTS, "exp"), W, 20)
         assert_close(field.forward(one_way, problem.X), plain.forward(other, problem.X), rtol=1e-9, atol=1e-11)
 
 
 def test_cb_reaches_nearly_the_whole_margin_of_a_parity():
     net = TwoLayer(d=5, m=64, law="cb", mean_field=True)
     problem, W = setting(net, "exp", data.parity(5, marginal="full"), trials=2)
-    W, _ = run(CB(0.5), problem, W, 3000)
+    W, _ = run(SmoothMarginAscent(0.5), problem, W, 3000)
     reached = problem.margins(W).amin(1) / (net.norm2(W) / 64)
     best = 1 / math.sqrt(40) / 2
     assert bool((reached >= 0.95 * best).all()), reached / best
@@ -384,7 +385,7 @@ def test_proposition_6_at_every_step(easy: bool):
         half = margins.frozen(points, V)
         assert half.lower > 0
         Z = points.y[:, None] * (points.X @ W["V"][0].numpy().T).clip(0) * W["b"][0].numpy()  # (n, m)
-        rule = Prop6()
+        rule = NeuronNormAscent()
         state = rule.start(problem, W)
         assert_close(state["size"][0].item(), np.abs(Z).max())
         growth, best = 0.0, -math.inf
@@ -401,7 +402,7 @@ def test_proposition_6_at_every_step(easy: bool):
             mirrored = a / beta * (1 + 2 * eta * g) ** 2  # CB-15
             new = W["r"][0].numpy() ** 2
             np.testing.assert_allclose(new / new.sum(), mirrored / mirrored.sum(), rtol=1e-9)
-            bound = prop6_bound(half.upper / 2, np.abs(Z).max(), points.n, m, t, growth)
+            bound = neuron_norm_bound(half.upper / 2, np.abs(Z).max(), points.n, m, t, growth)
             assert best >= bound
             assert_close(rule.bound(problem, state, half.upper / 2)[0], bound)
             assert_close(state["best"][0].item(), best)
@@ -421,7 +422,7 @@ def test_proposition_7_at_every_step(easy: bool):
         gamma = margins.random_features(points, W["V"][0].numpy())
         assert gamma.lower > 0
         Z = points.y[:, None] * (points.X @ W["V"][0].numpy().T).clip(0)
-        rule = Prop7()
+        rule = OutputLayerAscent()
         state = rule.start(problem, W)
         assert_close(state["size"][0].item(), np.abs(Z).max())
         a, beta, best = np.zeros(40), 1.0, -math.inf
@@ -432,7 +433,7 @@ def test_proposition_7_at_every_step(easy: bool):
             a = a + beta * math.sqrt(2) / (np.abs(Z).max() * math.sqrt(t)) * (Z.T @ (q / q.sum())) / 40
             W, state = rule.step(problem, W, state)
             np.testing.assert_allclose(W["a"][0].numpy() / (40 if prefactor else 1), a, rtol=1e-6, atol=1e-9)
-            bound = prop7_bound(gamma.upper, np.abs(Z).max(), points.n, t)
+            bound = output_layer_bound(gamma.upper, np.abs(Z).max(), points.n, t)
             assert best >= bound
             assert_close(rule.bound(problem, state, gamma.upper)[0], bound)
         assert_close(state["best"][0].item(), best, rtol=1e-6, atol=1e-9)
@@ -478,7 +479,7 @@ def test_a_mirror_step_is_an_exponentiated_gradient():
 
 def test_wgf_moves_particles_by_the_velocity_of_the_objective():
     problem, W = setting(FIELD, "logistic")
-    new, _ = run(WGF(0.05, lam=0.01), problem, W, 1)
+    new, _ = run(WassersteinFlow(0.05, lam=0.01), problem, W, 1)
     for trial in range(3):
         g = gradient(W, trial, lambda p: 7 * logistic(p), 1 / 6)
         for k in g:
@@ -487,10 +488,10 @@ def test_wgf_moves_particles_by_the_velocity_of_the_objective():
 
 def test_heun_is_of_second_order():
     problem, W = setting(FIELD, "logistic", trials=1)
-    fine, _ = run(WGF(1e-4, scheme="continuous"), problem, W, 500)
+    fine, _ = run(WassersteinFlow(1e-4, scheme="continuous"), problem, W, 500)
     gaps = []
     for eta in (0.005, 0.0025):
-        new, _ = run(WGF(eta, scheme="continuous"), problem, W, round(0.05 / eta))
+        new, _ = run(WassersteinFlow(eta, scheme="continuous"), problem, W, round(0.05 / eta))
         gaps.append(float((new["V"] - fine["V"]).abs().max()))
     assert gaps[1] < 0.4 * gaps[0]
 
@@ -498,17 +499,17 @@ def test_heun_is_of_second_order():
 def test_perturbed_wgf_without_noise_is_wgf():
     problem, W = setting(FIELD, "logistic")
     for weighted in (False, True):
-        noisy, _ = run(PerturbedWGF(0.05, sigma=0.0, weighted=weighted), problem, W, 5)
-        plain, _ = run(WGF(0.05), problem, W, 5)
+        noisy, _ = run(PerturbedWassersteinFlow(0.05, sigma=0.0, weighted=weighted), problem, W, 5)
+        plain, _ = run(WassersteinFlow(0.05), problem, W, 5)
         assert_close(noisy, plain, rtol=0, atol=0)
 
 
 def test_particles_are_born_again_on_the_sphere():
     net = TwoLayer(d=3, m=4000, law="cb", mean_field=True)
     problem, W = setting(net, "logistic", trials=2)
-    rule = PerturbedWGF(0.05, sigma=4.0, seed=1)
+    rule = PerturbedWassersteinFlow(0.05, sigma=4.0, seed=1)
     new, _ = run(rule, problem, W, 1)
-    moved, _ = run(WGF(0.05), problem, W, 1)
+    moved, _ = run(WassersteinFlow(0.05), problem, W, 1)
     reborn = (new["V"] != moved["V"]).any(2)
     assert_close(reborn.double().mean(1), torch.full((2,), 0.2, dtype=torch.float64), atol=0.03, rtol=0)
     size = (new["V"] ** 2).sum(2) + new["a"] ** 2
@@ -521,7 +522,7 @@ def test_the_objective_falls_at_the_rate_of_mt_e7():
     """dL/dt = -sigma E_rho L' + sigma E_U L' - E_rho |v|^2, in expectation over the births."""
     problem, W = setting(FIELD, "logistic", trials=1)
     lam, sigma, eta = 0.05, 0.7, 1e-6
-    rule = PerturbedWGF(eta, lam=lam, sigma=sigma, weighted=True, births=40_000)
+    rule = PerturbedWassersteinFlow(eta, lam=lam, sigma=sigma, weighted=True, births=40_000)
     new, _ = run(rule, problem, W, 1)
     assert new["V"].shape == (1, 40_006, 3)
     before, after = (rules.distributional_objective(problem, one, lam) for one in (W, new))
@@ -541,7 +542,9 @@ def test_the_objective_falls_at_the_rate_of_mt_e7():
 
 def test_weighted_particles_keep_the_total_mass():
     problem, W = setting(FIELD, "logistic")
-    rule = PerturbedWGF(1e-9, sigma=1e8, weighted=True, births=2, every=3)  # hardly any motion, a tenth dies each step
+    rule = PerturbedWassersteinFlow(
+        1e-9, sigma=1e8, weighted=True, births=2, every=3
+    )  # hardly any motion, a tenth dies each step
     new, _ = run(rule, problem, W, 3)
     grown = (new["V"] ** 2).sum((1, 2)) + (new["a"] ** 2).sum(1)
     old = (W["V"] ** 2).sum((1, 2)) + (W["a"] ** 2).sum(1)
@@ -685,7 +688,7 @@ def test_two_phases_move_one_layer_each():
         V = W["V"][trial].numpy().copy()
         V[:, :-1] = 2.0 * step[:, :-1]
         assert_close(first["V"][trial], torch.tensor(V))
-    sample, _ = rules._examples(problem, state, 2, "replacement", 0, None)
+    sample, _ = rules.steps.examples(problem, state, 2, "replacement", 0, None)
     second, state = rule.step(problem, first, state)
     assert_close(second["V"], first["V"], rtol=0, atol=0)
     for trial in range(3):
@@ -698,7 +701,7 @@ def test_two_phases_learn_a_parity_from_fresh_examples():
     problem = pose(net, data.parity(12, n=500, seed=1), "logistic")
     rule = TwoPhase(lr1=30.0, batch1=4000, decay1=1.0, lr2=3.0, batch2=20, sampler=ParityStream(12))
     problem_W = tensors(net, 2)
-    W = rules.symmetric_start(problem_W)
+    W = rules.two_phase.symmetric_start(problem_W)
     assert_close(net.forward(W, problem.X), torch.zeros(2, 500, dtype=torch.float64))
     W, state = run(rule, problem, W, 1)
     inner = W["V"] ** 2
@@ -760,8 +763,22 @@ def test_weight_decay_is_annealed_as_in_the_table():
 
 
 def test_every_name_makes_its_rule():
-    kinds = {"gd": GD, "ngd": NormalizedGD, "sgd": SGD, "cb": CB, "prop6": Prop6, "prop7": Prop7, "mirror": Mirror}
-    kinds |= {"wgf": WGF, "pwgf": PerturbedWGF, "weakreg": WeaklyRegularized, "two-phase": TwoPhase, "adam": Adam}
+    kinds = {
+        "gd": GD,
+        "ngd": NormalizedGD,
+        "sgd": SGD,
+        "cb": SmoothMarginAscent,
+        "prop6": NeuronNormAscent,
+        "prop7": OutputLayerAscent,
+        "mirror": Mirror,
+    }
+    kinds |= {
+        "wgf": WassersteinFlow,
+        "pwgf": PerturbedWassersteinFlow,
+        "weakreg": WeaklyRegularized,
+        "two-phase": TwoPhase,
+        "adam": Adam,
+    }
     for name, kind in kinds.items():
         assert type(make_rule(name)) is kind
     assert make_rule("sgd", lr=0.3, batch=4, seed=None) == SGD(0.3, batch=4)
@@ -797,15 +814,20 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
     ("rule", "net", "loss", "says"),
     [
         (NormalizedGD(), RELU, "squared", "squared loss"),
-        (CB(), RELU, "squared", "squared loss"),
-        (CB(variant="code"), RELU, "logistic", "loss exp"),
-        (Prop6(), RELU, "exp", "norms of neurons with frozen directions"),
-        (Prop6(), TwoLayer(d=3, m=4, law="cb", activation="srelu"), "exp", "norms of neurons with frozen directions"),
-        (Prop6(), Frozen(d=3, m=6), "logistic", "loss exp"),
-        (Prop7(), RELU, "exp", "output layer alone"),
+        (SmoothMarginAscent(), RELU, "squared", "squared loss"),
+        (SmoothMarginAscent(variant="code"), RELU, "logistic", "loss exp"),
+        (NeuronNormAscent(), RELU, "exp", "norms of neurons with frozen directions"),
+        (
+            NeuronNormAscent(),
+            TwoLayer(d=3, m=4, law="cb", activation="srelu"),
+            "exp",
+            "norms of neurons with frozen directions",
+        ),
+        (NeuronNormAscent(), Frozen(d=3, m=6), "logistic", "loss exp"),
+        (OutputLayerAscent(), RELU, "exp", "output layer alone"),
         (Mirror(), RELU, "logistic", "products"),
-        (WGF(), RELU, "logistic", "1/m"),
-        (PerturbedWGF(), OUTPUT, "logistic", "both layers"),
+        (WassersteinFlow(), RELU, "logistic", "1/m"),
+        (PerturbedWassersteinFlow(), OUTPUT, "logistic", "both layers"),
         (TwoPhase(), OUTPUT, "logistic", "inner"),
         (Adam(only=("c",)), RELU, "logistic", "no trained parameter 'c'"),
         (SGD(batch=20, order="epochs"), RELU, "logistic", "more than the 7 points"),

@@ -470,7 +470,7 @@ def test_on_a_gpu_a_resumed_run_is_the_same_and_near_that_of_the_cpu(tmp_path, r
     compared = slice(None)
     if isinstance(rule, flows.GradientFlow):
         # Its steps end where rounding puts them, so what is compared is one moment that it hits exactly.
-        rule, keys = flows.GradientFlow(rtol=1e-6, until=flows.flow.Time(0.5)), {"steps": 100, "trials": 3}
+        rule, keys = flows.GradientFlow(rtol=1e-6, until=flows.events.Time(0.5)), {"steps": 100, "trials": 3}
         whole = train(PARITY, NET, rule, observe=SCALARS, device="cuda", **keys)
         assert whole.status == ("finished",) * 3
         compared = slice(-1, None)

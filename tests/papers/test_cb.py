@@ -616,7 +616,7 @@ def cosine(f: np.ndarray, g: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     "rule, steps, close",
-    [(flows.GradientFlow(rtol=1e-2), 150, 1e-6), (flows.CB(0.5, "code"), 4000, 1e-3)],
+    [(flows.GradientFlow(rtol=1e-2), 150, 1e-6), (flows.SmoothMarginAscent(0.5, "code"), 4000, 1e-3)],
     ids=["flow", "authors"],
 )
 def test_training_the_output_layer_ends_in_its_limit(rule: Any, steps: int, close: float):
@@ -652,7 +652,7 @@ def test_steps_with_and_without_beta_are_those_of_the_paper():
     net = flows.TwoLayer(2, 6, law="sphere", mean_field=True, train="output")
     V = net.init(1, 4)["V"][0]
     Z = data.y[:, None] * (data.X @ V.T).clip(0)  # (n, m)
-    for rule, grows in ((flows.Prop7(), True), (cb.Decaying(), False)):
+    for rule, grows in ((flows.OutputLayerAscent(), True), (cb.Decaying(), False)):
         r, beta, best = np.zeros(6), 1.0, -math.inf
         for t in range(steps):
             p = Z @ r / 6

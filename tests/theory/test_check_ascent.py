@@ -74,7 +74,7 @@ def smooth() -> Track:
 @pytest.fixture(scope="module")
 def ascent() -> Track:
     net = flows.make_net("relu", 3, 12)
-    return track_of(plane(), net, flows.CB(lr=0.2), loss="exp", steps=150, times=range(151), bias=True)
+    return track_of(plane(), net, flows.SmoothMarginAscent(lr=0.2), loss="exp", steps=150, times=range(151), bias=True)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def logistic() -> Track:
 @pytest.fixture(scope="module")
 def frozen() -> Track:
     net = flows.make_net("frozen", 3, 12)
-    return track_of(plane(), net, flows.Prop6(), loss="exp", steps=100, times=range(101), bias=True)
+    return track_of(plane(), net, flows.NeuronNormAscent(), loss="exp", steps=100, times=range(101), bias=True)
 
 
 def simple() -> Dataset:
@@ -97,12 +97,14 @@ def simple() -> Dataset:
 @pytest.fixture(scope="module")
 def long_frozen() -> Track:
     net = flows.make_net("frozen", 4, 4, law="features", r0=3.0)
-    return track_of(simple(), net, flows.Prop6(), loss="exp", steps=8000, points=40, trials=1)
+    return track_of(simple(), net, flows.NeuronNormAscent(), loss="exp", steps=8000, points=40, trials=1)
 
 
 @pytest.fixture(scope="module")
 def output() -> Track:
-    return track_of(simple(), flows.make_net("output", 4, 30), flows.Prop7(), loss="exp", steps=2000, points=40)
+    return track_of(
+        simple(), flows.make_net("output", 4, 30), flows.OutputLayerAscent(), loss="exp", steps=2000, points=40
+    )
 
 
 # ---------------------------------------------------------------- the flow of neurons
@@ -249,7 +251,9 @@ def test_proposition7(output: Track) -> None:
 
 def test_step_insensitivity(output: Track) -> None:
     found = check_holds(checks.step_insensitivity(output), "CB-32")["CB-32"]
-    other = track_of(simple(), flows.make_net("output", 4, 30), flows.CB(lr=2.0), loss="exp", steps=2000, points=40)
+    other = track_of(
+        simple(), flows.make_net("output", 4, 30), flows.SmoothMarginAscent(lr=2.0), loss="exp", steps=2000, points=40
+    )
     numbers = parts(checks.step_insensitivity(other))["CB-32"].numbers
     gamma = np.array(found.numbers["gamma"])
     np.testing.assert_allclose(numbers["gamma"], gamma)

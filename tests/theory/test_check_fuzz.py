@@ -51,12 +51,12 @@ def trained(seed: int) -> tuple[Dataset, flows.Net, Any]:
         *[lambda: flows.GradientFlow(rtol=float(10 ** r.uniform(-6, -2)))] * 4,
         lambda: flows.SGD(lr=lr),
         lambda: flows.SGD(lr=lr, batch=2, order="epochs"),
-        lambda: flows.CB(lr=lr),
-        lambda: flows.Prop6(),
-        lambda: flows.Prop7(),
+        lambda: flows.SmoothMarginAscent(lr=lr),
+        lambda: flows.NeuronNormAscent(),
+        lambda: flows.OutputLayerAscent(),
         lambda: flows.NormalizedGD(lr=lr),
-        lambda: flows.WGF(eta=lr / 10, lam=float(10 ** r.uniform(-5, -1))),
-        lambda: flows.PerturbedWGF(eta=lr / 10, lam=1e-2, sigma=0.05),
+        lambda: flows.WassersteinFlow(eta=lr / 10, lam=float(10 ** r.uniform(-5, -1))),
+        lambda: flows.PerturbedWassersteinFlow(eta=lr / 10, lam=1e-2, sigma=0.05),
         lambda: flows.GD(lr=lr, weight_decay=0.01),
     ]
     rule = rules[int(r.integers(len(rules)))]
@@ -150,5 +150,5 @@ def test_losses_far_below_the_penalty_are_not_compared():
 
 def test_a_point_without_features():
     origin = Dataset(np.zeros((1, 2)), np.array([1.0]), "origin")
-    found = checked(origin, flows.make_net("output", 2, 4), flows.CB(), ["CB-32"], loss="exp", steps=10)
+    found = checked(origin, flows.make_net("output", 2, 4), flows.SmoothMarginAscent(), ["CB-32"], loss="exp", steps=10)
     assert found and not any(one.violated for one in found)

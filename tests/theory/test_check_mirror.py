@@ -284,10 +284,10 @@ def runs_of_other_kinds() -> dict[str, Track]:
     made = {
         "squared": (DATA, NETS["relu"], flows.GD(lr=0.01), {"loss": "squared"}),
         "decay": (DATA, NETS["normalized"], flows.GD(lr=0.01, weight_decay=0.1), {}),
-        "ascent": (DATA, NETS["scalar"], flows.CB(lr=0.1), {"loss": "exp"}),
+        "ascent": (DATA, NETS["scalar"], flows.SmoothMarginAscent(lr=0.1), {"loss": "exp"}),
         "mirror": (DATA, NETS["scalar"], flows.Mirror(lr=0.1), {}),
         "sgd": (DATA, NETS["normalized"], flows.SGD(lr=0.1), {}),
-        "particles": (DATA, flows.TwoLayer(3, 10, law="cb", mean_field=True), flows.WGF(), {}),
+        "particles": (DATA, flows.TwoLayer(3, 10, law="cb", mean_field=True), flows.WassersteinFlow(), {}),
         "batchnorm": (DATA, flows.BatchNorm.with_data(DATA.X, 10), flows.GD(lr=0.01), {}),
         "output": (DATA, flows.TwoLayer(3, 10, train="output"), flows.GD(lr=0.1), {}),
         "classes": (classes, flows.MLP(3, 8, outputs=2), flows.GD(lr=0.1), {"loss": "ce"}),

@@ -34,17 +34,17 @@ def run(rule: flows.Rule, m: int = 30, data: Dataset | None = None, **options: o
 
 @pytest.fixture(scope="module")
 def plain() -> Track:
-    return run(flows.WGF(eta=0.02, lam=0.02))
+    return run(flows.WassersteinFlow(eta=0.02, lam=0.02))
 
 
 @pytest.fixture(scope="module")
 def heun() -> Track:
-    return run(flows.WGF(eta=0.05, lam=0.02, scheme="continuous", reduction="mean"))
+    return run(flows.WassersteinFlow(eta=0.05, lam=0.02, scheme="continuous", reduction="mean"))
 
 
 @pytest.fixture(scope="module")
 def noisy() -> Track:
-    return run(flows.PerturbedWGF(eta=0.02, lam=0.1, sigma=0.05))
+    return run(flows.PerturbedWassersteinFlow(eta=0.02, lam=0.1, sigma=0.05))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_descent_after_the_time_of_e16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate of births so small that its cost is below tau / 4, and a run longer than the time of the lemma."""
     # One label: L' is steep, and the lemma's time short.
     X = np.array([[2.0, 0.1], [2.0, -0.1], [1.9, 0.2], [2.1, 0.0]])
-    rule = flows.PerturbedWGF(eta=0.02, lam=0.1, sigma=1e-9)
+    rule = flows.PerturbedWassersteinFlow(eta=0.02, lam=0.1, sigma=1e-9)
     track = run(rule, 8, Dataset(X, np.ones(4), "one"), steps=1200, times=range(0, 1201, 4), trials=1)
     check_holds(checks.perturbed_flow(track), "MT-30 E.16")
     rising = checks.Particles(track).L + 0.05 * np.arange(len(track.t))[:, None]

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from .contract import Rule, State
 from .nets import Params
 from .problem import Problem
-from .rules import Rule, State
 
 WARM = 3  # steps taken before recording: kernels compile and libraries set themselves up
 CACHE = 150_000  # activations (trials * points * neurons) worked on at once on a CPU

@@ -22,10 +22,10 @@ from torch import Tensor
 from widemargin.spaces import as_space
 from widemargin.types import InputError
 
-from . import flow, losses
+from . import losses, stationarity
+from .contract import State
 from .nets import Net, Params, TwoLayer
 from .problem import Problem
-from .rules import State
 
 Observer = Callable[["View"], Tensor | Mapping[str, Tensor]]
 
@@ -272,7 +272,7 @@ def gap_estimate(view: View) -> Tensor:
 
 def kkt_residual(view: View) -> Tensor:
     """How far W is from a KKT point of the margin problem (LR-19)."""
-    return flow.kkt_residual(view.problem, view.W, view.state)
+    return stationarity.kkt_residual(view.problem, view.W, view.state)
 
 
 def neuron_norm(view: View) -> Tensor:
@@ -331,7 +331,7 @@ def sums(view: View) -> dict[str, Tensor]:
 
 
 def honesty(view: View) -> dict[str, Tensor]:
-    """Whether a gradient flow is still one (see `flow`); nothing for other rules."""
+    """Whether a gradient flow is still one (see `rules.gradient_flow`); nothing for other rules."""
     return {name: view.state[name] for name in ("honest", "left") if name in view.state}
 
 

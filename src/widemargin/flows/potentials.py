@@ -14,10 +14,10 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
+from .contract import State
 from .nets import Normalized, Params, Product, Scalar, TwoLayer
 from .observe import Observer, log_scale
 from .problem import Problem
-from .rules import State
 
 
 def divergence(reference: ArrayLike) -> Observer:

@@ -23,13 +23,12 @@ from torch import Tensor
 
 from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
 
-from . import flow, runs
+from . import events, runs
 from . import observe as observing
 from ._graph import Stepper
 from .nets import Net, Params, trial_numbers
-from .paths import WeaklyRegularized
 from .problem import Problem, pose
-from .rules import DIVERGED, FINISHED, GD, Rule, State
+from .rules import DIVERGED, FINISHED, GD, GradientFlow, Rule, State, WeaklyRegularized
 
 MOST = 1_000_000  # steps, where only an event ends the run
 POINTS = 200
@@ -102,8 +101,8 @@ def train(
     observers, notes = observing.choose(observe, setting)
     event = _event(until)
     every = check_every or (EVERY_CUDA if problem.X.is_cuda else 1)
-    if check_every is None and isinstance(event, flow.Stationary):
-        every = max(every, EVERY_DEAR if isinstance(rule, flow.GradientFlow) else EVERY_DEAR**2)
+    if check_every is None and isinstance(event, events.Stationary):
+        every = max(every, EVERY_DEAR if isinstance(rule, GradientFlow) else EVERY_DEAR**2)
     config: dict[str, Any] = {
         "format": runs.FORMAT,
         "data": {"names": [one.name for one in sets], "sha256": [one.sha256() for one in sets], "n": problem.n},
@@ -606,7 +605,7 @@ def _marks(
 def _event(until: Any) -> Any:
     if until is None or not isinstance(until, str):
         return until
-    return flow.parse_until(until)
+    return events.parse_until(until)
 
 
 def _open(

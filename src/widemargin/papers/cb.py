@@ -233,12 +233,12 @@ def two_layer(d: int, m: int, train: str) -> flows.TwoLayer:
     return flows.TwoLayer(d, m, law="cb", mean_field=True, train=train)
 
 
-def _rule(size: dict[str, Any]) -> flows.CB:
+def _rule(size: dict[str, Any]) -> flows.SmoothMarginAscent:
     """The authors' ascent, lr = 0.5. At the quick scale fewer steps are larger, up to lr sqrt(steps) as theirs.
 
     Margins are the more exact the smaller the last step is, so figure 2d, which shows margins, does not go that far.
     """
-    return flows.CB(size["lr"], "code")
+    return flows.SmoothMarginAscent(size["lr"], "code")
 
 
 def prefix(data: Dataset, n: int) -> Dataset:
@@ -1640,7 +1640,7 @@ def _prop6_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
     traj = flows.train(
         sets,
         net,
-        flows.Prop6(),
+        flows.NeuronNormAscent(),
         loss="exp",
         steps=size["steps"],
         observe=state,
@@ -1694,7 +1694,9 @@ def _prop7_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
         "device": job.device,
         "seed": job.seed,
     }
-    traj = flows.train(sets, net, flows.Prop7(), observe={"best": Read("best"), "size": Read("size")}, **keys)
+    traj = flows.train(
+        sets, net, flows.OutputLayerAscent(), observe={"best": Read("best"), "size": Read("size")}, **keys
+    )
     decay = flows.train(sets, net, Decaying(), observe={"best": Read("best")}, **keys)
     V = net.init(len(sets), job.seed)["V"]
     certs = [margins.random_features(data, V[b], tol=1e-9) for b, data in enumerate(sets)]
@@ -1722,7 +1724,7 @@ def _prop7_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
 
 
 @dataclass(frozen=True)
-class Decaying(flows.Prop7):
+class Decaying(flows.OutputLayerAscent):
     """Proposition 7's ascent with steps sqrt 2 / (|z|_inf sqrt(t + 1)), without the growing beta(t) (CB-32)."""
 
     def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:

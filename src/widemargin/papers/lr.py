@@ -143,7 +143,9 @@ def _figure_1_run(job: Job, m: int, size: Mapping[str, Any], layers: str) -> dic
         seen = {"plane": Plane(), "rotation": None, "neuron_norm": None, "margin": None, "t_cb": None, "t_mean": None}
         near = flows.train(sets, net, flows.GD(size["lr"]), steps=size["steps"], observe=seen, **how)
         del seen["plane"]
-        late = flows.train(sets, net, flows.CB(size["late_lr"]), steps=size["late"], observe=seen, **how)
+        late = flows.train(
+            sets, net, flows.SmoothMarginAscent(size["late_lr"]), steps=size["late"], observe=seen, **how
+        )
         found: dict[str, Any] = {"plane": near["plane"], "sign": np.sign(near.final["a"])}
         for name, run in (("", near), ("late_", late)):
             found |= {f"{name}rotation": run["rotation"][-1], f"{name}norm": run["neuron_norm"][-1]}
@@ -1177,7 +1179,7 @@ def margin_row(row: str, d: int, size: Mapping[str, Any], width: int | None = No
     """Net, rule and number of steps of a margin-maximising row."""
     if row == "d":
         net = flows.TwoLayer(d, width or size["m_flow"], mean_field=True, law="sphere")
-        rule = flows.PerturbedWGF(eta=0.5, lam=size["lam"], sigma=1e-3, reduction="mean")
+        rule = flows.PerturbedWassersteinFlow(eta=0.5, lam=size["lam"], sigma=1e-3, reduction="mean")
         return net, rule, size["steps_noisy"]
     if row == "e":
         return flows.TwoLayer(d, width or size["m_flow"]), flows.NormalizedGD(), size["steps"]

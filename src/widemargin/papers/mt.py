@@ -17,7 +17,7 @@ from scipy import linalg, stats
 
 from widemargin import flows, margins, optima, theory
 from widemargin.data import mt_distribution, mt_one_dimensional, mt_regression_gap, mt_teacher
-from widemargin.flows.paths import follow_path
+from widemargin.flows.rules import follow_path
 from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure

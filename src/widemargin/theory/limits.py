@@ -44,7 +44,7 @@ def width_limit_error(
             "times": [steps],
             "observe": ["risk"],
         }
-        traj = flows.train(data, net, flows.CB(lr=lr), loss="exp", **keys)
+        traj = flows.train(data, net, flows.SmoothMarginAscent(lr=lr), loss="exp", **keys)
         return net.forward(
             {name: torch.as_tensor(value) for name, value in traj.final.items()}, X
         ).numpy()  # (count, n)

@@ -46,7 +46,7 @@ class Track:
 
     @property
     def rule(self) -> str:
-        """Class of the training rule: GradientFlow, GD, SGD, CB, ..."""
+        """Class of the training rule: GradientFlow, GD, SGD, SmoothMarginAscent, ..."""
         return self.run.config["rule"]["class"]
 
     @property

@@ -10,10 +10,17 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
-from . import losses
-from .nets import Params
-from .problem import Problem
-from .rules import FINISHED, RUNNING, Rule, State, _choose, _numbers, _require, guard, tick_log
+from .. import losses
+from ..contract import FINISHED, RUNNING, Rule, State
+from ..nets import Params
+from ..problem import Problem
+from .steps import (
+    check_numbers,
+    choose,
+    guard,
+    require,
+    tick_log,
+)
 
 ARMIJO, WOLFE = 1e-4, 0.9
 STILL = 1e-5  # of |Theta| times the gradient of the ln objective, where a trial counts as stationary
@@ -49,13 +56,13 @@ class WeaklyRegularized(Rule):
     kicks: int = 10
 
     def __post_init__(self) -> None:
-        _numbers(
+        check_numbers(
             self, above=("first", "last", "per_decade", "power"), least={"inner": 1, "memory": 1, "tol": 0, "kicks": 0}
         )
-        _require(
+        require(
             self.last <= self.first, "WeaklyRegularized: lambda falls from first to last, so last must not exceed first"
         )
-        _require(
+        require(
             self.reduction in ("mean", "sum"), f"WeaklyRegularized: reduction {self.reduction!r} is not mean or sum"
         )
 
@@ -73,7 +80,7 @@ class WeaklyRegularized(Rule):
     def check(self, problem: Problem) -> None:
         net = problem.net
         whole = set(net.trained) == set(net.homogeneous)
-        _require(
+        require(
             whole or problem.loss is None, f"the weakly regularised path needs a homogeneous network, not {net.name}"
         )
 
@@ -154,7 +161,7 @@ class WeaklyRegularized(Rule):
         again = failed  # from here on without a past
         S = torch.where((again | fresh)[:, None, None], 0, S)
         Y = torch.where((again | fresh)[:, None, None], 0, Y)
-        grad_now = _choose(accept, grad, state["grad"])
+        grad_now = choose(accept, grad, state["grad"])
         value_now = torch.where(accept, value, state["value"])
         way = _two_loop(grad_now, S, Y)
         slope = (way * grad_now).sum(1)
@@ -174,19 +181,19 @@ class WeaklyRegularized(Rule):
         kick = stuck & (state["kicked"] < self.kicks)
         done = (settled | (stuck & ~kick) | (spent >= self.inner)) & ~fresh
         kick = kick & ~done
-        at = _choose(accept, point, theta)
+        at = choose(accept, point, theta)
         if problem.net.outputs > 1:
             p = losses.hard_class_margin(problem.net.forward(there, problem.X), problem.y.expand(p.shape))
         bottom = torch.where(accept, p.amin(1), state["bottom"])
 
         # The best point for this lambda, where the next one starts; a kick leaves it.
         better = value_now <= state["best_value"]
-        best = _choose(better, at, state["best"])
+        best = choose(better, at, state["best"])
         best_value = torch.where(better, value_now, state["best_value"])
         best_bottom = torch.where(better, bottom, state["best_bottom"])
-        at = _choose(done, best, at)
+        at = choose(done, best, at)
         far = 1e-3 * theta.norm(dim=1) / grad_now.norm(dim=1).clamp_min(1e-300)
-        at = _choose(kick, theta - far[:, None] * grad_now, at)
+        at = choose(kick, theta - far[:, None] * grad_now, at)
         last = state["rung"] == len(self.lambdas) - 1
         zero = torch.zeros_like(a)
         after = tick_log(state, zero, zero) | {  # no clock: it counts steps
@@ -194,7 +201,7 @@ class WeaklyRegularized(Rule):
             "value": value_now,
             "mark": torch.where(done | kick, torch.inf, torch.where(look, value_now, state["mark"])),
             "grad": grad_now,
-            "way": torch.where((done | kick)[:, None], 0, _choose(turn, way, state["way"])),
+            "way": torch.where((done | kick)[:, None], 0, choose(turn, way, state["way"])),
             "slope": torch.where(done | kick, 0, torch.where(turn, slope, state["slope"])),
             "a": torch.where(done | kick, 0, torch.where(turn, begin, a)),
             "lo": torch.where(turn | done, 0, lo),

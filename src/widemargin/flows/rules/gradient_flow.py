@@ -14,7 +14,7 @@ Two things make this flow stiff, and both are motions that slide along a surface
 - A ReLU whose gradient pushes v_j . x_i to 0 from both sides (a_j y_i < 0) stays on v_j . x_i = 0, where the maximum margin
   puts most neurons in the end; explicit steps chatter there and lose margin in proportion to h. Here the derivatives of such
   units at 0 are unknown gates in [0, 1], chosen so that the neuron ends on the surface if it can: a small box-constrained problem
-  per neuron, warm-started from the step before (`_Gates`). As h -> 0 this is the minimum-norm Clarke element, which is also what
+  per neuron, warm-started from the step before (`Gates`). As h -> 0 this is the minimum-norm Clarke element, which is also what
   is used at pre-activations that are exactly 0 (`clarke_min_norm`). Done for two-layer ReLU nets that train V; other nets
   have the derivative 0 at 0 and, where they slide, small steps.
 
@@ -32,21 +32,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from widemargin.types import InputError
 
-from . import losses
-from .losses import Loss
-from .nets import Params, TwoLayer
-from .problem import Problem
-from .rules import DIVERGED, FINISHED, RUNNING, Rule, State
+from .. import losses
+from ..contract import DIVERGED, FINISHED, RUNNING, Rule, State
+from ..events import Event, Radius, Stationary, Time
+from ..implicit import LARGEST, Gates, gram, grown_margins, implicit_weights, per_trial
+from ..nets import Params
+from ..problem import Problem
 
 TEMPERED, FORCED, UNSOLVED = 1, 2, 4
-LARGEST = 690.0  # ln |W|^L up to which p(W) fits into floating point: 1e299
 EXTRAPOLATE = {1: ((1.0,),), 2: ((-1.0, 2.0), (0.0, 1.0)), 3: ((0.5, -4.0, 4.5), (0.0, -2.0, 3.0))}  # result, embedded
 
 
@@ -61,7 +60,7 @@ def unscaled(problem: Problem, W: Params, state: State) -> Params:
     rho = state.get("log_scale")
     if rho is None:
         return W
-    return W | {name: W[name] * _fit(rho.exp(), W[name]) for name in problem.net.homogeneous}
+    return W | {name: W[name] * per_trial(rho.exp(), W[name]) for name in problem.net.homogeneous}
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class GradientFlow(Rule):
             state["log_scale"] = zero
         if isinstance(self.until, Radius):
             state |= {f"start_{name}": W[name].clone() for name in problem.net.trained}
-        if _Gates.apply_to(problem):
+        if Gates.apply_to(problem):
             state["gates"] = (problem.X @ W["V"].mT > 0).to(p.dtype) + zero[:, None, None]  # (B, n, m)
         return state
 
@@ -163,7 +162,7 @@ class GradientFlow(Rule):
         p0, p1 = first.p, problem.margins(new.W)  # of Y
         size0, size1 = first.log_beta, _log_beta(problem, new)  # ln of what turns them into p(W)
         risk0, risk1 = (
-            losses.log_sum(loss, _grown(p, size)) - math.log(problem.n) for p, size in ((p0, size0), (p1, size1))
+            losses.log_sum(loss, grown_margins(p, size)) - math.log(problem.n) for p, size in ((p0, size0), (p1, size1))
         )
         grown = torch.zeros_like(h) if new.rho is None or here.rho is None else new.rho - here.rho
         bends = 2 * (local.speed(new.w) / speed.clamp_min(1e-300)).clamp_min(1e-300).log()
@@ -233,9 +232,6 @@ class GradientFlow(Rule):
         return self.until.reached(problem, new.W, then, begun)
 
 
-# One point of the trajectory, and the flow linearised there
-
-
 @dataclass(frozen=True)
 class _Point:
     W: Params
@@ -256,7 +252,7 @@ def _fold(problem: Problem, point: _Point) -> _Point:
         return point
     size = problem.net.norm2(point.W).sqrt()
     size = torch.where((size > 0) & size.isfinite(), size, torch.ones_like(size))
-    W = point.W | {name: point.W[name] / _fit(size, point.W[name]) for name in problem.net.homogeneous}
+    W = point.W | {name: point.W[name] / per_trial(size, point.W[name]) for name in problem.net.homogeneous}
     return _Point(W, point.rho + size.log(), point.w, point.gates, point.t)
 
 
@@ -267,13 +263,13 @@ class _Local:
         self.problem, self.point = problem, point
         self.log_beta = _log_beta(problem, point)
         self.beta = self.log_beta.clamp_max(math.log(beta_max)).exp()
-        self.kinks: _Gates | None = None
+        self.kinks: Gates | None = None
         if point.gates is not None:
-            self.kinks = _Gates(problem, point.W, point.gates)
+            self.kinks = Gates(problem, point.W, point.gates)
             self.p, self.K = self.kinks.p, self.kinks.gram()
         else:
             self.p, self.saved = problem.look(point.W)
-            self.K = _gram(problem, point.W, self.saved)
+            self.K = gram(problem, point.W, self.saved)
 
     def speed(self, w: Tensor) -> Tensor:
         """|A'w| (B,)."""
@@ -298,294 +294,9 @@ class _Local:
             F, gates = self.kinks.pull(w, length)
         else:
             F = problem.pull(point.W, w, self.saved)
-        W = point.W | {name: point.W[name] + _fit(length, grad) * grad for name, grad in F.items()}
+        W = point.W | {name: point.W[name] + per_trial(length, grad) * grad for name, grad in F.items()}
         dt = h if point.rho is None else h * ((2 - L) * point.rho).exp()
         return _Point(W, point.rho, w, gates, point.t + dt), solved
-
-
-def implicit_weights(
-    loss: Loss, p: Tensor, K: Tensor, h: Tensor, beta: Tensor, limit: int = 80
-) -> tuple[Tensor, Tensor]:
-    """w = weights(beta (p + h K w)) for p (B, n), K (B, n, n), h and beta (B,); and where it was found (B,).
-
-    Newton's method for eta = beta (p + h K w(eta)). With eps = 1 / beta and s the sigmoid of eta (1 for the exponential loss)
-
-        R = eps eta - p - h K w,    dR/deta = eps I + h K (diag(w s) - w w').
-
-    It starts at a temperature eps at which the weights vary little and lowers it tenfold a step; no step lets a weight grow
-    by more than e^3.
-    """
-    eps = 1 / beta
-    e = torch.maximum(eps, (p.amax(1) - p.amin(1)) / 8)
-    eta = p / e[:, None]
-    n = p.shape[1]
-    unit = torch.eye(n, dtype=p.dtype, device=p.device)
-    sane = p.isfinite().all(1) & K.isfinite().flatten(1).all(1) & h.isfinite() & beta.isfinite()
-    K, done = torch.where(sane[:, None, None], h[:, None, None] * K, unit), ~sane
-    eta = torch.where(sane[:, None], eta, torch.zeros_like(eta))
-    for _ in range(limit):
-        w = losses.weights(loss, eta, "cb")
-        bend = torch.ones_like(eta) if loss.name == "exp" else torch.sigmoid(eta)
-        Kw = (K @ w[:, :, None])[:, :, 0]
-        R = e[:, None] * eta - p - Kw
-        J = e[:, None, None] * unit + K * (w * bend)[:, None, :] - Kw[:, :, None] * w[:, None, :]
-        d = -torch.linalg.solve_ex(J, R[:, :, None])[0][:, :, 0]
-        rise = (w * d).sum(1, keepdim=True) - bend * d  # of ln w
-        damp = (3 / rise.amax(1).clamp_min(1e-300)).clamp_max(1.0)
-        eta = torch.where(done[:, None], eta, eta + damp[:, None] * d)
-        blur = 8 * torch.finfo(p.dtype).eps * (p.abs() + Kw).amax(1) / e  # rounding of the margins, in eta
-        close = (w * rise.abs()).amax(1) < 1e-7 + blur  # the error after this step is its square
-        done = done | ((e <= eps) & close & (damp == 1))
-        colder = torch.where(done | (damp <= 0.5), e, torch.maximum(eps, e / 10))
-        # margins stay, so eta grows; its common part is moved by hand, or rounding of that part would swamp the rest
-        w = losses.weights(loss, eta, "cb")
-        eta = eta + ((e / colder - 1) * (w * eta).sum(1) / w.sum(1))[:, None]
-        e = colder
-        if bool((done | ~eta.isfinite().all(1)).all()):
-            break
-    w = losses.weights(loss, eta, "cb")
-    return w, done & sane & w.isfinite().all(1)
-
-
-class _Gates:
-    """A two-layer ReLU net whose units at a kink have derivatives in [0, 1]. t_ij = v_j . x_i, S their derivatives (B, n, m)."""
-
-    sweeps = 10
-
-    def __init__(self, problem: Problem, W: Params, gates: Tensor):
-        net, self.X, self.y = problem.net, problem.X, problem.y
-        assert isinstance(net, TwoLayer)
-        self.net, self.a = net, W["a"][:, None, :]  # (B, 1, m)
-        self.XX = self.X @ self.X.mT
-        self.t = self.X @ W["V"].mT  # (B, n, m)
-        self.on = (self.t > 0).to(self.t.dtype)
-        self.H = self.t.clamp_min(0)
-        self.S = torch.where((gates > 0) & (gates < 1), gates, self.on)
-        self.p = self.y * net.factor * (self.H * self.a).sum(2)
-
-    @staticmethod
-    def apply_to(problem: Problem) -> bool:
-        net = problem.net
-        return type(net) is TwoLayer and net.activation == "relu" and "V" in net.trained
-
-    def gram(self) -> Tensor:
-        slope = self.S * self.a
-        K = self.H @ self.H.mT + self.XX * (slope @ slope.mT)
-        return self.net.factor**2 * self.y[:, :, None] * K * self.y[:, None, :]
-
-    def pull(self, w: Tensor, h: Tensor, sweeps: int | None = None) -> tuple[Params, Tensor]:
-        """A'w with the gates after a step h (B,), and these gates.
-
-        A gate is open to choice where v_j can reach its kink within the step and the other side pushes back (C_ij < 0), or where
-        v_j lies on it exactly. There v_j . x_i = 0 after the step with S_ij in [0, 1], or ends below with 0 or above with 1: the
-        optimality conditions of a convex problem in S, solved by Jacobi sweeps with row sums as diagonal, which converge.
-        """
-        pulled = self.net.factor * (w * self.y)  # (B, n)
-        C = pulled[:, :, None] * self.a  # (B, n, m)
-        step = h[:, None, None]
-        size = C.abs()
-        near = self.XX.abs()
-        choice = ((C < 0) & (self.t.abs() <= step * (near @ size))) | ((self.t == 0) & (C != 0))
-        reach = step * (near @ (size * choice))
-        turn = torch.where(reach > 0, -C.sign() / reach.clamp_min(1e-300), torch.zeros_like(C)) * choice
-        S = torch.where(choice, self.S, self.on)
-        step = step.expand(len(C), 1, 1) * self.XX
-        for _ in range(self.sweeps if sweeps is None else sweeps):
-            S = ((step @ (C * S)).add_(self.t).mul_(turn).add_(S)).clamp_(0, 1)  # turn is 0 where there is no choice
-        F = {"a": (pulled[:, None, :] @ self.H)[:, 0], "V": (C * S).mT @ self.X}
-        return {name: F[name] for name in self.net.trained}, S
-
-
-def clarke_min_norm(problem: Problem, W: Params, weights: Tensor, sweeps: int = 2000) -> Params:
-    """The element of least norm among sum_i weights_i dp_i, p_i in Clarke's sense: units with v_j . x_i = 0 have any derivative
-    in [0, 1]. For two-layer ReLU nets; W are the parameters themselves, or Y (B, ...).
-
-    The flow of UH and LR moves along it. With v_j = 0 it is 0: a neuron without a direction never starts.
-    """
-    if not _Gates.apply_to(problem):
-        return problem.pull(W, weights)
-    start = torch.zeros_like(problem.X @ W["V"].mT)
-    zero = start.new_zeros(len(start))  # no other kink is reachable in no time
-    kinks = _Gates(problem, W, start)
-    exact = kinks.t == 0
-    C = (kinks.net.factor * weights * kinks.y)[:, :, None] * kinks.a
-    reach = kinks.XX.abs() @ (C.abs() * exact)
-    turn = torch.where(exact & (reach > 0), -C.sign() / reach.clamp_min(1e-300), torch.zeros_like(C))
-    S = kinks.on
-    for _ in range(sweeps):
-        S = torch.where(exact, (S + turn * (kinks.XX @ (C * S))).clamp(0, 1), S)
-    F = kinks.pull(weights, zero, 0)[0]
-    return F | {"V": (C * S).mT @ problem.X}
-
-
-def kkt_residual(problem: Problem, W: Params, state: State | None = None) -> Tensor:
-    """Sine of the angle (B,) between W and the direction in which the hard margin grows fastest; 1 if it points back (LR-19).
-
-    W is a KKT point of min |W| s.t. p_i >= 1 if and only if W is a nonnegative combination of the dp_i of the points with the
-    smallest margin. The combination tried is the dual of an implicit step at very low temperature, with the derivatives of units
-    on their kinks as free as Clarke allows. It does not depend on the size of W. `state` gives the gates of a flow.
-    """
-    net, loss = problem.net, problem.loss
-    if loss is None or net.outputs > 1:
-        raise InputError("the KKT residual needs one output and a loss of margins")
-    size = net.norm2(W).sqrt()
-    Y = W | {name: W[name] / _fit(size.clamp_min(1e-300), W[name]) for name in net.homogeneous}
-    gates = (state or {}).get("gates")
-    kinks = None
-    if _Gates.apply_to(problem):
-        kinks = _Gates(problem, Y, problem.X @ Y["V"].mT if gates is None else gates)
-        p, K = kinks.p, kinks.gram()
-    else:
-        p, saved = problem.look(Y)
-        K = _gram(problem, Y, saved)
-    top = K.diagonal(dim1=1, dim2=2).amax(1).clamp_min(1e-300)
-    h = 0.1 / top.sqrt()  # a step a tenth as long as Y at most
-    w, _ = implicit_weights(losses.EXP, p, K, h, 1e7 / (h * top))
-    F = problem.pull(Y, w) if kinks is None else kinks.pull(w, h, 200)[0]
-    dot = sum((F[name] * Y[name]).flatten(1).sum(1) for name in net.homogeneous)
-    length = sum((F[name] ** 2).flatten(1).sum(1) for name in net.homogeneous)
-    cosine = dot / length.clamp_min(1e-300).sqrt()  # type: ignore[union-attr, operator]
-    return torch.where(cosine > 0, (1 - cosine.clamp_max(1) ** 2).clamp_min(0).sqrt(), torch.ones_like(size))
-
-
-# Events: stop a trial where `reached(problem, W, state, start)` is true; start holds the parameters at the beginning
-
-
-@dataclass(frozen=True)
-class Time:
-    """CB's clock, or the clock of the mean risk, has reached `value`."""
-
-    value: float
-    clock: str = "t_cb"
-
-    def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
-        if self.clock == "t_cb":
-            return state["t_cb"] >= self.value
-        return state["log_t_mean"] >= math.log(self.value)
-
-
-@dataclass(frozen=True)
-class Radius:
-    """|W - W0| >= value, over all trained parameters."""
-
-    value: float
-
-    def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
-        rho = state.get("log_scale")
-        rho = torch.zeros_like(state["t_cb"]) if rho is None else rho
-        gone = sum(
-            ((W[name] - start[name] * _fit((-rho).exp(), W[name])) ** 2).flatten(1).sum(1)
-            for name in problem.net.trained
-        )
-        return 0.5 * gone.log() + rho >= math.log(self.value)  # type: ignore[union-attr]
-
-
-@dataclass(frozen=True)
-class Risk:
-    """Mean risk <= value."""
-
-    value: float
-
-    def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
-        return _log_risk(problem, W, state) <= math.log(self.value)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """Mean risk < l(0)/n: every point is fitted, and psi / |W|^L never falls from here (LR-23, UH-18)."""
-
-    def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
-        if problem.loss is None:
-            raise InputError("until fitted: the squared loss has no such event; give risk=... instead")
-        return _log_risk(problem, W, state) < math.log(problem.loss.at_zero / problem.n)
-
-
-@dataclass(frozen=True)
-class Margin:
-    """min_i p_i over the size of the network >= value; in M2 where the net has it, else in the first convention it has."""
-
-    value: float
-    convention: str | None = None
-
-    def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
-        sizes = problem.net.normalizers(W)
-        names = [self.convention] if self.convention else [*(["M2"] if "M2" in sizes else []), *sizes]
-        if names[0] not in sizes:
-            raise InputError(f"until margin: this net has no convention {names[0]}; choose one of {', '.join(sizes)}")
-        return problem.margins(W).amin(1) >= self.value * sizes[names[0]]
-
-
-@dataclass(frozen=True)
-class Stationary:
-    """All points are fitted, the KKT residual is at most `residual`, and the normalised margin changes by at most `drift` of
-    itself while |W| grows e-fold (where the rule records that)."""
-
-    residual: float = 0.02
-    drift: float = 1e-3
-
-    def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
-        settled = problem.margins(W).amin(1) > 0
-        if "drift" in state:
-            settled = settled & (state["drift"] <= self.drift)
-        return settled & (kkt_residual(problem, W, state) <= self.residual)
-
-
-Event = Time | Radius | Risk | Fitted | Margin | Stationary
-VALUED: dict[str, Any] = {
-    "margin": Margin,
-    "radius": Radius,
-    "risk": Risk,
-    "time": Time,
-    "t_cb": Time,
-    "t_mean": lambda value: Time(value, "t_mean"),
-}
-
-
-def parse_until(text: str) -> Event:
-    """fitted, stationary, margin=..., radius=..., risk=..., time=... (CB's clock, also t_cb=...) or t_mean=..."""
-    name, given, value = text.strip().partition("=")
-    if not given and name in ("fitted", "stationary"):
-        return Fitted() if name == "fitted" else Stationary()
-    if name not in VALUED or not given:
-        raise InputError(
-            f"--until {text!r}: choose fitted, stationary, margin=..., radius=..., risk=..., time=... or t_mean=..."
-        )
-    try:
-        number = float(value)
-    except ValueError:
-        raise InputError(f"--until {text!r}: {value!r} is not a number") from None
-    if not math.isfinite(number) or number <= 0:
-        raise InputError(f"--until {text!r}: the value must be positive and finite")
-    return VALUED[name](number)
-
-
-# Small things
-
-
-def _log_risk(problem: Problem, W: Params, state: State) -> Tensor:
-    p, rho = problem.margins(W), state.get("log_scale")
-    if problem.loss is None:
-        return (p**2).mean(1).log()
-    size = torch.zeros_like(p[:, 0]) if rho is None else problem.net.degree * rho
-    return losses.log_sum(problem.loss, _grown(p, size)) - math.log(problem.n)
-
-
-def _grown(p: Tensor, log_size: Tensor) -> Tensor:
-    return p * log_size.clamp_max(LARGEST + 10)[:, None].exp()
-
-
-def _gram(problem: Problem, W: Params, saved: Any) -> Tensor:
-    """<dp_i/dW, dp_j/dW>; with several classes from n pull-backs."""
-    if problem.net.outputs == 1:
-        return problem.gram(W)
-    B, n = len(next(iter(W.values()))), problem.n
-    unit = torch.eye(n, dtype=problem.X.dtype, device=problem.X.device)
-    rows = []
-    for i in range(n):
-        row = problem.pull(W, unit[i].expand(B, n), saved)
-        rows.append(torch.cat([part.flatten(1) for part in row.values()], 1))
-    A = torch.stack(rows, 1)  # (B, n, P)
-    return A @ A.mT
 
 
 def _mix(ends: list[_Point], shares: list[float]) -> _Point:
@@ -626,12 +337,8 @@ def _log_mean_time(log_h: Tensor, g0: Tensor, g1: Tensor, bends: Tensor) -> Tens
     return log_h + g1 + share.clamp_min(1e-300).log()
 
 
-def _fit(per_trial: Tensor, like: Tensor) -> Tensor:
-    return per_trial.view(-1, *[1] * (like.ndim - 1))
-
-
 def _where(keep: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(_fit(keep, new), new, old)
+    return torch.where(per_trial(keep, new), new, old)
 
 
 def _away(x: Tensor) -> Tensor:

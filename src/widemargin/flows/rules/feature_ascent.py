@@ -1,0 +1,58 @@
+"""Ascents of the smooth margin over weights on fixed features, with the best margin so far (CB-13, CB-17)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import losses
+from ..contract import Rule, State
+from ..nets import Params
+from ..problem import Problem
+from .steps import (
+    mean_field,
+    require,
+)
+
+
+@dataclass(frozen=True)
+class FeatureAscent(Rule):
+    """What the ascents of CB's Propositions 6 and 7 share: one trained parameter r, exponential loss, |z|_inf, best margin.
+
+    State: `size` |z|_inf, `beta` the norm of a at the last step, `best` = max_{s < t} min_i z_i . abar(s), which the bound of
+    the proposition concerns.
+    """
+
+    degree = 0
+    needs = ""
+
+    def check(self, problem: Problem) -> None:
+        net = problem.net
+        require(problem.loss == losses.EXP, f"{type(self).__name__} is about the exponential loss; give loss exp")
+        alone = len(net.trained) == 1 and net.trained[0] != "V" and net.outputs == 1 and net.degree == self.degree
+        require(alone, f"{type(self).__name__} trains {self.needs}, not a network of kind {net.name}")
+
+    def start(self, problem: Problem, W: Params) -> State:
+        state = super().start(problem, W)
+        zero = state["t_cb"]
+        return state | {"size": feature_size(problem, W), "beta": zero + 1, "best": zero - torch.inf}
+
+    def bound(self, problem: Problem, state: State, gamma: float | Tensor) -> Tensor:
+        """The right-hand side for `best` (B,), from the best margin gamma of the features."""
+        raise NotImplementedError
+
+
+def feature_size(problem: Problem, W: Params) -> Tensor:
+    """max_ij |z_ij| (B,), z_ij the features of the trained parameter, read from the pull-back of single points at r = 1."""
+    net = problem.net
+    (name,) = net.trained
+    ones = W | {name: torch.ones_like(W[name])}
+    saved = problem.look(ones)[1]
+    size = W[name].new_zeros(len(W[name]))
+    for i in range(problem.n):
+        one = W[name].new_zeros(len(W[name]), problem.n)
+        one[:, i] = 1
+        size = torch.maximum(size, problem.pull(ones, one, saved)[name].flatten(1).abs().amax(1))
+    return size / (net.degree / (net.m if mean_field(net) else 1))

@@ -1,0 +1,69 @@
+"""Mirror ascent over the masses of neurons with frozen directions: plain ascent over their norms (CB's Proposition 6)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..contract import State
+from ..nets import Params
+from ..problem import Problem
+from .feature_ascent import FeatureAscent
+from .steps import (
+    ascent_scale,
+    check_numbers,
+    guard,
+    mass,
+    move,
+    slopes,
+    tick_log,
+)
+
+
+@dataclass(frozen=True)
+class NeuronNormAscent(FeatureAscent):
+    """Norms r_j on frozen directions: r <- r + eta m grad F, eta(t) = 1 / (16 |z|_inf sqrt(t + 1)) (CB-13).
+
+    a_j = r_j^2 / m and beta = |a|_1; `growth` in the state is sum_{s < t} 1 / (beta(s) sqrt(s + 1)). `lr` multiplies eta; the
+    proposition is about lr = 1.
+    """
+
+    lr: float = 1.0
+    degree = 2
+    needs = "the norms of neurons with frozen directions"
+
+    def __post_init__(self) -> None:
+        check_numbers(self, above=("lr",))
+
+    def start(self, problem: Problem, W: Params) -> State:
+        state = super().start(problem, W)
+        return state | {"growth": torch.zeros_like(state["t_cb"])}
+
+    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+        net = problem.net
+        p, saved = problem.look(W)
+        weights, log_risk = slopes(problem, p, "cb")
+        root = (state["taken"] + 1).to(p.dtype).sqrt()
+        beta = mass(net, W, net.trained[0]).sum(1)
+        rate = self.lr * ascent_scale(net) / (16 * state["size"] * root)
+        moved = move(W, problem.pull(W, weights, saved), rate)
+        after = tick_log(state, rate.log() - log_risk, log_risk, rate) | {
+            "beta": beta,
+            "best": torch.maximum(state["best"], p.amin(1) / beta),
+            "growth": state["growth"] + 1 / (beta * root),
+        }
+        return guard(W, state, moved, after, log_risk)
+
+    def bound(self, problem: Problem, state: State, gamma: float | Tensor) -> Tensor:
+        return neuron_norm_bound(gamma, state["size"], problem.n, problem.net.m, state["taken"], state["growth"])
+
+
+def neuron_norm_bound(
+    gamma: float | Tensor, size: float | Tensor, n: int, m: int, t: int | Tensor, growth: float | Tensor
+) -> Tensor:
+    """CB-14: max_{s < t} min_i z_i . abar(s) is at least this, gamma = gamma_1^{(m)}, size = |z|_inf, t >= 1."""
+    steps = torch.as_tensor(t, dtype=torch.float64)
+    return gamma - size / steps.sqrt() * (8 * math.log(m) + steps.log() + 1) - 4 * math.log(n) / steps.sqrt() * growth
