@@ -10,7 +10,8 @@ from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, Measure, data, flows, margins
 from widemargin.flows import GD, MLP, GradientFlow, TwoLayer, make_net, pose, train
-from widemargin.flows.observe import OBSERVERS, Setting, View, choose, dual_value, record, true_margins, true_params
+from widemargin.flows.contract import true_params
+from widemargin.flows.observe import OBSERVERS, Setting, View, choose, dual_value, record
 
 DATA = data.clusters(n=14, seed=1)
 PARITY = data.parity(d=4, n=12, seed=0)
@@ -117,22 +118,21 @@ def test_no_trajectory_beats_the_certificate_and_no_dual_goes_below_it(traj, act
 def test_a_logarithmic_scale_changes_nothing_but_the_size():
     problem = pose(NET, DATA, "logistic")
     W = {name: torch.tensor(value) for name, value in NET.init(2, 3).items()}
-    state = GD().start(problem, W)
+    state = GD().init(problem, W)
     big = {name: 3.0 * value for name, value in W.items()}
-    scaled = state | {"log_scale": torch.full((2,), math.log(3.0), dtype=torch.float64)}
+    scaled = replace(state, log_scale=torch.full((2,), math.log(3.0), dtype=torch.float64))
     observers, _ = choose("default", Setting(problem, False, 2, 1))
     plain, logged = (record(observers, View(problem, *at, W)) for at in ((big, state), (W, scaled)))
     for name, value in plain.items():
         assert_allclose(logged[name].numpy(), value.numpy(), rtol=1e-9, atol=1e-9, err_msg=name)
-    p, log_factor = true_margins(problem, W, scaled)
-    assert_allclose((p * log_factor.exp()[:, None]).numpy(), problem.margins(big).numpy())
+    assert_allclose(View(problem, W, scaled, W).p.numpy(), problem.margins(big).numpy())
     assert_allclose(true_params(problem, W, scaled)["V"].numpy(), big["V"].numpy())
 
 
 def test_margins_far_beyond_floating_point_stay_numbers():
     problem = pose(NET, DATA, "exp")
     W = {name: torch.tensor(value) for name, value in NET.init(1, 3).items()}
-    state = GD().start(problem, W) | {"log_scale": torch.tensor([300.0], dtype=torch.float64)}
+    state = replace(GD().init(problem, W), log_scale=torch.tensor([300.0], dtype=torch.float64))
     observers, _ = choose(["margins", "psi_normalized", "log_norm", "log_risk"], Setting(problem, False, 1, 1))
     row = record(observers, View(problem, W, state, W))
     assert all(np.isfinite(value.numpy()).all() for value in row.values()), row

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -34,24 +34,24 @@ class Counter(Rule):
 
     def step(self, problem, W, state):
         W = {name: value + 1 for name, value in W.items()}
-        step = state["step"] + 1
-        trials = len(state["t_cb"])
+        step = state.step + 1
+        trials = len(state.t_cb)
         if step == 7 and self.bad >= 0:
             W["a"] = W["a"].clone()
             W["a"][self.bad] = torch.nan
-        status = state["status"].clone()
+        status = state.status.clone()
         if step == 5 and self.done >= 0:
             status[self.done] = 2
         t = torch.arange(1, trials + 1) * float(step)
-        return W, state | {"step": step, "t_cb": t, "log_t_mean": t.log(), "status": status}
+        return W, replace(state, step=step, t_cb=t, log_t_mean=t.log(), status=status)
 
 
 @dataclass(frozen=True)
-class At:
+class At(flows.Event):
     """Trial b reaches this event at step 3 + 2 b."""
 
     def reached(self, problem, W, state, start):
-        return state["step"] >= 3 + 2 * torch.arange(len(state["t_cb"]))
+        return state.step >= 3 + 2 * torch.arange(len(state.t_cb))
 
 
 def first(t, params):
@@ -294,6 +294,25 @@ def test_two_corrupt_checkpoints_are_refused(stopped):
         run_it(stopped, resume=True)
     with pytest.raises(InputError, match="damaged"):
         flows.load(stopped)
+
+
+def test_a_run_from_before_its_rule_was_renamed_goes_on(tmp_path, monkeypatch):
+    """The folder says CB, as folders did; the digest in its checkpoints is that of the configuration as it was written."""
+
+    def half(seconds, share, now):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    def go(**keys):
+        return train(PARITY, NET, flows.SmoothMarginAscent(), steps=20, observe=SCALARS, **keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LOOP, "BLINK", -1.0)
+        patch.setattr(flows.SmoothMarginAscent, "__name__", "CB")
+        go(out=tmp_path / "run", progress=half)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["rule"]["class"] == "CB"
+    assert flows.load(tmp_path / "run").config["rule"]["class"] == "SmoothMarginAscent"
+    assert_same(go(out=tmp_path / "run", resume=True), go())
 
 
 def test_another_configuration_is_refused(stopped, tmp_path):

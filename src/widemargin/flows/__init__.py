@@ -2,7 +2,8 @@
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
-from .events import parse_until
+from .contract import Rule, State
+from .events import Event, parse_until
 from .names import make_rule, rule_kinds
 from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net, rebuild_net
 from .observe import OBSERVERS, View
@@ -18,7 +19,6 @@ from .rules import (
     NormalizedGD,
     OutputLayerAscent,
     PerturbedWassersteinFlow,
-    Rule,
     SmoothMarginAscent,
     TwoPhase,
     WassersteinFlow,
@@ -36,6 +36,7 @@ __all__ = [
     "SGD",
     "Adam",
     "BatchNorm",
+    "Event",
     "Frozen",
     "GradientFlow",
     "LawStream",
@@ -52,6 +53,7 @@ __all__ = [
     "Rule",
     "Scalar",
     "SmoothMarginAscent",
+    "State",
     "TwoLayer",
     "TwoPhase",
     "View",

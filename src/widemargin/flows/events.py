@@ -1,4 +1,4 @@
-"""Events: a trial ends where `reached(problem, W, state, start)` is true; start holds the parameters at the beginning."""
+"""Events: what ends a trial by itself, and the words for them on the command line."""
 
 from __future__ import annotations
 
@@ -6,21 +6,33 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from widemargin.types import InputError
 
 from . import losses
-from .contract import State
+from .contract import State, log_scale
 from .implicit import grown_margins, per_trial
 from .nets import Params
 from .problem import Problem
 from .stationarity import kkt_residual
 
 
+class Event:
+    """A trial ends where `reached` says so. An event of your own extends this class."""
+
+    dear = False  # whether a look costs as much as several steps: then the loop looks less often
+
+    def prepare(self, problem: Problem, start: Params) -> None:
+        """Called before the first look, also in a run that was resumed; `start` holds the parameters at the beginning."""
+
+    def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
+        """Which trials (B,) are there; W as the rule keeps them (`contract.true_params`)."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Time:
+class Time(Event):
     """CB's clock, or the clock of the mean risk, has reached `value`."""
 
     value: float
@@ -28,19 +40,18 @@ class Time:
 
     def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
         if self.clock == "t_cb":
-            return state["t_cb"] >= self.value
-        return state["log_t_mean"] >= math.log(self.value)
+            return state.t_cb >= self.value
+        return state.log_t_mean >= math.log(self.value)
 
 
 @dataclass(frozen=True)
-class Radius:
+class Radius(Event):
     """|W - W0| >= value, over all trained parameters."""
 
     value: float
 
     def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
-        rho = state.get("log_scale")
-        rho = torch.zeros_like(state["t_cb"]) if rho is None else rho
+        rho = log_scale(W, state)
         gone = sum(
             ((W[name] - start[name] * per_trial((-rho).exp(), W[name])) ** 2).flatten(1).sum(1)
             for name in problem.net.trained
@@ -49,7 +60,7 @@ class Radius:
 
 
 @dataclass(frozen=True)
-class Risk:
+class Risk(Event):
     """Mean risk <= value."""
 
     value: float
@@ -59,7 +70,7 @@ class Risk:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Fitted(Event):
     """Mean risk < l(0)/n: every point is fitted, and psi / |W|^L never falls from here (LR-23, UH-18)."""
 
     def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
@@ -69,7 +80,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Margin:
+class Margin(Event):
     """min_i p_i over the size of the network >= value; in M2 where the net has it, else in the first convention it has."""
 
     value: float
@@ -84,21 +95,22 @@ class Margin:
 
 
 @dataclass(frozen=True)
-class Stationary:
+class Stationary(Event):
     """All points are fitted, the KKT residual is at most `residual`, and the normalised margin changes by at most `drift` of
     itself while |W| grows e-fold (where the rule records that)."""
 
     residual: float = 0.02
     drift: float = 1e-3
 
+    dear = True
+
     def reached(self, problem: Problem, W: Params, state: State, start: Params) -> Tensor:
         settled = problem.margins(W).amin(1) > 0
-        if "drift" in state:
-            settled = settled & (state["drift"] <= self.drift)
+        if state.drift is not None:
+            settled = settled & (state.drift <= self.drift)
         return settled & (kkt_residual(problem, W, state) <= self.residual)
 
 
-Event = Time | Radius | Risk | Fitted | Margin | Stationary
 VALUED: dict[str, Any] = {
     "margin": Margin,
     "radius": Radius,
@@ -128,8 +140,8 @@ def parse_until(text: str) -> Event:
 
 
 def _log_risk(problem: Problem, W: Params, state: State) -> Tensor:
-    p, rho = problem.margins(W), state.get("log_scale")
+    p = problem.margins(W)
     if problem.loss is None:
         return (p**2).mean(1).log()
-    size = torch.zeros_like(p[:, 0]) if rho is None else problem.net.degree * rho
+    size = problem.net.degree * log_scale(W, state)
     return losses.log_sum(problem.loss, grown_margins(p, size)) - math.log(problem.n)

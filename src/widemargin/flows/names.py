@@ -7,6 +7,7 @@ from typing import Any
 
 from widemargin.types import InputError
 
+from .contract import Rule
 from .rules import (
     GD,
     SGD,
@@ -17,7 +18,6 @@ from .rules import (
     NormalizedGD,
     OutputLayerAscent,
     PerturbedWassersteinFlow,
-    Rule,
     SmoothMarginAscent,
     TwoPhase,
     WassersteinFlow,

@@ -1,7 +1,7 @@
 """What is recorded along training: numbers of every trial, computed from its parameters at one moment.
 
 An observer takes a `View` and returns a tensor (B, ...). The margins of a view are those of the true parameters on a scale of
-their own: a rule may keep the homogeneous parameters W normalised and their size in state["log_scale"], so that
+their own: a rule may keep the homogeneous parameters W normalised and their size in `log_scale` of its state, so that
 p(W_true) = exp(L log_scale) p(W). Normalised margins then never overflow, and the others are formed last.
 
 To add an observer: write a function, add it to OBSERVERS with the condition under which it makes sense.
@@ -23,7 +23,7 @@ from widemargin.spaces import as_space
 from widemargin.types import InputError
 
 from . import losses, stationarity
-from .contract import State
+from .contract import State, log_scale, true_params
 from .nets import Net, Params, TwoLayer
 from .problem import Problem
 
@@ -36,27 +36,6 @@ QUICK = (
     100_000  # trials * points * neurons up to which the KKT residual is recorded by default: above, it takes seconds
 )
 SMALL = 40_000_000  # numbers of one record over the whole run, up to which what is long is recorded by default
-
-
-def log_scale(problem: Problem, W: Params, state: State) -> Tensor:
-    """ln of the factor (B,) by which the true homogeneous parameters are larger than W."""
-    scale = state.get("log_scale")
-    first = next(iter(W.values()))
-    return first.new_zeros(len(first)) if scale is None else scale
-
-
-def true_margins(problem: Problem, W: Params, state: State) -> tuple[Tensor, Tensor]:
-    """Margins p (B, n) of W, and ln of the factor (B,) that makes them those of the true parameters."""
-    return problem.margins(W), problem.net.degree * log_scale(problem, W, state)
-
-
-def true_params(problem: Problem, W: Params, state: State) -> Params:
-    """The parameters themselves (infinite where they do not fit into floating point)."""
-    if state.get("log_scale") is None:
-        return W
-    factor = log_scale(problem, W, state).exp()
-    grown = {name: W[name] * factor.reshape(-1, *[1] * (W[name].ndim - 1)) for name in problem.net.homogeneous}
-    return W | grown
 
 
 @dataclass(frozen=True)
@@ -73,7 +52,7 @@ class View:
     def scaled(self) -> tuple[Tensor, Tensor]:
         """Outputs of W on the training points (B, n) or (B, n, K), and ln of the factor of the true ones (B,)."""
         net = self.problem.net
-        return net.forward(self.W, self.problem.X), net.degree * log_scale(self.problem, self.W, self.state)
+        return net.forward(self.W, self.problem.X), net.degree * log_scale(self.W, self.state)
 
     @cached_property
     def log_factor(self) -> Tensor:
@@ -109,9 +88,9 @@ class View:
     @cached_property
     def q(self) -> Tensor:
         # At a huge |W|^L rounding of p would decide the softmax; the flow knows its weights from the equations it solves.
-        known = self.state.get("dual")
+        known = self.state.dual
         softmax = losses.weights(self.problem.loss, self.p, "unit")  # type: ignore[arg-type]
-        if known is None or self.state.get("log_scale") is None:
+        if known is None or self.state.log_scale is None:
             return softmax
         unit = known / known.sum(1, keepdim=True).clamp_min(1e-300)
         return torch.where((self.log_factor > COLD)[:, None], unit, softmax)
@@ -175,21 +154,20 @@ def dual_value(problem: Problem, q: Tensor, directions: Tensor, steps: int = CLI
 
 def step(view: View) -> Tensor:
     """Steps that each trial has taken."""
-    done = torch.as_tensor(view.state.get("taken", view.state["step"]), device=view.log_factor.device)
-    return done.to(torch.float64).expand(len(view.log_factor))
+    return view.state.taken.to(torch.float64)
 
 
 def t_cb(view: View) -> Tensor:
-    return view.state["t_cb"]
+    return view.state.t_cb
 
 
 def log_t_mean(view: View) -> Tensor:
-    return view.state["log_t_mean"]
+    return view.state.log_t_mean
 
 
 def t_mean(view: View) -> Tensor:
     """The clock of the mean risk; infinite beyond floating point, where log_t_mean goes on."""
-    return view.state["log_t_mean"].exp()
+    return view.state.log_t_mean.exp()
 
 
 def log_risk(view: View) -> Tensor:
@@ -247,7 +225,7 @@ def norm(view: View) -> Tensor:
 
 
 def log_norm(view: View) -> Tensor:
-    return 0.5 * view.problem.net.norm2(view.W).log() + log_scale(view.problem, view.W, view.state)
+    return 0.5 * view.problem.net.norm2(view.W).log() + log_scale(view.W, view.state)
 
 
 def q(view: View) -> Tensor:
@@ -322,17 +300,22 @@ def _balance(view: View, W: Params) -> Tensor:
 
 def path(view: View) -> dict[str, Tensor]:
     """What the weakly regularised path has found for each lambda so far; nothing for other rules."""
-    return {name: value for name, value in view.state.items() if name.startswith("path_")}
+    return _kept(view, "path_norm", "path_margin", "path_loss")
 
 
 def sums(view: View) -> dict[str, Tensor]:
     """sum_s |l'_s| over the steps of SGD so far, as `slopes` (LR-13, BN-21); nothing for other rules."""
-    return {name: view.state[name] for name in ("slopes",) if name in view.state}
+    return _kept(view, "slopes")
 
 
 def honesty(view: View) -> dict[str, Tensor]:
     """Whether a gradient flow is still one (see `rules.gradient_flow`); nothing for other rules."""
-    return {name: view.state[name] for name in ("honest", "left") if name in view.state}
+    return _kept(view, "honest", "left")
+
+
+def _kept(view: View, *names: str) -> dict[str, Tensor]:
+    """What the rule itself keeps under these names."""
+    return {name: getattr(view.state, name) for name in names if hasattr(view.state, name)}
 
 
 def weights(view: View) -> dict[str, Tensor]:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
-from .contract import State
+from .contract import State, log_scale
 from .nets import Normalized, Params, Product, Scalar, TwoLayer
-from .observe import Observer, log_scale
+from .observe import Observer
 from .problem import Problem
 
 
@@ -32,7 +32,7 @@ def divergence(reference: ArrayLike) -> Observer:
         if not isinstance(net, Scalar | Normalized | Product):
             raise InputError("divergence is about networks with products a_j b_j: scalar, normalized and product")
         target = _fit(ubar, W["a"])
-        log_u = (W["a"] * W["b"]).abs().log() + 2 * log_scale(problem, W, state)[:, None]  # (B, m)
+        log_u = (W["a"] * W["b"]).abs().log() + 2 * log_scale(W, state)[:, None]  # (B, m)
         return (torch.special.xlogy(target, target) - torch.where(target > 0, target * log_u, 0.0) - target).sum(
             1
         ) + log_u.exp().sum(1)
@@ -56,7 +56,7 @@ def growth(weights: ArrayLike) -> Observer:
         else:
             raise InputError("growth is about scalar networks and two-layer networks with both layers trained")
         target = _fit(alpha, W["a"])
-        return 0.25 * (target * (size.log() + 2 * log_scale(problem, W, state)[:, None])).sum(1)
+        return 0.25 * (target * (size.log() + 2 * log_scale(W, state)[:, None])).sum(1)
 
     return observe  # type: ignore[return-value]
 

@@ -48,7 +48,7 @@ def kkt_residual(problem: Problem, W: Params, state: State | None = None) -> Ten
         raise InputError("the KKT residual needs one output and a loss of margins")
     size = net.norm2(W).sqrt()
     Y = W | {name: W[name] / per_trial(size.clamp_min(1e-300), W[name]) for name in net.homogeneous}
-    gates = (state or {}).get("gates")
+    gates = None if state is None else state.gates
     kinks = None
     if Gates.apply_to(problem):
         kinks = Gates(problem, Y, problem.X @ Y["V"].mT if gates is None else gates)

@@ -15,7 +15,7 @@ import threading
 import time as clocks
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,12 +23,13 @@ from torch import Tensor
 
 from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
 
-from . import events, runs
 from . import observe as observing
+from . import runs
 from ._graph import Stepper
+from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
+from .events import Event, parse_until
 from .nets import Net, Params, trial_numbers
 from .problem import Problem, pose
-from .rules import DIVERGED, FINISHED, GD, GradientFlow, Rule, State, WeaklyRegularized
 
 MOST = 1_000_000  # steps, where only an event ends the run
 POINTS = 200
@@ -37,6 +38,7 @@ EVERY_DEAR = 10  # steps of the flow between looks at stationarity, which costs 
 EARLY = 1e-6  # first log-spaced time over the last one
 BLINK = 0.2  # seconds between reports of progress
 
+T = TypeVar("T")
 Progress = Callable[[float, float, Mapping[str, float]], None]  # seconds, share done (NaN: unknown), last medians
 
 
@@ -90,19 +92,16 @@ def train(
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
-    if clock is None:
-        clock = "cb" if getattr(rule, "clock", "mean") == "cb" else "mean"
+    clock = rule.clock if clock is None else clock
     if clock not in ("mean", "cb"):
         raise InputError(f"there are two clocks, mean and cb, not {clock!r}")
-    marks, timed, limit = _marks(
-        times, steps, time, points, rule.lr if isinstance(rule, GD) and clock == "mean" else 0.0
-    )
-    setting = observing.Setting(problem, held_out is not None, count, len(marks), getattr(rule, "weighted", False))
+    marks, timed, limit = _marks(times, steps, time, points, rule.length(clock))
+    setting = observing.Setting(problem, held_out is not None, count, len(marks), rule.grows)
     observers, notes = observing.choose(observe, setting)
     event = _event(until)
     every = check_every or (EVERY_CUDA if problem.X.is_cuda else 1)
-    if check_every is None and isinstance(event, events.Stationary):
-        every = max(every, EVERY_DEAR if isinstance(rule, GradientFlow) else EVERY_DEAR**2)
+    if check_every is None and event is not None and event.dear:
+        every = max(every, EVERY_DEAR if rule.costly else EVERY_DEAR**2)
     config: dict[str, Any] = {
         "format": runs.FORMAT,
         "data": {"names": [one.name for one in sets], "sha256": [one.sha256() for one in sets], "n": problem.n},
@@ -142,13 +141,7 @@ def train(
             *notes,
             f"trial {trial} diverged at step {where}: its parameters or its loss overflowed; try a smaller step",
         )
-    left = final["now"][1].get("honest")
-    if left is not None and not bool(left.all()):
-        said = (
-            *said,
-            f"{int((~left).sum())} of {count} trials left the regime where they are gradient flow; docs/training.md says how",
-        )
-    return runs.trajectory(rows, final, config, (*said, *notes, *trouble))
+    return runs.trajectory(rows, final, config, (*said, *loop.stepper.state.notes(), *notes, *trouble))
 
 
 def _drive(
@@ -211,7 +204,7 @@ class _Loop:
         test: Problem | None,
         rule: Rule,
         observers: Mapping[str, observing.Observer],
-        event: Any,
+        event: Event | None,
         marks: np.ndarray,
         timed: bool,
         limit: int | None,
@@ -244,17 +237,17 @@ class _Loop:
         drawn = self.problem.net.init(self.numbers, self.seed)
         device = self.problem.X.device
         W = {name: torch.tensor(value, dtype=self.dtype, device=device) for name, value in drawn.items()}
-        state = self.rule.start(self.problem, W)
-        state["trial"] = torch.tensor(list(self.numbers), device=device)  # random streams go by them
+        numbers = torch.tensor(list(self.numbers), device=device)  # random streams go by them
+        state = dataclasses.replace(self.rule.init(self.problem, W), trial=numbers)
         self.stepper = Stepper(self.problem, self.rule, W, state)
-        self.start = observing.true_params(self.problem, self.stepper.W, self.stepper.state)
+        self.start = true_params(self.problem, self.stepper.W, self.stepper.state)
         if self.problem.X.is_cuda:
-            self.start = _copy(self.start)
+            self.start = each(torch.clone, self.start)
         self.prepare()
         return []
 
     def prepare(self) -> None:
-        if self.event is not None and hasattr(self.event, "prepare"):
+        if self.event is not None:
             self.event.prepare(self.problem, self.start)
 
     # ------------------------------------------------------------ steps
@@ -280,14 +273,14 @@ class _Loop:
         if self.aside is None:
             return W, state
         done = torch.as_tensor(self.status != "running", device=self.problem.X.device)
-        return _merge(done, self.aside[0], W, self.trials), _merge(done, self.aside[1], state, self.trials)
+        return _merge(done, self.aside[0], W), _merge(done, self.aside[1], state)
 
     def look(self) -> list[runs.Row]:
         """Decide which trials have ended, and record those that pass a mark."""
         W, state = self.now()
         running = self.status == "running"
         ending = np.zeros(self.trials, dtype=bool)
-        own = _host(state["status"]) if "status" in state else np.zeros(self.trials)  # what the rule itself says
+        own = _host(state.status)  # what the rule itself says
         self._end(running & (own == DIVERGED), "diverged", state)
         ending |= running & (own == DIVERGED)
         running = running & ~ending
@@ -295,7 +288,7 @@ class _Loop:
         if lost.any():
             if self.good is not None:
                 back = torch.as_tensor(lost, device=self.problem.X.device)
-                W, state = (_merge(back, old, new, self.trials) for old, new in zip(self.good, (W, state)))
+                W, state = _merge(back, self.good[0], W), _merge(back, self.good[1], state)
             self._end(lost, "diverged")
             running, ending = running & ~lost, ending | lost
         if self.event is not None and self.step > 0:
@@ -311,32 +304,31 @@ class _Loop:
         ending |= over
         rows = self._record(W, state, where, ending)
         if self.problem.X.is_cuda:  # a replayed graph writes into these tensors
-            W, state = _copy(W), _copy(state)
+            W, state = each(torch.clone, W), each(torch.clone, state)
         self.good = (W, state)
         if ending.any():
             self.aside = (W, state)
-            if "status" in state and (self.status == "running").any():
+            if (self.status == "running").any():
                 self._hold(W, state)
         return rows
 
     def _hold(self, W: Params, state: State) -> None:
         """Tell the rule which trials have ended, so that it leaves them alone."""
-        over = torch.as_tensor(self.status != "running", device=state["status"].device) & (state["status"] == 0)
-        told = torch.where(over, FINISHED, state["status"]).to(state["status"].dtype)
+        over = torch.as_tensor(self.status != "running", device=state.status.device) & (state.status == 0)
+        told = torch.where(over, FINISHED, state.status).to(state.status.dtype)
         if self.problem.X.is_cuda:
-            self.stepper.state["status"].copy_(told)  # in place, where a recorded graph reads it
+            self.stepper.state.status.copy_(told)  # in place, where a recorded graph reads it
         else:
-            self.stepper.load(W, state | {"status": told})
+            self.stepper.load(W, dataclasses.replace(state, status=told))
 
     def _end(self, which: np.ndarray, word: str, state: State | None = None) -> None:
         self.status[which] = word
-        taken = None if state is None else state.get("taken")
-        self.ended[which] = self.step if taken is None else _host(taken)[which]
+        self.ended[which] = self.step if state is None else _host(state.taken)[which]
 
     def _clock(self, state: State) -> np.ndarray:
         if self.clock == "cb":
-            return state["t_cb"].double().cpu().numpy()
-        return np.exp(state["log_t_mean"].double().cpu().numpy())
+            return state.t_cb.double().cpu().numpy()
+        return np.exp(state.log_t_mean.double().cpu().numpy())
 
     def _record(self, W: Params, state: State, where: np.ndarray, ending: np.ndarray) -> list[runs.Row]:
         # Trials running until now pass all marks up to where they are; a trial that diverged passes none by itself.
@@ -408,7 +400,7 @@ class _Loop:
         """Everything that the rest of the run depends on, on the host."""
         self.step_saved = self.step
         W, state = self.stepper.W, self.stepper.state
-        shown = observing.true_params(self.problem, *self.now())
+        shown = true_params(self.problem, *self.now())
         return {
             "step": self.step,
             "seconds": self.seconds,
@@ -420,26 +412,26 @@ class _Loop:
             "pending": {k: {name: torch.tensor(v) for name, v in row.items()} for k, row in self.pending.items()},
             "final": _hosted(shown),
             "start": _hosted(self.start),
-            "now": [_hosted(W), _hosted(state)],
-            "aside": None if self.aside is None else [_hosted(part) for part in self.aside],
-            "good": None if self.good is None else [_hosted(part) for part in self.good],
-            "on_host": [name for name, v in state.items() if isinstance(v, Tensor) and not v.is_cuda],
-            "event": getattr(self.event, "memory", None),
+            "now": _plain_parts((W, state)),
+            "aside": None if self.aside is None else _plain_parts(self.aside),
+            "good": None if self.good is None else _plain_parts(self.good),
+            "on_host": [name for name, v in vars(state).items() if isinstance(v, Tensor) and not v.is_cuda],
         }
 
     def restore(self, point: Mapping[str, Any], rows: list[runs.Row]) -> list[runs.Row]:
         device, on_host = self.problem.X.device, set(point["on_host"])
+        self.start = {name: v.to(device) for name, v in point["start"].items()}
+        fresh = self.rule.init(self.problem, self.start)
 
         def placed(parts: Any) -> tuple[Params, State] | None:
             if parts is None:
                 return None
-            W, state = parts
-            state = {name: v if name in on_host else _moved(v, device) for name, v in state.items()}
-            return {name: v.to(device) for name, v in W.items()}, state
+            W, fields = parts
+            fields = {name: v if name in on_host else each(lambda v: v.to(device), v) for name, v in fields.items()}
+            return {name: v.to(device) for name, v in W.items()}, restored(fresh, fields)
 
         W, state = placed(point["now"])  # type: ignore[misc]
         self.stepper = Stepper(self.problem, self.rule, W, state)
-        self.start = {name: v.to(device) for name, v in point["start"].items()}
         self.aside, self.good = placed(point["aside"]), placed(point["good"])
         self.step = self.step_saved = point["step"]
         self.seconds, self.closed, self.latest = point["seconds"], point["closed"], dict(point["latest"])
@@ -447,58 +439,43 @@ class _Loop:
         self.ended, self.cursor = np.array(point["ended"]), np.array(point["cursor"], dtype=np.int64)
         self.pending = {k: {name: v.numpy() for name, v in row.items()} for k, row in point["pending"].items()}
         self.prepare()
-        if point["event"] is not None:
-            self.event.memory = point["event"]
         return rows
 
 
 # ---------------------------------------------------------------- tensors
 
 
-def _merge(which: Tensor, ours: Mapping[str, Any], theirs: Mapping[str, Any], trials: int) -> dict[str, Any]:
-    """`ours` for the trials in `which`, `theirs` for the others; what is shared by all trials is theirs."""
-    merged: dict[str, Any] = {}
-    for name, new in theirs.items():
-        old = ours.get(name)
-        if isinstance(new, Mapping) and isinstance(old, Mapping):
-            merged[name] = _merge(which, old, new, trials)
-        elif isinstance(new, Tensor) and isinstance(old, Tensor) and new.ndim and len(new) == trials:
-            mask = which.to(new.device).reshape(-1, *[1] * (new.ndim - 1))
-            if old.shape != new.shape:  # particles were added since; those of an ended trial have no mass
-                old = torch.cat([old, torch.zeros_like(new[:, old.shape[1] :])], 1)
-            merged[name] = torch.where(mask, old, new)
-        else:
-            merged[name] = new
-    return merged
+def _merge(which: Tensor, ours: T, theirs: T) -> T:
+    """`ours` for the trials in `which` (B,), `theirs` for the others; what is shared by all trials is theirs."""
+
+    def merged(new: Tensor, old: Tensor | None) -> Tensor:
+        if old is None or not new.ndim or len(new) != len(which):
+            return new
+        mask = which.to(new.device).reshape(-1, *[1] * (new.ndim - 1))
+        if old.shape != new.shape:  # particles were added since; those of an ended trial have no mass
+            old = torch.cat([old, torch.zeros_like(new[:, old.shape[1] :])], 1)
+        return torch.where(mask, old, new)
+
+    return each(merged, theirs, ours)
 
 
 def _finite(W: Params, state: State) -> Tensor:
     """Trials (B,) whose parameters and clocks are numbers."""
-    good = ~(state["t_cb"].isnan() | state["log_t_mean"].isnan())
+    good = ~(state.t_cb.isnan() | state.log_t_mean.isnan())
     for value in W.values():
         good = good & value.flatten(1).isfinite().all(1)
     return good
 
 
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: v.clone() if isinstance(v, Tensor) else _copy(v) if isinstance(v, Mapping) else v
-        for name, v in values.items()
-    }
-
-
-def _hosted(values: Mapping[str, Any]) -> dict[str, Any]:
+def _hosted(values: T) -> T:
     # Cloned, since a view would be saved with all of the memory it looks into.
-    return {
-        name: v.detach().cpu().clone() if isinstance(v, Tensor) else _hosted(v) if isinstance(v, Mapping) else v
-        for name, v in values.items()
-    }
+    return each(lambda v: v.detach().cpu().clone(), values)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    return {name: _moved(v, device) for name, v in value.items()} if isinstance(value, Mapping) else value
+def _plain_parts(parts: tuple[Params, State]) -> list[Any]:
+    """Parameters and the fields of a state as they go into a checkpoint."""
+    W, state = parts
+    return [_hosted(W), dict(vars(_hosted(state)))]
 
 
 def _host(flags: Any) -> np.ndarray:
@@ -531,9 +508,9 @@ def _check(
     if not sets or not all(isinstance(one, Dataset) for one in sets):
         raise InputError("data must be a Dataset, or one for each trial")
     if not isinstance(net, Net):
-        raise InputError(f"net must be one of the nets of widemargin.flows, not {type(net).__name__}")
+        raise InputError(f"net must be a net, such as those of widemargin.flows, not {type(net).__name__}")
     if not isinstance(rule, Rule):
-        raise InputError(f"rule must be one of the rules of widemargin.flows, not {type(rule).__name__}")
+        raise InputError(f"rule must be a rule, such as those of widemargin.flows, not {type(rule).__name__}")
     for what, value, low in (
         ("steps", steps, 1),
         ("trials", _count(trials), 1),
@@ -548,7 +525,7 @@ def _check(
         )
     if time is not None and not (isinstance(time, int | float) and 0 < time < float("inf")):
         raise InputError(f"time must be a positive number, not {time!r}")
-    endless = until is None and not isinstance(rule, WeaklyRegularized)
+    endless = until is None and not rule.ends
     if steps is None and time is None and endless and isinstance(times, str):
         raise InputError("nothing ends this training; give steps, time or until")
     if not pause >= 0:
@@ -602,10 +579,12 @@ def _marks(
     return np.unique(np.append(given, float(end))), timed, steps if timed else int(end)  # type: ignore[arg-type]
 
 
-def _event(until: Any) -> Any:
-    if until is None or not isinstance(until, str):
+def _event(until: Any) -> Event | None:
+    if until is None or isinstance(until, Event):
         return until
-    return events.parse_until(until)
+    if isinstance(until, str):
+        return parse_until(until)
+    raise InputError(f"until must be an event or the name of one, not {type(until).__name__}")
 
 
 def _open(

@@ -170,8 +170,8 @@ class Read:
 
     name: str
 
-    def __call__(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Tensor:
-        return state[self.name]
+    def __call__(self, problem: flows.Problem, W: dict[str, Tensor], state: flows.State) -> Tensor:
+        return getattr(state, self.name)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class ConstantStep(flows.Rule):
 
     lr: float = 1e-3
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
         p, saved = problem.look(W)
         weights, log_risk = rules.slopes(problem, p, "cb")
         rate = torch.full_like(log_risk, self.lr * rules.ascent_scale(problem.net))
@@ -195,15 +195,15 @@ class ThenFlow(flows.GradientFlow):
     lr: float = 1e-3
     steps: int = 0
 
-    def start(self, problem: flows.Problem, W: dict[str, Tensor]) -> dict[str, Any]:
-        return super().start(_as_two_layer(problem), W)
+    def init(self, problem: flows.Problem, W: dict[str, Tensor]) -> Any:
+        return super().init(_as_two_layer(problem), W)
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
-        if state["step"] < self.steps:
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
+        if state.step < self.steps:
             return ConstantStep(self.lr).step(problem, W, state)
-        if state["step"] == self.steps:  # what the flow carries from step to step has not been kept up to date
-            fresh = self.start(problem, W)
-            state = state | {name: fresh[name] for name in ("h", "error", "dual", "drift", "gates")}
+        if state.step == self.steps:  # what the flow carries from step to step has not been kept up to date
+            fresh = self.init(problem, W)
+            state = replace(state, **{name: getattr(fresh, name) for name in ("h", "error", "dual", "drift", "gates")})
         return super().step(_as_two_layer(problem), W, state)
 
 
@@ -217,8 +217,8 @@ class FineEnd(flows.GradientFlow):
 
     fine_from: int = 0
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
-        rtol = self.rtol if state["step"] < self.fine_from else self.rtol / 10
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
+        rtol = self.rtol if state.step < self.fine_from else self.rtol / 10
         return flows.GradientFlow(rtol).step(problem, W, state)
 
 
@@ -1727,18 +1727,19 @@ def _prop7_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
 class Decaying(flows.OutputLayerAscent):
     """Proposition 7's ascent with steps sqrt 2 / (|z|_inf sqrt(t + 1)), without the growing beta(t) (CB-32)."""
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
         p, saved = problem.look(W)
         weights, log_risk = rules.slopes(problem, p, "cb")
         spread = math.sqrt(problem.net.m) * (W["a"] / problem.net.m).norm(dim=1)
-        beta = torch.maximum(state["beta"], spread)
-        root = (state["taken"] + 1).to(p.dtype).sqrt()
-        rate = rules.ascent_scale(problem.net) * math.sqrt(2) / (state["size"] * root)
+        beta = torch.maximum(state.beta, spread)
+        root = (state.taken + 1).to(p.dtype).sqrt()
+        rate = rules.ascent_scale(problem.net) * math.sqrt(2) / (state.size * root)
         moved = rules.move(W, problem.pull(W, weights, saved), rate)
-        after = rules.tick_log(state, rate.log() - log_risk, log_risk, rate) | {
-            "beta": beta,
-            "best": torch.maximum(state["best"], p.amin(1) / beta),
-        }
+        after = replace(
+            rules.tick_log(state, rate.log() - log_risk, log_risk, rate),
+            beta=beta,
+            best=torch.maximum(state.best, p.amin(1) / beta),
+        )
         return rules.guard(W, state, moved, after, log_risk)
 
 

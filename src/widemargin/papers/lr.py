@@ -621,7 +621,7 @@ class Lazy(flows.TwoLayer):
         return {"a": rng.choice([-1.0, 1.0], self.m), "V": rng.standard_normal((self.m, self.d))}
 
 
-class Learned:
+class Learned(flows.Event):
     """Ends a trial when its test error is at most the smallest of `levels`; `first` (B, levels) has the steps of each level.
 
     The error is that on the whole cube if d <= 10, else on 1024 fresh corners. A run looks every `every` steps and at its end.
@@ -639,7 +639,7 @@ class Learned:
         trials = len(next(iter(start.values())))
         self.first, self.looks = np.full((trials, len(self.levels)), math.inf), 0
 
-    def reached(self, problem: flows.Problem, W: dict[str, Tensor], state: Any, start: Any) -> Tensor:
+    def reached(self, problem: flows.Problem, W: dict[str, Tensor], state: flows.State, start: Any) -> Tensor:
         self.looks += 1
         error = (self.y * problem.net.forward(W, self.X) <= 0).to(self.X).mean(1)  # (B,)
         note(self.first, error.cpu().numpy(), min(self.looks * self.every, self.steps), self.levels)

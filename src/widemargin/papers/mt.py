@@ -258,10 +258,10 @@ def regularized_path(
     kept: dict[str, list[Any]] = {name: [] for name in ("margin", "norm", "objective", "a", "V")}
     for lam in lambdas.tolist():
         W, state = follow_path(problem, W, flows.WeaklyRegularized(first=lam, last=lam, inner=inner))
-        best = int(state["path_loss"][:, 0].argmin())
-        kept["margin"].append(float(state["path_margin"][best, 0]))
-        kept["norm"].append(float(state["path_norm"][best, 0]))
-        kept["objective"].append(math.exp(float(state["path_loss"][best, 0])))
+        best = int(state.path_loss[:, 0].argmin())
+        kept["margin"].append(float(state.path_margin[best, 0]))
+        kept["norm"].append(float(state.path_norm[best, 0]))
+        kept["objective"].append(math.exp(float(state.path_loss[best, 0])))
         kept["a"].append(W["a"][best].numpy().copy())
         kept["V"].append(W["V"][best].numpy().copy())
     return {name: np.array(values) for name, values in kept.items()}

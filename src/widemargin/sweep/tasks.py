@@ -373,8 +373,7 @@ def _check_train(params: Mapping[str, Any], asked: set[str], folder: Path | None
         if name not in known and name not in asked:
             raise InputError(f"train has no parameter {name!r} here; there are {', '.join(known)}")
         _check_kind(name, value)
-    rule_ends = _rule_kind(params).__name__ == "WeaklyRegularized"
-    if not rule_ends and not any(name in params for name in ("steps", "time", "until")):
+    if not _rule_kind(params).ends and not any(name in params for name in ("steps", "time", "until")):
         raise InputError("nothing ends this training; set steps, time or until")
     try:
         data = _load(params, folder)
@@ -410,7 +409,7 @@ def _check_kind(name: str, value: Any) -> None:
         raise InputError(f"certify must be true, or seconds for the certificate, not {value!r}")
 
 
-def _rule_kind(params: Mapping[str, Any]) -> type:
+def _rule_kind(params: Mapping[str, Any]) -> Any:
     from widemargin.flows.names import rule_kind
 
     kind = params.get("algorithm", "gd")

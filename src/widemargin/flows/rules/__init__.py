@@ -10,7 +10,7 @@ from .neuron_norm_ascent import NeuronNormAscent, neuron_norm_bound
 from .normalized_descent import NormalizedGD
 from .output_layer_ascent import OutputLayerAscent, output_layer_bound
 from .smooth_margin_ascent import SmoothMarginAscent
-from .steps import ascent_scale, choose, guard, mean_field, move, slopes, tick, tick_log
+from .steps import ascent_scale, check_numbers, choose, guard, mean_field, move, require, slopes, tick, tick_log
 from .two_phase import TwoPhase
 from .wasserstein import PerturbedWassersteinFlow, WassersteinFlow, distributional_objective
 from .weakly_regularized import WeaklyRegularized, follow_path
@@ -36,6 +36,7 @@ __all__ = [
     "WassersteinFlow",
     "WeaklyRegularized",
     "ascent_scale",
+    "check_numbers",
     "choose",
     "distributional_objective",
     "feature_size",
@@ -46,6 +47,7 @@ __all__ = [
     "move",
     "neuron_norm_bound",
     "output_layer_bound",
+    "require",
     "slopes",
     "tick",
     "tick_log",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,8 +18,15 @@ from .steps import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdamState(State):
+    first: Params  # averages of the gradients of the trained parameters, and of their squares
+    second: Params
+    origin: Params  # where those began that must stay nearby
+
+
 @dataclass(frozen=True)
-class Adam(Rule):
+class Adam(Rule[AdamState]):
     """Adam on the mean risk, with what BN's Figure 1 asks for (BN-24).
 
     `only`: the parameters to train (all). `unit`: parameters kept on the unit sphere, each by its tangential gradient (Adam
@@ -57,22 +64,22 @@ class Adam(Rule):
                 problem.loss is not None, "Adam: sharpness multiplies margins, which the squared loss does not have"
             )
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
-        for name in self.names(problem.net):
-            state |= {f"first_{name}": torch.zeros_like(W[name]), f"second_{name}": torch.zeros_like(W[name])}
-            if self.radius is not None and name not in self.unit:
-                state[f"origin_{name}"] = W[name].clone()
-        return state
+    def init(self, problem: Problem, W: Params) -> AdamState:
+        begun = super().init(problem, W)
+        names = self.names(problem.net)
+        zero = {name: torch.zeros_like(W[name]) for name in names}
+        held = [name for name in names if self.radius is not None and name not in self.unit]
+        origin = {name: W[name].clone() for name in held}
+        return AdamState(**vars(begun), first=zero, second=dict(zero), origin=origin)
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+    def step(self, problem: Problem, W: Params, state: AdamState) -> tuple[Params, AdamState]:
         p, saved = problem.look(W)
         weights, log_risk = slopes(
             problem, self.sharpness * p if self.sharpness != 1 else p, "cb" if self.unit else "mean"
         )
         grads = problem.pull(W, self.sharpness * weights if self.sharpness != 1 else weights, saved)
-        count = (state["taken"] + 1).to(p.dtype)
-        moved, after = dict(W), tick(state, self.lr, log_risk)
+        count = (state.taken + 1).to(p.dtype)
+        moved, firsts, seconds = dict(W), {}, {}
         for name in self.names(problem.net):
             flat = (-1, *[1] * (W[name].ndim - 1))
             grad = grads[name] - self.weight_decay * W[name] if self.weight_decay else grads[name]
@@ -80,17 +87,18 @@ class Adam(Rule):
                 here = W[name].flatten(1)
                 along = (grad.flatten(1) * here).sum(1) / (here**2).sum(1).clamp_min(1e-300)
                 grad = grad - along.view(flat) * W[name]
-            first = self.beta1 * state[f"first_{name}"] + (1 - self.beta1) * grad
-            second = self.beta2 * state[f"second_{name}"] + (1 - self.beta2) * grad**2
+            first = self.beta1 * state.first[name] + (1 - self.beta1) * grad
+            second = self.beta2 * state.second[name] + (1 - self.beta2) * grad**2
             mean = first / (1 - self.beta1**count).view(flat)
             size = (second / (1 - self.beta2**count).view(flat)).sqrt() + self.eps
             new = W[name] + self.lr * mean / size
             if name in self.unit:
                 new = new / new.flatten(1).norm(dim=1).view(flat)
             elif self.radius is not None:
-                gone = new - state[f"origin_{name}"]
+                gone = new - state.origin[name]
                 far = gone.flatten(1).norm(dim=1).view(flat)
-                new = state[f"origin_{name}"] + gone * (self.radius / far.clamp_min(max(self.radius, 1e-300)))
+                new = state.origin[name] + gone * (self.radius / far.clamp_min(max(self.radius, 1e-300)))
             moved[name] = new
-            after |= {f"first_{name}": first, f"second_{name}": second}
+            firsts[name], seconds[name] = first, second
+        after = replace(tick(state, self.lr, log_risk), first=firsts, second=seconds)
         return guard(W, state, moved, after, log_risk)

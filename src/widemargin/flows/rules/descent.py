@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from widemargin.types import InputError
 
-from ..contract import Rule, State
+from ..contract import Rule, S, State
 from ..nets import Params
 from ..problem import Problem
-from ..streams import ParityStream, Sampler
-from .steps import (
-    ORDERS,
-    check_numbers,
-    examples,
-    guard,
-    move,
-    require,
-    slopes,
-    tick,
-)
+from ..streams import FOR_ORDER, ParityStream, Sampler, uniforms
+from .examples import drawn, in_turn, picked
+from .steps import check_numbers, guard, move, require, slopes, tick
+
+ORDERS = ("replacement", "epochs", "stream")
 
 
 def weight_decay_schedule(epoch: int, dataset: str = "cifar10") -> float:
@@ -39,8 +34,8 @@ def learning_rate_schedule(epoch: int, lr: float = 0.1) -> float:
 
 
 @dataclass(frozen=True)
-class GD(Rule):
-    """W <- W - lr (d(mean risk)/dW + weight_decay W) (BN-4, LR-4 with small steps).
+class Descent(Rule[S]):
+    """What GD and SGD share: rates, constant or annealed.
 
     `schedule`: "cifar10" or "cifar100" anneals weight decay and lr as in MT-34, `epoch` steps being one epoch; the decay that
     the schedule gives replaces `weight_decay`.
@@ -60,6 +55,9 @@ class GD(Rule):
     def graph(self) -> bool:
         return self.schedule is None
 
+    def length(self, clock: str) -> float:
+        return self.lr if clock == "mean" else 0.0
+
     def rates(self, step: int) -> tuple[float, float]:
         """lr and weight decay at a step."""
         if self.schedule is None:
@@ -67,21 +65,32 @@ class GD(Rule):
         epoch = step // self.epoch
         return learning_rate_schedule(epoch, self.lr), weight_decay_schedule(epoch, self.schedule)
 
+
+@dataclass(frozen=True)
+class GD(Descent[State]):
+    """W <- W - lr (d(mean risk)/dW + weight_decay W) (BN-4, LR-4 with small steps)."""
+
     def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
-        lr, decay = self.rates(state["step"])
+        lr, decay = self.rates(state.step)
         p, saved = problem.look(W)  # (B, n)
         weights, log_risk = slopes(problem, p)
         moved = move(W, problem.pull(W, weights, saved), lr, decay)
         return guard(W, state, moved, tick(state, lr, log_risk), log_risk)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SGDState(State):
+    slopes: Tensor  # (B,) sum_s |l'_s| over the steps so far (LR-13)
+    order: Tensor | None = None  # (B, n) order of the points in this epoch
+
+
 @dataclass(frozen=True)
-class SGD(GD):
+class SGD(Descent[SGDState]):
     """GD on a few examples a step (LR-3: one fresh example).
 
     `order`: "replacement" draws them uniformly, "epochs" goes through a new random order of the data in each epoch, "stream"
     takes them as they lie in the data (one pass is LR's SGD on n samples). With a `sampler(trial (B,), step (B,), count) ->
-    (X (B, count, d), y (B, count))` every example is fresh from a law. `slopes` in the state is sum_s |l'_s| of LR-13.
+    (X (B, count, d), y (B, count))` every example is fresh from a law.
     """
 
     batch: int = 1
@@ -105,15 +114,30 @@ class SGD(GD):
                 self.batch <= problem.n, f"SGD: a batch of {self.batch} examples is more than the {problem.n} points"
             )
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
-        return state | {"slopes": torch.zeros_like(state["t_cb"])}
+    def init(self, problem: Problem, W: Params) -> SGDState:
+        begun = super().init(problem, W)
+        return SGDState(**vars(begun), slopes=torch.zeros_like(begun.t_cb))
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
-        lr, decay = self.rates(state["step"])
-        sample, state = examples(problem, state, self.batch, self.order, self.seed, self.sampler)
+    def examples(self, problem: Problem, state: SGDState) -> tuple[Problem, SGDState]:
+        """The problem on this step's examples, (B, batch) of them, and the state with the order of the epoch if there is one."""
+        if self.sampler is None and self.order == "stream":
+            return in_turn(problem, state, self.batch), state
+        if self.sampler is not None or self.order == "replacement":
+            return drawn(problem, state, self.batch, self.seed, self.sampler), state
+        # The order of an epoch is drawn anew from the number of the epoch, so nothing depends on when the run was resumed.
+        per = -(-problem.n // self.batch)
+        order = state.order
+        if order is None or state.step % per == 0:
+            epoch = torch.full_like(state.trial, state.step // per)
+            order = uniforms(self.seed, FOR_ORDER, state.trial, epoch, problem.n).argsort(1)
+        begin = state.step % per * self.batch
+        return picked(problem, order[:, begin : begin + self.batch]), replace(state, order=order)
+
+    def step(self, problem: Problem, W: Params, state: SGDState) -> tuple[Params, SGDState]:
+        lr, decay = self.rates(state.step)
+        sample, state = self.examples(problem, state)
         p, saved = sample.look(W)  # (B, k)
         weights, log_risk = slopes(sample, p)
         moved = move(W, sample.pull(W, weights, saved), lr, decay)
-        after = tick(state, lr, log_risk) | {"slopes": state["slopes"] + weights.abs().sum(1)}
+        after = replace(tick(state, lr, log_risk), slopes=state.slopes + weights.abs().sum(1))
         return guard(W, state, moved, after, log_risk)

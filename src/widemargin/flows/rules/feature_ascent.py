@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,13 +18,19 @@ from .steps import (
 )
 
 
-@dataclass(frozen=True)
-class FeatureAscent(Rule):
-    """What the ascents of CB's Propositions 6 and 7 share: one trained parameter r, exponential loss, |z|_inf, best margin.
+@dataclass(frozen=True, kw_only=True)
+class FeatureState(State):
+    size: Tensor  # (B,) |z|_inf
+    beta: Tensor  # (B,) the norm of a at the last step
+    best: Tensor  # (B,) max_{s < t} min_i z_i . abar(s), which the bound of the proposition concerns
 
-    State: `size` |z|_inf, `beta` the norm of a at the last step, `best` = max_{s < t} min_i z_i . abar(s), which the bound of
-    the proposition concerns.
-    """
+
+F = TypeVar("F", bound=FeatureState)
+
+
+@dataclass(frozen=True)
+class FeatureAscent(Rule[F]):
+    """What the ascents of CB's Propositions 6 and 7 share: one trained parameter r, exponential loss, |z|_inf, best margin."""
 
     degree = 0
     needs = ""
@@ -34,12 +41,13 @@ class FeatureAscent(Rule):
         alone = len(net.trained) == 1 and net.trained[0] != "V" and net.outputs == 1 and net.degree == self.degree
         require(alone, f"{type(self).__name__} trains {self.needs}, not a network of kind {net.name}")
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
-        zero = state["t_cb"]
-        return state | {"size": feature_size(problem, W), "beta": zero + 1, "best": zero - torch.inf}
+    def init(self, problem: Problem, W: Params) -> F:
+        begun = super().init(problem, W)
+        zero = begun.t_cb
+        size = feature_size(problem, W)
+        return FeatureState(**vars(begun), size=size, beta=zero + 1, best=zero - torch.inf)  # type: ignore[return-value]
 
-    def bound(self, problem: Problem, state: State, gamma: float | Tensor) -> Tensor:
+    def bound(self, problem: Problem, state: F, gamma: float | Tensor) -> Tensor:
         """The right-hand side for `best` (B,), from the best margin gamma of the features."""
         raise NotImplementedError
 

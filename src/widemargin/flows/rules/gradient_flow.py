@@ -3,7 +3,7 @@
 The clock is CB's: dW/ds = sum_i w_i dp_i/dW with w_i = |l'_i| / sum_k l_k, and ds = (mean risk) dt_mean. A net homogeneous of
 degree L in all that is trained carries its size as a logarithm, W = e^rho Y with |Y| = 1: then p(W) = e^{L rho} p(Y), and in the
 clock ds' = e^{(L - 2) rho} ds, with rho fixed during a step, dY/ds' = sum_i w_i(e^{L rho} p(Y)) dp_i(Y); after a step the length
-of Y is folded into rho. The parameters of a run are then Y, and state["log_scale"] is rho (`unscaled` gives W).
+of Y is folded into rho. The parameters of a run are then Y, and `log_scale` of the state is rho (`true_params` gives W).
 
 Two things make this flow stiff, and both are motions that slide along a surface where the field jumps.
 
@@ -21,7 +21,7 @@ Two things make this flow stiff, and both are motions that slide along a surface
 These linearly implicit Euler steps are extrapolated (1, 2 and 3 substeps) to order 3 or 2, with an embedded error estimate per
 trial. Everything is one tensor program with masks; a trial does not feel the others.
 
-An honest flow. state["left"] is a set of bits and state["honest"] says that none is set:
+An honest flow. `left` of the state is a set of bits and `honest` says that none is set:
     1  beta went above `beta_max`, where rounding of p(Y) would decide the dual. The softmax is kept at beta_max; Y follows the
        sliding motion beta -> infinity up to ln(n) / beta_max in the margins, while psi and both clocks still use the true size
     2  the error was not met at the smallest step, so the step was taken all the same
@@ -31,7 +31,7 @@ An honest flow. state["left"] is a set of bits and state["honest"] says that non
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,28 +55,33 @@ def is_scaled(problem: Problem) -> bool:
     return problem.loss is not None and net.outputs == 1 and set(net.trained) == set(net.homogeneous)
 
 
-def unscaled(problem: Problem, W: Params, state: State) -> Params:
-    """The parameters e^rho Y themselves; infinite where they do not fit."""
-    rho = state.get("log_scale")
-    if rho is None:
-        return W
-    return W | {name: W[name] * per_trial(rho.exp(), W[name]) for name in problem.net.homogeneous}
+@dataclass(frozen=True, kw_only=True)
+class FlowState(State):
+    """log_scale is rho, for nets homogeneous in all parameters; W is then Y. The dual and, in two-layer ReLU nets, the gates are
+    those of the last step: the softmax cannot be had from p(Y) at large beta. `drift` is that of a step in min p(Y)."""
+
+    dual: Tensor
+    drift: Tensor
+    h: Tensor  # (B,) next step in the clock s'
+    error: Tensor  # (B,) last error over rtol
+    left: Tensor  # (B,) bits, see the module
+    honest: Tensor  # (B,) no bit is set
+    tried: Tensor  # (B,) steps including the rejected ones
+    begun: Params | None = None  # the first parameters, where an event needs them
+
+    def notes(self) -> tuple[str, ...]:
+        gone = int((~self.honest).sum())
+        text = f"{gone} of {len(self.honest)} trials left the regime where they are gradient flow; docs/training.md says how"
+        return (text,) if gone else ()
 
 
 @dataclass(frozen=True)
-class GradientFlow(Rule):
+class GradientFlow(Rule[FlowState]):
     """One adaptive step, taken or rejected, of the flow dW/ds = sum_i w_i dp_i/dW (see the module).
 
     `rtol` bounds the estimated error of a step in W, relative to |W|; the estimate is that of the order below. With `until`
     a trial ends (status 2) where the event happens, to about 1e-6 of |W|: steps across it are taken again, shorter; a time in
-    CB's clock is hit to rounding. The loop may watch events itself instead and then stops up to one step later. The state adds
-
-        log_scale   (B,) rho, for nets homogeneous in all parameters; W is then Y
-        h, error    (B,) next step in the clock s', last error over rtol
-        dual        (B, n) weights of the last step: the softmax cannot be had from p(Y) at large beta
-        gates       (B, n, m) derivatives of the units in the last step, for two-layer ReLU nets
-        drift       (B,) change of min p(Y) over a step, relative and per unit of rho
-        left        (B,) bits, honest (B,): see the module;  tried (B,) steps including the rejected ones
+    CB's clock is hit to rounding. The loop may watch events itself instead and then stops up to one step later.
     """
 
     rtol: float = 1e-4
@@ -85,6 +90,8 @@ class GradientFlow(Rule):
     beta_max: float = 1e8
     largest: float = 0.5  # growth of ln |W| in a step
     smallest: float = 1e-7  # movement of Y in a step at which the error is no longer asked
+
+    costly = True
 
     @property
     def graph(self) -> bool:
@@ -102,43 +109,45 @@ class GradientFlow(Rule):
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"gradient flow: {name} must be a positive number, not {value!r}")
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
-        zero = state["t_cb"]
+    def init(self, problem: Problem, W: Params) -> FlowState:
+        begun = super().init(problem, W)
+        zero = begun.t_cb
         p = problem.margins(W)
         assert problem.loss is not None
-        dual = losses.weights(problem.loss, p, "cb")
-        state |= {
-            "h": zero - 1,  # chosen at the first step
-            "error": zero + 1,
-            "dual": dual.nan_to_num(),
-            "drift": zero + torch.inf,
-            "left": zero.to(torch.int64),
-            "honest": zero == 0,
-            "tried": zero.to(torch.int64),
-        }
-        if is_scaled(problem):
-            state["log_scale"] = zero
-        if isinstance(self.until, Radius):
-            state |= {f"start_{name}": W[name].clone() for name in problem.net.trained}
+        gates = None
         if Gates.apply_to(problem):
-            state["gates"] = (problem.X @ W["V"].mT > 0).to(p.dtype) + zero[:, None, None]  # (B, n, m)
-        return state
+            gates = (problem.X @ W["V"].mT > 0).to(p.dtype) + zero[:, None, None]  # (B, n, m)
+        near = isinstance(self.until, Radius)
+        known = {
+            "dual": losses.weights(problem.loss, p, "cb").nan_to_num(),
+            "drift": zero + torch.inf,
+            "gates": gates,
+            "log_scale": zero if is_scaled(problem) else None,
+        }
+        return FlowState(
+            **(vars(begun) | known),
+            h=zero - 1,  # chosen at the first step
+            error=zero + 1,
+            left=zero.to(torch.int64),
+            honest=zero == 0,
+            tried=zero.to(torch.int64),
+            begun={name: W[name].clone() for name in problem.net.trained} if near else None,
+        )
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+    def step(self, problem: Problem, W: Params, state: FlowState) -> tuple[Params, FlowState]:
         loss, net = problem.loss, problem.net
         assert loss is not None
-        running = state["status"] == RUNNING
-        here = _Point(W, state.get("log_scale"), state["dual"], state.get("gates"), torch.zeros_like(state["t_cb"]))
+        running = state.status == RUNNING
+        here = _Point(W, state.log_scale, state.dual, state.gates, torch.zeros_like(state.t_cb))
         here = _fold(problem, here)
         first = _Local(problem, here, self.beta_max)
         speed = first.speed(here.w)  # (B,)
-        h = torch.where(state["h"] > 0, state["h"], 1e-3 / speed.clamp_min(1e-300))
+        h = torch.where(state.h > 0, state.h, 1e-3 / speed.clamp_min(1e-300))
         h = torch.minimum(h, self.largest / speed.clamp_min(1e-300))
         wish, clock = h, self.until if isinstance(self.until, Time) and self.until.clock == "t_cb" else None
         if clock is not None:  # the last step ends there
             rate = torch.ones_like(h) if here.rho is None else ((net.degree - 2) * here.rho).exp()
-            h = torch.minimum(h, (clock.value - state["t_cb"]).clamp_min(0) * rate)
+            h = torch.minimum(h, (clock.value - state.t_cb).clamp_min(0) * rate)
 
         ends, solved = [], running
         for parts in range(1, self.order + 1):
@@ -170,12 +179,11 @@ class GradientFlow(Rule):
 
         happened = torch.zeros_like(running)
         if clock is not None:
-            happened = state["t_cb"] + new.t >= clock.value * (1 - 1e-9)
+            happened = state.t_cb + new.t >= clock.value * (1 - 1e-9)
         elif self.until is not None:
-            later = torch.logaddexp(state["log_t_mean"], log_dt)
-            then = state | {"t_cb": state["t_cb"] + new.t, "log_t_mean": later, "log_scale": new.rho}
-            begun = {name: state.get(f"start_{name}", W[name]) for name in net.trained}
-            happened = self._happened(problem, new, then, begun)
+            later = torch.logaddexp(state.log_t_mean, log_dt)
+            then = replace(state, t_cb=state.t_cb + new.t, log_t_mean=later, log_scale=new.rho)
+            happened = self._happened(problem, new, then, W if state.begun is None else state.begun)
             if not isinstance(self.until, Stationary):
                 across = take & happened & (h * speed > 1e-6)
                 take, met = take & ~across, met & ~across
@@ -184,49 +192,43 @@ class GradientFlow(Rule):
         # Step sizes: proportional and integral control, at most doubled, at least a fifth
         k = float(self.order)
         safe = error.clamp(1e-10, 1e10).nan_to_num(1e10)
-        grow = 0.9 * safe ** (-0.7 / k) * state["error"].clamp_min(1e-10) ** (0.4 / k)
+        grow = 0.9 * safe ** (-0.7 / k) * state.error.clamp_min(1e-10) ** (0.4 / k)
         shrink = torch.where(sound, 0.9 * safe ** (-1 / k), torch.full_like(h, 0.2))
         factor = torch.where(take & met, grow.clamp(0.2, 2.0), shrink.clamp(0.2, 0.9))
         factor = torch.where(take & ~met, torch.ones_like(h), factor)
 
         margin0, margin1 = p0.amin(1), p1.amin(1)
         drift = (margin1 - margin0).abs() / (margin1.abs() * grown.abs()).clamp_min(1e-300)
-        left = state["left"] | torch.where(size1 > math.log(self.beta_max), TEMPERED, 0)
+        left = state.left | torch.where(size1 > math.log(self.beta_max), TEMPERED, 0)
         left = left | torch.where(take & ~met, FORCED, 0)
         full = take & ((size1 > LARGEST) | happened)
-        after: State = {
-            "t_cb": state["t_cb"] + new.t,
-            "log_t_mean": torch.logaddexp(state["log_t_mean"], log_dt),
-            "taken": state["taken"] + 1,
-            "error": safe,
-            "dual": new.w,
-            "drift": drift,
-            "left": left,
-        }
-        if new.rho is not None:
-            after["log_scale"] = new.rho
-        if new.gates is not None:
-            after["gates"] = new.gates
-        after = {name: _where(take, value, state[name]) for name, value in after.items()}
-        after["left"] = after["left"] | torch.where(lost, UNSOLVED, 0)
-        status = torch.where(lost, DIVERGED, torch.where(full, FINISHED, state["status"])).to(torch.int8)
+        left = torch.where(take, left, state.left) | torch.where(lost, UNSOLVED, 0)
+        status = torch.where(lost, DIVERGED, torch.where(full, FINISHED, state.status)).to(torch.int8)
         clock_turn = torch.where(take, (net.degree - 2) * grown, torch.zeros_like(h)).exp()  # ds' depends on rho
-        after |= {
-            "step": state["step"] + 1,
-            "tried": state["tried"] + running,
-            "h": torch.where(running, torch.where(take & (h < wish), wish, h * factor) * clock_turn, state["h"]),
-            "status": status,
-            "honest": after["left"] == 0,
-        }
+        after = replace(
+            state,
+            step=state.step + 1,
+            t_cb=torch.where(take, state.t_cb + new.t, state.t_cb),
+            log_t_mean=torch.where(take, torch.logaddexp(state.log_t_mean, log_dt), state.log_t_mean),
+            status=status,
+            taken=torch.where(take, state.taken + 1, state.taken),
+            log_scale=None if new.rho is None else torch.where(take, new.rho, state.log_scale),  # type: ignore[arg-type]
+            dual=_where(take, new.w, state.dual),
+            gates=None if new.gates is None else _where(take, new.gates, state.gates),  # type: ignore[arg-type]
+            drift=torch.where(take, drift, state.drift),
+            h=torch.where(running, torch.where(take & (h < wish), wish, h * factor) * clock_turn, state.h),
+            error=torch.where(take, safe, state.error),
+            left=left,
+            honest=left == 0,
+            tried=state.tried + running,
+        )
         moved = {name: _where(take, new.W[name], W[name]) for name in net.trained}
-        return W | moved, state | after
+        return W | moved, after
 
-    def _happened(self, problem: Problem, new: _Point, then: State, begun: Params) -> Tensor:
+    def _happened(self, problem: Problem, new: _Point, then: FlowState, begun: Params) -> Tensor:
         assert self.until is not None
-        if then["log_scale"] is None:
-            then = {name: value for name, value in then.items() if name != "log_scale"}
         if isinstance(self.until, Stationary):
-            early = then["drift"] > self.until.drift
+            early = then.drift > self.until.drift
             if bool(early.all()):  # the residual costs as much as a step
                 return torch.zeros_like(early)
         return self.until.reached(problem, new.W, then, begun)

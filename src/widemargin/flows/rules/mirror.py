@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from ..contract import Rule, State
 from ..nets import Params
@@ -20,8 +21,13 @@ from .steps import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MirrorState(State):
+    log_u: Tensor  # (B, m)
+
+
 @dataclass(frozen=True)
-class Mirror(Rule):
+class Mirror(Rule[MirrorState]):
     """u = |a b| by exponentiated gradients, d ln u = -2 d(risk)/du, and the other parameters by plain ones (UH-9).
 
     Steps of length lr in CB's clock (clock="cb", risk replaced by ln risk) or in that of the mean risk (clock="mean"). Needs
@@ -42,24 +48,24 @@ class Mirror(Rule):
         )
         require(problem.loss is not None, "the mirror flow is about margins; the squared loss has none")
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
+    def init(self, problem: Problem, W: Params) -> MirrorState:
+        begun = super().init(problem, W)
         a, b = W["a"].abs(), W["b"].abs()
         balanced = torch.allclose(a, b, rtol=1e-6, atol=0.0) and bool((a > 0).all())
         require(balanced, "the mirror flow needs |a_j| = |b_j| > 0 at the start; use a balanced initial law")
-        return state | {"log_u": a.log() + b.log()}
+        return MirrorState(**vars(begun), log_u=a.log() + b.log())
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+    def step(self, problem: Problem, W: Params, state: MirrorState) -> tuple[Params, MirrorState]:
         p, saved = problem.look(W)
         weights, log_risk = slopes(problem, p, self.clock)
         grads = problem.pull(W, weights, saved)
         # df/da_j = b_j F_j, so F_j beta_j, beta_j = sgn(a_j b_j), is the derivative by u_j
         drift = grads["a"] * W["a"].sign() / W["b"].abs()  # (B, m)
-        log_u = (state["log_u"] + 2 * self.lr * drift).clamp_min(-1200)  # so that b stays a number to divide by
+        log_u = (state.log_u + 2 * self.lr * drift).clamp_min(-1200)  # so that b stays a number to divide by
         root = (log_u / 2).exp()
         moved = move(W, {name: grad for name, grad in grads.items() if name not in ("a", "b")}, self.lr)
         moved |= {"a": W["a"].sign() * root, "b": W["b"].sign() * root}
         log_dt = torch.full_like(log_risk, math.log(self.lr))
         clock = (log_dt - log_risk, log_risk, log_dt.exp()) if self.clock == "cb" else (log_dt, log_risk)
-        after = tick_log(state, *clock) | {"log_u": log_u}
+        after = replace(tick_log(state, *clock), log_u=log_u)
         return guard(W, state, moved, after, log_risk)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..contract import State
 from ..nets import Params
 from ..problem import Problem
-from .feature_ascent import FeatureAscent
+from .feature_ascent import FeatureAscent, FeatureState
 from .steps import (
     ascent_scale,
     check_numbers,
@@ -23,12 +22,16 @@ from .steps import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class NeuronNormState(FeatureState):
+    growth: Tensor  # (B,) sum_{s < t} 1 / (beta(s) sqrt(s + 1))
+
+
 @dataclass(frozen=True)
-class NeuronNormAscent(FeatureAscent):
+class NeuronNormAscent(FeatureAscent[NeuronNormState]):
     """Norms r_j on frozen directions: r <- r + eta m grad F, eta(t) = 1 / (16 |z|_inf sqrt(t + 1)) (CB-13).
 
-    a_j = r_j^2 / m and beta = |a|_1; `growth` in the state is sum_{s < t} 1 / (beta(s) sqrt(s + 1)). `lr` multiplies eta; the
-    proposition is about lr = 1.
+    a_j = r_j^2 / m and beta = |a|_1. `lr` multiplies eta; the proposition is about lr = 1.
     """
 
     lr: float = 1.0
@@ -38,27 +41,28 @@ class NeuronNormAscent(FeatureAscent):
     def __post_init__(self) -> None:
         check_numbers(self, above=("lr",))
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
-        return state | {"growth": torch.zeros_like(state["t_cb"])}
+    def init(self, problem: Problem, W: Params) -> NeuronNormState:
+        begun: FeatureState = super().init(problem, W)
+        return NeuronNormState(**vars(begun), growth=torch.zeros_like(begun.t_cb))
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+    def step(self, problem: Problem, W: Params, state: NeuronNormState) -> tuple[Params, NeuronNormState]:
         net = problem.net
         p, saved = problem.look(W)
         weights, log_risk = slopes(problem, p, "cb")
-        root = (state["taken"] + 1).to(p.dtype).sqrt()
+        root = (state.taken + 1).to(p.dtype).sqrt()
         beta = mass(net, W, net.trained[0]).sum(1)
-        rate = self.lr * ascent_scale(net) / (16 * state["size"] * root)
+        rate = self.lr * ascent_scale(net) / (16 * state.size * root)
         moved = move(W, problem.pull(W, weights, saved), rate)
-        after = tick_log(state, rate.log() - log_risk, log_risk, rate) | {
-            "beta": beta,
-            "best": torch.maximum(state["best"], p.amin(1) / beta),
-            "growth": state["growth"] + 1 / (beta * root),
-        }
+        after = replace(
+            tick_log(state, rate.log() - log_risk, log_risk, rate),
+            beta=beta,
+            best=torch.maximum(state.best, p.amin(1) / beta),
+            growth=state.growth + 1 / (beta * root),
+        )
         return guard(W, state, moved, after, log_risk)
 
-    def bound(self, problem: Problem, state: State, gamma: float | Tensor) -> Tensor:
-        return neuron_norm_bound(gamma, state["size"], problem.n, problem.net.m, state["taken"], state["growth"])
+    def bound(self, problem: Problem, state: NeuronNormState, gamma: float | Tensor) -> Tensor:
+        return neuron_norm_bound(gamma, state.size, problem.n, problem.net.m, state.taken, state.growth)
 
 
 def neuron_norm_bound(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from ..contract import Rule, State
 from ..nets import Params
@@ -23,8 +24,14 @@ from .steps import (
 FARTHEST = 1e300  # margins up to here can be summed over trials and points without overflow
 
 
+@dataclass(frozen=True, kw_only=True)
+class NormalizedGDState(State):
+    h: Tensor  # (B,) next step, in CB's clock
+    rejected: Tensor  # (B,) steps that were not taken
+
+
 @dataclass(frozen=True)
-class NormalizedGD(Rule):
+class NormalizedGD(Rule[NormalizedGDState]):
     """W <- W + h grad S, that is GD with the step h / risk, h chosen so that the loss decreases (after Lyu and Li).
 
     Each trial has its own h, in CB's clock, starting at `lr`. A step that lowers ln risk by at least `decrease` times the
@@ -46,16 +53,16 @@ class NormalizedGD(Rule):
             problem.loss is not None, "normalised GD follows the smooth margin, which the squared loss does not have"
         )
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
-        zero = state["t_cb"]
-        return state | {"h": zero + self.lr * ascent_scale(problem.net), "rejected": torch.zeros_like(state["taken"])}
+    def init(self, problem: Problem, W: Params) -> NormalizedGDState:
+        begun = super().init(problem, W)
+        h = begun.t_cb + self.lr * ascent_scale(problem.net)
+        return NormalizedGDState(**vars(begun), h=h, rejected=torch.zeros_like(begun.taken))
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+    def step(self, problem: Problem, W: Params, state: NormalizedGDState) -> tuple[Params, NormalizedGDState]:
         p, saved = problem.look(W)
         weights, log_risk = slopes(problem, p, "cb")
         grads = problem.pull(W, weights, saved)
-        h = state["h"]  # (B,)
+        h = state.h  # (B,)
         moved = move(W, grads, h)
         _, new_risk = slopes(problem, problem.margins(moved))
         gain = h * sum((grad.flatten(1) ** 2).sum(1) for grad in grads.values())
@@ -63,8 +70,13 @@ class NormalizedGD(Rule):
         # A step to margins beyond floating point is none: the trial stays where it can still be measured.
         good = (log_risk - new_risk >= self.decrease * gain - noise) & (new_risk > -FARTHEST)
         after = tick_log(state, h.log() - log_risk, log_risk, h)
-        after |= {name: torch.where(good, after[name], state[name]) for name in ("t_cb", "log_t_mean", "taken")}
-        after["h"] = torch.where(good, h * self.grow, h * self.shrink)
-        after["rejected"] = state["rejected"] + (~good)
+        after = replace(
+            after,
+            t_cb=torch.where(good, after.t_cb, state.t_cb),
+            log_t_mean=torch.where(good, after.log_t_mean, state.log_t_mean),
+            taken=torch.where(good, after.taken, state.taken),
+            h=torch.where(good, h * self.grow, h * self.shrink),
+            rejected=state.rejected + (~good),
+        )
         moved = {name: new if new is W[name] else choose(good, new, W[name]) for name, new in moved.items()}
         return guard(W, state, moved, after, log_risk)

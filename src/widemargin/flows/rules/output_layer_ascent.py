@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..contract import State
 from ..nets import Params
 from ..problem import Problem
-from .feature_ascent import FeatureAscent
+from .feature_ascent import FeatureAscent, FeatureState
 from .steps import (
     ascent_scale,
     check_numbers,
@@ -24,7 +23,7 @@ from .steps import (
 
 
 @dataclass(frozen=True)
-class OutputLayerAscent(FeatureAscent):
+class OutputLayerAscent(FeatureAscent[FeatureState]):
     """Output layer alone: r <- r + eta m grad F, eta(t) = beta(t) sqrt 2 / (|z|_inf sqrt(t + 1)) (CB-17), r(0) = 0.
 
     a = r / m and beta(t) = max(1, max_{s <= t} sqrt(m) |a(s)|). `lr` multiplies eta; the proposition is about lr = 1.
@@ -37,22 +36,23 @@ class OutputLayerAscent(FeatureAscent):
     def __post_init__(self) -> None:
         check_numbers(self, above=("lr",))
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+    def step(self, problem: Problem, W: Params, state: FeatureState) -> tuple[Params, FeatureState]:
         net = problem.net
         p, saved = problem.look(W)
         weights, log_risk = slopes(problem, p, "cb")
-        root = (state["taken"] + 1).to(p.dtype).sqrt()
-        beta = torch.maximum(state["beta"], math.sqrt(net.m) * mass(net, W, net.trained[0]).norm(dim=1))
-        rate = self.lr * ascent_scale(net) * beta * math.sqrt(2) / (state["size"] * root)
+        root = (state.taken + 1).to(p.dtype).sqrt()
+        beta = torch.maximum(state.beta, math.sqrt(net.m) * mass(net, W, net.trained[0]).norm(dim=1))
+        rate = self.lr * ascent_scale(net) * beta * math.sqrt(2) / (state.size * root)
         moved = move(W, problem.pull(W, weights, saved), rate)
-        after = tick_log(state, rate.log() - log_risk, log_risk, rate) | {
-            "beta": beta,
-            "best": torch.maximum(state["best"], p.amin(1) / beta),
-        }
+        after = replace(
+            tick_log(state, rate.log() - log_risk, log_risk, rate),
+            beta=beta,
+            best=torch.maximum(state.best, p.amin(1) / beta),
+        )
         return guard(W, state, moved, after, log_risk)
 
-    def bound(self, problem: Problem, state: State, gamma: float | Tensor) -> Tensor:
-        return output_layer_bound(gamma, state["size"], problem.n, state["taken"])
+    def bound(self, problem: Problem, state: FeatureState, gamma: float | Tensor) -> Tensor:
+        return output_layer_bound(gamma, state.size, problem.n, state.taken)
 
 
 def output_layer_bound(gamma: float | Tensor, size: float | Tensor, n: int, t: int | Tensor) -> Tensor:

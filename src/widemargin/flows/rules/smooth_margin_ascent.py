@@ -24,7 +24,7 @@ from .steps import (
 
 
 @dataclass(frozen=True)
-class SmoothMarginAscent(Rule):
+class SmoothMarginAscent(Rule[State]):
     """CB's ascent, W <- W + (lr / sqrt(t + 1)) m grad S, t = 0, 1, ... (CB-6), in nets with or without the 1/m.
 
     `variant`: "paper" as above with the loss of the problem. "code" is what the authors ran: the exponential loss, steps
@@ -50,7 +50,7 @@ class SmoothMarginAscent(Rule):
         p, saved = problem.look(W)
         weights, log_risk = slopes(problem, p, "cb")
         late = 2 if self.variant == "code" else 1
-        rate = self.lr * ascent_scale(net) / (state["taken"] + late).to(p.dtype).sqrt()  # (B,)
+        rate = self.lr * ascent_scale(net) / (state.taken + late).to(p.dtype).sqrt()  # (B,)
         if self.variant == "code" and net.degree == 1:
             # sqrt(mean b^2) = sqrt(m) |a| for a = b / m
             size = [mass(net, W, name).flatten(1).norm(dim=1) for name in net.trained]

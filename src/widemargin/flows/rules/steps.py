@@ -1,4 +1,4 @@
-"""What the rules share: clocks, the guard against overflow, slopes and moves, examples of a step."""
+"""What the rules share: clocks, the guard against overflow, slopes and moves."""
 
 from __future__ import annotations
 
@@ -11,38 +11,35 @@ from torch import Tensor
 from widemargin.types import InputError
 
 from .. import _kernels, losses
-from ..contract import DIVERGED, RUNNING, Rule, State
+from ..contract import DIVERGED, RUNNING, Rule, S, each
 from ..nets import Frozen, Net, Params
 from ..problem import Problem
-from ..streams import FOR_EXAMPLES, FOR_ORDER, Sampler, uniforms
 
 
-def tick(state: State, dt_mean: Tensor | float, log_risk: Tensor) -> State:
+def tick(state: S, dt_mean: Tensor | float, log_risk: Tensor) -> S:
     """The state after a step of length dt_mean in the clock of the mean risk."""
     log_dt = dt_mean.log() if isinstance(dt_mean, Tensor) else torch.full_like(log_risk, math.log(dt_mean))
     return tick_log(state, log_dt, log_risk)
 
 
-def tick_log(state: State, log_dt_mean: Tensor, log_risk: Tensor, dt_cb: Tensor | None = None) -> State:
+def tick_log(state: S, log_dt_mean: Tensor, log_risk: Tensor, dt_cb: Tensor | None = None) -> S:
     """`dt_cb` where a step is known in CB's clock: as a sum of logarithms it would round by the size of ln risk."""
-    t_cb = state["t_cb"] + ((log_dt_mean + log_risk).exp() if dt_cb is None else dt_cb)
-    after = {
-        "step": state["step"] + 1,
-        "t_cb": t_cb,
-        "log_t_mean": torch.logaddexp(state["log_t_mean"], log_dt_mean),
-    }
-    if "taken" in state:
-        after["taken"] = state["taken"] + 1
-    return state | after
+    return replace(
+        state,
+        step=state.step + 1,
+        t_cb=state.t_cb + ((log_dt_mean + log_risk).exp() if dt_cb is None else dt_cb),
+        log_t_mean=torch.logaddexp(state.log_t_mean, log_dt_mean),
+        taken=state.taken + 1,
+    )
 
 
-def guard(W: Params, state: State, moved: Params, after: State, log_risk: Tensor | None = None) -> tuple[Params, State]:
+def guard(W: Params, state: S, moved: Params, after: S, log_risk: Tensor | None = None) -> tuple[Params, S]:
     """`moved` and `after` where the trial runs and stayed finite; elsewhere W and state, with status 1 if it diverged.
 
     The check of parameters is that their sum is finite, one pass; `log_risk` (B,) must not be NaN or +inf either (-inf is a
     perfect fit of the squared loss). Numbers that are not tensors (the step count) are taken from `after`.
     """
-    status = state["status"]
+    status = state.status
     if not status.is_cuda and _all_well(W, status, moved, log_risk):
         return moved, after
     sums = [new.flatten(1).sum(1) for name, new in moved.items() if new is not W[name]]
@@ -51,15 +48,13 @@ def guard(W: Params, state: State, moved: Params, after: State, log_risk: Tensor
         sound = sound & (log_risk < torch.inf)
     running = status == RUNNING
     keep = running & sound
-    out = {name: new if new is W[name] else choose(keep, new, W[name]) for name, new in moved.items()}
-    kept = {
-        name: choose(keep, new, state[name])
-        if isinstance(new, Tensor) and name in state and new is not state[name]
-        else new
-        for name, new in after.items()
-    }
-    ended = torch.where(keep, after["status"], status)  # a rule may say that a trial is finished
-    return out, kept | {"status": torch.where(running & ~sound, DIVERGED, ended).to(torch.int8)}
+
+    def kept(new: Tensor, old: Tensor | None) -> Tensor:
+        return new if old is None or new is old else choose(keep, new, old)
+
+    ended = torch.where(keep, after.status, status)  # a rule may say that a trial is finished
+    told = torch.where(running & ~sound, DIVERGED, ended).to(torch.int8)
+    return each(kept, moved, W), replace(each(kept, after, state), status=told)
 
 
 def _all_well(W: Params, status: Tensor, moved: Params, log_risk: Tensor | None) -> bool:
@@ -134,35 +129,3 @@ def check_numbers(rule: Rule, *, above: tuple[str, ...] = (), least: dict[str, f
             raise InputError(
                 f"{kind}: {name} must be a number {'above' if strict else 'of at least'} {low:g}, not {value!r}"
             )
-
-
-ORDERS = ("replacement", "epochs", "stream")
-
-
-def examples(
-    problem: Problem, state: State, batch: int, order: str, seed: int, sampler: Sampler | None, use: int = FOR_EXAMPLES
-) -> tuple[Problem, State]:
-    """The problem on this step's examples, (B, k) of them, and the state with the order of the epoch if there is one."""
-    n, trial, taken = problem.n, state["trial"], state["taken"]
-    if sampler is not None:
-        X, y = sampler(trial, taken, batch)
-        return replace(problem, X=X.to(problem.X), y=y.to(problem.y)), state
-    if order == "replacement":
-        index = (uniforms(seed, use, trial, taken, batch) * n).long().clamp_max(n - 1)  # (B, k)
-    elif order == "stream":
-        index = (taken[:, None] * batch + torch.arange(batch, device=trial.device)) % n
-    else:
-        # The order of an epoch is drawn anew from the number of the epoch, so nothing depends on when the run was resumed.
-        per = -(-n // batch)
-        if state["step"] % per == 0 or "order" not in state:
-            keys = uniforms(seed, FOR_ORDER, trial, torch.full_like(trial, state["step"] // per), n)
-            state = state | {"order": keys.argsort(1)}
-        begin = state["step"] % per * batch
-        index = state["order"][:, begin : begin + batch]
-    X = (
-        problem.X[0][index]
-        if len(problem.X) == 1
-        else problem.X.gather(1, index[:, :, None].expand(-1, -1, problem.X.shape[2]))
-    )
-    y = problem.y[0][index] if len(problem.y) == 1 else problem.y.gather(1, index)
-    return replace(problem, X=X, y=y), state

@@ -10,9 +10,9 @@ from ..contract import Rule, State
 from ..nets import Params
 from ..problem import Problem
 from ..streams import Sampler
+from .examples import drawn
 from .steps import (
     check_numbers,
-    examples,
     guard,
     move,
     require,
@@ -21,16 +21,8 @@ from .steps import (
 )
 
 
-def symmetric_start(W: Params) -> Params:
-    """The second half of the neurons as a copy of the first with opposite outer weights: f = 0. The width must be even."""
-    half = W["a"].shape[1] // 2
-    require(W["a"].shape[1] == 2 * half, "a symmetric start needs an even number of neurons")
-    a, V = W["a"][:, :half], W["V"][:, :half]
-    return W | {"a": torch.cat([a, -a], 1), "V": torch.cat([V, V], 1)}
-
-
 @dataclass(frozen=True)
-class TwoPhase(Rule):
+class TwoPhase(Rule[State]):
     """Two-phase SGD of row c of LR's Table 1 (LR-34); its constants are in the cited paper and are parameters here.
 
     Phase 1, `steps1` steps: V <- (1 - decay1) V + lr1 times a gradient over `batch1` examples (0: all of the data). With
@@ -71,11 +63,11 @@ class TwoPhase(Rule):
 
     def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
         assert problem.loss is not None
-        first = state["step"] < self.steps1
+        first = state.step < self.steps1
         size = self.batch1 if first else self.batch2
         sample = problem
         if size:
-            sample, state = examples(problem, state, size, "replacement", self.seed, self.sampler)
+            sample = drawn(problem, state, size, self.seed, self.sampler)
         p, saved = sample.look(W)
         weights, log_risk = slopes(sample, p)
         if first and self.correlation:
@@ -88,7 +80,7 @@ class TwoPhase(Rule):
             if self.kept:
                 step[:, :, -self.kept :] = 0
             moved = W | {"V": W["V"] + step}
-            if self.reset and state["step"] + 1 == self.steps1:
+            if self.reset and state.step + 1 == self.steps1:
                 moved["a"] = torch.zeros_like(W["a"])
         else:
             moved = move(W, {"a": grads["a"]}, self.lr2, self.decay2)

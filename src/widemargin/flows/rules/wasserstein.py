@@ -24,7 +24,7 @@ from .steps import (
 
 
 @dataclass(frozen=True)
-class WassersteinFlow(Rule):
+class WassersteinFlow(Rule[State]):
     """Wasserstein gradient flow of particles theta = (a, v) for sum_i l(y_i f(x_i)) + lam int |theta|^2 (MT-24, MT-25).
 
     f = (1/m) sum_j a_j relu(v_j . x), a net with the 1/m. Each particle moves by eta v(theta) = -eta grad L'[rho](theta).
@@ -107,6 +107,10 @@ class PerturbedWassersteinFlow(WassersteinFlow):
     def graph(self) -> bool:
         return not self.weighted or self.sigma == 0
 
+    @property
+    def grows(self) -> bool:  # type: ignore[override]
+        return self.weighted
+
     def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
         moved, after, log_risk = self._drift(problem, W, state)
         if self.sigma > 0:
@@ -117,7 +121,7 @@ class PerturbedWassersteinFlow(WassersteinFlow):
 
     def _replace(self, W: Params, state: State, chance: float) -> Params:
         _, m, d = W["V"].shape
-        trial, taken = state["trial"], state["taken"]
+        trial, taken = state.trial, state.taken
         lucky = uniforms(self.seed, FOR_BIRTHS, trial, taken, m) < chance  # (B, m)
         fresh = sphere_points(self.seed, FOR_PLACES, trial, taken, m, d + 1).to(W["V"])
         return W | {
@@ -128,12 +132,12 @@ class PerturbedWassersteinFlow(WassersteinFlow):
     def _bear(self, problem: Problem, W: Params, state: State, chance: float) -> Params:
         shrunk = math.sqrt(1 - chance)
         W = W | {"a": W["a"] * shrunk, "V": W["V"] * shrunk}
-        if (state["step"] + 1) % self.every:
+        if (state.step + 1) % self.every:
             return W
         lost = 1 - (1 - chance) ** self.every
         long = math.sqrt(problem.net.m * lost / self.births)
         d = W["V"].shape[2]
-        fresh = sphere_points(self.seed, FOR_PLACES, state["trial"], state["taken"], self.births, d + 1).to(W["V"])
+        fresh = sphere_points(self.seed, FOR_PLACES, state.trial, state.taken, self.births, d + 1).to(W["V"])
         return W | {
             "a": torch.cat([W["a"], long * fresh[:, :, 0]], 1),
             "V": torch.cat([W["V"], long * fresh[:, :, 1:]], 1),
