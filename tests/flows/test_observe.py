@@ -125,7 +125,7 @@ def test_a_logarithmic_scale_changes_nothing_but_the_size():
     plain, logged = (record(observers, View(problem, *at, W)) for at in ((big, state), (W, scaled)))
     for name, value in plain.items():
         assert_allclose(logged[name].numpy(), value.numpy(), rtol=1e-9, atol=1e-9, err_msg=name)
-    assert_allclose(View(problem, W, scaled, W).p.numpy(), problem.margins(big).numpy())
+    assert_allclose(View(problem, W, scaled, W).margins.numpy(), problem.margins(big).numpy())
     assert_allclose(true_params(problem, W, scaled)["V"].numpy(), big["V"].numpy())
 
 
@@ -173,17 +173,20 @@ def test_regression_has_a_risk_and_no_margins():
         train(real, NET, GD(), loss="squared", steps=30, observe="margins")
 
 
-def test_own_functions_of_either_kind():
+def test_own_functions_of_a_view():
     seen = {
         "norm": None,
         "size": "norm",
-        "when": lambda t, params: t,
-        "p": lambda problem, W, state: problem.margins(W),
+        "when": lambda view: view.t,
+        "p": lambda view: view.margins,
+        "both": lambda view: {"wrong": (view.margins <= 0).sum(1), "step": view.state.taken},
     }
     traj = train(DATA, NET, GD(lr=0.5), steps=10, trials=2, observe=seen)
     assert_allclose(traj["norm"], traj["size"])
     assert_allclose(traj["when"][-1], 5.0)
     assert traj["p"].shape == (len(traj.t), 2, DATA.n)
+    assert_allclose(traj["wrong"], (traj["p"] <= 0).sum(2))
+    assert_allclose(traj["step"][:, 0], traj.t)
 
 
 def test_long_records_are_left_out_of_huge_runs_unless_asked_for():

@@ -51,9 +51,9 @@ def test_divergence_from_its_definition_and_its_descent():
     target = 60.0 / gamma * mixture  # losses of about e^{-60}
     seen: list[np.ndarray] = []
 
-    def outer(t, params):
-        seen.append((params["a"] * params["b"]).abs().numpy())
-        return params["a"].sum(1)
+    def outer(view):
+        seen.append((view.params["a"] * view.params["b"]).abs().numpy())
+        return view.params["a"].sum(1)
 
     observe = {"kl": flows.divergence(target), "outer": outer}
     traj = flows.train(

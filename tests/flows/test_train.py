@@ -54,8 +54,8 @@ class At(flows.Event):
         return state.step >= 3 + 2 * torch.arange(len(state.t_cb))
 
 
-def first(t, params):
-    return params["a"][:, 0]
+def first(view):
+    return view.params["a"][:, 0]
 
 
 def count(rule, **keys):
@@ -299,20 +299,20 @@ def test_two_corrupt_checkpoints_are_refused(stopped):
 def test_a_run_from_before_its_rule_was_renamed_goes_on(tmp_path, monkeypatch):
     """The folder says CB, as folders did; the digest in its checkpoints is that of the configuration as it was written."""
 
+    class CB(flows.SmoothMarginAscent):
+        pass
+
     def half(seconds, share, now):
         if share > 0.5:
             raise KeyboardInterrupt
 
-    def go(**keys):
-        return train(PARITY, NET, flows.SmoothMarginAscent(), steps=20, observe=SCALARS, **keys)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LOOP, "BLINK", -1.0)
-        patch.setattr(flows.SmoothMarginAscent, "__name__", "CB")
-        go(out=tmp_path / "run", progress=half)
+    monkeypatch.setattr(LOOP, "BLINK", -1.0)
+    keys = {"steps": 20, "observe": SCALARS}
+    train(PARITY, NET, CB(), out=tmp_path / "run", progress=half, **keys)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["rule"]["class"] == "CB"
     assert flows.load(tmp_path / "run").config["rule"]["class"] == "SmoothMarginAscent"
-    assert_same(go(out=tmp_path / "run", resume=True), go())
+    resumed = train(PARITY, NET, flows.SmoothMarginAscent(), out=tmp_path / "run", resume=True, **keys)
+    assert_same(resumed, train(PARITY, NET, flows.SmoothMarginAscent(), **keys))
 
 
 def test_another_configuration_is_refused(stopped, tmp_path):
@@ -447,7 +447,7 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
         ({"steps": 5, "until": "tired"}, "choose fitted"),
         ({"steps": 5, "observe": "weather"}, "no observer 'weather'"),
         ({"steps": 5, "observe": "test_error"}, "needs test data"),
-        ({"steps": 5, "observe": {"x": lambda t, params: torch.zeros(7)}}, "one row per trial"),
+        ({"steps": 5, "observe": {"x": lambda view: torch.zeros(7)}}, "one row per trial"),
         ({"steps": 5, "observe": {"x": lambda: 0}}, "must take"),
         ({"steps": 5, "bias": True}, "takes 4 features but the data has 5"),
     ],

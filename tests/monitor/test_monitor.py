@@ -130,7 +130,7 @@ def test_numbers_agree_with_the_room_flows_along_training(
         monitor.step(logits=f, targets=y, step=step)
         if step in times:
             W = {name: p.detach()[None].clone() for name, p in model.named_parameters()}
-            check_against_view(monitor.measure((x, y)), View(problem, W, {}, W), net)
+            check_against_view(monitor.measure((x, y)), View(problem, W, GD().init(problem, W), W), net)
             last = monitor.records[-2]  # of the step: the same batch
             row = {name: run[name][seen, 0] for name in run.records}
             for record in (last, monitor.records[-1]):

@@ -1,10 +1,11 @@
 """What is recorded along training: numbers of every trial, computed from its parameters at one moment.
 
-An observer takes a `View` and returns a tensor (B, ...). The margins of a view are those of the true parameters on a scale of
-their own: a rule may keep the homogeneous parameters W normalised and their size in `log_scale` of its state, so that
-p(W_true) = exp(L log_scale) p(W). Normalised margins then never overflow, and the others are formed last.
+An observer is a function of a `View` that returns a tensor (B, ...), or a dictionary of such. The margins of a view are those of
+the true parameters on a scale of their own: a rule may keep the homogeneous parameters W normalised and their size in `log_scale`
+of its state, so that p(W_true) = exp(L log_scale) p(W). Normalised margins then never overflow, and the others are formed last.
 
-To add an observer: write a function, add it to OBSERVERS with the condition under which it makes sense.
+A user's observer is passed as it is, `observe={"name": function}`. To add one for all: write a function, add it to OBSERVERS with
+the condition under which it makes sense.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ SMALL = 40_000_000  # numbers of one record over the whole run, up to which what
 
 @dataclass(frozen=True)
 class View:
-    """The trials at one moment; what several observers need is computed once."""
+    """The trials at one moment; what several observers need is computed once.
+
+    `t` (B,) is the clock of the mean risk, `params` the true parameters, `margins` (B, n) those of the points, `q` (B, n) the
+    weights of the points, `state` that of the rule; `W` are the parameters as the rule keeps them.
+    """
 
     problem: Problem
     W: Params
@@ -58,8 +63,13 @@ class View:
     def log_factor(self) -> Tensor:
         return self.scaled[1]
 
+    @property
+    def t(self) -> Tensor:
+        """The clock of the mean risk (B,)."""
+        return self.state.log_t_mean.exp()
+
     @cached_property
-    def p(self) -> Tensor:
+    def margins(self) -> Tensor:
         """True margins (B, n), residuals for the squared loss."""
         f, log_factor = self.scaled
         f = f * log_factor.exp().reshape(-1, *[1] * (f.ndim - 1))
@@ -89,7 +99,7 @@ class View:
     def q(self) -> Tensor:
         # At a huge |W|^L rounding of p would decide the softmax; the flow knows its weights from the equations it solves.
         known = self.state.dual
-        softmax = losses.weights(self.problem.loss, self.p, "unit")  # type: ignore[arg-type]
+        softmax = losses.weights(self.problem.loss, self.margins, "unit")  # type: ignore[arg-type]
         if known is None or self.state.log_scale is None:
             return softmax
         unit = known / known.sum(1, keepdim=True).clamp_min(1e-300)
@@ -109,8 +119,7 @@ def _hard(problem: Problem, f: Tensor) -> Tensor:
     """Margins (B, n) in the sense of the decision: y f, or f_y minus the largest other output."""
     if problem.net.outputs == 1:
         return problem.y * f
-    own = torch.nn.functional.one_hot(problem.y.expand(f.shape[:2]), f.shape[-1]).to(torch.bool)
-    return f.masked_fill(~own, 0).sum(-1) - f.masked_fill(own, -torch.inf).amax(-1)
+    return losses.hard_class_margin(f, problem.y.expand(f.shape[:2]))
 
 
 def dual_value(problem: Problem, q: Tensor, directions: Tensor, steps: int = CLIMB) -> Tensor:
@@ -167,13 +176,13 @@ def log_t_mean(view: View) -> Tensor:
 
 def t_mean(view: View) -> Tensor:
     """The clock of the mean risk; infinite beyond floating point, where log_t_mean goes on."""
-    return view.state.log_t_mean.exp()
+    return view.t
 
 
 def log_risk(view: View) -> Tensor:
     if view.problem.loss is None:
-        return (view.p**2).mean(1).log()
-    return losses.log_sum(view.problem.loss, view.p) - math.log(view.problem.n)
+        return (view.margins**2).mean(1).log()
+    return losses.log_sum(view.problem.loss, view.margins) - math.log(view.problem.n)
 
 
 def risk(view: View) -> Tensor:
@@ -205,7 +214,7 @@ def margin(view: View) -> Tensor:
 
 def psi(view: View) -> Tensor:
     """The smooth margin l^{-1}(sum_i l(p_i)), not normalised (CLAIMS 0.4)."""
-    return losses.psi(view.problem.loss, view.p)  # type: ignore[arg-type]
+    return losses.psi(view.problem.loss, view.margins)  # type: ignore[arg-type]
 
 
 def psi_normalized(view: View) -> Tensor:
@@ -235,7 +244,7 @@ def q(view: View) -> Tensor:
 
 def log_Q(view: View) -> Tensor:
     """ln |l'(psi)|."""
-    return losses.log_Q(view.problem.loss, view.p)  # type: ignore[arg-type]
+    return losses.log_Q(view.problem.loss, view.margins)  # type: ignore[arg-type]
 
 
 def dual_estimate(view: View) -> Tensor:
@@ -409,8 +418,8 @@ OBSERVERS: dict[str, Known] = {
 def choose(asked: str | Sequence[str] | Mapping[str, Any], on: Setting) -> tuple[dict[str, Observer], tuple[str, ...]]:
     """Observers by name, and notes on what was left out.
 
-    `asked`: "default"; names ("default" may be one of them); or a dictionary from a name to a function fn(t, params), to a
-    function fn(problem, W, state), to the name of an observer, or None for the one of that name.
+    `asked`: "default"; names ("default" may be one of them); or a dictionary from a name to a function of a `View`, to the name
+    of an observer, or None for the one of that name.
     """
     if isinstance(asked, str):
         asked = [asked]
@@ -447,26 +456,29 @@ def _named(name: Any, on: Setting) -> Observer:
     return known.observer
 
 
-def _own(name: str, fn: Callable[..., Any]) -> Observer:
+def _own(name: str, fn: Observer) -> Observer:
+    """A user's observer, whose shapes are checked."""
     try:
-        taken = [
-            one for one in inspect.signature(fn).parameters.values() if one.kind in (0, 1) and one.default is one.empty
-        ]
-        count = len(taken)
-    except (TypeError, ValueError):  # a builtin
-        count = 2
-    if count not in (2, 3):
-        raise InputError(f"the observer {name!r} must take (t, params) or (problem, W, state), not {count} arguments")
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        raise InputError(f"the observer {name!r} must take one argument, a View") from None
+    except ValueError:  # a builtin has no signature
+        pass
 
-    def observer(view: View) -> Tensor:
-        value = fn(t_mean(view), view.params) if count == 2 else fn(view.problem, view.W, view.state)
-        value = torch.as_tensor(value, device=view.log_factor.device)
-        if value.ndim == 0 or len(value) != len(view.log_factor):
+    def checked(value: Any, trials: Tensor) -> Tensor:
+        value = torch.as_tensor(value, device=trials.device)
+        if value.ndim == 0 or len(value) != len(trials):
             raise InputError(
                 f"the observer {name!r} returned shape {tuple(value.shape)}; it must have one row per trial, "
-                f"here {len(view.log_factor)}"
+                f"here {len(trials)}"
             )
         return value.detach()
+
+    def observer(view: View) -> Tensor | Mapping[str, Tensor]:
+        value = fn(view)
+        if isinstance(value, Mapping):
+            return {key: checked(one, view.log_factor) for key, one in value.items()}
+        return checked(value, view.log_factor)
 
     return observer
 

@@ -78,7 +78,7 @@ def train(
     Records are taken at `times`: a list of steps (of times, if `time` is given), or "log" for `points` log-spaced ones, 0 and the
     end included. A rule that chooses its own steps is recorded at its first step at or after each time; t_mean and t_cb say
     when that was. `observe` says what: "default", names of `observe.OBSERVERS`, or a dictionary that may hold functions
-    fn(t, params) -> (B, ...), t (B,) the clock of the mean risk.
+    of a `View`, which return (B, ...).
 
     With `out`, a run folder is written (see `runs`), a checkpoint every `checkpoint_seconds`; `resume` goes on where the
     folder ends, with the same results to the last bit. Ctrl-C writes a checkpoint and returns what there is. If the disk

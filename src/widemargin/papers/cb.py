@@ -170,8 +170,8 @@ class Read:
 
     name: str
 
-    def __call__(self, problem: flows.Problem, W: dict[str, Tensor], state: flows.State) -> Tensor:
-        return getattr(state, self.name)
+    def __call__(self, view: flows.View) -> Tensor:
+        return getattr(view.state, self.name)
 
 
 @dataclass(frozen=True)
@@ -1379,8 +1379,8 @@ class Cone(flows.TwoLayer):
 class Inner:
     """For each trial the smallest share ||v_j|| / ||(v_j, a_j)|| and the largest |a_j^2 - ||v_j||^2| / (a_j^2 + ||v_j||^2)."""
 
-    def __call__(self, t: Tensor, params: dict[str, Tensor]) -> Tensor:
-        inner, outer = params["V"].pow(2).sum(2), params["a"] ** 2
+    def __call__(self, view: flows.View) -> Tensor:
+        inner, outer = view.params["V"].pow(2).sum(2), view.params["a"] ** 2
         share = (inner / (inner + outer)).sqrt().amin(1)
         return torch.stack([share, ((outer - inner).abs() / (outer + inner)).amax(1)], 1)
 
