@@ -67,7 +67,7 @@ def runge_kutta(problem, W, T, count):
     def field(W):
         p = problem.margins(W)
         slow = torch.exp(math.log(problem.n) - losses.log_sum(problem.loss, p))
-        return problem.pull(W, losses.weights(problem.loss, p, "cb")) | {"t": slow}
+        return problem.pull(W, losses.weights(problem.loss, p, "soft_margin")) | {"t": slow}
 
     W = W | {"t": W[names[0]].new_zeros(len(W[names[0]]))}
     for _ in range(count):
@@ -103,7 +103,7 @@ def test_the_implicit_dual_solves_its_equation(loss, beta):
     assert found.all()
     after = beta * (p + h[:, None] * (K @ w[:, :, None])[:, :, 0])
     if beta < 1e6:
-        torch.testing.assert_close(losses.weights(losses.as_loss(loss), after, "cb"), w, rtol=0, atol=1e-7)
+        torch.testing.assert_close(losses.weights(losses.as_loss(loss), after, "soft_margin"), w, rtol=0, atol=1e-7)
     else:  # beta times the rounding of margins: equal margins on the support, none smaller
         p_after = after / beta
         least = p_after.amin(1, keepdim=True)

@@ -92,7 +92,7 @@ def test_fused_kernels(shape, dtype, shared: bool):
 @gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", ["exp", "logistic"])
-@pytest.mark.parametrize("kind", ["mean", "cb", "unit"])
+@pytest.mark.parametrize("kind", ["mean", "soft_margin", "unit"])
 @pytest.mark.parametrize("spread", [1.0, 30.0, 3000.0])
 def test_fused_weights(dtype, loss: str, kind: str, spread: float):
     p = spread * torch.randn(5, 77, device="cuda", dtype=dtype, generator=torch.Generator("cuda").manual_seed(1))

@@ -449,6 +449,7 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
         ({"steps": 5, "observe": "test_error"}, "needs test data"),
         ({"steps": 5, "observe": {"x": lambda view: torch.zeros(7)}}, "one row per trial"),
         ({"steps": 5, "observe": {"x": lambda: 0}}, "must take"),
+        ({"steps": 5, "observe": {"x": lambda t, params: t}}, "must take one argument, a View"),
         ({"steps": 5, "bias": True}, "takes 4 features but the data has 5"),
     ],
 )

@@ -123,7 +123,7 @@ def test_rate_of_cb8_is_the_derivative_of_a_tiny_explicit_step(flow: Track) -> N
     A = checks.Ascent(flow)
     k, h = 20, 1e-7
     W = flow.W[k]
-    weights = flows.losses.weights(flow.problem.loss, flow.problem.margins(W), "cb")
+    weights = flows.losses.weights(flow.problem.loss, flow.problem.margins(W), "soft_margin")
     F = flow.problem.pull(W, weights)
     moved = {name: W[name] + h * flow.net.m * F[name] for name in W}
     before = W["a"] ** 2 + (W["V"] ** 2).sum(2)
@@ -158,7 +158,7 @@ def test_rate_of_the_smooth_margin_by_finite_differences(flow: Track) -> None:
     k, h = 30, 1e-7
     W, m = flow.W[k], flow.net.m
     loss = flow.problem.loss
-    weights = flows.losses.weights(loss, flow.problem.margins(W), "cb")
+    weights = flows.losses.weights(loss, flow.problem.margins(W), "soft_margin")
     F = flow.problem.pull(W, weights)
     moved = {name: W[name] + h * m * F[name] for name in W}
     beta = flow.net.norm2(W) / m

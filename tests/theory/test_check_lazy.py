@@ -253,7 +253,8 @@ def test_potential_against_the_observer_of_flows(tracks):
     alpha = check_mirror._mirror(track).comparator
     observed = flows.growth(alpha)
     W = track.W[7]
-    assert_allclose(observed(track.problem, W, {}), phi[7], rtol=1e-12)  # type: ignore[call-arg]
+    view = flows.View(track.problem, W, flows.GD().init(track.problem, W), W)
+    assert_allclose(observed(view), phi[7], rtol=1e-12)
 
 
 def test_descent_owes_its_balance_to_its_steps(tracks):

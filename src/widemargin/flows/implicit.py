@@ -39,7 +39,7 @@ def implicit_weights(
     K, done = torch.where(sane[:, None, None], h[:, None, None] * K, unit), ~sane
     eta = torch.where(sane[:, None], eta, torch.zeros_like(eta))
     for _ in range(limit):
-        w = losses.weights(loss, eta, "cb")
+        w = losses.weights(loss, eta, "soft_margin")
         bend = torch.ones_like(eta) if loss.name == "exp" else torch.sigmoid(eta)
         Kw = (K @ w[:, :, None])[:, :, 0]
         R = e[:, None] * eta - p - Kw
@@ -53,12 +53,12 @@ def implicit_weights(
         done = done | ((e <= eps) & close & (damp == 1))
         colder = torch.where(done | (damp <= 0.5), e, torch.maximum(eps, e / 10))
         # margins stay, so eta grows; its common part is moved by hand, or rounding of that part would swamp the rest
-        w = losses.weights(loss, eta, "cb")
+        w = losses.weights(loss, eta, "soft_margin")
         eta = eta + ((e / colder - 1) * (w * eta).sum(1) / w.sum(1))[:, None]
         e = colder
         if bool((done | ~eta.isfinite().all(1)).all()):
             break
-    w = losses.weights(loss, eta, "cb")
+    w = losses.weights(loss, eta, "soft_margin")
     return w, done & sane & w.isfinite().all(1)
 
 

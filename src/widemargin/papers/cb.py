@@ -182,7 +182,7 @@ class ConstantStep(flows.Rule):
 
     def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
         p, saved = problem.look(W)
-        weights, log_risk = rules.slopes(problem, p, "cb")
+        weights, log_risk = rules.slopes(problem, p, "soft_margin")
         rate = torch.full_like(log_risk, self.lr * rules.ascent_scale(problem.net))
         moved = rules.move(W, problem.pull(W, weights, saved), rate)
         return rules.guard(W, state, moved, rules.tick_log(state, rate.log() - log_risk, log_risk, rate), log_risk)
@@ -1729,7 +1729,7 @@ class Decaying(flows.OutputLayerAscent):
 
     def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
         p, saved = problem.look(W)
-        weights, log_risk = rules.slopes(problem, p, "cb")
+        weights, log_risk = rules.slopes(problem, p, "soft_margin")
         spread = math.sqrt(problem.net.m) * (W["a"] / problem.net.m).norm(dim=1)
         beta = torch.maximum(state.beta, spread)
         root = (state.taken + 1).to(p.dtype).sqrt()

@@ -16,7 +16,7 @@ import torch
 from scipy import linalg, stats
 
 from widemargin import flows, margins, optima, theory
-from widemargin.data import mt_distribution, mt_one_dimensional, mt_regression_gap, mt_teacher
+from widemargin.data import one_relu, relu_teacher, three_intervals, xor_with_noise
 from widemargin.flows.rules import follow_path
 from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 from widemargin.spaces import ReLU
@@ -182,7 +182,7 @@ def _interval(cert: Certificate) -> list[float]:
 )  # fmt: skip
 def figure_1(job: Job) -> Outcome:
     n = _sizes(job, "mt-1")["n"]
-    data = mt_distribution(3, n, reject=False, seed=job.seed)
+    data = xor_with_noise(3, n, reject=False, seed=job.seed)
 
     def compute() -> Mapping[str, Any]:
         return {"linear": _interval(margins.linear(data, bias=True)), "f1": _interval(margins.f1(data, tol=1e-3))}
@@ -282,7 +282,7 @@ def least_objectives(data: Dataset, lambdas: np.ndarray, limit: float = 30.0) ->
 )  # fmt: skip
 def figure_2(job: Job) -> Outcome:
     size = _sizes(job, "mt-2")
-    data = mt_one_dimensional(size["n"], seed=job.seed)
+    data = three_intervals(size["n"], seed=job.seed)
     lambdas = np.geomspace(1e-1, 1e-14, size["rungs"])
     net = flows.TwoLayer(2, size["m"])
 
@@ -454,9 +454,9 @@ def weak_decay(job: Job) -> Outcome:
     size = _sizes(job, "mt-path")
     decays = np.geomspace(1e-1, 1e-14, size["rungs"])
     sets = {
-        "line": (mt_one_dimensional(size["line"], seed=job.seed), "logistic"),
-        "line, exp": (mt_one_dimensional(size["line"], seed=job.seed), "exp"),
-        "D in d = 3": (mt_distribution(3, size["law"], reject=False, seed=job.seed), "logistic"),
+        "line": (three_intervals(size["line"], seed=job.seed), "logistic"),
+        "line, exp": (three_intervals(size["line"], seed=job.seed), "exp"),
+        "D in d = 3": (xor_with_noise(3, size["law"], reject=False, seed=job.seed), "logistic"),
         "random labels": (random_labels(size["plane"], job.seed), "logistic"),
     }
     settings = {name: size[name] for name in ("rungs", "tol", "limit")} | {"from": 1e-1, "to": 1e-14}
@@ -646,8 +646,8 @@ def compare(
     Beside them the learning rate of the descent, and for n up to 100 the certified l1 value of trial 0.
     """
     teachers = [1000 * seed + b for b in range(trials)]
-    sets = [mt_teacher(20, n, seed=one, regression=regression) for one in teachers]
-    held = [mt_teacher(20, tests, seed=one, regression=regression, sample=1) for one in teachers]
+    sets = [relu_teacher(20, n, seed=one, regression=regression) for one in teachers]
+    held = [relu_teacher(20, tests, seed=one, regression=regression, sample=1) for one in teachers]
     path = minimisers(sets, m, rungs, inner, regression, device, seed)
     descent, lr = descended(sets, m, steps, regression, device, seed)
     found: dict[str, np.ndarray] = {"lr": np.array(lr)}
@@ -905,14 +905,14 @@ def margin_gap(job: Job) -> Outcome:
     def kernel_margins(d: int, n: int) -> Mapping[str, Any]:
         rows = []
         for seed in range(seeds):
-            data = mt_distribution(d, n, seed=1000 * job.seed + seed)
+            data = xor_with_noise(d, n, seed=1000 * job.seed + seed)
             cert = margins.f2(data)
             uniform = theory.regularization.uniform_dual_bound(ReLU().kernel(data.X), data.y)
             rows.append([cert.lower, cert.upper, float(uniform.value)])
         return {"rows": np.array(rows)}
 
     def network_margin(d: int, n: int) -> Mapping[str, Any]:
-        data = mt_distribution(d, n, seed=1000 * job.seed)
+        data = xor_with_noise(d, n, seed=1000 * job.seed)
         cert = margins.f1(data, tol=2e-2, time_limit=size["limit"], device=job.device)
         return {"f1": [max(cert.lower, four_relus(d).margin(data)), cert.upper]}
 
@@ -1051,7 +1051,7 @@ def regression_norms(
     For the first of them also networks that follow the weakly regularised minimisers, which tend to the interpolant of least l1
     norm (Theorem D.3), and for the very first the certified least l1 norm.
     """
-    first = mt_regression_gap(d, n, seed=seed)
+    first = one_relu(d, n, seed=seed)
     rng = np.random.default_rng([seed, n])
     U = rng.standard_normal((draws, d))
     U /= np.linalg.norm(U, axis=1, keepdims=True)

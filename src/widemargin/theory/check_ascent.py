@@ -351,7 +351,7 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
         ),
     ]
     if track.p is not None and track.problem.loss is not None:
-        q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "cb").numpy()
+        q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "soft_margin").numpy()
         found.append(
             entry(
                 track,
@@ -586,7 +586,7 @@ def mirror_ascent(track: Track) -> list[Inequality] | None:
     else:
         eta = track.options["lr"] / np.sqrt(s + (2 if track.options["variant"] == "code" else 1))
     eta = np.where(steps(track.run["step"]) > 0, eta, 0.0)  # (T, B)
-    q = losses.weights(losses.EXP, torch.as_tensor(track.p), "cb").numpy()
+    q = losses.weights(losses.EXP, torch.as_tensor(track.p), "soft_margin").numpy()
     g = np.stack([[q[k, b] @ z for b, z in enumerate(F.Z)] for k in range(len(q))])  # grad G (T, B, m)
     grown = before(abar) * (1 + 2 * eta[..., None] * before(g)) ** 2
     should = grown / grown.sum(2, keepdims=True)

@@ -75,7 +75,7 @@ class Adam(Rule[AdamState]):
     def step(self, problem: Problem, W: Params, state: AdamState) -> tuple[Params, AdamState]:
         p, saved = problem.look(W)
         weights, log_risk = slopes(
-            problem, self.sharpness * p if self.sharpness != 1 else p, "cb" if self.unit else "mean"
+            problem, self.sharpness * p if self.sharpness != 1 else p, "soft_margin" if self.unit else "mean"
         )
         grads = problem.pull(W, self.sharpness * weights if self.sharpness != 1 else weights, saved)
         count = (state.taken + 1).to(p.dtype)

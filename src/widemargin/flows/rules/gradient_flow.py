@@ -119,7 +119,7 @@ class GradientFlow(Rule[FlowState]):
             gates = (problem.X @ W["V"].mT > 0).to(p.dtype) + zero[:, None, None]  # (B, n, m)
         near = isinstance(self.until, Radius)
         known = {
-            "dual": losses.weights(problem.loss, p, "cb").nan_to_num(),
+            "dual": losses.weights(problem.loss, p, "soft_margin").nan_to_num(),
             "drift": zero + torch.inf,
             "gates": gates,
             "log_scale": zero if is_scaled(problem) else None,

@@ -57,7 +57,7 @@ class Mirror(Rule[MirrorState]):
 
     def step(self, problem: Problem, W: Params, state: MirrorState) -> tuple[Params, MirrorState]:
         p, saved = problem.look(W)
-        weights, log_risk = slopes(problem, p, self.clock)
+        weights, log_risk = slopes(problem, p, "soft_margin" if self.clock == "cb" else "mean")
         grads = problem.pull(W, weights, saved)
         # df/da_j = b_j F_j, so F_j beta_j, beta_j = sgn(a_j b_j), is the derivative by u_j
         drift = grads["a"] * W["a"].sign() / W["b"].abs()  # (B, m)

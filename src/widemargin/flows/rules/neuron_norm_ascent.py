@@ -48,7 +48,7 @@ class NeuronNormAscent(FeatureAscent[NeuronNormState]):
     def step(self, problem: Problem, W: Params, state: NeuronNormState) -> tuple[Params, NeuronNormState]:
         net = problem.net
         p, saved = problem.look(W)
-        weights, log_risk = slopes(problem, p, "cb")
+        weights, log_risk = slopes(problem, p, "soft_margin")
         root = (state.taken + 1).to(p.dtype).sqrt()
         beta = mass(net, W, net.trained[0]).sum(1)
         rate = self.lr * ascent_scale(net) / (16 * state.size * root)

@@ -60,7 +60,7 @@ class NormalizedGD(Rule[NormalizedGDState]):
 
     def step(self, problem: Problem, W: Params, state: NormalizedGDState) -> tuple[Params, NormalizedGDState]:
         p, saved = problem.look(W)
-        weights, log_risk = slopes(problem, p, "cb")
+        weights, log_risk = slopes(problem, p, "soft_margin")
         grads = problem.pull(W, weights, saved)
         h = state.h  # (B,)
         moved = move(W, grads, h)

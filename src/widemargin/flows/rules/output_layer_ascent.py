@@ -39,7 +39,7 @@ class OutputLayerAscent(FeatureAscent[FeatureState]):
     def step(self, problem: Problem, W: Params, state: FeatureState) -> tuple[Params, FeatureState]:
         net = problem.net
         p, saved = problem.look(W)
-        weights, log_risk = slopes(problem, p, "cb")
+        weights, log_risk = slopes(problem, p, "soft_margin")
         root = (state.taken + 1).to(p.dtype).sqrt()
         beta = torch.maximum(state.beta, math.sqrt(net.m) * mass(net, W, net.trained[0]).norm(dim=1))
         rate = self.lr * ascent_scale(net) * beta * math.sqrt(2) / (state.size * root)

@@ -48,7 +48,7 @@ class SmoothMarginAscent(Rule[State]):
     def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
         net = problem.net
         p, saved = problem.look(W)
-        weights, log_risk = slopes(problem, p, "cb")
+        weights, log_risk = slopes(problem, p, "soft_margin")
         late = 2 if self.variant == "code" else 1
         rate = self.lr * ascent_scale(net) / (state.taken + late).to(p.dtype).sqrt()  # (B,)
         if self.variant == "code" and net.degree == 1:

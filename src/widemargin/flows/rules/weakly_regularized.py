@@ -163,7 +163,7 @@ class WeaklyRegularized(Rule[PathState]):
             log_risk = losses.log_sum(problem.loss, p) - math.log(problem.n)
             value = torch.logaddexp(log_risk + shift, log_penalty)
             share = (log_risk + shift - value).exp()
-            weights = share[:, None] * losses.weights(problem.loss, p, "cb")
+            weights = share[:, None] * losses.weights(problem.loss, p, "soft_margin")
         pulled = problem.pull(W, weights, saved)
         gain = torch.cat([pulled[name].flatten(1) for name in problem.net.trained], 1)  # (B, P)
         grad = (self.power * (log_penalty - value).exp() / norm2)[:, None] * theta - gain
