@@ -193,6 +193,7 @@ def test_gram_and_push_agree_with_the_jacobian(name: str, batched: bool):
     W = params(net)
     J = jacobian(net, W, X)
     K = net.gram(W, X)
+    assert_close(Net.gram(net, W, X), K, rtol=1e-9, atol=1e-10)  # what a net that has none of its own gets
     assert K.shape == (B, n, n)
     assert_close(K, J @ J.mT, rtol=1e-10, atol=1e-10 * float(J.abs().max()) ** 2 + 1e-13)
     torch.manual_seed(5)

@@ -63,8 +63,16 @@ class Net:
         raise NotImplementedError
 
     def gram(self, W: Params, X: Tensor) -> Tensor:
-        """<df(x_i)/dW, df(x_j)/dW> over the trained parameters (B, n, n)."""
-        raise NotImplementedError
+        """<df(x_i)/dW, df(x_j)/dW> over the trained parameters (B, n, n); from n pull-backs, unless a net knows better."""
+        if self.outputs > 1:
+            raise InputError(f"{self.name}: the Gram matrix of gradients needs one output, not {self.outputs}")
+        f, saved = self.evaluate(W, X)
+        rows = []
+        for one in torch.eye(X.shape[1], dtype=f.dtype, device=f.device):
+            row = self.pull(W, X, one.expand(f.shape), saved)
+            rows.append(torch.cat([part.flatten(1) for part in row.values()], 1))
+        A = torch.stack(rows, 1)  # (B, n, P)
+        return A @ A.mT
 
     def push(self, W: Params, X: Tensor, V: Params) -> Tensor:
         """Derivative of the outputs (B, n) along the direction V in the trained parameters."""
