@@ -231,3 +231,36 @@ def assert_refuted(hypotheses: dict[str, Any], conclusion: Any) -> None:
     """A statement as printed is wrong: on one instance every hypothesis holds and the conclusion does not."""
     assert hypotheses and all(bool(holds) for holds in hypotheses.values()), hypotheses
     assert not bool(conclusion)
+
+
+def bn_features(data: Dataset, m: int, part: str, seed: int = 0, trial: int = 0) -> np.ndarray:
+    """Signed features (n, m), without the 1/sqrt(m), of which gamma_a or gamma_c is the margin; from the network of flows."""
+    import torch
+
+    from widemargin.flows import BatchNorm
+
+    net = BatchNorm.with_data(data.X, m)
+    W = {name: torch.from_numpy(value) for name, value in net.init([trial], seed).items()}
+    Z = data.y[:, None] * net.features(W, torch.tensor(data.X)[None])[0].numpy()
+    return Z if part == "a" else Z * W["a"].numpy()
+
+
+def adam_weights(
+    data: Dataset, m: int, part: str, steps: int, lr: float = 0.05, seed: int = 0, trial: int = 0
+) -> np.ndarray:
+    """BN's own way to a lower bound of gamma_a or gamma_c (Appendix A.2, Figure 1, BN-24): outer weights (m,) of norm 1, trained
+    with Adam on the logistic loss. The a-network has c = 1 and starts at a; the c-network has a and starts at c = 1."""
+    import torch
+
+    from widemargin.margins.batchnorm import initial_weights
+
+    Z = torch.from_numpy(bn_features(data, m, part, seed, trial))
+    start = initial_weights(m, data.d, seed, trial)[1] if part == "a" else np.ones(m)
+    u = torch.from_numpy(start.copy()).requires_grad_()
+    optimizer = torch.optim.Adam([u], lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.softplus(-(Z @ u)).mean().backward()
+        optimizer.step()
+    found = u.detach().numpy()
+    return found / np.linalg.norm(found)

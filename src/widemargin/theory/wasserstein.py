@@ -88,13 +88,6 @@ def _constants_on(facts: Facts) -> Guarantee | None:
     return distributional_constants(facts.data.X, float(lam), logistic=facts.loss == "logistic")
 
 
-def second_moment(L_0: float, sigma_t: float, B_L: float, b_V: float) -> float:
-    """W_t^2 <= (L[rho_0] + sigma t B_L) / (b_V - sigma t B_L), infinite where that denominator is not positive (Lemma E.9,
-    MT-30)."""
-    below = b_V - sigma_t * B_L
-    return (L_0 + sigma_t * B_L) / below if below > 0 else math.inf
-
-
 def growth_time(log_sigma: float, eps: float, d: int, W2: float, c_2: float, convention: str = "derived") -> float:
     """The time l after which a descent direction must have been used, for tau = eps/(2 W^2).
 
