@@ -107,8 +107,8 @@ def larger(gain: float, error: float) -> Holds:
 class Plane:
     """|a_j| v_j in the first two coordinates (B, m, 2)."""
 
-    def __call__(self, t: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-        return params["a"].abs()[:, :, None] * params["V"][:, :, :2]
+    def __call__(self, view: flows.View) -> Tensor:
+        return view.params["a"].abs()[:, :, None] * view.params["V"][:, :, :2]
 
 
 TENTH = "neurons at the edge of the tenth are counted in part, after whole ones (1 or 2 of 16) had made it depend on the rounding"

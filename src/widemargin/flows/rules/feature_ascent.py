@@ -32,14 +32,15 @@ F = TypeVar("F", bound=FeatureState)
 class FeatureAscent(Rule[F]):
     """What the ascents of CB's Propositions 6 and 7 share: one trained parameter r, exponential loss, |z|_inf, best margin."""
 
+    title = ""
     degree = 0
     needs = ""
 
     def check(self, problem: Problem) -> None:
         net = problem.net
-        require(problem.loss == losses.EXP, f"{type(self).__name__} is about the exponential loss; give loss exp")
+        require(problem.loss == losses.EXP, f"{self.title} is about the exponential loss; give loss exp")
         alone = len(net.trained) == 1 and net.trained[0] != "V" and net.outputs == 1 and net.degree == self.degree
-        require(alone, f"{type(self).__name__} trains {self.needs}, not a network of kind {net.name}")
+        require(alone, f"{self.title} trains {self.needs}, not a network of kind {net.name}")
 
     def init(self, problem: Problem, W: Params) -> F:
         begun = super().init(problem, W)

@@ -35,6 +35,7 @@ class NeuronNormAscent(FeatureAscent[NeuronNormState]):
     """
 
     lr: float = 1.0
+    title = "the ascent over the norms of neurons (prop6)"
     degree = 2
     needs = "the norms of neurons with frozen directions"
 

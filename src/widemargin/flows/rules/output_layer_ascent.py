@@ -30,6 +30,7 @@ class OutputLayerAscent(FeatureAscent[FeatureState]):
     """
 
     lr: float = 1.0
+    title = "the ascent over the output layer (prop7)"
     degree = 1
     needs = "the output layer alone"
 
