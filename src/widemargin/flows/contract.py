@@ -54,6 +54,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rule(Generic[S]):
+    """A training rule; what the loop asks of it."""
+
     clock = "mean"  # or "cb": the clock of `time`, unless the user says otherwise
     ends = False  # whether the rule itself finishes every trial
     grows = False  # whether neurons are added on the way

@@ -27,15 +27,10 @@ from . import observe as observing
 from . import runs
 from ._graph import Stepper
 from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
-from .events import Event, parse_until
 from .nets import Net, Params, trial_numbers
+from .plan import POINTS, Keep, Record, Schedule, Stop, check_whole, schedule
 from .problem import Problem, pose
 
-MOST = 1_000_000  # steps, where only an event ends the run
-POINTS = 200
-EVERY_CUDA = 20  # steps between looks at events and times on a GPU: each look waits for the device
-EVERY_DEAR = 10  # steps of the flow between looks at stationarity, which costs as much as a few of them
-EARLY = 1e-6  # first log-spaced time over the last one
 BLINK = 0.2  # seconds between reports of progress
 
 T = TypeVar("T")
@@ -87,21 +82,17 @@ def train(
     `progress(seconds, share, medians)` is called a few times a second.
     """
     sets = [data] if isinstance(data, Dataset) else list(data)
-    _check(sets, net, rule, steps, time, until, times, trials, points, checkpoint_seconds, device, dtype, seed)
+    _check(sets, net, rule, trials, seed, device, dtype)
+    stop = Stop(steps, time, clock, until, check_every)
+    record = Record(observe, times, points, test)
+    keep = Keep(out, resume, checkpoint_seconds)
     numbers = trial_numbers(len(sets) if trials is None else trials)
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
-    clock = rule.clock if clock is None else clock
-    if clock not in ("mean", "cb"):
-        raise InputError(f"there are two clocks, mean and cb, not {clock!r}")
-    marks, timed, limit = _marks(times, steps, time, points, rule.length(clock))
-    setting = observing.Setting(problem, held_out is not None, count, len(marks), rule.grows)
-    observers, notes = observing.choose(observe, setting)
-    event = _event(until)
-    every = check_every or (EVERY_CUDA if problem.X.is_cuda else 1)
-    if check_every is None and event is not None and event.dear:
-        every = max(every, EVERY_DEAR if rule.costly else EVERY_DEAR**2)
+    plan = schedule(stop, record, rule, problem.X.is_cuda)
+    setting = observing.Setting(problem, held_out is not None, count, len(plan.marks), rule.grows)
+    observers, notes = observing.choose(record.observe, setting)
     config: dict[str, Any] = {
         "format": runs.FORMAT,
         "data": {"names": [one.name for one in sets], "sha256": [one.sha256() for one in sets], "n": problem.n},
@@ -109,31 +100,29 @@ def train(
         "net": net.config(),
         "rule": _spec(rule),
         "loss": loss,
-        "steps": limit,
-        "time": time,
-        "clock": clock,
+        "steps": plan.limit,
+        "time": plan.time,
+        "clock": plan.clock,
         "until": until if until is None or isinstance(until, str) else repr(until),
         "trials": count if numbers == range(count) else [int(number) for number in numbers],
         "seed": seed,
         "bias": bias,
         "observe": list(observers),
-        "times": [float(mark) for mark in marks],
-        "check_every": every,
+        "times": [float(mark) for mark in plan.marks],
+        "check_every": plan.every,
         "device": device,
         "dtype": dtype,
     }
     config = json.loads(json.dumps(config))  # as it will be read again
     with contextlib.ExitStack() as stack:
-        if out is not None:  # before anything there is looked at or mended
-            stack.enter_context(runs.held(Path(out)))
-        run, point = _open(out, resume, config, sets, test)
-        loop = _Loop(
-            problem, held_out, rule, observers, event, marks, timed, limit, time, clock, every, numbers, seed, dtype
-        )
+        if keep.out is not None:  # before anything there is looked at or mended
+            stack.enter_context(runs.held(Path(keep.out)))
+        run, point = _open(keep, config, sets, test)
+        loop = _Loop(problem, held_out, rule, observers, plan, numbers, seed)
         rows = loop.restore(point, run.rows()) if run is not None and point is not None else loop.begin()
         said = tuple(run.notes) if run is not None else ()
-        stop = stack.enter_context(_interrupts())
-        rows, trouble = _drive(loop, rows, run, stop, checkpoint_seconds, progress)
+        asked = stack.enter_context(_interrupts())
+        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
         final = loop.point()
     for trial in np.flatnonzero(loop.status == "diverged"):
         where = loop.ended[trial]
@@ -204,21 +193,13 @@ class _Loop:
         test: Problem | None,
         rule: Rule,
         observers: Mapping[str, observing.Observer],
-        event: Event | None,
-        marks: np.ndarray,
-        timed: bool,
-        limit: int | None,
-        time: float | None,
-        clock: str,
-        every: int,
+        plan: Schedule,
         numbers: Sequence[int],
         seed: int,
-        dtype: str,
     ):
-        self.problem, self.test, self.rule, self.observers, self.event = problem, test, rule, observers, event
-        self.marks, self.timed, self.limit, self.time, self.clock, self.every = marks, timed, limit, time, clock, every
+        self.problem, self.test, self.rule, self.observers, self.plan = problem, test, rule, observers, plan
         trials = len(numbers)
-        self.numbers, self.trials, self.seed, self.dtype = numbers, trials, seed, getattr(torch, dtype)
+        self.numbers, self.trials, self.seed = numbers, trials, seed
         self.step, self.step_saved, self.seconds = 0, -1, 0.0
         self.status = np.array(["running"] * trials, dtype=object)
         self.ended = np.full(trials, -1)  # step of the end of each trial
@@ -226,7 +207,7 @@ class _Loop:
         self.pending: dict[int, runs.Row] = {}
         self.latest: dict[str, float] = {}
         self.dear = observing.dear(observers)
-        last = len(marks) - 1
+        last = len(plan.marks) - 1
         self.rare = {round(k) for k in np.linspace(0, last, observing.SPARSE)}  # marks at which those are recorded
         self.closed = False
         # Where ended trials stand, and where all stood at the last look (a diverged trial goes back there).
@@ -236,7 +217,7 @@ class _Loop:
     def begin(self) -> list[runs.Row]:
         drawn = self.problem.net.init(self.numbers, self.seed)
         device = self.problem.X.device
-        W = {name: torch.tensor(value, dtype=self.dtype, device=device) for name, value in drawn.items()}
+        W = {name: torch.tensor(value, dtype=self.problem.X.dtype, device=device) for name, value in drawn.items()}
         numbers = torch.tensor(list(self.numbers), device=device)  # random streams go by them
         state = dataclasses.replace(self.rule.init(self.problem, W), trial=numbers)
         self.stepper = Stepper(self.problem, self.rule, W, state)
@@ -247,8 +228,8 @@ class _Loop:
         return []
 
     def prepare(self) -> None:
-        if self.event is not None:
-            self.event.prepare(self.problem, self.start)
+        if self.plan.event is not None:
+            self.plan.event.prepare(self.problem, self.start)
 
     # ------------------------------------------------------------ steps
 
@@ -256,15 +237,15 @@ class _Loop:
         """One step, and a look if one is due; the rows that became complete."""
         self.stepper(1)
         self.step += 1
-        due = self.step == self.limit or (not self.timed and self.step in self.mark_set)
-        if due or ((self.timed or self.event is not None) and self.step % self.every == 0):
+        due = self.step == self.plan.limit or (not self.plan.timed and self.step in self.mark_set)
+        if due or ((self.plan.timed or self.plan.event is not None) and self.step % self.plan.every == 0):
             return self.look()
         return []
 
     @property
     def mark_set(self) -> set[int]:
         if not hasattr(self, "_mark_set"):
-            self._mark_set = {int(mark) for mark in self.marks}
+            self._mark_set = {int(mark) for mark in self.plan.marks}
         return self._mark_set
 
     def now(self) -> tuple[Params, State]:
@@ -291,14 +272,14 @@ class _Loop:
                 W, state = _merge(back, self.good[0], W), _merge(back, self.good[1], state)
             self._end(lost, "diverged")
             running, ending = running & ~lost, ending | lost
-        if self.event is not None and self.step > 0:
-            hit = running & _host(self.event.reached(self.problem, W, state, self.start)).astype(bool)
+        if self.plan.event is not None and self.step > 0:
+            hit = running & _host(self.plan.event.reached(self.problem, W, state, self.start)).astype(bool)
             self._end(hit, "reached")
             running, ending = running & ~hit, ending | hit
-        where = self._clock(state) if self.timed else np.full(self.trials, float(self.step))
-        over = running & (self.step == self.limit)
-        if self.time is not None:
-            over |= running & (where >= self.time * (1 - 1e-12))
+        where = self._clock(state) if self.plan.timed else np.full(self.trials, float(self.step))
+        over = running & (self.step == self.plan.limit)
+        if self.plan.time is not None:
+            over |= running & (where >= self.plan.time * (1 - 1e-12))
         over |= running & (own == FINISHED)
         self._end(over, "finished")
         ending |= over
@@ -326,7 +307,7 @@ class _Loop:
         self.ended[which] = self.step if state is None else _host(state.taken)[which]
 
     def _clock(self, state: State) -> np.ndarray:
-        if self.clock == "cb":
+        if self.plan.clock == "cb":
             return state.t_cb.double().cpu().numpy()
         return np.exp(state.log_t_mean.double().cpu().numpy())
 
@@ -334,7 +315,7 @@ class _Loop:
         # Trials running until now pass all marks up to where they are; a trial that diverged passes none by itself.
         moving = (self.status == "running") | ending
         before = self.cursor.copy()
-        reached = np.searchsorted(self.marks, where * (1 + 1e-12), side="right")
+        reached = np.searchsorted(self.plan.marks, where * (1 + 1e-12), side="right")
         self.cursor = np.where(moving & (self.status != "diverged"), np.maximum(before, reached), before)
         still = self.status == "running"
         passed = int(self.cursor[still].min()) if still.any() else int(self.cursor.max())
@@ -354,7 +335,7 @@ class _Loop:
             row = self.pending.pop(k)
             for trial in np.flatnonzero(~still & (self.cursor <= k)).tolist():  # ended before this mark: as it ended
                 self._fill(row, k, values, trial)
-            rows.append({"t": np.asarray(self.marks[k], dtype=np.float64), **row})
+            rows.append({"t": np.asarray(self.plan.marks[k], dtype=np.float64), **row})
         return rows
 
     def _fill(self, row: runs.Row, k: int, values: runs.Row, trial: int) -> None:
@@ -376,23 +357,23 @@ class _Loop:
         if self.closed:
             return []
         self.closed = True
-        at_end = not self.pending and self.cursor.max() == len(self.marks)
+        at_end = not self.pending and self.cursor.max() == len(self.plan.marks)
         if at_end:
             return []
         W, state = self.now()
         self.pending = {}
         # With steps this is where the last trial ended; with times the largest of the trials' own clocks.
-        t = float(self._clock(state).max()) if self.timed else float(self.step)
+        t = float(self._clock(state).max()) if self.plan.timed else float(self.step)
         return [{"t": np.asarray(t), **self._values(W, state, True)}]
 
     def share(self) -> float:
         """How much is done, from 0 to 1; NaN where only an event will tell."""
         if not (self.status == "running").any():
             return 1.0
-        if self.timed and self.time is not None:
-            now = self.latest.get("t_cb" if self.clock == "cb" else "t_mean", float("nan"))
-            return min(1.0, now / self.time)
-        return float("nan") if self.limit is None else self.step / self.limit
+        if self.plan.timed and self.plan.time is not None:
+            now = self.latest.get("t_cb" if self.plan.clock == "cb" else "t_mean", float("nan"))
+            return min(1.0, now / self.plan.time)
+        return float("nan") if self.plan.limit is None else self.step / self.plan.limit
 
     # ------------------------------------------------------------ checkpoints
 
@@ -490,46 +471,19 @@ def _array(value: Tensor) -> np.ndarray:
 # ---------------------------------------------------------------- the door
 
 
-def _check(
-    sets: list[Dataset],
-    net: Any,
-    rule: Any,
-    steps: Any,
-    time: Any,
-    until: Any,
-    times: Any,
-    trials: Any,
-    points: Any,
-    pause: Any,
-    device: str,
-    dtype: str,
-    seed: Any,
-) -> None:
+def _check(sets: list[Dataset], net: Any, rule: Any, trials: Any, seed: Any, device: str, dtype: str) -> None:
     if not sets or not all(isinstance(one, Dataset) for one in sets):
         raise InputError("data must be a Dataset, or one for each trial")
     if not isinstance(net, Net):
         raise InputError(f"net must be a net, such as those of widemargin.flows, not {type(net).__name__}")
     if not isinstance(rule, Rule):
         raise InputError(f"rule must be a rule, such as those of widemargin.flows, not {type(rule).__name__}")
-    for what, value, low in (
-        ("steps", steps, 1),
-        ("trials", _count(trials), 1),
-        ("points", points, 2),
-        ("seed", seed, 0),
-    ):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low):
-            raise InputError(f"{what} must be an integer of at least {low}, not {value!r}")
+    check_whole("trials", _count(trials), 1)
+    check_whole("seed", seed, 0)
     if trials is not None and len(sets) > 1 and _count(trials) != len(sets):
         raise InputError(
             f"there are {len(sets)} data sets but trials={_count(trials)}; give one set, or one for each trial"
         )
-    if time is not None and not (isinstance(time, int | float) and 0 < time < float("inf")):
-        raise InputError(f"time must be a positive number, not {time!r}")
-    endless = until is None and not rule.ends
-    if steps is None and time is None and endless and isinstance(times, str):
-        raise InputError("nothing ends this training; give steps, time or until")
-    if not pause >= 0:
-        raise InputError(f"checkpoint_seconds must not be negative, as {pause!r} is")
     if dtype not in ("float32", "float64"):
         raise InputError(f"dtype must be float32 or float64, not {dtype!r}")
     check_device(device)
@@ -544,61 +498,16 @@ def _count(trials: Any) -> Any:
     return len(trials)
 
 
-def log_steps(steps: int, points: int) -> np.ndarray:
-    """0 and points - 1 log-spaced steps up to the last; rounding joins some."""
-    ladder = np.geomspace(1, steps, points - 1).round()
-    ladder[-1] = steps  # also where two points are all
-    return np.unique(np.concatenate([[0.0], ladder]))
-
-
-def _marks(
-    times: str | Sequence[float], steps: int | None, time: float | None, points: int, lr: float
-) -> tuple[np.ndarray, bool, int | None]:
-    """Where records are taken, whether these are times, and the last step if there is one."""
-    timed = time is not None
-    if isinstance(times, str):
-        if times != "log":
-            raise InputError(f"times must be 'log' or a list of numbers, not {times!r}")
-        if timed:
-            first = max(EARLY * time, lr)  # type: ignore[operator]
-            ladder = np.geomspace(min(first, time), time, points - 1)  # type: ignore[arg-type,type-var]
-            ladder[-1] = time  # geomspace rounds
-            return np.unique(np.concatenate([[0.0], ladder])), True, steps
-        steps = steps or MOST
-        return log_steps(steps, points), False, steps
-    given = np.unique(np.asarray(times, dtype=np.float64))
-    if given.size == 0 or not np.isfinite(given).all() or given[0] < 0:
-        raise InputError("times must be a list of numbers, none of them negative")
-    if not timed and (given != given.round()).any():
-        raise InputError("times without time=... are steps and must be integers")
-    end = time if timed else (steps or int(given[-1]))
-    if given[-1] > end:  # type: ignore[operator]
-        raise InputError(f"a record is asked for at {given[-1]:g}, after the end of training at {end:g}")
-    if end == 0:
-        raise InputError("times must go beyond 0")
-    return np.unique(np.append(given, float(end))), timed, steps if timed else int(end)  # type: ignore[arg-type]
-
-
-def _event(until: Any) -> Event | None:
-    if until is None or isinstance(until, Event):
-        return until
-    if isinstance(until, str):
-        return parse_until(until)
-    raise InputError(f"until must be an event or the name of one, not {type(until).__name__}")
-
-
 def _open(
-    out: str | Path | None, resume: bool, config: dict[str, Any], sets: list[Dataset], test: Dataset | None
+    keep: Keep, config: dict[str, Any], sets: list[Dataset], test: Dataset | None
 ) -> tuple[runs.Run | None, dict[str, Any] | None]:
-    if out is None:
-        if resume:
-            raise InputError("there is nothing to resume without a run folder; give out")
+    if keep.out is None:
         return None, None
-    folder = Path(out)
-    if resume and runs.is_run(folder):
+    folder = Path(keep.out)
+    if keep.resume and runs.is_run(folder):
         return runs.Run.reopen(folder, config)
     run = runs.Run.create(folder, config, sets, test)
-    if resume:
+    if keep.resume:
         run.notes.append(f"{folder} held no run yet: this one begins at step 0")
     return run, None
 

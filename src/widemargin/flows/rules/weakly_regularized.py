@@ -96,10 +96,6 @@ class WeaklyRegularized(Rule[PathState]):
         )
 
     @property
-    def graph(self) -> bool:
-        return True
-
-    @property
     def lambdas(self) -> list[float]:
         rungs = max(1, round(math.log10(self.first / self.last) * self.per_decade))
         if self.first == self.last:
