@@ -9,13 +9,7 @@ import torch
 from ..contract import Rule, State
 from ..nets import Net, Params
 from ..problem import Problem
-from .steps import (
-    check_numbers,
-    guard,
-    require,
-    slopes,
-    tick,
-)
+from .steps import check_numbers, guard, require, slopes, tick
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -10,12 +10,9 @@ from torch import Tensor
 
 from .. import losses
 from ..contract import Rule, State
-from ..nets import Params
+from ..nets import Net, Params
 from ..problem import Problem
-from .steps import (
-    mean_field,
-    require,
-)
+from .steps import guard, mean_field, move, require, slopes, tick_log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +44,27 @@ class FeatureAscent(Rule[F]):
         zero = begun.t_cb
         size = feature_size(problem, W)
         return FeatureState(**vars(begun), size=size, beta=zero + 1, best=zero - torch.inf)  # type: ignore[return-value]
+
+    def pace(self, net: Net, W: Params, state: F, root: Tensor) -> tuple[Tensor, Tensor]:
+        """beta(t) and the factor of grad F (B,), root = sqrt(t + 1)."""
+        raise NotImplementedError
+
+    def summed(self, after: F, beta: Tensor, root: Tensor) -> F:
+        """The state after a step, with the sums that a rule has besides."""
+        return after
+
+    def step(self, problem: Problem, W: Params, state: F) -> tuple[Params, F]:
+        p, saved = problem.look(W)
+        weights, log_risk = slopes(problem, p, "soft_margin")
+        root = (state.taken + 1).to(p.dtype).sqrt()
+        beta, rate = self.pace(problem.net, W, state, root)
+        moved = move(W, problem.pull(W, weights, saved), rate)
+        after = replace(
+            tick_log(state, rate.log() - log_risk, log_risk, rate),
+            beta=beta,
+            best=torch.maximum(state.best, p.amin(1) / beta),
+        )
+        return guard(W, state, moved, self.summed(after, beta, root), log_risk)
 
     def bound(self, problem: Problem, state: F, gamma: float | Tensor) -> Tensor:
         """The right-hand side for `best` (B,), from the best margin gamma of the features."""

@@ -11,14 +11,7 @@ from torch import Tensor
 from ..contract import Rule, State
 from ..nets import Params
 from ..problem import Problem
-from .steps import (
-    check_numbers,
-    guard,
-    move,
-    require,
-    slopes,
-    tick_log,
-)
+from .steps import check_numbers, guard, move, require, slopes, tick_log
 
 
 @dataclass(frozen=True, kw_only=True)

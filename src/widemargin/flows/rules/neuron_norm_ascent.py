@@ -8,18 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..nets import Params
+from ..nets import Net, Params
 from ..problem import Problem
 from .feature_ascent import FeatureAscent, FeatureState
-from .steps import (
-    ascent_scale,
-    check_numbers,
-    guard,
-    mass,
-    move,
-    slopes,
-    tick_log,
-)
+from .steps import ascent_scale, check_numbers, mass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +38,11 @@ class NeuronNormAscent(FeatureAscent[NeuronNormState]):
         begun: FeatureState = super().init(problem, W)
         return NeuronNormState(**vars(begun), growth=torch.zeros_like(begun.t_cb))
 
-    def step(self, problem: Problem, W: Params, state: NeuronNormState) -> tuple[Params, NeuronNormState]:
-        net = problem.net
-        p, saved = problem.look(W)
-        weights, log_risk = slopes(problem, p, "soft_margin")
-        root = (state.taken + 1).to(p.dtype).sqrt()
-        beta = mass(net, W, net.trained[0]).sum(1)
-        rate = self.lr * ascent_scale(net) / (16 * state.size * root)
-        moved = move(W, problem.pull(W, weights, saved), rate)
-        after = replace(
-            tick_log(state, rate.log() - log_risk, log_risk, rate),
-            beta=beta,
-            best=torch.maximum(state.best, p.amin(1) / beta),
-            growth=state.growth + 1 / (beta * root),
-        )
-        return guard(W, state, moved, after, log_risk)
+    def pace(self, net: Net, W: Params, state: NeuronNormState, root: Tensor) -> tuple[Tensor, Tensor]:
+        return mass(net, W, net.trained[0]).sum(1), self.lr * ascent_scale(net) / (16 * state.size * root)
+
+    def summed(self, after: NeuronNormState, beta: Tensor, root: Tensor) -> NeuronNormState:
+        return replace(after, growth=after.growth + 1 / (beta * root))
 
     def bound(self, problem: Problem, state: NeuronNormState, gamma: float | Tensor) -> Tensor:
         return neuron_norm_bound(gamma, state.size, problem.n, problem.net.m, state.taken, state.growth)

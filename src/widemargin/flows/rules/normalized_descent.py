@@ -10,16 +10,7 @@ from torch import Tensor
 from ..contract import Rule, State
 from ..nets import Params
 from ..problem import Problem
-from .steps import (
-    ascent_scale,
-    check_numbers,
-    choose,
-    guard,
-    move,
-    require,
-    slopes,
-    tick_log,
-)
+from .steps import ascent_scale, check_numbers, choose, guard, move, require, slopes, tick_log
 
 FARTHEST = 1e300  # margins up to here can be summed over trials and points without overflow
 

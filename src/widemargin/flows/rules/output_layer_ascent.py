@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..nets import Params
+from ..nets import Net, Params
 from ..problem import Problem
 from .feature_ascent import FeatureAscent, FeatureState
-from .steps import (
-    ascent_scale,
-    check_numbers,
-    guard,
-    mass,
-    move,
-    slopes,
-    tick_log,
-)
+from .steps import ascent_scale, check_numbers, mass
 
 
 @dataclass(frozen=True)
@@ -37,20 +29,9 @@ class OutputLayerAscent(FeatureAscent[FeatureState]):
     def __post_init__(self) -> None:
         check_numbers(self, above=("lr",))
 
-    def step(self, problem: Problem, W: Params, state: FeatureState) -> tuple[Params, FeatureState]:
-        net = problem.net
-        p, saved = problem.look(W)
-        weights, log_risk = slopes(problem, p, "soft_margin")
-        root = (state.taken + 1).to(p.dtype).sqrt()
+    def pace(self, net: Net, W: Params, state: FeatureState, root: Tensor) -> tuple[Tensor, Tensor]:
         beta = torch.maximum(state.beta, math.sqrt(net.m) * mass(net, W, net.trained[0]).norm(dim=1))
-        rate = self.lr * ascent_scale(net) * beta * math.sqrt(2) / (state.size * root)
-        moved = move(W, problem.pull(W, weights, saved), rate)
-        after = replace(
-            tick_log(state, rate.log() - log_risk, log_risk, rate),
-            beta=beta,
-            best=torch.maximum(state.best, p.amin(1) / beta),
-        )
-        return guard(W, state, moved, after, log_risk)
+        return beta, self.lr * ascent_scale(net) * beta * math.sqrt(2) / (state.size * root)
 
     def bound(self, problem: Problem, state: FeatureState, gamma: float | Tensor) -> Tensor:
         return output_layer_bound(gamma, state.size, problem.n, state.taken)

@@ -11,16 +11,7 @@ from .. import losses
 from ..contract import Rule, State
 from ..nets import Params
 from ..problem import Problem
-from .steps import (
-    ascent_scale,
-    check_numbers,
-    guard,
-    mass,
-    move,
-    require,
-    slopes,
-    tick_log,
-)
+from .steps import ascent_scale, check_numbers, guard, mass, move, require, slopes, tick_log
 
 
 @dataclass(frozen=True)

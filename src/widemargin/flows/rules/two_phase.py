@@ -11,14 +11,7 @@ from ..nets import Params
 from ..problem import Problem
 from ..streams import Sampler
 from .examples import drawn
-from .steps import (
-    check_numbers,
-    guard,
-    move,
-    require,
-    slopes,
-    tick,
-)
+from .steps import check_numbers, guard, move, require, slopes, tick
 
 
 @dataclass(frozen=True)

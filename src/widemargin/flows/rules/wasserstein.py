@@ -12,15 +12,7 @@ from ..contract import Rule, State
 from ..nets import Params
 from ..problem import Problem
 from ..streams import FOR_BIRTHS, FOR_PLACES, sphere_points, uniforms
-from .steps import (
-    check_numbers,
-    guard,
-    mean_field,
-    move,
-    require,
-    slopes,
-    tick,
-)
+from .steps import check_numbers, guard, mean_field, move, require, slopes, tick
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,7 @@ from .. import losses
 from ..contract import FINISHED, RUNNING, Rule, State
 from ..nets import Params
 from ..problem import Problem
-from .steps import (
-    check_numbers,
-    choose,
-    guard,
-    require,
-    tick_log,
-)
+from .steps import check_numbers, choose, guard, require, tick_log
 
 ARMIJO, WOLFE = 1e-4, 0.9
 STILL = 1e-5  # of |Theta| times the gradient of the ln objective, where a trial counts as stationary
