@@ -445,6 +445,8 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
         ({"steps": 5, "times": "often"}, "times must be"),
         ({"steps": 5, "loss": "hinge"}, "unknown loss"),
         ({"steps": 5, "until": "tired"}, "choose fitted"),
+        ({"steps": 5, "until": 3}, "until must be an event"),
+        ({"steps": 5, "resume": True}, "nothing to resume without a run folder"),
         ({"steps": 5, "observe": "weather"}, "no observer 'weather'"),
         ({"steps": 5, "observe": "test_error"}, "needs test data"),
         ({"steps": 5, "observe": {"x": lambda view: torch.zeros(7)}}, "one row per trial"),
