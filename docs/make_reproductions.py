@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from widemargin.papers import REPRODUCTIONS
-from widemargin.papers.reproduction import UNDECIDED, count, table
+from widemargin.papers.verdicts import UNDECIDED, count, table
 
 HERE = Path(__file__).parent
 PAGE, FOLDERS = HERE / "reproductions.md", HERE / "reproductions"

@@ -264,3 +264,13 @@ def adam_weights(
         optimizer.step()
     found = u.detach().numpy()
     return found / np.linalg.norm(found)
+
+
+def resize(patch: Any, sizes: dict[str, dict[str, Any]], scales: tuple[str, ...] = ("quick",)) -> None:
+    """Give reproductions, by id, other sizes at these scales."""
+    from widemargin.papers import REPRODUCTIONS
+
+    for id, size in sizes.items():
+        theirs = sys.modules[REPRODUCTIONS[id].function.__module__].SIZES
+        for scale in scales:
+            patch.setitem(theirs, scale, size)

@@ -16,7 +16,7 @@ import widemargin
 from checks import noise
 
 ORDER = [
-    {"errors"},
+    {"errors", "json_values"},
     {"verify", "kernels", "kinds", "extras"},
     {"spaces", "needs_torch"},
     {"types"},
@@ -130,6 +130,11 @@ def test_no_room_uses_a_private_name_of_another(file: Path):
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in theirs:
             assert not private(node.attr), f"{file.name}, line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_files_are_short_enough_to_be_read():
+    long = [str(file.relative_to(SRC)) for file in FILES if len(file.read_text().splitlines()) > 700]
+    assert not long, f"more than 700 lines: {long}"
 
 
 def test_test_files_have_names_of_their_own():

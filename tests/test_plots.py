@@ -276,7 +276,7 @@ def test_a_hundred_thousand_records_are_thinned():
     series = {"step": columns(step, np.log(step), whole=False)}
     for x, y in lines(plots.records(series).axes[0])[:2]:
         assert (
-            500 < len(x) <= plots.POINTS
+            500 < len(x) <= plots.style.POINTS
             and (x[0], x[-1]) == (1, 100_000)
             and y[-1]
             in (

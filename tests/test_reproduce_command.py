@@ -11,7 +11,8 @@ import pytest
 from test_cli import refused, run
 from widemargin import papers
 from widemargin.papers import Job, Outcome, Verdict
-from widemargin.papers.reproduction import HOLDS, OTHER, Reproduction, count, table
+from widemargin.papers.jobs import OTHER, Reproduction
+from widemargin.papers.verdicts import HOLDS, count, table
 from widemargin.types import InputError
 
 
@@ -47,7 +48,7 @@ def toy(monkeypatch):
         "toy-2": Reproduction("toy-2", "TOY", "a toy without its file", 1, 1, missing),
         "toy-3": Reproduction("toy-3", "TOY", "a long toy", 1, 9999, function, (), True),
     }
-    for module in ("widemargin.papers", "widemargin.papers.reproduction"):
+    for module in ("widemargin.papers", "widemargin.papers.jobs"):
         monkeypatch.setattr(sys.modules[module], "REPRODUCTIONS", registry)
     return calls
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import adam_weights, bn_features
+from checks import adam_weights, bn_features, resize
 from widemargin import data, flows, margins
 from widemargin.papers import REPRODUCTIONS, Job, bn, run
-from widemargin.papers.reproduction import HOLDS, NOT_INFORMATIVE, UNDECIDED, Holds, Verdict
+from widemargin.papers.statistics import mean_exponent
+from widemargin.papers.verdicts import HOLDS, NOT_INFORMATIVE, UNDECIDED, Holds, Verdict
 from widemargin.types import InputError
 
 TINY = {
@@ -30,7 +31,7 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
-    monkeypatch.setitem(bn.SIZES, "quick", TINY)
+    resize(monkeypatch, TINY)
 
 
 @pytest.fixture
@@ -76,9 +77,9 @@ def test_without_the_images_the_sentence_says_what_to_set(tmp_path: Path, monkey
 def test_adam_is_that_of_torch() -> None:
     """All seeds and rates at once are networks trained by torch.optim.Adam one by one, up to float32."""
     sets = [data.parity(5, 14, seed=s, marginal="subset") for s in range(2)]
-    found = bn.reference(sets, 40, 60, 3, "cpu")
+    found = bn.figure_1.reference(sets, 40, 60, 3, "cpu")
     for s, one in enumerate(sets):
-        for r, rate in enumerate(bn.RATES):
+        for r, rate in enumerate(bn.figure_1.RATES):
             for part in ("a", "c"):
                 u = adam_weights(one, 40, part, steps=60, lr=rate, seed=3, trial=s)
                 expected = (bn_features(one, 40, part, seed=3, trial=s) @ u).min() / math.sqrt(40)
@@ -135,24 +136,24 @@ def figure_1(**other: float) -> dict[str, np.ndarray]:
 )
 def test_every_verdict_of_figure_1(claim: str, cases: dict[Holds, dict[str, float]]) -> None:
     for holds, other in cases.items():
-        assert verdict(bn.judge_figure_1(figure_1(**other), 30_000), claim) is holds, other
+        assert verdict(bn.figure_1.judge_figure_1(figure_1(**other), 30_000), claim) is holds, other
 
 
 def test_share_of_the_limit_needs_the_papers_steps_and_leaves_out_what_is_not_separated() -> None:
     """0.7 of the optimum is 0.78 of the margin at the end: the limit lies between, and nothing is decided."""
     found = figure_1(early=0.6)
-    assert verdict(bn.judge_figure_1(found, 29_997), "Adam's gamma_a is") is NOT_INFORMATIVE
+    assert verdict(bn.figure_1.judge_figure_1(found, 29_997), "Adam's gamma_a is") is NOT_INFORMATIVE
     found["early_a"][1:] *= 0.8 / 0.6  # too small a share at the narrowest width only ...
-    assert verdict(bn.judge_figure_1(found, 30_000), "Adam's gamma_a is") is False
+    assert verdict(bn.figure_1.judge_figure_1(found, 30_000), "Adam's gamma_a is") is False
     found["adam_a"][0, 0] = -0.1  # ... which does not count where Adam does not separate the points
-    assert verdict(bn.judge_figure_1(found, 30_000), "Adam's gamma_a is") is True
+    assert verdict(bn.figure_1.judge_figure_1(found, 30_000), "Adam's gamma_a is") is True
 
 
 def test_dyadic_row_against_definitions_and_golden_values() -> None:
-    row = bn.dyadic_row(4, 256, 2, 0)
+    row = bn.dyadic.dyadic_row(4, 256, 2, 0)
     assert_allclose(row["linear"], 0.0542326, rtol=1e-6)
     assert_allclose(row["sign"] / row["linear"], 1.11773, rtol=1e-5)
-    assert_allclose(bn.dyadic_row(6, 64, 1, 0)["sign"] / math.sqrt(3 / (4**7 - 4)), 1.34750, rtol=1e-5)
+    assert_allclose(bn.dyadic.dyadic_row(6, 64, 1, 0)["sign"] / math.sqrt(3 / (4**7 - 4)), 1.34750, rtol=1e-5)
     assert (
         row["sign_finite"] <= row["gamma_a"][:, 1]
     ).all()  # the best weights are at least as good as those of the proof
@@ -160,14 +161,14 @@ def test_dyadic_row_against_definitions_and_golden_values() -> None:
 
 
 def test_every_verdict_of_the_dyadic_set() -> None:
-    found = dict(bn.dyadic(Job()).data)  # d = 2 is the only one with 16 4^d <= 512
+    found = dict(bn.dyadic.reproduce(Job()).data)  # d = 2 is the only one with 16 4^d <= 512
     claims = ("gamma_linear", "sign weights", "the proof's", "so does", "sign / gamma_linear")
-    assert [verdict(bn.judge_dyadic(found), one) for one in claims] == [True] * 5
+    assert [verdict(bn.dyadic.judge_dyadic(found), one) for one in claims] == [True] * 5
     level = 40 * found["sign_finite"] / found["sign_finite"][0].mean() * found["bound"][0]
     one = np.array([0.5, 1.5]) * found["bound"][0]
 
     def holds(claim: str, **other: np.ndarray) -> Holds:
-        return verdict(bn.judge_dyadic(found | other), claim)
+        return verdict(bn.dyadic.judge_dyadic(found | other), claim)
 
     assert holds("gamma_linear", linear_solver=found["linear_solver"] * (1 + 1e-5)) is False
     assert holds("sign weights", sign=found["sign"] / 100) is False
@@ -182,12 +183,12 @@ def test_every_verdict_of_the_dyadic_set() -> None:
 
 def test_every_verdict_of_movement() -> None:
     """A growing movement is false; otherwise exponents say nothing, nor do radii outside the widths of the theorem."""
-    found = dict(bn.movement(Job()).data)
+    found = dict(bn.movement.reproduce(Job()).data)
     m = found["widths"][:, None, None]
-    said = bn.judge_movement(found)
+    said = bn.movement.judge_movement(found)
     assert [one.holds for one in said[:10]] == [NOT_INFORMATIVE] * 10
-    fast = {name: values * m**0.7 if name in bn.STEPS_OF_10 else values for name, values in found.items()}
-    assert [one.holds for one in bn.judge_movement(fast)[:6]] == [False] * 4 + [NOT_INFORMATIVE] * 2
+    fast = {name: values * m**0.7 if name in bn.movement.STEPS_OF_10 else values for name, values in found.items()}
+    assert [one.holds for one in bn.movement.judge_movement(fast)[:6]] == [False] * 4 + [NOT_INFORMATIVE] * 2
     # a network so wide and points of so many coordinates that the theorems speak: radii 2.5, 0.5, 8, 0.5
     width = {
         "widths": np.array([10**9, 10**11, 10**13]),
@@ -196,18 +197,18 @@ def test_every_verdict_of_movement() -> None:
         "gamma": np.array(0.1),
     }
     for far, expected in ((0.1, True), (10.0, False)):
-        moved = {name: np.full((3, 3, 3), far) for name in bn.STEPS_OF_10}
-        assert [one.holds for one in bn.judge_movement(found | width | moved)[6:10]] == [expected] * 4
-    wild = {name: np.tile([0.0, 0.1, 60.0], (3, 3, 1)) for name in bn.STEPS_OF_10}
+        moved = {name: np.full((3, 3, 3), far) for name in bn.movement.STEPS_OF_10}
+        assert [one.holds for one in bn.movement.judge_movement(found | width | moved)[6:10]] == [expected] * 4
+    wild = {name: np.tile([0.0, 0.1, 60.0], (3, 3, 1)) for name in bn.movement.STEPS_OF_10}
     with np.errstate(divide="ignore", invalid="ignore"):  # exponents of 0
-        assert [one.holds for one in bn.judge_movement(found | width | wild)[6:10]] == [UNDECIDED] * 4
+        assert [one.holds for one in bn.movement.judge_movement(found | width | wild)[6:10]] == [UNDECIDED] * 4
 
 
 def test_every_verdict_of_the_first_steps() -> None:
-    found = dict(bn.movement(Job()).data)
+    found = dict(bn.movement.reproduce(Job()).data)
 
     def holds(**other: np.ndarray) -> list[Holds]:
-        return [one.holds for one in bn.judge_first_steps(found | other)]
+        return [one.holds for one in bn.movement.judge_first_steps(found | other)]
 
     assert holds() == [False, False]
     assert holds(first_one=0.01 * found["first_one"], first_all=1e-5 * found["first_all"]) == [True, True]
@@ -219,7 +220,7 @@ def test_every_verdict_of_the_first_steps() -> None:
 def test_first_step_is_that_of_training() -> None:
     """Lengths over eta sqrt(m) from the formula, and what SGD and GD do in one step."""
     one, m, lr = data.parity(30, 12, seed=3), 64, 0.01
-    found = bn.first_steps({"d": 30, "n": 12, "widths": (m,), "seeds": 1}, 3)
+    found = bn.movement.first_steps({"d": 30, "n": 12, "widths": (m,), "seeds": 1}, 3)
     net = flows.BatchNorm.with_data(one.X, m)
     keys = {"steps": 1, "trials": 1, "seed": 3, "observe": ["moved"], "times": [0, 1]}
     run = flows.train(one, net, flows.GD(lr), **keys)
@@ -238,10 +239,10 @@ def test_sure_eps_n_bounds_what_is_drawn() -> None:
     one = data.parity(20, 200, seed=0)
     centred = one.X - one.X.mean(axis=0)
     spread = np.linalg.svd(centred, compute_uv=False) ** 2 / one.n
-    drawn = [bn.eps_N(bn.initial_weights(1000, 20, 0, trial)[0], one.X) for trial in range(20)]
-    bound = bn.sure_eps_N(spread, 20, math.log(1000))
+    drawn = [bn.movement.eps_N(bn.movement.initial_weights(1000, 20, 0, trial)[0], one.X) for trial in range(20)]
+    bound = bn.movement.sure_eps_N(spread, 20, math.log(1000))
     assert max(drawn) < bound < 3 * max(drawn)
-    assert bn.sure_eps_N(spread, 20, math.log(1e9)) > bound
+    assert bn.movement.sure_eps_N(spread, 20, math.log(1e9)) > bound
 
 
 def test_slope_finds_an_exponent_and_its_error() -> None:
@@ -254,4 +255,4 @@ def test_slope_finds_an_exponent_and_its_error() -> None:
 
 
 def slope_of(x: np.ndarray, trials: np.ndarray, noise: float, rng: np.random.Generator) -> tuple[float, float]:
-    return bn.slope(x, x[:, None] ** 0.3 * np.exp(noise * rng.standard_normal((len(x), len(trials)))))
+    return mean_exponent(x, x[:, None] ** 0.3 * np.exp(noise * rng.standard_normal((len(x), len(trials)))))

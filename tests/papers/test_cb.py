@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checks import resize
 from widemargin import flows, margins
 from widemargin.data import disks, parity
 from widemargin.papers import REPRODUCTIONS, UNDECIDED, Job, Outcome, Verdict, cb, run
-from widemargin.papers.reproduction import HOLDS, NOT_INFORMATIVE
+from widemargin.papers.statistics import interval
+from widemargin.papers.verdicts import HOLDS, NOT_INFORMATIVE
 
 TINY: dict[str, dict[str, Any]] = {
     "cb-1": {
@@ -65,7 +67,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "tiny")
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cb, "SIZES", {id: {"quick": size, "paper": size} for id, size in TINY.items()})
+    resize(monkeypatch, TINY, ("quick", "paper"))
 
 
 def claim(verdicts: Any, part: str) -> Verdict:
@@ -75,10 +77,6 @@ def claim(verdicts: Any, part: str) -> Verdict:
 
 def outcome(id: str) -> Outcome:
     return REPRODUCTIONS[id].function(Job())
-
-
-def test_every_size_has_both_scales():
-    assert set(cb.SIZES) == {id for id, one in REPRODUCTIONS.items() if one.paper == "CB"}
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow) if id in LONG else id for id in sorted(TINY)])
@@ -107,9 +105,9 @@ def test_a_second_run_computes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_output_layer_passed_off_as_both_is_noticed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(cb.ARMS, "both", "output")
+    monkeypatch.setitem(cb.networks.ARMS, "both", "output")
     size = TINY["cb-2b"] | {"steps": 100, "lr": 2.0}
-    monkeypatch.setitem(cb.SIZES["cb-2b"], "quick", size)
+    resize(monkeypatch, {"cb-2b": size})
     wrong = claim(outcome("cb-2b").verdicts, "stopped after the same steps")
     assert wrong.holds == UNDECIDED
     assert wrong.measured == 0
@@ -122,13 +120,13 @@ def test_both_layers_are_better_where_they_are_both_layers():
 
 def test_a_wrong_certificate_is_noticed(monkeypatch: pytest.MonkeyPatch):
     bounds = SimpleNamespace(lower=0.99e-3, upper=1e-3, proved=True)
-    monkeypatch.setattr(cb, "certified_f1", lambda *args: bounds)
+    monkeypatch.setattr(cb.figure_2d, "certified_f1", lambda *args: bounds)
     assert claim(outcome("cb-2d").verdicts, "exceeds the certified").holds is False
 
 
 @pytest.mark.slow
 def test_output_layer_in_the_plane_is_noticed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(cb.ARMS, "both", "output")
+    monkeypatch.setitem(cb.networks.ARMS, "both", "output")
     verdicts = outcome("cb-1").verdicts
     assert claim(verdicts, "Solutions in F1 are sparse").holds is False
     assert claim(verdicts, "Both layers: margin at the end").holds is False
@@ -141,14 +139,14 @@ def test_bounds_of_the_propositions_can_be_broken(monkeypatch: pytest.MonkeyPatc
         assert claim(verdicts, f"{name}: the bound").holds == NOT_INFORMATIVE
         assert claim(verdicts, f"{name}: the bound").measured == 0
     for name in ("frozen_ascent_margin", "output_ascent_margin"):
-        right = getattr(cb, name)
+        right = getattr(cb.rates, name)
 
         def raised(*args: Any, right: Any = right, **keys: Any) -> Any:
             found = right(*args, **keys)
             object.__setattr__(found, "value", found.value + 100)
             return found
 
-        monkeypatch.setattr(cb, name, raised)
+        monkeypatch.setattr(cb.rates, name, raised)
     verdicts = outcome("cb-rates").verdicts
     assert claim(verdicts, "Proposition 6: the bound").holds is False
     assert claim(verdicts, "Proposition 7: the bound").holds is False
@@ -177,14 +175,14 @@ def test_bend_share_of_a_polygon_and_of_a_circle():
     x, y = np.meshgrid(line, line)
     square = np.maximum(np.abs(x), np.abs(y)) - 0.4
     circle = np.hypot(x, y) - 0.4
-    assert cb.bend_share(line, square) > 0.95
-    assert cb.bend_share(line, circle) < 0.35
+    assert cb.figure_1.bend_share(line, square) > 0.95
+    assert cb.figure_1.bend_share(line, circle) < 0.35
 
 
 def test_effective_directions_counts_equal_masses():
     unit = np.array([[1.0, 0], [1.0, 1e-4], [0, 1], [-1, 0]])
-    assert cb.effective_directions(np.array([1.0, 1, 2, -2]), unit) == pytest.approx(3, rel=1e-6)
-    assert cb.effective_directions(np.array([1.0, -1, 0, 0]), unit) == pytest.approx(2, rel=1e-6)
+    assert cb.figure_1.effective_directions(np.array([1.0, 1, 2, -2]), unit) == pytest.approx(3, rel=1e-6)
+    assert cb.figure_1.effective_directions(np.array([1.0, -1, 0, 0]), unit) == pytest.approx(2, rel=1e-6)
 
 
 def test_field_is_the_gradient_of_its_potential():
@@ -197,7 +195,7 @@ def test_field_is_the_gradient_of_its_potential():
     for k in range(4):
         shift = 1e-6 * np.eye(4)[k]
         slope = (potential(w + shift) - potential(w - shift)) / 2e-6
-        np.testing.assert_allclose(cb.field_at(w, X, c)[:, k], slope, atol=1e-8)
+        np.testing.assert_allclose(cb.figure_4.field_at(w, X, c)[:, k], slope, atol=1e-8)
 
 
 def test_tangent_and_feature_classifiers_have_their_margins():
@@ -205,12 +203,12 @@ def test_tangent_and_feature_classifiers_have_their_margins():
     data = disks(k=2, d=3, n=10, seed=1, reading="code")
     rng = np.random.default_rng(0)
     a, V = rng.standard_normal(30), rng.standard_normal((30, 3))
-    f, cert = cb.tangent_classifier(a, V, data, np.vstack([data.X] * 2))
+    f, cert = cb.figure_3.tangent_classifier(a, V, data, np.vstack([data.X] * 2))
     # f = J theta with theta = sum_i alpha_i y_i J_i, so |theta|^2 = sum_i alpha_i y_i f(x_i)
     size = math.sqrt(np.asarray(cert.extra["alpha"]) @ (data.y * f[: data.n]))
     np.testing.assert_allclose((data.y * f[: data.n]).min() / size, cert.lower, rtol=1e-5)
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)
-    g = cb.feature_classifier(data, unit, data.X)
+    g = cb.networks.feature_classifier(data, unit, data.X)
     rf = margins.random_features(data, unit)
     weight = np.linalg.lstsq((data.X @ unit.T).clip(0), g, rcond=None)[0]  # of least norm, as g is in the row space
     assert (data.y * g).min() / (math.sqrt(len(unit)) * np.linalg.norm(weight)) == pytest.approx(rf.lower, rel=1e-4)
@@ -219,10 +217,10 @@ def test_tangent_and_feature_classifiers_have_their_margins():
 def test_constant_step_is_the_ascent_of_the_definition():
     """W + lr m grad S, S = -log mean exp(-y f), by finite differences."""
     data = disks(k=2, d=3, n=5, seed=0, reading="code")
-    net = cb.two_layer(3, 4, "both")
+    net = cb.networks.two_layer(3, 4, "both")
     start = net.init(1, 0)
     lr = 1e-3
-    traj = flows.train(data, net, cb.ConstantStep(lr), loss="exp", steps=1, observe=["step"])
+    traj = flows.train(data, net, cb.networks.ConstantStep(lr), loss="exp", steps=1, observe=["step"])
 
     def smooth(a: np.ndarray, V: np.ndarray) -> float:
         p = data.y * ((data.X @ V.T).clip(0) @ a) / len(a)
@@ -275,7 +273,7 @@ def plane_result(**change: Any) -> list[Verdict]:
     best = {"lower": np.full(6, made["lower"]), "upper": np.ones(6), "rf": np.ones(6)}
     zero = np.zeros(6)
     away = {"both_f2": made["both"], "both_f1": zero, "output_f1": made["output"], "output_f2": zero}
-    return cb.judge_figure_1(found, best, {"both": made["bends"], "output": zero}, away)
+    return cb.figure_1.judge_figure_1(found, best, {"both": made["bends"], "output": zero}, away)
 
 
 PLANE = [
@@ -311,7 +309,7 @@ def test_verdicts_of_figure_1(part: str, change: Made, holds: bool | str):
 
 def errors_result(judge: Any, **change: Any) -> list[Verdict]:
     """Three values of n or d, six trials: the test error of both layers rises or falls, others lie above it."""
-    level = np.array([0.1, 0.2, 0.3])[:, None] if judge is cb.judge_2c else np.array([0.3, 0.2, 0.1])[:, None]
+    level = np.array([0.1, 0.2, 0.3])[:, None] if judge is cb.figure_2c.judge_2c else np.array([0.3, 0.2, 0.1])[:, None]
     made: Made = {
         "both": level + CLOSE,
         "output": level + 0.1 - CLOSE,
@@ -339,7 +337,7 @@ BLURS = {"both": LAST * WIDE, "output": LAST * WIDE, "stopped": LAST * WIDE}
 RISES = {"both": -0.3 * LAST, "output": -0.3 * LAST, "stopped": -0.3 * LAST}
 
 
-@pytest.mark.parametrize("judge", [cb.judge_2b, cb.judge_2c])
+@pytest.mark.parametrize("judge", [cb.figure_2b.judge_2b, cb.figure_2c.judge_2c])
 @pytest.mark.parametrize("part, change, holds", ERRORS)
 def test_verdicts_of_figures_2b_and_2c(judge: Any, part: str, change: Made, holds: bool | str):
     assert claim(errors_result(judge), part).holds is True
@@ -351,14 +349,14 @@ def test_verdicts_of_figures_2b_and_2c(judge: Any, part: str, change: Made, hold
 @pytest.mark.parametrize(
     "judge, change, holds",
     [
-        (cb.judge_2b, FALLS, False),
-        (cb.judge_2b, BLURS, UNDECIDED),
-        (cb.judge_2c, RISES, False),
-        (cb.judge_2c, BLURS, UNDECIDED),
+        (cb.figure_2b.judge_2b, FALLS, False),
+        (cb.figure_2b.judge_2b, BLURS, UNDECIDED),
+        (cb.figure_2c.judge_2c, RISES, False),
+        (cb.figure_2c.judge_2c, BLURS, UNDECIDED),
     ],
 )
 def test_trends_of_figures_2b_and_2c(judge: Any, change: Made, holds: bool | str):
-    parts = ["falls from"] if judge is cb.judge_2b else ["both layers grows", "in the limit, grows"]
+    parts = ["falls from"] if judge is cb.figure_2b.judge_2b else ["both layers grows", "in the limit, grows"]
     for part in parts:
         assert claim(errors_result(judge), part).holds is True
         assert claim(errors_result(judge, **change), part).holds == holds
@@ -375,7 +373,9 @@ def widths_result(scale: str = "paper", **change: Any) -> list[Verdict]:
     for key, value in change.items():
         made[key] = made[key] + value if key == "best" else value
     size = {"ms": (8, 32, 64, 128)}
-    return cb.judge_2d(Job(scale), size, made["best"], made["limit"], made["lower"], made["upper"], made["proved"])
+    return cb.figure_2d.judge_2d(
+        Job(scale), size, made["best"], made["limit"], made["lower"], made["upper"], made["proved"]
+    )
 
 
 END = np.array([0.0, 0, 0, 1])[:, None]
@@ -418,7 +418,7 @@ def lazy_result(**change: Any) -> list[Verdict]:
     }
     for key, value in change.items():
         made[key] = made[key] + value if key != "lower" else value
-    return cb.judge_3(
+    return cb.figure_3.judge_3(
         {
             "t": np.arange(5.0),
             "to_tangent": made["tangent"],
@@ -442,7 +442,7 @@ SOME = np.array([0.0, 0, 0, 1, 1, 1])
 LAZY = (
     [
         (f"{name}: {part}", change, holds)
-        for b, name in enumerate(cb.STARTS)
+        for b, name in enumerate(cb.figure_3.STARTS)
         for part, change, holds in [
             ("the distance to the tangent", {"tangent": at(4, b, -0.4)}, False),  # the minimum is at the end
             ("the distance to the tangent", {"tangent": at(4, b, -0.28)}, False),  # it hardly leaves again
@@ -481,7 +481,7 @@ def cone_result(**change: Any) -> list[Verdict]:
     inner[1, 1::2, 0] = made["off"]
     inner[:, ::2, 1], finer = made["drift"], np.zeros((2, 12, 2))
     finer[:, ::2, 1] = made["finer"]
-    return cb.judge_4(made["leaving"], inner, finer, 3.0)
+    return cb.figure_4.judge_4(made["leaving"], inner, finer, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def rates_result(**change: Any) -> list[Verdict]:
         for gap in (gaps(made["six"], 0.3), gaps(made["seven"], 0.3))
     )
     seven |= {"decay_t": STEPS, "decay_gap": gaps(made["decay"], made["constant"])}
-    return cb.judge_rates(six, seven)
+    return cb.rates.judge_rates(six, seven)
 
 
 RATES = [
@@ -557,7 +557,7 @@ def test_gaps_that_the_certificate_leaves_open_are_not_fitted():
     """A gap that ends in a floor of the certificate's width has the exponent from before the floor, or none."""
     gap = STEPS[:, None] ** -0.5 + np.array([0.0, 1e-2])
     width = np.array([1e-12, 1e-2])
-    found = cb.exponents(STEPS, gap, width)
+    found = cb.rates.exponents(STEPS, gap, width)
     assert found[0] == pytest.approx(-0.5)
     assert math.isnan(found[1])
 
@@ -571,7 +571,7 @@ def test_gaps_that_the_certificate_leaves_open_are_not_fitted():
     ],
 )
 def test_verdicts_of_figure_2a(part: str, change: Any, monkeypatch: pytest.MonkeyPatch):
-    right = cb.disks
+    right = cb.figure_2a.disks
 
     def wrong(**keys: Any) -> Any:
         data = right(**keys)
@@ -579,19 +579,19 @@ def test_verdicts_of_figure_2a(part: str, change: Any, monkeypatch: pytest.Monke
 
     found = claim(outcome("cb-2a").verdicts, part).holds
     assert found in (True, NOT_INFORMATIVE)
-    monkeypatch.setattr(cb, "disks", wrong)
+    monkeypatch.setattr(cb.figure_2a, "disks", wrong)
     assert claim(outcome("cb-2a").verdicts, part).holds is False
 
 
 def test_the_code_would_pass_if_it_filled_its_disks(monkeypatch: pytest.MonkeyPatch):
-    right = cb.disks
+    right = cb.figure_2a.disks
 
     def filled(**keys: Any) -> Any:
         data = right(**({key: value for key, value in keys.items() if key != "reading"} | {"d": 14}))
         return type(data)(np.column_stack([np.ones(data.n), data.X]), data.y) if "reading" in keys else data
 
     assert claim(outcome("cb-2a").verdicts, "The code's disks").holds is False
-    monkeypatch.setattr(cb, "disks", filled)
+    monkeypatch.setattr(cb.figure_2a, "disks", filled)
     assert claim(outcome("cb-2a").verdicts, "The code's disks").holds is True
 
 
@@ -600,14 +600,14 @@ def test_the_code_would_pass_if_it_filled_its_disks(monkeypatch: pytest.MonkeyPa
 
 def test_intervals_are_students():
     values = np.array([1.0, 2.0, 4.0])
-    mean, low, high = cb.interval(values)
+    mean, low, high = interval(values)
     half = 4.302652729911275 * values.std(ddof=1) / math.sqrt(3)  # the 0.975 quantile for 2 degrees of freedom
     assert (mean, high - mean, mean - low) == pytest.approx((7 / 3, half, half))
-    assert cb.interval(np.array([3.0])) == (3.0, -math.inf, math.inf)
+    assert interval(np.array([3.0])) == (3.0, -math.inf, math.inf)
 
 
 def test_the_time_of_the_authors_steps():
-    assert sum(0.5 / math.sqrt(t + 2) for t in range(300_000)) == pytest.approx(cb.THEIR_TIME, rel=1e-3)
+    assert sum(0.5 / math.sqrt(t + 2) for t in range(300_000)) == pytest.approx(cb.figure_1.THEIR_TIME, rel=1e-3)
 
 
 def cosine(f: np.ndarray, g: np.ndarray) -> float:
@@ -622,14 +622,14 @@ def cosine(f: np.ndarray, g: np.ndarray) -> float:
 def test_training_the_output_layer_ends_in_its_limit(rule: Any, steps: int, close: float):
     """The classifier of the trained output layer is the max-margin one of its neurons, where training gets there."""
     data = parity(d=2, marginal="full")
-    net = cb.two_layer(2, 32, "output")
+    net = cb.networks.two_layer(2, 32, "output")
     traj = flows.train(data, net, rule, loss="exp", steps=steps, times=[steps], observe=["margins"], seed=3)
     V = net.init(1, 3)["V"][0]
     points = np.random.default_rng(0).uniform(-1, 1, (300, 2))
     np.testing.assert_array_equal(traj.final["V"][0], V)
-    f, limit = cb.outputs(Job(), traj, 0, points), cb.feature_classifier(data, V, points)
+    f, limit = cb.networks.outputs(Job(), traj, 0, points), cb.networks.feature_classifier(data, V, points)
     assert cosine(f, limit) > 1 - close
-    cert = cb.feature_certificate(data, V)
+    cert = cb.networks.feature_certificate(data, V)
     assert (1 - math.sqrt(close)) * cert.lower < traj["margin_M7_raw"][-1, 0] <= cert.upper * (1 + 1e-9)
 
 
@@ -637,11 +637,11 @@ def test_many_random_neurons_are_f2():
     data = disks(k=2, d=3, n=8, seed=2, reading="code")
     points = np.column_stack([np.ones(50), np.random.default_rng(1).uniform(-0.5, 0.5, (50, 2))])
     V = np.random.default_rng(0).standard_normal((200_000, 3))
-    assert cosine(cb.feature_classifier(data, V, points), cb.kernel_classifier(data, points)) > 0.999
+    assert cosine(cb.networks.feature_classifier(data, V, points), cb.figure_1.kernel_classifier(data, points)) > 0.999
 
 
 def test_the_rates_are_measured_on_both_classes():
-    (data,) = cb._rate_sets(Job(), TINY["cb-rates"] | {"trials": 1})
+    (data,) = cb.rates._rate_sets(Job(), TINY["cb-rates"] | {"trials": 1})
     assert len(np.unique(data.X, axis=0)) == data.n == 4
     assert sorted(data.y) == [-1, -1, 1, 1]
 
@@ -652,7 +652,7 @@ def test_steps_with_and_without_beta_are_those_of_the_paper():
     net = flows.TwoLayer(2, 6, law="sphere", mean_field=True, train="output")
     V = net.init(1, 4)["V"][0]
     Z = data.y[:, None] * (data.X @ V.T).clip(0)  # (n, m)
-    for rule, grows in ((flows.OutputLayerAscent(), True), (cb.Decaying(), False)):
+    for rule, grows in ((flows.OutputLayerAscent(), True), (cb.rates.Decaying(), False)):
         r, beta, best = np.zeros(6), 1.0, -math.inf
         for t in range(steps):
             p = Z @ r / 6
@@ -662,7 +662,7 @@ def test_steps_with_and_without_beta_are_those_of_the_paper():
             eta = math.sqrt(2) * (beta if grows else 1.0) / (np.abs(Z).max() * math.sqrt(t + 1))
             r = r + eta * Z.T @ (q / q.sum())
         traj = flows.train(
-            data, net, rule, loss="exp", steps=steps, times=[steps], observe={"best": cb.Read("best")}, seed=4
+            data, net, rule, loss="exp", steps=steps, times=[steps], observe={"best": cb.rates.Read("best")}, seed=4
         )
         np.testing.assert_allclose(traj.final["a"][0], r, rtol=1e-9)
         assert traj["best"][-1, 0] == pytest.approx(best, rel=1e-9)
@@ -670,32 +670,32 @@ def test_steps_with_and_without_beta_are_those_of_the_paper():
 
 
 def test_starts_go_by_the_number_of_the_trial():
-    lazy = cb.LargeStart(3, 4, law="cb", law_scale=40.0, mean_field=True)
+    lazy = cb.figure_3.LargeStart(3, 4, law="cb", law_scale=40.0, mean_field=True)
     whole, some = lazy.init(4, 0), lazy.init([1, 2], 0)
     for b, odd in ((0, False), (1, True), (2, False), (3, True)):
         a, V = whole["a"][b], whole["V"][b]
         assert (bool((a[:2] == -a[2:]).all()), bool((V[:2] == V[2:]).all())) == (odd, odd)
     np.testing.assert_array_equal(some["a"], whole["a"][1:3])
-    size = cb.Cone(3, 5, law="sphere", mean_field=True, ratio=3.0).init([1, 2], 0)["a"]
+    size = cb.figure_4.Cone(3, 5, law="sphere", mean_field=True, ratio=3.0).init([1, 2], 0)["a"]
     np.testing.assert_allclose(np.abs(size), [[3.0] * 5, [1.0] * 5])
 
 
 def test_distance_of_classifiers_does_not_depend_on_their_scale():
     f, g = np.array([3.0, 4.0]), np.array([4.0, -3.0])
     for scale in (1.0, 1e200, 1e-200):
-        assert cb._distance(scale * f, g) == pytest.approx(math.sqrt(2))
-        assert cb._distance(scale * f, f) == pytest.approx(0, abs=1e-12)
-        assert cb._distance(scale * f, -f) == pytest.approx(2)
+        assert cb.figure_3._distance(scale * f, g) == pytest.approx(math.sqrt(2))
+        assert cb.figure_3._distance(scale * f, f) == pytest.approx(0, abs=1e-12)
+        assert cb.figure_3._distance(scale * f, -f) == pytest.approx(2)
 
 
 @pytest.mark.slow
 def test_constant_steps_go_over_into_the_flow():
     """Before the switch the steps are the constant ones; after it margins rise as those of the flow, and time goes on."""
     data = disks(k=2, d=3, n=6, seed=0, reading="code")
-    net = cb.LargeStart(3, 20, law="cb", law_scale=40.0, mean_field=True)
+    net = cb.figure_3.LargeStart(3, 20, law="cb", law_scale=40.0, mean_field=True)
     keys: dict[str, Any] = {"loss": "exp", "observe": ["margins", "t_cb", "weights"], "trials": 2}
-    rule = cb.ThenFlow(1e-2, lr=2e-3, steps=200)
-    plain = flows.train(data, net, cb.ConstantStep(2e-3), steps=200, times=[100, 200], **keys)
+    rule = cb.figure_3.ThenFlow(1e-2, lr=2e-3, steps=200)
+    plain = flows.train(data, net, cb.networks.ConstantStep(2e-3), steps=200, times=[100, 200], **keys)
     both = flows.train(data, net, rule, steps=320, times=[100, 200, 201, 320], **keys)
     for name in ("W_a", "W_V", "t_cb", "margin_M3"):
         np.testing.assert_allclose(both[name][:2], plain[name], rtol=1e-12)
@@ -708,23 +708,23 @@ def test_constant_steps_go_over_into_the_flow():
 
 
 def test_the_fine_end_is_the_flow_with_a_tenth_of_the_tolerance():
-    data, net = disks(k=2, d=3, n=8, seed=0, reading="code"), cb.two_layer(3, 10, "both")
+    data, net = disks(k=2, d=3, n=8, seed=0, reading="code"), cb.networks.two_layer(3, 10, "both")
 
     def times(rule: flows.Rule) -> np.ndarray:
         return flows.train(data, net, rule, loss="exp", steps=12, times=range(13), observe=["t_cb"])["t_cb"][:, 0]
 
     coarse, fine = times(flows.GradientFlow(1e-2)), times(flows.GradientFlow(1e-3))
     assert abs(coarse[-1] / fine[-1] - 1) > 0.1  # the tolerances are told apart
-    assert times(cb.FineEnd(1e-2, fine_from=12)) == pytest.approx(coarse, rel=1e-12)
-    assert times(cb.FineEnd(1e-2, fine_from=0)) == pytest.approx(fine, rel=1e-12)
-    later = times(cb.FineEnd(1e-2, fine_from=6))
+    assert times(cb.figure_1.FineEnd(1e-2, fine_from=12)) == pytest.approx(coarse, rel=1e-12)
+    assert times(cb.figure_1.FineEnd(1e-2, fine_from=0)) == pytest.approx(fine, rel=1e-12)
+    later = times(cb.figure_1.FineEnd(1e-2, fine_from=6))
     assert later[:7] == pytest.approx(coarse[:7], rel=1e-12) and later[-1] != pytest.approx(coarse[-1], rel=1e-3)
 
 
 def test_evaluate_is_the_network():
     rng = np.random.default_rng(0)
     a, V, X = rng.standard_normal(5), rng.standard_normal((5, 3)), rng.standard_normal((40_001, 3))
-    f = cb.evaluate(a, V, X)
+    f = cb.networks.evaluate(a, V, X)
     assert f.shape == (40_001,)
     for i in (0, 20_000, 40_000):
         assert f[i] == pytest.approx(sum(a[j] * max(0.0, V[j] @ X[i]) for j in range(5)) / 5)

@@ -8,9 +8,12 @@ import pytest
 import torch
 from scipy import stats
 
+from checks import resize
 from widemargin import flows, margins, optima
 from widemargin.data import three_intervals, xor_with_noise
-from widemargin.papers import NOT_INFORMATIVE, UNDECIDED, Job, find, mt, run, wideresnet
+from widemargin.papers import NOT_INFORMATIVE, UNDECIDED, Job, find, mt, run
+from widemargin.papers.mt import wideresnet
+from widemargin.papers.statistics import over_trials
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, Measure
 
@@ -29,7 +32,7 @@ TINY = {
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(mt, "SIZES", {id: {"quick": size, "paper": size} for id, size in TINY.items()})
+    resize(monkeypatch, TINY, ("quick", "paper"))
 
 
 @pytest.fixture
@@ -67,9 +70,9 @@ def test_a_tiny_run_writes_everything(id, tiny, images, tmp_path):
 
 def test_what_was_kept_is_not_computed_again(tiny, tmp_path, monkeypatch):
     job = Job(folder=tmp_path)
-    first = mt.regression_gap(job)
-    monkeypatch.setattr(mt.margins, "min_norm_l1", lambda *args, **keys: pytest.fail("it was computed again"))
-    again = mt.regression_gap(job)
+    first = mt.regression_gap.reproduce(job)
+    monkeypatch.setattr(margins, "min_norm_l1", lambda *args, **keys: pytest.fail("it was computed again"))
+    again = mt.regression_gap.reproduce(job)
     assert [verdict.measured for verdict in again.verdicts] == [verdict.measured for verdict in first.verdicts]
 
 
@@ -85,11 +88,11 @@ def said(verdicts, part):
 
 def test_interval_of_a_mean_is_students():
     x = np.random.default_rng(0).standard_normal(7)
-    whole, low, high = mt.over_trials(np.mean, x)
+    whole, low, high = over_trials(np.mean, x)
     expected = stats.t.interval(0.95, 6, x.mean(), stats.sem(x))
     np.testing.assert_allclose([whole, low, high], [x.mean(), *expected])
-    assert np.isnan(mt.over_trials(np.mean, x[:1])[1:]).all()
-    assert np.isnan(mt.over_trials(np.mean, x[:0])).all()
+    assert np.isnan(over_trials(np.mean, x[:1])[1:]).all()
+    assert np.isnan(over_trials(np.mean, x[:0])).all()
 
 
 def test_interval_of_a_ratio_of_means_covers_it():
@@ -98,7 +101,7 @@ def test_interval_of_a_ratio_of_means_covers_it():
     ours = boot = 0
     for _ in range(400):
         k, e = np.exp(0.5 * rng.standard_normal((2, 8)))  # equal laws: ln of the ratio of the true means is 0
-        _, low, high = mt.over_trials(mt._advantage, k, e)
+        _, low, high = over_trials(mt.students.advantage, k, e)
         ours += low < 0 < high
         some = rng.integers(0, 8, (300, 8))
         low, high = np.quantile(np.log(k[some].mean(1) / e[some].mean(1)), [0.025, 0.975])
@@ -110,16 +113,16 @@ def test_interval_of_a_ratio_of_means_covers_it():
 def test_advantage_is_that_of_the_plotted_means():
     """One student that fails is in the mean: with a mean of logarithms it would nearly vanish."""
     kernel, net = np.full(10, 0.1), np.append(np.full(9, 1e-7), 1.4)
-    assert mt._advantage(kernel, net) == pytest.approx(math.log(0.1 / net.mean()))
-    assert mt._advantage(kernel, net) < 0 < np.log(kernel / net).mean()
+    assert mt.students.advantage(kernel, net) == pytest.approx(math.log(0.1 / net.mean()))
+    assert mt.students.advantage(kernel, net) < 0 < np.log(kernel / net).mean()
 
 
 def test_rules():
-    assert [mt.above(*one) for one in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1), (math.nan, math.nan))] == [
+    assert [mt.judging.above(*one) for one in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1), (math.nan, math.nan))] == [
         True, False, UNDECIDED, UNDECIDED,
     ]  # fmt: skip
     intervals = ((0.9, 1.2), (1.1, 1.3), (0.9, 1.3), (1.05, 1.2), (math.nan, math.nan))
-    assert [mt.grows_at_most(1, *one) for one in intervals] == [True, False, UNDECIDED, True, UNDECIDED]
+    assert [mt.judging.grows_at_most(1, *one) for one in intervals] == [True, False, UNDECIDED, True, UNDECIDED]
 
 
 # ---------------------------------------------------------------- Figures 1 and 2
@@ -127,7 +130,10 @@ def test_rules():
 
 def test_figure_1_verdicts_hold_and_fail():
     def judge(linear, four):
-        return [one.holds for one in mt.verdicts_1({"linear": np.array(linear), "f1": np.array([0.35, 0.36])}, four)]
+        return [
+            one.holds
+            for one in mt.figure_1.judge_figure_1({"linear": np.array(linear), "f1": np.array([0.35, 0.36])}, four)
+        ]
 
     assert judge([0.0, 1e-14], math.sqrt(2) / 4) == [True, True, NOT_INFORMATIVE]
     assert judge([0.1, 0.2], math.sqrt(2) / 2) == [False, False, NOT_INFORMATIVE]
@@ -136,8 +142,10 @@ def test_figure_1_verdicts_hold_and_fail():
 
 @pytest.mark.parametrize("d", [2, 3, 10])
 def test_four_relus_have_the_margin_of_lemma_d1(d):
-    assert mt.four_relus(d).margin(xor_with_noise(d, 50, reject=False)) == pytest.approx(math.sqrt(2) / 4, rel=1e-14)
-    assert mt.four_relus(d).norm == pytest.approx(1)
+    assert mt.distribution.four_relus(d).margin(xor_with_noise(d, 50, reject=False)) == pytest.approx(
+        math.sqrt(2) / 4, rel=1e-14
+    )
+    assert mt.distribution.four_relus(d).norm == pytest.approx(1)
 
 
 def test_least_objectives_are_those_of_the_objective_that_is_trained():
@@ -145,7 +153,7 @@ def test_least_objectives_are_those_of_the_objective_that_is_trained():
     data, lambdas = three_intervals(9), np.array([1e-1, 1e-3, 1e-6])
     Z = np.hstack([data.X, np.ones((9, 1))])
     rng = np.random.default_rng(0)
-    for lam, (low, high) in zip(lambdas, mt.least_objectives(data, lambdas)):
+    for lam, (low, high) in zip(lambdas, mt.figure_2.least_objectives(data, lambdas)):
 
         def value(a, V, lam=lam):
             return np.logaddexp(0, -data.y * ((Z @ V.T).clip(0) @ a)).mean() + lam * ((a**2).sum() + (V**2).sum())
@@ -172,7 +180,7 @@ def test_figure_2_verdicts_hold_and_fail():
     none = np.full(4, -math.inf)
 
     def judge(found, guaranteed=0.04, network=x):
-        return mt.verdicts_2(found, np.append(none[:2], [guaranteed] * 2), network, x)
+        return mt.figure_2.judge_figure_2(found, np.append(none[:2], [guaranteed] * 2), network, x)
 
     good = judge(made_path())
     assert [one.holds for one in good] == [True, True, NOT_INFORMATIVE, True, True, True, True]
@@ -198,8 +206,8 @@ def test_figure_2_verdicts_hold_and_fail():
 def test_the_path_reaches_the_certified_margin_and_the_least_objective():
     data, lambdas = three_intervals(10), np.geomspace(1e-1, 1e-14, 8)
     cert = margins.f1(data, bias=True, tol=1e-5)
-    found = mt.regularized_path(data, flows.TwoLayer(2, 30), lambdas, 3, 400, 0)
-    lower = mt.least_objectives(data, lambdas)[:, 0]
+    found = mt.figure_2.regularized_path(data, flows.TwoLayer(2, 30), lambdas, 3, 400, 0)
+    lower = mt.figure_2.least_objectives(data, lambdas)[:, 0]
     assert 0.99 * cert.lower / 2 < found["margin"][-1] <= cert.upper / 2
     assert (found["objective"] >= lower).all()
     assert (found["objective"] <= 1.001 * lower).all()
@@ -214,7 +222,7 @@ def test_output_layer_training_passed_off_as_both_layers_fails():
     data = three_intervals(10)
     cert = margins.f1(data, bias=True, tol=1e-5)
     lambdas = np.geomspace(1e-1, 1e-10, 3)
-    found = mt.regularized_path(data, flows.TwoLayer(2, 40, train="output"), lambdas, 2, 200, 0)
+    found = mt.figure_2.regularized_path(data, flows.TwoLayer(2, 40, train="output"), lambdas, 2, 200, 0)
     size = (found["a"] ** 2).sum(1) + (found["V"] ** 2).sum((1, 2))
     Z = np.hstack([data.X, np.ones((10, 1))])
     f = np.einsum("rnm,rm->rn", np.einsum("nd,rmd->rnm", Z, found["V"]).clip(0), found["a"])
@@ -222,11 +230,11 @@ def test_output_layer_training_passed_off_as_both_layers_fails():
         "margin": (data.y * f).min(1) / size,
         "f1": np.array([cert.lower, cert.upper]),
         "grid": np.array([1.0, 1.0]),
-        "least": mt.least_objectives(data, lambdas),
+        "least": mt.figure_2.least_objectives(data, lambdas),
     }
     x = np.linspace(-1, 1, 50)
     svm = cert.primal(x[:, None])
-    verdicts = mt.verdicts_2(found, np.full(3, -1.0), 0 * x, svm)
+    verdicts = mt.figure_2.judge_figure_2(found, np.full(3, -1.0), 0 * x, svm)
     assert verdicts[0].holds is False  # margin
     assert verdicts[3].holds is False  # functions
     assert verdicts[4].holds is False  # a lower objective is known
@@ -250,7 +258,10 @@ def made_optima(limit=1.0, slope=1.0, dip=0.0, far=0.3, gap=1e-6, sure=0.4, wide
 
 def test_verdicts_of_certified_paths_hold_and_fail():
     def judge(**changes):
-        return [one.holds for one in mt.verdicts_path({"good": made_optima(), "one": made_optima(**changes)}, 1e-5)]
+        return [
+            one.holds
+            for one in mt.weak_decay.verdicts_path({"good": made_optima(), "one": made_optima(**changes)}, 1e-5)
+        ]
 
     good = [True, True, True, True, NOT_INFORMATIVE]
     assert judge() == good
@@ -263,12 +274,12 @@ def test_verdicts_of_certified_paths_hold_and_fail():
             ]
     for wider in ({"gap": 1e-4}, {"wide": 1e-3}):  # certificates that did not close
         assert judge(**wider) == [UNDECIDED] * 4 + [NOT_INFORMATIVE]
-        assert all(one.reason for one in mt.verdicts_path({"one": made_optima(**wider)}, 1e-5))
+        assert all(one.reason for one in mt.weak_decay.verdicts_path({"one": made_optima(**wider)}, 1e-5))
 
 
 def test_a_certified_path_is_that_of_the_definition():
     data = three_intervals(6)
-    found = mt.certified_path(data, "exp", np.array([1e-2, 1e-9]), 1e-5, 5.0)
+    found = mt.weak_decay.certified_path(data, "exp", np.array([1e-2, 1e-9]), 1e-5, 5.0)
     best = margins.f1(data, bias=True, tol=1e-6)
     np.testing.assert_allclose(found["f1"], [best.lower, best.upper], rtol=1e-5)
     for k, decay in enumerate((1e-2, 1e-9)):
@@ -287,7 +298,7 @@ def test_net_and_kernel_rows_from_the_definitions():
 
     data, held = relu_teacher(5, 30, seed=1), relu_teacher(5, 500, seed=1, sample=1)
     K = ReLU().kernel(data.X)
-    ours = mt._kernel_row(data, held, False)
+    ours = mt.figure_3._kernel_row(data, held, False)
     b = np.asarray(margins.f2(data).extra["alpha"]) * data.y
     assert (data.y * (K @ b)).min() / math.sqrt(b @ K @ b) == pytest.approx(ours[1], rel=1e-6)
     assert 0 < ours[0] < 0.5
@@ -296,7 +307,7 @@ def test_net_and_kernel_rows_from_the_definitions():
     smooth_held = relu_teacher(5, 500, seed=1, regression=True, sample=1)
     b = np.linalg.solve(K := ReLU().kernel(smooth.X), smooth.y)
     wrong = ReLU().kernel(smooth_held.X, smooth.X) @ b - smooth_held.y
-    row = mt._kernel_row(smooth, smooth_held, True)
+    row = mt.figure_3._kernel_row(smooth, smooth_held, True)
     np.testing.assert_allclose(row[:2], [(wrong**2).mean(), math.sqrt(b @ K @ b)], rtol=1e-5)
 
 
@@ -305,7 +316,7 @@ def test_teacher_is_its_own_net_row():
 
     W, a = teacher_network(20, 6, 4)
     data, held = (relu_teacher(20, 50, seed=4, sample=k) for k in (0, 1))
-    error, margin, leading, fit = mt._net_row(Measure.from_network(W, a), data, held, False)
+    error, margin, leading, fit = mt.figure_3._net_row(Measure.from_network(W, a), data, held, False)
     assert error == 0
     assert fit >= 0.1  # the margin by which points were rejected
     assert margin == pytest.approx(fit / 12)  # norm 6, and half for M2
@@ -319,7 +330,7 @@ def test_curvature_is_the_largest_eigenvalue():
     problem = flows.pose(net, [relu_teacher(20, 30, seed=b, regression=True) for b in range(2)], "squared")
     W = {name: torch.tensor(value) for name, value in net.init(2, 0).items()}
     exact = torch.linalg.eigvalsh(net.gram(W, problem.X))[:, -1] / 30
-    np.testing.assert_allclose(mt.curvature(problem, W), exact, rtol=1e-6)
+    np.testing.assert_allclose(mt.figure_3.curvature(problem, W), exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize("regression", [False, True])
@@ -328,7 +339,7 @@ def test_descent_agrees_with_a_loop_written_out(regression):
     from widemargin.data import relu_teacher
 
     sets = [relu_teacher(20, 30, seed=b, regression=regression) for b in range(2)]
-    found, lr = mt.descended(sets, 7, 40, regression, "cpu", 3)
+    found, lr = mt.figure_3.descended(sets, 7, 40, regression, "cpu", 3)
     start = flows.TwoLayer(20, 7).init(2, 3)
     X, y = sets[1].X, sets[1].y
     a, V = start["a"][1] / math.sqrt(3), start["V"][1] / math.sqrt(3)
@@ -350,17 +361,27 @@ def test_students_fit_since_the_path_does_not_begin_at_zero():
         big = relu_teacher(20, 800, seed=b, regression=True)
         W = teacher_network(20, 6, b)[0]
         assert np.abs((big.X @ W.T).clip(0).T @ big.y / 800).max() > 0.1
-    found = mt.minimisers(sets, 20, 4, 100, True, "cpu", 0)
+    found = mt.students.minimisers(sets, 20, 4, 100, True, "cpu", 0)
     fits = [
         ((Measure.from_network(V, a)(one.X) - one.y) ** 2).mean() / (one.y**2).mean()
         for V, a, one in zip(found["V"], found["a"], sets)
     ]
-    assert mt.fitted("regression", np.array(fits)).all()
+    assert mt.students.fitted("regression", np.array(fits)).all()
 
 
 def test_who_fits():
-    assert mt.fitted("regression", np.array([0.0, 0.009, 0.02, math.nan])).tolist() == [True, True, False, False]
-    assert mt.fitted("classification", np.array([0.1, 0.0, -1, math.nan])).tolist() == [True, False, False, False]
+    assert mt.students.fitted("regression", np.array([0.0, 0.009, 0.02, math.nan])).tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert mt.students.fitted("classification", np.array([0.1, 0.0, -1, math.nan])).tolist() == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 NS = np.array([50, 100, 200, 400])
@@ -382,7 +403,7 @@ def made_figure(path=LOW, descent=LOW, kernel=HIGH, bound=0.0, noise=0.01, norm=
 
 
 def judge_3(task, **changed):
-    return [one.holds for one in mt.verdicts_3(task, NS, made_figure(**changed), 2000)]
+    return [one.holds for one in mt.figure_3.judge_figure_3(task, NS, made_figure(**changed), 2000)]
 
 
 def test_figure_3_verdicts_hold_fail_and_stay_open():
@@ -403,7 +424,7 @@ def test_failed_students_are_counted_and_included():
     made = made_figure(norm=5.0)
     made["path_error"][3, -1], made["path_fit"][3, -1] = 1.4, 0.5
     made["path_value"][3, -1] = 60.0
-    verdicts = mt.verdicts_3("regression", NS, made, 2000)
+    verdicts = mt.figure_3.judge_figure_3("regression", NS, made, 2000)
     assert "1 of 8 students did not fit" in verdicts[0].uncertainty
     assert verdicts[0].measured == pytest.approx(
         math.log(made["kernel_error"][:, -1].mean() / made["path_error"][:, -1].mean())
@@ -411,7 +432,7 @@ def test_failed_students_are_counted_and_included():
     assert [one.holds for one in verdicts[:4]] == [UNDECIDED, UNDECIDED, True, True]
     assert verdicts[6].holds is True  # norms are those of students that fit
     made["path_fit"][:, -1] = 0.5  # none does
-    assert mt.verdicts_3("regression", NS, made, 2000)[6].holds == UNDECIDED
+    assert mt.figure_3.judge_figure_3("regression", NS, made, 2000)[6].holds == UNDECIDED
 
 
 # ---------------------------------------------------------------- the gaps
@@ -420,7 +441,7 @@ def test_failed_students_are_counted_and_included():
 DS, NN = np.array([4, 8, 16]), np.array([64, 256, 1024])
 
 
-def made_gap(power=-0.5, n_power=-0.25, noise=0.01, one=mt.L1_MARGIN):
+def made_gap(power=-0.5, n_power=-0.25, noise=0.01, one=mt.distribution.L1_MARGIN):
     """Kernel margins d^power n^n_power of 6 draws, 1/d along n = 4 d^2; an l1 margin for all d (or one for each)."""
     shake = np.exp(noise * np.random.default_rng(0).standard_normal((3, 3, 6)))
     gamma = 0.3 * (DS**power)[:, None, None] * ((NN / 64.0) ** n_power)[None, :, None] * shake
@@ -429,7 +450,7 @@ def made_gap(power=-0.5, n_power=-0.25, noise=0.01, one=mt.L1_MARGIN):
 
 
 def judge_gap(**changed):
-    return [one.holds for one in mt.verdicts_gap(DS, NN, *made_gap(**changed))]
+    return [one.holds for one in mt.margin_gap.verdicts_gap(DS, NN, *made_gap(**changed))]
 
 
 def test_gap_verdicts_hold_fail_and_stay_open():
@@ -457,8 +478,8 @@ def test_kernel_margins_of_random_labels_do_not_fall_like_the_paper_says():
                     cert = margins.f2(one)
                     out[i, j, seed] = cert.lower, cert.upper, math.sqrt(one.y @ K @ one.y) / n
     good = np.full((2, 2, 2), math.sqrt(2) / 4)
-    assert said(mt.verdicts_gap(ds, ns, good, two), "at least like 1/d") is True
-    assert said(mt.verdicts_gap(ds, ns, good, coins), "at least like 1/d") is not True
+    assert said(mt.margin_gap.verdicts_gap(ds, ns, good, two), "at least like 1/d") is True
+    assert said(mt.margin_gap.verdicts_gap(ds, ns, good, coins), "at least like 1/d") is not True
 
 
 def made_regression(norm=1.0, power=0.0, noise=0.01, kernel=0.1, net=0.01, draws=500):
@@ -477,7 +498,7 @@ def made_regression(norm=1.0, power=0.0, noise=0.01, kernel=0.1, net=0.01, draws
 def test_regression_gap_verdicts_hold_fail_and_stay_open():
     def judge(**changed):
         ns, found = made_regression(**changed)
-        return [one.holds for one in mt.verdicts_regression(ns, 10, found)]
+        return [one.holds for one in mt.regression_gap.verdicts_regression(ns, 10, found)]
 
     none = [NOT_INFORMATIVE] * 2
     assert judge() == [True, *none, True, True]
@@ -486,18 +507,18 @@ def test_regression_gap_verdicts_hold_fail_and_stay_open():
     assert judge(noise=3.0, draws=100)[0] == UNDECIDED
     ns, found = made_regression()
     found["squares"] = np.stack([1.0 * ns, 0 * ns + 10.0], 1)  # one draw says constant, the other falling
-    assert mt.verdicts_regression(ns, 10, found)[3].holds == UNDECIDED
+    assert mt.regression_gap.verdicts_regression(ns, 10, found)[3].holds == UNDECIDED
 
 
 @pytest.mark.slow
 def test_squared_kernel_norms_have_mean_n_and_another_kernel_fails():
     ns = np.array([5, 10])
-    rows = [mt.regression_norms(3, n, 4000, 3, 20, 0.2, "cpu", 0) for n in ns.tolist()]
+    rows = [mt.regression_gap.regression_norms(3, n, 4000, 3, 20, 0.2, "cpu", 0) for n in ns.tolist()]
     found = {name: np.stack([one[name] for one in rows]) for name in rows[0]}
-    assert mt.verdicts_regression(ns, 3, found)[0].holds is True
-    assert mt.verdicts_regression(ns, 3, found | {"squares": 2 * found["squares"]})[0].holds is False
+    assert mt.regression_gap.verdicts_regression(ns, 3, found)[0].holds is True
+    assert mt.regression_gap.verdicts_regression(ns, 3, found | {"squares": 2 * found["squares"]})[0].holds is False
     assert (found["net_norm"] <= 1.01).all()  # the target neuron has 1
-    assert mt.fitted("regression", found["net_fit"]).all()
+    assert mt.students.fitted("regression", found["net_fit"]).all()
 
 
 # ---------------------------------------------------------------- Table 1
@@ -508,11 +529,11 @@ def test_table_verdicts():
         shake = 1e-4 * np.arange(seeds)[:, None]
         return {"annealed": {"error": annealed + shake}, "fixed": {"error": fixed + 1.5 * shake}}
 
-    assert mt.verdicts_table(arms(0.05, 0.06, 3), 10000)[0].holds is True
-    assert mt.verdicts_table(arms(0.06, 0.05, 3), 10000)[0].holds is False
-    assert mt.verdicts_table(arms(0.05, 0.04995, 3), 10000)[0].holds == UNDECIDED  # -0.005, 0, 0.005
-    assert mt.verdicts_table(arms(0.8, 0.9, 3), 10000)[0].holds == UNDECIDED  # neither arm learned
-    one = mt.verdicts_table(arms(0.05, 0.06, 1), 10000)
+    assert mt.table_1.verdicts_table(arms(0.05, 0.06, 3), 10000)[0].holds is True
+    assert mt.table_1.verdicts_table(arms(0.06, 0.05, 3), 10000)[0].holds is False
+    assert mt.table_1.verdicts_table(arms(0.05, 0.04995, 3), 10000)[0].holds == UNDECIDED  # -0.005, 0, 0.005
+    assert mt.table_1.verdicts_table(arms(0.8, 0.9, 3), 10000)[0].holds == UNDECIDED  # neither arm learned
+    one = mt.table_1.verdicts_table(arms(0.05, 0.06, 1), 10000)
     assert [verdict.holds for verdict in one] == [UNDECIDED, NOT_INFORMATIVE, NOT_INFORMATIVE]
     assert all(verdict.reason for verdict in one)
     assert one[0].measured == pytest.approx(1.0)
@@ -580,11 +601,11 @@ def test_training_resumes_where_it_ended(images, tmp_path):
 def test_without_the_images_it_says_what_to_do(tiny, images, monkeypatch, tmp_path):
     monkeypatch.delenv(wideresnet.VARIABLE["cifar10"], raising=False)
     with pytest.raises(InputError, match="WIDEMARGIN_CIFAR10_FULL"):
-        mt.table_1(Job(folder=tmp_path))
-    monkeypatch.setattr(mt, "SIZES", {"mt-table1": {"quick": TINY["mt-table1"] | {"train": 61}}})
+        mt.table_1.reproduce(Job(folder=tmp_path))
+    resize(monkeypatch, {"mt-table1": TINY["mt-table1"] | {"train": 61}})
     monkeypatch.setenv(wideresnet.VARIABLE["cifar10"], str(tmp_path / "images.npz"))
     with pytest.raises(InputError, match="has fewer"):
-        mt.table_1(Job(folder=tmp_path))
+        mt.table_1.reproduce(Job(folder=tmp_path))
     np.savez(tmp_path / "bad.npz", **{f"{p}_{w}": np.zeros(3) for p in ("train", "test") for w in ("images", "labels")})
     with pytest.raises(InputError, match="uint8"):
         wideresnet.cifar(path=tmp_path / "bad.npz")
@@ -607,12 +628,12 @@ def test_images_in_pieces(images, tmp_path):
 def test_a_hundred_classes_have_their_own_numbers(tiny, images, monkeypatch, tmp_path):
     monkeypatch.delenv(wideresnet.VARIABLE["cifar100"], raising=False)
     with pytest.raises(InputError, match=r"all of CIFAR-100.*WIDEMARGIN_CIFAR100_FULL"):
-        mt.table_1_cifar100(Job(folder=tmp_path))
+        mt.table_1.reproduce_cifar100(Job(folder=tmp_path))
     with pytest.raises(InputError, match="from 0 to 9"):
         np.savez(tmp_path / "many.npz", **images | {"train_labels": images["train_labels"] + np.uint8(90)})
         wideresnet.cifar(path=tmp_path / "many.npz")
     monkeypatch.setenv(wideresnet.VARIABLE["cifar100"], str(tmp_path / "many.npz"))
-    outcome = mt.table_1_cifar100(Job(folder=tmp_path))
+    outcome = mt.table_1.reproduce_cifar100(Job(folder=tmp_path))
     assert outcome.verdicts[0].paper == "0.78 points (27.0 - 26.22)"
     assert outcome.data["annealed_decay"][0, 1] == pytest.approx(5e-4 * 0.2)  # epoch 100 of the schedule
     assert wideresnet.WideResNet(10, 1, wideresnet.CLASSES["cifar100"]).end.out_features == 100
@@ -620,10 +641,10 @@ def test_a_hundred_classes_have_their_own_numbers(tiny, images, monkeypatch, tmp
 
 def test_results_of_other_images_are_refused(tiny, images, tmp_path, monkeypatch):
     job = Job(folder=tmp_path)
-    first = mt.table_1(job)
+    first = mt.table_1.reproduce(job)
     np.savez(tmp_path / "other.npz", **images | {"test_labels": images["test_labels"][::-1]})
     monkeypatch.setenv(wideresnet.VARIABLE["cifar10"], str(tmp_path / "other.npz"))
     with pytest.raises(InputError, match="other images"):
-        mt.table_1(job)
+        mt.table_1.reproduce(job)
     monkeypatch.delenv(wideresnet.VARIABLE["cifar10"])  # what was kept can be drawn without any
-    assert [one.measured for one in mt.table_1(job).verdicts] == [one.measured for one in first.verdicts]
+    assert [one.measured for one in mt.table_1.reproduce(job).verdicts] == [one.measured for one in first.verdicts]

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from widemargin.papers import REPRODUCTIONS
-from widemargin.papers.reproduction import NOT_INFORMATIVE, UNDECIDED
+from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "make_reproductions.py"
 

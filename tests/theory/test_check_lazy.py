@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from checks import OBSERVE
 from widemargin import Dataset, flows
 from widemargin.data import neural_collapse, parity
-from widemargin.theory import CHECKS, Inequality, Track, follow
+from widemargin.theory import CHECKS, Inequality, Track, check_homogeneous, check_potentials, follow
 from widemargin.theory import check_lazy as lazy
 
 PARITY = parity(d=3, n=8, seed=0)
@@ -215,7 +215,7 @@ def test_default_records_suffice_for_slopes_and_movement(tracks):
 
 def test_cones_of_collapsed_data():
     """The directions of the simplex are found up to the noise, their angles are honest, and parity has no such cones."""
-    cones = lazy._cones(CONES.X, CONES.y)
+    cones = check_potentials._cones(CONES.X, CONES.y)
     assert cones is not None and len(cones.beta) == 3
     from widemargin.data.synthetic import simplex_directions
 
@@ -229,7 +229,7 @@ def test_cones_of_collapsed_data():
             own = (CONES.X @ beta > 0) & (CONES.y == sign)
             assert (CONES.X[~own] @ v <= 1e-12).all()
             assert (CONES.X[own] @ v >= cones.gamma - 1e-12).all()
-    assert lazy._cones(PARITY.X, PARITY.y) is None
+    assert check_potentials._cones(PARITY.X, PARITY.y) is None
 
 
 def test_the_threshold_of_the_paper_lets_caught_neurons_go():
@@ -238,7 +238,7 @@ def test_the_threshold_of_the_paper_lets_caught_neurons_go():
     y = np.array([1.0, -1.0])
     v = np.array([0.9, math.sqrt(1 - 0.81)])
     assert v[0] >= 1 - 0.1 and X[1] @ v > 0.3 and X[1, 0] <= -0.1
-    found = lazy._fit_cones(X, y, X, y)
+    found = check_potentials._fit_cones(X, y, X, y)
     assert found is not None
     assert math.cos(found.phi[0]) > 0.994  # the corrected threshold, 1 - eps^2 / 2 to first order
     assert_allclose(math.sin(found.phi[0]), 0.1, rtol=1e-6)
@@ -247,7 +247,7 @@ def test_the_threshold_of_the_paper_lets_caught_neurons_go():
 def test_potential_against_the_observer_of_flows(tracks):
     """Phi of LR-29 is `flows.growth` of the same weights."""
     track = tracks["scalar flow"]
-    phi, _, _ = lazy._potential(track)
+    phi, _, _ = check_homogeneous._potential(track)
     from widemargin.theory import check_mirror
 
     alpha = check_mirror._mirror(track).comparator

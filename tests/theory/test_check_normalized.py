@@ -9,6 +9,7 @@ import torch
 
 from widemargin import flows
 from widemargin.theory import check_normalized as checks
+from widemargin.theory import normalized_run
 from widemargin.theory.inequality import CHECKS, Inequality
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset
@@ -84,7 +85,7 @@ def still(track: Track) -> Track:
 
 
 def test_derivatives_against_autodiff(descent: Track) -> None:
-    B = checks.BatchNormed(descent)
+    B = normalized_run.BatchNormed(descent)
     k = STEPS
     assert descent.W is not None
     W = {name: descent.W[k][name].clone().requires_grad_() for name in ("a", "c", "V")}
@@ -101,7 +102,7 @@ def test_derivatives_against_autodiff(descent: Track) -> None:
 
 
 def test_comparator_is_the_hard_margin(descent: Track) -> None:
-    B = checks.BatchNormed(descent)
+    B = normalized_run.BatchNormed(descent)
     avec, cvec, gamma_a, gamma_c = B.comparator
     np.testing.assert_allclose(np.linalg.norm(avec, axis=1), 1)
     on = B.P0 > 0
@@ -125,24 +126,24 @@ def test_comparator_is_the_hard_margin(descent: Track) -> None:
 def test_euler_identities(name: str, request: pytest.FixtureRequest) -> None:
     track = request.getfixturevalue(name)
     check_holds(checks.euler(track), "BN-3", "BN-3 a", "BN-3 c")
-    B = checks.BatchNormed(track)
+    B = normalized_run.BatchNormed(track)
     assert (B.eps == 0) == (name == "fast")
 
-    class Wrong(checks.BatchNormed):  # the check notices a wrong epsilon
+    class Wrong(normalized_run.BatchNormed):  # the check notices a wrong epsilon
         eps = 0.01  # type: ignore[assignment]
 
-    before = checks.BatchNormed
-    checks.BatchNormed = Wrong  # type: ignore[misc]
+    before = normalized_run.BatchNormed
+    normalized_run.BatchNormed = Wrong  # type: ignore[misc]
     try:
         check_fails(checks.euler(track), "BN-3")
     finally:
-        checks.BatchNormed = before  # type: ignore[misc]
+        normalized_run.BatchNormed = before  # type: ignore[misc]
 
 
 def test_sigma_norms(descent: Track, fast: Track) -> None:
     for track in (descent, fast):
         check_holds(checks.sigma_norms(track), "BN-13", "BN-13 norm", "BN-13 Sigma", "BN-13 N")
-    B = checks.BatchNormed(fast)
+    B = normalized_run.BatchNormed(fast)
     x, Sigma = B.statistics
     np.testing.assert_allclose(Sigma[0], x[0].T @ x[0] / 10, atol=1e-14)
 
@@ -168,15 +169,15 @@ def test_preactivations(descent: Track) -> None:
     ids = ("BN-17", "BN-17 (2)", "BN-17 (5)", "BN-17 printed")
     check_holds(checks.preactivations(descent), *ids)
 
-    class Close(checks.BatchNormed):  # a constant K that is too small is noticed
+    class Close(normalized_run.BatchNormed):  # a constant K that is too small is noticed
         K = property(lambda self: 0.02 * self.rho_N * self.eps_N)  # type: ignore[assignment]
 
-    before = checks.BatchNormed
-    checks.BatchNormed = Close  # type: ignore[misc]
+    before = normalized_run.BatchNormed
+    normalized_run.BatchNormed = Close  # type: ignore[misc]
     try:
         check_fails(checks.preactivations(descent), "BN-17")
     finally:
-        checks.BatchNormed = before  # type: ignore[misc]
+        normalized_run.BatchNormed = before  # type: ignore[misc]
 
 
 def test_small_terms(descent: Track) -> None:
@@ -232,7 +233,7 @@ def test_trapped(descent: Track, fast: Track) -> None:
     found = check_holds(checks.trapped(descent), "BN-25")["BN-25"]
     assert found.numbers["largest_moved_U"][0] > found.numbers["largest_moved_V"][0]
     check_holds(checks.trapped(fast), "BN-25")
-    unit = checks.BatchNormed(descent)
+    unit = normalized_run.BatchNormed(descent)
     assert (unit.R < 8).all()  # the theorem's own radius needs another width (E-BN-3)
     check_fails(checks.trapped(still(fast)), "BN-25")
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, flows, margins
-from widemargin.theory import THEOREMS, arguments, facts, lazy
+from widemargin.theory import THEOREMS, arguments, facts, lazy, lazy_on_runs
 
 GAMMA, DELTA = 0.1, 0.01
 RECORDS = ("step", "t_mean", "log_t_mean", "log_risk", "risk", "moved", "sums")
@@ -316,7 +316,7 @@ def test_training_risk_and_movement_along_a_flow():
     net = flows.TwoLayer(2, 4000)
     run = flows.train(data, net, flows.GradientFlow(), time=2.0, clock="mean", observe=RECORDS)
     known = facts(data, run)
-    gamma = lazy.outer_margin(known)
+    gamma = lazy_on_runs.outer_margin(known)
     assert gamma is not None
     found = THEOREMS["LR-16"].apply(known)
     assert found.applies is False and run["risk"][-1, 0] <= found.value
@@ -333,14 +333,14 @@ def test_training_risk_and_movement_along_a_flow():
 def test_on_data_alone():
     far = Dataset(5 * separable().X, separable().y, "far")
     known = facts(far)
-    gamma = lazy.outer_margin(known.unit)
+    gamma = lazy_on_runs.outer_margin(known.unit)
     assert gamma is not None and gamma >= margins.linear(known.unit.data).lower / 2 * lazy.truncated_mean(4) * (
         1 - 1e-9
     )
     found = THEOREMS["LR-12"].apply(known)
     assert found.quantity == "samples"
-    assert_allclose(found.value, lazy.steps_for_sgd(lazy.TARGET, gamma, known.delta))
-    assert_allclose(lazy.sgd_test_error(gamma, found.value, known.delta).value, lazy.TARGET)
+    assert_allclose(found.value, lazy.steps_for_sgd(lazy_on_runs.TARGET, gamma, known.delta))
+    assert_allclose(lazy.sgd_test_error(gamma, found.value, known.delta).value, lazy_on_runs.TARGET)
     assert "sampled" in found.assumptions[0].detail  # better than what the linear margin proves
     assert found.applies is None and found.numbers["width"] >= (640 / gamma) ** 2
     for id in ("LR-15", "LR-16", "LR-17"):

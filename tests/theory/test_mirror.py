@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from scipy.integrate import solve_ivp
 
 from widemargin import Dataset, InputError, flows, margins
-from widemargin.theory import THEOREMS, Huge, arguments, facts, mirror
+from widemargin.theory import THEOREMS, Huge, arguments, comparators, facts, mirror, mirror_on_runs
 from widemargin.theory.guarantee import log_of
 
 RECORDS = ("step", "t_mean", "log_t_mean", "log_risk", "margins", "norm")
@@ -51,7 +51,7 @@ def mirror_run(seed: int) -> dict[str, np.ndarray]:
     assert found.success
     u = np.exp(found.y[:m].T)
     p = u @ Z.T
-    comparator = mirror.best_p_bar(Z, temperature=0.01)
+    comparator = comparators.best_p_bar(Z, temperature=0.01)
     return {
         "Z": Z,
         "s": np.expm1(tau),
@@ -67,50 +67,16 @@ def mirror_run(seed: int) -> dict[str, np.ndarray]:
     }
 
 
-# ---------------------------------------------------------------- the divergence
-
-
-def test_the_divergence_is_the_bregman_divergence_of_the_entropy():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        v, u = rng.exponential(2, (2, 6))
-        entropy = [(x * np.log(x) - x).sum() for x in (v, u)]
-        assert_allclose(mirror.kl(v, u), entropy[0] - entropy[1] - np.log(u) @ (v - u), rtol=1e-12)
-
-
-def test_the_divergence_splits_into_shape_and_size():
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        r, q = rng.exponential(1, (2, 5)) * 10 ** rng.uniform(-2, 2, (2, 1))
-        shape, size = mirror.kl_parts(r, q)
-        whole = mirror.kl(r, q)
-        assert_allclose(shape + size, whole, rtol=1e-11, atol=1e-12)
-        first, second = mirror.kl_bounds(r, q)
-        assert second <= first * (1 + 1e-12) and first <= whole * (1 + 1e-12) + 1e-12
-        a, b = r / r.sum(), q / q.sum()
-        assert mirror.kl(a, b) >= np.abs(a - b).sum() ** 2 / 2
-
-
-def test_the_nearest_point_of_the_simplex():
-    rng = np.random.default_rng(2)
-    v = rng.exponential(3, 4)
-    least = v.sum() - 1 - math.log(v.sum())  # min over the simplex of KL(p, v), at p = v / ||v||_1 (E-UH-14)
-    assert_allclose(least, mirror.kl(v / v.sum(), v), rtol=1e-12)
-    assert all(mirror.kl(p, v) >= least for p in rng.dirichlet(np.ones(4), 200))
-    assert mirror.kl([0.5, 0.5], [1.0, 0.0]) == math.inf and mirror.kl([0.0, 1.0], [0.5, 0.5]) == pytest.approx(
-        math.log(2)
-    )
-    with pytest.raises(InputError, match="nonnegative"):
-        mirror.kl([1.0], [-1.0])
+# ---------------------------------------------------------------- the reference
 
 
 def test_R_is_the_divergence_of_the_scaled_comparator():
     rng = np.random.default_rng(3)
     p, u0, t, n, gamma = rng.dirichlet(np.ones(6)), rng.exponential(1, 6), 1e5, 7, 0.3
-    at = mirror.reference(mirror.kl(p, u0), gamma, t, n, start=float(u0.sum()))
+    at = mirror.reference(comparators.kl(p, u0), gamma, t, n, start=float(u0.sum()))
     c = math.log(t * n) / gamma
     assert_allclose(math.exp(at.log_c), c, rtol=1e-12)
-    assert_allclose(at.R, mirror.kl(c * p, u0) / c, rtol=1e-12)
+    assert_allclose(at.R, comparators.kl(c * p, u0) / c, rtol=1e-12)
     assert_allclose(math.exp(at.log_norm), (8 * at.R + 2) * c + 16 / n, rtol=1e-12)
     x = math.exp(at.log_norm_sharp) / c
     assert_allclose(x - 1 - math.log(x), at.R + 2 / (n * c), rtol=1e-10)
@@ -190,7 +156,7 @@ def test_the_rate_of_the_smooth_margin_holds_along_flows(seed: int, safe: bool):
     run = mirror_run(seed)
     first = int(np.argmax(run["psi"] >= 0))
     late = slice(first, None)
-    divergence = mirror.kl(run["comparator"], run["u"][first] / run["norm"][first])
+    divergence = comparators.kl(run["comparator"], run["u"][first] / run["norm"][first])
     slope = 1 / (1 + np.exp(run["psi"][late]))
     found = mirror.smooth_margin_rate(
         run["s"][late],
@@ -226,7 +192,7 @@ def test_the_steps_of_the_late_bound_hold_along_flows(seed: int):
     """At the warm time norm and divergence are as the proof says, and then the clock of the dual runs fast enough."""
     run = mirror_run(seed)
     kl, gamma, n, share = float(run["kl"]), float(run["gamma"]), len(run["Z"]), 0.1
-    game = mirror.best_p_bar(run["Z"]).margin
+    game = comparators.best_p_bar(run["Z"]).margin
     best = max(game, gamma) + 1e-9
     found = mirror.late_margin(kl, gamma, n, best=best, share=share)
     gap = (1 - share) * gamma / 2
@@ -236,7 +202,7 @@ def test_the_steps_of_the_late_bound_hold_along_flows(seed: int):
     assert (
         mirror.offset(n, "logistic") / gap <= norm[k] <= found.numbers["warm_norm"] * 1.1
     )  # the record is a little later
-    assert mirror.kl(run["comparator"], direction) <= found.numbers["warm_kl"]
+    assert comparators.kl(run["comparator"], direction) <= found.numbers["warm_kl"]
     omega = 1 / (1 + np.exp(run["psi"][k:])) / n
     xi = np.append(0, np.cumsum((omega[1:] + omega[:-1]) / 2 * np.diff(run["s"][k:])))
     assert (np.log(norm[k:] / norm[k]) <= 2 * xi * (best + gap) * 1.01 + 1e-9).all()
@@ -322,9 +288,6 @@ def test_the_printed_theorem_of_the_shallow_network():
     assert_allclose(found.numbers["width"], max(one, two), rtol=1e-12)
     assert_allclose(found.numbers["time"], 20 * (d - 1) * math.log(48 / gamma) / gamma, rtol=1e-12)
     assert mirror.margin_of_normalized_net(gamma, d, n, delta, phase="late", convention="printed").value == gamma / 32
-    start = mirror.width_for_comparator(gamma, d, n, delta, convention="printed")
-    assert_allclose(start.value, two, rtol=1e-12)
-    assert_allclose(start.numbers["kl"], (d - 1) * math.log(48 / gamma), rtol=1e-12)
 
 
 # ---------------------------------------------------------------- product networks
@@ -349,7 +312,7 @@ def test_the_theorem_of_product_networks_is_a_composition():
 def test_the_chain_of_the_shallow_network():
     gamma, d, n, delta = 0.25, 3, 50, 0.05
     early = mirror.margin_of_normalized_net(gamma, d, n, delta)
-    kl, t = mirror.comparator_kl(gamma, d), early.numbers["time"]
+    kl, t = comparators.comparator_kl(gamma, d), early.numbers["time"]
     m = float(early.numbers["width"])
     inside = mirror.margin_of_product_net(gamma / 4, kl, t, n, 1 / math.sqrt(m), 1.0, 0.0)
     assert_allclose(inside.value, early.value, rtol=1e-9)
@@ -371,14 +334,14 @@ def test_features_move_no_more_than_the_bound():
         XOR, net, flows.GD(lr=0.02), steps=600, times=list(range(0, 601, 5)), observe=["t_mean", "weights"]
     )
     signs = np.sign(run["W_a"][0, 0] * run["W_b"][0, 0])
-    Z = np.stack([mirror.signed_features(XOR, V[0], signs) for V in run["W_V"]])  # (T, n, m)
+    Z = np.stack([comparators.signed_features(XOR, V[0], signs) for V in run["W_V"]])  # (T, n, m)
     u = np.abs(run["W_a"] * run["W_b"])[:, 0]  # (T, m)
     p = np.einsum("tnm,tm->tn", Z, u)
     G = (1 / (1 + np.exp(p))).mean(1)
     t = run["t_mean"][:, 0]
     integral = float(((G[1:] + G[:-1]) / 2 * np.diff(t)).sum())
     size = max(float(mirror.gradient_constants(V[0], XOR.X).value) for V in run["W_V"])
-    q = mirror.best_p_bar(Z[0], temperature=0.05)
+    q = comparators.best_p_bar(Z[0], temperature=0.05)
     bound = mirror.feature_drift(q.largest, size, 0.0, integral, float(u.sum(1).max()))
     drift = np.abs((Z[-1] - Z[0]) @ q.p).max()
     assert 0 < drift <= bound.value and bound.vacuous is False
@@ -413,29 +376,11 @@ def test_gradient_constants_against_automatic_differentiation():
 # ---------------------------------------------------------------- comparators at the start
 
 
-@pytest.mark.parametrize("k", [None, 2000])
-def test_a_comparator_is_found_among_random_units(k: int | None):
-    certificate = margins.f1(XOR)
-    gamma, m = certificate.lower, 4000
-    bound = mirror.comparator_kl(gamma, 2)
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        V, beta = rng.standard_normal((m, 2)), rng.choice([-1.0, 1.0], m)
-        found = mirror.sample_p_bar(certificate.primal, V, beta, XOR, gamma / 4, k, seed)
-        assert found.missed == 0 and found.margin >= gamma / 4
-        assert found.kl <= bound and found.largest <= 1 / math.sqrt(m)
-        assert_allclose(found.p.sum(), 1)
-        Z = mirror.signed_features(XOR, V, beta)
-        assert_allclose(found.margin, (Z @ found.p).min(), rtol=1e-12)
-    few = mirror.sample_p_bar(certificate.primal, V[:3], beta[:3], XOR, gamma / 4)
-    assert few.missed > 0
-
-
 def test_the_best_comparator_of_given_units():
     rng = np.random.default_rng(7)
     V, beta = rng.standard_normal((300, 2)), rng.choice([-1.0, 1.0], 300)
-    Z = mirror.signed_features(XOR, V, beta)
-    sharp, soft = mirror.best_p_bar(Z), mirror.best_p_bar(Z, temperature=0.05)
+    Z = comparators.signed_features(XOR, V, beta)
+    sharp, soft = comparators.best_p_bar(Z), comparators.best_p_bar(Z, temperature=0.05)
     # The LP with both signs of every unit bounds the one with given signs.
     both = margins.frozen(XOR, V)
     assert 0 < soft.margin <= sharp.margin * (1 + 1e-9) <= both.upper * (1 + 1e-8)
@@ -443,11 +388,11 @@ def test_the_best_comparator_of_given_units():
     # Nothing random beats the regularised value.
     value = soft.margin - 0.05 * soft.kl
     others = rng.dirichlet(np.full(300, 0.3), 2000)
-    assert max((Z @ p).min() - 0.05 * mirror.kl(p, np.full(300, 1 / 300)) for p in others) <= value + 1e-6
+    assert max((Z @ p).min() - 0.05 * comparators.kl(p, np.full(300, 1 / 300)) for p in others) <= value + 1e-6
     assert value >= sharp.margin - 0.05 * sharp.kl - 1e-6
     for seed in range(4):  # features without symmetry: little temperature, nearly the value of the LP
         Z = mirror_run(seed)["Z"]
-        assert mirror.best_p_bar(Z, temperature=1e-3).margin >= 0.95 * mirror.best_p_bar(Z).margin > 0
+        assert comparators.best_p_bar(Z, temperature=1e-3).margin >= 0.95 * comparators.best_p_bar(Z).margin > 0
 
 
 # ---------------------------------------------------------------- on runs
@@ -479,14 +424,14 @@ def test_on_a_run_of_a_normalized_network_and_on_data_alone():
     alone = facts(Dataset(3 * XOR.X, XOR.y, "far"))  # rescaled to the unit ball
     width = THEOREMS["UH-21"].apply(alone)
     gamma = margins.f1(XOR).lower
-    assert_allclose(float(width.value), float(mirror.width_for_comparator(gamma, 2, 4, 0.05).value), rtol=1e-5)
+    assert_allclose(float(width.value), float(comparators.width_for_comparator(gamma, 2, 4, 0.05).value), rtol=1e-5)
     assert all(one.applies is None and not one.vacuous for one in THEOREMS["UH-23"].apply(alone))
     assert THEOREMS["UH-16"].apply(alone) is None
 
 
 def test_the_inverse_of_the_loss_agrees_with_that_of_the_training_room():
     grid = np.concatenate([np.linspace(-700, 3, 500), [-30.0, -7.0, 6.0]])
-    for name in mirror.LOSSES:
+    for name in mirror_on_runs.LOSSES:
         mine = [mirror.smooth_margin(float(x), name) for x in grid]
         theirs = flows.losses.as_loss(name).inverse(torch.tensor(grid)).numpy()
         assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)

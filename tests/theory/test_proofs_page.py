@@ -11,7 +11,7 @@ import pytest
 from scipy.special import gammaln, xlogy
 
 from widemargin import theory
-from widemargin.theory.generalization import _best_on_circle
+from widemargin.theory.complexity import _best_on_circle
 
 PAGE = (Path(__file__).parents[2] / "docs/proofs.md").read_text(encoding="utf-8")
 

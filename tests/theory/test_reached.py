@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import brentq
 
 from widemargin import Dataset, flows
-from widemargin.theory import Inequality, Track, follow
+from widemargin.theory import Inequality, Track, follow, normalized_run
 from widemargin.theory import check_lazy as lazy
 from widemargin.theory import check_mirror as mirror
 from widemargin.theory import check_normalized as normalized
@@ -223,7 +223,7 @@ def test_the_second_part_of_the_alignment_at_a_width_that_allows_it():
     track = follow(run, data, net)
     (one,) = [one for one in normalized.alignment(track) or [] if one.id == "BN-19 (2)"]
     assert one.checked == 2 and one.word == "yes" and run["moved_V"][-1, 0] > 5e-4
-    B = normalized.batch_normed(track)
+    B = normalized_run.batch_normed(track)
     assert B is not None and track.W is not None
     avec, cvec, _, _ = B.comparator
     R, alpha = float(B.R[0]), float(B.alpha[0])

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, data, flows, margins
 from widemargin.theory import THEOREMS, Huge, facts, selection
+from widemargin.theory.comparators import best_p_bar
 from widemargin.theory.guarantee import log_of
-from widemargin.theory.mirror import best_p_bar
 
 RECORDS = ("step", "t_mean", "t_cb", "log_risk", "margins", "log_norm")
 XOR = Dataset(np.array([[1, 1], [-1, -1], [1, -1], [-1, 1]]) / math.sqrt(2), [1, 1, -1, -1], "xor")

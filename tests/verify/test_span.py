@@ -185,7 +185,7 @@ def test_proofs_of_few_points_in_many_dimensions_are_written_in_their_span(monke
     X, _ = reduce_rank(X0)
     c = y / n
     tree = Tree(torch.as_tensor(X), torch.as_tensor(c))
-    log = tree.run(0.0, 1e-3, deadline=np.inf, batch=8, max_nodes=15).log
+    log = tree.run(0.0, 1e-6, deadline=np.inf, batch=8, max_nodes=31).log
     sizes, real = [], torch.linalg.eigh
 
     def eigh(A):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import data as datasets
+from widemargin.json_values import plain_json
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
 from .margin import save_certificate, save_paths
@@ -37,7 +38,7 @@ from .options import (
     timed,
     use_threads,
 )
-from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
+from .screen import plain, print_rich, say, solver_progress, terminal
 
 if TYPE_CHECKING:
     from widemargin.optima import Path as Found
@@ -96,7 +97,7 @@ def fit(options: argparse.Namespace) -> int:
             say("interrupted before there was a result")
             return INTERRUPTED
     if options.json:
-        shown = [finite_json(point.summary()) for point in found]
+        shown = [plain_json(point.summary()) for point in found]
         print(json.dumps(shown[0] if single else shown, allow_nan=False))
     else:
         _print(data, list(found))
@@ -249,7 +250,7 @@ def gap(options: argparse.Namespace) -> int:
             say("interrupted before there was a result")
             return INTERRUPTED
     say(f"{data}; {found.width} neurons, {_setting(found.certificate)}, weight decay {options.weight_decay:g}")
-    print(json.dumps(finite_json(found.summary()), allow_nan=False) if options.json else found)
+    print(json.dumps(plain_json(found.summary()), allow_nan=False) if options.json else found)
     if found.certificate.reason and not options.json:
         print(found.certificate.reason)
         _tell_scales(data)

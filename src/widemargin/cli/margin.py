@@ -13,6 +13,7 @@ from typing import Any
 
 from widemargin import data as datasets
 from widemargin import verify as exact
+from widemargin.json_values import plain_json
 from widemargin.kinds import KINDS as ROWS
 from widemargin.kinds import OFFERED, SEVERAL
 from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device
@@ -34,7 +35,7 @@ from .options import (
     timed,
     use_threads,
 )
-from .screen import Progress, finite_json, plain, print_rich, say, solver_progress, terminal
+from .screen import Progress, plain, print_rich, say, solver_progress, terminal
 
 NARROW = 102  # columns the table of certificates needs; below, one sentence each
 
@@ -70,7 +71,7 @@ def margin(options: argparse.Namespace) -> int:
                 break
     if options.json:
         if len(kinds) > 1 or certs:
-            shown = [finite_json(cert.summary() | _more(cert)) for cert in certs]
+            shown = [plain_json(cert.summary() | _more(cert)) for cert in certs]
             print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
     elif certs:
         print_certificates(data, certs)
@@ -117,7 +118,7 @@ def verify(options: argparse.Namespace) -> int:
     fields = payload if isinstance(payload, Mapping) else {}
     if options.json:
         said = {key: fields.get(key) for key in ("kind", "lower", "upper", "convention", "proved")}
-        print(json.dumps(finite_json(verdict.to_dict() | (said if verdict.failed is None else {})), allow_nan=False))
+        print(json.dumps(plain_json(verdict.to_dict() | (said if verdict.failed is None else {})), allow_nan=False))
         return exact.EXIT[verdict.answer]
     from rich.table import Table
 

@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
 from .options import Command, check_writable, integer, legal, threaded, timed, use_threads
-from .screen import finite_json, say
+from .screen import say
 
 
 def report(options: argparse.Namespace) -> int:
@@ -36,7 +37,7 @@ def report(options: argparse.Namespace) -> int:
         )
     pages.write(page, options.out)
     if options.json:
-        print(json.dumps(finite_json(page.to_dict() | {"out": options.out}), allow_nan=False))
+        print(json.dumps(plain_json(page.to_dict() | {"out": options.out}), allow_nan=False))
     else:
         for one in page.sections:
             print(one.title)

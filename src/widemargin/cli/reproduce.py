@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from widemargin.json_values import plain_json
 from widemargin.types import InputError, check_device
 
 from .options import INTERRUPTED, Command, integer, legal, placed, seeded, threaded, use_threads
-from .screen import finite_json, plain, print_rich, say
+from .screen import plain, print_rich, say
 
 Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
 
@@ -44,7 +45,7 @@ def reproduce(options: argparse.Namespace) -> int:
             {"id": one.id, "seconds": round(seconds, 2), "verdicts": [verdict.to_dict() for verdict in verdicts]}
             for one, verdicts, seconds in done
         ]
-        print(json.dumps(finite_json(shown), allow_nan=False))
+        print(json.dumps(plain_json(shown), allow_nan=False))
     else:
         _print(done)
     return status
@@ -126,7 +127,7 @@ def _list(options: argparse.Namespace) -> int:
 def _print(done: list[Done]) -> None:
     from rich.table import Table
 
-    from widemargin.papers.reproduction import count, measured, other, word
+    from widemargin.papers.verdicts import count, measured, other, word
 
     table = Table()
     for column in ("id", "claim", "measured", "paper", "holds"):

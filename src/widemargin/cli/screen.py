@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,15 +41,6 @@ def terminal(stderr: bool = False) -> Console:
 
     console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=160)
-
-
-def finite_json(value: Any) -> Any:
-    """JSON has no infinity: null instead."""
-    if isinstance(value, Mapping):
-        return {key: finite_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(text: str) -> None:

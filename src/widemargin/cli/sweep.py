@@ -16,10 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
 from .options import INTERRUPTED, Command, integer, legal
-from .screen import EVERY, finite_json, plain, print_rich, say, terminal
+from .screen import EVERY, plain, print_rich, say, terminal
 
 ROWS = 200  # that a table on the screen shows
 IN_MEMORY = 2**24  # characters of JSON; more go to a file until all are there
@@ -48,7 +49,7 @@ def sweep(options: argparse.Namespace) -> int:
         )
     shown = asdict(state) | {"store": str(store), "rate": state.rate, "left": state.left}
     if options.json:
-        print(json.dumps(finite_json(shown), allow_nan=False))
+        print(json.dumps(plain_json(shown), allow_nan=False))
     new = state.done - state.before
     _say(f"{state.done} of {state.total} runs are in {store}, {new} of them new, in {_clock(state.seconds)}")
     if state.lost:
@@ -147,7 +148,7 @@ def query(options: argparse.Namespace) -> int:
                 for name, value in zip(names, row):
                     if isinstance(value, bytes):
                         raise InputError(f"the column {name!r} holds a blob, which JSON has not; select hex(..) of it")
-                whole.write(",\n " * (k > 0) + json.dumps(finite_json(dict(zip(names, row))), allow_nan=False))
+                whole.write(",\n " * (k > 0) + json.dumps(plain_json(dict(zip(names, row))), allow_nan=False))
             whole.write("]\n")
             whole.seek(0)
             shutil.copyfileobj(whole, sys.stdout)

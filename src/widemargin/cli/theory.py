@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from widemargin import data as datasets
+from widemargin.json_values import plain_json
 from widemargin.types import Dataset
 
 from .options import Command, integer, number, readable, seeded, sources, threaded, timed, use_threads
-from .screen import finite_json, plain, print_rich, say, terminal
+from .screen import plain, print_rich, say, terminal
 
 WORDS = {True: "yes", False: "no", None: "not checked"}
 
@@ -41,7 +42,7 @@ def bound(options: argparse.Namespace) -> int:
             progress=report,
         )
     if options.json:
-        print(json.dumps(finite_json(found.to_dict()), allow_nan=False))
+        print(json.dumps(plain_json(found.to_dict()), allow_nan=False))
         return 0
     _print_guarantees(found)
     return 0
@@ -62,7 +63,7 @@ def check(options: argparse.Namespace) -> int:
             "undecided": [one.id for one in undecided],
             "checks": [one.to_dict() for one in found],
         }
-        print(json.dumps(finite_json(shown), allow_nan=False))
+        print(json.dumps(plain_json(shown), allow_nan=False))
         return 1 if violated else 0
     _print_checks(found)
     if undecided:

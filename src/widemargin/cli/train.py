@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from widemargin import data as datasets
+from widemargin.json_values import plain_json
 from widemargin.types import Certificate, Dataset, InputError, check_device, write_atomically
 
 from . import screen
@@ -31,7 +32,7 @@ from .options import (
     timed,
     use_threads,
 )
-from .screen import finite_json, plain, print_rich, say, solver_progress, terminal
+from .screen import plain, print_rich, say, solver_progress, terminal
 
 NETS = ("relu", "srelu", "leaky", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
 ALGORITHMS = tuple(
@@ -94,7 +95,7 @@ def train(options: argparse.Namespace) -> int:
             status = INTERRUPTED if cert.status == "interrupted" else 0
     said = _with_fraction(found.summary(), cert)
     if options.json:
-        print(json.dumps(finite_json(said), allow_nan=False))
+        print(json.dumps(plain_json(said), allow_nan=False))
     else:
         _print_training(data, found, said)
     sys.stdout.flush()

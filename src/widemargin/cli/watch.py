@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
 from .options import Command, legal, number
-from .screen import finite_json, plain, say, terminal
+from .screen import plain, say, terminal
 
 BLOCKS, LETTERS = "▁▂▃▄▅▆▇█", "_.-=+*%#"  # of a curve, low to high; letters where blocks cannot be printed
 WIDEST = 110  # columns: longer lines are hard to read
@@ -254,7 +255,7 @@ def _first_fitted(columns: Columns) -> int | None:
 
 def _print(found: Mapping[str, Any], curves: Mapping[str, Columns], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(finite_json(found), allow_nan=False))
+        print(json.dumps(plain_json(found), allow_nan=False))
         return
     console = terminal()
     with console.capture() as captured:

@@ -31,7 +31,7 @@ STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
 ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
-MANY, WIDE = 80, 2  # points, at most so many per dimension, for which bounds from products come before trees, not after
+MANY = 80  # points from which bounds from products come before trees, not after
 FIRST = 0.4  # of the time, for trees that come before
 MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
 WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
@@ -425,7 +425,7 @@ class Solver(Neurons):
         # pairing's: there the time is better spent on networks.
         if listed(self.points, q) or (self.dual.bound in ("pairing", "products") and self.r > CURVED_RANK):
             return 0
-        if not root and MANY <= self.n <= WIDE * self.r:
+        if not root and self.n >= MANY:
             self.own_bound("products", 0.35)
         new, known, sides = 0, max(value, self.lower), []
         end = self.door.deadline if self.multiplied or root else time.perf_counter() + FIRST * self.left()

@@ -142,15 +142,14 @@ class Solver(Engine):
         scaled: dict[str, Any] = {
             name: unit * value if name in ("known", "target", "give_up") else value for name, value in numbers.items()
         }
-        return price(self.where, s * unit * c, **scaled)
+        return price(self.where, s * unit * c, keep=True, **scaled)
 
     def offer(self, c: np.ndarray, sides: tuple[Priced, ...]) -> None:
         """Keep c if it proves more than the best so far."""
         power = power_of(c)
         bound = max(side.bound for side in sides) * 2.0**power
         value = self.proved(c, bound)
-        written = all(side.log is not None for side in sides)  # what is too large to be written down is no proof
-        if written and value > self.dual.value:
+        if value > self.dual.value:
             self.dual, self.lower = Dual(value, c, bound, sides, power), value
 
     # ------------------------------------------------------------------ the run

@@ -1,22 +1,11 @@
-"""Every figure and table of the five papers, by one command."""
+"""Every figure and table of the five papers, by one command. A folder per paper, a file per figure or table."""
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
-# These modules register their reproductions when they are imported.
+# These folders register their reproductions when they are imported.
 from . import bn, cb, lr, mt, uh
-from .reproduction import (
-    NOT_INFORMATIVE,
-    REPRODUCTIONS,
-    UNDECIDED,
-    Job,
-    Outcome,
-    Reproduction,
-    Verdict,
-    count,
-    find,
-    reproduction,
-    run,
-)
+from .jobs import REPRODUCTIONS, Job, Outcome, Reproduction, find, reproduction, run
+from .verdicts import NOT_INFORMATIVE, UNDECIDED, Verdict, count
 
 __all__ = [
     "NOT_INFORMATIVE",

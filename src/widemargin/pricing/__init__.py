@@ -31,6 +31,7 @@ SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each 
 FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
+ROOM = 0.3  # of a GPU's free memory that open nodes may have: their arrays grow by copies
 PARALLEL = 30.0  # condition number of the points above which they count as nearly parallel
 
 
@@ -45,11 +46,13 @@ def price(
     give_up: float = math.inf,
     root: bool = False,
     hard: bool = False,
+    keep: bool = False,
 ) -> Priced:
     """Bound the maximum by max(target, max(known, best found) (1 + tol)), or as far as `seconds` allow.
 
     `known` is a value that need not be met on this side. Past `give_up` a value found ends it. `root`: only what costs next to
-    nothing. `hard`: linear bounds of signs are known not to be enough.
+    nothing. `hard`: linear bounds of signs are known not to be enough. `keep`: trees end where their proofs would be too large
+    to be kept, instead of going on without.
     """
     if listed(points, c):
         # A leaky ReLU is relu(t) - slope relu(-t): each point is there with its opposite.
@@ -59,12 +62,19 @@ def price(
         value, bound, found = enumerate3(X, weights)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
+    memory = ROOM * torch.cuda.mem_get_info(points.device)[0] if gpu else 4e9  # bytes of open nodes
     folded, linear = points.folded(c)
     tensor = points.tensor
 
     def look(stage: Stage) -> Any:
         deadline = min(until, time.monotonic() + stage.seconds)
-        options: dict[str, Any] = {"deadline": deadline, "target": target, "give_up": give_up, "beat": points.beat}
+        options: dict[str, Any] = {
+            "deadline": deadline,
+            "target": target,
+            "give_up": give_up,
+            "beat": points.beat,
+            "keep": keep,
+        }
         if stage.way == "cones":
             assert points.frame is not None
             frame = points.frame.astype(np.float64) @ points.basis
@@ -76,7 +86,7 @@ def price(
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
         return signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X)).run(
-            known, tol, batch=batch, memory=8e10 if gpu else 4e9, max_nodes=stage.most, curved=quadratic, **options
+            known, tol, batch=batch, memory=memory, max_nodes=stage.most, curved=quadratic, **options
         )
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
@@ -87,7 +97,8 @@ def price(
         if stage.seconds > FAIR and reached.get(stage.way, 0.0) > best.bound:
             continue  # the other way is better here, and goes on alone
         result = look(stage)
-        reached[stage.way] = result.bound
+        if stage.most == math.inf:  # not a mere look at the root
+            reached[stage.way] = result.bound
         known = max(known, result.value)
         if result.bound < best.bound:
             best.bound, best.log = result.bound, result.log
@@ -133,7 +144,7 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
         return [last]
     # Quadratic bounds close trees in few nodes, linear ones are a hundred times cheaper. So look at the quadratic root, and let
     # linear bounds try first where it is far off.
-    many = STRAIGHT_NODES * (10 if points.device.type == "cuda" else 1)
+    many = STRAIGHT_NODES * (10 if points.device.type == "cuda" else 0.1 if points.r <= signs.NEWTON_RANK else 1)
     return [Stage("quadratic", seconds, 1), Stage("linear", seconds, many, if_far=True), last]
 
 

@@ -28,6 +28,8 @@ from .points import Priced, Terms
 RANK = 8  # largest rank: the sphere has 2^r orthants
 LARGEST = 2.0**24  # of the integers of a generator
 UNDECIDED, ROUNDS = 8, 12  # points whose slopes b are improved, those that matter most, and rounds over them
+STORED = 2_000_000  # nodes up to which the proof is kept: a checker would take minutes over more
+WRITING = 1e-6  # seconds to write a node down
 SWEEPS, PIVOTS = 2, 8  # of coordinate descent for p, and of block pivoting from there
 
 
@@ -141,13 +143,17 @@ class Cones(Terms):
         target: float = 0.0,
         max_nodes: float = math.inf,
         give_up: float = math.inf,
+        keep: bool = False,
     ) -> Priced:
-        """Cut cones, the worst bound first, until all are at most max(target, max(known, best found) (1 + tol))."""
+        """Cut cones, the worst bound first, until all are at most max(target, max(known, best found) (1 + tol)).
+
+        `keep`: it stops, too, where the proof would be too large to be kept.
+        """
         r, device, dtype = self.r, self.X.device, self.X.dtype
         signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=r)), device=device, dtype=dtype)
         L = torch.diag_embed(signs)
         U, v, value, edge = self.bound(L)
-        shape = Shape([torch.full((len(L),), -1)], [torch.full((len(L),), -1)])
+        shape: Shape | None = Shape([torch.full((len(L),), -1)], [torch.full((len(L),), -1)])
         ids = torch.arange(len(L), device=device)
         nodes, best, closed = len(L), max(known, float(value.max())), 0.0
         found = [(value, v)]
@@ -159,8 +165,13 @@ class Cones(Terms):
                 L, U, edge, ids = L[live], U[live], edge[live], ids[live]
             if beat is not None:
                 beat()
-            if len(U) == 0 or time.monotonic() > deadline or nodes >= max_nodes or best > give_up:
+            writing = nodes * WRITING if shape is not None else 0.0
+            if len(U) == 0 or time.monotonic() + writing > deadline or nodes >= max_nodes or best > give_up:
                 break
+            if shape is not None and nodes >= STORED:
+                if keep:
+                    break
+                shape = None
             k = min(batch, len(U))
             top = torch.topk(U, k).indices
             middle = cut(L[top], edge[top])
@@ -180,9 +191,10 @@ class Cones(Terms):
                 continue
             u, v, value, edge_new = self.bound(child)
             new_ids = torch.arange(nodes, nodes + len(child), device=device)
-            shape.parent.append(torch.cat([parent, parent]).cpu())
-            shape.edge.append(torch.cat([e, e]).cpu())
             nodes += len(child)
+            if shape is not None:
+                shape.parent.append(torch.cat([parent, parent]).cpu())
+                shape.edge.append(torch.cat([e, e]).cpu())
             best = max(best, float(value.max()))
             good = torch.topk(value, min(16, len(value))).indices
             found.append((value[good], v[good]))

@@ -34,6 +34,7 @@ NOWHERE = (
 )
 SPLIT_RANK = 26  # largest rank for `Splitting`
 RELAX = 1.6  # over-relaxation of the splitting; 1 and 1.9 were slower
+HEAT = 5e-3  # of `FrankWolfe`'s soft choices, in lengths of points: 0.02 left trees of noise 2 % open for ever, 0.001 is slow
 WEIGHT = 2.0  # of its quadratic terms, in units of the mean |c_i| |x_i|: 1 to 3 were best on parity and disks
 
 
@@ -326,7 +327,7 @@ class FrankWolfe:
         p, n = tree.positive, len(tree.c)
         free, active = sign == FREE, sign == ACTIVE
         s = torch.maximum(square[:, :p].clamp_min(0).sqrt(), 1e-3 * tree.rp)
-        heat = 0.02 * tree.size
+        heat = HEAT * tree.size
         size, t = tree.size[p:n], mean[:, p:n]
         mix = torch.softmax(torch.stack([torch.zeros_like(t), t, (t + square[:, p:n] / size) / 2]) / heat[p:n], 0)
         wrong = torch.where(active, -mean[:, :p], mean[:, :p]) / heat[:p]
@@ -362,7 +363,7 @@ class FrankWolfe:
                 best.a, best.b = torch.where(wins[:, None], a, best.a), torch.where(wins[:, None], b, best.b)
             t = v @ tree.rows.T
             t2 = t * t + spare[:, None] * (top @ tree.rows.T) ** 2
-            eta = 2 / (step + 3) if steps == self.root_steps else 0.35 / (1 + 0.3 * step)
+            eta = 2 / (step + 3) if steps == self.root_steps else 0.25 / (1 + 0.3 * step)
             mean, square = (1 - eta) * mean + eta * t, (1 - eta) * square + eta * t2
         assert best is not None
         return best, torch.cat([mean, square], 1).float(), v

@@ -39,7 +39,8 @@ NEWTON_NODES = 1000  # and how many nodes are tried without them
 NEWTON_WORK = 2e7  # operations of a step of a batch: more take seconds, and no clock is looked at inside
 # A sum of unit vectors that is shorter, relative to its weights, is taken for 0; it is worked out exactly when written.
 NOTHING = 1e-10
-WRITING = 4e-5, 3e-4  # seconds to write a node down, with linear and with quadratic bounds
+WRITING = 1.5e-5, 5e-4  # seconds to write a node down, with linear and with quadratic bounds
+LOOK = 0.1  # of the nodes that a tree may have, after which it first asks whether it will be done by then
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
 
@@ -145,12 +146,13 @@ class Tree(Terms):
         memory: float = 4e9,
         curved: bool = True,
         beat: Callable[[], None] | None = None,
+        keep: bool = False,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large.
+        so they pay where trees are large. `keep`: it stops, too, where the proof would be too large to be kept.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -180,6 +182,10 @@ class Tree(Terms):
         ids = torch.zeros(1, dtype=torch.long, device=device)
         pool = Pool(sign=sign, slopes=b, state=state, U=U, ids=ids)
         nodes, aborted = 1, False
+        look, before = (
+            0.5 * LOOK * max_nodes,
+            np.inf,
+        )  # nodes at which to look at the bound next, and the bound at half as many
         while pool.count:
             if beat is not None:
                 beat()
@@ -193,11 +199,18 @@ class Tree(Terms):
             if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):
                 aborted = True
                 break
+            if nodes >= look:
+                # With every doubling of a tree the bound falls by the same or less.
+                if highest - limit > (before - highest) * np.log2(max_nodes / nodes):
+                    break
+                look, before = 2 * nodes, highest
             if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
                 top = pool.lowest(batch)
-            node = pool.take(top)
             if log is not None and log.bytes > RECORD_BYTES:
+                if keep:
+                    break
                 log = None
+            node = pool.take(top)
             node, branch = self.expand(node, limit, log, moments)
             # two children each, or the node itself where every sign is fixed but its problem is not solved well yet
             done = branch < 0

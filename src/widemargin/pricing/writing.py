@@ -117,15 +117,23 @@ def cones_side(X0: np.ndarray, frame: Sequence[Sequence[int]], shape: Shape) -> 
     codes[parent[first]] = edge[first]
     left, right = np.zeros((2, len(parent)), dtype=np.int64)
     left[parent[first]], right[parent[first]] = first, second
-    cut, below, after = codes.tolist(), left.tolist(), right.tolist()
-    tree: list[int] = []
-    stack = list(range((1 << r) - 1, -1, -1))
-    while stack:
-        node = stack.pop()
-        tree.append(cut[node])
-        if cut[node] >= 0:
-            stack += [after[node], below[node]]
-    return {"frame": [[int(v) for v in row] for row in frame], "tree": tree}
+    levels = [np.arange(1 << r)]
+    while len(levels[-1]):
+        inner = levels[-1][codes[levels[-1]] >= 0]
+        levels.append(np.concatenate([left[inner], right[inner]]))
+    size = np.ones(len(parent), dtype=np.int64)  # of the subtrees
+    for level in reversed(levels[:-1]):
+        inner = level[codes[level] >= 0]
+        size[inner] += size[left[inner]] + size[right[inner]]
+    place = np.zeros(len(parent), dtype=np.int64)  # in preorder
+    place[levels[0]] = np.cumsum(size[levels[0]]) - size[levels[0]]
+    for level in levels[:-1]:
+        inner = level[codes[level] >= 0]
+        place[left[inner]] = place[inner] + 1
+        place[right[inner]] = place[inner] + 1 + size[left[inner]]
+    tree = np.empty(len(parent), dtype=np.int64)
+    tree[place] = codes
+    return {"frame": [[int(v) for v in row] for row in frame], "tree": tree.tolist()}
 
 
 def _relation(X: np.ndarray, state: np.ndarray) -> list[list[int]] | None:

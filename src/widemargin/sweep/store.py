@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import quote
 
 import widemargin
+from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
 from .plan import OWN, Run, Sweep, encodable
@@ -498,17 +499,7 @@ def _cell(value: Any) -> Any:
 
 def as_json(value: Any) -> str:
     """A list or mapping as text; null for NaN and infinities, which JSON has not."""
-    return json.dumps(_without_nan(value), default=str, allow_nan=False)
-
-
-def _without_nan(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # arrays and numbers of numpy and torch
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {key: _without_nan(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain_json(value, unknown=str), allow_nan=False)
 
 
 def quoted(name: str) -> str:

@@ -7,10 +7,8 @@ after the other in the same process, which saves the cost of sending them one by
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import hashlib
-import importlib.util
 import inspect
 import itertools
 import json
@@ -32,6 +30,7 @@ from widemargin import kinds
 from widemargin.spaces import as_space
 from widemargin.types import F1_CONVERSIONS, Dataset, InputError, write_atomically
 
+from .own_functions import call_own, check_own, module_of, one_thread, own_function, signature
 from .plan import Run, Sweep
 from .store import as_json, cells
 
@@ -72,8 +71,8 @@ def version(sweep: Sweep) -> str:
     """Of the code that runs depend on: the package's, with a hash of the module of one's own function."""
     if ":" not in sweep.function:
         return widemargin.__version__
-    _own(sweep.function, sweep.folder)  # complains where there is none
-    source = getattr(_module(sweep.function.partition(":")[0], sweep.folder), "__file__", None)
+    own_function(sweep.function, sweep.folder)  # complains where there is none
+    source = getattr(module_of(sweep.function.partition(":")[0], sweep.folder), "__file__", None)
     content = Path(source).read_bytes() if source else b""
     return f"{widemargin.__version__}+{hashlib.sha256(content).hexdigest()[:12]}"
 
@@ -115,7 +114,7 @@ def check(sweep: Sweep) -> None:
     for one in [*_kinds(sweep), *others]:
         params = sweep.filled({**base, **one}, 0)
         if ":" in sweep.function:
-            _check_own(sweep.function, sweep.folder, params, asked)
+            check_own(sweep.function, sweep.folder, params, asked)
         else:
             TASKS[sweep.function][0](params, asked, sweep.folder)
 
@@ -131,7 +130,7 @@ def _kinds(sweep: Sweep) -> Iterator[dict[str, Any]]:
 
 def takes_device(sweep: Sweep) -> bool:
     if ":" in sweep.function:
-        given = _signature(sweep.function, sweep.folder).parameters.values()
+        given = signature(sweep.function, sweep.folder).parameters.values()
         return any(one.name == "device" or one.kind is inspect.Parameter.VAR_KEYWORD for one in given)
     if sweep.function == "margin":
         return all("device" in _margin_names(params) for params in _kinds(sweep))
@@ -169,7 +168,7 @@ def _keyed(sweep: Sweep, version: str, inner: Collection[str] = ()) -> Iterator[
 def compute(work: Work) -> list[Outcome]:
     """What a worker executes. What a function prints goes where messages go."""
     parts = [work.runs] if work.function == "train" else [[run] for run in work.runs]
-    with _one_thread(), contextlib.redirect_stdout(sys.stderr):
+    with one_thread(), contextlib.redirect_stdout(sys.stderr):
         complaint, found = _stale(work), []
         if not complaint:
             found = [one for part in parts for one in _attempt(work, part)]
@@ -200,7 +199,7 @@ def _attempt(work: Work, runs: Sequence[Run]) -> list[Outcome]:
         there = [Run(run.key, {**run.params, "device": work.device}, run.trial) for run in runs]
     try:
         if ":" in work.function:
-            rows = [_call_own(work.function, work.folder, run, work.seed) for run in there]
+            rows = [call_own(work.function, work.folder, run, work.seed) for run in there]
         else:
             rows = TASKS[work.function][1](there, work.seed, work)
     except (Exception, SystemExit):
@@ -235,28 +234,6 @@ def _plain(value: Any) -> Any:
     return None if value is None else as_json(value)
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Workers share the cores, and sums must not depend on how many there are."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with _pools().limit(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@functools.cache
-def _pools() -> Any:
-    import scipy.linalg  # noqa: F401  its library is to be found below
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
 def _found(path: str, folder: Path | str | None) -> str:
     """A file's path as it is, or beside the sweep's file."""
     if folder is not None and not Path(path).exists() and (Path(folder) / path).is_file():
@@ -272,84 +249,6 @@ def _load(params: Mapping[str, Any], folder: Path | str | None, what: str = "dat
 @functools.lru_cache(8)  # neighbouring runs often have the same
 def _loaded(path: str, label: str | None, targets: bool, stamp: str) -> Dataset:
     return datasets.load(path, label, targets=targets)
-
-
-# ---------------------------------------------------------------- functions of one's own
-
-
-def _own(function: str, folder: Path | str | None) -> Callable[..., Any]:
-    module, _, name = function.partition(":")
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    try:
-        found = getattr(_module(module, folder), name)
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"{function} cannot be imported: {error}; module:function must be importable from the file's folder"
-        ) from None
-    if not callable(found):
-        raise InputError(f"{function} is no function")
-    return found
-
-
-def _signature(function: str, folder: Path | str | None) -> inspect.Signature:
-    try:
-        return inspect.signature(_own(function, folder))
-    except (ValueError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{function} does not tell its parameters; write a function of your own around it") from None
-
-
-def _module(name: str, folder: Path | str | None) -> Any:
-    """By its path where it lies in the folder, so that modules of one name in two folders are two."""
-    path = None if folder is None else Path(folder) / f"{name}.py"
-    if path is None or not path.is_file():
-        return importlib.import_module(name)
-    return _file_module(name, str(path.resolve()), path.stat().st_mtime_ns)
-
-
-@functools.cache
-def _file_module(name: str, path: str, changed: int) -> Any:
-    alias = f"_{name}_{hashlib.sha256(path.encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(alias, path)
-    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    sys.modules[alias] = module  # dataclasses and pickle look there
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
-    return module
-
-
-def _own_args(
-    function: str, folder: Path | str | None, params: Mapping[str, Any], seed: int, trial: int
-) -> dict[str, Any]:
-    """Its parameters, and `seed` (of this run alone) and `trial` where the function takes them."""
-    given = _signature(function, folder).parameters
-    every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in given.values())
-    offered = {**params, "seed": seed, "trial": trial}
-    return {name: value for name, value in offered.items() if every or name in given}
-
-
-def _check_own(function: str, folder: Path | str | None, params: Mapping[str, Any], asked: set[str]) -> None:
-    args = _own_args(function, folder, params, 0, 0)
-    unknown = [name for name in params if name not in args and name not in asked]
-    given = _signature(function, folder)
-    if unknown:
-        raise InputError(f"{function} has no parameter {unknown[0]!r}; there are {', '.join(given.parameters)}")
-    try:
-        given.bind(**args)
-    except TypeError as error:
-        raise InputError(f"{function} cannot be called: {error}; give it in [fixed], [grid] or [random]") from None
-
-
-def _call_own(function: str, folder: str | None, run: Run, seed: int) -> Row:
-    # Combinations that share a trial share its seed: what differs between them is then the parameters alone.
-    own_seed = int(np.random.SeedSequence([seed, run.trial]).generate_state(1)[0])
-    params = copy.deepcopy(dict(run.params))  # a function may change what it is given
-    with _one_thread():  # also after a run that has set another number
-        result = _own(function, folder)(**_own_args(function, folder, params, own_seed, run.trial))
-    if not isinstance(result, Mapping):
-        raise InputError(f"{function} returned a {type(result).__name__}; it must return a mapping of names to numbers")
-    return dict(result)
 
 
 # ---------------------------------------------------------------- training

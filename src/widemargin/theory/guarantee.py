@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from widemargin.json_values import plain_json
+
 from .arguments import checked, explained
 
 if TYPE_CHECKING:
@@ -177,15 +179,8 @@ class Guarantee:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Huge):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value
+    """Infinities stay, since they are values of theorems; the command line writes null for them."""
+    return plain_json(value, not_finite=float, unknown=lambda one: one.to_dict() if isinstance(one, Huge) else one)
 
 
 # ---------------------------------------------------------------- the registry

@@ -9,62 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.types import Dataset, InputError, Measure
+from widemargin.types import InputError
 
 from . import conditions
-from ._rooms import flows, losses, torch
+from ._rooms import losses
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
+from .comparators import width_for_comparator
 from .conditions import at_least, at_most, given, in_unit_ball
-from .facts import Facts
-from .guarantee import Assumption, Guarantee, Huge, Value, applied, from_log, from_loglog, log_of, states, version
-from .simplex import best_mixture
+from .guarantee import Assumption, Guarantee, Huge, Value, from_log, from_loglog, log_of, states, version
 
-LOSSES = ("logistic", "exp")
 Phase = Annotated[str, one_of("early", "late")]
 Divergence = Annotated[float, not_below(0, "the divergence KL(p, u(0))")]
 LARGEST = 700.0  # exponents up to which exp fits into floating point
-TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the comparators that are tried on a network
-
-
-# ---------------------------------------------------------------- the divergence (UH-8)
-
-
-def kl(v: ArrayLike, u: ArrayLike) -> float:
-    """KL(v, u) = <v, ln(v/u)> + <1, u - v>, the Bregman divergence of sum_j (u_j ln u_j - u_j) (UH Lemma 3.3, UH-8)."""
-    v, u = np.asarray(v, dtype=np.float64), np.asarray(u, dtype=np.float64)
-    if v.shape != u.shape or (v < 0).any() or (u < 0).any():
-        raise InputError("kl: give two nonnegative vectors of the same length")
-    if (u[v > 0] == 0).any():
-        return math.inf
-    on = v > 0
-    return float((v[on] * np.log(v[on] / u[on])).sum() + u.sum() - v.sum())
-
-
-def size_divergence(x: float) -> float:
-    """Q(x) = ln x + 1/x - 1 >= 0, zero at 1 (UH Lemma A.2)."""
-    return math.log(x) + 1 / x - 1
-
-
-def kl_parts(r: ArrayLike, q: ArrayLike) -> tuple[float, float]:
-    """KL(r, q) = ||r|| KL(r/||r||, q/||q||) + ||r|| Q(||r||/||q||), norms l1: the two terms (UH Lemma A.2)."""
-    r, q = np.asarray(r, dtype=np.float64), np.asarray(q, dtype=np.float64)
-    a, b = float(r.sum()), float(q.sum())
-    return a * kl(r / a, q / b), a * size_divergence(a / b)
-
-
-def kl_bounds(r: ArrayLike, q: ArrayLike) -> tuple[float, float]:
-    """The two lower bounds of KL(r, q) in UH Lemma A.2, with the coefficient ||r||_1 of the first term (E-UH-14)."""
-    r, q = np.asarray(r, dtype=np.float64), np.asarray(q, dtype=np.float64)
-    a, b = float(r.sum()), float(q.sum())
-    shape = a * kl(r / a, q / b)
-    first = shape + (b >= a) * a / 2 * (math.sqrt(a / b) - math.sqrt(b / a)) ** 2
-    return first, shape + (b >= 2 * a) * b / 8
 
 
 # ---------------------------------------------------------------- the reference at time t
@@ -220,18 +182,6 @@ def margin_from_risk(log_risk: float, n: Count, norm: Positive, loss: Loss = "lo
         unit=unit,
         numbers={"psi": psi},
     )
-
-
-@applied("UH-7")
-def _margin_from_risk(facts: Facts) -> Guarantee | None:
-    log_risk = facts.last("log_risk")
-    if log_risk is None or facts.loss not in LOSSES or facts.net is None or facts.end is None:
-        return None
-    sizes = facts.net.normalizers(facts._batched(facts.end))
-    unit = next((one for one in ("M5", "M1", "M2", "M6") if one in sizes), None)
-    if unit is None or not 0 < (size := float(sizes[unit][0])) < math.inf:
-        return None
-    return margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
 
 
 @states(
@@ -615,147 +565,7 @@ def gradient_constants(V: ArrayLike, X: ArrayLike) -> Guarantee:
     )
 
 
-# ---------------------------------------------------------------- comparators at the start (UH-21)
-
-
-@dataclass(frozen=True)
-class Comparator:
-    """p >= 0 (m,) with mass 1: its margin min_i <p, z_i>, KL(p, u(0)), largest entry, and the mass that found no match."""
-
-    p: np.ndarray
-    margin: float
-    kl: float
-    largest: float
-    missed: float = 0.0
-
-
-def signed_features(data: Dataset, V: ArrayLike, beta: ArrayLike) -> np.ndarray:
-    """z_ij = y_i beta_j relu(v_j . x_i / ||v_j||) (n, m)."""
-    V = np.asarray(V, dtype=np.float64)
-    H = (data.X @ (V / np.linalg.norm(V, axis=1, keepdims=True)).T).clip(0)
-    return data.signs()[:, None] * np.asarray(beta, dtype=np.float64) * H
-
-
-def sample_p_bar(
-    measure: Measure, V: ArrayLike, beta: ArrayLike, data: Dataset, radius: float, k: int | None = None, seed: int = 0
-) -> Comparator:
-    """The comparator of UH Lemma B.1: every atom of `measure` spread evenly over the units within `radius` of it (UH-21).
-
-    `measure` is a good network of any width (the primal of `margins.f1`); units have directions V (m, d) and signs beta. With k,
-    its atoms are first replaced by k random ones of weight 1/k (Maurey). All m units may serve every atom, without splitting
-    them into k groups: then ||p||_inf and KL(p, 1/m) only get smaller, and the printed width is enough (F-UH-2).
-    """
-    unit = measure.normalized()
-    mass = np.abs(unit.mass) / np.abs(unit.mass).sum()
-    if k is not None:
-        mass = np.random.default_rng(seed).multinomial(k, mass) / k
-    V, beta = np.asarray(V, dtype=np.float64), np.asarray(beta, dtype=np.float64)
-    U = V / np.linalg.norm(V, axis=1, keepdims=True)
-    near = (2 - 2 * unit.theta @ U.T).clip(0) <= radius**2  # (atoms, m)
-    near &= np.sign(unit.mass)[:, None] == np.sign(beta)
-    count = near.sum(1)
-    p = (mass / np.maximum(count, 1)) @ near  # (m,)
-    return _comparator(p, signed_features(data, V, beta), np.full(len(V), 1 / len(V)), float(mass[count == 0].sum()))
-
-
-def best_p_bar(Z: ArrayLike, u0: ArrayLike | None = None, temperature: float = 0.0) -> Comparator:
-    """A comparator for features z (n, m) and u(0), by default 1/m: max_p min_i <p, z_i> - temperature KL(p, u(0)) (UH-21).
-
-    At temperature 0 a linear program, with few units and so a large ||p||_inf; otherwise p_j ~ u_j(0) exp(<q, z_j> / temperature)
-    with the q of the simplex that minimises the dual. What is returned is evaluated, so it need not be the best.
-    """
-    from scipy.optimize import minimize
-
-    Z = np.asarray(Z, dtype=np.float64)
-    n, m = Z.shape
-    u = np.full(m, 1 / m) if u0 is None else np.asarray(u0, dtype=np.float64)
-    if temperature == 0:
-        p = best_mixture(Z)
-        return _comparator(np.full(m, 1 / m) if p is None else p, Z, u)
-    log_u = np.log(u)
-
-    def dual(r: np.ndarray) -> tuple[float, np.ndarray]:
-        q = np.exp(r - r.max())
-        q /= q.sum()
-        score = log_u + q @ Z / temperature
-        top = score.max()
-        w = np.exp(score - top)
-        slope = Z @ (w / w.sum())  # derivative by q
-        return temperature * (top + math.log(w.sum())), q * (slope - q @ slope)
-
-    r = minimize(dual, np.zeros(n), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
-    q = np.exp(r - r.max())
-    score = log_u + (q / q.sum()) @ Z / temperature
-    return _comparator(np.exp(score - score.max()), Z, u)
-
-
-def _comparator(p: np.ndarray, Z: np.ndarray, u: np.ndarray, missed: float = 0.0) -> Comparator:
-    if not p.sum() > 0:
-        return Comparator(p, -math.inf, math.inf, 0.0, 1.0)
-    p = p / p.sum()
-    return Comparator(p, float((Z @ p).min()), max(kl(p, u), 0.0), float(p.max()), missed)
-
-
-@states(
-    "UH-21",
-    says="At exponential width random units contain a comparator with a quarter of the F1 margin",
-    assumes=(
-        "v_j uniform on the sphere, signs uniform",
-        "the F1 margin is gamma",
-        "||x|| <= 1",
-        "m is exponential in d",
-    ),
-    reference="UH Lemma B.1",
-)
-def width_for_comparator(
-    gamma: Positive,
-    d: Count,
-    n: Count,
-    delta: Probability,
-    *,
-    m: float | None = None,
-    radius: float | None = None,
-    convention: Convention = "derived",
-) -> Guarantee:
-    """m >= 2^10 ln(2n/(delta gamma))^2 (8/gamma)^(2d-2): with probability 1 - delta some p has margin gamma/4 (UH-21).
-
-    KL(p, 1/m) <= ln 8 + (d-1) ln(8/gamma) and ||p||_inf <= 1/sqrt(m). Printed: KL <= (d-1) ln(48/gamma), for which the proof
-    would need 2/3 of the expected number of units in each cap; it has half of it. `width_sharp` is what the proof needs if
-    the k = 16 n / gamma^2 atoms share all units: max(2 ln(k/delta), 4) / tau^2, tau = (1/4)(gamma/8)^(d-1).
-    """
-    log_caps = (2 * d - 2) * math.log(8 / gamma)
-    width = from_log(math.log(1024) + 2 * math.log(math.log(2 * n / (delta * gamma))) + log_caps)
-    sharp = from_log(math.log(16 * max(2 * math.log(16 * n / (gamma**2 * delta)), 4.0)) + log_caps)
-    bound = (d - 1) * math.log(48 / gamma) if convention == "printed" else comparator_kl(gamma, d)
-    return Guarantee(
-        f"width {conditions.show(width)} is enough for a comparator of margin {gamma / 4:.6g} at the start",
-        width,
-        (
-            given("v_j uniform on the sphere, signs of a_j b_j uniform", None, "the law of the start"),
-            in_unit_ball(radius),
-            at_least("m", m, width),
-        ),
-        quantity="width",
-        probability=1 - delta,
-        numbers={"margin": gamma / 4, "kl": bound, "log_p_max": -log_of(width) / 2, "width_sharp": sharp},
-    )
-
-
-def comparator_kl(gamma: float, d: int) -> float:
-    """ln(2/tau) = ln 8 + (d - 1) ln(8/gamma): each atom has at least half the expected number m tau of units."""
-    return math.log(8) + (d - 1) * math.log(8 / gamma)
-
-
-@applied("UH-21")
-def _width_for_comparator(facts: Facts) -> Guarantee | None:
-    unit = facts.unit
-    found = unit.margin("f1")
-    if found is None or not found.lower > 0:
-        return None
-    normalized = isinstance(facts.net, flows.Normalized)
-    return width_for_comparator(
-        found.lower, facts.d, facts.n, facts.delta, m=facts.m if normalized else None, radius=unit.radius
-    )
+# ---------------------------------------------------------------- shallow networks
 
 
 @states(
@@ -833,151 +643,3 @@ def margin_of_normalized_net(
             "test_error_constant": constant,
         },
     )
-
-
-@applied("UH-23")
-def _margin_of_normalized_net(facts: Facts) -> list[Guarantee] | None:
-    unit = facts.unit
-    found = unit.margin("f1")
-    if found is None or not found.lower > 0 or facts.n < 2:
-        return None
-    m = facts.m if isinstance(facts.net, flows.Normalized) else None
-    log_t = facts.last("log_t_mean") if m is not None and unit is facts else None
-    t = None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
-    keys: dict[str, Any] = {"m": m, "radius": unit.radius}
-    return [
-        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, **keys),
-        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
-    ]
-
-
-# ---------------------------------------------------------------- on a run
-
-
-@dataclass(frozen=True)
-class _Start:
-    """A product network at its start: comparators, u(0) and the constants of its features."""
-
-    comparators: list[Comparator]
-    size: float  # ||u(0)||_1
-    balanced: bool
-    C1: float | None
-    C2: float | None
-    best: float
-
-
-def _start(facts: Facts) -> _Start | None:
-    net = facts.net
-    if facts.start is None or facts.loss not in LOSSES or facts.n < 2:
-        return None
-    if not isinstance(net, flows.Scalar | flows.Normalized | flows.Product):
-        return None
-    W = facts._batched(facts.start)
-    with torch.no_grad():
-        F = net.features(W, torch.as_tensor(np.array(facts.data.X))[None])[0].numpy()  # (n, m)
-    u, beta = net.u(W)[0].numpy(), net.beta(W)[0].numpy()
-    Z = facts.data.signs()[:, None] * beta * F
-    if (u <= 0).any():
-        return None
-    size = float(np.abs(Z).max())
-    found = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
-    good = [one for one in found if one.margin > 0 and one.kl < math.inf]
-    balanced = bool(np.allclose(np.abs(facts.start["a"]), np.abs(facts.start["b"]), rtol=1e-9, atol=0))
-    C1: float | None = 0.0 if isinstance(net, flows.Scalar) else None
-    C2 = C1
-    if isinstance(net, flows.Normalized):
-        C1, C2 = float(gradient_constants(facts.start["V"], facts.data.X).numbers["bound"]), 0.0
-    return _Start(good, float(u.sum()), balanced, C1, C2, facts.radius)
-
-
-def _time(facts: Facts) -> Value | None:
-    log_t = facts.last("log_t_mean")
-    return None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
-
-
-def _better(found: list[Guarantee]) -> Guarantee | None:
-    """The largest of those that apply; if none does, the one with the fewest assumptions that fail."""
-    return max(found, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None)
-
-
-@applied("UH-16")
-def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
-    begin, t = _start(facts), _time(facts)
-    if begin is None or t is None:
-        return None
-    out = []
-    for phase in ("early", "late"):
-        found = [
-            margin_of_product_net(
-                one.margin,
-                one.kl,
-                t,
-                facts.n,
-                one.largest,
-                begin.C1,
-                begin.C2,
-                start=begin.size,
-                phase=phase,
-                best=max(begin.best, one.margin),
-                loss=facts.loss or "logistic",
-                balanced=begin.balanced,
-            )
-            for one in begin.comparators
-        ]
-        best = _better(found)
-        if best is not None:
-            flow = conditions.gradient_flow(facts)
-            notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
-            out.append(replace(best, assumptions=notes))
-    return out or None
-
-
-def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None:
-    """A bound of Lemma 3.4 or A.4 on a network whose features do not move, with the best of the comparators."""
-    t = _time(facts)
-    begin = _start(facts) if isinstance(facts.net, flows.Scalar) and t is not None else None
-    if begin is None:
-        return None
-    keys: dict[str, Any] = {"start": begin.size, "loss": facts.loss, "balanced": begin.balanced}
-    found = []
-    for one in begin.comparators:
-        if theorem is late_margin:
-            given_t = late_margin(
-                one.kl, one.margin, facts.n, t, best=max(begin.best, one.margin), along=one.margin, **keys
-            )
-        else:
-            given_t = theorem(one.kl, one.margin, t, facts.n, along=one.margin, **keys)
-        found.append(given_t)
-    if theorem is norm_budget:
-        best = min(found, key=lambda one: float(one.value), default=None)
-    else:
-        best = _better(found)
-    if best is None:
-        return None
-    flow = conditions.gradient_flow(facts)
-    return replace(
-        best, assumptions=tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
-    )
-
-
-@applied("UH-12")
-def _norm_budget(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, norm_budget)
-
-
-@applied("UH-13")
-def _early_margin(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, early_margin)
-
-
-@applied("UH-15")
-def _late_margin(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, late_margin)
-
-
-@applied("UH-22")
-def _gradient_constants(facts: Facts) -> Guarantee | None:
-    W = facts.end if facts.end is not None else facts.start
-    if not isinstance(facts.net, flows.Normalized) or W is None:
-        return None
-    return gradient_constants(W["V"], facts.data.X)

@@ -216,7 +216,7 @@ def _number_at_most(what: str, value: float | None, allowed: float) -> Assumptio
 @applied("LR-28")
 def _collapse_margin(facts: Facts) -> Guarantee | None:
     """With the directions of the best F1 network; nothing to say where the points do not collapse to them."""
-    from .lazy import _lr_start
+    from .lazy_on_runs import lr_start
 
     two_layer = isinstance(facts.net, flows.TwoLayer)
     known = facts if two_layer else facts.unit
@@ -231,7 +231,7 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
         return None
     eps = min(max(narrow, at.gamma / 2), eps)
     keys: dict[str, Any] = (
-        {"m": facts.m, "loss": facts.loss, "start": _lr_start(facts), "flow": conditions.gradient_flow(facts)}
+        {"m": facts.m, "loss": facts.loss, "start": lr_start(facts), "flow": conditions.gradient_flow(facts)}
         if two_layer
         else {}
     )

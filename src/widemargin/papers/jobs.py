@@ -1,7 +1,7 @@
 """A reproduction: one figure or table of a paper, from settings to verdicts, in a folder of its own.
 
     @reproduction("cb-2d", paper="CB", shows="Figure 2d: margin against width", quick=60, full=120)
-    def figure_2d(job: Job) -> Outcome: ...
+    def reproduce(job: Job) -> Outcome: ...
 
 `run` writes DIR/ID/: the pictures (PNG and PDF), data.npz, settings.json, verdict.json, README.md. What takes long goes through
 `job.keep` or `job.train`, which store their results in DIR/ID/kept/, so that a reproduction that was interrupted goes on.
@@ -12,12 +12,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import platform
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,49 +25,20 @@ import numpy as np
 from widemargin import flows
 from widemargin.types import Dataset, InputError, Trajectory, write_atomically
 
+from .verdicts import Verdict, plain, table
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 FORMAT = "widemargin-reproduction-1"
+
+
 SCALES = ("quick", "paper")
+Arrays = dict[str, np.ndarray]  # by name, as `Job.keep` gives them
 
 
-UNDECIDED = "undecided"  # could have come out true or false, and the numbers do not say which
-NOT_INFORMATIVE = "not informative"  # could not have come out false, or is not a test of what the paper says
-Holds = bool | str  # one of HOLDS
-HOLDS: tuple[Holds, ...] = (True, False, UNDECIDED, NOT_INFORMATIVE)
 OTHER = 7919  # added to the seed where a setting was chosen after a look: that seed played no part in the choice
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One claim: what was measured, how sure that is, what the paper says, and whether it holds.
-
-    `chosen_after` says which setting was chosen after a look at what, "" where none was. Such a reproduction is run on another
-    seed too, and `again` has what this verdict says there.
-    """
-
-    claim: str
-    measured: float | str
-    paper: str
-    holds: Holds
-    uncertainty: float | str | None = None
-    reason: str = ""  # why it is not decided or not informative, or why it fails
-    chosen_after: str = ""
-    again: Mapping[str, Any] | None = None  # seed, measured, uncertainty, holds
-
-    def __post_init__(self) -> None:
-        if not any(self.holds is word or (isinstance(word, str) and self.holds == word) for word in HOLDS):
-            raise ValueError(f"a verdict is true, false, undecided or not informative, not {self.holds!r}")
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
-
-def count(verdicts: Iterable[Mapping[str, Any] | Verdict]) -> dict[str, int]:
-    """How many verdicts are true, false, undecided and not informative."""
-    found = [one.holds if isinstance(one, Verdict) else one["holds"] for one in verdicts]
-    return {str(word).lower(): sum(one == word for one in found) for word in HOLDS}
 
 
 @dataclass(frozen=True)
@@ -106,7 +76,7 @@ class Job:
         """Arrays of `compute()`, or those it gave before for the same `key` (everything that the result depends on)."""
         if self.folder is None:
             return {k: np.asarray(v) for k, v in compute().items()}
-        text = json.dumps({"key": _plain(key), "device": self.device, "seed": self.seed}, sort_keys=True)
+        text = json.dumps({"key": plain(key), "device": self.device, "seed": self.seed}, sort_keys=True)
         path = self.folder / "kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
         if path.is_file():
             try:
@@ -127,7 +97,7 @@ class Job:
         keys = {"device": self.device, "seed": self.seed, **keys}
         if self.folder is None:
             return flows.train(data, net, rule, **keys)
-        text = json.dumps([net.config(), repr(rule), _plain(keys), _names(data)], sort_keys=True, default=str)
+        text = json.dumps([net.config(), repr(rule), plain(keys), _names(data)], sort_keys=True, default=str)
         out = self.folder / "kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self.say(name)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -270,55 +240,10 @@ def _write(folder: Path, one: Reproduction, job: Job, outcome: Outcome, seconds:
         "seed": job.seed,
         "seconds": round(seconds, 1),
         "machine": platform.machine(),
-        "settings": _plain(outcome.settings),
+        "settings": plain(outcome.settings),
     }
     write_atomically(folder / "settings.json", json.dumps(settings, indent=1, allow_nan=False).encode())
     verdicts = [one.to_dict() for one in outcome.verdicts]
     write_atomically(folder / "verdict.json", json.dumps(verdicts, indent=1, allow_nan=False).encode())
     words = f"# {one.shows}\n\n{one.paper}, {job.scale} scale, seed {job.seed}. {outcome.words}\n\n" + table(verdicts)
     write_atomically(folder / "README.md", words.encode())
-
-
-def table(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """Verdicts as a table in markdown."""
-    lines = ["| claim | measured | paper | holds |", "|---|---|---|---|"]
-    for one in verdicts:
-        holds = word(one["holds"]) + (f": {one['reason']}" if one["reason"] else "")
-        if one.get("chosen_after"):
-            holds += f" (chosen after: {one['chosen_after']}{'; ' + other(one) if one.get('again') else ''})"
-        lines.append(f"| {one['claim']} | {measured(one)} | {one['paper']} | {holds} |")
-    return "\n".join(lines) + "\n"
-
-
-def word(holds: Holds) -> str:
-    return holds if isinstance(holds, str) else "yes" if holds else "no"
-
-
-def measured(one: Mapping[str, Any]) -> str:
-    """What a verdict (as a dictionary) measured, with its uncertainty, in words."""
-    shown = one["measured"] if isinstance(one["measured"], str) else f"{one['measured']:.4g}"
-    more = one.get("uncertainty")
-    if more is None:
-        return shown
-    return shown + (f" ({more})" if isinstance(more, str) else f" +- {more:.2g}")
-
-
-def other(one: Mapping[str, Any]) -> str:
-    """What a verdict says at the seed that was not looked at."""
-    again = one["again"]
-    return f"at seed {again['seed']}: {measured(again)}, {word(again['holds'])}"
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it; numbers that are not finite become text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)

@@ -1,0 +1,15 @@
+"""The batch-normalised features of a first network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from widemargin.margins.batchnorm import initial_weights
+from widemargin.types import Dataset
+
+
+def features(one: Dataset, m: int, seed: int, trial: int) -> tuple[np.ndarray, np.ndarray]:
+    """z_ij = y_i relu(<v_j / N(v_j), xbar_i>) (n, m) and the outer weights a (m,) of a first network."""
+    V, a = initial_weights(m, one.d, seed, trial)
+    P = (one.X - one.X.mean(axis=0)) @ V.T
+    return one.signs()[:, None] * (P / np.sqrt((P * P).mean(axis=0))).clip(0), a

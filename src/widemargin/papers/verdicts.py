@@ -1,0 +1,96 @@
+"""A verdict on one claim of a paper: what was measured, and whether the claim holds; and how verdicts are counted and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from widemargin.json_values import plain_json
+
+UNDECIDED = "undecided"  # could have come out true or false, and the numbers do not say which
+
+
+NOT_INFORMATIVE = "not informative"  # could not have come out false, or is not a test of what the paper says
+
+
+Holds = bool | str  # one of HOLDS
+
+
+HOLDS: tuple[Holds, ...] = (True, False, UNDECIDED, NOT_INFORMATIVE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim: what was measured, how sure that is, what the paper says, and whether it holds.
+
+    `chosen_after` says which setting was chosen after a look at what, "" where none was. Such a reproduction is run on another
+    seed too, and `again` has what this verdict says there.
+    """
+
+    claim: str
+    measured: float | str
+    paper: str
+    holds: Holds
+    uncertainty: float | str | None = None
+    reason: str = ""  # why it is not decided or not informative, or why it fails
+    chosen_after: str = ""
+    again: Mapping[str, Any] | None = None  # seed, measured, uncertainty, holds
+
+    def __post_init__(self) -> None:
+        if not any(self.holds is word or (isinstance(word, str) and self.holds == word) for word in HOLDS):
+            raise ValueError(f"a verdict is true, false, undecided or not informative, not {self.holds!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: plain(value) for name, value in asdict(self).items()}
+
+
+def count(verdicts: Iterable[Mapping[str, Any] | Verdict]) -> dict[str, int]:
+    """How many verdicts are true, false, undecided and not informative."""
+    found = [one.holds if isinstance(one, Verdict) else one["holds"] for one in verdicts]
+    return {str(word).lower(): sum(one == word for one in found) for word in HOLDS}
+
+
+def table(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Verdicts as a table in markdown."""
+    lines = ["| claim | measured | paper | holds |", "|---|---|---|---|"]
+    for one in verdicts:
+        holds = word(one["holds"]) + (f": {one['reason']}" if one["reason"] else "")
+        if one.get("chosen_after"):
+            holds += f" (chosen after: {one['chosen_after']}{'; ' + other(one) if one.get('again') else ''})"
+        lines.append(f"| {one['claim']} | {measured(one)} | {one['paper']} | {holds} |")
+    return "\n".join(lines) + "\n"
+
+
+def word(holds: Holds) -> str:
+    return holds if isinstance(holds, str) else "yes" if holds else "no"
+
+
+def measured(one: Mapping[str, Any]) -> str:
+    """What a verdict (as a dictionary) measured, with its uncertainty, in words."""
+    shown = one["measured"] if isinstance(one["measured"], str) else f"{one['measured']:.4g}"
+    more = one.get("uncertainty")
+    if more is None:
+        return shown
+    return shown + (f" ({more})" if isinstance(more, str) else f" +- {more:.2g}")
+
+
+def other(one: Mapping[str, Any]) -> str:
+    """What a verdict says at the seed that was not looked at."""
+    again = one["again"]
+    return f"at seed {again['seed']}: {measured(again)}, {word(again['holds'])}"
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it; numbers that are not finite, and everything else, become text."""
+    return plain_json(value, not_finite=str, unknown=str)
+
+
+def either(yes: Any, no: Any) -> Holds:
+    """True where `yes`, False where `no`, undecided between: both ends of an interval against what is claimed."""
+    return True if yes else False if no else UNDECIDED
+
+
+def own(fine: Any) -> Holds:
+    """Of what the paper does not say, or of what only an error of ours can break: false where it breaks, else not informative."""
+    return NOT_INFORMATIVE if fine else False

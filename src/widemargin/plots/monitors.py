@@ -1,0 +1,220 @@
+"""Pictures of what a monitor recorded: margins, errors, losses and weights of a network in training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from widemargin.types import InputError
+
+from .style import INK, LOG_RATIO, MINUS, PLUS, POINTS, QUIET, THIRD, grid_of, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
+    """What a monitor has recorded, against the step: `widemargin.monitor.series(folder)`, columns by name for every data set.
+
+    The margins are those of "train" where it was measured, otherwise of the first data set that was, otherwise of the training
+    batches. A dotted line marks where the data is fitted: psi > 0, from where on psi / |w|^L does not fall along gradient flow.
+    """
+    series = {name: {key: np.asarray(v) for key, v in one.items()} for name, one in series.items() if len(one["step"])}
+    if not series:
+        raise InputError("there are no records to draw")
+    whole = [name for name, one in series.items() if bool(one["whole"][-1])]
+    main = "train" if "train" in whole else [*whole, *series][0]
+    styles = _styles(series, main)
+    panels: list[Callable[[Axes], None]] = [
+        lambda axes: _draw_normalized(axes, series[main], main),
+        lambda axes: _draw_error(axes, series, styles),
+        lambda axes: _draw_losses(axes, series, styles),
+    ]
+    if any(_power(one) or _blocks(one) for one in series.values()):
+        panels.append(lambda axes: _draw_weights(axes, series))
+    if "margin_q50" in series[main]:
+        panels.append(lambda axes: _draw_fan(axes, series[main], main))
+    panels.append(lambda axes: _draw_effective(axes, series[main], main))
+    figure, axes = grid_of(2)
+    steps = np.concatenate([one["step"] for one in series.values()]).astype(float)
+    shown = steps[steps > 0]
+    log = len(shown) > 0 and shown.max() >= LOG_RATIO * shown.min()
+    fitted = np.flatnonzero(_column(series[main], "psi") > 0)
+    for draw, one in zip(panels, axes):
+        draw(one)
+        if log:
+            one.set_xscale("log")
+        left, right = (shown.min(), shown.max()) if log else (steps.min(), steps.max())
+        one.set_xlim(left, right if right > left else left + 1)
+        one.set_xlabel("step")
+        if len(fitted):
+            one.axvline(series[main]["step"][fitted[0]], color=INK, lw=0.9, ls=":", zorder=1)
+    for one in axes[len(panels) :]:
+        one.set_visible(False)
+    said = f"{main}: fitted (psi > 0, dotted line) at step {series[main]['step'][fitted[0]]}" if len(fitted) else ""
+    said = said or f"{main}: not fitted (psi is never above 0)"
+    figure.suptitle(short(f"{title}. {said}" if title else said, 150), x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _column(one: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Floats; nan where there are none, and instead of infinities."""
+    values = one[name].astype(float) if name in one else np.full(len(one["step"]), np.nan)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _styles(series: Mapping[str, Any], main: str) -> dict[str, dict[str, Any]]:
+    """A colour and a dash for every name; training batches, which scatter, in thin grey behind."""
+    rest = [(MINUS, "--"), (THIRD, "-."), (INK, ":"), (QUIET, "-"), (MINUS, ":"), (THIRD, "--")]
+    found: dict[str, dict[str, Any]] = {main: {"color": PLUS, "ls": "-", "lw": 1.9, "zorder": 3}}
+    others = [name for name in series if name not in (main, "step")]
+    for k, name in enumerate(others):
+        colour, dash = rest[k % len(rest)]
+        found[name] = {"color": colour, "ls": dash, "lw": 1.9, "zorder": 3}
+    if "step" in series and main != "step":
+        found["step"] = {"color": QUIET, "ls": "-", "lw": 0.7, "alpha": 0.6, "zorder": 2}
+    return found
+
+
+def _curve(axes: Axes, step: np.ndarray, y: np.ndarray, **style: Any) -> None:
+    few = {"marker": "o", "ms": 4} if len(step) <= 3 else {}  # a single record is no line
+    axes.plot(*_few(step, y), **(style | few))
+
+
+def _few(step: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, ...]:
+    """At most POINTS rows, evenly spread over the logarithm of the step, so that a picture does not hold all of them."""
+    if len(step) <= POINTS:
+        return step, *columns
+    want = np.geomspace(max(1, step[0]), max(2, step[-1]), POINTS - 2)
+    chosen = np.unique([0, *np.minimum(np.searchsorted(step, want), len(step) - 1), len(step) - 1])
+    return step[chosen], *(column[chosen] for column in columns)
+
+
+def _power(one: Mapping[str, np.ndarray]) -> str:
+    """|w|^L in mathematics, empty where margins are not normalised."""
+    degree = _column(one, "degree")
+    if not np.isfinite(degree[-1]) or not np.isfinite(_column(one, "margin_normalized")).any():
+        return ""
+    return "|w|" if degree[-1] == 1 else f"|w|^{{{degree[-1]:.0f}}}"
+
+
+def _blocks(one: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {key.removeprefix("norm/"): _column(one, key) for key in one if key.startswith("norm/")}
+
+
+def _draw_normalized(axes: Axes, one: Mapping[str, np.ndarray], main: str) -> None:
+    power = _power(one)
+    over, ending = (f"/{power}", "_normalized") if power else ("", "")
+    smooth, hard = _column(one, f"psi{ending}"), _column(one, f"margin{ending}")
+    label = f"smallest margin{f'${over}$' if over else ''}"
+    _curve(axes, one["step"], hard, color=MINUS, ls="--", lw=1.9, label=f"{label}, ends at {hard[-1]:.4g}", zorder=3)
+    label = rf"smooth margin $\psi{over}$, ends at {smooth[-1]:.4g}"
+    top = float(np.nanmax(np.concatenate([smooth, hard, [-1e300]])))
+    if top > 0:
+        _curve(axes, one["step"], smooth, color=PLUS, lw=1.9, label=label, zorder=4)
+        axes.set_ylim(-0.15 * top, 1.35 * top)  # the start, far below, would flatten the rest
+    else:  # psi is a sum over examples, not to be compared with a margin below 0
+        axes.plot([], [], color=PLUS, lw=1.9, label=label + " (not drawn)")
+        axes.margins(y=0.25)
+    axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
+    axes.set_title(f"{'Normalised margins' if power else 'Margins (not normalised)'}, {short(main, 24)}", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+
+
+def _draw_error(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any]) -> None:
+    least, most = _several(axes, series, styles, "error")
+    axes.set_title("Error", loc="left")
+    if most >= LOG_RATIO * least:
+        # An error of 0 belongs to the picture: below the smallest one the axis is linear and ends at 0.
+        axes.set_yscale("symlog", linthresh=least, linscale=0.5)
+        ticks = [0.0, *(10.0**k for k in range(math.ceil(math.log10(least) - 1e-9), 1))]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(-0.05 * least, 1.3)
+    else:
+        axes.set_ylim(-0.03 * max(most, 1e-3), 1.15 * max(most, 1e-3))
+    axes.legend(frameon=False, fontsize=8.5, loc="best")
+
+
+def _draw_losses(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any]) -> None:
+    least, most = _several(axes, series, styles, "loss")
+    if most >= LOG_RATIO * least:
+        axes.set_yscale("log")
+    axes.set_title("Loss (mean)", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="best")
+
+
+def _several(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any], column: str) -> tuple[float, float]:
+    """Draw a column of every data set; its smallest positive value and its largest."""
+    every = [np.zeros(0)]
+    for name, style in styles.items():
+        y = _column(series[name], column)
+        label = f"{short(name, 24)}{' (batches)' * (name == 'step')}, ends at {y[-1]:.3g}"
+        _curve(axes, series[name]["step"], y, label=label, **style)
+        every.append(y[y > 0])
+    positive = np.concatenate(every)
+    return float(positive.min(initial=np.inf)), float(positive.max(initial=0.0))
+
+
+def _draw_weights(axes: Axes, series: Mapping[str, Any]) -> None:
+    """The norm of the homogeneous parameters, and of the blocks whose norms changed most."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    longest = max(series.values(), key=lambda one: len(one["step"]))
+    if _power(longest):
+        y = _column(longest, "norm")
+        _curve(axes, longest["step"], y, color=INK, lw=1.9, label=f"|w|, ends at {y[-1]:.4g}", zorder=3)
+    of_blocks = max(series.values(), key=lambda one: len(one["step"]) if _blocks(one) else -1)
+    norms = _blocks(of_blocks)
+    moved = sorted(norms, key=lambda key: -np.nanmax(np.abs(np.diff(norms[key]) / norms[key][0]).cumsum(), initial=0.0))
+    looks = ((PLUS, "--"), (MINUS, "-."), (THIRD, ":"), (QUIET, "-"))
+    for key, (colour, dash) in zip(moved, looks):
+        _curve(axes, of_blocks["step"], norms[key], color=colour, ls=dash, lw=1.4, label=f"block {short(key, 26)}")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    more = f" ({len(moved) - len(looks)} more)" if len(moved) > len(looks) else ""
+    axes.set_title(f"Norm of w, and of blocks{more}", loc="left")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
+    axes.legend(frameon=False, fontsize=8.5, loc="upper left", ncols=2)
+
+
+def _draw_fan(axes: Axes, one: Mapping[str, np.ndarray], main: str) -> None:
+    """Quantiles of the margins over the examples, in units of |w|^L where it is known."""
+    power, step = _power(one), one["step"]
+    scale = np.ones(len(step))
+    if power:  # in logarithms: |w|^L may leave floating point
+        degree, norm = _column(one, "degree"), _column(one, "norm")
+        scale = np.exp(np.clip(-degree * np.log(np.where(norm > 0, norm, np.nan)), -700, 700))
+    levels = sorted(float(key.removeprefix("margin_q")) for key in one if key.startswith("margin_q"))
+    q = {level: _column(one, f"margin_q{level:g}") * scale for level in levels}
+    bands = [(level, 100 - level) for level in levels if 0 < level < 50 and 100 - level in q][-2:]
+    for (low, high), alpha in zip(bands, (0.16, 0.32)[-len(bands) :]):
+        x, a, b = _few(step, q[low], q[high])
+        axes.fill_between(x, a, b, color=PLUS, alpha=alpha, lw=0, label=f"{low:g} % to {high:g} %")
+    _curve(axes, step, q[50], color=PLUS, lw=1.9, label="median")
+    if 0 in q:
+        _curve(axes, step, q[0], color=MINUS, lw=1.5, ls="--", label="smallest")
+    axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
+    axes.set_title(f"Margins of the examples{f' over ${power}$' if power else ''}, {short(main, 12)}", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="best", ncols=2)
+
+
+def _draw_effective(axes: Axes, one: Mapping[str, np.ndarray], main: str) -> None:
+    """exp of the entropy of the dual variables, and the examples close to the smallest margin."""
+    n = _column(one, "n")
+    _curve(axes, one["step"], n, color=QUIET, lw=0.9, label="all examples")
+    _curve(axes, one["step"], _column(one, "effective"), color=PLUS, lw=1.9, label="effective number of examples")
+    near = _column(one, "at_minimum")
+    if np.isfinite(near).any():
+        _curve(axes, one["step"], near, color=MINUS, ls="--", lw=1.4, label="within 1 % of the smallest margin")
+    axes.set_yscale("log")
+    axes.set_ylim(0.7, 1.6 * float(n.max()))
+    axes.set_title(f"Examples that drive training, {short(main, 12)}", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="best")

@@ -1,0 +1,256 @@
+"""Inequalities of LR along runs that select features: neural collapse, scalar networks, ratios of norms (LR-28 to LR-30)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from widemargin.types import Dataset, InputError
+
+from ._records import (
+    UNSEEN,
+    Params,
+    cost,
+    duals_known,
+    entry,
+    eps,
+    flows_freely,
+    honest,
+    integral,
+    precision,
+    slopes,
+    summed,
+    taken,
+    worst,
+)
+from ._rooms import flows, margins, torch
+from .check_homogeneous import _neurons, _potential
+from .check_lazy import _lazy
+from .check_mirror import _mirror
+from .inequality import Inequality, check
+from .track import Track
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class _Cones:
+    """Directions beta_k with signs, and for each an angle phi_k: what points within phi_k of beta_k is caught (LR-27, E-LR-14).
+
+    Every point is in the own cone of k (sign y_i, angle theta_i) or at an angle of at least 90 degrees + phi_k from beta_k, and
+    tan(phi/2) >= cos(phi) tan(theta) on the own ones: then a caught neuron is off on all others and is pulled towards beta_k.
+    """
+
+    beta: np.ndarray  # (r, d)
+    signs: np.ndarray  # (r,)
+    phi: np.ndarray  # (r,)
+    gamma: float  # min_i |x_i| cos(theta_i + phi_k): the least activation of a caught neuron on an own point
+
+
+def _cones(X: np.ndarray, y: np.ndarray) -> _Cones | None:
+    """Cones around the means of groups of points that are linked by acute angles, or else those of `margins.collapse`."""
+    group = np.arange(len(y))
+    for i in range(len(y)):
+        for j in range(i):
+            if y[i] == y[j] and X[i] @ X[j] > 0:
+                group[group == group[i]] = group[j]
+    means = [X[group == g].mean(0) for g in np.unique(group)]
+    if all(np.linalg.norm(mean) > 0 for mean in means):
+        beta = np.stack([mean / np.linalg.norm(mean) for mean in means])
+        found = _fit_cones(X, y, beta, np.array([y[group == g][0] for g in np.unique(group)]))
+        if found is not None:
+            return found
+    with contextlib.suppress(InputError, AttributeError, KeyError, TypeError, ValueError):
+        certificate = margins.collapse(Dataset(X, y))  # type: ignore[attr-defined]
+        return _fit_cones(X, y, np.asarray(certificate.extra["beta"]), np.asarray(certificate.extra["signs"]))
+    return None
+
+
+def _fit_cones(X: np.ndarray, y: np.ndarray, beta: np.ndarray, signs: np.ndarray) -> _Cones | None:
+    length = np.linalg.norm(X, axis=1)
+    if not length.all():
+        return None
+    angle = np.arccos(np.clip(X @ beta.T / length[:, None], -1, 1))  # (n, r)
+    own = (angle < math.pi / 2) & (signs == y[:, None])
+    if not own.any(1).all() or not own.any(0).all() or (angle[~own] <= math.pi / 2).any():
+        return None
+    # the largest angle that the other points allow; 60 degrees where there are none
+    phi = np.array([min(np.append(angle[~own[:, k], k] - math.pi / 2, math.pi / 3)) for k in range(len(beta))]) * (
+        1 - 1e-9
+    )
+    narrow = np.where(own, np.tan(phi / 2) - np.cos(phi) * np.tan(np.where(own, angle, 0.0)), 0.0)
+    gamma = np.where(own, length[:, None] * np.cos(angle + phi), np.inf).min()
+    return None if (narrow < 0).any() or gamma <= 0 else _Cones(beta, signs, phi, float(gamma))
+
+
+@check("LR-28", says="neurons are caught by the cones of collapsed data", reference="LR Theorem 3.2, E-LR-13, E-LR-14")
+def collapse_potential(track: Track) -> list[Inequality] | None:
+    """phi_kj = clip(s_k a_j relu(v_j . beta_k) - cos(phi_k) |a_j v_j|, 0, 1) never falls, and the potential
+    Phi = (1/4r) sum_k ln sum_j phi_kj |a_j v_j| grows at least at the rate gamma/(2r) in CB's clock (times sum |l'| / sum l,
+    1 for the exponential loss)."""
+    view, s, norm = _lazy(track), track.get("t_cb"), track.get("log_norm")
+    if (
+        view is None
+        or track.W is None
+        or s is None
+        or norm is None
+        or not flows_freely(track)
+        or len(track.problem.X) > 1
+    ):
+        return None
+    cones = _cones(track.problem.X[0].numpy(), track.problem.y[0].numpy())
+    if cones is None:
+        return None
+    beta, signs, c = (torch.as_tensor(one, dtype=torch.float64) for one in (cones.beta, cones.signs, np.cos(cones.phi)))
+    r, reference = len(beta), "LR Theorem 3.2, corrected (E-LR-14)"
+
+    def catch(W: Params) -> tuple[Tensor, Tensor]:
+        mass = W["a"].abs() * W["V"].norm(dim=2)  # (B, m)
+        onto = (W["V"] @ beta.mT).clamp_min(0)  # (B, m, r)
+        return (W["a"][:, :, None] * onto * signs - c * mass[:, :, None]).clamp(0, 1), mass
+
+    def flat(W: Params) -> Tensor:
+        return catch(W)[0].flatten(1)
+
+    def steep(W: Params) -> Tensor:
+        size = (W["a"] ** 2 + (W["V"] ** 2).sum(2)).sqrt()
+        return (2 * size)[:, :, None].expand(-1, -1, r).flatten(1)
+
+    def phi(W: Params) -> Tensor:
+        caught, mass = catch(W)
+        return (caught * mass[:, :, None]).sum(1).log().mean(1) / 4
+
+    numbers = {"directions": r, "gamma": cones.gamma, "angles": cones.phi.tolist()}
+    seen = np.stack([flat(W).numpy() for W in track.W])
+    terms = np.stack([catch(W)[1].amax(1).numpy() for W in track.W])  # largest |a_j v_j|
+    owed_each, before = cost(track, flat, steep), np.maximum.accumulate(seen, axis=0)
+    when = np.maximum.accumulate(np.where(seen >= before, np.arange(len(seen))[:, None, None], 0), axis=0)
+    since = owed_each[1:] - np.take_along_axis(owed_each, when, 0)[:-1]
+    nearest = worst(before[:-1], seen[1:], since, 1.0)  # phi_kj lies in [0, 1]
+    nearest = {name: np.concatenate([np.zeros_like(one[:1]), one]) for name, one in nearest.items()}
+    yes = honest(track)
+    later = yes.copy()
+    later[0] = False
+    Phi = np.stack([phi(W).numpy() for W in track.W])
+    alive = yes & np.isfinite(Phi[0])
+    owed = cost(track, phi)
+    value, off = integral(s, cones.gamma / (2 * r) * slopes(track).sum(2))
+    with np.errstate(invalid="ignore"):
+        rise = Phi - Phi[0]
+    return [
+        entry(
+            track, "LR-28", "phi_kj never falls, worst (k, j)", reference, applies=later, numbers=numbers, terms=terms, **nearest
+        ),
+        entry(
+            track, "LR-28", "Phi_t - Phi_0 >= int Q gamma / (2r)", reference, value, rise, alive, allowance=off + owed,
+            numbers=numbers, terms=1 + np.abs(Phi) + np.abs(Phi[0]),
+        ),
+        entry(track, "LR-28", "Phi <= ln |W| / 2", reference, Phi, norm / 2, alive, numbers=numbers, terms=1.0),
+    ]  # fmt: skip
+
+
+@check(
+    "LR-29",
+    says="scalar networks: balance, signs, and the growth of the comparator's neurons",
+    reference="LR Theorem 3.3, E-LR-15",
+)
+def scalar_potential(track: Track) -> list[Inequality] | None:
+    """dPhi/ds = (1/2) sum_i w_i <alpha, z_i> >= (gamma/2) sum_i w_i, w_i = |l'_i| / sum l, gamma the margin of alpha."""
+    view, norm = _mirror(track), track.get("log_norm")
+    if view is None or norm is None or not isinstance(track.net, flows.Scalar) or track.W is None:
+        return None
+    s, yes, reference = track.run["t_cb"], honest(track), "LR Theorem 3.3"
+    Phi, rate, owed = _potential(track)
+    value, off = integral(s, rate * slopes(track).sum(2))
+    size = np.stack([(W["a"] ** 2 + W["b"] ** 2).numpy() for W in track.W])
+    gap = np.stack([(W["a"] ** 2 - W["b"] ** 2).abs().numpy() for W in track.W])
+    room = cost(track, lambda W: W["a"] ** 2 - W["b"] ** 2, lambda W: 2 * (W["a"] ** 2 + W["b"] ** 2).sqrt())
+    blur = 500 * eps(track) * (1 + summed(taken(track)))[..., None] * size
+    start = track.start
+    flips = np.stack(
+        [((W["a"].sign() != start["a"].sign()) | (W["b"].sign() != start["b"].sign())).sum(1).numpy() for W in track.W]
+    )
+    numbers = {"gamma": view.gamma[-1].tolist()}
+    # A step of descent multiplies a_j and b_j by 1 +- lr |l'|-mean of z_j, which a flow keeps positive and a large step does not
+    steady = yes
+    if track.rule == "GD":
+        turn = float(track.options["lr"]) * np.abs(view.pull).max(2) * np.exp(track.log_risk)
+        far = (1.0 if track.every_step else UNSEEN) * turn >= 1
+        steady = yes & ~np.logical_or.accumulate(far, axis=0)
+    found = [
+        entry(
+            track, "LR-29", "a_j^2 = b_j^2, worst j", reference, applies=yes, identity=True, **worst(gap, blur, room, size)
+        ),
+        entry(track, "LR-29", "signs that changed", reference, flips.astype(float), np.zeros(track.shape), steady),
+        entry(
+            track, "LR-29", "Phi_t - Phi_0 >= (gamma / 2) int Q sum_i q_i", reference, value, Phi - Phi[0], yes & (rate > 0),
+            allowance=off + owed, numbers=numbers, terms=1 + np.abs(Phi) + np.abs(Phi[0]),
+        ),
+        entry(track, "LR-29", "Phi <= ln |W| / 2", reference, Phi, norm / 2, yes, terms=1.0),
+    ]  # fmt: skip
+    hard = track.get("margin")
+    if hard is not None:
+        # gamma is the largest margin of the features of the run, which are those of the signs at the start as long as they stay
+        top = np.broadcast_to(view.gamma[0] / 2, track.shape)
+        same = ~flips.any(0)
+        found.append(
+            entry(
+                track,
+                "LR-29",
+                "min_i p_i / |W|^2 <= gamma / 2",
+                reference,
+                hard * np.exp(-2 * norm),
+                top,
+                yes & same,
+                numbers=numbers,
+                terms=0 if track.p is None else np.abs(track.p).max(2) * np.exp(-2 * norm),
+            )
+        )
+    return found
+
+
+@check("LR-30", says="ratios of norms follow the margins of single neurons", reference="LR Section 3.2")
+def norm_ratio(track: Track) -> Inequality | None:
+    """ln(|w_j|^2 / |w_k|^2) changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)) ds, k the largest neuron at the end."""
+    s = track.get("t_cb")
+    if track.W is None or track.p is None or s is None or not flows_freely(track) or len(track.t) < 2:
+        return None
+    parts = [_neurons(track, W) for W in track.W]
+    if parts[0] is None:
+        return None
+    size = np.stack([one[1].numpy() for one in parts if one is not None])  # (T, B, m)
+    w = torch.as_tensor(slopes(track))
+    rate = np.stack([(w[k][:, :, None] * one[0]).sum(1).numpy() for k, one in enumerate(parts) if one is not None])
+    log = np.log(np.where(size > 0, size, 1.0))
+    alive = (size > 0).all(0)  # neurons of trials that are narrower than the others are 0
+    rate = 4 * rate / np.where(size > 0, size, 1.0)
+    top = size[-1].argmax(1)[None, :, None]
+    top = np.broadcast_to(top, (len(size), size.shape[1], 1))
+    log, rate = (one - np.take_along_axis(one, top, 2) for one in (log, rate))
+    value, off = integral(s, rate)
+
+    def logs(W: Params) -> Tensor:
+        found = _neurons(track, W)
+        assert found is not None
+        return torch.where(found[1] > 0, found[1], 1.0).log()
+
+    def steep(W: Params) -> Tensor:
+        found = _neurons(track, W)
+        assert found is not None
+        return 2 / torch.where(found[1] > 0, found[1], 1.0).sqrt()
+
+    owed = cost(track, logs, steep)
+    owed = owed + np.take_along_axis(owed, top, 2)
+    change = log - log[0]
+    left = np.where(alive, np.abs(change - value), 0.0)
+    blur = precision(track) * (1 + np.abs(log) + np.abs(log[0]))
+    return entry(
+        track, "LR-30", "ln |w_j|^2/|w_k|^2 changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)), worst j", "LR Section 3.2",
+        applies=duals_known(track), identity=True, note="right is how well the integral is known from the records",
+        **worst(left, off + blur, owed, np.maximum(1, np.abs(change))),
+    )  # fmt: skip
