@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import time
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -274,3 +275,15 @@ def resize(patch: Any, sizes: dict[str, dict[str, Any]], scales: tuple[str, ...]
         theirs = sys.modules[REPRODUCTIONS[id].function.__module__].SIZES
         for scale in scales:
             patch.setitem(theirs, scale, size)
+
+
+def grouped(**keys: Any) -> dict[str, Any]:
+    """Arguments of `flows.train` where those of Stop, Record and Keep stand among the others, for tables of many runs."""
+    from widemargin import flows
+
+    kinds = {"stop": flows.Stop, "record": flows.Record, "keep": flows.Keep}
+    found = {
+        name: kind(**{one.name: keys.pop(one.name) for one in fields(kind) if one.name in keys})
+        for name, kind in kinds.items()
+    }
+    return found | keys

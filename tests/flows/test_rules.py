@@ -347,7 +347,9 @@ def test_normalized_gd_only_goes_down_and_adapts_its_step():
 
 def test_normalized_gd_stops_before_its_margins_overflow():
     plane = data.bad_kkt_plane(alpha=0.1)
-    traj = flows.train(plane, TwoLayer(2, 30), NormalizedGD(), loss="exp", steps=1500, trials=2, points=30)
+    traj = flows.train(
+        plane, TwoLayer(2, 30), NormalizedGD(), loss="exp", stop=1500, trials=2, record=flows.Record(points=30)
+    )
     assert np.isfinite(traj["margin_M2"]).all() and np.isfinite(traj["norm"]).all()
     assert (traj["norm"][-1] > 1e100).all() and (traj["margin_M2"][-1] > 0).all()
 

@@ -222,8 +222,7 @@ def test_first_step_is_that_of_training() -> None:
     one, m, lr = data.parity(30, 12, seed=3), 64, 0.01
     found = bn.movement.first_steps({"d": 30, "n": 12, "widths": (m,), "seeds": 1}, 3)
     net = flows.BatchNorm.with_data(one.X, m)
-    keys = {"steps": 1, "trials": 1, "seed": 3, "observe": ["moved"], "times": [0, 1]}
-    run = flows.train(one, net, flows.GD(lr), **keys)
+    run = flows.train(one, net, flows.GD(lr), stop=1, record=flows.Record(["moved"], times=[0, 1]), seed=3)
     assert_allclose(np.hypot(run["moved_a"], run["moved_c"])[-1, 0], lr * math.sqrt(m) * found["first_all"][0, 0])
     same = data.parity(30, 12, seed=3)
     weights = net.init(1, 3)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from checks import grouped
 from widemargin import flows
 from widemargin.theory import check_ascent as checks
 from widemargin.theory import check_frozen
@@ -26,7 +27,7 @@ def plane() -> Dataset:
 
 def track_of(data: Dataset, net: flows.Net, rule: flows.Rule, **options: object) -> Track:
     options = {"observe": ALL, "trials": 2, "seed": 1} | options
-    return follow(flows.train(data, net, rule, **options), data)  # type: ignore[arg-type]
+    return follow(flows.train(data, net, rule, **grouped(**options)), data)  # type: ignore[arg-type]
 
 
 def parts(found: Inequality | list[Inequality] | None) -> dict[str, Inequality]:

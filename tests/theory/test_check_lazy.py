@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from checks import OBSERVE
+from checks import OBSERVE, grouped
 from widemargin import Dataset, flows
 from widemargin.data import neural_collapse, parity
 from widemargin.theory import CHECKS, Inequality, Track, check_homogeneous, check_potentials, follow
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(data: Dataset, net: flows.Net, rule: flows.Rule, **keys: object) -> Track:
-    return follow(flows.train(data, net, rule, observe=OBSERVE, **keys), data, net)
+    return follow(flows.train(data, net, rule, **grouped(observe=OBSERVE, **keys)), data, net)
 
 
 @pytest.fixture(scope="module")

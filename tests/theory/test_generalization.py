@@ -124,7 +124,7 @@ def test_bounds_that_say_something():
 def test_a_trained_network_gets_its_own_bound():
     train = sectors(50, 0)
     net = flows.TwoLayer(2, 30)
-    run = flows.train(train, net, flows.GD(lr=0.3), loss="logistic", steps=300, seed=1)
+    run = flows.train(train, net, flows.GD(lr=0.3), loss="logistic", stop=300, seed=1)
     known = facts(train, run, time_limit=5)
     reached = known.normalized("M1")
     assert reached is not None and reached > 0

@@ -7,6 +7,7 @@ from .events import Event, parse_until
 from .names import make_rule, rule_kinds
 from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net, rebuild_net
 from .observe import OBSERVERS, View
+from .plan import Keep, Record, Stop
 from .potentials import divergence, growth
 from .problem import Problem, as_classes, pose
 from .rules import (
@@ -39,6 +40,7 @@ __all__ = [
     "Event",
     "Frozen",
     "GradientFlow",
+    "Keep",
     "LawStream",
     "Mirror",
     "Net",
@@ -50,10 +52,12 @@ __all__ = [
     "PerturbedWassersteinFlow",
     "Problem",
     "Product",
+    "Record",
     "Rule",
     "Scalar",
     "SmoothMarginAscent",
     "State",
+    "Stop",
     "TwoLayer",
     "TwoPhase",
     "View",

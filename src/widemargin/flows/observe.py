@@ -4,7 +4,7 @@ An observer is a function of a `View` that returns a tensor (B, ...), or a dicti
 the true parameters on a scale of their own: a rule may keep the homogeneous parameters W normalised and their size in `log_scale`
 of its state, so that p(W_true) = exp(L log_scale) p(W). Normalised margins then never overflow, and the others are formed last.
 
-A user's observer is passed as it is, `observe={"name": function}`. To add one for all: write a function, add it to OBSERVERS with
+A user's observer is passed as it is, `record={"name": function}`. To add one for all: write a function, add it to OBSERVERS with
 the condition under which it makes sense.
 """
 

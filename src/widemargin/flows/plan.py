@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,8 @@ EVERY_CUDA = 20  # steps between looks at events and times on a GPU: each look w
 EVERY_DEAR = 10  # steps of the flow between looks at stationarity, which costs as much as a few of them
 EARLY = 1e-6  # first log-spaced time over the last one
 
+Progress = Callable[[float, float, Mapping[str, float]], None]  # seconds, share done (NaN: unknown), last medians
+
 
 def check_whole(what: str, value: Any, least: int) -> None:
     """An InputError unless the value is None or an integer of at least so much."""
@@ -30,8 +32,14 @@ def check_whole(what: str, value: Any, least: int) -> None:
 
 @dataclass(frozen=True)
 class Stop:
-    """After `steps`, at `time` of the `clock` ("mean", "cb" or None for the rule's own), or for each trial on its own at `until`,
-    an event or its name, looked at every `check_every` steps."""
+    """When training ends: after `steps`, at `time` of the `clock`, or for each trial on its own at `until`; the first that comes.
+
+    The clock is "mean", of the mean risk, or "cb", CB's; None is the rule's own. `until` is an event or its name (fitted,
+    stationary, margin=..., radius=..., risk=...). Events and times are looked at every `check_every` steps.
+
+    >>> Stop(2000, until="fitted").event
+    Fitted()
+    """
 
     steps: int | None = None
     time: float | None = None
@@ -64,29 +72,50 @@ class Stop:
 
 @dataclass(frozen=True)
 class Record:
-    """What: "default", names of `observe.OBSERVERS`, or a dictionary that may hold functions of a `View`. When: `times`, a list
-    of steps (of times, if the run ends at a time), or "log" for `points` log-spaced ones. `test` data is for the test error."""
+    """What is recorded, and when.
+
+    `observe` says what: "default", names of `flows.OBSERVERS`, or a dictionary that may hold functions of a `View`, which return
+    (B, ...). `times` says when: a list of steps (of times, if the run ends at a time), or "log" for `points` log-spaced ones, 0
+    and the end included. A rule that chooses its own steps is recorded at its first step at or after each time; t_mean and t_cb
+    say when that was. `test` is the data of the test error. `progress(seconds, share, medians)` is called a few times a second
+    with the medians of the last record.
+
+    >>> Record(["risk", "margin"], points=30).times
+    'log'
+    """
 
     observe: str | Sequence[str] | Mapping[str, Any] = "default"
     times: str | Sequence[float] = "log"
     points: int = POINTS
     test: Dataset | None = None
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.observe, Iterable):
+            raise InputError(f"what is observed must be names or a dictionary of functions, not {self.observe!r}")
         check_whole("points", self.points, 2)
 
 
 @dataclass(frozen=True)
 class Keep:
-    """A run folder `out` with a checkpoint every so many `seconds`; `resume` goes on where the folder ends."""
+    """What goes to disk: a run folder `out` (see `runs`) with a checkpoint every so many `seconds`.
+
+    `resume` goes on where the folder ends, with the same results to the last bit. If the disk fills up, training goes on in
+    memory and `notes` of the result say so.
+
+    >>> Keep("run", resume=True).seconds
+    10.0
+    """
 
     out: str | Path | None = None
     resume: bool = False
     seconds: float = 10.0
 
     def __post_init__(self) -> None:
+        if not (self.out is None or isinstance(self.out, str | Path)):
+            raise InputError(f"out must be the path of a run folder, not {self.out!r}")
         if not self.seconds >= 0:
-            raise InputError(f"checkpoint_seconds must not be negative, as {self.seconds!r} is")
+            raise InputError(f"seconds between checkpoints must not be negative, as {self.seconds!r} is")
         if self.out is None and self.resume:
             raise InputError("there is nothing to resume without a run folder; give out")
 

@@ -1,6 +1,6 @@
 """Potentials of the proofs, as observers: how fast the flow moves towards a network that is known to be good.
 
-    traj = flows.train(data, net, rule, observe={"kl": flows.divergence(u), "phi": flows.growth(alpha)})
+    traj = flows.train(data, net, rule, stop=1000, record={"kl": flows.divergence(u), "phi": flows.growth(alpha)})
 
 The comparator is the user's: the solution of `margins.frozen` on the directions of the net, or any other.
 """

@@ -13,7 +13,7 @@ import json
 import signal
 import threading
 import time as clocks
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,13 +28,12 @@ from . import runs
 from ._graph import Stepper
 from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
 from .nets import Net, Params, trial_numbers
-from .plan import POINTS, Keep, Record, Schedule, Stop, check_whole, schedule
+from .plan import Keep, Progress, Record, Schedule, Stop, check_whole, schedule
 from .problem import Problem, pose
 
 BLINK = 0.2  # seconds between reports of progress
 
 T = TypeVar("T")
-Progress = Callable[[float, float, Mapping[str, float]], None]  # seconds, share done (NaN: unknown), last medians
 
 
 def train(
@@ -43,52 +42,33 @@ def train(
     rule: Rule,
     *,
     loss: str = "logistic",
-    steps: int | None = None,
-    time: float | None = None,
-    clock: str | None = None,
-    until: Any = None,
+    stop: Stop | int | None = None,
+    record: Record | str | Sequence[str] | Mapping[str, Any] = "default",
+    keep: Keep | str | Path | None = None,
     trials: int | Sequence[int] | None = None,
     seed: int = 0,
     bias: bool = False,
-    observe: str | Sequence[str] | Mapping[str, Any] = "default",
-    times: str | Sequence[float] = "log",
-    points: int = POINTS,
-    check_every: int | None = None,
     device: str = "cpu",
     dtype: str = "float64",
-    test: Dataset | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    checkpoint_seconds: float = 10.0,
-    progress: Progress | None = None,
 ) -> Trajectory:
     """Train a batch of independent networks and record how it goes.
 
     `data` is one data set for all trials or one per trial. Trial b starts from the parameters of (seed, b) alone, so a batch is
-    a loop of single runs; `trials` is their number, or a list of numbers b for some of them only. Training ends after `steps`,
-    at `time` of the `clock` ("mean", of the mean risk, or "cb", CB's; by default the rule's own or the mean), or for each trial
-    on its own at `until`: an event or its name (fitted, stationary, margin=..., radius=..., risk=...), looked at every
-    `check_every` steps.
+    a loop of single runs; `trials` is their number, or a list of numbers b for some of them only.
 
-    Records are taken at `times`: a list of steps (of times, if `time` is given), or "log" for `points` log-spaced ones, 0 and the
-    end included. A rule that chooses its own steps is recorded at its first step at or after each time; t_mean and t_cb say
-    when that was. `observe` says what: "default", names of `observe.OBSERVERS`, or a dictionary that may hold functions
-    of a `View`, which return (B, ...).
-
-    With `out`, a run folder is written (see `runs`), a checkpoint every `checkpoint_seconds`; `resume` goes on where the
-    folder ends, with the same results to the last bit. Ctrl-C writes a checkpoint and returns what there is. If the disk
-    fills up, training goes on in memory and `notes` of the result say so.
-
-    `progress(seconds, share, medians)` is called a few times a second.
+    `stop` says when training ends, `record` what is recorded and when, `keep` what goes to disk: see `Stop`, `Record` and `Keep`.
+    A plain value is the first field of each: `stop=1000` is so many steps, `record=["risk", "margin"]` are observers,
+    `keep="run"` is a run folder. Ctrl-C writes a checkpoint and returns what there is.
     """
     sets = [data] if isinstance(data, Dataset) else list(data)
     _check(sets, net, rule, trials, seed, device, dtype)
-    stop = Stop(steps, time, clock, until, check_every)
-    record = Record(observe, times, points, test)
-    keep = Keep(out, resume, checkpoint_seconds)
+    stop = stop if isinstance(stop, Stop) else Stop(stop)
+    record = record if isinstance(record, Record) else Record(record)
+    keep = keep if isinstance(keep, Keep) else Keep(keep)
     numbers = trial_numbers(len(sets) if trials is None else trials)
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
+    test = record.test
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
     plan = schedule(stop, record, rule, problem.X.is_cuda)
     setting = observing.Setting(problem, held_out is not None, count, len(plan.marks), rule.grows)
@@ -103,7 +83,7 @@ def train(
         "steps": plan.limit,
         "time": plan.time,
         "clock": plan.clock,
-        "until": until if until is None or isinstance(until, str) else repr(until),
+        "until": stop.until if stop.until is None or isinstance(stop.until, str) else repr(stop.until),
         "trials": count if numbers == range(count) else [int(number) for number in numbers],
         "seed": seed,
         "bias": bias,
@@ -122,7 +102,7 @@ def train(
         rows = loop.restore(point, run.rows()) if run is not None and point is not None else loop.begin()
         said = tuple(run.notes) if run is not None else ()
         asked = stack.enter_context(_interrupts())
-        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
+        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, record.progress)
         final = loop.point()
     for trial in np.flatnonzero(loop.status == "diverged"):
         where = loop.ended[trial]

@@ -249,9 +249,11 @@ def _lazy_run(job: Job, size: dict[str, Any], sets: list[Dataset], points: np.nd
         net,
         ThenFlow(size["rtol"], lr=size["step"] / scale**2, steps=size["steps"]),
         loss="exp",
-        steps=size["steps"] + size["flow"],
-        observe=["margins", "weights", "t_cb"],
-        times=ladder(size["steps"], 50) + [size["steps"] + t for t in ladder(size["flow"], 20)],
+        stop=size["steps"] + size["flow"],
+        record=flows.Record(
+            ["margins", "weights", "t_cb"],
+            times=ladder(size["steps"], 50) + [size["steps"] + t for t in ladder(size["flow"], 20)],
+        ),
     )
     start = net.init(2 * several, job.seed)
     certs = [certified_f1(job, data, size["tol"], 60) for data in sets]

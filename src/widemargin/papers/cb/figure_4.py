@@ -166,9 +166,10 @@ def _cone_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str, 
             Cone(3, size["m"], law="sphere", mean_field=True, ratio=size["ratio"]),
             ConstantStep(size["step"] / parts),
             loss="exp",
-            steps=steps,
-            observe={"inner": Inner(), "q": None},
-            times=[float(t) for t in np.unique(np.linspace(0, steps, 400).round())],
+            stop=steps,
+            record=flows.Record(
+                {"inner": Inner(), "q": None}, times=[float(t) for t in np.unique(np.linspace(0, steps, 400).round())]
+            ),
             device=job.device,
             seed=job.seed,
         )

@@ -119,9 +119,8 @@ def _prop6_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
         net,
         flows.NeuronNormAscent(),
         loss="exp",
-        steps=size["steps"],
-        observe=state,
-        times=ladder(size["steps"]),
+        stop=size["steps"],
+        record=flows.Record(state, times=ladder(size["steps"])),
         device=job.device,
         seed=job.seed,
     )
@@ -166,15 +165,13 @@ def _prop7_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
     net = flows.TwoLayer(size["d"], size["m"], law="sphere", mean_field=True, train="output")
     keys: dict[str, Any] = {
         "loss": "exp",
-        "steps": size["steps"],
-        "times": ladder(size["steps"]),
+        "stop": size["steps"],
+        "record": flows.Record({"best": Read("best"), "size": Read("size")}, times=ladder(size["steps"])),
         "device": job.device,
         "seed": job.seed,
     }
-    traj = flows.train(
-        sets, net, flows.OutputLayerAscent(), observe={"best": Read("best"), "size": Read("size")}, **keys
-    )
-    decay = flows.train(sets, net, Decaying(), observe={"best": Read("best")}, **keys)
+    traj = flows.train(sets, net, flows.OutputLayerAscent(), **keys)
+    decay = flows.train(sets, net, Decaying(), **keys)
     V = net.init(len(sets), job.seed)["V"]
     certs = [margins.random_features(data, V[b], tol=1e-9) for b, data in enumerate(sets)]
     lower, upper = (np.array([getattr(cert, side) for cert in certs]) for side in ("lower", "upper"))

@@ -88,12 +88,9 @@ def hitting_times(
         data.parity(d, 2, seed=0),  # only its shape counts: examples are fresh
         net,
         rule,
-        steps=steps,
-        times=[steps],
-        until=event,
-        check_every=every,
+        stop=flows.Stop(steps, until=event, check_every=every),
+        record=flows.Record(["step"], times=[steps]),
         trials=trials,
-        observe=["step"],
         seed=seed,
         device=device,
     )
@@ -105,5 +102,6 @@ def errors_after(
 ) -> np.ndarray:
     """Test errors (B,) after full-batch training on B sets of n examples."""
     sets = [data.parity(d, n, seed=seed + 10_000 * n + b) for b in trials]
-    how: dict[str, Any] = {"trials": trials, "seed": seed, "device": device, "times": [steps], "steps": steps}
-    return flows.train(sets, net, rule, observe=["test_error"], test=held_out(d), **how)["test_error"][-1]
+    record = flows.Record(["test_error"], times=[steps], test=held_out(d))
+    run = flows.train(sets, net, rule, stop=steps, record=record, trials=trials, seed=seed, device=device)
+    return run["test_error"][-1]

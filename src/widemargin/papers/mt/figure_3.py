@@ -80,7 +80,14 @@ def descended(
     lr = (1 if regression else 4) / float(curvature(problem, W).max())
     rule = flows.GD(lr, weight_decay=1e-8 if regression else 2e-8)  # GD has the gradient of half of the squared loss
     out = flows.train(
-        sets, net, rule, loss=loss, steps=steps, times=[0, steps], observe=["norm"], device=device, seed=seed
+        sets,
+        net,
+        rule,
+        loss=loss,
+        stop=steps,
+        record=flows.Record(["norm"], times=[0, steps]),
+        device=device,
+        seed=seed,
     )
     return {name: out.final[name] for name in ("a", "V")}, lr
 
