@@ -151,5 +151,5 @@ def test_losses_far_below_the_penalty_are_not_compared():
 
 def test_a_point_without_features():
     origin = Dataset(np.zeros((1, 2)), np.array([1.0]), "origin")
-    found = checked(origin, flows.make_net("output", 2, 4), flows.SmoothMarginAscent(), ["CB-32"], loss="exp", steps=10)
+    found = checked(origin, flows.make_net("output", 2, 4), flows.SmoothMarginAscent(), ["CB-32"], loss="exp", stop=10)
     assert found and not any(one.violated for one in found)
