@@ -85,8 +85,8 @@ def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> tuple[Path
             flows.NormalizedGD(),
             loss="exp",
             stop=steps,
-            trials=trials,
             record=flows.Record(["default", "weights"], points=80),
+            trials=trials,
         )
     shares = traj["margin_M2"][-1] / cert.bounds("M2")[1]
     print(

@@ -72,18 +72,18 @@ def train(options: argparse.Namespace) -> int:
                 rule,
                 loss=options.loss,
                 stop=flows.Stop(steps, time=options.time, clock=options.clock, until=options.until),
-                trials=options.trials,
-                seed=options.seed,
-                bias=options.bias,
                 record=flows.Record(
                     ["default", "weights"] if options.weights else "default",
                     points=options.points,
                     test=test,
                     progress=report,
                 ),
+                keep=flows.Keep(options.out, resume=options.resume, seconds=options.checkpoint_seconds),
+                trials=options.trials,
+                seed=options.seed,
+                bias=options.bias,
                 device=options.device,
                 dtype=options.dtype,
-                keep=flows.Keep(options.out, resume=options.resume, seconds=options.checkpoint_seconds),
             )
         status = INTERRUPTED if found.interrupted else 0
         cert = None
