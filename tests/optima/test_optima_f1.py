@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from widemargin import Certificate, Dataset, Measure, optima, verify
+from widemargin import Certificate, Dataset, Measure, optima, pricing, verify
 
 LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
 MODES = (None, "free", "decayed")
@@ -242,3 +242,19 @@ def test_a_solve_can_begin_with_the_network_of_another_decay():
     assert found.status == usual.status == "certified" and found.verify(values).ok
     assert found.lower <= usual.upper and usual.lower <= found.upper
     assert warm.rounds < cold.rounds
+
+
+def test_a_proof_too_large_to_be_kept_is_said_to_be_missing(monkeypatch):
+    """The bound holds all the same, as it does for margins; `verify` says that there is nothing to check."""
+    rng = np.random.default_rng(8)
+    data = Dataset(rng.standard_normal((24, 4)), rng.choice([-1, 1], 24))
+    decay = 0.1 * optima.largest_decay(data).lower
+    kept = optima.f1(data, weight_decay=decay, tol=5e-2)
+    assert kept.status == "certified" and kept.verify(data).ok
+    monkeypatch.setattr(pricing.cones, "STORED", 1)
+    monkeypatch.setattr(pricing.signs, "RECORD_BYTES", 1)
+    lost = optima.f1(data, weight_decay=decay, tol=5e-2)
+    assert lost.status == "certified" and lost.proof["type"] == "omitted"
+    assert kept.lower <= lost.upper and lost.lower <= kept.upper
+    verdict = lost.verify(data)
+    assert not verdict.ok and "lower bound: the proof is not stored" in str(verdict)

@@ -207,22 +207,24 @@ def test_where_linear_bounds_fail_quadratic_ones_have_the_rest_of_the_time(monke
 
 def test_a_tree_over_cones_that_is_too_large_to_check_is_not_kept_and_goes_on(monkeypatch):
     X, c = (torch.as_tensor(array) for array in noise(30, 4, 1))
-    tree = cones.Cones(X, c, torch.eye(4, dtype=X.dtype))
-    kept = tree.run(0.0, 1e-3, deadline=math.inf, batch=64)
+    frame = torch.eye(4, dtype=X.dtype)
+    kept = cones.Cones(X, c, frame).run(0.0, 1e-3, deadline=math.inf, batch=64)
     monkeypatch.setattr(cones, "STORED", kept.nodes // 2)
-    lost = tree.run(0.0, 1e-3, deadline=math.inf, batch=64)
+    lost = cones.Cones(X, c, frame).run(0.0, 1e-3, deadline=math.inf, batch=64)
     assert kept.log is not None and lost.log is None
     assert lost.bound == kept.bound and lost.nodes == kept.nodes
-    cut = tree.run(0.0, 1e-3, deadline=math.inf, batch=64, keep=True)
-    assert cut.log is not None and kept.bound < cut.bound < math.inf and cut.nodes < kept.nodes
 
 
-def test_a_tree_over_signs_that_is_too_large_to_check_ends_there_if_asked_to(monkeypatch):
-    X, c = (torch.as_tensor(array) for array in noise(30, 13, 1))
-    options = {"deadline": math.inf, "batch": 8, "curved": False}
-    kept = signs.Tree(X, c).run(0.0, 1e-3, **options)
-    assert kept.log is not None
-    monkeypatch.setattr(signs, "RECORD_BYTES", kept.log.bytes // 2)
-    assert signs.Tree(X, c).run(0.0, 1e-3, **options).log is None
-    cut = signs.Tree(X, c).run(0.0, 1e-3, **options, keep=True)
-    assert cut.log is not None and kept.bound < cut.bound < math.inf and cut.nodes < kept.nodes
+def test_a_tree_over_cones_goes_on_where_it_stopped():
+    X, c = (torch.as_tensor(array) for array in noise(30, 4, 1))
+    frame = torch.eye(4, dtype=X.dtype)
+    whole = cones.Cones(X, c, frame).run(0.0, 1e-3, deadline=math.inf, batch=64)
+    tree, nodes = cones.Cones(X, c, frame), 0
+    for most in (20, 100, math.inf):
+        part = tree.run(0.0, 1e-3, deadline=math.inf, batch=64, max_nodes=most)
+        nodes += part.nodes
+    assert (part.bound, part.value, nodes) == (whole.bound, whole.value, whole.nodes)
+    assert all(
+        torch.equal(torch.cat(ours), torch.cat(theirs))
+        for ours, theirs in ((part.log.parent, whole.log.parent), (part.log.edge, whole.log.edge))
+    )

@@ -410,7 +410,7 @@ class Solver(Engine):
         g = dual_vectors(q, self.y)
         starts = np.vstack([self.theta, self.rng.standard_normal((STARTS, self.r))])
         V, value = several.ascend(self.X, g, starts, 40)
-        V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
+        V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]], until=self.door.deadline)
         if self.door.X.shape[1] <= 2:
             found, arcs = several.enumeration(self.door.X, q, self.y)
             self.keep(found)

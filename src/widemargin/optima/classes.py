@@ -220,7 +220,7 @@ class Solver(Engine):
             Z[1::2] = Z[1::2] @ self.whitening
         V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40, self.door.deadline)
         if self.X.size <= several.CLIMB:
-            V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]])
+            V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]], until=self.door.deadline)
         if self.door.X.shape[1] <= 2 and not self.late():
             found, arcs = several.enumeration(self.door.X, q, self.points.y)
             self.offer(found, q, power)

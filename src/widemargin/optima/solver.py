@@ -142,7 +142,7 @@ class Solver(Engine):
         scaled: dict[str, Any] = {
             name: unit * value if name in ("known", "target", "give_up") else value for name, value in numbers.items()
         }
-        return price(self.where, s * unit * c, keep=True, **scaled)
+        return price(self.where, s * unit * c, **scaled)
 
     def offer(self, c: np.ndarray, sides: tuple[Priced, ...]) -> None:
         """Keep c if it proves more than the best so far."""

@@ -46,13 +46,11 @@ def price(
     give_up: float = math.inf,
     root: bool = False,
     hard: bool = False,
-    keep: bool = False,
 ) -> Priced:
     """Bound the maximum by max(target, max(known, best found) (1 + tol)), or as far as `seconds` allow.
 
     `known` is a value that need not be met on this side. Past `give_up` a value found ends it. `root`: only what costs next to
-    nothing. `hard`: linear bounds of signs are known not to be enough. `keep`: trees end where their proofs would be too large
-    to be kept, instead of going on without.
+    nothing. `hard`: linear bounds of signs are known not to be enough.
     """
     if listed(points, c):
         # A leaky ReLU is relu(t) - slope relu(-t): each point is there with its opposite.
@@ -66,22 +64,19 @@ def price(
     folded, linear = points.folded(c)
     tensor = points.tensor
 
+    over_cones: cones.Cones | None = None  # goes on in each of its turns where it stopped in the last
+
     def look(stage: Stage) -> Any:
+        nonlocal over_cones
         deadline = min(until, time.monotonic() + stage.seconds)
-        options: dict[str, Any] = {
-            "deadline": deadline,
-            "target": target,
-            "give_up": give_up,
-            "beat": points.beat,
-            "keep": keep,
-        }
+        options: dict[str, Any] = {"deadline": deadline, "target": target, "give_up": give_up, "beat": points.beat}
         if stage.way == "cones":
-            assert points.frame is not None
-            frame = points.frame.astype(np.float64) @ points.basis
-            tree = cones.Cones(
-                points.Xt, tensor(folded), tensor(frame / np.abs(frame).max()), tensor(linear @ points.X)
-            )
-            return tree.run(known, tol, batch=65536 if gpu else 512, **options)
+            if over_cones is None:
+                assert points.frame is not None
+                frame = points.frame.astype(np.float64) @ points.basis
+                frame = frame / np.abs(frame).max()
+                over_cones = cones.Cones(points.Xt, tensor(folded), tensor(frame), tensor(linear @ points.X))
+            return over_cones.run(known, tol, batch=65536 if gpu else 512, **options)
         roots = tensor(points.roots @ points.basis) if len(points.roots) else None
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)

@@ -47,6 +47,13 @@ class Cones(Terms):
     def __init__(self, X: Tensor, c: Tensor, frame: Tensor, linear: Tensor | None = None):
         super().__init__(X, c, None, linear)
         self.frame, self.r = frame, X.shape[1]
+        # The tree as it stands: the open cones, all nodes as a proof, the largest bound of closed ones, directions that were met.
+        signs = list(itertools.product([1.0, -1.0], repeat=self.r))
+        self.L = torch.diag_embed(torch.tensor(signs, device=X.device, dtype=X.dtype))
+        self.U, v, value, self.edge = self.bound(self.L)
+        self.ids, self.nodes, self.told = torch.arange(len(signs), device=X.device), len(signs), 0
+        self.shape: Shape | None = Shape([torch.full((len(signs),), -1)], [torch.full((len(signs),), -1)])
+        self.closed, self.best, self.found = 0.0, float(value.max()), [(value, v)]
 
     def bound(self, L: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bounds (B,) of cones with integer coordinates L (B, r, r); a direction in each and its value; the edge to cut."""
@@ -147,63 +154,59 @@ class Cones(Terms):
     ) -> Priced:
         """Cut cones, the worst bound first, until all are at most max(target, max(known, best found) (1 + tol)).
 
-        `keep`: it stops, too, where the proof would be too large to be kept.
+        Called again it goes on where it stopped.
         """
-        r, device, dtype = self.r, self.X.device, self.X.dtype
-        signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=r)), device=device, dtype=dtype)
-        L = torch.diag_embed(signs)
-        U, v, value, edge = self.bound(L)
-        shape: Shape | None = Shape([torch.full((len(L),), -1)], [torch.full((len(L),), -1)])
-        ids = torch.arange(len(L), device=device)
-        nodes, best, closed = len(L), max(known, float(value.max())), 0.0
-        found = [(value, v)]
         while True:
-            limit = max(target, best * (1 + tol))
-            live = limit < U
-            if not bool(live.all()):
-                closed = max(closed, float(U[~live].max()))
-                L, U, edge, ids = L[live], U[live], edge[live], ids[live]
+            self.keep(max(target, max(known, self.best) * (1 + tol)) < self.U)
             if beat is not None:
                 beat()
-            writing = nodes * WRITING if shape is not None else 0.0
-            if len(U) == 0 or time.monotonic() + writing > deadline or nodes >= max_nodes or best > give_up:
+            writing = self.nodes * WRITING if self.shape is not None else 0.0
+            late = time.monotonic() + writing > deadline or self.nodes >= max_nodes
+            if late or len(self.U) == 0 or max(known, self.best) > give_up:
                 break
-            if shape is not None and nodes >= STORED:
-                if keep:
-                    break
-                shape = None
-            k = min(batch, len(U))
-            top = torch.topk(U, k).indices
-            middle = cut(L[top], edge[top])
-            rest = torch.ones(len(U), dtype=torch.bool, device=device)
-            rest[top] = False
-            fits = middle.abs().amax(1) <= LARGEST
-            if not bool(fits.all()):  # these stay as they are
-                closed = max(closed, float(U[top][~fits].max()))
-                top, middle = top[fits], middle[fits]
-            g, e, parent = L[top], edge[top], ids[top]
-            row, i, j = torch.arange(len(top), device=device), e // r, e % r
-            one, two = g.clone(), g.clone()
-            one[row, i], two[row, j] = middle, middle
-            child = torch.cat([one, two])
-            if len(child) == 0:
-                L, U, edge, ids = L[rest], U[rest], edge[rest], ids[rest]
-                continue
-            u, v, value, edge_new = self.bound(child)
-            new_ids = torch.arange(nodes, nodes + len(child), device=device)
-            nodes += len(child)
-            if shape is not None:
-                shape.parent.append(torch.cat([parent, parent]).cpu())
-                shape.edge.append(torch.cat([e, e]).cpu())
-            best = max(best, float(value.max()))
-            good = torch.topk(value, min(16, len(value))).indices
-            found.append((value[good], v[good]))
-            L, U = torch.cat([L[rest], child]), torch.cat([U[rest], u])
-            edge, ids = torch.cat([edge[rest], edge_new]), torch.cat([ids[rest], new_ids])
-        bound = max(closed, float(U.max()) if len(U) else 0.0)
-        values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+            if self.nodes >= STORED:
+                self.shape = None
+            self.grow(batch)
+        bound = max(self.closed, float(self.U.max()) if len(self.U) else 0.0)
+        nodes, self.told = self.nodes - self.told, self.nodes
+        values, directions = (torch.cat(parts) for parts in zip(*self.found))
         order = torch.argsort(-values)[:200]
-        return Priced(float(values.max()), bound, nodes, directions[order], shape, best > give_up)
+        aborted = max(known, self.best) > give_up
+        return Priced(float(values.max()), bound, nodes, directions[order], self.shape, aborted)
+
+    def keep(self, live: Tensor) -> None:
+        """Close all open cones but those that are `live`."""
+        if not bool(live.all()):
+            self.closed = max(self.closed, float(self.U[~live].max()))
+            self.L, self.U, self.edge, self.ids = self.L[live], self.U[live], self.edge[live], self.ids[live]
+
+    def grow(self, batch: int) -> None:
+        """Cut the `batch` cones with the largest bounds."""
+        top = torch.topk(self.U, min(batch, len(self.U))).indices
+        middle = cut(self.L[top], self.edge[top])
+        fits = middle.abs().amax(1) <= LARGEST
+        rest = torch.ones_like(self.U, dtype=torch.bool)
+        if not bool(fits.all()):  # these stay as they are
+            rest[top[~fits]] = False
+            self.keep(rest)
+            return
+        L, edge, parent = self.L[top], self.edge[top], self.ids[top]
+        row = torch.arange(len(top), device=L.device)
+        first, second = L.clone(), L.clone()
+        first[row, edge // self.r], second[row, edge % self.r] = middle, middle
+        child = torch.cat([first, second])
+        U, v, value, cuts = self.bound(child)
+        ids = torch.arange(self.nodes, self.nodes + len(child), device=L.device)
+        self.nodes += len(child)
+        if self.shape is not None:
+            self.shape.parent.append(torch.cat([parent, parent]).cpu())
+            self.shape.edge.append(torch.cat([edge, edge]).cpu())
+        self.best = max(self.best, float(value.max()))
+        good = torch.topk(value, min(16, len(value))).indices
+        self.found.append((value[good], v[good]))
+        rest[top] = False
+        self.L, self.U = torch.cat([self.L[rest], child]), torch.cat([self.U[rest], U])
+        self.edge, self.ids = torch.cat([self.edge[rest], cuts]), torch.cat([self.ids[rest], ids])
 
 
 def cut(L: Tensor, edge: Tensor) -> Tensor:

@@ -91,8 +91,10 @@ def ascend(
     return V, value
 
 
-def climb(X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Ascend |F(v)| where gradient steps stall, at the creases of terms with w . g_i < 0.
+def climb(
+    X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6, until: float = math.inf
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ascend |F(v)| where gradient steps stall, at the creases of terms with w . g_i < 0; no round begins after `until`.
 
     With w = F(v) / |F(v)| and c_i = w . g_i, replace c_i relu(t) by c_i 1[t_i > 0] t where c_i > 0: a lower bound of w . F that
     is concave and tight at v. Its maximiser on the ball is the shortest vector sum_i b_i x_i, b_i = c_i lambda_i with
@@ -100,6 +102,8 @@ def climb(X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6) -> tuple
     """
     value = values(X, g, V)
     for _ in range(rounds):
+        if time.perf_counter() > until:
+            break
         h = (V @ X.T).clip(0)
         F = h @ g
         c = (F / np.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)

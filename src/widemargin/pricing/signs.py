@@ -146,13 +146,12 @@ class Tree(Terms):
         memory: float = 4e9,
         curved: bool = True,
         beat: Callable[[], None] | None = None,
-        keep: bool = False,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large. `keep`: it stops, too, where the proof would be too large to be kept.
+        so they pay where trees are large.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -207,8 +206,6 @@ class Tree(Terms):
             if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
                 top = pool.lowest(batch)
             if log is not None and log.bytes > RECORD_BYTES:
-                if keep:
-                    break
                 log = None
             node = pool.take(top)
             node, branch = self.expand(node, limit, log, moments)
