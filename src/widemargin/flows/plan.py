@@ -135,7 +135,9 @@ class Schedule:
 
 def schedule(stop: Stop, record: Record, rule: Rule, cuda: bool) -> Schedule:
     if stop.steps is stop.time is stop.until is None and not rule.ends and isinstance(record.times, str):
-        raise InputError("nothing ends this training; give stop=..., a number of steps or a Stop with a time or an event")
+        raise InputError(
+            "nothing ends this training; give stop=..., a number of steps or a Stop with a time or an event"
+        )
     clock = rule.clock if stop.clock is None else stop.clock
     marks, timed, limit = _marks(record, stop, rule.length(clock))
     return Schedule(marks, timed, limit, stop.time, clock, stop.event, stop.every(rule, cuda))
