@@ -46,7 +46,7 @@ def one_run(width: int, trial: int) -> float:
     net = flows.nets.make_net("relu", 4, width)
     rule = flows.make_rule("gd", lr=0.1)
     data = datasets.load(SPEC.format(trial))
-    traj = flows.train(data, net, rule, steps=STEPS, trials=[trial], bias=True, points=2)
+    traj = flows.train(data, net, rule, stop=STEPS, trials=[trial], bias=True, record=flows.Record(points=2))
     return traj.last(0)["margin_M2"]
 
 

@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--n", type=int, default=2000, help="points [2000]")
 options = parser.parse_args()
 
-data = wm.data.mt_distribution(d=2, n=options.n, seed=1)
+data = wm.data.xor_with_noise(d=2, n=options.n, seed=1)
 found = wm.theory.guarantees(data, delta=0.05)
 print(f"{data}: {len(found)} guarantees evaluated")
 for one in sorted(found, key=lambda one: float(one.value)):
@@ -27,6 +27,6 @@ best = found.best
 assert best is not None
 print(f"best: {best.value:.3f} ({best.reference}), if {'; '.join(a.text for a in best.assumptions if a.holds is None)}")
 
-fresh = wm.data.mt_distribution(d=2, n=10_000, seed=2)
+fresh = wm.data.xor_with_noise(d=2, n=10_000, seed=2)
 network = found.facts.margin("f1").primal
 print(f"measured on {fresh.n} new points: {np.mean(fresh.y * network(fresh.X) <= 0):.4f} (F1 network)")

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import time
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -233,6 +234,39 @@ def assert_refuted(hypotheses: dict[str, Any], conclusion: Any) -> None:
     assert not bool(conclusion)
 
 
+def bn_features(data: Dataset, m: int, part: str, seed: int = 0, trial: int = 0) -> np.ndarray:
+    """Signed features (n, m), without the 1/sqrt(m), of which gamma_a or gamma_c is the margin; from the network of flows."""
+    import torch
+
+    from widemargin.flows import BatchNorm
+
+    net = BatchNorm.with_data(data.X, m)
+    W = {name: torch.from_numpy(value) for name, value in net.init([trial], seed).items()}
+    Z = data.y[:, None] * net.features(W, torch.tensor(data.X)[None])[0].numpy()
+    return Z if part == "a" else Z * W["a"].numpy()
+
+
+def adam_weights(
+    data: Dataset, m: int, part: str, steps: int, lr: float = 0.05, seed: int = 0, trial: int = 0
+) -> np.ndarray:
+    """BN's own way to a lower bound of gamma_a or gamma_c (Appendix A.2, Figure 1, BN-24): outer weights (m,) of norm 1, trained
+    with Adam on the logistic loss. The a-network has c = 1 and starts at a; the c-network has a and starts at c = 1."""
+    import torch
+
+    from widemargin.margins.batchnorm import initial_weights
+
+    Z = torch.from_numpy(bn_features(data, m, part, seed, trial))
+    start = initial_weights(m, data.d, seed, trial)[1] if part == "a" else np.ones(m)
+    u = torch.from_numpy(start.copy()).requires_grad_()
+    optimizer = torch.optim.Adam([u], lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.softplus(-(Z @ u)).mean().backward()
+        optimizer.step()
+    found = u.detach().numpy()
+    return found / np.linalg.norm(found)
+
+
 def resize(patch: Any, sizes: dict[str, dict[str, Any]], scales: tuple[str, ...] = ("quick",)) -> None:
     """Give reproductions, by id, other sizes at these scales."""
     from widemargin.papers import REPRODUCTIONS
@@ -241,3 +275,15 @@ def resize(patch: Any, sizes: dict[str, dict[str, Any]], scales: tuple[str, ...]
         theirs = sys.modules[REPRODUCTIONS[id].function.__module__].SIZES
         for scale in scales:
             patch.setitem(theirs, scale, size)
+
+
+def grouped(**keys: Any) -> dict[str, Any]:
+    """Arguments of `flows.train` where those of Stop, Record and Keep stand among the others, for tables of many runs."""
+    from widemargin import flows
+
+    kinds = {"stop": flows.Stop, "record": flows.Record, "keep": flows.Keep}
+    found = {
+        name: kind(**{one.name: keys.pop(one.name) for one in fields(kind) if one.name in keys})
+        for name, kind in kinds.items()
+    }
+    return found | keys

@@ -56,6 +56,8 @@ def test_python_blocks_run_and_print_what_is_shown(page, capsys):
     for (language, source, line), (follower, shown, _) in zip(found, [*found[1:], ("", "", 0)]):
         if language != "python":
             continue
+        if named := re.match(r"# (\w+\.py)\n", source):  # a file that later blocks find in the folder
+            Path(named[1]).write_text(source, encoding="utf-8")
         exec(compile("\n" * (line - 1) + source, page.name, "exec"), names)  # the blocks of a page share their names
         printed = capsys.readouterr().out
         if follower == "text":

@@ -193,18 +193,18 @@ def panels(figure):
 def test_a_picture_of_every_kind_of_run():
     data = Dataset(np.eye(3), np.array([1.0, -1.0, 1.0]), "name with $ in it")
     net = flows.TwoLayer(3, 5)
-    traj = flows.train(data, net, flows.GD(), steps=20, trials=3)
+    traj = flows.train(data, net, flows.GD(), stop=20, trials=3)
     figure = plots.trajectory(traj, (0.2, 0.25))
     assert len(figure.axes) == 6 and "M2" in panels(figure)[0]
     lines = [line.get_label() for line in figure.axes[0].get_lines()]
     assert any("at most 0.125" in str(label) for label in lines)  # half of the bound in M1
-    flow = flows.train(data, net, flows.GradientFlow(), steps=40, trials=2)
+    flow = flows.train(data, net, flows.GradientFlow(), stop=40, trials=2)
     assert len(plots.trajectory(flow).axes) == 6
-    deep = flows.train(data, flows.MLP(3, 5), flows.GD(), steps=5)
+    deep = flows.train(data, flows.MLP(3, 5), flows.GD(), stop=5)
     assert len(plots.trajectory(deep).axes) == 3
-    real = flows.train(data, net, flows.GD(), loss="squared", steps=5)
+    real = flows.train(data, net, flows.GD(), loss="squared", stop=5)
     assert plots.trajectory(real).axes
-    few = flows.train(data, net, flows.GD(), steps=5, observe=["risk"])
+    few = flows.train(data, net, flows.GD(), stop=5, record=["risk"])
     plots.trajectory(few).savefig(os.devnull, format="png")
     with pytest.raises(InputError, match="no records"):
         plots.trajectory(Trajectory(np.zeros(0), {}, {}, ("running",)))

@@ -194,8 +194,8 @@ def test_neural_collapse_refuses(key, value, word):
         data.neural_collapse(**{key: value})
 
 
-def test_mt_distribution():
-    drawn = data.mt_distribution(12, 3000, seed=4)
+def test_xor_with_noise():
+    drawn = data.xor_with_noise(12, 3000, seed=4)
     assert_array_equal(np.abs(drawn.X[:, :2]), 1)
     assert_array_equal(drawn.y, drawn.X[:, 0] * drawn.X[:, 1])
     corner, count = np.unique(drawn.X[:, :2], axis=0, return_counts=True)
@@ -208,37 +208,37 @@ def test_mt_distribution():
 def test_mt_rejection():
     # n = 4: about half the points have a squared norm above d log n.
     limit = 10 * math.log(4)
-    kept = [data.mt_distribution(10, 4, seed=s) for s in range(50)]
-    free = [data.mt_distribution(10, 4, reject=False, seed=s) for s in range(50)]
+    kept = [data.xor_with_noise(10, 4, seed=s) for s in range(50)]
+    free = [data.xor_with_noise(10, 4, reject=False, seed=s) for s in range(50)]
     assert max((each.X**2).sum(axis=1).max() for each in kept) <= limit
     assert max((each.X**2).sum(axis=1).max() for each in free) > limit
     with pytest.raises(InputError, match="reject=false"):
-        data.mt_distribution(5, 1)
-    assert data.mt_distribution(2, 3).n == 3
-    assert data.mt_distribution(5, 1, reject=False).n == 1
+        data.xor_with_noise(5, 1)
+    assert data.xor_with_noise(2, 3).n == 3
+    assert data.xor_with_noise(5, 1, reject=False).n == 1
 
 
-def test_mt_teacher():
+def test_relu_teacher():
     W, a = data.teacher_network(20, 6, seed=2)
     assert_allclose(np.linalg.norm(W, axis=1), 1)
-    drawn = data.mt_teacher(n=500, margin=0.4, seed=2)
+    drawn = data.relu_teacher(n=500, margin=0.4, seed=2)
     f = (drawn.X @ W.T).clip(0) @ a
     assert np.abs(f).min() >= 0.4
     assert_array_equal(drawn.y, np.sign(f))
     assert 0.2 < (drawn.y > 0).mean() < 0.8
-    test = data.mt_teacher(n=500, margin=0.4, seed=2, sample=1)
+    test = data.relu_teacher(n=500, margin=0.4, seed=2, sample=1)
     assert_array_equal(test.y, np.sign((test.X @ W.T).clip(0) @ a))
     assert not np.isin(test.X[:, 0], drawn.X[:, 0]).any()
-    values = data.mt_teacher(n=300, seed=2, regression=True)
+    values = data.relu_teacher(n=300, seed=2, regression=True)
     f = (values.X @ W.T).clip(0) @ a
     assert_allclose(values.y, f, atol=1e-12)
     assert np.abs(f).min() < 0.1
     with pytest.raises(InputError, match="smaller margin"):
-        data.mt_teacher(margin=1000)
+        data.relu_teacher(margin=1000)
 
 
-def test_mt_one_dimensional():
-    drawn = data.mt_one_dimensional(300, seed=1)
+def test_three_intervals():
+    drawn = data.three_intervals(300, seed=1)
     x = drawn.X[:, 0]
     assert np.abs(x).max() <= 1
     assert_array_equal(drawn.y, np.where(np.abs(x) > 1 / 3, 1, -1))
@@ -246,8 +246,8 @@ def test_mt_one_dimensional():
     assert {(-1, 1), (1, -1), (1, 1)} == set(zip(drawn.y, np.sign(x))) - {(-1, -1)}
 
 
-def test_mt_regression_gap():
-    drawn = data.mt_regression_gap(4, 400, seed=0)
+def test_one_relu():
+    drawn = data.one_relu(4, 400, seed=0)
     active = drawn.y > 0
     u = np.linalg.lstsq(drawn.X[active], drawn.y[active])[0]
     assert_allclose(np.linalg.norm(u), 1)

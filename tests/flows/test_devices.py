@@ -39,10 +39,10 @@ def run(kind: str, rule: str, loss: str, options: dict, device: str):
         net,
         flows.make_rule(rule, **options),
         loss=loss,
-        steps=25,
+        stop=25,
         trials=3,
         device=device,
-        observe=["risk", "margin"],
+        record=["risk", "margin"],
     )
 
 
@@ -71,7 +71,7 @@ def test_gradient_flow_on_a_gpu():
     data = parity(d=4, n=16, seed=0)
     net = flows.make_net("relu", 4, 40)
     there, here = (
-        flows.train(data, net, flows.GradientFlow(), steps=80, trials=3, device=device, observe=["risk", "margin"])
+        flows.train(data, net, flows.GradientFlow(), stop=80, trials=3, device=device, record=["risk", "margin"])
         for device in ("cuda", "cpu")
     )
     # 80 adaptive steps with an error of at most 1e-4 each: which step crosses a kink first is a matter of rounding

@@ -1,6 +1,7 @@
 """Gradient flow: order, error control, invariants, the far end of training, kinks, events, batches."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,25 +9,14 @@ import torch
 
 from widemargin import data, margins
 from widemargin.flows import losses
-from widemargin.flows.flow import (
-    FORCED,
-    TEMPERED,
-    Fitted,
-    GradientFlow,
-    Margin,
-    Radius,
-    Risk,
-    Stationary,
-    Time,
-    clarke_min_norm,
-    implicit_weights,
-    kkt_residual,
-    parse_until,
-    unscaled,
-)
+from widemargin.flows.contract import true_params
+from widemargin.flows.events import Fitted, Margin, Radius, Risk, Stationary, Time, parse_until
+from widemargin.flows.implicit import implicit_weights
 from widemargin.flows.nets import MLP, Frozen, Normalized, Scalar, TwoLayer
 from widemargin.flows.problem import pose
 from widemargin.flows.rules import DIVERGED, FINISHED
+from widemargin.flows.rules.gradient_flow import FORCED, TEMPERED, GradientFlow
+from widemargin.flows.stationarity import clarke_min_norm, kkt_residual
 from widemargin.types import Dataset, InputError
 
 
@@ -43,29 +33,29 @@ def begin(net, trials=1, seed=0):
 
 def run(rule, problem, W, steps, each=lambda W, state: None):
     """Until all trials have stopped, or for a number of steps; `each` sees every state."""
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     for _ in range(steps):
         W, state = rule.step(problem, W, state)
         each(W, state)
-        if (state["status"] != 0).all():
+        if (state.status != 0).all():
             break
     return W, state
 
 
-def flat(problem, W, state):
-    true = unscaled(problem, W, state)
+def flat(problem, W, state=None):
+    true = W if state is None else true_params(problem, W, state)
     return torch.cat([true[name].flatten(1) for name in problem.net.trained], 1)
 
 
 def fixed_steps(problem, W, order, T, count):
     """T / count in CB's clock at every step."""
     rule = GradientFlow(rtol=1e9, order=order, largest=1e9, until=Time(T))
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     for _ in range(2 * count):
-        size = state.get("log_scale", torch.zeros(1)) + 0.5 * problem.net.norm2(W).log()
-        turn = ((problem.net.degree - 2) * size).exp() if "log_scale" in state else 1.0
-        W, state = rule.step(problem, W, state | {"h": T / count * turn + 0 * state["h"]})
-        if (state["status"] != 0).all():
+        size = (torch.zeros(1) if state.log_scale is None else state.log_scale) + 0.5 * problem.net.norm2(W).log()
+        turn = ((problem.net.degree - 2) * size).exp() if state.log_scale is not None else 1.0
+        W, state = rule.step(problem, W, replace(state, h=T / count * turn + 0 * state.h))
+        if (state.status != 0).all():
             break
     return flat(problem, W, state), state
 
@@ -77,7 +67,7 @@ def runge_kutta(problem, W, T, count):
     def field(W):
         p = problem.margins(W)
         slow = torch.exp(math.log(problem.n) - losses.log_sum(problem.loss, p))
-        return problem.pull(W, losses.weights(problem.loss, p, "cb")) | {"t": slow}
+        return problem.pull(W, losses.weights(problem.loss, p, "soft_margin")) | {"t": slow}
 
     W = W | {"t": W[names[0]].new_zeros(len(W[names[0]]))}
     for _ in range(count):
@@ -113,7 +103,7 @@ def test_the_implicit_dual_solves_its_equation(loss, beta):
     assert found.all()
     after = beta * (p + h[:, None] * (K @ w[:, :, None])[:, :, 0])
     if beta < 1e6:
-        torch.testing.assert_close(losses.weights(losses.as_loss(loss), after, "cb"), w, rtol=0, atol=1e-7)
+        torch.testing.assert_close(losses.weights(losses.as_loss(loss), after, "soft_margin"), w, rtol=0, atol=1e-7)
     else:  # beta times the rounding of margins: equal margins on the support, none smaller
         p_after = after / beta
         least = p_after.amin(1, keepdim=True)
@@ -134,10 +124,10 @@ def test_order_of_convergence(net, order, loss):
     for count in (8, 16, 32):
         found, state = fixed_steps(problem, W, order, T, count)
         errors.append(float((found - exact).norm() / exact.norm()))
-        np.testing.assert_allclose(state["t_cb"], T, rtol=1e-8)
+        np.testing.assert_allclose(state.t_cb, T, rtol=1e-8)
     rates = np.log2(np.array(errors[:-1]) / errors[1:])
     assert (rates > order - 0.4).all(), (errors, rates)
-    np.testing.assert_allclose(state["log_t_mean"].exp(), t_mean, rtol=1e-4)
+    np.testing.assert_allclose(state.log_t_mean.exp(), t_mean, rtol=1e-4)
 
 
 @pytest.mark.parametrize("net", [small_init(4, 20), MLP(4, 6, depth=3)], ids=lambda net: net.name)
@@ -147,15 +137,15 @@ def test_a_tighter_tolerance_changes_less_than_it_promises(net):
     errors, before = [], None
     for rtol in (4e-4, 2e-4, 1e-4):
         after, state = run(GradientFlow(rtol=rtol, until=Time(1.0)), problem, W, 1000)
-        assert (state["status"] == FINISHED).all()
-        assert state["honest"].all()
+        assert (state.status == FINISHED).all()
+        assert state.honest.all()
         found = flat(problem, after, state)
         errors.append(((found - exact).norm(dim=1) / exact.norm(dim=1)).max().item())
         if before is not None:
             change = (found - before).norm(dim=1) / exact.norm(dim=1)
-            assert (change < rtol * state["taken"]).all()  # the sum of what its steps allow
+            assert (change < rtol * state.taken).all()  # the sum of what its steps allow
         before = found
-        np.testing.assert_allclose(state["log_t_mean"].exp(), t_mean, rtol=20 * rtol)
+        np.testing.assert_allclose(state.log_t_mean.exp(), t_mean, rtol=20 * rtol)
     assert errors[-1] < 10 * 1e-4
 
 
@@ -164,7 +154,7 @@ def test_the_flow_on_the_risk_is_the_same_path():
     net = Scalar(4, 12)
     problem, W = pose(net, PARITY, "logistic"), begin(net)
     after, state = run(GradientFlow(rtol=1e-7, order=3, until=Time(1.5)), problem, W, 3000)
-    t = float(state["log_t_mean"].exp())
+    t = float(state.log_t_mean.exp())
     count = 4000
     for _ in range(count):
         p, saved = problem.look(W)
@@ -172,7 +162,7 @@ def test_the_flow_on_the_risk_is_the_same_path():
         half = W | {name: W[name] + t / count / 2 * grad for name, grad in middle.items()}
         slope = problem.pull(half, losses.weights(problem.loss, problem.margins(half), "mean"))
         W = W | {name: W[name] + t / count * grad for name, grad in slope.items()}
-    np.testing.assert_allclose(flat(problem, after, state), flat(problem, W, {}), atol=2e-5)
+    np.testing.assert_allclose(flat(problem, after, state), flat(problem, W), atol=2e-5)
 
 
 # Invariants and the far end
@@ -188,11 +178,11 @@ def wide():
         problem, W, records = pose(net, points, "exp", bias=bias), begin(net), []
 
         def each(W, state, problem=problem, records=records):
-            p, size = problem.margins(W), 2 * state["log_scale"]
+            p, size = problem.margins(W), 2 * state.log_scale
             psi = losses.psi(problem.loss, p * size[:, None].exp()) / size.exp()
             gap = W["a"] ** 2 - (W["V"] ** 2).sum(2)
-            records.append([float(x) for x in (state["t_cb"], state["log_scale"], p.min(), psi, state["h"])])
-            assert (problem.net.norm2(W) - 1).abs().max() < 1e-12 or state["taken"] == 0
+            records.append([float(x) for x in (state.t_cb, state.log_scale, p.min(), psi, state.h)])
+            assert (problem.net.norm2(W) - 1).abs().max() < 1e-12 or state.taken == 0
             assert gap.isfinite().all()
 
         W0 = W
@@ -211,7 +201,7 @@ def test_wide_networks_reach_the_certified_margin(wide, name):
     if name == "parity":
         np.testing.assert_allclose(cert.lower / 2, BEST_PARITY, rtol=1e-6)
         assert best > 0.9999 * BEST_PARITY
-    q = state["dual"][0].numpy()
+    q = state.dual[0].numpy()
     np.testing.assert_allclose(q.sum(), 1, atol=1e-9)
     # the trajectory's own dual bounds the margin from above (CB-24): tried at its own neurons and at random directions
     X, y = problem.X[0].numpy(), problem.y[0].numpy()
@@ -240,13 +230,13 @@ def test_the_normalised_smooth_margin_never_falls(wide, name):
 def test_balance_is_conserved(wide):
     """a_j^2 - |v_j|^2 (LR-7), in units of |W|^2 at the time."""
     problem, W0, W, state, _ = wide["disks"]
-    before = (W0["a"] ** 2 - (W0["V"] ** 2).sum(2)) * (-2 * state["log_scale"]).exp()
+    before = (W0["a"] ** 2 - (W0["V"] ** 2).sum(2)) * (-2 * state.log_scale).exp()
     after = W["a"] ** 2 - (W["V"] ** 2).sum(2)
     assert (after - before).abs().max() < 1e-4
     net = small_init(4, 20)
     problem, W0 = pose(net, PARITY, "exp"), begin(net)
     W, state = run(GradientFlow(rtol=1e-6, until=Time(2.0)), problem, W0, 5000)
-    W = unscaled(problem, W, state)
+    W = true_params(problem, W, state)
     gaps = [(w["a"] ** 2 - (w["V"] ** 2).sum(2)) for w in (W0, W)]
     assert (gaps[1] - gaps[0]).abs().max() < 2e-6 * float(net.norm2(W))
 
@@ -258,17 +248,17 @@ def test_runs_far_past_the_smallest_loss(loss):
     seen = []
 
     def each(W, state):
-        p = problem.margins(W) * (2 * state["log_scale"])[:, None].exp()
-        seen.append((float(losses.log_sum(problem.loss, p)), bool(state["honest"]), float(state["log_t_mean"])))
+        p = problem.margins(W) * (2 * state.log_scale)[:, None].exp()
+        seen.append((float(losses.log_sum(problem.loss, p)), bool(state.honest), float(state.log_t_mean)))
 
     W, state = run(GradientFlow(largest=1.5), problem, W, 700, each)
     log_loss, honest, log_t = np.array(seen, dtype=float).T
     assert (np.diff(log_loss) <= 0).all()
     assert log_loss[-1] < -1e250
-    assert state["status"] == FINISHED
+    assert state.status == FINISHED
     assert honest[log_loss > -700].all()  # down to 1e-304 and far beyond nothing is given up
     assert honest[log_loss > -1e6].all()
-    assert state["left"] == TEMPERED
+    assert state.left == TEMPERED
     late = slice(-50, None)
     assert np.isfinite(log_t).all()
     np.testing.assert_allclose(log_t[late] / -log_loss[late], 1, atol=1e-6)  # t_mean ~ 1 / loss
@@ -296,8 +286,8 @@ def test_the_output_layer_reaches_the_random_feature_margin():
         cert = margins.random_features(PARITY, W["V"][trial].numpy())
         assert 0.999 * cert.lower <= reached[trial] <= cert.upper * (1 + 1e-9)
     # degree 1: t_cb ~ |W| / gamma
-    assert (state["log_scale"] > 20).all()
-    speed = state["t_cb"].log() - state["log_scale"] + (problem.margins(W).amin(1) / net.norm2(W).sqrt()).log()
+    assert (state.log_scale > 20).all()
+    speed = state.t_cb.log() - state.log_scale + (problem.margins(W).amin(1) / net.norm2(W).sqrt()).log()
     np.testing.assert_allclose(speed, 0, atol=0.02)
 
 
@@ -319,12 +309,12 @@ def test_a_neuron_slides_along_its_kink():
         3000,
         lambda W, state: path.append(float(W["V"][0, 0] @ torch.tensor(x2))),
     )
-    assert state["status"] == FINISHED and state["taken"] < 400
+    assert state.status == FINISHED and state.taken < 400
     assert abs(path[-1]) < 1e-4
-    gate = float(state["gates"][0, 1, 0])
+    gate = float(state.gates[0, 1, 0])
     assert 0 < gate < 1
     # on the kink the normal force of x1, q1 (x1 . x2), is held by q2 times the gate
-    q1, q2 = state["dual"][0].tolist()
+    q1, q2 = state.dual[0].tolist()
     np.testing.assert_allclose(gate, q1 * 0.6 / q2, rtol=0.05)
 
 
@@ -357,23 +347,23 @@ def test_events_are_hit():
     net = small_init(4, 20)
     problem, start = pose(net, PARITY, "logistic"), begin(net, 2)
     for event, value in (
-        (Radius(2.0), lambda W, state: (flat(problem, W, state) - flat(problem, start, {})).norm(dim=1) / 2),
+        (Radius(2.0), lambda W, state: (flat(problem, W, state) - flat(problem, start)).norm(dim=1) / 2),
         (
             Risk(0.1),
-            lambda W, state: losses.log_sum(problem.loss, problem.margins(unscaled(problem, W, state))).exp() / 1.6,
+            lambda W, state: losses.log_sum(problem.loss, problem.margins(true_params(problem, W, state))).exp() / 1.6,
         ),
         (
             Fitted(),
             lambda W, state: (
-                losses.log_sum(problem.loss, problem.margins(unscaled(problem, W, state))).exp() / math.log(2)
+                losses.log_sum(problem.loss, problem.margins(true_params(problem, W, state))).exp() / math.log(2)
             ),
         ),
         (Margin(0.05), lambda W, state: problem.margins(W).amin(1) / net.norm2(W) / 0.05),
-        (Time(3.0), lambda W, state: state["t_cb"] / 3),
-        (Time(50.0, "t_mean"), lambda W, state: state["log_t_mean"].exp() / 50),
+        (Time(3.0), lambda W, state: state.t_cb / 3),
+        (Time(50.0, "t_mean"), lambda W, state: state.log_t_mean.exp() / 50),
     ):
         W, state = run(GradientFlow(until=event), problem, start, 1500)
-        assert (state["status"] == FINISHED).all(), event
+        assert (state.status == FINISHED).all(), event
         np.testing.assert_allclose(value(W, state), 1, rtol=1e-4)
 
 
@@ -382,7 +372,7 @@ def test_stationary_event_and_kkt_residual():
     problem = pose(net, PARITY, "exp")
     W0 = begin(net)
     W, state = run(GradientFlow(until=Stationary()), problem, W0, 1000)
-    assert state["status"] == FINISHED
+    assert state.status == FINISHED
     assert problem.margins(W).min() / net.norm2(W) > 0.99 * BEST_PARITY
     assert kkt_residual(problem, W, state) < 0.02 < 0.5 < kkt_residual(problem, W0)
     # LR-19: a linear predictor, all neurons u, is a KKT point although its margin is poor
@@ -421,10 +411,10 @@ def test_a_batch_is_a_loop(net):
     together, state = run(GradientFlow(), problem, W, 60)
     for trial in range(3):
         alone, single = run(GradientFlow(), problem, {name: part[trial : trial + 1] for name, part in W.items()}, 60)
-        assert single["taken"] == state["taken"][trial]
+        assert single.taken == state.taken[trial]
         for name in net.trained:
             np.testing.assert_allclose(alone[name][0], together[name][trial], atol=1e-8)
-        np.testing.assert_allclose(single["t_cb"][0], state["t_cb"][trial], rtol=1e-6)
+        np.testing.assert_allclose(single.t_cb[0], state.t_cb[trial], rtol=1e-6)
 
 
 def test_a_member_that_fails_is_frozen():
@@ -432,8 +422,8 @@ def test_a_member_that_fails_is_frozen():
     problem, W = pose(net, PARITY, "exp"), begin(net, 3)
     W["V"][1, 2, 0] = math.nan
     after, state = run(GradientFlow(), problem, W, 80)
-    assert state["status"].tolist() == [0, DIVERGED, 0]
-    assert state["taken"][1] == 0 and (state["taken"][[0, 2]] > 50).all()
+    assert state.status.tolist() == [0, DIVERGED, 0]
+    assert state.taken[1] == 0 and (state.taken[[0, 2]] > 50).all()
     np.testing.assert_array_equal(after["a"][1], W["a"][1])
     good = {name: part[[0, 2]] for name, part in W.items()}
     alone, _ = run(GradientFlow(), problem, good, 80)
@@ -444,11 +434,11 @@ def test_steps_that_cannot_meet_the_tolerance_are_said():
     net = TwoLayer(4, 12)
     problem = pose(net, PARITY, "exp")
     _, state = run(GradientFlow(rtol=1e-15, smallest=1e-3), problem, begin(net), 30)
-    assert state["left"] == FORCED and not state["honest"].any()
+    assert state.left == FORCED and not state.honest.any()
 
 
 def test_what_makes_no_sense_is_refused():
     net = small_init(4, 3)
     for rule, loss in ((GradientFlow(), "squared"), (GradientFlow(order=4), "exp"), (GradientFlow(rtol=0.0), "exp")):
         with pytest.raises(InputError):
-            rule.start(pose(net, PARITY, loss), begin(net))
+            rule.init(pose(net, PARITY, loss), begin(net))

@@ -48,7 +48,7 @@ def runs():
             observe = ["log_risk", "psi", "margin", "log_norm"]
             times = list(range(0, steps + 1, max(2, steps // 150)))
             made[name] = flows.train(
-                DATA, NETS[name], rule, loss="exp", steps=steps, trials=2, times=times, observe=observe
+                DATA, NETS[name], rule, loss="exp", stop=steps, trials=2, record=flows.Record(observe, times=times)
             )
         return made[name]
 

@@ -51,8 +51,8 @@ def exact(loss: Loss, p: list[float]) -> dict[str, float]:
             "Q": Q.ln(),
             "S": -(total / len(p)).ln(),
             "G": (sum(slopes, Decimal(0)) / len(p)).ln(),
-            "cb": slopes[0] / total,
-            "lr": slopes[0] / Q,
+            "soft_margin": slopes[0] / total,
+            "psi weights": slopes[0] / Q,
         }
         return {name: float(value) for name, value in parts.items()}
 
@@ -86,12 +86,14 @@ def test_against_decimal_arithmetic(loss: Loss, margins: list[float]):
         "Q": losses.log_Q(loss, p),
         "S": losses.soft_margin(loss, p),
         "G": losses.log_G(loss, p),
-        "cb": losses.weights(loss, p, "cb")[0],
-        "lr": losses.weights(loss, p, "lr")[0],
+        "soft_margin": losses.weights(loss, p, "soft_margin")[0],
+        "psi weights": losses.weights(loss, p, "psi")[0],
     }
     for name, value in want.items():
         rough = 1e-14 * max(1.0, *(abs(x) for x in margins))  # what the rounding of p itself does
-        assert float(got[name]) == pytest.approx(value, rel=4e-14 + rough * (name in ("cb", "lr")), abs=rough), name
+        assert float(got[name]) == pytest.approx(
+            value, rel=4e-14 + rough * (name in ("soft_margin", "psi weights")), abs=rough
+        ), name
 
 
 @BOTH
@@ -110,7 +112,7 @@ def test_float32(loss: Loss):
         assert low.dtype == torch.float32
         assert_close(low.double(), function(loss, p), rtol=1e-4, atol=1e-4)
     far = torch.tensor([[1e4, 1.1e4]], dtype=torch.float32)
-    assert losses.psi(loss, far).item() == 1e4 and losses.weights(loss, far, "lr").tolist() == [[1.0, 0.0]]
+    assert losses.psi(loss, far).item() == 1e4 and losses.weights(loss, far, "psi").tolist() == [[1.0, 0.0]]
 
 
 @BOTH
@@ -128,8 +130,8 @@ def test_weights_are_gradients(loss: Loss):
         (psi,) = torch.autograd.grad(losses.psi(loss, p).sum(), p, retain_graph=True)
         (S,) = torch.autograd.grad(losses.soft_margin(loss, p).sum(), p)
         with torch.no_grad():
-            assert_close(losses.weights(loss, p, "lr"), psi, rtol=1e-9, atol=1e-12)
-            assert_close(losses.weights(loss, p, "cb"), S, rtol=1e-10, atol=1e-14)
+            assert_close(losses.weights(loss, p, "psi"), psi, rtol=1e-9, atol=1e-12)
+            assert_close(losses.weights(loss, p, "soft_margin"), S, rtol=1e-10, atol=1e-14)
     p = sample(7, 2.0).requires_grad_()
     (risk,) = torch.autograd.grad(loss.log(p).exp().mean(1).sum(), p)
     assert_close(losses.weights(loss, p.detach(), "mean"), -risk, rtol=1e-12, atol=1e-15)
@@ -141,7 +143,7 @@ def test_weights_are_gradients(loss: Loss):
 def test_sums_of_weights(loss: Loss):
     for shift in (-5.0, 0.0, 5.0, 50.0, 1e4):
         p = sample(9, 3.0, shift)
-        unit, cb, lr = (losses.weights(loss, p, kind).sum(1) for kind in ("unit", "cb", "lr"))
+        unit, cb, lr = (losses.weights(loss, p, kind).sum(1) for kind in ("unit", "soft_margin", "psi"))
         one = torch.ones_like(unit)
         assert_close(unit, one, rtol=1e-12, atol=0)
         if loss is EXP:
@@ -183,7 +185,7 @@ def test_logistic_sandwiches(n: int):
             fitted = psi >= 0
             upper = psi + math.log(n) - math.log(math.log(2))
             assert (least <= upper + tiny)[fitted].all()
-            mixed = (losses.weights(LOGISTIC, p, "lr") * p).sum(1)
+            mixed = (losses.weights(LOGISTIC, p, "psi") * p).sum(1)
             assert (psi <= mixed + tiny)[fitted].all()
             assert (mixed <= psi + 2 * math.log(n) + 1 + tiny)[fitted].all()
 

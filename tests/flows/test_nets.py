@@ -193,6 +193,7 @@ def test_gram_and_push_agree_with_the_jacobian(name: str, batched: bool):
     W = params(net)
     J = jacobian(net, W, X)
     K = net.gram(W, X)
+    assert_close(Net.gram(net, W, X), K, rtol=1e-9, atol=1e-10)  # what a net that has none of its own gets
     assert K.shape == (B, n, n)
     assert_close(K, J @ J.mT, rtol=1e-10, atol=1e-10 * float(J.abs().max()) ** 2 + 1e-13)
     torch.manual_seed(5)
@@ -672,16 +673,11 @@ def test_widths_of_their_own(activation: str):
     data = parity(d=5, n=12, seed=0)
     widths = (3, 8, 5)
     together = flows.train(
-        data,
-        TwoLayer(5, 8, activation=activation, widths=widths),
-        flows.GD(lr=0.5),
-        steps=40,
-        trials=3,
-        observe=["risk"],
+        data, TwoLayer(5, 8, activation=activation, widths=widths), flows.GD(lr=0.5), stop=40, trials=3, record=["risk"]
     )
     for trial, width in enumerate(widths):
         alone = flows.train(
-            data, TwoLayer(5, width, activation=activation), flows.GD(lr=0.5), steps=40, trials=3, observe=["risk"]
+            data, TwoLayer(5, width, activation=activation), flows.GD(lr=0.5), stop=40, trials=3, record=["risk"]
         )
         assert_allclose(together["risk"][:, trial], alone["risk"][:, trial], rtol=1e-10)
         assert_allclose(together.final["V"][trial, :width], alone.final["V"][trial], rtol=1e-9, atol=1e-12)

@@ -9,8 +9,9 @@ import torch
 from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, Measure, data, flows, margins
-from widemargin.flows import GD, MLP, GradientFlow, TwoLayer, make_net, pose, train
-from widemargin.flows.observe import OBSERVERS, Setting, View, choose, dual_value, record, true_margins, true_params
+from widemargin.flows import GD, MLP, GradientFlow, Record, TwoLayer, make_net, pose, train
+from widemargin.flows.contract import true_params
+from widemargin.flows.observe import OBSERVERS, Setting, View, choose, dual_value, record
 
 DATA = data.clusters(n=14, seed=1)
 PARITY = data.parity(d=4, n=12, seed=0)
@@ -20,7 +21,7 @@ NET = TwoLayer(2, 9)
 @pytest.fixture(scope="module")
 def traj():
     test = data.clusters(n=30, seed=2)
-    return train(DATA, NET, GD(lr=0.5), steps=60, trials=2, points=8, test=test, observe=["default", "weights"])
+    return train(DATA, NET, GD(lr=0.5), stop=60, trials=2, record=Record(["default", "weights"], points=8, test=test))
 
 
 def weights_at(traj, k, b):
@@ -78,7 +79,7 @@ def test_clocks(traj):
 
 
 def test_what_is_dear_is_recorded_now_and_then():
-    traj = train(DATA, NET, GD(lr=0.5), steps=200, points=90, observe=["kkt_residual", "risk"])
+    traj = train(DATA, NET, GD(lr=0.5), stop=200, record=Record(["kkt_residual", "risk"], points=90))
     known = np.isfinite(traj["kkt_residual"][:, 0])
     assert 10 <= known.sum() <= 25 and known[0] and known[-1]
     assert np.isfinite(traj["risk"]).all()
@@ -103,7 +104,9 @@ def test_the_dual_estimate_is_the_maximum_over_a_circle(slope: float):
 @pytest.mark.parametrize("activation", ["relu", "leaky:0.3"])
 def test_no_trajectory_beats_the_certificate_and_no_dual_goes_below_it(traj, activation: str):
     if activation != "relu":
-        traj = train(DATA, replace(NET, activation=activation), GD(lr=0.5), steps=2000, trials=2, points=8)
+        traj = train(
+            DATA, replace(NET, activation=activation), GD(lr=0.5), stop=2000, trials=2, record=Record(points=8)
+        )
         assert traj["margin_M1"][-1].min() > 0  # all points are right in the end
     cert = margins.f1(DATA, activation=activation, tol=1e-4)
     assert cert.proved
@@ -117,22 +120,21 @@ def test_no_trajectory_beats_the_certificate_and_no_dual_goes_below_it(traj, act
 def test_a_logarithmic_scale_changes_nothing_but_the_size():
     problem = pose(NET, DATA, "logistic")
     W = {name: torch.tensor(value) for name, value in NET.init(2, 3).items()}
-    state = GD().start(problem, W)
+    state = GD().init(problem, W)
     big = {name: 3.0 * value for name, value in W.items()}
-    scaled = state | {"log_scale": torch.full((2,), math.log(3.0), dtype=torch.float64)}
+    scaled = replace(state, log_scale=torch.full((2,), math.log(3.0), dtype=torch.float64))
     observers, _ = choose("default", Setting(problem, False, 2, 1))
     plain, logged = (record(observers, View(problem, *at, W)) for at in ((big, state), (W, scaled)))
     for name, value in plain.items():
         assert_allclose(logged[name].numpy(), value.numpy(), rtol=1e-9, atol=1e-9, err_msg=name)
-    p, log_factor = true_margins(problem, W, scaled)
-    assert_allclose((p * log_factor.exp()[:, None]).numpy(), problem.margins(big).numpy())
+    assert_allclose(View(problem, W, scaled, W).margins.numpy(), problem.margins(big).numpy())
     assert_allclose(true_params(problem, W, scaled)["V"].numpy(), big["V"].numpy())
 
 
 def test_margins_far_beyond_floating_point_stay_numbers():
     problem = pose(NET, DATA, "exp")
     W = {name: torch.tensor(value) for name, value in NET.init(1, 3).items()}
-    state = GD().start(problem, W) | {"log_scale": torch.tensor([300.0], dtype=torch.float64)}
+    state = replace(GD().init(problem, W), log_scale=torch.tensor([300.0], dtype=torch.float64))
     observers, _ = choose(["margins", "psi_normalized", "log_norm", "log_risk"], Setting(problem, False, 1, 1))
     row = record(observers, View(problem, W, state, W))
     assert all(np.isfinite(value.numpy()).all() for value in row.values()), row
@@ -140,7 +142,9 @@ def test_margins_far_beyond_floating_point_stay_numbers():
 
 
 def test_gradient_flow_is_recorded_in_true_size():
-    traj = train(PARITY, TwoLayer(4, 16), GradientFlow(), times=range(0, 170, 10), observe=["default", "weights"])
+    traj = train(
+        PARITY, TwoLayer(4, 16), GradientFlow(), record=Record(["default", "weights"], times=range(0, 170, 10))
+    )
     W = {name: torch.tensor(traj[f"W_{name}"][-1]) for name in ("a", "V")}
     p = PARITY.y * ((PARITY.X @ W["V"][0].numpy().T).clip(0) @ W["a"][0].numpy())
     assert_allclose(traj["margin"][-1, 0], p.min(), rtol=1e-9)
@@ -155,7 +159,7 @@ def test_several_classes():
     y = np.concatenate([(DATA.y + 1) / 2, np.full(7, 2.0)])
     three = Dataset(X, y)
     net = MLP(2, 8, outputs=3, depth=2)
-    traj = train(three, net, GD(lr=0.3), steps=20, loss="ce", observe=["default", "weights"])
+    traj = train(three, net, GD(lr=0.3), stop=20, loss="ce", record=["default", "weights"])
     f = (X @ traj["W_W1"][-1, 0].T).clip(0) @ traj["W_W2"][-1, 0].T
     own = f[np.arange(len(y)), y.astype(int)]
     others = np.where(np.eye(3, dtype=bool)[y.astype(int)], -np.inf, f)
@@ -166,24 +170,27 @@ def test_several_classes():
 
 def test_regression_has_a_risk_and_no_margins():
     real = Dataset(DATA.X, np.sin(DATA.X[:, 0]))
-    traj = train(real, NET, GD(lr=0.05), loss="squared", steps=30, test=real)
+    traj = train(real, NET, GD(lr=0.05), loss="squared", stop=30, record=Record(test=real))
     assert not [name for name in traj.records if "margin" in name or name in ("psi", "q", "train_error")]
     assert_allclose(traj["risk"], traj["test_error"])
     with pytest.raises(InputError, match="makes no sense here"):
-        train(real, NET, GD(), loss="squared", steps=30, observe="margins")
+        train(real, NET, GD(), loss="squared", stop=30, record="margins")
 
 
-def test_own_functions_of_either_kind():
+def test_own_functions_of_a_view():
     seen = {
         "norm": None,
         "size": "norm",
-        "when": lambda t, params: t,
-        "p": lambda problem, W, state: problem.margins(W),
+        "when": lambda view: view.t,
+        "p": lambda view: view.margins,
+        "both": lambda view: {"wrong": (view.margins <= 0).sum(1), "step": view.state.taken},
     }
-    traj = train(DATA, NET, GD(lr=0.5), steps=10, trials=2, observe=seen)
+    traj = train(DATA, NET, GD(lr=0.5), stop=10, trials=2, record=seen)
     assert_allclose(traj["norm"], traj["size"])
     assert_allclose(traj["when"][-1], 5.0)
     assert traj["p"].shape == (len(traj.t), 2, DATA.n)
+    assert_allclose(traj["wrong"], (traj["p"] <= 0).sum(2))
+    assert_allclose(traj["step"][:, 0], traj.t)
 
 
 def test_long_records_are_left_out_of_huge_runs_unless_asked_for():
@@ -199,7 +206,7 @@ def test_long_records_are_left_out_of_huge_runs_unless_asked_for():
 )
 def test_every_net_is_recorded(kind):
     options = {"data": DATA.X} if kind == "batchnorm" else {}
-    traj = train(DATA, make_net(kind, 2, 8, **options), GD(lr=0.05), steps=6, trials=2)
+    traj = train(DATA, make_net(kind, 2, 8, **options), GD(lr=0.05), stop=6, trials=2)
     names = [name for name in traj.records if name.startswith("margin_")]
     assert len(names) >= 2, names
     for name in traj.records:
@@ -217,13 +224,13 @@ def test_every_observer_says_what_it_is():
 
 def test_balance_of_flows():
     """a_j^2 - |v_j|^2 does not move along the flow: with half the step, half the error of GD. Equal |a_j|, |b_j| stay equal."""
-    keys = {"observe": ["balance"]}
-    drift = [train(DATA, NET, GD(lr=lr), steps=round(2 / lr), **keys)["balance"][-1, 0] for lr in (0.02, 0.01)]
+    keys = {"record": ["balance"]}
+    drift = [train(DATA, NET, GD(lr=lr), stop=round(2 / lr), **keys)["balance"][-1, 0] for lr in (0.02, 0.01)]
     assert 1.6 < drift[0] / drift[1] < 2.4
-    assert train(DATA, make_net("scalar", 2, 8), GD(lr=0.02), steps=50, **keys)["balance"].max() < 1e-14
+    assert train(DATA, make_net("scalar", 2, 8), GD(lr=0.02), stop=50, **keys)["balance"].max() < 1e-14
     assert flows.OBSERVERS is OBSERVERS
 
 
 def test_trials_of_their_own_widths_are_recorded():
-    traj = train(PARITY, TwoLayer(4, 6, widths=(2, 6)), GD(lr=0.1), steps=3, trials=2)
+    traj = train(PARITY, TwoLayer(4, 6, widths=(2, 6)), GD(lr=0.1), stop=3, trials=2)
     assert traj["effective_neurons"].shape == (4, 2) and (traj["effective_neurons"][:, 0] <= 2 + 1e-9).all()

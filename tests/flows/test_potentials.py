@@ -36,7 +36,13 @@ def test_growth_is_at_least_half_the_margin_of_the_comparator():
     alpha = np.stack([mixture for _, mixture in pairs])
     observe = {"phi": flows.growth(alpha), "t_cb": None, "log_norm": None}
     traj = flows.train(
-        DATA, NET, flows.GradientFlow(), loss="exp", steps=80, trials=2, times=list(range(81)), observe=observe
+        DATA,
+        NET,
+        flows.GradientFlow(),
+        loss="exp",
+        stop=80,
+        trials=2,
+        record=flows.Record(observe, times=list(range(81))),
     )
     for trial, (gamma, _) in enumerate(pairs):
         assert gamma > 0.01
@@ -51,13 +57,19 @@ def test_divergence_from_its_definition_and_its_descent():
     target = 60.0 / gamma * mixture  # losses of about e^{-60}
     seen: list[np.ndarray] = []
 
-    def outer(t, params):
-        seen.append((params["a"] * params["b"]).abs().numpy())
-        return params["a"].sum(1)
+    def outer(view):
+        seen.append((view.params["a"] * view.params["b"]).abs().numpy())
+        return view.params["a"].sum(1)
 
     observe = {"kl": flows.divergence(target), "outer": outer}
     traj = flows.train(
-        DATA, NET, flows.GD(lr=0.01), loss="exp", steps=100, trials=1, times=list(range(0, 101, 10)), observe=observe
+        DATA,
+        NET,
+        flows.GD(lr=0.01),
+        loss="exp",
+        stop=100,
+        trials=1,
+        record=flows.Record(observe, times=list(range(0, 101, 10))),
     )
     for row, u in zip(traj["kl"], seen):
         expected = sum((t * math.log(t / v) if t else 0.0) - t + v for t, v in zip(target.tolist(), u[0].tolist()))
@@ -69,6 +81,6 @@ def test_refusals():
     with pytest.raises(InputError, match="nonnegative"):
         flows.growth([-1.0, 1.0])
     with pytest.raises(InputError, match="comparator has shape"):
-        flows.train(DATA, NET, flows.GD(), steps=1, observe={"phi": flows.growth(np.ones(3))})
+        flows.train(DATA, NET, flows.GD(), stop=1, record={"phi": flows.growth(np.ones(3))})
     with pytest.raises(InputError, match="products"):
-        flows.train(DATA, flows.TwoLayer(3, 4), flows.GD(), steps=1, observe={"kl": flows.divergence(np.ones(4))})
+        flows.train(DATA, flows.TwoLayer(3, 4), flows.GD(), stop=1, record={"kl": flows.divergence(np.ones(4))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 from dataclasses import dataclass, replace
@@ -16,26 +17,29 @@ from torch.testing import assert_close
 from checks import noise
 from widemargin import Dataset, InputError, data, flows, margins
 from widemargin.flows import losses, rules, streams
+from widemargin.flows._graph import WARM, Stepper
+from widemargin.flows.contract import restored
 from widemargin.flows.names import make_rule
 from widemargin.flows.nets import MLP, BatchNorm, Frozen, Net, Normalized, Params, Scalar, TwoLayer
-from widemargin.flows.paths import WeaklyRegularized, follow_path
 from widemargin.flows.problem import Problem, pose
 from widemargin.flows.rules import (
-    CB,
     GD,
     SGD,
-    WGF,
     Adam,
     Mirror,
+    NeuronNormAscent,
     NormalizedGD,
-    PerturbedWGF,
-    Prop6,
-    Prop7,
+    OutputLayerAscent,
+    PerturbedWassersteinFlow,
     Rule,
+    SmoothMarginAscent,
     State,
     TwoPhase,
-    prop6_bound,
-    prop7_bound,
+    WassersteinFlow,
+    WeaklyRegularized,
+    follow_path,
+    neuron_norm_bound,
+    output_layer_bound,
     weight_decay_schedule,
 )
 from widemargin.flows.streams import LawStream, ParityStream
@@ -56,17 +60,17 @@ CASES: dict[str, tuple[Rule, Net, str]] = {
     "sgd-epochs": (SGD(0.1, batch=3, order="epochs", seed=3), RELU, "logistic"),
     "sgd-stream": (SGD(0.1, batch=2, order="stream"), RELU, "logistic"),
     "sgd-online": (SGD(0.1, batch=2, sampler=ParityStream(3)), RELU, "logistic"),
-    "cb": (CB(0.5), FIELD, "logistic"),
-    "cb-code": (CB(0.5, variant="code"), FIELD, "exp"),
-    "cb-output": (CB(0.5, variant="code"), OUTPUT, "exp"),
-    "prop6": (Prop6(), Frozen(d=3, m=6), "exp"),
-    "prop7": (Prop7(), OUTPUT, "exp"),
+    "cb": (SmoothMarginAscent(0.5), FIELD, "logistic"),
+    "cb-code": (SmoothMarginAscent(0.5, variant="code"), FIELD, "exp"),
+    "cb-output": (SmoothMarginAscent(0.5, variant="code"), OUTPUT, "exp"),
+    "prop6": (NeuronNormAscent(), Frozen(d=3, m=6), "exp"),
+    "prop7": (OutputLayerAscent(), OUTPUT, "exp"),
     "mirror": (Mirror(0.05), Normalized(d=3, m=6), "logistic"),
     "mirror-scalar": (Mirror(0.05, clock="mean"), Scalar(d=3, m=6), "exp"),
-    "wgf": (WGF(0.02), FIELD, "logistic"),
-    "wgf-heun": (WGF(0.02, scheme="continuous", reduction="mean"), FIELD, "logistic"),
-    "pwgf": (PerturbedWGF(0.1, sigma=3.0, seed=5), FIELD, "logistic"),
-    "pwgf-weighted": (PerturbedWGF(0.1, sigma=1.0, weighted=True, births=2, every=2), FIELD, "logistic"),
+    "wgf": (WassersteinFlow(0.02), FIELD, "logistic"),
+    "wgf-heun": (WassersteinFlow(0.02, scheme="continuous", reduction="mean"), FIELD, "logistic"),
+    "pwgf": (PerturbedWassersteinFlow(0.1, sigma=3.0, seed=5), FIELD, "logistic"),
+    "pwgf-weighted": (PerturbedWassersteinFlow(0.1, sigma=1.0, weighted=True, births=2, every=2), FIELD, "logistic"),
     "weakreg": (WeaklyRegularized(first=1e-3, last=1e-4), RELU, "logistic"),
     "weakreg-squared": (WeaklyRegularized(first=1e-3, last=1e-4, reduction="sum"), RELU, "squared"),
     "two-phase": (TwoPhase(lr1=2.0, batch1=4, steps1=2, lr2=0.2), RELU, "logistic"),
@@ -84,7 +88,7 @@ def tensors(net: Net, trials: int, seed: int = 1) -> Params:
 
 
 def run(rule: Rule, problem: Problem, W: Params, steps: int, state: State | None = None) -> tuple[Params, State]:
-    state = rule.start(problem, W) if state is None else state
+    state = rule.init(problem, W) if state is None else state
     for _ in range(steps):
         W, state = rule.step(problem, W, state)
     return W, state
@@ -103,11 +107,11 @@ def test_a_batch_is_a_loop_of_single_trials(name: str):
     problem, W = setting(net, loss)
     together, state = run(rule, problem, W, 7)
     for trial in range(3):
-        begin = rule.start(problem, one(W, trial)) | {"trial": torch.tensor([trial])}
+        begin = replace(rule.init(problem, one(W, trial)), trial=torch.tensor([trial]))
         alone, single = run(rule, problem, one(W, trial), 7, begin)
         assert_close(alone, one(together, trial), rtol=1e-9, atol=1e-11)
         for key in ("t_cb", "log_t_mean", "status", "taken"):
-            assert_close(single[key], state[key][trial : trial + 1])
+            assert_close(getattr(single, key), getattr(state, key)[trial : trial + 1])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -116,16 +120,50 @@ def test_a_saved_state_goes_on_bit_by_bit(name: str):
     problem, W = setting(net, loss)
     straight, end = run(rule, problem, W, 9)
     half, state = run(rule, problem, W, 4)
-    for value in state.values():
-        assert isinstance(value, Tensor | int | float)
-        assert not isinstance(value, Tensor) or len(value) == 3
+    for value in vars(state).values():
+        assert isinstance(value, Tensor | dict | int | None)
+        for part in value.values() if isinstance(value, dict) else [value]:
+            assert not isinstance(part, Tensor) or len(part) == 3
     file = io.BytesIO()
-    torch.save((half, state), file)
+    torch.save((half, vars(state)), file)
     file.seek(0)
-    half, state = torch.load(file)
-    resumed, again = run(rule, problem, half, 5, state)
+    half, fields = torch.load(file, weights_only=True)
+    resumed, again = run(rule, problem, half, 5, restored(rule.init(problem, W), fields))
+    assert type(again) is type(end) is type(state)
     assert_close(resumed, straight, rtol=0, atol=0)
-    assert_close(again, end, rtol=0, atol=0, equal_nan=True)
+    known = [{name: value for name, value in vars(one).items() if value is not None} for one in (again, end)]
+    assert_close(*known, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [name for name, (rule, _, _) in CASES.items() if rule.graph])
+def test_a_recorded_step_is_written_into_the_tensors_it_began_from(name: str, monkeypatch: pytest.MonkeyPatch):
+    """On a GPU a recorded step is replayed on its own tensors. With a recorder that just runs it, recording is one more step."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
+    rule, net, loss = CASES[name]
+    problem, W = setting(net, loss)
+    expected, end = run(rule, problem, W, WARM + 1)
+    stepper = Stepper(problem, rule, W, graph=True)
+    stepper(WARM)
+    assert stepper.graph is not None and stepper.state.step == WARM  # host numbers count when a graph is replayed
+    known = [{k: v for k, v in vars(one).items() if v is not None and k != "step"} for one in (stepper.state, end)]
+    assert_close(stepper.W, expected, rtol=0, atol=0)
+    assert_close(*known, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_state_of_another_version_is_refused():
+    problem, W = setting(RELU, "logistic")
+    fresh = SGD().init(problem, W)
+    fields = dict(vars(fresh))
+    del fields["order"]  # may be None, as in a checkpoint from before there was such a field
+    assert restored(fresh, fields).order is None
+    for bad in ({"slopes": None}, {"momentum": W["a"]}):
+        odd = fields | bad
+        if bad == {"slopes": None}:
+            del odd["slopes"]
+        with pytest.raises(InputError, match=f"another version of this rule.*{next(iter(bad))}"):
+            restored(fresh, odd)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -133,13 +171,13 @@ def test_a_diverged_trial_is_frozen_and_the_others_go_on(name: str):
     rule, net, loss = CASES[name]
     problem, W = setting(net, loss)
     well = run(rule, problem, W, 6)[0]
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     part = net.trained[0]
     bad = W | {part: W[part].clone()}
     bad[part][1] = torch.nan if name.startswith(("adam", "mirror")) else 1e308  # NaN, or overflow in the first step
     ill, state = run(rule, problem, bad, 6, state)
-    assert state["status"].tolist() == [0, 1, 0]
-    assert state["taken"].tolist()[1] < 6
+    assert state.status.tolist() == [0, 1, 0]
+    assert state.taken.tolist()[1] < 6
     kept = bad[part][1]
     assert_close(ill[part][1][: len(kept)], kept, equal_nan=True, rtol=0, atol=0)
     for trial in (0, 2):
@@ -152,17 +190,16 @@ def test_single_precision_stays_single(name: str):
     problem = pose(net, POINTS, loss, dtype="float32")
     W = {k: v.float() for k, v in tensors(net, 2).items()}
     W, state = run(rule, problem, W, 3)
-    assert {v.dtype for v in W.values()} == {torch.float32} and state["t_cb"].dtype == torch.float32
+    assert {v.dtype for v in W.values()} == {torch.float32} and state.t_cb.dtype == torch.float32
 
 
 def test_a_finished_trial_does_not_move():
     problem, W = setting(RELU, "logistic")
     rule = GD(0.3)
-    state = rule.start(problem, W)
-    state["status"] = torch.tensor([0, 2, 0], dtype=torch.int8)
+    state = replace(rule.init(problem, W), status=torch.tensor([0, 2, 0], dtype=torch.int8))
     new, state = run(rule, problem, W, 4, state)
     assert_close(new["V"][1], W["V"][1], rtol=0, atol=0)
-    assert state["status"].tolist() == [0, 2, 0] and state["taken"].tolist() == [4, 0, 4] and state["t_cb"][1] == 0
+    assert state.status.tolist() == [0, 2, 0] and state.taken.tolist() == [4, 0, 4] and state.t_cb[1] == 0
 
 
 # Single steps against autograd
@@ -196,8 +233,8 @@ def test_gd_and_its_clocks():
         for k in g:
             assert_close(new[k][trial], W[k][trial] - 0.3 * (g[k] + 0.01 * W[k][trial]))
         risk = logistic(problem.margins(W)[trial])
-        assert_close(state["t_cb"][trial], 0.3 * risk)
-    assert_close(state["log_t_mean"].exp(), torch.full((3,), 0.3, dtype=torch.float64))
+        assert_close(state.t_cb[trial], 0.3 * risk)
+    assert_close(state.log_t_mean.exp(), torch.full((3,), 0.3, dtype=torch.float64))
 
 
 def test_gd_on_the_squared_loss_descends_half_the_mean_square():
@@ -214,10 +251,10 @@ def test_gd_on_the_squared_loss_descends_half_the_mean_square():
 def test_sgd_is_gd_on_the_examples_of_the_step(order: str):
     problem, W = setting(RELU, "logistic")
     rule = SGD(0.2, batch=3, order=order, seed=11)
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     W, state = rule.step(problem, W, state)
     seen = []
-    sample, _ = rules._examples(problem, state, 3, order, 11, None)
+    sample, _ = rule.examples(problem, state)
     new, after = rule.step(problem, W, state)
     for trial in range(3):
         X, y = sample.X[trial].numpy(), sample.y[trial].numpy()
@@ -233,18 +270,18 @@ def test_sgd_is_gd_on_the_examples_of_the_step(order: str):
     else:
         assert seen[:3] != seen[3:6]
     p = sample.margins(W)
-    assert_close(after["slopes"] - state["slopes"], torch.sigmoid(-p).mean(1))
+    assert_close(after.slopes - state.slopes, torch.sigmoid(-p).mean(1))
 
 
 def test_epochs_see_every_point_once():
     problem, W = setting(RELU, "logistic")
     rule = SGD(0.01, batch=3, order="epochs", seed=2)
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     orders = []
     for _ in range(4):
         rows: list[Tensor] = []
         for _ in range(3):
-            sample, state = rules._examples(problem, state, 3, "epochs", 2, None)
+            sample, state = rule.examples(problem, state)
             rows.append(sample.X)
             W, state = rule.step(problem, W, state)
         epoch = torch.cat(rows, 1)
@@ -290,27 +327,29 @@ def test_fresh_examples_from_a_law():
 def test_normalized_gd_only_goes_down_and_adapts_its_step():
     problem, W = setting(RELU, "exp")
     rule = NormalizedGD(4.0)
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     risk = losses.log_sum(losses.EXP, problem.margins(W))
     for _ in range(200):
         before, W_before = state, W
         W, state = rule.step(problem, W, state)
         new = losses.log_sum(losses.EXP, problem.margins(W))
-        took = state["taken"] > before["taken"]
+        took = state.taken > before.taken
         assert bool((new <= risk).all())
-        assert_close(state["h"], before["h"] * torch.where(took, 2**0.2, 0.5))
+        assert_close(state.h, before.h * torch.where(took, 2**0.2, 0.5))
         assert bool(((W["V"] != W_before["V"]).any(-1).any(-1) == took).all())
         risk = new
-    assert bool((state["rejected"] > 0).all()) and bool((risk < -20).all())
+    assert bool((state.rejected > 0).all()) and bool((risk < -20).all())
     for trial in range(3):  # one step is GD with lr / risk
         g = gradient(W_before, trial, soft_min)
         if took[trial]:
-            assert_close(W["V"][trial], W_before["V"][trial] + before["h"][trial] * g["V"])
+            assert_close(W["V"][trial], W_before["V"][trial] + before.h[trial] * g["V"])
 
 
 def test_normalized_gd_stops_before_its_margins_overflow():
     plane = data.bad_kkt_plane(alpha=0.1)
-    traj = flows.train(plane, TwoLayer(2, 30), NormalizedGD(), loss="exp", steps=1500, trials=2, points=30)
+    traj = flows.train(
+        plane, TwoLayer(2, 30), NormalizedGD(), loss="exp", stop=1500, trials=2, record=flows.Record(points=30)
+    )
     assert np.isfinite(traj["margin_M2"]).all() and np.isfinite(traj["norm"]).all()
     assert (traj["norm"][-1] > 1e100).all() and (traj["margin_M2"][-1] > 0).all()
 
@@ -318,7 +357,7 @@ def test_normalized_gd_stops_before_its_margins_overflow():
 @pytest.mark.parametrize("variant", ["paper", "code"])
 def test_cb_moves_by_m_times_the_gradient(variant: str):
     problem, W = setting(FIELD, "exp")
-    rule = CB(0.5, variant=variant)
+    rule = SmoothMarginAscent(0.5, variant=variant)
     W, state = run(rule, problem, W, 2)
     new, _ = rule.step(problem, W, state)
     rate = 0.5 / math.sqrt(3 if variant == "paper" else 4)  # t = 2; the code's count starts at 1
@@ -331,7 +370,7 @@ def test_cb_moves_by_m_times_the_gradient(variant: str):
 def test_the_code_of_cb_scales_the_output_layer():
     problem, W = setting(OUTPUT, "exp")
     W = W | {"a": 3 * torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}
-    new, _ = run(CB(0.5, variant="code"), problem, W, 1)
+    new, _ = run(SmoothMarginAscent(0.5, variant="code"), problem, W, 1)
     for trial in range(3):
         g = gradient(W, trial, soft_min, 1 / 6)
         beta = max(1.0, math.sqrt(float((W["a"][trial] ** 2).mean())))
@@ -348,15 +387,15 @@ def test_cb_in_nets_without_the_prefactor_is_the_same_after_the_time_change(trai
     shrink = 6**-0.5 if train == "both" else 1 / 6
     W = {k: v * (shrink if train == "both" or k == "a" else 1) for k, v in w.items()}
     for variant in ("paper", "code"):
-        one_way, _ = run(CB(0.5, variant), problem, w, 20)
-        other, _ = run(CB(0.5, variant), pose(plain, POINTS, "exp"), W, 20)
+        one_way, _ = run(SmoothMarginAscent(0.5, variant), problem, w, 20)
+        other, _ = run(SmoothMarginAscent(0.5, variant), pose(plain, POINTS, "exp"), W, 20)
         assert_close(field.forward(one_way, problem.X), plain.forward(other, problem.X), rtol=1e-9, atol=1e-11)
 
 
 def test_cb_reaches_nearly_the_whole_margin_of_a_parity():
     net = TwoLayer(d=5, m=64, law="cb", mean_field=True)
     problem, W = setting(net, "exp", data.parity(5, marginal="full"), trials=2)
-    W, _ = run(CB(0.5), problem, W, 3000)
+    W, _ = run(SmoothMarginAscent(0.5), problem, W, 3000)
     reached = problem.margins(W).amin(1) / (net.norm2(W) / 64)
     best = 1 / math.sqrt(40) / 2
     assert bool((reached >= 0.95 * best).all()), reached / best
@@ -384,9 +423,9 @@ def test_proposition_6_at_every_step(easy: bool):
         half = margins.frozen(points, V)
         assert half.lower > 0
         Z = points.y[:, None] * (points.X @ W["V"][0].numpy().T).clip(0) * W["b"][0].numpy()  # (n, m)
-        rule = Prop6()
-        state = rule.start(problem, W)
-        assert_close(state["size"][0].item(), np.abs(Z).max())
+        rule = NeuronNormAscent()
+        state = rule.init(problem, W)
+        assert_close(state.size[0].item(), np.abs(Z).max())
         growth, best = 0.0, -math.inf
         for t in range(1, 1001):
             a = W["r"][0].numpy() ** 2 / m
@@ -401,10 +440,10 @@ def test_proposition_6_at_every_step(easy: bool):
             mirrored = a / beta * (1 + 2 * eta * g) ** 2  # CB-15
             new = W["r"][0].numpy() ** 2
             np.testing.assert_allclose(new / new.sum(), mirrored / mirrored.sum(), rtol=1e-9)
-            bound = prop6_bound(half.upper / 2, np.abs(Z).max(), points.n, m, t, growth)
+            bound = neuron_norm_bound(half.upper / 2, np.abs(Z).max(), points.n, m, t, growth)
             assert best >= bound
             assert_close(rule.bound(problem, state, half.upper / 2)[0], bound)
-            assert_close(state["best"][0].item(), best)
+            assert_close(state.best[0].item(), best)
         assert best <= half.upper / 2 * (1 + 1e-9)
     if easy:
         assert bound > 0 and best > 0.9 * half.lower / 2
@@ -421,9 +460,9 @@ def test_proposition_7_at_every_step(easy: bool):
         gamma = margins.random_features(points, W["V"][0].numpy())
         assert gamma.lower > 0
         Z = points.y[:, None] * (points.X @ W["V"][0].numpy().T).clip(0)
-        rule = Prop7()
-        state = rule.start(problem, W)
-        assert_close(state["size"][0].item(), np.abs(Z).max())
+        rule = OutputLayerAscent()
+        state = rule.init(problem, W)
+        assert_close(state.size[0].item(), np.abs(Z).max())
         a, beta, best = np.zeros(40), 1.0, -math.inf
         for t in range(1, 1001):
             beta = max(beta, math.sqrt(40) * np.linalg.norm(a))
@@ -432,10 +471,10 @@ def test_proposition_7_at_every_step(easy: bool):
             a = a + beta * math.sqrt(2) / (np.abs(Z).max() * math.sqrt(t)) * (Z.T @ (q / q.sum())) / 40
             W, state = rule.step(problem, W, state)
             np.testing.assert_allclose(W["a"][0].numpy() / (40 if prefactor else 1), a, rtol=1e-6, atol=1e-9)
-            bound = prop7_bound(gamma.upper, np.abs(Z).max(), points.n, t)
+            bound = output_layer_bound(gamma.upper, np.abs(Z).max(), points.n, t)
             assert best >= bound
             assert_close(rule.bound(problem, state, gamma.upper)[0], bound)
-        assert_close(state["best"][0].item(), best, rtol=1e-6, atol=1e-9)
+        assert_close(state.best[0].item(), best, rtol=1e-6, atol=1e-9)
         assert best <= gamma.upper * (1 + 1e-9)
         if easy:
             assert bound > 0 and best > 0.9 * gamma.lower
@@ -451,10 +490,10 @@ def test_the_mirror_flow_is_the_product_flow():
     errors = []
     for lr, steps in ((0.04, 50), (0.02, 100)):
         new, state = run(Mirror(lr, clock="mean"), problem, W, steps)
-        assert_close(state["log_t_mean"].exp(), torch.full((2,), 2.0, dtype=torch.float64))
+        assert_close(state.log_t_mean.exp(), torch.full((2,), 2.0, dtype=torch.float64))
         assert_close(new["a"].abs(), new["b"].abs(), rtol=0, atol=0)
         assert torch.equal(new["a"].sign(), W["a"].sign())
-        assert_close(state["log_u"].exp(), (new["a"] * new["b"]).abs())
+        assert_close(state.log_u.exp(), (new["a"] * new["b"]).abs())
         exact = (fine["a"] * fine["b"]).abs()
         errors.append(float(((new["a"] * new["b"]).abs() / exact - 1).abs().max()))
     assert errors[1] < 0.01 and 0.35 < errors[1] / errors[0] < 0.75  # first order
@@ -478,7 +517,7 @@ def test_a_mirror_step_is_an_exponentiated_gradient():
 
 def test_wgf_moves_particles_by_the_velocity_of_the_objective():
     problem, W = setting(FIELD, "logistic")
-    new, _ = run(WGF(0.05, lam=0.01), problem, W, 1)
+    new, _ = run(WassersteinFlow(0.05, lam=0.01), problem, W, 1)
     for trial in range(3):
         g = gradient(W, trial, lambda p: 7 * logistic(p), 1 / 6)
         for k in g:
@@ -487,10 +526,10 @@ def test_wgf_moves_particles_by_the_velocity_of_the_objective():
 
 def test_heun_is_of_second_order():
     problem, W = setting(FIELD, "logistic", trials=1)
-    fine, _ = run(WGF(1e-4, scheme="continuous"), problem, W, 500)
+    fine, _ = run(WassersteinFlow(1e-4, scheme="continuous"), problem, W, 500)
     gaps = []
     for eta in (0.005, 0.0025):
-        new, _ = run(WGF(eta, scheme="continuous"), problem, W, round(0.05 / eta))
+        new, _ = run(WassersteinFlow(eta, scheme="continuous"), problem, W, round(0.05 / eta))
         gaps.append(float((new["V"] - fine["V"]).abs().max()))
     assert gaps[1] < 0.4 * gaps[0]
 
@@ -498,17 +537,17 @@ def test_heun_is_of_second_order():
 def test_perturbed_wgf_without_noise_is_wgf():
     problem, W = setting(FIELD, "logistic")
     for weighted in (False, True):
-        noisy, _ = run(PerturbedWGF(0.05, sigma=0.0, weighted=weighted), problem, W, 5)
-        plain, _ = run(WGF(0.05), problem, W, 5)
+        noisy, _ = run(PerturbedWassersteinFlow(0.05, sigma=0.0, weighted=weighted), problem, W, 5)
+        plain, _ = run(WassersteinFlow(0.05), problem, W, 5)
         assert_close(noisy, plain, rtol=0, atol=0)
 
 
 def test_particles_are_born_again_on_the_sphere():
     net = TwoLayer(d=3, m=4000, law="cb", mean_field=True)
     problem, W = setting(net, "logistic", trials=2)
-    rule = PerturbedWGF(0.05, sigma=4.0, seed=1)
+    rule = PerturbedWassersteinFlow(0.05, sigma=4.0, seed=1)
     new, _ = run(rule, problem, W, 1)
-    moved, _ = run(WGF(0.05), problem, W, 1)
+    moved, _ = run(WassersteinFlow(0.05), problem, W, 1)
     reborn = (new["V"] != moved["V"]).any(2)
     assert_close(reborn.double().mean(1), torch.full((2,), 0.2, dtype=torch.float64), atol=0.03, rtol=0)
     size = (new["V"] ** 2).sum(2) + new["a"] ** 2
@@ -521,7 +560,7 @@ def test_the_objective_falls_at_the_rate_of_mt_e7():
     """dL/dt = -sigma E_rho L' + sigma E_U L' - E_rho |v|^2, in expectation over the births."""
     problem, W = setting(FIELD, "logistic", trials=1)
     lam, sigma, eta = 0.05, 0.7, 1e-6
-    rule = PerturbedWGF(eta, lam=lam, sigma=sigma, weighted=True, births=40_000)
+    rule = PerturbedWassersteinFlow(eta, lam=lam, sigma=sigma, weighted=True, births=40_000)
     new, _ = run(rule, problem, W, 1)
     assert new["V"].shape == (1, 40_006, 3)
     before, after = (rules.distributional_objective(problem, one, lam) for one in (W, new))
@@ -541,7 +580,9 @@ def test_the_objective_falls_at_the_rate_of_mt_e7():
 
 def test_weighted_particles_keep_the_total_mass():
     problem, W = setting(FIELD, "logistic")
-    rule = PerturbedWGF(1e-9, sigma=1e8, weighted=True, births=2, every=3)  # hardly any motion, a tenth dies each step
+    rule = PerturbedWassersteinFlow(
+        1e-9, sigma=1e8, weighted=True, births=2, every=3
+    )  # hardly any motion, a tenth dies each step
     new, _ = run(rule, problem, W, 3)
     grown = (new["V"] ** 2).sum((1, 2)) + (new["a"] ** 2).sum(1)
     old = (W["V"] ** 2).sum((1, 2)) + (W["a"] ** 2).sum(1)
@@ -602,9 +643,9 @@ def test_the_path_of_a_linear_classifier_ends_at_the_hard_margin():
     problem, W = setting(net, "logistic", points, trials=2)
     rule = WeaklyRegularized(first=1e-1, inner=200)
     W, state = follow_path(problem, W, rule)
-    assert state["status"].tolist() == [2, 2] and len(rule.lambdas) == 14
+    assert state.status.tolist() == [2, 2] and len(rule.lambdas) == 14
     assert rule.lambdas[-1] == pytest.approx(1e-14)
-    norm, margin = state["path_norm"], state["path_margin"]
+    norm, margin = state.path_norm, state.path_margin
     assert bool((norm.diff(dim=1) > 0).all()) and bool((margin.diff(dim=1) > -1e-3 * best.lower).all())
     assert bool((margin <= best.upper * (1 + 1e-9)).all()) and bool((margin[:, -1] >= 0.97 * best.lower).all())
     # MT-4 at each minimiser: n log(1 + exp(-|Theta| gamma*)) >= log(1 + exp(-|Theta| gamma_lambda))
@@ -628,7 +669,7 @@ def test_the_path_minimises_each_objective(law: str):
 
     found = minimize(objective, np.zeros(3), tol=1e-12)
     assert_close(W["v"][0], torch.tensor(found.x), rtol=1e-4, atol=1e-4)
-    assert_close(state["path_loss"][0, -1].exp().item(), found.fun, rtol=1e-9, atol=0.0)
+    assert_close(state.path_loss[0, -1].exp().item(), found.fun, rtol=1e-9, atol=0.0)
 
 
 def test_the_path_of_a_two_layer_net_reaches_the_certified_margin():
@@ -636,7 +677,7 @@ def test_the_path_of_a_two_layer_net_reaches_the_certified_margin():
     best = margins.f1(points).lower / 2
     problem, W = setting(TwoLayer(d=4, m=16), "logistic", points, trials=2)
     _, state = follow_path(problem, W, WeaklyRegularized(per_decade=0.5, inner=150))
-    margin, norm = state["path_margin"], state["path_norm"]
+    margin, norm = state.path_margin, state.path_norm
     assert bool((norm.diff(dim=1) > 0).all())
     assert bool((margin <= best * (1 + 1e-6)).all())
     assert bool((margin[:, -1] >= 0.98 * best).all()), margin / best
@@ -650,9 +691,9 @@ def test_the_path_in_depth_and_for_several_classes():
     for net, sample, loss in ((MLP(d=2, m=12, depth=3), points, "logistic"), (MLP(d=2, m=12, outputs=3), three, "ce")):
         problem, W = setting(net, loss, sample, trials=1)
         _, state = follow_path(problem, W, WeaklyRegularized(first=1e-4, last=1e-8, per_decade=0.5, inner=150))
-        assert bool((state["path_norm"].diff(dim=1) > 0).all())
-        assert float(state["path_margin"][0, -1]) > 0
-        assert float(state["path_margin"][0, -1]) >= float(state["path_margin"][0, 0]) * (1 - 1e-3)
+        assert bool((state.path_norm.diff(dim=1) > 0).all())
+        assert float(state.path_margin[0, -1]) > 0
+        assert float(state.path_margin[0, -1]) >= float(state.path_margin[0, 0]) * (1 - 1e-3)
 
 
 def test_the_path_of_a_regression_ends_near_an_interpolant_of_small_norm():
@@ -663,7 +704,7 @@ def test_the_path_of_a_regression_ends_near_an_interpolant_of_small_norm():
     W, state = follow_path(problem, W, WeaklyRegularized(first=1e-2, last=1e-8, per_decade=0.5, inner=200))
     residual = problem.margins(W).abs().amax(1)
     assert bool((residual < 1e-4).all()), residual
-    norm = state["path_norm"][:, -1] ** 2 / 2
+    norm = state.path_norm[:, -1] ** 2 / 2
     assert bool((norm >= least.lower * (1 - 1e-4)).all()) and bool((norm <= 1.1 * least.upper).all()), (
         norm / least.upper
     )
@@ -675,7 +716,7 @@ def test_the_path_of_a_regression_ends_near_an_interpolant_of_small_norm():
 def test_two_phases_move_one_layer_each():
     problem, W = setting(RELU, "logistic")
     rule = TwoPhase(lr1=2.0, steps1=1, decay1=1.0, kept=1, lr2=0.3, batch2=2, decay2=0.1)
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     first, state = rule.step(problem, W, state)
     assert_close(first["a"], torch.zeros_like(W["a"]))
     for trial in range(3):
@@ -685,7 +726,7 @@ def test_two_phases_move_one_layer_each():
         V = W["V"][trial].numpy().copy()
         V[:, :-1] = 2.0 * step[:, :-1]
         assert_close(first["V"][trial], torch.tensor(V))
-    sample, _ = rules._examples(problem, state, 2, "replacement", 0, None)
+    sample = rules.examples.drawn(problem, state, 2, 0, None)
     second, state = rule.step(problem, first, state)
     assert_close(second["V"], first["V"], rtol=0, atol=0)
     for trial in range(3):
@@ -693,12 +734,19 @@ def test_two_phases_move_one_layer_each():
         assert_close(second["a"][trial], first["a"][trial] - 0.3 * g["a"])
 
 
+def symmetric(W: Params) -> Params:
+    """The second half of the neurons as a copy of the first with opposite outer weights: f = 0."""
+    half = W["a"].shape[1] // 2
+    a, V = W["a"][:, :half], W["V"][:, :half]
+    return W | {"a": torch.cat([a, -a], 1), "V": torch.cat([V, V], 1)}
+
+
 def test_two_phases_learn_a_parity_from_fresh_examples():
     net = TwoLayer(d=12, m=64)
     problem = pose(net, data.parity(12, n=500, seed=1), "logistic")
     rule = TwoPhase(lr1=30.0, batch1=4000, decay1=1.0, lr2=3.0, batch2=20, sampler=ParityStream(12))
     problem_W = tensors(net, 2)
-    W = rules.symmetric_start(problem_W)
+    W = symmetric(problem_W)
     assert_close(net.forward(W, problem.X), torch.zeros(2, 500, dtype=torch.float64))
     W, state = run(rule, problem, W, 1)
     inner = W["V"] ** 2
@@ -750,7 +798,7 @@ def test_weight_decay_is_annealed_as_in_the_table():
     assert rule.rates(599) == (0.1, 2e-4)
     assert rule.rates(1610) == pytest.approx((0.1 * 0.2**3, 2.5e-6))
     problem, W = setting(RELU, "logistic")
-    late = rule.start(problem, W) | {"step": 1610}
+    late = replace(rule.init(problem, W), step=1610)
     new, _ = rule.step(problem, W, late)
     g = gradient(W, 0, logistic)
     assert_close(new["V"][0], W["V"][0] - 0.1 * 0.2**3 * (g["V"] + 2.5e-6 * W["V"][0]))
@@ -760,8 +808,22 @@ def test_weight_decay_is_annealed_as_in_the_table():
 
 
 def test_every_name_makes_its_rule():
-    kinds = {"gd": GD, "ngd": NormalizedGD, "sgd": SGD, "cb": CB, "prop6": Prop6, "prop7": Prop7, "mirror": Mirror}
-    kinds |= {"wgf": WGF, "pwgf": PerturbedWGF, "weakreg": WeaklyRegularized, "two-phase": TwoPhase, "adam": Adam}
+    kinds = {
+        "gd": GD,
+        "ngd": NormalizedGD,
+        "sgd": SGD,
+        "cb": SmoothMarginAscent,
+        "prop6": NeuronNormAscent,
+        "prop7": OutputLayerAscent,
+        "mirror": Mirror,
+    }
+    kinds |= {
+        "wgf": WassersteinFlow,
+        "pwgf": PerturbedWassersteinFlow,
+        "weakreg": WeaklyRegularized,
+        "two-phase": TwoPhase,
+        "adam": Adam,
+    }
     for name, kind in kinds.items():
         assert type(make_rule(name)) is kind
     assert make_rule("sgd", lr=0.3, batch=4, seed=None) == SGD(0.3, batch=4)
@@ -797,15 +859,20 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
     ("rule", "net", "loss", "says"),
     [
         (NormalizedGD(), RELU, "squared", "squared loss"),
-        (CB(), RELU, "squared", "squared loss"),
-        (CB(variant="code"), RELU, "logistic", "loss exp"),
-        (Prop6(), RELU, "exp", "norms of neurons with frozen directions"),
-        (Prop6(), TwoLayer(d=3, m=4, law="cb", activation="srelu"), "exp", "norms of neurons with frozen directions"),
-        (Prop6(), Frozen(d=3, m=6), "logistic", "loss exp"),
-        (Prop7(), RELU, "exp", "output layer alone"),
+        (SmoothMarginAscent(), RELU, "squared", "squared loss"),
+        (SmoothMarginAscent(variant="code"), RELU, "logistic", "loss exp"),
+        (NeuronNormAscent(), RELU, "exp", "norms of neurons with frozen directions"),
+        (
+            NeuronNormAscent(),
+            TwoLayer(d=3, m=4, law="cb", activation="srelu"),
+            "exp",
+            "norms of neurons with frozen directions",
+        ),
+        (NeuronNormAscent(), Frozen(d=3, m=6), "logistic", "loss exp"),
+        (OutputLayerAscent(), RELU, "exp", "output layer alone"),
         (Mirror(), RELU, "logistic", "products"),
-        (WGF(), RELU, "logistic", "1/m"),
-        (PerturbedWGF(), OUTPUT, "logistic", "both layers"),
+        (WassersteinFlow(), RELU, "logistic", "1/m"),
+        (PerturbedWassersteinFlow(), OUTPUT, "logistic", "both layers"),
         (TwoPhase(), OUTPUT, "logistic", "inner"),
         (Adam(only=("c",)), RELU, "logistic", "no trained parameter 'c'"),
         (SGD(batch=20, order="epochs"), RELU, "logistic", "more than the 7 points"),
@@ -815,10 +882,10 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
 def test_nets_that_make_no_sense_are_refused(rule: Rule, net: Net, loss: str, says: str):
     problem, W = setting(net, loss)
     with pytest.raises(InputError, match=says):
-        rule.start(problem, W)
+        rule.init(problem, W)
 
 
 def test_the_mirror_needs_a_balanced_start():
     problem, W = setting(Normalized(d=3, m=6), "logistic")
     with pytest.raises(InputError, match="balanced"):
-        Mirror().start(problem, W | {"a": 2 * W["a"]})
+        Mirror().init(problem, W | {"a": 2 * W["a"]})

@@ -8,15 +8,16 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+from checks import grouped
 from widemargin import Dataset, InputError, Trajectory, data, flows
-from widemargin.flows import GD, SGD, TwoLayer, runs, train
+from widemargin.flows import GD, SGD, Keep, Record, Stop, TwoLayer, runs, train
 from widemargin.flows.rules import Rule
 
 LOOP = sys.modules["widemargin.flows.train"]  # the module; flows.train is the function
@@ -34,32 +35,32 @@ class Counter(Rule):
 
     def step(self, problem, W, state):
         W = {name: value + 1 for name, value in W.items()}
-        step = state["step"] + 1
-        trials = len(state["t_cb"])
+        step = state.step + 1
+        trials = len(state.t_cb)
         if step == 7 and self.bad >= 0:
             W["a"] = W["a"].clone()
             W["a"][self.bad] = torch.nan
-        status = state["status"].clone()
+        status = state.status.clone()
         if step == 5 and self.done >= 0:
             status[self.done] = 2
         t = torch.arange(1, trials + 1) * float(step)
-        return W, state | {"step": step, "t_cb": t, "log_t_mean": t.log(), "status": status}
+        return W, replace(state, step=step, t_cb=t, log_t_mean=t.log(), status=status)
 
 
 @dataclass(frozen=True)
-class At:
+class At(flows.Event):
     """Trial b reaches this event at step 3 + 2 b."""
 
     def reached(self, problem, W, state, start):
-        return state["step"] >= 3 + 2 * torch.arange(len(state["t_cb"]))
+        return state.step >= 3 + 2 * torch.arange(len(state.t_cb))
 
 
-def first(t, params):
-    return params["a"][:, 0]
+def first(view):
+    return view.params["a"][:, 0]
 
 
 def count(rule, **keys):
-    return train(PARITY, NET, rule, observe={"step": None, "first": first}, **keys)
+    return train(PARITY, NET, rule, **grouped(observe={"step": None, "first": first}, **keys))
 
 
 def assert_same(one: Trajectory, two: Trajectory):
@@ -122,7 +123,7 @@ def test_a_rule_may_end_a_trial():
 
 def test_a_learning_rate_that_diverges_is_a_status():
     far = Dataset(1e200 * PARITY.X, PARITY.y)
-    traj = train(far, NET, GD(lr=1e200), steps=30, trials=2)
+    traj = train(far, NET, GD(lr=1e200), stop=30, trials=2)
     assert traj.status == ("diverged", "diverged") and "smaller step" in traj.notes[0]
     assert len(traj.t) and all(np.isfinite(value).all() for value in traj.final.values())
 
@@ -132,17 +133,17 @@ def test_a_learning_rate_that_diverges_is_a_status():
 
 def test_a_batch_is_a_loop():
     other = data.parity(d=4, n=12, seed=5)
-    batch = train([PARITY, other], NET, GD(lr=0.3), steps=40, observe=SCALARS)
-    single = train(PARITY, NET, GD(lr=0.3), steps=40, observe=SCALARS)
+    batch = train([PARITY, other], NET, GD(lr=0.3), stop=40, record=SCALARS)
+    single = train(PARITY, NET, GD(lr=0.3), stop=40, record=SCALARS)
     for name in single.records:
         assert_allclose(batch[name][:, :1], single[name], rtol=1e-10, err_msg=name)
-    shared = train(PARITY, NET, GD(lr=0.3), steps=40, trials=3, observe=SCALARS)
+    shared = train(PARITY, NET, GD(lr=0.3), stop=40, trials=3, record=SCALARS)
     assert_allclose(shared["risk"][:, 0], single["risk"][:, 0], rtol=1e-10)
     assert not np.allclose(shared["risk"][:, 1], shared["risk"][:, 0])
 
 
 def test_gd_is_gd():
-    traj = train(PARITY, NET, GD(lr=0.2), steps=3, times=[0, 1, 2, 3], observe=["weights", "risk"])
+    traj = train(PARITY, NET, GD(lr=0.2), stop=3, record=Record(["weights", "risk"], times=[0, 1, 2, 3]))
     W = {name: torch.tensor(traj[f"W_{name}"][0]) for name in ("a", "V")}
     X, y = torch.tensor(PARITY.X.copy()), torch.tensor(PARITY.y.copy())
     for k in range(3):
@@ -157,13 +158,13 @@ def test_gd_is_gd():
 
 
 def test_float32_stays_near_float64():
-    one = train(PARITY, NET, GD(lr=0.3), steps=50, dtype="float32", observe=SCALARS)
-    two = train(PARITY, NET, GD(lr=0.3), steps=50, observe=SCALARS)
+    one = train(PARITY, NET, GD(lr=0.3), stop=50, dtype="float32", record=SCALARS)
+    two = train(PARITY, NET, GD(lr=0.3), stop=50, record=SCALARS)
     assert_allclose(one["risk"], two["risk"], rtol=1e-4)
 
 
 def test_the_same_seed_is_the_same_result():
-    keys = {"steps": 30, "trials": 2, "observe": SCALARS}
+    keys = {"stop": 30, "trials": 2, "record": SCALARS}
     assert_same(train(PARITY, NET, SGD(lr=0.3), **keys), train(PARITY, NET, SGD(lr=0.3), **keys))
     assert not np.array_equal(
         train(PARITY, NET, GD(), seed=1, **keys)["risk"], train(PARITY, NET, GD(), **keys)["risk"]
@@ -175,7 +176,8 @@ def test_the_same_seed_is_the_same_result():
 
 def whole_and_broken(tmp_path, rule, stop_after=(3, 9, 2), **keys):
     """The same training, once in one go and once interrupted several times."""
-    whole = train(PARITY, NET, rule, observe=SCALARS, **keys)
+    keys = {"observe": SCALARS, **keys}
+    whole = train(PARITY, NET, rule, **grouped(**keys))
     out = tmp_path / "run"
     for turns in stop_after:
         left = turns
@@ -188,9 +190,9 @@ def whole_and_broken(tmp_path, rule, stop_after=(3, 9, 2), **keys):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LOOP, "BLINK", -1.0)  # asked after every step
-            part = train(PARITY, NET, rule, observe=SCALARS, out=out, resume=True, progress=halt, **keys)
+            part = train(PARITY, NET, rule, **grouped(out=out, resume=True, progress=halt, **keys))
         assert part.interrupted
-    return whole, train(PARITY, NET, rule, observe=SCALARS, out=out, resume=True, **keys), out
+    return whole, train(PARITY, NET, rule, **grouped(out=out, resume=True, **keys)), out
 
 
 @pytest.mark.parametrize(
@@ -209,15 +211,16 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path, rule, keys):
     whole, resumed, out = whole_and_broken(tmp_path, rule, **keys)
     assert_same(whole, resumed)
     assert_same(whole, flows.load(out))  # and what is on the disk is the same again
-    assert_same(whole, train(PARITY, NET, rule, observe=SCALARS, out=out, resume=True, **keys))  # nothing left to do
+    again = train(PARITY, NET, rule, **grouped(observe=SCALARS, out=out, resume=True, **keys))  # nothing left to do
+    assert_same(whole, again)
 
 
 KILLED = """
     import sys
     from widemargin import data, flows
     out, resume, pause = sys.argv[1], sys.argv[2] == "1", float(sys.argv[3])
-    flows.train(data.parity(d=4, n=12, seed=0), flows.TwoLayer(4, 6), flows.SGD(lr=0.5), steps=STEPS, trials=3,
-                observe=NAMES, out=out, resume=resume, checkpoint_seconds=pause)
+    flows.train(data.parity(d=4, n=12, seed=0), flows.TwoLayer(4, 6), flows.SGD(lr=0.5), stop=STEPS, trials=3,
+                record=NAMES, keep=flows.Keep(out, resume, pause))
     print("done")
 """
 
@@ -239,8 +242,8 @@ def test_kill_9_loses_nothing_but_time(tmp_path):
         kills += process.returncode == -signal.SIGKILL
         assert process.returncode in (0, -signal.SIGKILL), error.decode()
     assert kills
-    resumed = train(PARITY, NET, SGD(lr=0.5), steps=steps, trials=3, observe=SCALARS, out=out, resume=True)
-    whole = train(PARITY, NET, SGD(lr=0.5), steps=steps, trials=3, observe=SCALARS)
+    resumed = train(PARITY, NET, SGD(lr=0.5), stop=steps, trials=3, record=SCALARS, keep=Keep(out, resume=True))
+    whole = train(PARITY, NET, SGD(lr=0.5), stop=steps, trials=3, record=SCALARS)
     assert_same(whole, resumed)
     assert_same(whole, flows.load(out))
 
@@ -263,13 +266,13 @@ def stopped(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LOOP, "BLINK", -1.0)
-        run_it(out, checkpoint_seconds=0, progress=halt)
+        run_it(out, seconds=0, progress=halt)
     assert (out / "checkpoint-0").exists() and (out / "checkpoint-1").exists()
     return out
 
 
 def run_it(out, steps=40, **keys):
-    return train(PARITY, NET, GD(lr=0.5), steps=steps, trials=2, observe=SCALARS, out=out, **keys)
+    return train(PARITY, NET, GD(lr=0.5), **grouped(steps=steps, trials=2, observe=SCALARS, out=out, **keys))
 
 
 def newest(out):
@@ -296,11 +299,30 @@ def test_two_corrupt_checkpoints_are_refused(stopped):
         flows.load(stopped)
 
 
+def test_a_run_from_before_its_rule_was_renamed_goes_on(tmp_path, monkeypatch):
+    """The folder says CB, as folders did; the digest in its checkpoints is that of the configuration as it was written."""
+
+    class CB(flows.SmoothMarginAscent):
+        pass
+
+    def half(seconds, share, now):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LOOP, "BLINK", -1.0)
+    train(PARITY, NET, CB(), stop=20, record=Record(SCALARS, progress=half), keep=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["rule"]["class"] == "CB"
+    assert flows.load(tmp_path / "run").config["rule"]["class"] == "SmoothMarginAscent"
+    rule, keep = flows.SmoothMarginAscent(), Keep(tmp_path / "run", resume=True)
+    resumed = train(PARITY, NET, rule, stop=20, record=SCALARS, keep=keep)
+    assert_same(resumed, train(PARITY, NET, rule, stop=20, record=SCALARS))
+
+
 def test_another_configuration_is_refused(stopped, tmp_path):
     with pytest.raises(InputError, match="another configuration: steps was 40 and is 50"):
         run_it(stopped, steps=50, resume=True)
     with pytest.raises(InputError, match=r"rule\.lr was 0\.5 and is 0\.1"):
-        train(PARITY, NET, GD(lr=0.1), steps=40, trials=2, observe=SCALARS, out=stopped, resume=True)
+        train(PARITY, NET, GD(lr=0.1), stop=40, trials=2, record=SCALARS, keep=Keep(stopped, resume=True))
     other = tmp_path / "other"
     run_it(other, steps=10)
     (stopped / "checkpoint-0").write_bytes((other / "checkpoint-0").read_bytes())
@@ -363,7 +385,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         return torch.load(io.BytesIO(content[len(runs.MAGIC) + 65 :]), weights_only=True)["step"]
 
     monkeypatch.setattr(runs, "write_atomically", scarce)
-    traj = run_it(out, checkpoint_seconds=0)
+    traj = run_it(out, seconds=0)
     assert traj.status == ("finished", "finished") and traj.t[-1] == 40
     assert any("No space left" in note for note in traj.notes)
     full = False
@@ -426,33 +448,54 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
         ({"steps": 5, "times": "often"}, "times must be"),
         ({"steps": 5, "loss": "hinge"}, "unknown loss"),
         ({"steps": 5, "until": "tired"}, "choose fitted"),
+        ({"steps": 5, "until": 3}, "until must be an event"),
+        ({"steps": 5, "seconds": -1}, "seconds between checkpoints must not be negative"),
+        ({"steps": 5, "resume": True}, "nothing to resume without a run folder"),
         ({"steps": 5, "observe": "weather"}, "no observer 'weather'"),
         ({"steps": 5, "observe": "test_error"}, "needs test data"),
-        ({"steps": 5, "observe": {"x": lambda t, params: torch.zeros(7)}}, "one row per trial"),
+        ({"steps": 5, "observe": {"x": lambda view: torch.zeros(7)}}, "one row per trial"),
         ({"steps": 5, "observe": {"x": lambda: 0}}, "must take"),
+        ({"steps": 5, "observe": {"x": lambda t, params: t}}, "must take one argument, a View"),
         ({"steps": 5, "bias": True}, "takes 4 features but the data has 5"),
     ],
 )
 def test_bad_input_is_one_sentence(keys, sentence):
     with pytest.raises(InputError, match=sentence):
-        train(PARITY, NET, GD(), **keys)
+        train(PARITY, NET, GD(), **grouped(**keys))
+
+
+def test_a_plain_value_is_the_first_field_of_what_ends_records_and_keeps_a_run(tmp_path):
+    """And what is given there but is no such field is refused in a sentence."""
+    short = train(PARITY, NET, GD(), stop=7, record=["risk"], keep=str(tmp_path / "short"))
+    whole = train(PARITY, NET, GD(), stop=Stop(steps=7), record=Record(observe=["risk"]), keep=Keep(tmp_path / "whole"))
+    assert_same(short, whole)
+    assert_same(flows.load(tmp_path / "short"), flows.load(tmp_path / "whole"))
+    for keys, sentence in (
+        ({"stop": "fitted"}, "steps must be an integer"),
+        ({"stop": 5, "record": 12}, "what is observed must be"),
+        ({"stop": 5, "record": Keep("run")}, "what is observed must be"),
+        ({"stop": 5, "keep": True}, "out must be the path"),
+        ({"stop": 5, "keep": Stop(3)}, "out must be the path"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train(PARITY, NET, GD(), **keys)
 
 
 def test_bad_things_are_refused():
     with pytest.raises(InputError, match="data must be"):
-        train([], NET, GD(), steps=5)
+        train([], NET, GD(), stop=5)
     with pytest.raises(InputError, match="2 data sets but trials=3"):
-        train([PARITY, PARITY], NET, GD(), steps=5, trials=3)
+        train([PARITY, PARITY], NET, GD(), stop=5, trials=3)
     with pytest.raises(InputError, match="net must be"):
-        train(PARITY, "relu", GD(), steps=5)
+        train(PARITY, "relu", GD(), stop=5)
     with pytest.raises(InputError, match="rule must be"):
-        train(PARITY, NET, "gd", steps=5)
+        train(PARITY, NET, "gd", stop=5)
     with pytest.raises(InputError, match="at least one feature and one neuron"):
         TwoLayer(4, 0)
 
 
 def test_a_trajectory_prints_as_one_line():
-    traj = train(PARITY, NET, GD(), steps=5, trials=2)
+    traj = train(PARITY, NET, GD(), stop=5, trials=2)
     assert str(traj).startswith("2 trials (2 finished), ") and "\n" not in str(traj)
     with pytest.raises(InputError, match="nothing called 'weather' was recorded; there is step"):
         traj["weather"]
@@ -470,20 +513,20 @@ def test_on_a_gpu_a_resumed_run_is_the_same_and_near_that_of_the_cpu(tmp_path, r
     compared = slice(None)
     if isinstance(rule, flows.GradientFlow):
         # Its steps end where rounding puts them, so what is compared is one moment that it hits exactly.
-        rule, keys = flows.GradientFlow(rtol=1e-6, until=flows.flow.Time(0.5)), {"steps": 100, "trials": 3}
-        whole = train(PARITY, NET, rule, observe=SCALARS, device="cuda", **keys)
+        rule, keys = flows.GradientFlow(rtol=1e-6, until=flows.events.Time(0.5)), {"steps": 100, "trials": 3}
+        whole = train(PARITY, NET, rule, **grouped(observe=SCALARS, device="cuda", **keys))
         assert whole.status == ("finished",) * 3
         compared = slice(-1, None)
-    host = train(PARITY, NET, rule, observe=SCALARS, **{**keys, "device": "cpu"})
+    host = train(PARITY, NET, rule, **grouped(observe=SCALARS, **{**keys, "device": "cpu"}))
     assert_allclose(whole["risk"][compared], host["risk"][compared], rtol=1e-6)
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_trials_end_by_themselves():
     traj = train(
-        PARITY, TwoLayer(4, 20), GD(lr=1.0), steps=2000, until="fitted", trials=5, device="cuda", check_every=1
+        PARITY, TwoLayer(4, 20), GD(lr=1.0), stop=Stop(2000, until="fitted", check_every=1), trials=5, device="cuda"
     )
-    host = train(PARITY, TwoLayer(4, 20), GD(lr=1.0), steps=2000, until="fitted", trials=5)
+    host = train(PARITY, TwoLayer(4, 20), GD(lr=1.0), stop=Stop(2000, until="fitted"), trials=5)
     assert traj.status == host.status == ("reached",) * 5
     assert_array_equal(traj["step"][-1], host["step"][-1])
     for name, value in host.final.items():
@@ -492,10 +535,10 @@ def test_on_a_gpu_trials_end_by_themselves():
 
 @pytest.mark.parametrize("rule", [GD(0.1), SGD(0.1, batch=3, seed=5)], ids=["gd", "sgd"])
 def test_some_trials_by_their_numbers_are_those_of_the_whole_batch(rule):
-    whole = train(PARITY, NET, rule, steps=20, trials=5, seed=7, points=4)
-    some = train(PARITY, NET, rule, steps=20, trials=[4, 1], seed=7, points=4)
+    whole = train(PARITY, NET, rule, stop=20, trials=5, seed=7, record=Record(points=4))
+    some = train(PARITY, NET, rule, stop=20, trials=[4, 1], seed=7, record=Record(points=4))
     for name in ("a", "V"):
         assert_allclose(some.final[name], whole.final[name][[4, 1]], rtol=1e-12)
     assert some.config["trials"] == [4, 1] and whole.config["trials"] == 5
     with pytest.raises(InputError, match="numbers of trials"):
-        train(PARITY, NET, rule, steps=2, trials=[-1])
+        train(PARITY, NET, rule, stop=2, trials=[-1])

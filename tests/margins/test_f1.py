@@ -26,7 +26,7 @@ from checks import (
     unit,
 )
 from widemargin import Certificate, Dataset, InputError, Measure, verify
-from widemargin.data import bad_kkt_plane, mt_distribution, parity, simplex_directions
+from widemargin.data import bad_kkt_plane, parity, simplex_directions, xor_with_noise
 from widemargin.margins import f1, f2, frozen, linear, random_features
 from widemargin.spaces import ReLU, sphere
 
@@ -89,7 +89,7 @@ def test_a_bias_does_not_help_an_even_parity(k: int):
 def test_four_points_and_the_distribution_they_stand_for():
     certificate = check_certified(XOR, math.sqrt(2) / 4, tol=1e-7)
     assert certificate.conversions["M2"]["lower"] <= math.sqrt(2) / 8 <= certificate.conversions["M2"]["upper"]
-    sample = mt_distribution(4, 20, seed=0)  # a subset of the support in R^4: its margin is at least sqrt(2) / 4
+    sample = xor_with_noise(4, 20, seed=0)  # a subset of the support in R^4: its margin is at least sqrt(2) / 4
     other = f1(sample, tol=1e-3, time_limit=20)
     check_certificate(other, sample)
     assert other.upper >= math.sqrt(2) / 4

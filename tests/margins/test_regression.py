@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 from sklearn.kernel_ridge import KernelRidge
 
 from widemargin import Dataset, InputError, verify
-from widemargin.data import mt_regression_gap
+from widemargin.data import one_relu
 from widemargin.margins import _relations
 from widemargin.margins.regression import LARGEST, min_norm_l1, min_norm_l2
 from widemargin.spaces import ReLU, SReLU, sphere
@@ -188,7 +188,7 @@ def test_l1_norm_of_a_point_and_of_the_line():
 
 def test_a_single_neuron_has_l1_norm_at_most_one():
     for d, n, seed in ((3, 8, 0), (5, 10, 1)):
-        data = mt_regression_gap(d, n, seed)
+        data = one_relu(d, n, seed)
         made = min_norm_l1(data)
         assert made.status == "certified" and made.lower <= 1 and made.upper <= 1 + 1e-3
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from widemargin.flows import GD, MLP, Net, TwoLayer, View, pose, train
+from widemargin.flows import GD, MLP, Net, Record, TwoLayer, View, pose, train
 from widemargin.monitor import Falls, Homogeneous, MarginMonitor, falls, find_homogeneous
 from widemargin.monitor import monitor as monitor_file
 from widemargin.types import Dataset, InputError
@@ -117,9 +117,14 @@ def test_numbers_agree_with_the_room_flows_along_training(
     dataset = classes_data(net.outputs)
     problem = pose(net, dataset, loss)
     run = train(
-        dataset, net, GD(lr), loss=loss, steps=steps, times=times, seed=3,
-        observe=["psi", "psi_normalized", "margin", "norm", "q", "risk", "train_error"],
-    )  # fmt: skip
+        dataset,
+        net,
+        GD(lr),
+        loss=loss,
+        stop=steps,
+        record=Record(["psi", "psi_normalized", "margin", "norm", "q", "risk", "train_error"], times=times),
+        seed=3,
+    )
     model = module(net.init(1, 3))
     monitor = MarginMonitor(model, loss=kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -130,7 +135,7 @@ def test_numbers_agree_with_the_room_flows_along_training(
         monitor.step(logits=f, targets=y, step=step)
         if step in times:
             W = {name: p.detach()[None].clone() for name, p in model.named_parameters()}
-            check_against_view(monitor.measure((x, y)), View(problem, W, {}, W), net)
+            check_against_view(monitor.measure((x, y)), View(problem, W, GD().init(problem, W), W), net)
             last = monitor.records[-2]  # of the step: the same batch
             row = {name: run[name][seen, 0] for name in run.records}
             for record in (last, monitor.records[-1]):

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import resize
+from checks import adam_weights, bn_features, resize
 from widemargin import data, flows, margins
-from widemargin.margins.batchnorm import adam_reference
 from widemargin.papers import REPRODUCTIONS, Job, bn, run
 from widemargin.papers.statistics import mean_exponent
 from widemargin.papers.verdicts import HOLDS, NOT_INFORMATIVE, UNDECIDED, Holds, Verdict
@@ -75,14 +74,15 @@ def test_without_the_images_the_sentence_says_what_to_set(tmp_path: Path, monkey
         run(REPRODUCTIONS["bn-1"], tmp_path)
 
 
-def test_adam_is_that_of_the_margins_room() -> None:
-    """All seeds and rates at once are the networks of `adam_reference` one by one, up to float32."""
+def test_adam_is_that_of_torch() -> None:
+    """All seeds and rates at once are networks trained by torch.optim.Adam one by one, up to float32."""
     sets = [data.parity(5, 14, seed=s, marginal="subset") for s in range(2)]
     found = bn.figure_1.reference(sets, 40, 60, 3, "cpu")
     for s, one in enumerate(sets):
         for r, rate in enumerate(bn.figure_1.RATES):
             for part in ("a", "c"):
-                expected = adam_reference(one, 40, part=part, steps=60, lr=rate, seed=3, trial=s).margin
+                u = adam_weights(one, 40, part, steps=60, lr=rate, seed=3, trial=s)
+                expected = (bn_features(one, 40, part, seed=3, trial=s) @ u).min() / math.sqrt(40)
                 assert_allclose(found[f"adam_{part}"][s, r], expected, rtol=1e-3, atol=1e-5)
 
 
@@ -222,8 +222,7 @@ def test_first_step_is_that_of_training() -> None:
     one, m, lr = data.parity(30, 12, seed=3), 64, 0.01
     found = bn.movement.first_steps({"d": 30, "n": 12, "widths": (m,), "seeds": 1}, 3)
     net = flows.BatchNorm.with_data(one.X, m)
-    keys = {"steps": 1, "trials": 1, "seed": 3, "observe": ["moved"], "times": [0, 1]}
-    run = flows.train(one, net, flows.GD(lr), **keys)
+    run = flows.train(one, net, flows.GD(lr), stop=1, record=flows.Record(["moved"], times=[0, 1]), seed=3)
     assert_allclose(np.hypot(run["moved_a"], run["moved_c"])[-1, 0], lr * math.sqrt(m) * found["first_all"][0, 0])
     same = data.parity(30, 12, seed=3)
     weights = net.init(1, 3)

@@ -220,7 +220,7 @@ def test_constant_step_is_the_ascent_of_the_definition():
     net = cb.networks.two_layer(3, 4, "both")
     start = net.init(1, 0)
     lr = 1e-3
-    traj = flows.train(data, net, cb.networks.ConstantStep(lr), loss="exp", steps=1, observe=["step"])
+    traj = flows.train(data, net, cb.networks.ConstantStep(lr), loss="exp", stop=1, record=["step"])
 
     def smooth(a: np.ndarray, V: np.ndarray) -> float:
         p = data.y * ((data.X @ V.T).clip(0) @ a) / len(a)
@@ -616,14 +616,14 @@ def cosine(f: np.ndarray, g: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     "rule, steps, close",
-    [(flows.GradientFlow(rtol=1e-2), 150, 1e-6), (flows.CB(0.5, "code"), 4000, 1e-3)],
+    [(flows.GradientFlow(rtol=1e-2), 150, 1e-6), (flows.SmoothMarginAscent(0.5, "code"), 4000, 1e-3)],
     ids=["flow", "authors"],
 )
 def test_training_the_output_layer_ends_in_its_limit(rule: Any, steps: int, close: float):
     """The classifier of the trained output layer is the max-margin one of its neurons, where training gets there."""
     data = parity(d=2, marginal="full")
     net = cb.networks.two_layer(2, 32, "output")
-    traj = flows.train(data, net, rule, loss="exp", steps=steps, times=[steps], observe=["margins"], seed=3)
+    traj = flows.train(data, net, rule, loss="exp", stop=steps, record=flows.Record(["margins"], times=[steps]), seed=3)
     V = net.init(1, 3)["V"][0]
     points = np.random.default_rng(0).uniform(-1, 1, (300, 2))
     np.testing.assert_array_equal(traj.final["V"][0], V)
@@ -652,7 +652,7 @@ def test_steps_with_and_without_beta_are_those_of_the_paper():
     net = flows.TwoLayer(2, 6, law="sphere", mean_field=True, train="output")
     V = net.init(1, 4)["V"][0]
     Z = data.y[:, None] * (data.X @ V.T).clip(0)  # (n, m)
-    for rule, grows in ((flows.Prop7(), True), (cb.rates.Decaying(), False)):
+    for rule, grows in ((flows.OutputLayerAscent(), True), (cb.rates.Decaying(), False)):
         r, beta, best = np.zeros(6), 1.0, -math.inf
         for t in range(steps):
             p = Z @ r / 6
@@ -662,7 +662,13 @@ def test_steps_with_and_without_beta_are_those_of_the_paper():
             eta = math.sqrt(2) * (beta if grows else 1.0) / (np.abs(Z).max() * math.sqrt(t + 1))
             r = r + eta * Z.T @ (q / q.sum())
         traj = flows.train(
-            data, net, rule, loss="exp", steps=steps, times=[steps], observe={"best": cb.rates.Read("best")}, seed=4
+            data,
+            net,
+            rule,
+            loss="exp",
+            stop=steps,
+            record=flows.Record({"best": cb.rates.Read("best")}, times=[steps]),
+            seed=4,
         )
         np.testing.assert_allclose(traj.final["a"][0], r, rtol=1e-9)
         assert traj["best"][-1, 0] == pytest.approx(best, rel=1e-9)
@@ -693,10 +699,13 @@ def test_constant_steps_go_over_into_the_flow():
     """Before the switch the steps are the constant ones; after it margins rise as those of the flow, and time goes on."""
     data = disks(k=2, d=3, n=6, seed=0, reading="code")
     net = cb.figure_3.LargeStart(3, 20, law="cb", law_scale=40.0, mean_field=True)
-    keys: dict[str, Any] = {"loss": "exp", "observe": ["margins", "t_cb", "weights"], "trials": 2}
+    keys: dict[str, Any] = {"loss": "exp", "trials": 2}
+    seen = ["margins", "t_cb", "weights"]
     rule = cb.figure_3.ThenFlow(1e-2, lr=2e-3, steps=200)
-    plain = flows.train(data, net, cb.networks.ConstantStep(2e-3), steps=200, times=[100, 200], **keys)
-    both = flows.train(data, net, rule, steps=320, times=[100, 200, 201, 320], **keys)
+    plain = flows.train(
+        data, net, cb.networks.ConstantStep(2e-3), stop=200, record=flows.Record(seen, times=[100, 200]), **keys
+    )
+    both = flows.train(data, net, rule, stop=320, record=flows.Record(seen, times=[100, 200, 201, 320]), **keys)
     for name in ("W_a", "W_V", "t_cb", "margin_M3"):
         np.testing.assert_allclose(both[name][:2], plain[name], rtol=1e-12)
     np.testing.assert_allclose(both["t_cb"][1], 200 * 2e-3 * net.m)
@@ -711,7 +720,9 @@ def test_the_fine_end_is_the_flow_with_a_tenth_of_the_tolerance():
     data, net = disks(k=2, d=3, n=8, seed=0, reading="code"), cb.networks.two_layer(3, 10, "both")
 
     def times(rule: flows.Rule) -> np.ndarray:
-        return flows.train(data, net, rule, loss="exp", steps=12, times=range(13), observe=["t_cb"])["t_cb"][:, 0]
+        return flows.train(data, net, rule, loss="exp", stop=12, record=flows.Record(["t_cb"], times=range(13)))[
+            "t_cb"
+        ][:, 0]
 
     coarse, fine = times(flows.GradientFlow(1e-2)), times(flows.GradientFlow(1e-3))
     assert abs(coarse[-1] / fine[-1] - 1) > 0.1  # the tolerances are told apart

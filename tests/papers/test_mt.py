@@ -10,7 +10,7 @@ from scipy import stats
 
 from checks import resize
 from widemargin import flows, margins, optima
-from widemargin.data import mt_distribution, mt_one_dimensional
+from widemargin.data import three_intervals, xor_with_noise
 from widemargin.papers import NOT_INFORMATIVE, UNDECIDED, Job, find, mt, run
 from widemargin.papers.mt import wideresnet
 from widemargin.papers.statistics import over_trials
@@ -142,7 +142,7 @@ def test_figure_1_verdicts_hold_and_fail():
 
 @pytest.mark.parametrize("d", [2, 3, 10])
 def test_four_relus_have_the_margin_of_lemma_d1(d):
-    assert mt.distribution.four_relus(d).margin(mt_distribution(d, 50, reject=False)) == pytest.approx(
+    assert mt.distribution.four_relus(d).margin(xor_with_noise(d, 50, reject=False)) == pytest.approx(
         math.sqrt(2) / 4, rel=1e-14
     )
     assert mt.distribution.four_relus(d).norm == pytest.approx(1)
@@ -150,7 +150,7 @@ def test_four_relus_have_the_margin_of_lemma_d1(d):
 
 def test_least_objectives_are_those_of_the_objective_that_is_trained():
     """lambda |Theta|^2 is weight decay 2 lambda: every network is above, and the balanced certified one has the upper bound."""
-    data, lambdas = mt_one_dimensional(9), np.array([1e-1, 1e-3, 1e-6])
+    data, lambdas = three_intervals(9), np.array([1e-1, 1e-3, 1e-6])
     Z = np.hstack([data.X, np.ones((9, 1))])
     rng = np.random.default_rng(0)
     for lam, (low, high) in zip(lambdas, mt.figure_2.least_objectives(data, lambdas)):
@@ -204,7 +204,7 @@ def test_figure_2_verdicts_hold_and_fail():
 
 @pytest.mark.slow
 def test_the_path_reaches_the_certified_margin_and_the_least_objective():
-    data, lambdas = mt_one_dimensional(10), np.geomspace(1e-1, 1e-14, 8)
+    data, lambdas = three_intervals(10), np.geomspace(1e-1, 1e-14, 8)
     cert = margins.f1(data, bias=True, tol=1e-5)
     found = mt.figure_2.regularized_path(data, flows.TwoLayer(2, 30), lambdas, 3, 400, 0)
     lower = mt.figure_2.least_objectives(data, lambdas)[:, 0]
@@ -219,7 +219,7 @@ def test_the_path_reaches_the_certified_margin_and_the_least_objective():
 
 
 def test_output_layer_training_passed_off_as_both_layers_fails():
-    data = mt_one_dimensional(10)
+    data = three_intervals(10)
     cert = margins.f1(data, bias=True, tol=1e-5)
     lambdas = np.geomspace(1e-1, 1e-10, 3)
     found = mt.figure_2.regularized_path(data, flows.TwoLayer(2, 40, train="output"), lambdas, 2, 200, 0)
@@ -278,7 +278,7 @@ def test_verdicts_of_certified_paths_hold_and_fail():
 
 
 def test_a_certified_path_is_that_of_the_definition():
-    data = mt_one_dimensional(6)
+    data = three_intervals(6)
     found = mt.weak_decay.certified_path(data, "exp", np.array([1e-2, 1e-9]), 1e-5, 5.0)
     best = margins.f1(data, bias=True, tol=1e-6)
     np.testing.assert_allclose(found["f1"], [best.lower, best.upper], rtol=1e-5)
@@ -294,17 +294,17 @@ def test_a_certified_path_is_that_of_the_definition():
 
 
 def test_net_and_kernel_rows_from_the_definitions():
-    from widemargin.data import mt_teacher
+    from widemargin.data import relu_teacher
 
-    data, held = mt_teacher(5, 30, seed=1), mt_teacher(5, 500, seed=1, sample=1)
+    data, held = relu_teacher(5, 30, seed=1), relu_teacher(5, 500, seed=1, sample=1)
     K = ReLU().kernel(data.X)
     ours = mt.figure_3._kernel_row(data, held, False)
     b = np.asarray(margins.f2(data).extra["alpha"]) * data.y
     assert (data.y * (K @ b)).min() / math.sqrt(b @ K @ b) == pytest.approx(ours[1], rel=1e-6)
     assert 0 < ours[0] < 0.5
     assert ours[2] == pytest.approx(2 * math.sqrt(2) / ours[1] * np.linalg.norm(data.X) / (30 * math.sqrt(5)))
-    smooth = mt_teacher(5, 30, seed=1, regression=True)
-    smooth_held = mt_teacher(5, 500, seed=1, regression=True, sample=1)
+    smooth = relu_teacher(5, 30, seed=1, regression=True)
+    smooth_held = relu_teacher(5, 500, seed=1, regression=True, sample=1)
     b = np.linalg.solve(K := ReLU().kernel(smooth.X), smooth.y)
     wrong = ReLU().kernel(smooth_held.X, smooth.X) @ b - smooth_held.y
     row = mt.figure_3._kernel_row(smooth, smooth_held, True)
@@ -312,10 +312,10 @@ def test_net_and_kernel_rows_from_the_definitions():
 
 
 def test_teacher_is_its_own_net_row():
-    from widemargin.data import mt_teacher, teacher_network
+    from widemargin.data import relu_teacher, teacher_network
 
     W, a = teacher_network(20, 6, 4)
-    data, held = (mt_teacher(20, 50, seed=4, sample=k) for k in (0, 1))
+    data, held = (relu_teacher(20, 50, seed=4, sample=k) for k in (0, 1))
     error, margin, leading, fit = mt.figure_3._net_row(Measure.from_network(W, a), data, held, False)
     assert error == 0
     assert fit >= 0.1  # the margin by which points were rejected
@@ -324,10 +324,10 @@ def test_teacher_is_its_own_net_row():
 
 
 def test_curvature_is_the_largest_eigenvalue():
-    from widemargin.data import mt_teacher
+    from widemargin.data import relu_teacher
 
     net = flows.TwoLayer(20, 8)
-    problem = flows.pose(net, [mt_teacher(20, 30, seed=b, regression=True) for b in range(2)], "squared")
+    problem = flows.pose(net, [relu_teacher(20, 30, seed=b, regression=True) for b in range(2)], "squared")
     W = {name: torch.tensor(value) for name, value in net.init(2, 0).items()}
     exact = torch.linalg.eigvalsh(net.gram(W, problem.X))[:, -1] / 30
     np.testing.assert_allclose(mt.figure_3.curvature(problem, W), exact, rtol=1e-6)
@@ -336,9 +336,9 @@ def test_curvature_is_the_largest_eigenvalue():
 @pytest.mark.parametrize("regression", [False, True])
 def test_descent_agrees_with_a_loop_written_out(regression):
     """Steps against the gradient of mean loss + 1e-8 |Theta|^2, half of it for the squared loss, in plain numpy."""
-    from widemargin.data import mt_teacher
+    from widemargin.data import relu_teacher
 
-    sets = [mt_teacher(20, 30, seed=b, regression=regression) for b in range(2)]
+    sets = [relu_teacher(20, 30, seed=b, regression=regression) for b in range(2)]
     found, lr = mt.figure_3.descended(sets, 7, 40, regression, "cpu", 3)
     start = flows.TwoLayer(20, 7).init(2, 3)
     X, y = sets[1].X, sets[1].y
@@ -354,11 +354,11 @@ def test_descent_agrees_with_a_loop_written_out(regression):
 
 def test_students_fit_since_the_path_does_not_begin_at_zero():
     """A path from lambda = 1, where the network zero is the minimiser, left 5 of these 16 students with over 0.3."""
-    from widemargin.data import mt_teacher, teacher_network
+    from widemargin.data import relu_teacher, teacher_network
 
-    sets = [mt_teacher(20, 60, seed=b, regression=True) for b in range(16)]
+    sets = [relu_teacher(20, 60, seed=b, regression=True) for b in range(16)]
     for b in range(16):  # lambda = 0.1 is below the correlation with a unit of the teacher, so zero is no minimiser
-        big = mt_teacher(20, 800, seed=b, regression=True)
+        big = relu_teacher(20, 800, seed=b, regression=True)
         W = teacher_network(20, 6, b)[0]
         assert np.abs((big.X @ W.T).clip(0).T @ big.y / 800).max() > 0.1
     found = mt.students.minimisers(sets, 20, 4, 100, True, "cpu", 0)
@@ -471,7 +471,7 @@ def test_kernel_margins_of_random_labels_do_not_fall_like_the_paper_says():
     for i, d in enumerate(ds.tolist()):
         for j, n in enumerate(ns.tolist()):
             for seed in range(3):
-                data = mt_distribution(d, n, seed=seed)
+                data = xor_with_noise(d, n, seed=seed)
                 K = ReLU().kernel(data.X)
                 y = np.random.default_rng(seed).choice([-1.0, 1.0], n)
                 for out, one in ((two, data), (coins, Dataset(data.X, y))):

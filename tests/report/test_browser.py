@@ -27,8 +27,8 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def trained():
-    keys = {"steps": 200, "bias": True, "points": 20, "observe": ["default", "weights"]}
-    return flows.train(DATA, flows.TwoLayer(3, 12), flows.GD(lr=0.5), **keys)
+    record = flows.Record(["default", "weights"], points=20)
+    return flows.train(DATA, flows.TwoLayer(3, 12), flows.GD(lr=0.5), stop=200, record=record, bias=True)
 
 
 @pytest.fixture(scope="module")

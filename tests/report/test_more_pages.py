@@ -26,9 +26,9 @@ RECORD = Record(
 )  # fmt: skip
 
 
-def trained(steps=60, lr=0.5, net=None, **more):
-    keys = {"bias": True, "points": 12, "observe": ["default", "weights"], **more}
-    return flows.train(DATA, net or flows.TwoLayer(2 + keys["bias"], 8), flows.GD(lr=lr), steps=steps, **keys)
+def trained(steps=60, lr=0.5, net=None, points=12, **more):
+    record = flows.Record(["default", "weights"], points=points)
+    return flows.train(DATA, net or flows.TwoLayer(3, 8), flows.GD(lr=lr), stop=steps, record=record, bias=True, **more)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def shown(built, title):
 def test_a_certificate_of_something_else_is_not_drawn(change, said, cert, traj, tmp_path):
     with pytest.raises(InputError, match=said):
         report.build([(traj, DATA, replace(cert, **change))])
-    trained(out=tmp_path / "run")
+    trained(keep=tmp_path / "run")
     flows.save_certificate(tmp_path / "run", replace(cert, **change))
     built = report.build(tmp_path / "run")
     text = built.sections[0].render()
@@ -192,7 +192,7 @@ def test_the_number_of_records_is_found_without_trying_all(monkeypatch):
 
 
 def test_what_is_not_ready_in_a_folder_does_not_stop_the_page(tmp_path, traj):
-    trained(out=tmp_path / "a")
+    trained(keep=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "config.json").write_text((tmp_path / "a" / "config.json").read_text())
     (tmp_path / "c.json.gz").write_bytes(b"\x1f\x8b")

@@ -74,7 +74,9 @@ def run(tmp_path_factory, certs):
     """A run with weights, two trials and a certificate."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     net, keep = flows.TwoLayer(3, 12), ["default", "weights"]
-    flows.train(DATA, net, flows.GD(lr=0.5), steps=300, trials=2, bias=True, points=30, observe=keep, out=folder)
+    flows.train(
+        DATA, net, flows.GD(lr=0.5), stop=300, trials=2, bias=True, record=flows.Record(keep, points=30), keep=folder
+    )
     flows.save_certificate(folder, certs[0])
     return folder
 
@@ -331,7 +333,9 @@ def test_every_moment_of_the_slider_against_weights_and_records(run, trial):
 def test_margins_of_several_classes_are_those_that_were_recorded():
     data = Dataset(DATA.X, (DATA.y + 1) / 2, "classes")
     net = flows.make_net("mlp", 2, 8, outputs=2)
-    traj = flows.train(data, net, flows.GD(lr=0.2), loss="ce", steps=60, points=8, observe=["default", "weights"])
+    traj = flows.train(
+        data, net, flows.GD(lr=0.2), loss="ce", stop=60, record=flows.Record(["default", "weights"], points=8)
+    )
     track = follow(traj, [data])
     for k, W in enumerate(track.W):
         one = runs.still(track, W, 0, "MT2", None)
@@ -341,7 +345,7 @@ def test_margins_of_several_classes_are_those_that_were_recorded():
 
 
 def test_without_weights_the_page_says_so_and_shows_the_end():
-    traj = flows.train(DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.5), steps=50, points=8)
+    traj = flows.train(DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.5), stop=50, record=flows.Record(points=8))
     built = report.build([(traj, DATA, None)])
     told = built.sections[0].contents
     assert not any("slider" in one for one in told) and {"figure": "Decision"} in told and {"figure": "Neurons"} in told
@@ -353,7 +357,9 @@ def test_without_weights_the_page_says_so_and_shows_the_end():
 
 def test_residuals_of_regression_and_a_trial_that_is_not_there():
     data = Dataset(DATA.X, DATA.X[:, 0], "targets")
-    traj = flows.train(data, flows.TwoLayer(2, 6), flows.GD(lr=0.1), loss="squared", steps=20, points=5)
+    traj = flows.train(
+        data, flows.TwoLayer(2, 6), flows.GD(lr=0.1), loss="squared", stop=20, record=flows.Record(points=5)
+    )
     told = report.build([(traj, data, None)], bounds=True).sections[0].contents
     assert {"figure": "Residuals"} in told and not any("Guarantees" in str(one) for one in told)
     with pytest.raises(InputError, match="trials 0 to 0"):
@@ -367,9 +373,13 @@ def test_guarantees_of_data_stand_with_its_run_if_there_is_one(monkeypatch, tmp_
         theory, "guarantees", lambda data, run, **keys: seen.append(run) or fast(data, run, theorems=FAST, **keys)
     )
     cert = margins.linear(DATA, bias=True)
-    flows.train(DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.5), steps=20, points=4, out=tmp_path / "run")
+    flows.train(
+        DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.5), stop=20, record=flows.Record(points=4), keep=tmp_path / "run"
+    )
     traj = flows.load(tmp_path / "run")
-    squared = flows.train(DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.1), loss="squared", steps=20, points=4)
+    squared = flows.train(
+        DATA, flows.TwoLayer(2, 6), flows.GD(lr=0.1), loss="squared", stop=20, record=flows.Record(points=4)
+    )
 
     def tables(*things):
         page = report.build(things, bounds=True)

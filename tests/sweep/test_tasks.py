@@ -34,11 +34,10 @@ def test_train_packed_equals_single_runs(tmp_path):
             data,
             flows.nets.make_net("relu", 4, row.width),
             flows.make_rule("gd", lr=0.3),
-            steps=60,
+            stop=60,
             seed=4,
             trials=[row.trial],
-            points=2,
-            test=datasets.load("parity:d=4,n=16,seed=9"),
+            record=flows.Record(points=2, test=datasets.load("parity:d=4,n=16,seed=9")),
         )
         last = traj.last(0)
         assert last["t_mean"] == row.t_mean == pytest.approx(18.0) and row.step == 60

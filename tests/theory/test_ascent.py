@@ -112,7 +112,7 @@ def test_the_last_step_of_proposition_7(C: float):
 def test_runs_of_the_training_rules():
     one = data.clusters(12, 2, 1, sep=3.0, seed=1)
     net = flows.Frozen(2, 16, law="paired")
-    run = flows.train(one, net, flows.Prop6(), loss="exp", steps=400, seed=1)
+    run = flows.train(one, net, flows.NeuronNormAscent(), loss="exp", stop=400, seed=1)
     found = THEOREMS["CB-14"].apply(facts(one, run))
     best = np.nanmax(run["margin_M6"])
     assert found.applies and found.value <= best
@@ -120,7 +120,7 @@ def test_runs_of_the_training_rules():
     half = margins.frozen(one, known.start["V"][:8], tol=1e-9)
     assert_allclose(found.numbers["gamma"], half.lower / 2, rtol=1e-6)
     out = flows.TwoLayer(2, 16, train="output", mean_field=True, law="sphere")
-    run = flows.train(one, out, flows.Prop7(), loss="exp", steps=400, seed=1)
+    run = flows.train(one, out, flows.OutputLayerAscent(), loss="exp", stop=400, seed=1)
     found = THEOREMS["CB-18"].apply(facts(one, run))
     assert found.applies and found.value <= np.nanmax(
         run["margin_M7_raw"] if "margin_M7_raw" in run.records else run["margin_M7"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from checks import grouped
 from widemargin import flows
 from widemargin.theory import check_ascent as checks
 from widemargin.theory import check_frozen
@@ -26,7 +27,7 @@ def plane() -> Dataset:
 
 def track_of(data: Dataset, net: flows.Net, rule: flows.Rule, **options: object) -> Track:
     options = {"observe": ALL, "trials": 2, "seed": 1} | options
-    return follow(flows.train(data, net, rule, **options), data)  # type: ignore[arg-type]
+    return follow(flows.train(data, net, rule, **grouped(**options)), data)  # type: ignore[arg-type]
 
 
 def parts(found: Inequality | list[Inequality] | None) -> dict[str, Inequality]:
@@ -75,7 +76,7 @@ def smooth() -> Track:
 @pytest.fixture(scope="module")
 def ascent() -> Track:
     net = flows.make_net("relu", 3, 12)
-    return track_of(plane(), net, flows.CB(lr=0.2), loss="exp", steps=150, times=range(151), bias=True)
+    return track_of(plane(), net, flows.SmoothMarginAscent(lr=0.2), loss="exp", steps=150, times=range(151), bias=True)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def logistic() -> Track:
 @pytest.fixture(scope="module")
 def frozen() -> Track:
     net = flows.make_net("frozen", 3, 12)
-    return track_of(plane(), net, flows.Prop6(), loss="exp", steps=100, times=range(101), bias=True)
+    return track_of(plane(), net, flows.NeuronNormAscent(), loss="exp", steps=100, times=range(101), bias=True)
 
 
 def simple() -> Dataset:
@@ -98,12 +99,14 @@ def simple() -> Dataset:
 @pytest.fixture(scope="module")
 def long_frozen() -> Track:
     net = flows.make_net("frozen", 4, 4, law="features", r0=3.0)
-    return track_of(simple(), net, flows.Prop6(), loss="exp", steps=8000, points=40, trials=1)
+    return track_of(simple(), net, flows.NeuronNormAscent(), loss="exp", steps=8000, points=40, trials=1)
 
 
 @pytest.fixture(scope="module")
 def output() -> Track:
-    return track_of(simple(), flows.make_net("output", 4, 30), flows.Prop7(), loss="exp", steps=2000, points=40)
+    return track_of(
+        simple(), flows.make_net("output", 4, 30), flows.OutputLayerAscent(), loss="exp", steps=2000, points=40
+    )
 
 
 # ---------------------------------------------------------------- the flow of neurons
@@ -122,7 +125,7 @@ def test_rate_of_cb8_is_the_derivative_of_a_tiny_explicit_step(flow: Track) -> N
     A = checks.Ascent(flow)
     k, h = 20, 1e-7
     W = flow.W[k]
-    weights = flows.losses.weights(flow.problem.loss, flow.problem.margins(W), "cb")
+    weights = flows.losses.weights(flow.problem.loss, flow.problem.margins(W), "soft_margin")
     F = flow.problem.pull(W, weights)
     moved = {name: W[name] + h * flow.net.m * F[name] for name in W}
     before = W["a"] ** 2 + (W["V"] ** 2).sum(2)
@@ -157,7 +160,7 @@ def test_rate_of_the_smooth_margin_by_finite_differences(flow: Track) -> None:
     k, h = 30, 1e-7
     W, m = flow.W[k], flow.net.m
     loss = flow.problem.loss
-    weights = flows.losses.weights(loss, flow.problem.margins(W), "cb")
+    weights = flows.losses.weights(loss, flow.problem.margins(W), "soft_margin")
     F = flow.problem.pull(W, weights)
     moved = {name: W[name] + h * m * F[name] for name in W}
     beta = flow.net.norm2(W) / m
@@ -250,7 +253,9 @@ def test_proposition7(output: Track) -> None:
 
 def test_step_insensitivity(output: Track) -> None:
     found = check_holds(check_frozen.step_insensitivity(output), "CB-32")["CB-32"]
-    other = track_of(simple(), flows.make_net("output", 4, 30), flows.CB(lr=2.0), loss="exp", steps=2000, points=40)
+    other = track_of(
+        simple(), flows.make_net("output", 4, 30), flows.SmoothMarginAscent(lr=2.0), loss="exp", steps=2000, points=40
+    )
     numbers = parts(check_frozen.step_insensitivity(other))["CB-32"].numbers
     gamma = np.array(found.numbers["gamma"])
     np.testing.assert_allclose(numbers["gamma"], gamma)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checks import grouped
 from widemargin import Dataset, InputError, flows, theory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,12 +52,12 @@ def trained(seed: int) -> tuple[Dataset, flows.Net, Any]:
         *[lambda: flows.GradientFlow(rtol=float(10 ** r.uniform(-6, -2)))] * 4,
         lambda: flows.SGD(lr=lr),
         lambda: flows.SGD(lr=lr, batch=2, order="epochs"),
-        lambda: flows.CB(lr=lr),
-        lambda: flows.Prop6(),
-        lambda: flows.Prop7(),
+        lambda: flows.SmoothMarginAscent(lr=lr),
+        lambda: flows.NeuronNormAscent(),
+        lambda: flows.OutputLayerAscent(),
         lambda: flows.NormalizedGD(lr=lr),
-        lambda: flows.WGF(eta=lr / 10, lam=float(10 ** r.uniform(-5, -1))),
-        lambda: flows.PerturbedWGF(eta=lr / 10, lam=1e-2, sigma=0.05),
+        lambda: flows.WassersteinFlow(eta=lr / 10, lam=float(10 ** r.uniform(-5, -1))),
+        lambda: flows.PerturbedWassersteinFlow(eta=lr / 10, lam=1e-2, sigma=0.05),
         lambda: flows.GD(lr=lr, weight_decay=0.01),
     ]
     rule = rules[int(r.integers(len(rules)))]
@@ -68,7 +69,7 @@ def trained(seed: int) -> tuple[Dataset, flows.Net, Any]:
     keys["dtype"] = "float32" if r.random() < 0.1 else "float64"
     keys |= {"times": list(range(keys["steps"] + 1))} if every else {"points": int(r.integers(2, 40))}
     data, made = Dataset(X, y, f"random {seed}"), net()
-    return data, made, flows.train(data, made, rule(), **keys)
+    return data, made, flows.train(data, made, rule(), **grouped(**keys))
 
 
 def alarms(seeds: range | list[int]) -> tuple[int, list[str]]:
@@ -103,14 +104,14 @@ def test_no_alarm_on_many_random_runs():
 
 
 def checked(data: Dataset, net: flows.Net, rule: Any, ids: list[str], **options: Any) -> list[theory.Inequality]:
-    run = flows.train(data, net, rule, observe=["default", "weights"], **options)
+    run = flows.train(data, net, rule, record=["default", "weights"], **options)
     return theory.check(run, data, ids=ids)
 
 
 def test_the_margin_of_the_first_signs_bounds_no_later_ones():
     """LR-29 is about features that stay: a step that flips the sign of the only neuron has another gamma."""
     line = Dataset(np.array([[1.0], [-1.0], [0.5]]), np.array([-1.0, -1.0, -1.0]), "line")
-    options: dict[str, Any] = {"loss": "exp", "steps": 4, "bias": True}
+    options: dict[str, Any] = {"loss": "exp", "stop": 4, "bias": True}
     bound = "min_i p_i / |W|^2 <= gamma / 2"
     for seed in range(5):
         flipped = checked(line, flows.Scalar(2, 1), flows.GD(lr=50.0), ["LR-29"], seed=seed, **options)
@@ -122,8 +123,8 @@ def test_the_margin_of_the_first_signs_bounds_no_later_ones():
 def test_neurons_that_all_but_died():
     """LR-7, 2|a||v| <= |w|^2: the product of squares of 1e-164 is no number with digits."""
     point = Dataset(np.array([[0.6, 0.8]]), np.array([1.0]), "point")
-    net, options = flows.Normalized(2, 30), {"steps": 30, "times": list(range(31)), "observe": ["default", "weights"]}
-    run = flows.train(point, net, flows.Mirror(lr=18.0), loss="logistic", **options)  # type: ignore[arg-type]
+    record = flows.Record(["default", "weights"], times=list(range(31)))
+    run = flows.train(point, flows.Normalized(2, 30), flows.Mirror(lr=18.0), loss="logistic", stop=30, record=record)
     assert (np.abs(run["W_a"]) < 1e-80).any()
     found = theory.check(run, point, ids=["LR-7"])
     assert next(one for one in found if one.statement.startswith("2 |a_j| |v_j|")).holds
@@ -133,7 +134,7 @@ def test_paths_in_single_precision():
     """MT-4 with one point: the objective is its two bounds, up to the rounding of float32."""
     point = Dataset(np.array([[1.0, 0.5]]), np.array([1.0]), "point")
     rule = flows.WeaklyRegularized(inner=30)
-    found = checked(point, flows.TwoLayer(2, 4), rule, ["MT-4"], steps=200, trials=2, dtype="float32")
+    found = checked(point, flows.TwoLayer(2, 4), rule, ["MT-4"], stop=200, trials=2, dtype="float32")
     assert [one.word for one in found] == ["yes", "yes", "yes"]
     assert all(np.nanmin(one.slack) < -1e-8 for one in found if one.id != "MT-4 upper")  # float64 rounding is less
     assert all(np.nanmax(one.rounding) < 0.05 * np.nanmax(abs(one.left)) for one in found[:2])
@@ -143,12 +144,12 @@ def test_losses_far_below_the_penalty_are_not_compared():
     """MT-4's hypothesis is looked at up to rounding; where the penalty hides the loss in it, it says nothing of the loss."""
     point = Dataset(np.array([[20.0, 10.0]]), np.array([1.0]), "far point")
     net = flows.TwoLayer(2, 4, activation="srelu")
-    found = checked(point, net, flows.WeaklyRegularized(inner=30), ["MT-4"], steps=200, trials=2, dtype="float32")
+    found = checked(point, net, flows.WeaklyRegularized(inner=30), ["MT-4"], stop=200, trials=2, dtype="float32")
     last = next(one for one in found if one.id == "MT-4")
     assert not last.violated and np.nanmin(last.slack) < -10
 
 
 def test_a_point_without_features():
     origin = Dataset(np.zeros((1, 2)), np.array([1.0]), "origin")
-    found = checked(origin, flows.make_net("output", 2, 4), flows.CB(), ["CB-32"], loss="exp", steps=10)
+    found = checked(origin, flows.make_net("output", 2, 4), flows.SmoothMarginAscent(), ["CB-32"], loss="exp", stop=10)
     assert found and not any(one.violated for one in found)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from checks import OBSERVE
+from checks import OBSERVE, grouped
 from widemargin import Dataset, flows
 from widemargin.data import neural_collapse, parity
 from widemargin.theory import CHECKS, Inequality, Track, check_homogeneous, check_potentials, follow
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(data: Dataset, net: flows.Net, rule: flows.Rule, **keys: object) -> Track:
-    return follow(flows.train(data, net, rule, observe=OBSERVE, **keys), data, net)
+    return follow(flows.train(data, net, rule, **grouped(observe=OBSERVE, **keys)), data, net)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,8 @@ def test_potential_against_the_observer_of_flows(tracks):
     alpha = check_mirror._mirror(track).comparator
     observed = flows.growth(alpha)
     W = track.W[7]
-    assert_allclose(observed(track.problem, W, {}), phi[7], rtol=1e-12)  # type: ignore[call-arg]
+    view = flows.View(track.problem, W, flows.GD().init(track.problem, W), W)
+    assert_allclose(observed(view), phi[7], rtol=1e-12)
 
 
 def test_descent_owes_its_balance_to_its_steps(tracks):

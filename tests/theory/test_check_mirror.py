@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import OBSERVE
+from checks import OBSERVE, grouped
 from widemargin import flows, margins
 from widemargin.data import parity
 from widemargin.theory import CHECKS, Inequality, Track, follow
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(name: str, rule: flows.Rule, **keys: object) -> Track:
-    return follow(flows.train(DATA, NETS[name], rule, observe=OBSERVE, **keys), DATA, NETS[name])
+    return follow(flows.train(DATA, NETS[name], rule, **grouped(observe=OBSERVE, **keys)), DATA, NETS[name])
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,9 @@ def test_cost_of_descent_is_the_second_order_of_its_steps():
     data = dataclasses.replace(DATA, X=DATA.X[:1], y=DATA.y[:1])
     net = flows.Scalar(3, 1)
     lr = 0.1
-    run = flows.train(data, net, flows.GD(lr=lr), loss="exp", steps=6, times=list(range(7)), observe=OBSERVE, seed=3)
+    run = flows.train(
+        data, net, flows.GD(lr=lr), loss="exp", stop=6, record=flows.Record(OBSERVE, times=list(range(7))), seed=3
+    )
     track = follow(run, data, net)
     assert track.W is not None
     owed = records.cost(track, lambda W: (W["a"] * W["b"]).abs().sum(1))
@@ -284,10 +286,10 @@ def runs_of_other_kinds() -> dict[str, Track]:
     made = {
         "squared": (DATA, NETS["relu"], flows.GD(lr=0.01), {"loss": "squared"}),
         "decay": (DATA, NETS["normalized"], flows.GD(lr=0.01, weight_decay=0.1), {}),
-        "ascent": (DATA, NETS["scalar"], flows.CB(lr=0.1), {"loss": "exp"}),
+        "ascent": (DATA, NETS["scalar"], flows.SmoothMarginAscent(lr=0.1), {"loss": "exp"}),
         "mirror": (DATA, NETS["scalar"], flows.Mirror(lr=0.1), {}),
         "sgd": (DATA, NETS["normalized"], flows.SGD(lr=0.1), {}),
-        "particles": (DATA, flows.TwoLayer(3, 10, law="cb", mean_field=True), flows.WGF(), {}),
+        "particles": (DATA, flows.TwoLayer(3, 10, law="cb", mean_field=True), flows.WassersteinFlow(), {}),
         "batchnorm": (DATA, flows.BatchNorm.with_data(DATA.X, 10), flows.GD(lr=0.01), {}),
         "output": (DATA, flows.TwoLayer(3, 10, train="output"), flows.GD(lr=0.1), {}),
         "classes": (classes, flows.MLP(3, 8, outputs=2), flows.GD(lr=0.1), {"loss": "ce"}),
@@ -295,7 +297,7 @@ def runs_of_other_kinds() -> dict[str, Track]:
         "widths": (DATA, flows.TwoLayer(3, 10, widths=(4, 10)), flows.GD(lr=0.1), {"trials": 2, "observe": OBSERVE}),
     }
     return {
-        name: follow(flows.train(data, net, rule, **{**short, **keys}), data, net)
+        name: follow(flows.train(data, net, rule, **grouped(**{**short, **keys})), data, net)
         for name, (data, net, rule, keys) in made.items()
     }
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from checks import grouped
 from widemargin import flows
 from widemargin.theory import check_normalized as checks
 from widemargin.theory import normalized_run
@@ -29,8 +30,8 @@ def small() -> Dataset:
 def run(rule: flows.Rule, eps: float, **options: object) -> Track:
     data = small()
     net = flows.make_net("batchnorm", 3, 40, data=data.X, eps=eps)
-    options = {"steps": STEPS, "times": range(STEPS + 1)} | options
-    traj = flows.train(data, net, rule, loss="logistic", observe=ALL, trials=2, seed=3, **options)  # type: ignore[arg-type]
+    options = {"steps": STEPS, "times": range(STEPS + 1), "observe": ALL, "trials": 2, "seed": 3} | options
+    traj = flows.train(data, net, rule, loss="logistic", **grouped(**options))
     return follow(traj, data)
 
 
@@ -152,7 +153,7 @@ def test_points_outside_the_unit_ball_are_not_checked(descent: Track) -> None:
     data = small()
     wide = Dataset(2 * data.X, data.y, "wide")
     net = flows.make_net("batchnorm", 3, 20, data=wide.X)
-    track = follow(flows.train(wide, net, flows.GD(lr=1e-3), steps=3, observe=ALL, trials=1), wide)
+    track = follow(flows.train(wide, net, flows.GD(lr=1e-3), stop=3, record=ALL, trials=1), wide)
     assert parts(checks.sigma_norms(track))["BN-13 norm"].holds is None
     assert parts(checks.alignment(track))["BN-19"].holds is None
 
@@ -240,7 +241,7 @@ def test_trapped(descent: Track, fast: Track) -> None:
 
 def test_checks_say_nothing_elsewhere() -> None:
     data = small()
-    traj = flows.train(data, flows.make_net("relu", 3, 6), flows.GD(lr=0.1), steps=3, observe=ALL, trials=1)
+    traj = flows.train(data, flows.make_net("relu", 3, 6), flows.GD(lr=0.1), stop=3, record=ALL, trials=1)
     track = follow(traj, data)
     own = [one for one in CHECKS.values() if one.function.__module__ == checks.__name__]
     ids = {"BN-3", "BN-12", "BN-13", "BN-14", "BN-17", "BN-18", "BN-19", "BN-20", "BN-21", "BN-22", "BN-25"}

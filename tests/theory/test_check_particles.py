@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from checks import grouped
 from widemargin import flows
 from widemargin.flows.rules import distributional_objective
 from widemargin.theory import check_particles as checks
@@ -28,30 +29,30 @@ def square() -> Dataset:
 def run(rule: flows.Rule, m: int = 30, data: Dataset | None = None, **options: object) -> Track:
     data, net = data or square(), flows.make_net("relu", 2, m, law="sphere")
     options = {"steps": STEPS, "times": range(STEPS + 1), "trials": 2, "observe": ["step", "weights"]} | options
-    traj = flows.train(data, net, rule, loss="logistic", seed=5, **options)  # type: ignore[arg-type]
+    traj = flows.train(data, net, rule, loss="logistic", seed=5, **grouped(**options))
     return follow(traj, data)
 
 
 @pytest.fixture(scope="module")
 def plain() -> Track:
-    return run(flows.WGF(eta=0.02, lam=0.02))
+    return run(flows.WassersteinFlow(eta=0.02, lam=0.02))
 
 
 @pytest.fixture(scope="module")
 def heun() -> Track:
-    return run(flows.WGF(eta=0.05, lam=0.02, scheme="continuous", reduction="mean"))
+    return run(flows.WassersteinFlow(eta=0.05, lam=0.02, scheme="continuous", reduction="mean"))
 
 
 @pytest.fixture(scope="module")
 def noisy() -> Track:
-    return run(flows.PerturbedWGF(eta=0.02, lam=0.1, sigma=0.05))
+    return run(flows.PerturbedWassersteinFlow(eta=0.02, lam=0.1, sigma=0.05))
 
 
 @pytest.fixture(scope="module")
 def path() -> Track:
     data, net = square(), flows.make_net("relu", 2, 8)
     rule = flows.WeaklyRegularized(last=1e-5, inner=150)
-    traj = flows.train(data, net, rule, loss="logistic", steps=1000, observe=ALL, trials=2, points=5)
+    traj = flows.train(data, net, rule, loss="logistic", stop=1000, record=flows.Record(ALL, points=5), trials=2)
     return follow(traj, data)
 
 
@@ -174,7 +175,7 @@ def test_descent_after_the_time_of_e16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate of births so small that its cost is below tau / 4, and a run longer than the time of the lemma."""
     # One label: L' is steep, and the lemma's time short.
     X = np.array([[2.0, 0.1], [2.0, -0.1], [1.9, 0.2], [2.1, 0.0]])
-    rule = flows.PerturbedWGF(eta=0.02, lam=0.1, sigma=1e-9)
+    rule = flows.PerturbedWassersteinFlow(eta=0.02, lam=0.1, sigma=1e-9)
     track = run(rule, 8, Dataset(X, np.ones(4), "one"), steps=1200, times=range(0, 1201, 4), trials=1)
     check_holds(checks.perturbed_flow(track), "MT-30 E.16")
     rising = checks.Particles(track).L + 0.05 * np.arange(len(track.t))[:, None]
@@ -197,14 +198,14 @@ def test_weak_path(path: Track) -> None:
 def test_weak_path_of_sums_is_that_of_means() -> None:
     data, net = square(), flows.make_net("relu", 2, 8)
     rule = flows.WeaklyRegularized(first=6e-3, last=6e-5, reduction="sum", inner=150)
-    traj = flows.train(data, net, rule, loss="logistic", steps=1000, trials=1, points=5)
+    traj = flows.train(data, net, rule, loss="logistic", stop=1000, trials=1, record=flows.Record(points=5))
     found = check_holds(checks.weak_path(follow(traj, data)), "MT-4", "MT-4 lower", "MT-4 upper")
     np.testing.assert_allclose(found["MT-4"].t, [1e-3, 1e-4, 1e-5])
 
 
 def test_checks_say_nothing_elsewhere() -> None:
     data = square()
-    traj = flows.train(data, flows.make_net("relu", 2, 6), flows.GD(lr=0.1), steps=3, observe=ALL, trials=1)
+    traj = flows.train(data, flows.make_net("relu", 2, 6), flows.GD(lr=0.1), stop=3, record=ALL, trials=1)
     track = follow(traj, data)
     own = [one for one in CHECKS.values() if one.function.__module__ == checks.__name__]
     assert {one.id for one in own} == {"MT-4", "MT-25", "MT-30"}

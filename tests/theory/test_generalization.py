@@ -31,7 +31,7 @@ def two_gaussians(n: int, seed: int, shift: float = 1.2, d: int = 3) -> Dataset:
 
 
 def xor(n: int, seed: int) -> Dataset:
-    return data.mt_distribution(2, n, reject=False, seed=seed)
+    return data.xor_with_noise(2, n, reject=False, seed=seed)
 
 
 def disks(n: int, seed: int) -> Dataset:
@@ -124,7 +124,7 @@ def test_bounds_that_say_something():
 def test_a_trained_network_gets_its_own_bound():
     train = sectors(50, 0)
     net = flows.TwoLayer(2, 30)
-    run = flows.train(train, net, flows.GD(lr=0.3), loss="logistic", steps=300, seed=1)
+    run = flows.train(train, net, flows.GD(lr=0.3), loss="logistic", stop=300, seed=1)
     known = facts(train, run, time_limit=5)
     reached = known.normalized("M1")
     assert reached is not None and reached > 0
@@ -179,7 +179,7 @@ def test_regression_formula_and_conventions():
 
 def test_regression_bound_covers_the_loss_of_the_interpolant():
     """One ReLU as target: the interpolant of least norm, loss min(1, |f - y|), against fresh points."""
-    train = data.mt_regression_gap(2, 40, seed=2)
+    train = data.one_relu(2, 40, seed=2)
     known = facts(train, time_limit=20)
     both = THEOREMS["MT-22"].apply(known)
     assert both and both[0].about.startswith("interpolant")
@@ -387,5 +387,5 @@ def test_bad_input():
 
 
 def test_regression_data_have_no_test_error_bound():
-    known = facts(data.mt_regression_gap(2, 10))
+    known = facts(data.one_relu(2, 10))
     assert all(THEOREMS[id].apply(known) is None for id in (*BOUNDS, "MT-15", "UH-24", "LR-18", "CB-20"))

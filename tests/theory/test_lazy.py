@@ -314,7 +314,7 @@ def test_training_risk_and_movement_along_a_flow():
     x = np.array([[1.0, 0.0], [0.8, 0.6]])
     data = Dataset(x, [1.0, 1.0], "easy")
     net = flows.TwoLayer(2, 4000)
-    run = flows.train(data, net, flows.GradientFlow(), time=2.0, clock="mean", observe=RECORDS)
+    run = flows.train(data, net, flows.GradientFlow(), stop=flows.Stop(time=2.0, clock="mean"), record=RECORDS)
     known = facts(data, run)
     gamma = lazy_on_runs.outer_margin(known)
     assert gamma is not None
@@ -351,7 +351,7 @@ def test_on_data_alone():
 
 def test_on_a_run_of_sgd():
     data = separable(n=200, seed=3)
-    keys = {"net": flows.TwoLayer(4, 30), "steps": 200, "observe": RECORDS}
+    keys = {"net": flows.TwoLayer(4, 30), "stop": 200, "record": RECORDS}
     once = facts(data, flows.train(data, rule=flows.SGD(lr=0.3, order="stream"), **keys))
     found = THEOREMS["LR-14"].apply(once)
     total = once.last("slopes")
@@ -372,11 +372,9 @@ def test_the_promise_of_freedman_against_the_true_error():
         train,
         flows.TwoLayer(4, 50),
         flows.SGD(lr=0.3, order="stream"),
-        steps=150,
-        times=list(range(151)),
-        test=test,
+        stop=150,
+        record=flows.Record((*RECORDS, "test_error"), times=list(range(151)), test=test),
         trials=5,
-        observe=(*RECORDS, "test_error"),
     )
     for trial in range(5):
         bound = THEOREMS["LR-14"].apply(facts(train, run, trial=trial))

@@ -28,7 +28,9 @@ def test_bad_widths():
 def test_the_dual_gap_closes_along_the_flow():
     """Theorem 3 as seen from outside: the bound that the weights of the points give on all margins meets the margin."""
     found = data.parity(d=3, k=2, n=8, marginal="full")
-    traj = flows.train(found, flows.TwoLayer(3, 60), flows.GradientFlow(), loss="exp", steps=120, points=8)
+    traj = flows.train(
+        found, flows.TwoLayer(3, 60), flows.GradientFlow(), loss="exp", stop=120, record=flows.Record(points=8)
+    )
     gap, best = traj["gap_estimate"][:, 0], margins.f1(found).upper
     seen = gap[np.isfinite(gap)]
     assert seen[-1] < 0.05 * best < 0.2 * seen[0]

@@ -331,7 +331,7 @@ def test_the_chain_of_the_shallow_network():
 def test_features_move_no_more_than_the_bound():
     net = flows.Normalized(2, 30)
     run = flows.train(
-        XOR, net, flows.GD(lr=0.02), steps=600, times=list(range(0, 601, 5)), observe=["t_mean", "weights"]
+        XOR, net, flows.GD(lr=0.02), stop=600, record=flows.Record(["t_mean", "weights"], times=list(range(0, 601, 5)))
     )
     signs = np.sign(run["W_a"][0, 0] * run["W_b"][0, 0])
     Z = np.stack([comparators.signed_features(XOR, V[0], signs) for V in run["W_V"]])  # (T, n, m)
@@ -400,7 +400,12 @@ def test_the_best_comparator_of_given_units():
 
 def test_on_a_run_of_a_scalar_network():
     run = flows.train(
-        XOR, flows.Scalar(2, 60), flows.GradientFlow(), loss="logistic", time=1e4, clock="mean", observe=RECORDS
+        XOR,
+        flows.Scalar(2, 60),
+        flows.GradientFlow(),
+        loss="logistic",
+        stop=flows.Stop(time=1e4, clock="mean"),
+        record=RECORDS,
     )
     known = facts(XOR, run)
     found = {id: THEOREMS[id].apply(known) for id in ("UH-7", "UH-12", "UH-13", "UH-15", "UH-16", "UH-23")}
@@ -415,7 +420,7 @@ def test_on_a_run_of_a_scalar_network():
 
 
 def test_on_a_run_of_a_normalized_network_and_on_data_alone():
-    run = flows.train(XOR, flows.Normalized(2, 40), flows.GD(lr=0.05), steps=500, observe=RECORDS)
+    run = flows.train(XOR, flows.Normalized(2, 40), flows.GD(lr=0.05), stop=500, record=RECORDS)
     known = facts(XOR, run)
     early, _ = THEOREMS["UH-16"].apply(known)
     assert early.applies is False  # 40 units: features could move too much for the theorem

@@ -267,7 +267,7 @@ def test_on_a_run():
     X = rng.standard_normal((12, 4))
     one = Dataset(X / np.linalg.norm(X, axis=1).max() / 2, np.sign(X[:, 0]), "signs")
     net = flows.BatchNorm.with_data(one.X, 16, eps=0.01)
-    run = flows.train(one, net, flows.GD(lr=0.1), loss="logistic", steps=20, seed=1)
+    run = flows.train(one, net, flows.GD(lr=0.1), loss="logistic", stop=20, seed=1)
     known = facts(one, run)
     found = THEOREMS["BN-11"].apply(known)
     assert found.applies is False and THEOREMS["BN-10"].apply(known) is None  # width 16 is far too small; no SGD

@@ -37,7 +37,7 @@ def made(net: flows.Net, loss: str, start: dict[str, np.ndarray], records: dict[
     data = Dataset(np.ones((1, 1)), np.ones(1), "one")
     kept = {name: np.asarray(value, float)[:, None] for name, value in records.items()}
     count = len(next(iter(kept.values())))
-    template = flows.train(data, type(net)(1, 2), flows.GradientFlow(), loss=loss, steps=1, observe=["step"])
+    template = flows.train(data, type(net)(1, 2), flows.GradientFlow(), loss=loss, stop=1, record=["step"])
     kept |= {"step": np.arange(count, dtype=float)[:, None], "honest": np.ones((count, 1))}
     run = dataclasses.replace(template, t=np.arange(count, dtype=float), records=kept)
     begin = {name: torch.as_tensor(np.asarray(value, float))[None] for name, value in start.items()}
@@ -178,7 +178,7 @@ def moved() -> Track:
     data = Dataset(np.array([[1.0, 0.0], [0.8, 0.6]]), np.ones(2), "near")
     net = flows.TwoLayer(2, 60)
     observe = "step t_cb t_mean log_risk psi margin norm log_norm moved honesty q weights".split()  # noqa: SIM905
-    run = flows.train(data, net, flows.GradientFlow(), steps=40, observe=observe, seed=25)
+    run = flows.train(data, net, flows.GradientFlow(), stop=40, record=observe, seed=25)
     assert run["psi"][0, 0] > 0
     return follow(run, data, net)
 
@@ -218,7 +218,12 @@ def test_the_second_part_of_the_alignment_at_a_width_that_allows_it():
     X, y, m = np.array([[0.9, 0.0], [-0.9, 0.1]]), np.array([1.0, -1.0]), 100_000
     data, net = Dataset(X, y, "two"), flows.BatchNorm.with_data(X, m, eps=1.0)
     run = flows.train(
-        data, net, flows.GD(lr=5e-3), steps=8, times=[0, 8], observe=["step", "moved", "weights", "log_risk"], seed=0
+        data,
+        net,
+        flows.GD(lr=5e-3),
+        stop=8,
+        record=flows.Record(["step", "moved", "weights", "log_risk"], times=[0, 8]),
+        seed=0,
     )
     track = follow(run, data, net)
     (one,) = [one for one in normalized.alignment(track) or [] if one.id == "BN-19 (2)"]

@@ -106,7 +106,7 @@ def test_approximate_minimisers_keep_their_margin():
 
 def test_uniform_dual_bounds_the_kernel_margin():
     for seed in range(5):
-        one = data.mt_distribution(4, 60, seed=seed)
+        one = data.xor_with_noise(4, 60, seed=seed)
         bound = reg.uniform_dual_bound(ReLU().kernel(one.X), one.y)
         assert margins.f2(one).upper <= bound.value * (1 + 1e-9) and bound.applies
         V = sphere(200_000, 4, 1)
@@ -134,19 +134,19 @@ def test_kernel_margin_falls_on_the_xor_law():
         t = np.linalg.norm(V[:, 2:], axis=1)
         mean = t / 4 * (reg.relu_pair_gap((V[:, 0] + V[:, 1]) / t) - reg.relu_pair_gap((V[:, 0] - V[:, 1]) / t))
         assert (mean**2).mean() <= reg.mean_feature_bound(d)
-        drawn = data.mt_distribution(d, 20_000, reject=False, seed=1)
+        drawn = data.xor_with_noise(d, 20_000, reject=False, seed=1)
         u = V[0]
         seen = drawn.y * (drawn.X @ u).clip(0)
         assert abs(seen.mean() - mean[0]) < 4 * seen.std() / math.sqrt(20_000)
     below = 0
     for seed in range(20):
-        one = data.mt_distribution(10, 80, reject=False, seed=seed)
+        one = data.xor_with_noise(10, 80, reject=False, seed=seed)
         bound = reg.kernel_margin_gap(80, 10, 0.3, law=True)
         below += margins.f2(one).lower <= bound.value
     assert below >= 14 and bound.applies  # at least 0.7 of them
     assert reg.kernel_margin_gap(80, 5).applies is False
     assert bound.numbers["gamma_l1"] == pytest.approx(math.sqrt(2) / 4)
-    plane = data.mt_distribution(2, 50, seed=0)
+    plane = data.xor_with_noise(2, 50, seed=0)
     assert margins.f1(plane).lower >= math.sqrt(2) / 4 - 1e-6
     printed = reg.kernel_margin_gap(80, 10, convention="printed")
     assert not printed.explicit and printed.value < printed.numbers["order"]  # E-MT-8

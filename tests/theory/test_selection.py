@@ -83,9 +83,8 @@ def test_a_potential_that_grows_means_a_margin():
         net,
         flows.GradientFlow(),
         loss="exp",
-        time=60.0,
-        clock="cb",
-        observe={**dict.fromkeys(RECORDS), "phi": flows.growth(alpha.p)},
+        stop=flows.Stop(time=60.0, clock="cb"),
+        record={**dict.fromkeys(RECORDS), "phi": flows.growth(alpha.p)},
     )
     clock, phi = run["t_cb"][:, 0], run["phi"][:, 0]
     keep = np.append(True, np.diff(clock) > 1e-3)
@@ -140,7 +139,9 @@ def test_collapse_on_a_flow():
     beta = data.synthetic.simplex_directions(3, 2)
     made = Dataset(beta, [1, -1, 1], "simplex")
     net = flows.TwoLayer(2, 400)
-    run = flows.train(made, net, flows.GradientFlow(), loss="exp", time=80.0, clock="cb", observe=RECORDS)
+    run = flows.train(
+        made, net, flows.GradientFlow(), loss="exp", stop=flows.Stop(time=80.0, clock="cb"), record=RECORDS
+    )
     known = facts(made, run)
     found = THEOREMS["LR-28"].apply(known)
     assert found is not None and not any(one.holds is False for one in found.assumptions)
@@ -169,13 +170,20 @@ def test_constants_of_the_theorem_of_scalar_networks():
 def test_scalar_networks_on_a_flow():
     found = THEOREMS["LR-29"].apply(facts(XOR))
     m = math.ceil(float(found.numbers["width"]))
-    run = flows.train(XOR, flows.Scalar(2, m), flows.GradientFlow(), loss="exp", time=60.0, clock="cb", observe=RECORDS)
+    run = flows.train(
+        XOR,
+        flows.Scalar(2, m),
+        flows.GradientFlow(),
+        loss="exp",
+        stop=flows.Stop(time=60.0, clock="cb"),
+        record=RECORDS,
+    )
     known = facts(XOR, run)
     now = THEOREMS["LR-29"].apply(known)
     assert now.applies is None and not any(one.holds is False for one in now.assumptions)
     assert known.normalized("M4") >= now.value
     assert known.normalized("M4") <= known.margin("f1").upper / 2 * (1 + 1e-9)
-    logistic = flows.train(XOR, flows.Scalar(2, 10), flows.GD(lr=0.1), steps=50, observe=RECORDS)
+    logistic = flows.train(XOR, flows.Scalar(2, 10), flows.GD(lr=0.1), stop=50, record=RECORDS)
     assert THEOREMS["LR-29"].apply(facts(XOR, logistic)).applies is False
     cover = THEOREMS["LR-31"].apply(facts(XOR))
     assert cover.quantity == "width" and cover.value > 0

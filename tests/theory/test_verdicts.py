@@ -25,7 +25,7 @@ def attack() -> tuple[theory.Track, list[Inequality]]:
     X, y = rng.standard_normal((8, 3)), np.sign(rng.standard_normal(8))
     data = Dataset(X, y, "r")
     observe = ["default", "weights"]
-    run = flows.train(data, flows.Normalized(3, 30), flows.GD(lr=2.0), steps=300, observe=observe, seed=7)
+    run = flows.train(data, flows.Normalized(3, 30), flows.GD(lr=2.0), stop=300, record=observe, seed=7)
     return theory.follow(run, data), theory.check(run, data, ids=["LR-23", "UH-18", "UH-19"])
 
 
@@ -118,7 +118,7 @@ def test_rounding_has_a_floor_where_both_sides_are_near_0():
     """UH-6 with one point: G = |l'(psi)| = 1 - 1e-16 and the logarithms are rounded differently. Eps times what was added is the
     floor; a thousandth is not rounding."""
     data, net = Dataset(np.array([[40.0]]), np.array([-1.0]), "far"), flows.TwoLayer(1, 3)
-    run = flows.train(data, net, flows.GD(lr=1e-3), steps=20, observe=OBSERVE, seed=1)
+    run = flows.train(data, net, flows.GD(lr=1e-3), stop=20, record=OBSERVE, seed=1)
     track = theory.follow(run, data)
     assert all(one.word in ("yes", "undecided") for one in mirror.derivative_sandwich(track) or [])
     for shift, word in ((-1e-16, "yes"), (-1e-3, "no")):
@@ -135,8 +135,10 @@ def test_an_alarm_between_sparse_records_is_looked_at_with_every_step():
     """Descent crosses a kink in a step that was not recorded, and psi falls by more than the steps at the records suggest."""
     X, y = [[-0.2], [1.2], [-3.46], [0.02], [-1.73], [0.76]], [1.0, 1.0, -1.0, -1.0, -1.0, -1.0]
     data, net = Dataset(np.array(X), np.array(y), "kink"), flows.Product(2, 2)
-    keys = {"loss": "exp", "bias": True, "seed": 1259, "steps": 20, "observe": OBSERVE}
-    run = flows.train(data, net, flows.GD(lr=0.68), times=[*range(10), 11, 13, 15, 17, 20], **keys)
+    keys = {"loss": "exp", "bias": True, "seed": 1259, "stop": 20}
+    run = flows.train(
+        data, net, flows.GD(lr=0.68), record=flows.Record(OBSERVE, times=[*range(10), 11, 13, 15, 17, 20]), **keys
+    )
     direct = theory.CHECKS["UH-18"].function(theory.follow(run, data, net))[2]
     assert direct.statement == "psi never falls" and direct.violated
     assert dataclasses.replace(direct, estimated=True).word == "undecided"
@@ -151,7 +153,7 @@ def test_an_alarm_between_sparse_records_is_looked_at_with_every_step():
 
 def test_a_run_that_is_too_long_to_make_again_leaves_an_alarm_undecided(monkeypatch):
     data = Dataset(np.array([[1.0, 0.2], [-0.3, 1.0]]), np.array([1.0, -1.0]), "two")
-    run = flows.train(data, flows.TwoLayer(2, 8), flows.GD(lr=0.1), steps=60, points=12, observe=OBSERVE)
+    run = flows.train(data, flows.TwoLayer(2, 8), flows.GD(lr=0.1), stop=60, record=flows.Record(OBSERVE, points=12))
     psi = run["psi"].copy()
     psi[-1] -= 1
     wrong = dataclasses.replace(run, records=run.records | {"psi": psi})

@@ -48,7 +48,8 @@ def test_every_step_of_the_proof_holds_at_the_chosen_noise():
         found = w.perturbed_flow_time(eps, d, L_0, C, differentiable=True)
         got = found.numbers
         sigma, l, W2, t = math.exp(got["log_sigma"]), got["l"], got["W2"], float(found.value)
-        assert w.second_moment(L_0, sigma * t, C.B_L, C.b_V) <= W2 * (1 + 1e-12)
+        below = C.b_V - sigma * t * C.B_L  # Lemma E.9, MT-30: W_t^2 <= (L[rho_0] + sigma t B_L) / (b_V - sigma t B_L)
+        assert below > 0 and (L_0 + sigma * t * C.B_L) / below <= W2 * (1 + 1e-12)
         tau = eps / (2 * W2)
         needed = (math.log(W2 / sigma) + 2 * d * math.log(2 * C.c_2 / tau)) / (tau - sigma) + 1
         assert l >= needed * (1 - 1e-12)
@@ -78,4 +79,3 @@ def test_orders_of_the_time():
     assert isinstance(far.value, Huge) and far.value.log > 900
     tiny = w.Regularity(1, 1e-3, 1e-3, 1e-3, 1e-3, 1.0, 1.0, 1e-3)
     assert w.perturbed_flow_time(3.0, 2, 0.1, tiny, differentiable=True).applies is False  # 4 W^2 c_2 < eps
-    assert w.second_moment(1.0, 10.0, 1.0, 0.1) == math.inf

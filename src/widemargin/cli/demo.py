@@ -84,10 +84,9 @@ def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> tuple[Path
             net,
             flows.NormalizedGD(),
             loss="exp",
-            steps=steps,
+            stop=steps,
+            record=flows.Record(["default", "weights"], points=80),
             trials=trials,
-            points=80,
-            observe=["default", "weights"],
         )
     shares = traj["margin_M2"][-1] / cert.bounds("M2")[1]
     print(

@@ -66,9 +66,9 @@ SOURCES: dict[str, tuple[Callable[..., Dataset], dict[str, Callable[[str], Any]]
             "noise": float,
         },
     ),
-    "mt": (synthetic.mt_distribution, {"d": int, "n": int, "reject": flag, "seed": int}),
+    "mt": (synthetic.xor_with_noise, {"d": int, "n": int, "reject": flag, "seed": int}),
     "teacher": (
-        synthetic.mt_teacher,
+        synthetic.relu_teacher,
         {
             "d": int,
             "n": int,
@@ -79,8 +79,8 @@ SOURCES: dict[str, tuple[Callable[..., Dataset], dict[str, Callable[[str], Any]]
             "sample": int,
         },
     ),
-    "mt1d": (synthetic.mt_one_dimensional, {"n": int, "seed": int}),
-    "mt_regression": (synthetic.mt_regression_gap, {"d": int, "n": int, "seed": int}),
+    "mt1d": (synthetic.three_intervals, {"n": int, "seed": int}),
+    "mt_regression": (synthetic.one_relu, {"d": int, "n": int, "seed": int}),
     "dyadic": (synthetic.dyadic, {"d": int}),
     "disks": (
         synthetic.disks,

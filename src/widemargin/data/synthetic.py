@@ -18,7 +18,7 @@ from . import checks
 Marginal = Callable[[np.random.Generator, int, int], ArrayLike]
 
 MARGINALS = ("uniform", "biased", "subset", "full")
-LABEL_GAP = 0.05  # half-width of the empty band around each label change of mt_one_dimensional
+LABEL_GAP = 0.05  # half-width of the empty band around each label change of three_intervals
 
 
 def parity(
@@ -265,7 +265,7 @@ def check_nc(
     return bool(0 < eps < gamma_nc and unit.all() and covered and (own | (inner <= tol - eps)).all())
 
 
-def mt_distribution(d: int, n: int, reject: bool = True, seed: int = 0) -> Dataset:
+def xor_with_noise(d: int, n: int, reject: bool = True, seed: int = 0) -> Dataset:
     """XOR in the first two coordinates, noise in the others.
 
     (x1, x2, y) is uniform on (1, 1, +), (-1, -1, +), (1, -1, -), (-1, 1, -) and x3, ..., xd are N(0, 1). With
@@ -297,13 +297,13 @@ def mt_distribution(d: int, n: int, reject: bool = True, seed: int = 0) -> Datas
 
 
 def teacher_network(d: int = 20, units: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The teacher W (units, d), a (units,) of `mt_teacher`: rows of W uniform on the sphere, a = 1, -1, 1, ..."""
+    """The teacher W (units, d), a (units,) of `relu_teacher`: rows of W uniform on the sphere, a = 1, -1, 1, ..."""
     units, d = checks.integer("teacher", "units", units, 1, 1000), checks.integer("teacher", "d", d, 1, 10**4)
     W = np.random.default_rng(checks.seed("teacher", seed)).standard_normal((units, d))
     return W / np.linalg.norm(W, axis=1, keepdims=True), 1.0 - 2.0 * (np.arange(units) % 2)
 
 
-def mt_teacher(
+def relu_teacher(
     d: int = 20,
     n: int = 100,
     units: int = 6,
@@ -355,7 +355,7 @@ def mt_teacher(
     return Dataset(X[:n], f[:n] if regression else np.sign(f[:n]), spec)
 
 
-def mt_one_dimensional(n: int = 12, seed: int = 0) -> Dataset:
+def three_intervals(n: int = 12, seed: int = 0) -> Dataset:
     """Three intervals of the line: y = +1 for |x| > 1/3 and y = -1 for |x| < 1/3, x in [-1, 1].
 
     Point i is uniform on interval i mod 3, with no point closer than 0.05 to a change of label. Margins need a
@@ -371,7 +371,7 @@ def mt_one_dimensional(n: int = 12, seed: int = 0) -> Dataset:
     return Dataset(x[:, None], np.where(np.abs(x) > third, 1, -1), checks.spec_name("mt1d", n=n, seed=seed))
 
 
-def mt_regression_gap(d: int, n: int, seed: int = 0) -> Dataset:
+def one_relu(d: int, n: int, seed: int = 0) -> Dataset:
     """One ReLU as a regression target: x ~ N(0, I), y = relu(u . x), u uniform on the unit sphere.
 
     It has variation norm 1, but needs a kernel predictor whose squared norm grows like n.

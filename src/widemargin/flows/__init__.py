@@ -2,58 +2,66 @@
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
-from .flow import GradientFlow, kkt_residual, parse_until
+from .contract import Rule, State
+from .events import Event, parse_until
 from .names import make_rule, rule_kinds
 from .nets import MLP, BatchNorm, Frozen, Net, Normalized, Product, Scalar, TwoLayer, make_net, rebuild_net
 from .observe import OBSERVERS, View
-from .paths import WeaklyRegularized
+from .plan import Keep, Record, Stop
 from .potentials import divergence, growth
 from .problem import Problem, as_classes, pose
 from .rules import (
-    CB,
     GD,
     SGD,
-    WGF,
     Adam,
+    GradientFlow,
     Mirror,
+    NeuronNormAscent,
     NormalizedGD,
-    PerturbedWGF,
-    Prop6,
-    Prop7,
-    Rule,
+    OutputLayerAscent,
+    PerturbedWassersteinFlow,
+    SmoothMarginAscent,
     TwoPhase,
+    WassersteinFlow,
+    WeaklyRegularized,
 )
 from .runs import load, load_certificate, load_data, save_certificate
+from .stationarity import kkt_residual
 from .streams import LawStream, ParityStream
 from .train import train
 
 __all__ = [
-    "CB",
     "GD",
     "MLP",
     "OBSERVERS",
     "SGD",
-    "WGF",
     "Adam",
     "BatchNorm",
+    "Event",
     "Frozen",
     "GradientFlow",
+    "Keep",
     "LawStream",
     "Mirror",
     "Net",
+    "NeuronNormAscent",
     "Normalized",
     "NormalizedGD",
+    "OutputLayerAscent",
     "ParityStream",
-    "PerturbedWGF",
+    "PerturbedWassersteinFlow",
     "Problem",
     "Product",
-    "Prop6",
-    "Prop7",
+    "Record",
     "Rule",
     "Scalar",
+    "SmoothMarginAscent",
+    "State",
+    "Stop",
     "TwoLayer",
     "TwoPhase",
     "View",
+    "WassersteinFlow",
     "WeaklyRegularized",
     "as_classes",
     "divergence",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from .contract import Rule, State, each
 from .nets import Params
 from .problem import Problem
-from .rules import Rule, State
+
+T = TypeVar("T")
 
 WARM = 3  # steps taken before recording: kernels compile and libraries set themselves up
 CACHE = 150_000  # activations (trials * points * neurons) worked on at once on a CPU
@@ -24,8 +26,8 @@ class Stepper:
 
     def __init__(self, problem: Problem, rule: Rule, W: Params, state: State | None = None, graph: bool | None = None):
         self.problem, self.rule = problem, rule
-        self.wanted = (problem.X.is_cuda and getattr(rule, "graph", False)) if graph is None else graph
-        self.load(W, rule.start(problem, W) if state is None else state)
+        self.wanted = (problem.X.is_cuda and rule.graph) if graph is None else graph
+        self.load(W, rule.init(problem, W) if state is None else state)
 
     def load(self, W: Params, state: State) -> None:
         """Go on from here."""
@@ -34,7 +36,7 @@ class Stepper:
         trials = len(next(iter(W.values())))
         size = max(1, CACHE // (self.problem.n * self.problem.net.m))
         if self.problem.X.is_cuda or trials <= size:
-            self.parts = [(self.problem, dict(W), dict(state))]
+            self.parts = [(self.problem, dict(W), state)]
             return
         cuts = [slice(i, i + size) for i in range(0, trials, size)]
         self.parts = [
@@ -53,7 +55,10 @@ class Stepper:
         for _ in range(steps):
             if self.graph is not None:
                 self.graph.replay()
-                self.parts[0][2]["step"] += 1
+                problem, W, state = self.parts[0]
+                self.parts = [
+                    (problem, W, replace(state, step=state.step + 1))
+                ]  # the tensors are those of the recording
                 continue
             self.parts = [(problem, *self.rule.step(problem, W, state)) for problem, W, state in self.parts]
             self.taken += 1
@@ -62,21 +67,18 @@ class Stepper:
 
     def _record(self) -> None:
         problem, W, state = self.parts[0]
-        W = {name: tensor.clone() for name, tensor in W.items()}
-        state = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+        W, state = each(torch.clone, W), each(torch.clone, state)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            after = self.rule.step(problem, W, state)
-            for old, new in zip((W, state), after):
-                for name, value in new.items():
-                    if isinstance(value, torch.Tensor) and value is not old[name]:
-                        old[name].copy_(value)
+            moved, after = self.rule.step(problem, W, state)
+            for old, new in ((W, moved), (state, after)):
+                each(lambda here, value: here if value is here else here.copy_(value), old, new)
         self.parts, self.graph = [(problem, W, state)], graph
 
 
-def _slice(values: dict[str, Any], cut: slice, trials: int) -> dict[str, Any]:
-    return {k: v[cut] if isinstance(v, torch.Tensor) and v.dim() and len(v) == trials else v for k, v in values.items()}
+def _slice(values: T, cut: slice, trials: int) -> T:
+    return each(lambda v: v[cut] if v.dim() and len(v) == trials else v, values)
 
 
 def _piece(problem: Problem, cut: slice, trials: int) -> Problem:
@@ -86,10 +88,7 @@ def _piece(problem: Problem, cut: slice, trials: int) -> Problem:
     return replace(problem, X=X, y=y)
 
 
-def _join(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _join(parts: list[T]) -> T:
     if len(parts) == 1:
         return parts[0]
-    return {
-        k: torch.cat([p[k] for p in parts]) if isinstance(v, torch.Tensor) and v.dim() else v
-        for k, v in parts[0].items()
-    }
+    return each(lambda *pieces: torch.cat(pieces) if pieces[0].dim() else pieces[0], *parts)

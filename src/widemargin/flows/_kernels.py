@@ -85,7 +85,7 @@ def _kernels() -> Any:
         log_sum = top + tl.log(tl.sum(tl.exp(log_loss - top), axis=0))
         if KIND == "mean":
             weight = tl.exp(log_slope) / n
-        elif KIND == "cb":
+        elif KIND == "soft_margin":
             weight = tl.exp(log_slope - log_sum)
         else:
             high = tl.max(log_slope, axis=0)
@@ -133,7 +133,7 @@ def backward(X: Tensor, V: Tensor, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor
 
 def dual(p: Tensor, logistic: bool, kind: str) -> tuple[Tensor, Tensor] | None:
     """`losses.weights` of p (B, n) and ln of the sum of losses (B,) in one kernel; None where it does not apply."""
-    if not p.is_cuda or kind not in ("mean", "cb", "unit") or p.shape[1] > 8192 or _kernels() is None:
+    if not p.is_cuda or kind not in ("mean", "soft_margin", "unit") or p.shape[1] > 8192 or _kernels() is None:
         return None
     triton, *_, kernel = _kernels()
     p = p.contiguous()

@@ -82,15 +82,15 @@ def soft_margin(loss: Loss, p: Tensor, beta: float | Tensor = 1.0) -> Tensor:
 def weights(loss: Loss, p: Tensor, kind: str) -> Tensor:
     """Weights of the points (..., n).
 
-    "cb":   |l'_i| / sum l               gradient of S; sums to 1 for exp
-    "lr":   |l'_i| / |l'(psi)|           gradient of psi; sums to 1 for exp and to at least 1 for logistic
-    "mean": |l'_i| / n                   of the mean risk
-    "unit": |l'_i| / sum |l'|            in the simplex
+    "soft_margin": |l'_i| / sum l        gradient of CB's S; sums to 1 for exp
+    "psi":         |l'_i| / |l'(psi)|    gradient of psi; sums to 1 for exp and to at least 1 for logistic
+    "mean":        |l'_i| / n            of the mean risk
+    "unit":        |l'_i| / sum |l'|     in the simplex
     """
     slope = loss.log_slope(p)
-    if kind == "cb":
+    if kind == "soft_margin":
         return (slope - log_sum(loss, p)[..., None]).exp()
-    if kind == "lr":
+    if kind == "psi":
         return (slope - log_Q(loss, p)[..., None]).exp()
     if kind == "mean":
         return slope.exp() / p.shape[-1]

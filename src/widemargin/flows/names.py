@@ -7,9 +7,22 @@ from typing import Any
 
 from widemargin.types import InputError
 
-from .flow import GradientFlow
-from .paths import WeaklyRegularized
-from .rules import CB, GD, SGD, WGF, Adam, Mirror, NormalizedGD, PerturbedWGF, Prop6, Prop7, Rule, TwoPhase
+from .contract import Rule
+from .rules import (
+    GD,
+    SGD,
+    Adam,
+    GradientFlow,
+    Mirror,
+    NeuronNormAscent,
+    NormalizedGD,
+    OutputLayerAscent,
+    PerturbedWassersteinFlow,
+    SmoothMarginAscent,
+    TwoPhase,
+    WassersteinFlow,
+    WeaklyRegularized,
+)
 
 
 def rule_kinds() -> dict[str, type[Rule]]:
@@ -19,12 +32,12 @@ def rule_kinds() -> dict[str, type[Rule]]:
         "gd": GD,
         "ngd": NormalizedGD,
         "sgd": SGD,
-        "cb": CB,
-        "prop6": Prop6,
-        "prop7": Prop7,
+        "cb": SmoothMarginAscent,
+        "prop6": NeuronNormAscent,
+        "prop7": OutputLayerAscent,
         "mirror": Mirror,
-        "wgf": WGF,
-        "pwgf": PerturbedWGF,
+        "wgf": WassersteinFlow,
+        "pwgf": PerturbedWassersteinFlow,
         "weakreg": WeaklyRegularized,
         "two-phase": TwoPhase,
         "adam": Adam,

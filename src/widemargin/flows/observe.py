@@ -1,10 +1,11 @@
 """What is recorded along training: numbers of every trial, computed from its parameters at one moment.
 
-An observer takes a `View` and returns a tensor (B, ...). The margins of a view are those of the true parameters on a scale of
-their own: a rule may keep the homogeneous parameters W normalised and their size in state["log_scale"], so that
-p(W_true) = exp(L log_scale) p(W). Normalised margins then never overflow, and the others are formed last.
+An observer is a function of a `View` that returns a tensor (B, ...), or a dictionary of such. The margins of a view are those of
+the true parameters on a scale of their own: a rule may keep the homogeneous parameters W normalised and their size in `log_scale`
+of its state, so that p(W_true) = exp(L log_scale) p(W). Normalised margins then never overflow, and the others are formed last.
 
-To add an observer: write a function, add it to OBSERVERS with the condition under which it makes sense.
+A user's observer is passed as it is, `record={"name": function}`. To add one for all: write a function, add it to OBSERVERS with
+the condition under which it makes sense.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from torch import Tensor
 from widemargin.spaces import as_space
 from widemargin.types import InputError
 
-from . import flow, losses
+from . import losses, stationarity
+from .contract import State, log_scale, true_params
 from .nets import Net, Params, TwoLayer
 from .problem import Problem
-from .rules import State
 
 Observer = Callable[["View"], Tensor | Mapping[str, Tensor]]
 
@@ -38,30 +39,13 @@ QUICK = (
 SMALL = 40_000_000  # numbers of one record over the whole run, up to which what is long is recorded by default
 
 
-def log_scale(problem: Problem, W: Params, state: State) -> Tensor:
-    """ln of the factor (B,) by which the true homogeneous parameters are larger than W."""
-    scale = state.get("log_scale")
-    first = next(iter(W.values()))
-    return first.new_zeros(len(first)) if scale is None else scale
-
-
-def true_margins(problem: Problem, W: Params, state: State) -> tuple[Tensor, Tensor]:
-    """Margins p (B, n) of W, and ln of the factor (B,) that makes them those of the true parameters."""
-    return problem.margins(W), problem.net.degree * log_scale(problem, W, state)
-
-
-def true_params(problem: Problem, W: Params, state: State) -> Params:
-    """The parameters themselves (infinite where they do not fit into floating point)."""
-    if state.get("log_scale") is None:
-        return W
-    factor = log_scale(problem, W, state).exp()
-    grown = {name: W[name] * factor.reshape(-1, *[1] * (W[name].ndim - 1)) for name in problem.net.homogeneous}
-    return W | grown
-
-
 @dataclass(frozen=True)
 class View:
-    """The trials at one moment; what several observers need is computed once."""
+    """The trials at one moment; what several observers need is computed once.
+
+    `t` (B,) is the clock of the mean risk, `params` the true parameters, `margins` (B, n) those of the points, `q` (B, n) the
+    weights of the points, `state` that of the rule; `W` are the parameters as the rule keeps them.
+    """
 
     problem: Problem
     W: Params
@@ -73,14 +57,19 @@ class View:
     def scaled(self) -> tuple[Tensor, Tensor]:
         """Outputs of W on the training points (B, n) or (B, n, K), and ln of the factor of the true ones (B,)."""
         net = self.problem.net
-        return net.forward(self.W, self.problem.X), net.degree * log_scale(self.problem, self.W, self.state)
+        return net.forward(self.W, self.problem.X), net.degree * log_scale(self.W, self.state)
 
     @cached_property
     def log_factor(self) -> Tensor:
         return self.scaled[1]
 
+    @property
+    def t(self) -> Tensor:
+        """The clock of the mean risk (B,)."""
+        return self.state.log_t_mean.exp()
+
     @cached_property
-    def p(self) -> Tensor:
+    def margins(self) -> Tensor:
         """True margins (B, n), residuals for the squared loss."""
         f, log_factor = self.scaled
         f = f * log_factor.exp().reshape(-1, *[1] * (f.ndim - 1))
@@ -109,9 +98,9 @@ class View:
     @cached_property
     def q(self) -> Tensor:
         # At a huge |W|^L rounding of p would decide the softmax; the flow knows its weights from the equations it solves.
-        known = self.state.get("dual")
-        softmax = losses.weights(self.problem.loss, self.p, "unit")  # type: ignore[arg-type]
-        if known is None or self.state.get("log_scale") is None:
+        known = self.state.dual
+        softmax = losses.weights(self.problem.loss, self.margins, "unit")  # type: ignore[arg-type]
+        if known is None or self.state.log_scale is None:
             return softmax
         unit = known / known.sum(1, keepdim=True).clamp_min(1e-300)
         return torch.where((self.log_factor > COLD)[:, None], unit, softmax)
@@ -130,8 +119,7 @@ def _hard(problem: Problem, f: Tensor) -> Tensor:
     """Margins (B, n) in the sense of the decision: y f, or f_y minus the largest other output."""
     if problem.net.outputs == 1:
         return problem.y * f
-    own = torch.nn.functional.one_hot(problem.y.expand(f.shape[:2]), f.shape[-1]).to(torch.bool)
-    return f.masked_fill(~own, 0).sum(-1) - f.masked_fill(own, -torch.inf).amax(-1)
+    return losses.hard_class_margin(f, problem.y.expand(f.shape[:2]))
 
 
 def dual_value(problem: Problem, q: Tensor, directions: Tensor, steps: int = CLIMB) -> Tensor:
@@ -175,27 +163,26 @@ def dual_value(problem: Problem, q: Tensor, directions: Tensor, steps: int = CLI
 
 def step(view: View) -> Tensor:
     """Steps that each trial has taken."""
-    done = torch.as_tensor(view.state.get("taken", view.state["step"]), device=view.log_factor.device)
-    return done.to(torch.float64).expand(len(view.log_factor))
+    return view.state.taken.to(torch.float64)
 
 
 def t_cb(view: View) -> Tensor:
-    return view.state["t_cb"]
+    return view.state.t_cb
 
 
 def log_t_mean(view: View) -> Tensor:
-    return view.state["log_t_mean"]
+    return view.state.log_t_mean
 
 
 def t_mean(view: View) -> Tensor:
     """The clock of the mean risk; infinite beyond floating point, where log_t_mean goes on."""
-    return view.state["log_t_mean"].exp()
+    return view.t
 
 
 def log_risk(view: View) -> Tensor:
     if view.problem.loss is None:
-        return (view.p**2).mean(1).log()
-    return losses.log_sum(view.problem.loss, view.p) - math.log(view.problem.n)
+        return (view.margins**2).mean(1).log()
+    return losses.log_sum(view.problem.loss, view.margins) - math.log(view.problem.n)
 
 
 def risk(view: View) -> Tensor:
@@ -227,7 +214,7 @@ def margin(view: View) -> Tensor:
 
 def psi(view: View) -> Tensor:
     """The smooth margin l^{-1}(sum_i l(p_i)), not normalised (CLAIMS 0.4)."""
-    return losses.psi(view.problem.loss, view.p)  # type: ignore[arg-type]
+    return losses.psi(view.problem.loss, view.margins)  # type: ignore[arg-type]
 
 
 def psi_normalized(view: View) -> Tensor:
@@ -247,7 +234,7 @@ def norm(view: View) -> Tensor:
 
 
 def log_norm(view: View) -> Tensor:
-    return 0.5 * view.problem.net.norm2(view.W).log() + log_scale(view.problem, view.W, view.state)
+    return 0.5 * view.problem.net.norm2(view.W).log() + log_scale(view.W, view.state)
 
 
 def q(view: View) -> Tensor:
@@ -257,7 +244,7 @@ def q(view: View) -> Tensor:
 
 def log_Q(view: View) -> Tensor:
     """ln |l'(psi)|."""
-    return losses.log_Q(view.problem.loss, view.p)  # type: ignore[arg-type]
+    return losses.log_Q(view.problem.loss, view.margins)  # type: ignore[arg-type]
 
 
 def dual_estimate(view: View) -> Tensor:
@@ -272,7 +259,7 @@ def gap_estimate(view: View) -> Tensor:
 
 def kkt_residual(view: View) -> Tensor:
     """How far W is from a KKT point of the margin problem (LR-19)."""
-    return flow.kkt_residual(view.problem, view.W, view.state)
+    return stationarity.kkt_residual(view.problem, view.W, view.state)
 
 
 def neuron_norm(view: View) -> Tensor:
@@ -322,17 +309,22 @@ def _balance(view: View, W: Params) -> Tensor:
 
 def path(view: View) -> dict[str, Tensor]:
     """What the weakly regularised path has found for each lambda so far; nothing for other rules."""
-    return {name: value for name, value in view.state.items() if name.startswith("path_")}
+    return _kept(view, "path_norm", "path_margin", "path_loss")
 
 
 def sums(view: View) -> dict[str, Tensor]:
     """sum_s |l'_s| over the steps of SGD so far, as `slopes` (LR-13, BN-21); nothing for other rules."""
-    return {name: view.state[name] for name in ("slopes",) if name in view.state}
+    return _kept(view, "slopes")
 
 
 def honesty(view: View) -> dict[str, Tensor]:
-    """Whether a gradient flow is still one (see `flow`); nothing for other rules."""
-    return {name: view.state[name] for name in ("honest", "left") if name in view.state}
+    """Whether a gradient flow is still one (see `rules.gradient_flow`); nothing for other rules."""
+    return _kept(view, "honest", "left")
+
+
+def _kept(view: View, *names: str) -> dict[str, Tensor]:
+    """What the rule itself keeps under these names."""
+    return {name: getattr(view.state, name) for name in names if hasattr(view.state, name)}
 
 
 def weights(view: View) -> dict[str, Tensor]:
@@ -426,8 +418,8 @@ OBSERVERS: dict[str, Known] = {
 def choose(asked: str | Sequence[str] | Mapping[str, Any], on: Setting) -> tuple[dict[str, Observer], tuple[str, ...]]:
     """Observers by name, and notes on what was left out.
 
-    `asked`: "default"; names ("default" may be one of them); or a dictionary from a name to a function fn(t, params), to a
-    function fn(problem, W, state), to the name of an observer, or None for the one of that name.
+    `asked`: "default"; names ("default" may be one of them); or a dictionary from a name to a function of a `View`, to the name
+    of an observer, or None for the one of that name.
     """
     if isinstance(asked, str):
         asked = [asked]
@@ -464,26 +456,29 @@ def _named(name: Any, on: Setting) -> Observer:
     return known.observer
 
 
-def _own(name: str, fn: Callable[..., Any]) -> Observer:
+def _own(name: str, fn: Observer) -> Observer:
+    """A user's observer, whose shapes are checked."""
     try:
-        taken = [
-            one for one in inspect.signature(fn).parameters.values() if one.kind in (0, 1) and one.default is one.empty
-        ]
-        count = len(taken)
-    except (TypeError, ValueError):  # a builtin
-        count = 2
-    if count not in (2, 3):
-        raise InputError(f"the observer {name!r} must take (t, params) or (problem, W, state), not {count} arguments")
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        raise InputError(f"the observer {name!r} must take one argument, a View") from None
+    except ValueError:  # a builtin has no signature
+        pass
 
-    def observer(view: View) -> Tensor:
-        value = fn(t_mean(view), view.params) if count == 2 else fn(view.problem, view.W, view.state)
-        value = torch.as_tensor(value, device=view.log_factor.device)
-        if value.ndim == 0 or len(value) != len(view.log_factor):
+    def checked(value: Any, trials: Tensor) -> Tensor:
+        value = torch.as_tensor(value, device=trials.device)
+        if value.ndim == 0 or len(value) != len(trials):
             raise InputError(
                 f"the observer {name!r} returned shape {tuple(value.shape)}; it must have one row per trial, "
-                f"here {len(view.log_factor)}"
+                f"here {len(trials)}"
             )
         return value.detach()
+
+    def observer(view: View) -> Tensor | Mapping[str, Tensor]:
+        value = fn(view)
+        if isinstance(value, Mapping):
+            return {key: checked(one, view.log_factor) for key, one in value.items()}
+        return checked(value, view.log_factor)
 
     return observer
 

@@ -1,6 +1,6 @@
 """Potentials of the proofs, as observers: how fast the flow moves towards a network that is known to be good.
 
-    traj = flows.train(data, net, rule, observe={"kl": flows.divergence(u), "phi": flows.growth(alpha)})
+    traj = flows.train(data, net, rule, stop=1000, record={"kl": flows.divergence(u), "phi": flows.growth(alpha)})
 
 The comparator is the user's: the solution of `margins.frozen` on the directions of the net, or any other.
 """
@@ -14,10 +14,9 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
-from .nets import Normalized, Params, Product, Scalar, TwoLayer
-from .observe import Observer, log_scale
-from .problem import Problem
-from .rules import State
+from .contract import log_scale
+from .nets import Normalized, Product, Scalar, TwoLayer
+from .observe import Observer, View
 
 
 def divergence(reference: ArrayLike) -> Observer:
@@ -27,17 +26,17 @@ def divergence(reference: ArrayLike) -> Observer:
     """
     ubar = _weights(reference)
 
-    def observe(problem: Problem, W: Params, state: State) -> Tensor:
-        net = problem.net
+    def observe(view: View) -> Tensor:
+        net, W = view.problem.net, view.W
         if not isinstance(net, Scalar | Normalized | Product):
             raise InputError("divergence is about networks with products a_j b_j: scalar, normalized and product")
         target = _fit(ubar, W["a"])
-        log_u = (W["a"] * W["b"]).abs().log() + 2 * log_scale(problem, W, state)[:, None]  # (B, m)
+        log_u = (W["a"] * W["b"]).abs().log() + 2 * log_scale(W, view.state)[:, None]  # (B, m)
         return (torch.special.xlogy(target, target) - torch.where(target > 0, target * log_u, 0.0) - target).sum(
             1
         ) + log_u.exp().sum(1)
 
-    return observe  # type: ignore[return-value]
+    return observe
 
 
 def growth(weights: ArrayLike) -> Observer:
@@ -48,17 +47,18 @@ def growth(weights: ArrayLike) -> Observer:
     """
     alpha = _weights(weights)
 
-    def observe(problem: Problem, W: Params, state: State) -> Tensor:
-        if isinstance(problem.net, Scalar):
+    def observe(view: View) -> Tensor:
+        net, W = view.problem.net, view.W
+        if isinstance(net, Scalar):
             size = W["a"] ** 2 + W["b"] ** 2
-        elif isinstance(problem.net, TwoLayer) and problem.net.train == "both":
+        elif isinstance(net, TwoLayer) and net.train == "both":
             size = W["a"] ** 2 + (W["V"] ** 2).sum(2)
         else:
             raise InputError("growth is about scalar networks and two-layer networks with both layers trained")
         target = _fit(alpha, W["a"])
-        return 0.25 * (target * (size.log() + 2 * log_scale(problem, W, state)[:, None])).sum(1)
+        return 0.25 * (target * (size.log() + 2 * log_scale(W, view.state)[:, None])).sum(1)
 
-    return observe  # type: ignore[return-value]
+    return observe
 
 
 def _weights(values: ArrayLike) -> np.ndarray:

@@ -31,12 +31,25 @@ from widemargin.types import Certificate, Dataset, InputError, Trajectory, write
 FORMAT = "widemargin-run-1"
 MAGIC = b"widemargin checkpoint 1\n"
 CERTIFICATE = "certificate.json.gz"
+FORMERLY = {  # what classes of rules were called when a folder was written
+    "CB": "SmoothMarginAscent",
+    "Prop6": "NeuronNormAscent",
+    "Prop7": "OutputLayerAscent",
+    "WGF": "WassersteinFlow",
+    "PerturbedWGF": "PerturbedWassersteinFlow",
+}
 
 Row = dict[str, np.ndarray]
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def current(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the names of today; checkpoints go by the digest of the one that was written."""
+    rule = config["rule"]
+    return config | {"rule": rule | {"class": FORMERLY.get(rule["class"], rule["class"])}}
 
 
 @dataclass
@@ -74,7 +87,7 @@ class Run:
     def reopen(folder: Path, config: Mapping[str, Any]) -> tuple[Run, dict[str, Any] | None]:
         """The run and its newest whole checkpoint (none if it was killed before the first)."""
         kept = read_config(folder)
-        was, now = _flat(kept), _flat(config)
+        was, now = _flat(current(kept)), _flat(config)
         differs = [
             f"{key} was {_short(was.get(key))} and is {_short(now.get(key))}"
             for key in dict.fromkeys([*now, *was])
@@ -179,7 +192,7 @@ def load(folder: str | os.PathLike[str]) -> Trajectory:
     point, notes = _newest(path, config_digest(config))
     if point is None:
         raise InputError(f"{path} has no checkpoint yet; resume the run, or wait for its first one")
-    return trajectory(_rows(path, point["parts"]), point, config, tuple(notes))
+    return trajectory(_rows(path, point["parts"]), point, current(config), tuple(notes))
 
 
 def trajectory(

@@ -13,9 +13,9 @@ import json
 import signal
 import threading
 import time as clocks
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,22 +23,17 @@ from torch import Tensor
 
 from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
 
-from . import flow, runs
 from . import observe as observing
+from . import runs
 from ._graph import Stepper
+from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
 from .nets import Net, Params, trial_numbers
-from .paths import WeaklyRegularized
+from .plan import Keep, Progress, Record, Schedule, Stop, check_whole, schedule
 from .problem import Problem, pose
-from .rules import DIVERGED, FINISHED, GD, Rule, State
 
-MOST = 1_000_000  # steps, where only an event ends the run
-POINTS = 200
-EVERY_CUDA = 20  # steps between looks at events and times on a GPU: each look waits for the device
-EVERY_DEAR = 10  # steps of the flow between looks at stationarity, which costs as much as a few of them
-EARLY = 1e-6  # first log-spaced time over the last one
 BLINK = 0.2  # seconds between reports of progress
 
-Progress = Callable[[float, float, Mapping[str, float]], None]  # seconds, share done (NaN: unknown), last medians
+T = TypeVar("T")
 
 
 def train(
@@ -47,63 +42,37 @@ def train(
     rule: Rule,
     *,
     loss: str = "logistic",
-    steps: int | None = None,
-    time: float | None = None,
-    clock: str | None = None,
-    until: Any = None,
+    stop: Stop | int | None = None,
+    record: Record | str | Sequence[str] | Mapping[str, Any] = "default",
+    keep: Keep | str | Path | None = None,
     trials: int | Sequence[int] | None = None,
     seed: int = 0,
     bias: bool = False,
-    observe: str | Sequence[str] | Mapping[str, Any] = "default",
-    times: str | Sequence[float] = "log",
-    points: int = POINTS,
-    check_every: int | None = None,
     device: str = "cpu",
     dtype: str = "float64",
-    test: Dataset | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    checkpoint_seconds: float = 10.0,
-    progress: Progress | None = None,
 ) -> Trajectory:
     """Train a batch of independent networks and record how it goes.
 
     `data` is one data set for all trials or one per trial. Trial b starts from the parameters of (seed, b) alone, so a batch is
-    a loop of single runs; `trials` is their number, or a list of numbers b for some of them only. Training ends after `steps`,
-    at `time` of the `clock` ("mean", of the mean risk, or "cb", CB's; by default the rule's own or the mean), or for each trial
-    on its own at `until`: an event or its name (fitted, stationary, margin=..., radius=..., risk=...), looked at every
-    `check_every` steps.
+    a loop of single runs; `trials` is their number, or a list of numbers b for some of them only.
 
-    Records are taken at `times`: a list of steps (of times, if `time` is given), or "log" for `points` log-spaced ones, 0 and the
-    end included. A rule that chooses its own steps is recorded at its first step at or after each time; t_mean and t_cb say
-    when that was. `observe` says what: "default", names of `observe.OBSERVERS`, or a dictionary that may hold functions
-    fn(t, params) -> (B, ...), t (B,) the clock of the mean risk.
-
-    With `out`, a run folder is written (see `runs`), a checkpoint every `checkpoint_seconds`; `resume` goes on where the
-    folder ends, with the same results to the last bit. Ctrl-C writes a checkpoint and returns what there is. If the disk
-    fills up, training goes on in memory and `notes` of the result say so.
-
-    `progress(seconds, share, medians)` is called a few times a second.
+    `stop` says when training ends, `record` what is recorded and when, `keep` what goes to disk: see `Stop`, `Record` and `Keep`.
+    A plain value is the first field of each: `stop=1000` is so many steps, `record=["risk", "margin"]` are observers,
+    `keep="run"` is a run folder. Ctrl-C writes a checkpoint and returns what there is.
     """
     sets = [data] if isinstance(data, Dataset) else list(data)
-    _check(sets, net, rule, steps, time, until, times, trials, points, checkpoint_seconds, device, dtype, seed)
+    _check(sets, net, rule, trials, seed, device, dtype)
+    stop = stop if isinstance(stop, Stop) else Stop(stop)
+    record = record if isinstance(record, Record) else Record(record)
+    keep = keep if isinstance(keep, Keep) else Keep(keep)
     numbers = trial_numbers(len(sets) if trials is None else trials)
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
+    test = record.test
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
-    if clock is None:
-        clock = "cb" if getattr(rule, "clock", "mean") == "cb" else "mean"
-    if clock not in ("mean", "cb"):
-        raise InputError(f"there are two clocks, mean and cb, not {clock!r}")
-    marks, timed, limit = _marks(
-        times, steps, time, points, rule.lr if isinstance(rule, GD) and clock == "mean" else 0.0
-    )
-    setting = observing.Setting(problem, held_out is not None, count, len(marks), getattr(rule, "weighted", False))
-    observers, notes = observing.choose(observe, setting)
-    event = _event(until)
-    every = check_every or (EVERY_CUDA if problem.X.is_cuda else 1)
-    if check_every is None and isinstance(event, flow.Stationary):
-        every = max(every, EVERY_DEAR if isinstance(rule, flow.GradientFlow) else EVERY_DEAR**2)
+    plan = schedule(stop, record, rule, problem.X.is_cuda)
+    setting = observing.Setting(problem, held_out is not None, count, len(plan.marks), rule.grows)
+    observers, notes = observing.choose(record.observe, setting)
     config: dict[str, Any] = {
         "format": runs.FORMAT,
         "data": {"names": [one.name for one in sets], "sha256": [one.sha256() for one in sets], "n": problem.n},
@@ -111,31 +80,29 @@ def train(
         "net": net.config(),
         "rule": _spec(rule),
         "loss": loss,
-        "steps": limit,
-        "time": time,
-        "clock": clock,
-        "until": until if until is None or isinstance(until, str) else repr(until),
+        "steps": plan.limit,
+        "time": plan.time,
+        "clock": plan.clock,
+        "until": stop.until if stop.until is None or isinstance(stop.until, str) else repr(stop.until),
         "trials": count if numbers == range(count) else [int(number) for number in numbers],
         "seed": seed,
         "bias": bias,
         "observe": list(observers),
-        "times": [float(mark) for mark in marks],
-        "check_every": every,
+        "times": [float(mark) for mark in plan.marks],
+        "check_every": plan.every,
         "device": device,
         "dtype": dtype,
     }
     config = json.loads(json.dumps(config))  # as it will be read again
     with contextlib.ExitStack() as stack:
-        if out is not None:  # before anything there is looked at or mended
-            stack.enter_context(runs.held(Path(out)))
-        run, point = _open(out, resume, config, sets, test)
-        loop = _Loop(
-            problem, held_out, rule, observers, event, marks, timed, limit, time, clock, every, numbers, seed, dtype
-        )
+        if keep.out is not None:  # before anything there is looked at or mended
+            stack.enter_context(runs.held(Path(keep.out)))
+        run, point = _open(keep, config, sets, test)
+        loop = _Loop(problem, held_out, rule, observers, plan, numbers, seed)
         rows = loop.restore(point, run.rows()) if run is not None and point is not None else loop.begin()
         said = tuple(run.notes) if run is not None else ()
-        stop = stack.enter_context(_interrupts())
-        rows, trouble = _drive(loop, rows, run, stop, checkpoint_seconds, progress)
+        asked = stack.enter_context(_interrupts())
+        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, record.progress)
         final = loop.point()
     for trial in np.flatnonzero(loop.status == "diverged"):
         where = loop.ended[trial]
@@ -143,13 +110,7 @@ def train(
             *notes,
             f"trial {trial} diverged at step {where}: its parameters or its loss overflowed; try a smaller step",
         )
-    left = final["now"][1].get("honest")
-    if left is not None and not bool(left.all()):
-        said = (
-            *said,
-            f"{int((~left).sum())} of {count} trials left the regime where they are gradient flow; docs/training.md says how",
-        )
-    return runs.trajectory(rows, final, config, (*said, *notes, *trouble))
+    return runs.trajectory(rows, final, config, (*said, *loop.stepper.state.notes(), *notes, *trouble))
 
 
 def _drive(
@@ -212,21 +173,13 @@ class _Loop:
         test: Problem | None,
         rule: Rule,
         observers: Mapping[str, observing.Observer],
-        event: Any,
-        marks: np.ndarray,
-        timed: bool,
-        limit: int | None,
-        time: float | None,
-        clock: str,
-        every: int,
+        plan: Schedule,
         numbers: Sequence[int],
         seed: int,
-        dtype: str,
     ):
-        self.problem, self.test, self.rule, self.observers, self.event = problem, test, rule, observers, event
-        self.marks, self.timed, self.limit, self.time, self.clock, self.every = marks, timed, limit, time, clock, every
+        self.problem, self.test, self.rule, self.observers, self.plan = problem, test, rule, observers, plan
         trials = len(numbers)
-        self.numbers, self.trials, self.seed, self.dtype = numbers, trials, seed, getattr(torch, dtype)
+        self.numbers, self.trials, self.seed = numbers, trials, seed
         self.step, self.step_saved, self.seconds = 0, -1, 0.0
         self.status = np.array(["running"] * trials, dtype=object)
         self.ended = np.full(trials, -1)  # step of the end of each trial
@@ -234,7 +187,7 @@ class _Loop:
         self.pending: dict[int, runs.Row] = {}
         self.latest: dict[str, float] = {}
         self.dear = observing.dear(observers)
-        last = len(marks) - 1
+        last = len(plan.marks) - 1
         self.rare = {round(k) for k in np.linspace(0, last, observing.SPARSE)}  # marks at which those are recorded
         self.closed = False
         # Where ended trials stand, and where all stood at the last look (a diverged trial goes back there).
@@ -244,19 +197,19 @@ class _Loop:
     def begin(self) -> list[runs.Row]:
         drawn = self.problem.net.init(self.numbers, self.seed)
         device = self.problem.X.device
-        W = {name: torch.tensor(value, dtype=self.dtype, device=device) for name, value in drawn.items()}
-        state = self.rule.start(self.problem, W)
-        state["trial"] = torch.tensor(list(self.numbers), device=device)  # random streams go by them
+        W = {name: torch.tensor(value, dtype=self.problem.X.dtype, device=device) for name, value in drawn.items()}
+        numbers = torch.tensor(list(self.numbers), device=device)  # random streams go by them
+        state = dataclasses.replace(self.rule.init(self.problem, W), trial=numbers)
         self.stepper = Stepper(self.problem, self.rule, W, state)
-        self.start = observing.true_params(self.problem, self.stepper.W, self.stepper.state)
+        self.start = true_params(self.problem, self.stepper.W, self.stepper.state)
         if self.problem.X.is_cuda:
-            self.start = _copy(self.start)
+            self.start = each(torch.clone, self.start)
         self.prepare()
         return []
 
     def prepare(self) -> None:
-        if self.event is not None and hasattr(self.event, "prepare"):
-            self.event.prepare(self.problem, self.start)
+        if self.plan.event is not None:
+            self.plan.event.prepare(self.problem, self.start)
 
     # ------------------------------------------------------------ steps
 
@@ -264,15 +217,15 @@ class _Loop:
         """One step, and a look if one is due; the rows that became complete."""
         self.stepper(1)
         self.step += 1
-        due = self.step == self.limit or (not self.timed and self.step in self.mark_set)
-        if due or ((self.timed or self.event is not None) and self.step % self.every == 0):
+        due = self.step == self.plan.limit or (not self.plan.timed and self.step in self.mark_set)
+        if due or ((self.plan.timed or self.plan.event is not None) and self.step % self.plan.every == 0):
             return self.look()
         return []
 
     @property
     def mark_set(self) -> set[int]:
         if not hasattr(self, "_mark_set"):
-            self._mark_set = {int(mark) for mark in self.marks}
+            self._mark_set = {int(mark) for mark in self.plan.marks}
         return self._mark_set
 
     def now(self) -> tuple[Params, State]:
@@ -281,14 +234,14 @@ class _Loop:
         if self.aside is None:
             return W, state
         done = torch.as_tensor(self.status != "running", device=self.problem.X.device)
-        return _merge(done, self.aside[0], W, self.trials), _merge(done, self.aside[1], state, self.trials)
+        return _merge(done, self.aside[0], W), _merge(done, self.aside[1], state)
 
     def look(self) -> list[runs.Row]:
         """Decide which trials have ended, and record those that pass a mark."""
         W, state = self.now()
         running = self.status == "running"
         ending = np.zeros(self.trials, dtype=bool)
-        own = _host(state["status"]) if "status" in state else np.zeros(self.trials)  # what the rule itself says
+        own = _host(state.status)  # what the rule itself says
         self._end(running & (own == DIVERGED), "diverged", state)
         ending |= running & (own == DIVERGED)
         running = running & ~ending
@@ -296,54 +249,53 @@ class _Loop:
         if lost.any():
             if self.good is not None:
                 back = torch.as_tensor(lost, device=self.problem.X.device)
-                W, state = (_merge(back, old, new, self.trials) for old, new in zip(self.good, (W, state)))
+                W, state = _merge(back, self.good[0], W), _merge(back, self.good[1], state)
             self._end(lost, "diverged")
             running, ending = running & ~lost, ending | lost
-        if self.event is not None and self.step > 0:
-            hit = running & _host(self.event.reached(self.problem, W, state, self.start)).astype(bool)
+        if self.plan.event is not None and self.step > 0:
+            hit = running & _host(self.plan.event.reached(self.problem, W, state, self.start)).astype(bool)
             self._end(hit, "reached")
             running, ending = running & ~hit, ending | hit
-        where = self._clock(state) if self.timed else np.full(self.trials, float(self.step))
-        over = running & (self.step == self.limit)
-        if self.time is not None:
-            over |= running & (where >= self.time * (1 - 1e-12))
+        where = self._clock(state) if self.plan.timed else np.full(self.trials, float(self.step))
+        over = running & (self.step == self.plan.limit)
+        if self.plan.time is not None:
+            over |= running & (where >= self.plan.time * (1 - 1e-12))
         over |= running & (own == FINISHED)
         self._end(over, "finished")
         ending |= over
         rows = self._record(W, state, where, ending)
         if self.problem.X.is_cuda:  # a replayed graph writes into these tensors
-            W, state = _copy(W), _copy(state)
+            W, state = each(torch.clone, W), each(torch.clone, state)
         self.good = (W, state)
         if ending.any():
             self.aside = (W, state)
-            if "status" in state and (self.status == "running").any():
+            if (self.status == "running").any():
                 self._hold(W, state)
         return rows
 
     def _hold(self, W: Params, state: State) -> None:
         """Tell the rule which trials have ended, so that it leaves them alone."""
-        over = torch.as_tensor(self.status != "running", device=state["status"].device) & (state["status"] == 0)
-        told = torch.where(over, FINISHED, state["status"]).to(state["status"].dtype)
+        over = torch.as_tensor(self.status != "running", device=state.status.device) & (state.status == 0)
+        told = torch.where(over, FINISHED, state.status).to(state.status.dtype)
         if self.problem.X.is_cuda:
-            self.stepper.state["status"].copy_(told)  # in place, where a recorded graph reads it
+            self.stepper.state.status.copy_(told)  # in place, where a recorded graph reads it
         else:
-            self.stepper.load(W, state | {"status": told})
+            self.stepper.load(W, dataclasses.replace(state, status=told))
 
     def _end(self, which: np.ndarray, word: str, state: State | None = None) -> None:
         self.status[which] = word
-        taken = None if state is None else state.get("taken")
-        self.ended[which] = self.step if taken is None else _host(taken)[which]
+        self.ended[which] = self.step if state is None else _host(state.taken)[which]
 
     def _clock(self, state: State) -> np.ndarray:
-        if self.clock == "cb":
-            return state["t_cb"].double().cpu().numpy()
-        return np.exp(state["log_t_mean"].double().cpu().numpy())
+        if self.plan.clock == "cb":
+            return state.t_cb.double().cpu().numpy()
+        return np.exp(state.log_t_mean.double().cpu().numpy())
 
     def _record(self, W: Params, state: State, where: np.ndarray, ending: np.ndarray) -> list[runs.Row]:
         # Trials running until now pass all marks up to where they are; a trial that diverged passes none by itself.
         moving = (self.status == "running") | ending
         before = self.cursor.copy()
-        reached = np.searchsorted(self.marks, where * (1 + 1e-12), side="right")
+        reached = np.searchsorted(self.plan.marks, where * (1 + 1e-12), side="right")
         self.cursor = np.where(moving & (self.status != "diverged"), np.maximum(before, reached), before)
         still = self.status == "running"
         passed = int(self.cursor[still].min()) if still.any() else int(self.cursor.max())
@@ -363,7 +315,7 @@ class _Loop:
             row = self.pending.pop(k)
             for trial in np.flatnonzero(~still & (self.cursor <= k)).tolist():  # ended before this mark: as it ended
                 self._fill(row, k, values, trial)
-            rows.append({"t": np.asarray(self.marks[k], dtype=np.float64), **row})
+            rows.append({"t": np.asarray(self.plan.marks[k], dtype=np.float64), **row})
         return rows
 
     def _fill(self, row: runs.Row, k: int, values: runs.Row, trial: int) -> None:
@@ -385,23 +337,23 @@ class _Loop:
         if self.closed:
             return []
         self.closed = True
-        at_end = not self.pending and self.cursor.max() == len(self.marks)
+        at_end = not self.pending and self.cursor.max() == len(self.plan.marks)
         if at_end:
             return []
         W, state = self.now()
         self.pending = {}
         # With steps this is where the last trial ended; with times the largest of the trials' own clocks.
-        t = float(self._clock(state).max()) if self.timed else float(self.step)
+        t = float(self._clock(state).max()) if self.plan.timed else float(self.step)
         return [{"t": np.asarray(t), **self._values(W, state, True)}]
 
     def share(self) -> float:
         """How much is done, from 0 to 1; NaN where only an event will tell."""
         if not (self.status == "running").any():
             return 1.0
-        if self.timed and self.time is not None:
-            now = self.latest.get("t_cb" if self.clock == "cb" else "t_mean", float("nan"))
-            return min(1.0, now / self.time)
-        return float("nan") if self.limit is None else self.step / self.limit
+        if self.plan.timed and self.plan.time is not None:
+            now = self.latest.get("t_cb" if self.plan.clock == "cb" else "t_mean", float("nan"))
+            return min(1.0, now / self.plan.time)
+        return float("nan") if self.plan.limit is None else self.step / self.plan.limit
 
     # ------------------------------------------------------------ checkpoints
 
@@ -409,7 +361,7 @@ class _Loop:
         """Everything that the rest of the run depends on, on the host."""
         self.step_saved = self.step
         W, state = self.stepper.W, self.stepper.state
-        shown = observing.true_params(self.problem, *self.now())
+        shown = true_params(self.problem, *self.now())
         return {
             "step": self.step,
             "seconds": self.seconds,
@@ -421,26 +373,26 @@ class _Loop:
             "pending": {k: {name: torch.tensor(v) for name, v in row.items()} for k, row in self.pending.items()},
             "final": _hosted(shown),
             "start": _hosted(self.start),
-            "now": [_hosted(W), _hosted(state)],
-            "aside": None if self.aside is None else [_hosted(part) for part in self.aside],
-            "good": None if self.good is None else [_hosted(part) for part in self.good],
-            "on_host": [name for name, v in state.items() if isinstance(v, Tensor) and not v.is_cuda],
-            "event": getattr(self.event, "memory", None),
+            "now": _plain_parts((W, state)),
+            "aside": None if self.aside is None else _plain_parts(self.aside),
+            "good": None if self.good is None else _plain_parts(self.good),
+            "on_host": [name for name, v in vars(state).items() if isinstance(v, Tensor) and not v.is_cuda],
         }
 
     def restore(self, point: Mapping[str, Any], rows: list[runs.Row]) -> list[runs.Row]:
         device, on_host = self.problem.X.device, set(point["on_host"])
+        self.start = {name: v.to(device) for name, v in point["start"].items()}
+        fresh = self.rule.init(self.problem, self.start)
 
         def placed(parts: Any) -> tuple[Params, State] | None:
             if parts is None:
                 return None
-            W, state = parts
-            state = {name: v if name in on_host else _moved(v, device) for name, v in state.items()}
-            return {name: v.to(device) for name, v in W.items()}, state
+            W, fields = parts
+            fields = {name: v if name in on_host else each(lambda v: v.to(device), v) for name, v in fields.items()}
+            return {name: v.to(device) for name, v in W.items()}, restored(fresh, fields)
 
         W, state = placed(point["now"])  # type: ignore[misc]
         self.stepper = Stepper(self.problem, self.rule, W, state)
-        self.start = {name: v.to(device) for name, v in point["start"].items()}
         self.aside, self.good = placed(point["aside"]), placed(point["good"])
         self.step = self.step_saved = point["step"]
         self.seconds, self.closed, self.latest = point["seconds"], point["closed"], dict(point["latest"])
@@ -448,58 +400,43 @@ class _Loop:
         self.ended, self.cursor = np.array(point["ended"]), np.array(point["cursor"], dtype=np.int64)
         self.pending = {k: {name: v.numpy() for name, v in row.items()} for k, row in point["pending"].items()}
         self.prepare()
-        if point["event"] is not None:
-            self.event.memory = point["event"]
         return rows
 
 
 # ---------------------------------------------------------------- tensors
 
 
-def _merge(which: Tensor, ours: Mapping[str, Any], theirs: Mapping[str, Any], trials: int) -> dict[str, Any]:
-    """`ours` for the trials in `which`, `theirs` for the others; what is shared by all trials is theirs."""
-    merged: dict[str, Any] = {}
-    for name, new in theirs.items():
-        old = ours.get(name)
-        if isinstance(new, Mapping) and isinstance(old, Mapping):
-            merged[name] = _merge(which, old, new, trials)
-        elif isinstance(new, Tensor) and isinstance(old, Tensor) and new.ndim and len(new) == trials:
-            mask = which.to(new.device).reshape(-1, *[1] * (new.ndim - 1))
-            if old.shape != new.shape:  # particles were added since; those of an ended trial have no mass
-                old = torch.cat([old, torch.zeros_like(new[:, old.shape[1] :])], 1)
-            merged[name] = torch.where(mask, old, new)
-        else:
-            merged[name] = new
-    return merged
+def _merge(which: Tensor, ours: T, theirs: T) -> T:
+    """`ours` for the trials in `which` (B,), `theirs` for the others; what is shared by all trials is theirs."""
+
+    def merged(new: Tensor, old: Tensor | None) -> Tensor:
+        if old is None or not new.ndim or len(new) != len(which):
+            return new
+        mask = which.to(new.device).reshape(-1, *[1] * (new.ndim - 1))
+        if old.shape != new.shape:  # particles were added since; those of an ended trial have no mass
+            old = torch.cat([old, torch.zeros_like(new[:, old.shape[1] :])], 1)
+        return torch.where(mask, old, new)
+
+    return each(merged, theirs, ours)
 
 
 def _finite(W: Params, state: State) -> Tensor:
     """Trials (B,) whose parameters and clocks are numbers."""
-    good = ~(state["t_cb"].isnan() | state["log_t_mean"].isnan())
+    good = ~(state.t_cb.isnan() | state.log_t_mean.isnan())
     for value in W.values():
         good = good & value.flatten(1).isfinite().all(1)
     return good
 
 
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: v.clone() if isinstance(v, Tensor) else _copy(v) if isinstance(v, Mapping) else v
-        for name, v in values.items()
-    }
-
-
-def _hosted(values: Mapping[str, Any]) -> dict[str, Any]:
+def _hosted(values: T) -> T:
     # Cloned, since a view would be saved with all of the memory it looks into.
-    return {
-        name: v.detach().cpu().clone() if isinstance(v, Tensor) else _hosted(v) if isinstance(v, Mapping) else v
-        for name, v in values.items()
-    }
+    return each(lambda v: v.detach().cpu().clone(), values)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    return {name: _moved(v, device) for name, v in value.items()} if isinstance(value, Mapping) else value
+def _plain_parts(parts: tuple[Params, State]) -> list[Any]:
+    """Parameters and the fields of a state as they go into a checkpoint."""
+    W, state = parts
+    return [_hosted(W), dict(vars(_hosted(state)))]
 
 
 def _host(flags: Any) -> np.ndarray:
@@ -514,46 +451,19 @@ def _array(value: Tensor) -> np.ndarray:
 # ---------------------------------------------------------------- the door
 
 
-def _check(
-    sets: list[Dataset],
-    net: Any,
-    rule: Any,
-    steps: Any,
-    time: Any,
-    until: Any,
-    times: Any,
-    trials: Any,
-    points: Any,
-    pause: Any,
-    device: str,
-    dtype: str,
-    seed: Any,
-) -> None:
+def _check(sets: list[Dataset], net: Any, rule: Any, trials: Any, seed: Any, device: str, dtype: str) -> None:
     if not sets or not all(isinstance(one, Dataset) for one in sets):
         raise InputError("data must be a Dataset, or one for each trial")
     if not isinstance(net, Net):
-        raise InputError(f"net must be one of the nets of widemargin.flows, not {type(net).__name__}")
+        raise InputError(f"net must be a net, such as those of widemargin.flows, not {type(net).__name__}")
     if not isinstance(rule, Rule):
-        raise InputError(f"rule must be one of the rules of widemargin.flows, not {type(rule).__name__}")
-    for what, value, low in (
-        ("steps", steps, 1),
-        ("trials", _count(trials), 1),
-        ("points", points, 2),
-        ("seed", seed, 0),
-    ):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low):
-            raise InputError(f"{what} must be an integer of at least {low}, not {value!r}")
+        raise InputError(f"rule must be a rule, such as those of widemargin.flows, not {type(rule).__name__}")
+    check_whole("trials", _count(trials), 1)
+    check_whole("seed", seed, 0)
     if trials is not None and len(sets) > 1 and _count(trials) != len(sets):
         raise InputError(
             f"there are {len(sets)} data sets but trials={_count(trials)}; give one set, or one for each trial"
         )
-    if time is not None and not (isinstance(time, int | float) and 0 < time < float("inf")):
-        raise InputError(f"time must be a positive number, not {time!r}")
-    endless = until is None and not isinstance(rule, WeaklyRegularized)
-    if steps is None and time is None and endless and isinstance(times, str):
-        raise InputError("nothing ends this training; give steps, time or until")
-    if not pause >= 0:
-        raise InputError(f"checkpoint_seconds must not be negative, as {pause!r} is")
     if dtype not in ("float32", "float64"):
         raise InputError(f"dtype must be float32 or float64, not {dtype!r}")
     check_device(device)
@@ -568,59 +478,16 @@ def _count(trials: Any) -> Any:
     return len(trials)
 
 
-def log_steps(steps: int, points: int) -> np.ndarray:
-    """0 and points - 1 log-spaced steps up to the last; rounding joins some."""
-    ladder = np.geomspace(1, steps, points - 1).round()
-    ladder[-1] = steps  # also where two points are all
-    return np.unique(np.concatenate([[0.0], ladder]))
-
-
-def _marks(
-    times: str | Sequence[float], steps: int | None, time: float | None, points: int, lr: float
-) -> tuple[np.ndarray, bool, int | None]:
-    """Where records are taken, whether these are times, and the last step if there is one."""
-    timed = time is not None
-    if isinstance(times, str):
-        if times != "log":
-            raise InputError(f"times must be 'log' or a list of numbers, not {times!r}")
-        if timed:
-            first = max(EARLY * time, lr)  # type: ignore[operator]
-            ladder = np.geomspace(min(first, time), time, points - 1)  # type: ignore[arg-type,type-var]
-            ladder[-1] = time  # geomspace rounds
-            return np.unique(np.concatenate([[0.0], ladder])), True, steps
-        steps = steps or MOST
-        return log_steps(steps, points), False, steps
-    given = np.unique(np.asarray(times, dtype=np.float64))
-    if given.size == 0 or not np.isfinite(given).all() or given[0] < 0:
-        raise InputError("times must be a list of numbers, none of them negative")
-    if not timed and (given != given.round()).any():
-        raise InputError("times without time=... are steps and must be integers")
-    end = time if timed else (steps or int(given[-1]))
-    if given[-1] > end:  # type: ignore[operator]
-        raise InputError(f"a record is asked for at {given[-1]:g}, after the end of training at {end:g}")
-    if end == 0:
-        raise InputError("times must go beyond 0")
-    return np.unique(np.append(given, float(end))), timed, steps if timed else int(end)  # type: ignore[arg-type]
-
-
-def _event(until: Any) -> Any:
-    if until is None or not isinstance(until, str):
-        return until
-    return flow.parse_until(until)
-
-
 def _open(
-    out: str | Path | None, resume: bool, config: dict[str, Any], sets: list[Dataset], test: Dataset | None
+    keep: Keep, config: dict[str, Any], sets: list[Dataset], test: Dataset | None
 ) -> tuple[runs.Run | None, dict[str, Any] | None]:
-    if out is None:
-        if resume:
-            raise InputError("there is nothing to resume without a run folder; give out")
+    if keep.out is None:
         return None, None
-    folder = Path(out)
-    if resume and runs.is_run(folder):
+    folder = Path(keep.out)
+    if keep.resume and runs.is_run(folder):
         return runs.Run.reopen(folder, config)
     run = runs.Run.create(folder, config, sets, test)
-    if resume:
+    if keep.resume:
         run.notes.append(f"{folder} held no run yet: this one begins at step 0")
     return run, None
 

@@ -387,62 +387,6 @@ def eps_N(V0: ArrayLike, X: ArrayLike, eps: float = 0.0) -> float:
 
 
 @dataclass(frozen=True)
-class AdamReference:
-    """Outer weights found by Adam, and their margin in the units of gamma_a or gamma_c, from the definition in float64."""
-
-    margin: float
-    weights: np.ndarray  # (m,), of norm 1
-    part: str
-    steps: int
-
-
-def adam_reference(
-    data: Dataset,
-    width: int = 1024,
-    *,
-    part: str = "a",
-    steps: int = 10_000,
-    lr: float = 0.05,
-    eps: float = 0.0,
-    seed: int = 0,
-    trial: int = 0,
-    V0: ArrayLike | None = None,
-    a0: ArrayLike | None = None,
-    dtype: str = "float32",
-) -> AdamReference:
-    """BN's own lower bound for gamma_a or gamma_c: a reference network trained with Adam on the logistic loss, V frozen.
-
-    The a-network has c = 1 and starts at a; the c-network has a frozen and starts at c = 1. The margin is that of the
-    normalised weights at the end. No training beats `batchnorm(...).extra["gamma_a"]["upper"]`.
-
-    Reference: BN Appendix A.2, Figure 1 (BN-24).
-    """
-    import torch
-
-    if part not in ("a", "c"):
-        raise InputError(f"adam_reference: part must be a or c, not {part!r}")
-    if dtype not in ("float32", "float64"):
-        raise InputError(f"adam_reference: dtype must be float32 or float64, not {dtype!r}")
-    if not (isinstance(steps, int) and steps >= 1 and lr > 0):
-        raise InputError("adam_reference: steps must be an integer of at least 1 and lr positive")
-    door = enter(data, ReLU(False), 0.5, None)
-    layer = _inner_layer(data.d, width, seed, trial, V0, a0)
-    T = _normalize(door, layer, eps).T
-    start = layer.a if part == "a" else np.ones(len(layer.a))
-    Z = _signed(T, door.y, np.ones(len(layer.a)) if part == "a" else layer.a)  # (n, m), margins of the network: Z @ u
-    points = torch.from_numpy(Z).to(getattr(torch, dtype))
-    u = torch.from_numpy(start).to(points.dtype).clone()
-    adam = torch.optim.Adam([u], lr=lr)
-    for _ in range(steps):
-        weights = torch.sigmoid(-(points @ u)) / len(points)
-        u.grad = -(weights @ points)  # of the mean logistic loss
-        adam.step()
-    found = u.double().numpy()
-    found = found / (np.linalg.norm(found) or 1.0)
-    return AdamReference(float((Z @ found).min()) / math.sqrt(len(found)), found, part, steps)
-
-
-@dataclass(frozen=True)
 class DyadicMargins:
     """Margins of the dyadic data set, see `dyadic_margins`."""
 

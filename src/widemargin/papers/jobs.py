@@ -16,7 +16,7 @@ import platform
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,11 +97,16 @@ class Job:
         keys = {"device": self.device, "seed": self.seed, **keys}
         if self.folder is None:
             return flows.train(data, net, rule, **keys)
-        text = json.dumps([net.config(), repr(rule), plain(keys), _names(data)], sort_keys=True, default=str)
+        asked = {name: _fields(value) if is_dataclass(value) else value for name, value in keys.items()}
+        text = json.dumps([net.config(), repr(rule), plain(asked), _names(data)], sort_keys=True, default=str)
         out = self.folder / "kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self.say(name)
         out.parent.mkdir(parents=True, exist_ok=True)
-        return flows.train(data, net, rule, out=out, resume=out.exists(), **keys)
+        return flows.train(data, net, rule, keep=flows.Keep(out, resume=out.exists()), **keys)
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    return {one.name: getattr(thing, one.name) for one in fields(thing)}
 
 
 def _names(data: Dataset | list[Dataset]) -> list[str]:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from widemargin import flows
 from widemargin.flows.nets import KINDS
+from widemargin.flows.plan import log_steps
 from widemargin.flows.runs import CERTIFICATE, read_config
-from widemargin.flows.train import log_steps
 from widemargin.spaces import as_space
 from widemargin.theory.track import Track, follow
 from widemargin.types import Certificate, Dataset, InputError, Trajectory

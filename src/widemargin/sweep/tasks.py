@@ -272,8 +272,7 @@ def _check_train(params: Mapping[str, Any], asked: set[str], folder: Path | None
         if name not in known and name not in asked:
             raise InputError(f"train has no parameter {name!r} here; there are {', '.join(known)}")
         _check_kind(name, value)
-    rule_ends = _rule_kind(params).__name__ == "WeaklyRegularized"
-    if not rule_ends and not any(name in params for name in ("steps", "time", "until")):
+    if not _rule_kind(params).ends and not any(name in params for name in ("steps", "time", "until")):
         raise InputError("nothing ends this training; set steps, time or until")
     try:
         data = _load(params, folder)
@@ -309,7 +308,7 @@ def _check_kind(name: str, value: Any) -> None:
         raise InputError(f"certify must be true, or seconds for the certificate, not {value!r}")
 
 
-def _rule_kind(params: Mapping[str, Any]) -> type:
+def _rule_kind(params: Mapping[str, Any]) -> Any:
     from widemargin.flows.names import rule_kind
 
     kind = params.get("algorithm", "gd")
@@ -370,18 +369,21 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
         data, test = [flows.as_classes(one) for one in data], None if test is None else flows.as_classes(test)
     same = len({one.sha256() for one in data}) == 1
     bias = bool(params.get("bias", False))
-    names = ("loss", "steps", "time", "clock", "until", "points", "check_every", "device", "dtype")
-    keys = {name: params[name] for name in names if name in params}
-    keys.setdefault("points", 2)  # rows hold the last records alone, so those on the way would be for nothing
+
+    def asked(*names: str) -> dict[str, Any]:
+        return {name: params[name] for name in names if name in params}
+
     traj = flows.train(
         data[0] if same else list(data),
         net,
         _rule(params, seed),
+        stop=flows.Stop(**asked("steps", "time", "clock", "until", "check_every")),
+        # rows hold the last records alone, so those on the way would be for nothing
+        record=flows.Record(points=params.get("points", 2), test=test),
         trials=[run.trial for run in runs],
         seed=seed,
         bias=bias,
-        test=test,
-        **keys,
+        **asked("loss", "device", "dtype"),
     )
     if traj.interrupted:  # Ctrl-C in this very process: half a run is none
         raise KeyboardInterrupt

@@ -320,7 +320,7 @@ def slopes(track: Track) -> np.ndarray:
     Their shares are those that were recorded, if they were: at a large |W| the margins are not known well enough to tell them.
     """
     assert track.problem.loss is not None and track.p is not None
-    w = losses.weights(track.problem.loss, torch.as_tensor(track.p), "cb").numpy()
+    w = losses.weights(track.problem.loss, torch.as_tensor(track.p), "soft_margin").numpy()
     q = track.get("q")
     return w if q is None else q * w.sum(2, keepdims=True)
 

@@ -184,7 +184,7 @@ def replay(Z: np.ndarray, t: int, r0: float = 1.0) -> tuple[np.ndarray, np.ndarr
 
 @applied("CB-14")
 def _frozen_ascent_on(facts: Facts) -> Guarantee | None:
-    found = _ascent(facts, "Prop6")
+    found = _ascent(facts, "NeuronNormAscent")
     if found is None:
         return None
     Z, t = found
@@ -210,7 +210,7 @@ def _frozen_ascent_on(facts: Facts) -> Guarantee | None:
 
 @applied("CB-18")
 def _output_ascent_on(facts: Facts) -> Guarantee | None:
-    found = _ascent(facts, "Prop7")
+    found = _ascent(facts, "OutputLayerAscent")
     if found is None:
         return None
     Z, t = found

@@ -15,9 +15,9 @@ from .track import Track
 
 EXPLICIT = (
     "GD",
-    "CB",
-    "Prop6",
-    "Prop7",
+    "SmoothMarginAscent",
+    "NeuronNormAscent",
+    "OutputLayerAscent",
     "NormalizedGD",
 )  # W moves by h times the direction of CB's flow, h = change of t_cb
 LN2 = math.log(2)
@@ -349,7 +349,7 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
         ),
     ]
     if track.p is not None and track.problem.loss is not None:
-        q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "cb").numpy()
+        q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "soft_margin").numpy()
         found.append(
             entry(
                 track,

@@ -86,7 +86,7 @@ def _harmonic(k: np.ndarray) -> np.ndarray:
 )
 @QUIET
 def proposition6(track: Track) -> Inequality | None:
-    F = _frozen_run(track, "Prop6")
+    F = _frozen_run(track, "NeuronNormAscent")
     if F is None or track.get("margin_M6") is None:
         return None
     gamma, _ = F.simplex
@@ -145,16 +145,21 @@ def mirror_ascent(track: Track) -> list[Inequality] | None:
             terms=terms,
         ),
     ]
-    if track.rule not in ("Prop6", "CB") or not track.every_step or F.a is None or len(track.t) < 2:
+    if (
+        track.rule not in ("NeuronNormAscent", "SmoothMarginAscent")
+        or not track.every_step
+        or F.a is None
+        or len(track.t) < 2
+    ):
         return found
     abar = F.a / F.a.sum(2, keepdims=True)
     s = before(track.run["step"])
-    if track.rule == "Prop6":
+    if track.rule == "NeuronNormAscent":
         eta = track.options["lr"] / (16 * F.size * np.sqrt(s + 1))
     else:
         eta = track.options["lr"] / np.sqrt(s + (2 if track.options["variant"] == "code" else 1))
     eta = np.where(steps(track.run["step"]) > 0, eta, 0.0)  # (T, B)
-    q = losses.weights(losses.EXP, torch.as_tensor(track.p), "cb").numpy()
+    q = losses.weights(losses.EXP, torch.as_tensor(track.p), "soft_margin").numpy()
     g = np.stack([[q[k, b] @ z for b, z in enumerate(F.Z)] for k in range(len(q))])  # grad G (T, B, m)
     grown = before(abar) * (1 + 2 * eta[..., None] * before(g)) ** 2
     should = grown / grown.sum(2, keepdims=True)
@@ -199,7 +204,7 @@ def mirror_ascent(track: Track) -> list[Inequality] | None:
 @QUIET
 def norm_growth(track: Track) -> Inequality | None:
     """beta(t+1) = beta sum_j abar_j (1 + 2 eta g_j)^2 >= beta (1 + 4 eta g.abar), and g.abar = sum_i q_i u_i >= min_i u_i."""
-    if track.net.name != "frozen" or track.rule != "Prop6" or track.loss != "exp" or not track.every_step:
+    if track.net.name != "frozen" or track.rule != "NeuronNormAscent" or track.loss != "exp" or not track.every_step:
         return None
     if track.get("margin_M6") is None or not len(track.t):
         return None
@@ -246,7 +251,7 @@ def _output_layer(track: Track) -> tuple[Features, np.ndarray] | None:
 @QUIET
 def proposition7(track: Track) -> list[Inequality] | None:
     parts = _output_layer(track)
-    if parts is None or track.rule != "Prop7":
+    if parts is None or track.rule != "OutputLayerAscent":
         return None
     F, beta = parts
     gamma, t = F.ball, track.run["step"]
@@ -293,12 +298,12 @@ def proposition7(track: Track) -> list[Inequality] | None:
 def step_insensitivity(track: Track) -> Inequality | None:
     """A remark without constants: the shortfall times sqrt t is reported; the bound of Proposition 7 is checked for its steps."""
     parts = _output_layer(track)
-    if parts is None or track.rule not in ("Prop7", "CB"):
+    if parts is None or track.rule not in ("OutputLayerAscent", "SmoothMarginAscent"):
         return None
     F, beta = parts
     size = F.size
     gamma, t = F.ball, track.run["step"]
-    own = beta if track.rule == "Prop7" else np.where(beta > 1, beta, np.nan)
+    own = beta if track.rule == "OutputLayerAscent" else np.where(beta > 1, beta, np.nan)
     short = gamma - _so_far(np.where(np.isfinite(own), track.run["margin"] / beta, -np.inf))
     right = size / np.sqrt(t) * (2 * math.sqrt(2) + math.sqrt(3) * math.log(track.n) / gamma)
     numbers: dict[str, Any] = {"gamma": gamma.tolist(), "shortfall_sqrt_t": (short[-1] * np.sqrt(t[-1])).tolist()}
@@ -314,8 +319,8 @@ def step_insensitivity(track: Track) -> Inequality | None:
         "CB Section 5",
         short,
         right,
-        (t > 0) & (gamma > 0) & (track.rule == "Prop7") & (track.options["lr"] == 1),
+        (t > 0) & (gamma > 0) & (track.rule == "OutputLayerAscent") & (track.options["lr"] == 1),
         terms=size,
-        note="" if track.rule == "Prop7" else "no constant is known for these steps: numbers only",
+        note="" if track.rule == "OutputLayerAscent" else "no constant is known for these steps: numbers only",
         numbers=numbers,
     )

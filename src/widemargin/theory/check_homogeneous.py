@@ -130,7 +130,7 @@ def norm_growth(track: Track) -> list[Inequality] | None:
     if track.W is not None and track.problem.loss is not None:
         loss, rates, sizes = track.problem.loss, [], []
         for W in track.W:
-            F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "cb"))
+            F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "soft_margin"))
             parts = [(F[name] * W[name]).flatten(1) for name in track.net.homogeneous]
             rates.append(sum(one.sum(1) for one in parts).numpy())  # type: ignore[union-attr]
             sizes.append(sum(one.abs().sum(1) for one in parts).numpy())  # type: ignore[union-attr]
@@ -150,7 +150,7 @@ def gradient_margin_gap(track: Track) -> list[Inequality] | None:
     if track.p is None or track.psi is None or track.problem.loss is None:
         return None
     psi: np.ndarray = track.psi
-    q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "lr").numpy()
+    q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "psi").numpy()
     mixed, n = (q * track.p).sum(2), track.n
     exp = track.loss == "exp"
     k = math.log(n) if exp else 2 * math.log(n) + 1

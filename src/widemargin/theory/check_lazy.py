@@ -356,7 +356,7 @@ def margin_at_radius(track: Track) -> list[Inequality] | None:
     else:
         rows = []
         for W in track.W:
-            F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "lr"))
+            F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "psi"))
             rows.append(sum((part**2).flatten(1).sum(1) for part in F.values()).sqrt().numpy())  # type: ignore[union-attr]
         near = (view.pull > 0) & (view.moved * view.width <= 0.75 * view.pull)
         owed_psi = psi_cost(track)

@@ -110,7 +110,7 @@ def _best_margin(track: Track, g: np.ndarray) -> tuple[np.ndarray, str]:
 
 @dataclass(frozen=True)
 class Particles:
-    """Particles theta = (a, v) of a run of WGF or PerturbedWGF at every record, float64 numpy arrays.
+    """Particles theta = (a, v) of a run of WassersteinFlow or PerturbedWassersteinFlow at every record, float64 numpy arrays.
 
     L'[rho](theta) = -sum_i s_i y_i a relu(v . x_i) + lam |theta|^2, s_i = |l'(p_i)| (divided by n for the mean of losses).
     """
@@ -316,7 +316,7 @@ class Particles:
 
 def particles(track: Track) -> Particles | None:
     """The particles of a run, None where there are none: another rule, weights not recorded, a loss without Lipschitz slope."""
-    if track.rule not in ("WGF", "PerturbedWGF") or track.loss != "logistic" or not track.W:
+    if track.rule not in ("WassersteinFlow", "PerturbedWassersteinFlow") or track.loss != "logistic" or not track.W:
         return None
     if track.get("step") is None or track.net.outputs > 1 or getattr(track.net, "activation", "") != "relu":
         return None

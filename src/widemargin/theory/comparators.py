@@ -49,12 +49,6 @@ def kl_bounds(r: ArrayLike, q: ArrayLike) -> tuple[float, float]:
     return first, shape + (b >= 2 * a) * b / 8
 
 
-def kl_to_simplex(v: ArrayLike) -> float:
-    """min over the simplex of KL(p, v) = ||v||_1 - 1 - ln ||v||_1, at p = v / ||v||_1 (E-UH-14)."""
-    size = float(np.asarray(v, dtype=np.float64).sum())
-    return size - 1 - math.log(size)
-
-
 # ---------------------------------------------------------------- comparators at the start (UH-21)
 
 

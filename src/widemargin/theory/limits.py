@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,15 +35,17 @@ def width_limit_error(
     def outputs(m: int, count: int, seed: int) -> np.ndarray:
         net = flows.TwoLayer(data.d + int(bias), m, law="cb", mean_field=True)
         X = flows.pose(net, data, "exp", bias=bias).X
-        keys: dict[str, Any] = {
-            "steps": steps,
-            "trials": count,
-            "seed": seed,
-            "bias": bias,
-            "times": [steps],
-            "observe": ["risk"],
-        }
-        traj = flows.train(data, net, flows.CB(lr=lr), loss="exp", **keys)
+        traj = flows.train(
+            data,
+            net,
+            flows.SmoothMarginAscent(lr=lr),
+            loss="exp",
+            stop=steps,
+            record=flows.Record(["risk"], times=[steps]),
+            trials=count,
+            seed=seed,
+            bias=bias,
+        )
         return net.forward(
             {name: torch.as_tensor(value) for name, value in traj.final.items()}, X
         ).numpy()  # (count, n)

@@ -46,7 +46,7 @@ class Track:
 
     @property
     def rule(self) -> str:
-        """Class of the training rule: GradientFlow, GD, SGD, CB, ..."""
+        """Class of the training rule: GradientFlow, GD, SGD, SmoothMarginAscent, ..."""
         return self.run.config["rule"]["class"]
 
     @property
@@ -184,9 +184,11 @@ def every_step(track: Track) -> Track | None:
         track.net,
         getattr(flows, track.rule)(**fields),
         loss=track.loss,
-        steps=steps,
-        times=list(range(steps + 1)),
-        observe=[*dict.fromkeys([*(name for name in config["observe"] if name in flows.OBSERVERS), *NEEDED])],
+        stop=steps,
+        record=flows.Record(
+            [*dict.fromkeys([*(name for name in config["observe"] if name in flows.OBSERVERS), *NEEDED])],
+            times=list(range(steps + 1)),
+        ),
         **{name: config[name] for name in ("trials", "seed", "bias", "dtype")},
     )
     return follow(run, track.sets, track.net)

@@ -82,17 +82,10 @@ def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None 
 
 @applied("MT-24")
 def _constants_on(facts: Facts) -> Guarantee | None:
-    lam = facts.rule.get("lam") if facts.rule.get("class") in ("WGF", "PerturbedWGF") else None
+    lam = facts.rule.get("lam") if facts.rule.get("class") in ("WassersteinFlow", "PerturbedWassersteinFlow") else None
     if lam is None or not lam > 0 or not np.isin(facts.data.y, (-1.0, 1.0)).all():
         return None
     return distributional_constants(facts.data.X, float(lam), logistic=facts.loss == "logistic")
-
-
-def second_moment(L_0: float, sigma_t: float, B_L: float, b_V: float) -> float:
-    """W_t^2 <= (L[rho_0] + sigma t B_L) / (b_V - sigma t B_L), infinite where that denominator is not positive (Lemma E.9,
-    MT-30)."""
-    below = b_V - sigma_t * B_L
-    return (L_0 + sigma_t * B_L) / below if below > 0 else math.inf
 
 
 def growth_time(log_sigma: float, eps: float, d: int, W2: float, c_2: float, convention: str = "derived") -> float:
@@ -193,7 +186,7 @@ def perturbed_flow_time(
 @applied("MT-29")
 def _time_on(facts: Facts) -> Guarantee | None:
     """A run of the perturbed flow on the logistic loss, to a tenth of the loss n ln 2 of the zero network."""
-    lam = facts.rule.get("lam") if facts.rule.get("class") == "PerturbedWGF" else None
+    lam = facts.rule.get("lam") if facts.rule.get("class") == "PerturbedWassersteinFlow" else None
     if lam is None or not lam > 0 or facts.loss != "logistic" or not np.isin(facts.data.y, (-1.0, 1.0)).all():
         return None
     L_0 = facts.n * math.log(2)

@@ -76,9 +76,14 @@ def reproduce(job: Job) -> Outcome:
             lr = far * unit * m ** (-1 / 3)
             rule = flows.GD(lr) if kind == "GD" else flows.SGD(lr, sampler=flows.ParityStream(d, seed=job.seed))
             run = job.train(
-                f"{name.replace(' ', '-')}-{m}", one, flows.BatchNorm.with_data(one.X, m), rule,
-                steps=size["steps"], trials=seeds, observe=["moved", "risk", "train_error"], points=100,
-            )  # fmt: skip
+                f"{name.replace(' ', '-')}-{m}",
+                one,
+                flows.BatchNorm.with_data(one.X, m),
+                rule,
+                stop=size["steps"],
+                trials=seeds,
+                record=flows.Record(["moved", "risk", "train_error"], points=100),
+            )
             far_U = np.hypot(run["moved_a"], run["moved_c"]).max(axis=0)
             rows.append(np.stack([far_U, run["moved_V"].max(axis=0), run["train_error"][-1]]))
         found[name] = np.stack(rows)  # (widths, 3, seeds)

@@ -62,9 +62,8 @@ def measure_errors(
                         two_layer(sets[0].d, size["m"], ARMS["output" if arm == "stopped" else arm]),
                         authors_ascent(size),
                         loss="exp",
-                        steps=size["steps"],
-                        observe=["train_error"],
-                        times=[size["steps"]],
+                        stop=size["steps"],
+                        record=flows.Record(["train_error"], times=[size["steps"]]),
                         device=job.device,
                         seed=job.seed,
                     )

@@ -72,8 +72,8 @@ class FineEnd(flows.GradientFlow):
 
     fine_from: int = 0
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
-        rtol = self.rtol if state["step"] < self.fine_from else self.rtol / 10
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
+        rtol = self.rtol if state.step < self.fine_from else self.rtol / 10
         return flows.GradientFlow(rtol).step(problem, W, state)
 
 
@@ -245,10 +245,8 @@ def _plane_run(job: Job, arm: str, sets: list[Dataset], size: dict[str, Any], po
             two_layer(3, m, ARMS[arm]),
             FineEnd(size["rtol"], fine_from=size["flow"] - size["fine"]),
             loss="exp",
-            steps=size["flow"],
-            until="stationary",
-            observe=["margins", "train_error", "t_cb"],
-            points=80,
+            stop=flows.Stop(size["flow"], until="stationary"),
+            record=flows.Record(["margins", "train_error", "t_cb"], points=80),
             # the flow of an output layer is small and waits for the host at every step
             device="cpu" if arm == "output" else job.device,
         )

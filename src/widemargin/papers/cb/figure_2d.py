@@ -215,10 +215,8 @@ def _limit_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
             two_layer(size["d"], size["ms"][-1], ARMS["both"]),
             flows.GradientFlow(rtol=size["rtol"]),
             loss="exp",
-            steps=size["flow"],
-            until="stationary",
-            observe=["margins"],
-            points=60,
+            stop=flows.Stop(size["flow"], until="stationary"),
+            record=flows.Record(["margins"], points=60),
         )
         return {"margin": f1_margin(traj)[-1]}
 
@@ -232,9 +230,8 @@ def _width_run(job: Job, size: dict[str, Any], sets: list[Dataset], m: int) -> d
             two_layer(size["d"], m, ARMS["both"]),
             authors_ascent(size),
             loss="exp",
-            steps=size["steps"],
-            observe=["margins"],
-            points=200,
+            stop=size["steps"],
+            record=flows.Record(["margins"], points=200),
             device=job.device,
             seed=job.seed,
         )

@@ -63,15 +63,15 @@ class ThenFlow(flows.GradientFlow):
     lr: float = 1e-3
     steps: int = 0
 
-    def start(self, problem: flows.Problem, W: dict[str, Tensor]) -> dict[str, Any]:
-        return super().start(_as_two_layer(problem), W)
+    def init(self, problem: flows.Problem, W: dict[str, Tensor]) -> Any:
+        return super().init(_as_two_layer(problem), W)
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
-        if state["step"] < self.steps:
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
+        if state.step < self.steps:
             return ConstantStep(self.lr).step(problem, W, state)
-        if state["step"] == self.steps:  # what the flow carries from step to step has not been kept up to date
-            fresh = self.start(problem, W)
-            state = state | {name: fresh[name] for name in ("h", "error", "dual", "drift", "gates")}
+        if state.step == self.steps:  # what the flow carries from step to step has not been kept up to date
+            fresh = self.init(problem, W)
+            state = replace(state, **{name: getattr(fresh, name) for name in ("h", "error", "dual", "drift", "gates")})
         return super().step(_as_two_layer(problem), W, state)
 
 
@@ -249,9 +249,11 @@ def _lazy_run(job: Job, size: dict[str, Any], sets: list[Dataset], points: np.nd
         net,
         ThenFlow(size["rtol"], lr=size["step"] / scale**2, steps=size["steps"]),
         loss="exp",
-        steps=size["steps"] + size["flow"],
-        observe=["margins", "weights", "t_cb"],
-        times=ladder(size["steps"], 50) + [size["steps"] + t for t in ladder(size["flow"], 20)],
+        stop=size["steps"] + size["flow"],
+        record=flows.Record(
+            ["margins", "weights", "t_cb"],
+            times=ladder(size["steps"], 50) + [size["steps"] + t for t in ladder(size["flow"], 20)],
+        ),
     )
     start = net.init(2 * several, job.seed)
     certs = [certified_f1(job, data, size["tol"], 60) for data in sets]

@@ -51,8 +51,8 @@ class Cone(flows.TwoLayer):
 class Inner:
     """For each trial the smallest share ||v_j|| / ||(v_j, a_j)|| and the largest |a_j^2 - ||v_j||^2| / (a_j^2 + ||v_j||^2)."""
 
-    def __call__(self, t: Tensor, params: dict[str, Tensor]) -> Tensor:
-        inner, outer = params["V"].pow(2).sum(2), params["a"] ** 2
+    def __call__(self, view: flows.View) -> Tensor:
+        inner, outer = view.params["V"].pow(2).sum(2), view.params["a"] ** 2
         share = (inner / (inner + outer)).sqrt().amin(1)
         return torch.stack([share, ((outer - inner).abs() / (outer + inner)).amax(1)], 1)
 
@@ -166,9 +166,10 @@ def _cone_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str, 
             Cone(3, size["m"], law="sphere", mean_field=True, ratio=size["ratio"]),
             ConstantStep(size["step"] / parts),
             loss="exp",
-            steps=steps,
-            observe={"inner": Inner(), "q": None},
-            times=[float(t) for t in np.unique(np.linspace(0, steps, 400).round())],
+            stop=steps,
+            record=flows.Record(
+                {"inner": Inner(), "q": None}, times=[float(t) for t in np.unique(np.linspace(0, steps, 400).round())]
+            ),
             device=job.device,
             seed=job.seed,
         )

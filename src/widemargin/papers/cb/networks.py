@@ -29,9 +29,9 @@ class ConstantStep(flows.Rule):
 
     lr: float = 1e-3
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
         p, saved = problem.look(W)
-        weights, log_risk = rules.slopes(problem, p, "cb")
+        weights, log_risk = rules.slopes(problem, p, "soft_margin")
         rate = torch.full_like(log_risk, self.lr * rules.ascent_scale(problem.net))
         moved = rules.move(W, problem.pull(W, weights, saved), rate)
         return rules.guard(W, state, moved, rules.tick_log(state, rate.log() - log_risk, log_risk, rate), log_risk)
@@ -41,12 +41,12 @@ def two_layer(d: int, m: int, train: str) -> flows.TwoLayer:
     return flows.TwoLayer(d, m, law="cb", mean_field=True, train=train)
 
 
-def authors_ascent(size: dict[str, Any]) -> flows.CB:
+def authors_ascent(size: dict[str, Any]) -> flows.SmoothMarginAscent:
     """The authors' ascent, lr = 0.5. At the quick scale fewer steps are larger, up to lr sqrt(steps) as theirs.
 
     Margins are the more exact the smaller the last step is, so figure 2d, which shows margins, does not go that far.
     """
-    return flows.CB(size["lr"], "code")
+    return flows.SmoothMarginAscent(size["lr"], "code")
 
 
 def evaluate(a: np.ndarray, V: np.ndarray, X: np.ndarray, device: str = "cpu") -> np.ndarray:

@@ -7,7 +7,7 @@ CB-17, CB-18, CB-32).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,8 @@ class Read:
 
     name: str
 
-    def __call__(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Tensor:
-        return state[self.name]
+    def __call__(self, view: flows.View) -> Tensor:
+        return getattr(view.state, self.name)
 
 
 @reproduction(
@@ -117,11 +117,10 @@ def _prop6_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
     traj = flows.train(
         sets,
         net,
-        flows.Prop6(),
+        flows.NeuronNormAscent(),
         loss="exp",
-        steps=size["steps"],
-        observe=state,
-        times=ladder(size["steps"]),
+        stop=size["steps"],
+        record=flows.Record(state, times=ladder(size["steps"])),
         device=job.device,
         seed=job.seed,
     )
@@ -166,13 +165,13 @@ def _prop7_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
     net = flows.TwoLayer(size["d"], size["m"], law="sphere", mean_field=True, train="output")
     keys: dict[str, Any] = {
         "loss": "exp",
-        "steps": size["steps"],
-        "times": ladder(size["steps"]),
+        "stop": size["steps"],
+        "record": flows.Record({"best": Read("best"), "size": Read("size")}, times=ladder(size["steps"])),
         "device": job.device,
         "seed": job.seed,
     }
-    traj = flows.train(sets, net, flows.Prop7(), observe={"best": Read("best"), "size": Read("size")}, **keys)
-    decay = flows.train(sets, net, Decaying(), observe={"best": Read("best")}, **keys)
+    traj = flows.train(sets, net, flows.OutputLayerAscent(), **keys)
+    decay = flows.train(sets, net, Decaying(), **keys)
     V = net.init(len(sets), job.seed)["V"]
     certs = [margins.random_features(data, V[b], tol=1e-9) for b, data in enumerate(sets)]
     lower, upper = (np.array([getattr(cert, side) for cert in certs]) for side in ("lower", "upper"))
@@ -199,21 +198,22 @@ def _prop7_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str,
 
 
 @dataclass(frozen=True)
-class Decaying(flows.Prop7):
+class Decaying(flows.OutputLayerAscent):
     """Proposition 7's ascent with steps sqrt 2 / (|z|_inf sqrt(t + 1)), without the growing beta(t) (CB-32)."""
 
-    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: dict[str, Any]) -> Any:
+    def step(self, problem: flows.Problem, W: dict[str, Tensor], state: Any) -> Any:
         p, saved = problem.look(W)
-        weights, log_risk = rules.slopes(problem, p, "cb")
+        weights, log_risk = rules.slopes(problem, p, "soft_margin")
         spread = math.sqrt(problem.net.m) * (W["a"] / problem.net.m).norm(dim=1)
-        beta = torch.maximum(state["beta"], spread)
-        root = (state["taken"] + 1).to(p.dtype).sqrt()
-        rate = rules.ascent_scale(problem.net) * math.sqrt(2) / (state["size"] * root)
+        beta = torch.maximum(state.beta, spread)
+        root = (state.taken + 1).to(p.dtype).sqrt()
+        rate = rules.ascent_scale(problem.net) * math.sqrt(2) / (state.size * root)
         moved = rules.move(W, problem.pull(W, weights, saved), rate)
-        after = rules.tick_log(state, rate.log() - log_risk, log_risk, rate) | {
-            "beta": beta,
-            "best": torch.maximum(state["best"], p.amin(1) / beta),
-        }
+        after = replace(
+            rules.tick_log(state, rate.log() - log_risk, log_risk, rate),
+            beta=beta,
+            best=torch.maximum(state.best, p.amin(1) / beta),
+        )
         return rules.guard(W, state, moved, after, log_risk)
 
 

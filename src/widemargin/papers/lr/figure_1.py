@@ -43,8 +43,8 @@ def larger(gain: float, error: float) -> Holds:
 class Plane:
     """|a_j| v_j in the first two coordinates (B, m, 2)."""
 
-    def __call__(self, t: Tensor, params: Mapping[str, Tensor]) -> Tensor:
-        return params["a"].abs()[:, :, None] * params["V"][:, :, :2]
+    def __call__(self, view: flows.View) -> Tensor:
+        return view.params["a"].abs()[:, :, None] * view.params["V"][:, :, :2]
 
 
 TENTH = "neurons at the edge of the tenth are counted in part, after whole ones (1 or 2 of 16) had made it depend on the rounding"
@@ -75,11 +75,14 @@ def _figure_1_run(job: Job, m: int, size: Mapping[str, Any], layers: str) -> dic
     net = flows.TwoLayer(20, m, train=layers)
 
     def compute() -> dict[str, Any]:
-        how: dict[str, Any] = {"trials": B, "seed": job.seed, "device": job.device, "points": size["points"]}
-        seen = {"plane": Plane(), "rotation": None, "neuron_norm": None, "margin": None, "t_cb": None, "t_mean": None}
-        near = flows.train(sets, net, flows.GD(size["lr"]), steps=size["steps"], observe=seen, **how)
-        del seen["plane"]
-        late = flows.train(sets, net, flows.CB(size["late_lr"]), steps=size["late"], observe=seen, **how)
+        how: dict[str, Any] = {"trials": B, "seed": job.seed, "device": job.device}
+        seen = dict.fromkeys(["rotation", "neuron_norm", "margin", "t_cb", "t_mean"])
+        record = flows.Record({"plane": Plane(), **seen}, points=size["points"])
+        near = flows.train(sets, net, flows.GD(size["lr"]), stop=size["steps"], record=record, **how)
+        record = flows.Record(seen, points=size["points"])
+        late = flows.train(
+            sets, net, flows.SmoothMarginAscent(size["late_lr"]), stop=size["late"], record=record, **how
+        )
         found: dict[str, Any] = {"plane": near["plane"], "sign": np.sign(near.final["a"])}
         for name, run in (("", near), ("late_", late)):
             found |= {f"{name}rotation": run["rotation"][-1], f"{name}norm": run["neuron_norm"][-1]}

@@ -87,8 +87,9 @@ def _flow(job: Job, family: str, size: Mapping[str, Any]) -> dict[str, np.ndarra
     def compute() -> dict[str, Any]:
         each = [one for one in sets for _ in range(size["seeds"])]
         net = flows.TwoLayer(sets[0].d, size["m"])
-        how: dict[str, Any] = {"trials": len(each), "seed": job.seed, "device": job.device, "points": 20}
-        run = flows.train(each, net, flows.GradientFlow(), steps=size["steps"], observe=["margins", "log_norm"], **how)
+        how: dict[str, Any] = {"trials": len(each), "seed": job.seed, "device": job.device}
+        record = flows.Record(["margins", "log_norm"], points=20)
+        run = flows.train(each, net, flows.GradientFlow(), stop=size["steps"], record=record, **how)
         shape = (len(sets), size["seeds"])
         last = {"found": run["margin_M2"][-1].reshape(shape), "log_norm": run["log_norm"][-1].reshape(shape)}
         a, V = run.final["a"].reshape(*shape, -1), run.final["V"].reshape(*shape, net.m, net.d)

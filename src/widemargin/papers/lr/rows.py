@@ -161,7 +161,7 @@ def margin_row(row: str, d: int, size: Mapping[str, Any], width: int | None = No
     """Net, rule and number of steps of a margin-maximising row."""
     if row == "d":
         net = flows.TwoLayer(d, width or size["m_flow"], mean_field=True, law="sphere")
-        rule = flows.PerturbedWGF(eta=0.5, lam=size["lam"], sigma=1e-3, reduction="mean")
+        rule = flows.PerturbedWassersteinFlow(eta=0.5, lam=size["lam"], sigma=1e-3, reduction="mean")
         return net, rule, size["steps_noisy"]
     if row == "e":
         return flows.TwoLayer(d, width or size["m_flow"]), flows.NormalizedGD(), size["steps"]

@@ -35,7 +35,7 @@ class Lazy(flows.TwoLayer):
         return {"a": rng.choice([-1.0, 1.0], self.m), "V": rng.standard_normal((self.m, self.d))}
 
 
-class Learned:
+class Learned(flows.Event):
     """Ends a trial when its test error is at most the smallest of `levels`; `first` (B, levels) has the steps of each level.
 
     The error is that on the whole cube if d <= 10, else on 1024 fresh corners. A run looks every `every` steps and at its end.
@@ -53,7 +53,7 @@ class Learned:
         trials = len(next(iter(start.values())))
         self.first, self.looks = np.full((trials, len(self.levels)), math.inf), 0
 
-    def reached(self, problem: flows.Problem, W: dict[str, Tensor], state: Any, start: Any) -> Tensor:
+    def reached(self, problem: flows.Problem, W: dict[str, Tensor], state: flows.State, start: Any) -> Tensor:
         self.looks += 1
         error = (self.y * problem.net.forward(W, self.X) <= 0).to(self.X).mean(1)  # (B,)
         note(self.first, error.cpu().numpy(), min(self.looks * self.every, self.steps), self.levels)
@@ -88,12 +88,9 @@ def hitting_times(
         data.parity(d, 2, seed=0),  # only its shape counts: examples are fresh
         net,
         rule,
-        steps=steps,
-        times=[steps],
-        until=event,
-        check_every=every,
+        stop=flows.Stop(steps, until=event, check_every=every),
+        record=flows.Record(["step"], times=[steps]),
         trials=trials,
-        observe=["step"],
         seed=seed,
         device=device,
     )
@@ -105,5 +102,6 @@ def errors_after(
 ) -> np.ndarray:
     """Test errors (B,) after full-batch training on B sets of n examples."""
     sets = [data.parity(d, n, seed=seed + 10_000 * n + b) for b in trials]
-    how: dict[str, Any] = {"trials": trials, "seed": seed, "device": device, "times": [steps], "steps": steps}
-    return flows.train(sets, net, rule, observe=["test_error"], test=held_out(d), **how)["test_error"][-1]
+    record = flows.Record(["test_error"], times=[steps], test=held_out(d))
+    run = flows.train(sets, net, rule, stop=steps, record=record, trials=trials, seed=seed, device=device)
+    return run["test_error"][-1]

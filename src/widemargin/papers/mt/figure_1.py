@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import margins
-from widemargin.data import mt_distribution
+from widemargin.data import xor_with_noise
 from widemargin.papers.drawing import figure_of
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Verdict
@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {"quick": {"n": 60}, "paper": {"n": 60}}
 )  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     n = SIZES[job.scale]["n"]
-    data = mt_distribution(3, n, reject=False, seed=job.seed)
+    data = xor_with_noise(3, n, reject=False, seed=job.seed)
 
     def compute() -> Mapping[str, Any]:
         return {"linear": interval_of(margins.linear(data, bias=True)), "f1": interval_of(margins.f1(data, tol=1e-3))}

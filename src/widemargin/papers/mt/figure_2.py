@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from widemargin import flows, margins, optima, theory
-from widemargin.data import mt_one_dimensional
-from widemargin.flows.paths import follow_path
+from widemargin.data import three_intervals
+from widemargin.flows.rules import follow_path
 from widemargin.papers.drawing import panels
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Verdict
@@ -46,10 +46,10 @@ def regularized_path(
     kept: dict[str, list[Any]] = {name: [] for name in ("margin", "norm", "objective", "a", "V")}
     for lam in lambdas.tolist():
         W, state = follow_path(problem, W, flows.WeaklyRegularized(first=lam, last=lam, inner=inner))
-        best = int(state["path_loss"][:, 0].argmin())
-        kept["margin"].append(float(state["path_margin"][best, 0]))
-        kept["norm"].append(float(state["path_norm"][best, 0]))
-        kept["objective"].append(math.exp(float(state["path_loss"][best, 0])))
+        best = int(state.path_loss[:, 0].argmin())
+        kept["margin"].append(float(state.path_margin[best, 0]))
+        kept["norm"].append(float(state.path_norm[best, 0]))
+        kept["objective"].append(math.exp(float(state.path_loss[best, 0])))
         kept["a"].append(W["a"][best].numpy().copy())
         kept["V"].append(W["V"][best].numpy().copy())
     return {name: np.array(values) for name, values in kept.items()}
@@ -70,7 +70,7 @@ def least_objectives(data: Dataset, lambdas: np.ndarray, limit: float = 30.0) ->
 )  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
-    data = mt_one_dimensional(size["n"], seed=job.seed)
+    data = three_intervals(size["n"], seed=job.seed)
     lambdas = np.geomspace(1e-1, 1e-14, size["rungs"])
     net = flows.TwoLayer(2, size["m"])
 

@@ -16,7 +16,7 @@ import torch
 from scipy import linalg
 
 from widemargin import flows, margins, theory
-from widemargin.data import mt_teacher
+from widemargin.data import relu_teacher
 from widemargin.papers.drawing import mean_line, panels
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.statistics import exponents, over_trials
@@ -80,7 +80,14 @@ def descended(
     lr = (1 if regression else 4) / float(curvature(problem, W).max())
     rule = flows.GD(lr, weight_decay=1e-8 if regression else 2e-8)  # GD has the gradient of half of the squared loss
     out = flows.train(
-        sets, net, rule, loss=loss, steps=steps, times=[0, steps], observe=["norm"], device=device, seed=seed
+        sets,
+        net,
+        rule,
+        loss=loss,
+        stop=steps,
+        record=flows.Record(["norm"], times=[0, steps]),
+        device=device,
+        seed=seed,
     )
     return {name: out.final[name] for name in ("a", "V")}, lr
 
@@ -94,8 +101,8 @@ def compare(
     Beside them the learning rate of the descent, and for n up to 100 the certified l1 value of trial 0.
     """
     teachers = [1000 * seed + b for b in range(trials)]
-    sets = [mt_teacher(20, n, seed=one, regression=regression) for one in teachers]
-    held = [mt_teacher(20, tests, seed=one, regression=regression, sample=1) for one in teachers]
+    sets = [relu_teacher(20, n, seed=one, regression=regression) for one in teachers]
+    held = [relu_teacher(20, tests, seed=one, regression=regression, sample=1) for one in teachers]
     path = minimisers(sets, m, rungs, inner, regression, device, seed)
     descent, lr = descended(sets, m, steps, regression, device, seed)
     found: dict[str, np.ndarray] = {"lr": np.array(lr)}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import margins, theory
-from widemargin.data import mt_distribution
+from widemargin.data import xor_with_noise
 from widemargin.papers.drawing import panels
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.statistics import exponents, over_trials, standard_error
@@ -45,14 +45,14 @@ def reproduce(job: Job) -> Outcome:
     def kernel_margins(d: int, n: int) -> Mapping[str, Any]:
         rows = []
         for seed in range(seeds):
-            data = mt_distribution(d, n, seed=1000 * job.seed + seed)
+            data = xor_with_noise(d, n, seed=1000 * job.seed + seed)
             cert = margins.f2(data)
             uniform = theory.regularization.uniform_dual_bound(ReLU().kernel(data.X), data.y)
             rows.append([cert.lower, cert.upper, float(uniform.value)])
         return {"rows": np.array(rows)}
 
     def network_margin(d: int, n: int) -> Mapping[str, Any]:
-        data = mt_distribution(d, n, seed=1000 * job.seed)
+        data = xor_with_noise(d, n, seed=1000 * job.seed)
         cert = margins.f1(data, tol=2e-2, time_limit=size["limit"], device=job.device)
         return {"f1": [max(cert.lower, four_relus(d).margin(data)), cert.upper]}
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import linalg, stats
 
 from widemargin import margins
-from widemargin.data import mt_regression_gap
+from widemargin.data import one_relu
 from widemargin.papers.drawing import mean_line, panels
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.statistics import exponents, over_trials, standard_error, two_errors
@@ -44,7 +44,7 @@ def regression_norms(
     For the first of them also networks that follow the weakly regularised minimisers, which tend to the interpolant of least l1
     norm (Theorem D.3), and for the very first the certified least l1 norm.
     """
-    first = mt_regression_gap(d, n, seed=seed)
+    first = one_relu(d, n, seed=seed)
     rng = np.random.default_rng([seed, n])
     U = rng.standard_normal((draws, d))
     U /= np.linalg.norm(U, axis=1, keepdims=True)

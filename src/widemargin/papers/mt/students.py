@@ -29,9 +29,8 @@ def minimisers(
         flows.TwoLayer(sets[0].d, m),
         rule,
         loss="squared" if regression else "logistic",
-        steps=total,
-        times=sorted({*range(0, total, 100), total}),
-        observe=["norm"],
+        stop=total,
+        record=flows.Record(["norm"], times=sorted({*range(0, total, 100), total})),
         device=device,
         seed=seed,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import margins, optima, theory
-from widemargin.data import mt_distribution, mt_one_dimensional
+from widemargin.data import three_intervals, xor_with_noise
 from widemargin.papers.drawing import panels
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Holds, Verdict
@@ -58,9 +58,9 @@ def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     decays = np.geomspace(1e-1, 1e-14, size["rungs"])
     sets = {
-        "line": (mt_one_dimensional(size["line"], seed=job.seed), "logistic"),
-        "line, exp": (mt_one_dimensional(size["line"], seed=job.seed), "exp"),
-        "D in d = 3": (mt_distribution(3, size["law"], reject=False, seed=job.seed), "logistic"),
+        "line": (three_intervals(size["line"], seed=job.seed), "logistic"),
+        "line, exp": (three_intervals(size["line"], seed=job.seed), "exp"),
+        "D in d = 3": (xor_with_noise(3, size["law"], reject=False, seed=job.seed), "logistic"),
         "random labels": (random_labels(size["plane"], job.seed), "logistic"),
     }
     settings = {name: size[name] for name in ("rungs", "tol", "limit")} | {"from": 1e-1, "to": 1e-14}

@@ -85,7 +85,7 @@ def shallow_constants(widths: Sequence[int], seeds: int, seed: int) -> Arrays:
         net = flows.Normalized(4, m)
         first = net.init(seeds, seed)["V"]
         last = flows.train(
-            cube, net, flows.GD(0.5), steps=200, trials=seeds, seed=seed, observe=["risk"], points=3
+            cube, net, flows.GD(0.5), stop=200, trials=seeds, seed=seed, record=flows.Record(["risk"], points=3)
         ).final["V"]
         for s in range(seeds):
             C1[k, s] = [gradient_constants(V[s], cube.X).value for V in (first, last)]

@@ -45,12 +45,11 @@ def reproduce(job: Job) -> Outcome:
     for lr in size["steps"]:
         count = round(size["time"] / lr)
         times = np.unique(np.linspace(0, count, 13).round().astype(int)).tolist()
+        record = flows.Record(["weights"], times=times)
         both = [
-            job.train(
-                f"{name}-{lr}", cube, net, rule, steps=count, trials=size["seeds"], observe=["weights"], times=times
-            )
+            job.train(f"{name}-{lr}", cube, net, rule, stop=count, record=record, trials=size["seeds"])
             for name, rule in (("gd", flows.GD(lr)), ("mirror", flows.Mirror(lr, clock="mean")))
-        ]  # fmt: skip
+        ]
         u, v = (np.abs(run["W_a"] * run["W_b"]) for run in both)
         moving.append((np.abs(u - v) / v).max(axis=(0, 2)))
         product = both[0]["W_a"] * both[0]["W_b"]

@@ -159,9 +159,13 @@ def samples_needed(d: int, size: Mapping[str, Any], job: Job) -> Arrays:
 
         def trained(n: int, name: str = name, law: str = law, test: Dataset = test) -> np.ndarray:
             run = job.train(
-                f"{name}-{d}-{n}", sets(n, law), net, flows.GD(STEP), steps=size["steps"], test=test,
-                observe=["test_error", "train_error"], points=3,
-            )  # fmt: skip
+                f"{name}-{d}-{n}",
+                sets(n, law),
+                net,
+                flows.GD(STEP),
+                stop=size["steps"],
+                record=flows.Record(["test_error", "train_error"], points=3, test=test),
+            )
             fitted = run["train_error"][-1] == 0
             return np.where(fitted, run["test_error"][-1], 0.5)  # what is not fitted is not learned
 

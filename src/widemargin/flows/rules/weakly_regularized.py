@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from widemargin.types import InputError
 
-from . import losses
-from .nets import Params
-from .problem import Problem
-from .rules import FINISHED, RUNNING, Rule, State, _choose, _numbers, _require, guard, tick_log
+from .. import losses
+from ..contract import FINISHED, RUNNING, Rule, State
+from ..nets import Params
+from ..problem import Problem
+from .steps import check_numbers, choose, guard, require, tick_log
 
 ARMIJO, WOLFE = 1e-4, 0.9
 STILL = 1e-5  # of |Theta| times the gradient of the ln objective, where a trial counts as stationary
 
 
+@dataclass(frozen=True, kw_only=True)
+class PathState(State):
+    rung: Tensor  # (B,) number of the lambda
+    value: Tensor  # ln of the objective at W
+    bottom: Tensor  # min_i p_i there
+    mark: Tensor  # its value 20 accepted steps ago
+    grad: Tensor  # (B, P)
+    way: Tensor  # search direction
+    slope: Tensor  # along it
+    a: Tensor  # next point of the search, between lo and hi
+    lo: Tensor
+    hi: Tensor
+    tries: Tensor
+    plain: Tensor  # the direction is that of the gradient
+    fresh: Tensor  # nothing is known at W yet
+    kicked: Tensor
+    best: Tensor  # the best point for this lambda, its value and margin
+    best_value: Tensor
+    best_bottom: Tensor
+    accepted: Tensor
+    spent: Tensor
+    S: Tensor  # (B, memory, P) pairs of L-BFGS
+    Y: Tensor
+    path_norm: Tensor  # (B, R), for each lambda
+    path_margin: (
+        Tensor  # normalised: min_i p_i / |Theta|^L, hard margins if there are several classes; NaN for the squared loss
+    )
+    path_loss: Tensor  # ln of the objective
+
+
 @dataclass(frozen=True)
-class WeaklyRegularized(Rule):
+class WeaklyRegularized(Rule[PathState]):
     """Minimise  mean_i l(p_i) + lambda |Theta|^r  for lambda = first, ..., last, `per_decade` values a decade (MT-3).
 
     Theta are all trained parameters, |.| is Euclidean, r = `power`; `reduction` "sum" puts the sum of the losses there (E-MT-2:
@@ -33,9 +64,6 @@ class WeaklyRegularized(Rule):
     lambda, from the best point it saw, when it is stationary, when the objective fell by less than a factor 1 - tol over the
     last 20 accepted steps, when its kicks are spent, or after `inner` evaluations; after the last lambda its status is 2.
     Narrow networks can stay at poor local minima; several trials or more neurons help.
-
-    State: `rung` (B,) number of the lambda, and for each lambda `path_norm`, `path_margin` (normalised: min_i p_i / |Theta|^L,
-    hard margins if there are several classes; NaN for the squared loss) and `path_loss` (ln of the objective), (B, R).
     """
 
     first: float = 1e-3
@@ -48,20 +76,18 @@ class WeaklyRegularized(Rule):
     memory: int = 10
     kicks: int = 10
 
+    ends = True
+
     def __post_init__(self) -> None:
-        _numbers(
+        check_numbers(
             self, above=("first", "last", "per_decade", "power"), least={"inner": 1, "memory": 1, "tol": 0, "kicks": 0}
         )
-        _require(
+        require(
             self.last <= self.first, "WeaklyRegularized: lambda falls from first to last, so last must not exceed first"
         )
-        _require(
+        require(
             self.reduction in ("mean", "sum"), f"WeaklyRegularized: reduction {self.reduction!r} is not mean or sum"
         )
-
-    @property
-    def graph(self) -> bool:
-        return True
 
     @property
     def lambdas(self) -> list[float]:
@@ -73,42 +99,44 @@ class WeaklyRegularized(Rule):
     def check(self, problem: Problem) -> None:
         net = problem.net
         whole = set(net.trained) == set(net.homogeneous)
-        _require(
+        require(
             whole or problem.loss is None, f"the weakly regularised path needs a homogeneous network, not {net.name}"
         )
 
-    def start(self, problem: Problem, W: Params) -> State:
-        state = super().start(problem, W)
-        zero = state["t_cb"]
-        P, R = _flat(problem, W).shape[1], len(self.lambdas)
-        whole = torch.zeros_like(state["taken"])
-        pairs = zero.new_zeros(len(zero), self.memory, P)
-        return state | {
-            "rung": whole,
-            "value": zero + torch.inf,  # ln of the objective at W
-            "bottom": zero,  # min_i p_i there
-            "mark": zero + torch.inf,  # its value 20 accepted steps ago
-            "grad": zero.new_zeros(len(zero), P),
-            "way": zero.new_zeros(len(zero), P),  # search direction
-            "slope": zero,  # along it
-            "a": zero,  # next point of the search, between lo and hi
-            "lo": zero,
-            "hi": zero + torch.inf,
-            "tries": whole,
-            "plain": whole.to(torch.bool),  # the direction is that of the gradient
-            "fresh": whole == 0,  # nothing is known at W yet
-            "kicked": whole,
-            "best": zero.new_zeros(len(zero), P),
-            "best_value": zero + torch.inf,
-            "best_bottom": zero,
-            "accepted": whole,
-            "spent": whole,
-            "S": pairs,
-            "Y": pairs,
-            "path_norm": zero.new_full((len(zero), R), torch.nan),
-            "path_margin": zero.new_full((len(zero), R), torch.nan),
-            "path_loss": zero.new_full((len(zero), R), torch.nan),
-        }
+    def init(self, problem: Problem, W: Params) -> PathState:
+        begun = super().init(problem, W)
+        zero, whole = begun.t_cb, torch.zeros_like(begun.taken)
+        far, none = zero + torch.inf, whole.to(torch.bool)
+        theta = torch.zeros_like(_flat(problem, W))
+        pairs = zero.new_zeros(len(zero), self.memory, theta.shape[1])
+        path = zero.new_full((len(zero), len(self.lambdas)), torch.nan)
+        return PathState(
+            **vars(begun),
+            rung=whole,
+            value=far,
+            bottom=zero,
+            mark=far,
+            grad=theta,
+            way=theta,
+            slope=zero,
+            a=zero,
+            lo=zero,
+            hi=far,
+            tries=whole,
+            plain=none,
+            fresh=~none,
+            kicked=whole,
+            best=theta,
+            best_value=far,
+            best_bottom=zero,
+            accepted=whole,
+            spent=whole,
+            S=pairs,
+            Y=pairs,
+            path_norm=path,
+            path_margin=path,
+            path_loss=path,
+        )
 
     def objective(self, problem: Problem, W: Params, log_lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """ln of the objective (B,), its gradient (B, P), and p (B, n)."""
@@ -125,37 +153,37 @@ class WeaklyRegularized(Rule):
             log_risk = losses.log_sum(problem.loss, p) - math.log(problem.n)
             value = torch.logaddexp(log_risk + shift, log_penalty)
             share = (log_risk + shift - value).exp()
-            weights = share[:, None] * losses.weights(problem.loss, p, "cb")
+            weights = share[:, None] * losses.weights(problem.loss, p, "soft_margin")
         pulled = problem.pull(W, weights, saved)
         gain = torch.cat([pulled[name].flatten(1) for name in problem.net.trained], 1)  # (B, P)
         grad = (self.power * (log_penalty - value).exp() / norm2)[:, None] * theta - gain
         return value, grad, p
 
-    def step(self, problem: Problem, W: Params, state: State) -> tuple[Params, State]:
+    def step(self, problem: Problem, W: Params, state: PathState) -> tuple[Params, PathState]:
         theta = _flat(problem, W)
-        log_lam = self._log_lambda(state["rung"], theta.dtype)
-        point = theta + state["a"][:, None] * state["way"]
+        log_lam = self._log_lambda(state.rung, theta.dtype)
+        point = theta + state.a[:, None] * state.way
         there = _unflat(problem, W, point)
         value, grad, p = self.objective(problem, there, log_lam)
 
         # The search along the way: too far if the value did not fall enough, too near if it still falls steeply.
-        fresh = state["fresh"]
-        low_enough = value <= state["value"] + ARMIJO * state["a"] * state["slope"]
-        flat_enough = (grad * state["way"]).sum(1) >= WOLFE * state["slope"]
+        fresh = state.fresh
+        low_enough = value <= state.value + ARMIJO * state.a * state.slope
+        flat_enough = (grad * state.way).sum(1) >= WOLFE * state.slope
         accept = fresh | (low_enough & flat_enough)
-        hi = torch.where(low_enough, state["hi"], state["a"])
-        lo = torch.where(low_enough, state["a"], state["lo"])
+        hi = torch.where(low_enough, state.hi, state.a)
+        lo = torch.where(low_enough, state.a, state.lo)
         a = torch.where(hi.isfinite(), (lo + hi) / 2, 2 * lo)
-        tries = state["tries"] + 1
+        tries = state.tries + 1
         failed = ~accept & (tries >= 40)
 
         # A new pair, and the next direction
-        S, Y = _remember(state, point - theta, grad - state["grad"], accept & ~fresh)
+        S, Y = _remember(state, point - theta, grad - state.grad, accept & ~fresh)
         again = failed  # from here on without a past
         S = torch.where((again | fresh)[:, None, None], 0, S)
         Y = torch.where((again | fresh)[:, None, None], 0, Y)
-        grad_now = _choose(accept, grad, state["grad"])
-        value_now = torch.where(accept, value, state["value"])
+        grad_now = choose(accept, grad, state.grad)
+        value_now = torch.where(accept, value, state.value)
         way = _two_loop(grad_now, S, Y)
         slope = (way * grad_now).sum(1)
         turn = accept | failed
@@ -165,60 +193,65 @@ class WeaklyRegularized(Rule):
         begin = torch.where(plain, 0.01 * size, torch.ones_like(size))
 
         # Is this lambda done?
-        accepted = state["accepted"] + accept.long()
+        accepted = state.accepted + accept.long()
         look = accept & ~fresh & (accepted % 20 == 0)
         still = grad_now.norm(dim=1) * theta.norm(dim=1) < STILL
-        settled = (look & (state["mark"] - value_now < self.tol)) | (accept & ~fresh & still)
-        spent = state["spent"] + 1
-        stuck = failed & state["plain"]
-        kick = stuck & (state["kicked"] < self.kicks)
+        settled = (look & (state.mark - value_now < self.tol)) | (accept & ~fresh & still)
+        spent = state.spent + 1
+        stuck = failed & state.plain
+        kick = stuck & (state.kicked < self.kicks)
         done = (settled | (stuck & ~kick) | (spent >= self.inner)) & ~fresh
         kick = kick & ~done
-        at = _choose(accept, point, theta)
+        at = choose(accept, point, theta)
         if problem.net.outputs > 1:
             p = losses.hard_class_margin(problem.net.forward(there, problem.X), problem.y.expand(p.shape))
-        bottom = torch.where(accept, p.amin(1), state["bottom"])
+        bottom = torch.where(accept, p.amin(1), state.bottom)
 
         # The best point for this lambda, where the next one starts; a kick leaves it.
-        better = value_now <= state["best_value"]
-        best = _choose(better, at, state["best"])
-        best_value = torch.where(better, value_now, state["best_value"])
-        best_bottom = torch.where(better, bottom, state["best_bottom"])
-        at = _choose(done, best, at)
+        better = value_now <= state.best_value
+        best = choose(better, at, state.best)
+        best_value = torch.where(better, value_now, state.best_value)
+        best_bottom = torch.where(better, bottom, state.best_bottom)
+        at = choose(done, best, at)
         far = 1e-3 * theta.norm(dim=1) / grad_now.norm(dim=1).clamp_min(1e-300)
-        at = _choose(kick, theta - far[:, None] * grad_now, at)
-        last = state["rung"] == len(self.lambdas) - 1
+        at = choose(kick, theta - far[:, None] * grad_now, at)
+        last = state.rung == len(self.lambdas) - 1
         zero = torch.zeros_like(a)
-        after = tick_log(state, zero, zero) | {  # no clock: it counts steps
-            "rung": torch.where(done & ~last, state["rung"] + 1, state["rung"]),
-            "value": value_now,
-            "mark": torch.where(done | kick, torch.inf, torch.where(look, value_now, state["mark"])),
-            "grad": grad_now,
-            "way": torch.where((done | kick)[:, None], 0, _choose(turn, way, state["way"])),
-            "slope": torch.where(done | kick, 0, torch.where(turn, slope, state["slope"])),
-            "a": torch.where(done | kick, 0, torch.where(turn, begin, a)),
-            "lo": torch.where(turn | done, 0, lo),
-            "hi": torch.where(turn | done, torch.inf, hi),
-            "tries": torch.where(turn | done, 0, tries),
-            "plain": torch.where(turn, plain, state["plain"]),
-            "fresh": done | kick,
-            "kicked": torch.where(done, 0, state["kicked"] + kick.long()),
-            "best": best,
-            "best_value": torch.where(done, torch.inf, best_value),
-            "best_bottom": best_bottom,
-            "bottom": bottom,
-            "accepted": accepted,
-            "spent": torch.where(done, 0, spent),
-            "S": S,
-            "Y": Y,
-            "status": torch.where(done & last, FINISHED, RUNNING).to(torch.int8),
-        }
+        after = replace(
+            tick_log(state, zero, zero),  # no clock: it counts steps
+            rung=torch.where(done & ~last, state.rung + 1, state.rung),
+            value=value_now,
+            mark=torch.where(done | kick, torch.inf, torch.where(look, value_now, state.mark)),
+            grad=grad_now,
+            way=torch.where((done | kick)[:, None], 0, choose(turn, way, state.way)),
+            slope=torch.where(done | kick, 0, torch.where(turn, slope, state.slope)),
+            a=torch.where(done | kick, 0, torch.where(turn, begin, a)),
+            lo=torch.where(turn | done, 0, lo),
+            hi=torch.where(turn | done, torch.inf, hi),
+            tries=torch.where(turn | done, 0, tries),
+            plain=torch.where(turn, plain, state.plain),
+            fresh=done | kick,
+            kicked=torch.where(done, 0, state.kicked + kick.long()),
+            best=best,
+            best_value=torch.where(done, torch.inf, best_value),
+            best_bottom=best_bottom,
+            bottom=bottom,
+            accepted=accepted,
+            spent=torch.where(done, 0, spent),
+            S=S,
+            Y=Y,
+            status=torch.where(done & last, FINISHED, RUNNING).to(torch.int8),
+        )
         moved = _unflat(problem, W, at)
         norm = best.norm(dim=1)
         margin = norm * torch.nan if problem.loss is None else best_bottom / norm**problem.net.degree
-        here = (torch.arange(len(self.lambdas), device=a.device) == state["rung"][:, None]) & done[:, None]  # (B, R)
-        rows = {"path_norm": norm, "path_margin": margin, "path_loss": best_value}
-        after |= {name: torch.where(here, new[:, None], state[name]) for name, new in rows.items()}
+        here = (torch.arange(len(self.lambdas), device=a.device) == state.rung[:, None]) & done[:, None]  # (B, R)
+        after = replace(
+            after,
+            path_norm=torch.where(here, norm[:, None], state.path_norm),
+            path_margin=torch.where(here, margin[:, None], state.path_margin),
+            path_loss=torch.where(here, best_value[:, None], state.path_loss),
+        )
         return guard(W, state, moved, after, torch.where(accept, value, zero))
 
     def _log_lambda(self, rung: Tensor, dtype: torch.dtype) -> Tensor:
@@ -239,11 +272,11 @@ def _unflat(problem: Problem, W: Params, theta: Tensor) -> Params:
     return out
 
 
-def _remember(state: State, s: Tensor, y: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+def _remember(state: PathState, s: Tensor, y: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     """The pairs with (s, y) put last, in the trials where it is new and has positive curvature."""
     good = new & ((s * y).sum(1) > 1e-12 * s.norm(dim=1) * y.norm(dim=1))
     out = []
-    for old, one in ((state["S"], s), (state["Y"], y)):
+    for old, one in ((state.S, s), (state.Y, y)):
         shifted = torch.cat([old[:, 1:], one[:, None]], 1)
         out.append(torch.where(good[:, None, None], shifted, old))
     return out[0], out[1]
@@ -268,13 +301,13 @@ def _two_loop(grad: Tensor, S: Tensor, Y: Tensor) -> Tensor:
 
 def follow_path(
     problem: Problem, W: Params, rule: WeaklyRegularized | None = None, max_steps: int = 1_000_000
-) -> tuple[Params, State]:
+) -> tuple[Params, PathState]:
     """Runs the path to its end; the answer is in `path_norm`, `path_margin` and `path_loss` of the state."""
     rule = rule or WeaklyRegularized()
-    state = rule.start(problem, W)
+    state = rule.init(problem, W)
     for count in range(max_steps):
         W, state = rule.step(problem, W, state)
-        if count % 50 == 49 and not bool((state["status"] == RUNNING).any()):
+        if count % 50 == 49 and not bool((state.status == RUNNING).any()):
             return W, state
     raise InputError(
         f"the weakly regularised path did not end within {max_steps} steps; give it more or a larger last lambda"

@@ -1,0 +1,164 @@
+"""What every network has: an initial law, outputs, the pull-back of weights on the points, and its sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from widemargin.types import InputError, Measure, content_hash
+
+Params = dict[str, Tensor]
+
+
+def trial_numbers(trials: int | Sequence[int]) -> Sequence[int]:
+    return range(trials) if isinstance(trials, int | np.integer) else trials
+
+
+@dataclass(frozen=True)
+class Net:
+    """What every net has. Subclasses are frozen dataclasses with the sizes and choices as fields."""
+
+    d: int  # features, bias coordinate included where the data has one
+    m: int  # neurons
+
+    name = "net"
+    trained: tuple[str, ...] = field(default=(), init=False)  # parameters that training moves
+    homogeneous: tuple[str, ...] = field(default=(), init=False)  # the subset in which the output is homogeneous
+    degree: int = field(default=2, init=False)  # and its degree
+    outputs: int = field(default=1, init=False)  # classes, or 1
+
+    def __post_init__(self) -> None:
+        if self.d < 1 or self.m < 1:
+            raise InputError(f"{self.name}: a network needs at least one feature and one neuron (width {self.m})")
+
+    def config(self) -> dict[str, Any]:
+        """The fields, ready for JSON: arrays as their hashes, modules as text."""
+        return {"net": self.name} | {one.name: _plain(getattr(self, one.name)) for one in dataclasses.fields(self)}
+
+    def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
+        """Initial parameters of trials 0..B-1, or of the trials of these numbers; trial b depends on (seed, b) alone."""
+        each = [self.draw(np.random.default_rng([seed, trial])) for trial in trial_numbers(trials)]
+        return {name: np.stack([one[name] for one in each]) for name in each[0]}
+
+    def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def evaluate(self, W: Params, X: Tensor) -> tuple[Tensor, Any]:
+        """Outputs (B, n), or (B, n, K) with several classes, and what `pull` can use again (activations)."""
+        raise NotImplementedError
+
+    def forward(self, W: Params, X: Tensor) -> Tensor:
+        return self.evaluate(W, X)[0]
+
+    def pull(self, W: Params, X: Tensor, g: Tensor, saved: Any = None) -> Params:
+        """sum_i g_i df(x_i)/dW for the trained parameters, g (B, n) or (B, n, K); `saved` from `evaluate` at the same W."""
+        raise NotImplementedError
+
+    def gram(self, W: Params, X: Tensor) -> Tensor:
+        """<df(x_i)/dW, df(x_j)/dW> over the trained parameters (B, n, n); from n pull-backs, unless a net knows better."""
+        if self.outputs > 1:
+            raise InputError(f"{self.name}: the Gram matrix of gradients needs one output, not {self.outputs}")
+        f, saved = self.evaluate(W, X)
+        rows = []
+        for one in torch.eye(X.shape[1], dtype=f.dtype, device=f.device):
+            row = self.pull(W, X, one.expand(f.shape), saved)
+            rows.append(torch.cat([part.flatten(1) for part in row.values()], 1))
+        A = torch.stack(rows, 1)  # (B, n, P)
+        return A @ A.mT
+
+    def push(self, W: Params, X: Tensor, V: Params) -> Tensor:
+        """Derivative of the outputs (B, n) along the direction V in the trained parameters."""
+        raise NotImplementedError
+
+    def features(self, W: Params, X: Tensor) -> Tensor:
+        """What the outer weights multiply (B, n, m): f = features @ outer."""
+        raise InputError(f"{self.name}: this network has no outer weights on features")
+
+    def outer(self, W: Params) -> Tensor:
+        """Outer weights (B, m), prefactor included."""
+        raise InputError(f"{self.name}: this network has no outer weights on features")
+
+    def neurons(self, W: Params) -> tuple[Tensor, Tensor] | None:
+        """Signed mass (B, m) on unit directions (B, m, d): the network as a measure, if it is one."""
+        return None
+
+    def measure(self, W: Params, trial: int, bias: bool = False) -> Measure | None:
+        """Trial `trial` as a Measure; `bias` says that the last of the d features is the constant 1."""
+        parts = self.neurons(W)
+        if parts is None:
+            return None
+        mass, theta = (part[trial].detach().double().cpu().numpy() for part in parts)
+        return Measure(theta, mass, getattr(self, "activation", "relu"), bias)
+
+    def norm2(self, W: Params) -> Tensor:
+        """Squared Euclidean norm (B,) of the homogeneous parameters."""
+        return sum(square(W[name]) for name in self.homogeneous)  # type: ignore[return-value]
+
+    def normalizers(self, W: Params) -> dict[str, Tensor]:
+        """Sizes (B,) by which min_i p_i is divided, for every convention that applies (docs/notation.md).
+
+        "partial" is UH's ||w_hat||^L over the homogeneous subset, without any prefactor of the network.
+        """
+        return {"partial": self.norm2(W) ** (self.degree / 2)} | self._conventions(W)
+
+    def conventions(self) -> tuple[str, ...]:
+        """Names of the margins of M1 to M11 that apply; none with several outputs."""
+        drawn = {name: torch.tensor(value) for name, value in self.init(1, 0).items()}
+        return tuple(self._conventions(drawn)) if self.outputs == 1 else ()
+
+    def _conventions(self, W: Params) -> dict[str, Tensor]:
+        return {}
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _one_of(self, **choices: tuple[str, ...]) -> None:
+        for what, allowed in choices.items():
+            if getattr(self, what) not in allowed:
+                raise InputError(f"{self.name}: {what} {getattr(self, what)!r} is not one of {', '.join(allowed)}")
+
+    def _positive(self, *names: str) -> None:
+        for what in names:
+            if not (math.isfinite(getattr(self, what)) and getattr(self, what) > 0):
+                raise InputError(f"{self.name}: {what} must be a positive number, not {getattr(self, what)!r}")
+
+
+def mix(features: Tensor, a: Tensor) -> Tensor:
+    """sum_j features_ij a_j (B, n)."""
+    return (features @ a[:, :, None])[:, :, 0]
+
+
+def polar(V: Tensor) -> tuple[Tensor, Tensor]:
+    """Lengths (B, m), at least the smallest number, and unit directions (B, m, d); zero vectors stay zero."""
+    size = V.norm(dim=2).clamp_min(torch.finfo(V.dtype).tiny)
+    return size, V / size[:, :, None]
+
+
+def square(W: Tensor) -> Tensor:
+    return (W.flatten(1) ** 2).sum(1)
+
+
+def unit(V: np.ndarray) -> np.ndarray:
+    return V / np.linalg.norm(V, axis=1, keepdims=True)
+
+
+def as_numbers(what: str, values: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} must hold numbers only") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return content_hash(value)
+    return str(value) if isinstance(value, nn.Module) else value
