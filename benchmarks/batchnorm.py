@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from widemargin.data import cifar_cats_dogs
-from widemargin.margins.batchnorm import adam_reference, batchnorm
+from widemargin.margins.batchnorm_networks import adam_reference, batchnorm
 
 
 def show(both: dict[str, float]) -> str:

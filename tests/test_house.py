@@ -8,7 +8,7 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 import pytest
 
@@ -143,7 +143,7 @@ def test_one_engine():
                 own = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
                 allowed = {"run"} if file.stem == "interpolation" else set()  # it may end before it begins
                 assert not (own & once) - allowed, f"{file.name} has its own {own & once}"
-    assert set(solvers) == {"f1", "interpolation", "multiclass", "squared"} and sum(solvers.values()) < 900
+    assert set(solvers) == {"wide_networks", "interpolation", "multiclass", "squared"} and sum(solvers.values()) < 900
 
 
 @pytest.mark.parametrize(("n", "d", "most"), [(20, 2, 13), (12, 4, 15)], ids=["a list", "a tree"])
@@ -162,7 +162,7 @@ def test_how_many_files_a_call_of_f1_enters(n: int, d: int, most: int):
     finally:
         sys.setprofile(before)
     assert certificate.status == "certified" and certificate.bound == ("enumeration" if d == 2 else "tree")
-    assert {"margins/f1.py", "margins/engine.py", "pricing/points.py"} <= entered
+    assert {"margins/wide_networks.py", "margins/engine.py", "pricing/points.py"} <= entered
     assert len(entered) <= most, sorted(entered)
 
 
@@ -196,6 +196,21 @@ def test_the_front_door():
     )
     assert {"f1", "f2", "frozen", "linear"} <= set(widemargin.margins.__all__)
     assert widemargin.__version__.count(".") == 2
+
+
+NOT_YET = {"widemargin.flows.train"}  # a file that a function of its name still hides
+
+
+def test_no_function_hides_a_file():
+    """`from .f1 import f1` would put a function where the file `f1` is looked for."""
+    hidden = set()
+    for name in MODULES[1:]:
+        importlib.import_module(name)
+    for name in MODULES[1:]:
+        folder, _, file = name.rpartition(".")
+        if not isinstance(getattr(sys.modules[folder], file, None), ModuleType):
+            hidden.add(name)
+    assert hidden <= NOT_YET, f"not reached as modules: {sorted(hidden - NOT_YET)}"
 
 
 def test_no_file_without_a_clear_job():

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from checks import resize
 from widemargin import data, flows, margins
-from widemargin.margins.batchnorm import adam_reference
+from widemargin.margins.batchnorm_networks import adam_reference
 from widemargin.papers import REPRODUCTIONS, Job, bn, run
 from widemargin.papers.statistics import mean_exponent
 from widemargin.papers.verdicts import HOLDS, NOT_INFORMATIVE, UNDECIDED, Holds, Verdict

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
-from .f1 import solver, threads_for
 from .problem import ClassProblem, enter
 from .solver import Solver
+from .wide_networks import solver, threads_for
 
 FORM = "Sequential(Linear, ReLU, Linear)"
 INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict

@@ -47,7 +47,7 @@ from ._transport import (
     transport_margin,
 )
 from .door import EPS, Door, Progress, enter, twins
-from .f2 import _bounds, f2
+from .kernel_machines import _bounds, f2
 
 __all__ = [
     "Estimate",
