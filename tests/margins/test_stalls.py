@@ -226,14 +226,13 @@ def test_moved_features_stall():
 
 
 def test_a_linear_program_that_gives_up(monkeypatch):
-    from scipy import optimize
+    import highspy
 
     Z = np.random.default_rng(0).standard_normal((5, 3))
-    for status, word in ((0, ""), (1, "time-limit"), (4, "stalled")):
-        found = SimpleNamespace(x=np.zeros(7), ineqlin=SimpleNamespace(marginals=np.zeros(6)), status=status)
-        monkeypatch.setattr(optimize, "linprog", lambda *_, found=found, **__: found)
-        A = np.zeros((6, 7))
-        A[:5, :3] = Z
-        assert programs._maximise_with_scipy(A, 5, None)[2] == word
-        found.x = None
-        assert programs._maximise_with_scipy(A, 5, None)[2] == (word or "stalled")
+    assert programs.matrix_game(Z)[2] == ""
+    nothing = SimpleNamespace(col_value=[], row_dual=[])
+    monkeypatch.setattr(highspy.Highs, "getSolution", lambda _: nothing)
+    for status, word in (("kSolveError", "stalled"), ("kTimeLimit", "time-limit")):
+        monkeypatch.setattr(highspy.Highs, "getModelStatus", lambda _, s=status: getattr(highspy.HighsModelStatus, s))
+        a, q, stopped = programs.matrix_game(Z)
+        assert stopped == word and not a.any() and (q == 1 / 5).all()

@@ -14,10 +14,13 @@ import numpy as np
 from scipy import optimize, sparse
 from scipy.spatial.distance import cdist
 
+from widemargin.extras import Later
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from .door import EPS, Door, Progress, Tell, enter
+
+clarabel = Later("clarabel")  # imported where it is used
 
 WHOLE = 20  # up to this many dimensions an interior-point method finishes the relaxation
 NEAREST = 300  # pairs that a linear program looks at
@@ -458,8 +461,6 @@ def _to_fantope(M: np.ndarray, r: int) -> np.ndarray:
 
 def _fantope(Z: np.ndarray, r: int, deadline: float) -> tuple[np.ndarray, np.ndarray] | None:
     """The relaxation for a few pairs z (m, s): M (s, s) and the weights of the pairs."""
-    import clarabel  # where used: the package must import on machines without it
-
     m, s = Z.shape
     row, column = np.triu_indices(s)
     order = np.lexsort((row, column))

@@ -18,8 +18,12 @@ import math
 import numpy as np
 from scipy import sparse
 
+from widemargin.extras import Later
+
 from .losses import Loss
 from .master import Points
+
+clarabel = Later("clarabel")  # imported where it is used
 
 VARIABLES, MOST_KINKS = 1500, 400  # more of them take seconds
 AGAIN = 3  # times a step may be worked out again with the kinks that it crossed
@@ -83,8 +87,6 @@ def _model(
     time_limit: float,
 ) -> tuple[np.ndarray, float] | None:
     """The minimum of the model: new W and b."""
-    import clarabel  # where used: the package must import on machines without it
-
     (n, r), K = X.shape, len(W)
     gate = ((T > 0) & ~kink) * s  # (n, K)
     at, of = np.nonzero(kink)
