@@ -42,7 +42,7 @@ def test_a_gpu_gives_the_same_bound():
 def large(monkeypatch):
     """Small problems are treated as large ones."""
     monkeypatch.setattr(wide_networks, "CONE_LIMIT", 0)
-    monkeypatch.setattr(wide_networks, "CURVED_RANK", 0)
+    monkeypatch.setattr(wide_networks, "QUADRATIC_RANK", 0)
     monkeypatch.setattr(wide_networks, "worth_products", lambda n, r: False)  # it would be better
 
 
@@ -51,7 +51,7 @@ def proof() -> tuple[Dataset, Certificate]:
     data = images()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wide_networks, "CONE_LIMIT", 0)
-        patch.setattr(wide_networks, "CURVED_RANK", 0)
+        patch.setattr(wide_networks, "QUADRATIC_RANK", 0)
         patch.setattr(wide_networks, "worth_products", lambda n, r: False)  # it would be better
         certificate = f1(data, time_limit=3)
     check_certificate(certificate, data)

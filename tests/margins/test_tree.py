@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import time
@@ -23,7 +22,7 @@ from widemargin.pricing.signs import ACTIVE, FREE, INACTIVE, Priced, Tree
 from widemargin.spaces import ReLU
 
 TIGHT = 1 + 1e-11  # float64 bounds hold up to this
-MODES = [{"curved": False}, {"curved": True}] if "curved" in inspect.signature(Tree.run).parameters else [{}]
+MODES = [{"quadratic": False}, {"quadratic": True}]
 modes = pytest.mark.parametrize("mode", MODES, ids=str)
 
 
@@ -88,7 +87,7 @@ def test_a_larger_tree_has_a_smaller_bound(mode: dict):
     X, c = problem(30, 5, 5)
     bounds = [price(X, c, tol=1e-4, max_nodes=limit, batch=16, **mode).bound for limit in (1, 10, 100, 1000)]
     assert bounds[-1] < 0.99 * bounds[0]
-    if not mode.get("curved"):  # a child need not inherit the quadratic bound of its parent
+    if not mode.get("quadratic"):  # a child need not inherit the quadratic bound of its parent
         for few, many in itertools.pairwise(bounds):
             assert many <= few * TIGHT
 

@@ -102,7 +102,7 @@ def forced(data, q, slope, way):
             found = Cones(points.Xt, terms, frame, rest).run(0.0, 1e-3, deadline=float("inf"), batch=64)
         else:
             tree = signs.Tree(points.Xt, terms, torch.as_tensor(points.roots.astype(float)), rest)
-            found = tree.run(0.0, 1e-3, deadline=float("inf"), batch=64, curved=way == "quadratic")
+            found = tree.run(0.0, 1e-3, deadline=float("inf"), batch=64, quadratic=way == "quadratic")
         sides.append(found)
     enough = -1.0 if way == "quadratic" else max(one.bound for one in sides)
     return write(points, q * data.y, tuple(sides), np.arange(data.n), enough)
@@ -218,7 +218,7 @@ def mixed_made(before):
     usual, signs.NEWTON_NODES = signs.NEWTON_NODES, 0
     try:
         found = signs.Tree(torch.as_tensor(X), torch.as_tensor(c)).run(
-            0.0, 1e-3, deadline=float("inf"), batch=64, curved=False
+            0.0, 1e-3, deadline=float("inf"), batch=64, quadratic=False
         )
     finally:
         signs.NEWTON_NODES = usual

@@ -18,6 +18,7 @@ from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from .door import EPS, Door, Progress, bounds_factor, enter, product, twins
+from .engine import LARGEST
 
 BLOCK = 512  # neurons whose inner weights are in memory at a time
 STORED = 200_000  # numbers of moved inner weights that a certificate keeps
@@ -132,7 +133,6 @@ def batchnorm(
 
 
 PARTS = ("a", "c", "sum")
-LARGEST = float(np.finfo(np.float64).max)
 
 
 # --- inner weights --------------------------------------------------------------------------------------------------

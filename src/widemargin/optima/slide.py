@@ -45,20 +45,20 @@ def slide(
     size = np.linalg.norm(W, axis=1)
     value = points.objective(loss, t, float(size.sum()), b)
     c = points.pull(loss, t)
-    bent = s * c[:, None] < 0  # (n, K) convex kinks
+    convex = s * c[:, None] < 0  # (n, K) convex kinks
     length = np.linalg.norm(X, axis=1)
-    near = np.where(bent, np.abs(T) / (length[:, None] * size).clip(1e-300), np.inf)
+    near = np.where(convex, np.abs(T) / (length[:, None] * size).clip(1e-300), np.inf)
     count = min(n, r + KINKS)
     kink = np.zeros((n, K), dtype=bool)
     first = np.argpartition(near, count - 1, axis=0)[:count]
     kink[first, np.arange(K)] = True
-    kink &= bent & (near < 0.1)
+    kink &= convex & (near < 0.1)
     new = None
     for _ in range(AGAIN):
         new = _model(points, loss, X, W, s, b, T, t, c, kink, time_limit)
         if new is None:
             return None
-        crossed = bent & ~kink & ((X @ new[0].T > 0) != (T > 0)) & new[0].any(axis=1)
+        crossed = convex & ~kink & ((X @ new[0].T > 0) != (T > 0)) & new[0].any(axis=1)
         if not crossed.any() or kink.sum() + crossed.sum() > MOST_KINKS:
             break
         kink |= crossed

@@ -70,7 +70,7 @@ class Solver(Engine):
         self.size = np.linalg.norm(self.X, axis=1)
         self.lower, self.upper = 0.0, math.inf  # of the objective: proved, and met by a network
         self.hard = False
-        self.multiplied = self.r < products.RANK or self.where.far  # whether products were tried, or need not be
+        self.multiplied = self.r < products.LEAST_RANK or self.where.far  # whether products were tried, or need not be
         self.width, self.smooth = 1.0, loss.smoothed(1.0)
         # A network and a bound that are there from the first moment on.
         self.best_network = self.W, self.s, self.b

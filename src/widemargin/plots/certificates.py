@@ -11,14 +11,13 @@ import numpy as np
 from widemargin import kinds
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from .style import INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, short
+from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 Record = tuple[float, float, float, str]  # seconds, lower, upper, message: what a solver reports
 
 
@@ -83,7 +82,7 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
     figure, (plane, bars) = figure_of(9.6, 4.7, 2, [1.0, 1.15])
     order = np.argsort(-np.abs(unit.mass), kind="stable")
     total = max(float(np.abs(unit.mass).sum()), 1e-300)
-    order = order[np.abs(unit.mass[order]) >= SMALL * total]
+    order = order[np.abs(unit.mass[order]) >= DRAWN_SHARE * total]
     theta, mass = unit.theta[order], unit.mass[order]
     share = np.abs(mass) / total
     largest = max(float(share.max(initial=0)), 1e-300)
@@ -114,7 +113,7 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
     bars.xaxis.get_major_locator().set_params(integer=True)
     bars.set_xlabel("neuron, by mass")
     bars.set_ylabel("share of the norm")
-    said = f" ({hidden} more below {SMALL:.1%} of the norm)" if hidden else ""
+    said = f" ({hidden} more below {DRAWN_SHARE:.1%} of the norm)" if hidden else ""
     bars.set_title(f"{len(mass)} neurons{said}", loc="left", fontsize=10.5)
     bars.legend(frameon=False, fontsize=9.5, loc="upper right")
     return figure

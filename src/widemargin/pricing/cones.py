@@ -25,8 +25,8 @@ from torch import Tensor
 
 from .points import Priced, Terms
 
-RANK = 8  # largest rank: the sphere has 2^r orthants
-LARGEST = 2.0**24  # of the integers of a generator
+LARGEST_RANK = 8  # largest rank: the sphere has 2^r orthants
+LARGEST_INTEGER = 2.0**24  # of the integers of a generator
 UNDECIDED, ROUNDS = 8, 12  # points whose slopes b are improved, those that matter most, and rounds over them
 STORED = 2_000_000  # nodes up to which the proof is kept: a checker would take minutes over more
 WRITING = 1e-6  # seconds to write a node down
@@ -177,7 +177,7 @@ class Cones(Terms):
             middle = cut(L[top], edge[top])
             rest = torch.ones(len(U), dtype=torch.bool, device=device)
             rest[top] = False
-            fits = middle.abs().amax(1) <= LARGEST
+            fits = middle.abs().amax(1) <= LARGEST_INTEGER
             if not bool(fits.all()):  # these stay as they are
                 closed = max(closed, float(U[top][~fits].max()))
                 top, middle = top[fits], middle[fits]

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .moments import Bent, FrankWolfe, LoggedBent, Splitting, relaxation
+from .moments import FrankWolfe, LoggedQuadraticBounds, QuadraticBounds, Splitting, relaxation
 from .points import ACTIVE, FREE, INACTIVE, Priced, Terms
 from .search import shortest
 
@@ -54,7 +54,9 @@ class Log:
     branch: list[Tensor] = field(default_factory=list)  # index into points
     sign: list[Tensor] = field(default_factory=list)
     slopes: list[Tensor] = field(default_factory=list)  # (B, rows)
-    curved: list[tuple[Tensor, LoggedBent]] = field(default_factory=list)  # node ids, and their quadratic bounds
+    quadratic: list[tuple[Tensor, LoggedQuadraticBounds]] = field(
+        default_factory=list
+    )  # node ids, and their quadratic bounds
     empty: list[Tensor] = field(default_factory=list)  # nodes whose signs no direction has
     fixes: list[Tensor] = field(default_factory=list)  # (k, 3): node, point, sign it was fixed to
     fix_slope: list[Tensor] = field(default_factory=list)  # slope of that point in the closed child
@@ -144,7 +146,7 @@ class Tree(Terms):
         record: bool = True,
         max_nodes: float = np.inf,
         memory: float = 4e9,
-        curved: bool = True,
+        quadratic: bool = True,
         beat: Callable[[], None] | None = None,
         keep: bool = False,
     ) -> Priced:
@@ -166,15 +168,15 @@ class Tree(Terms):
             root = torch.tensor([-1])
             _append(log, root, root, root, b)
         limit = max(target, best * (1 + tol)) + 1e-300
-        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if curved else None
+        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if quadratic else None
         state = torch.zeros(1, 0, device=device)
         if moments is not None and float(U.max()) > limit:
-            bent, state, v = moments.solve(sign, moments.start(), moments.root_steps)
-            if log is not None and float(bent.bound) < float(U):
-                _append_curved(
-                    log, torch.zeros(1, dtype=torch.long), bent, torch.zeros(1, dtype=torch.long, device=device)
+            bounds, state, v = moments.solve(sign, moments.start(), moments.root_steps)
+            if log is not None and float(bounds.bound) < float(U):
+                _append_quadratic(
+                    log, torch.zeros(1, dtype=torch.long), bounds, torch.zeros(1, dtype=torch.long, device=device)
                 )
-            U = torch.minimum(U, bent.bound)
+            U = torch.minimum(U, bounds.bound)
             value, v = self.value(v)
             found.append((value, v))
             best = max(best, float(value.max()))
@@ -243,10 +245,10 @@ class Tree(Terms):
                     log.empty.append(child["ids"][gone].cpu())
             child = {name: array[alive] for name, array in child.items()}
             if moments is not None and len(child["U"]):
-                v = self.bend(child, moments, torch.arange(len(child["U"]), device=device), log)
+                v = self.quadratic_bounds(child, moments, torch.arange(len(child["U"]), device=device), log)
                 near = torch.nonzero((child["U"] > limit) & (child["U"] < NEAR * limit)).flatten()
                 if len(near):  # a little more work may close them
-                    v[near] = self.bend(child, moments, near, log)
+                    v[near] = self.quadratic_bounds(child, moments, near, log)
                 value, v = self.value(v)
                 good = torch.topk(value, min(32, len(value))).indices
                 found.append((value[good], v[good]))
@@ -262,15 +264,15 @@ class Tree(Terms):
         order = torch.argsort(-values)[:400]
         return Priced(float(values.max()), bound, nodes, directions[order], log, aborted)
 
-    def bend(
+    def quadratic_bounds(
         self, nodes: dict[str, Tensor], moments: Splitting | FrankWolfe, chosen: Tensor, log: Log | None
     ) -> Tensor:
         """Quadratic bounds of the nodes `chosen`: lowers their U, moves their state on, returns a direction of each."""
-        bent, nodes["state"][chosen], v = moments.solve(nodes["sign"][chosen], nodes["state"][chosen], moments.steps)
-        better = torch.nonzero(bent.bound < nodes["U"][chosen]).flatten()
+        bounds, nodes["state"][chosen], v = moments.solve(nodes["sign"][chosen], nodes["state"][chosen], moments.steps)
+        better = torch.nonzero(bounds.bound < nodes["U"][chosen]).flatten()
         if log is not None and len(better):
-            _append_curved(log, nodes["ids"][chosen][better].cpu(), bent, better)
-        nodes["U"][chosen] = torch.minimum(nodes["U"][chosen], bent.bound)
+            _append_quadratic(log, nodes["ids"][chosen][better].cpu(), bounds, better)
+        nodes["U"][chosen] = torch.minimum(nodes["U"][chosen], bounds.bound)
         return v
 
     def expand(self, node: dict[str, Tensor], limit: float, log: Log | None, moments: Splitting | FrankWolfe | None):
@@ -322,9 +324,9 @@ def _append(log: Log, parent: Tensor, branch: Tensor, sign: Tensor, slopes: Tens
     log.bytes += 8 * slopes.numel()
 
 
-def _append_curved(log: Log, ids: Tensor, bent: Bent, chosen: Tensor) -> None:
-    entry = bent.log(chosen)
-    log.curved.append((ids, entry))
+def _append_quadratic(log: Log, ids: Tensor, bounds: QuadraticBounds, chosen: Tensor) -> None:
+    entry = bounds.log(chosen)
+    log.quadratic.append((ids, entry))
     log.bytes += 8 * (entry.a.numel() + entry.b.numel()) + 24 * sum(map(len, entry.pairs))
 
 
