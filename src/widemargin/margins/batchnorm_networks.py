@@ -115,11 +115,9 @@ def batchnorm(
         stopped = "time-limit" if time.perf_counter() > door.deadline else "stalled"
     certificate = door.certificate(
         "bn",
-        lower,
-        upper,
+        (lower, upper),
         frozen[names[0]].q,
         degree=0,
-        tol=tol,
         convention="M9",
         stopped=stopped,
         zero=zero,

@@ -69,11 +69,9 @@ def frozen(
         primal = None
     return door.certificate(
         "frozen",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=degree,
-        tol=tol,
         convention="M1",
         stopped=stopped,
         zero=zero,

@@ -97,11 +97,9 @@ def f2(
     extra["alpha"] = q.tolist()
     return door.certificate(
         "f2",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=degree,
-        tol=tol,
         convention="M7" if kernel is None else "gram",
         stopped=stopped,
         zero=zero,
@@ -156,11 +154,9 @@ def random_features(
     extra = {"directions": V.tolist(), "a": a.tolist()}
     return door.certificate(
         "rf",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=degree,
-        tol=tol,
         convention="M7",
         stopped=stopped,
         zero=zero,

@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
-from .door import EPS, Progress, integer_weights, vanishes
+from .door import EPS, Progress, about, integer_weights, vanishes
 
 LEAST_EPS = 1e-3  # eps is at least this part of what is allowed: the width in LR Theorem 3.2 grows with 1 / eps
 
@@ -122,11 +122,8 @@ def collapse(
         status=status,
         proved=True,
         bound="cone",
-        n=data.n,
-        d=data.d,
         convention="NC",
-        data_sha256=data.sha256(),
-        data_name=data.name,
+        **about(data),
         reason=reason,
         proof=proof,
         extra=extra,

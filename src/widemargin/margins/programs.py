@@ -19,10 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from widemargin.extras import Later
-
-highspy, clarabel = Later("highspy"), Later("clarabel")  # imported where they are used
-
 
 class ColumnLP:
     """max gamma  s.t.  Z a >= gamma,  sum a <= 1,  a >= 0, with columns added and the last basis kept.
@@ -31,14 +27,16 @@ class ColumnLP:
     """
 
     def __init__(self, n: int, target: np.ndarray | None = None):
-        self.n, self.size, self.target = n, 0, target
+        import highspy  # where used: the package must import on machines without it
+
+        self.n, self.size, self.target, self.infinity = n, 0, target, highspy.kHighsInf
         self.highs = highspy.Highs()
         self.highs.setOptionValue("output_flag", False)
         self.highs.setOptionValue("threads", 1)
         for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             self.highs.setOptionValue(name, 1e-10)  # relative to a margin of about 1: gaps of 1e-6 are asked for
         self.highs.setOptionValue("simplex_strategy", 4)  # primal simplex: new columns keep the basis primal feasible
-        infinity = highspy.kHighsInf
+        infinity = self.infinity
         none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
         self.highs.addRow(-infinity, 1.0, 0, *none)  # sum a <= 1
         for _ in range(n):
@@ -50,15 +48,14 @@ class ColumnLP:
         """New rows Z (m, k) of the columns there are."""
         for z in Z:
             index = np.append(0, np.flatnonzero(z) + 1).astype(np.int32)
-            self.highs.addRow(0.0, highspy.kHighsInf, len(index), index, np.append(-1.0, z[index[1:] - 1]))
+            self.highs.addRow(0.0, self.infinity, len(index), index, np.append(-1.0, z[index[1:] - 1]))
         self.n += len(Z)
 
     def add(self, Z: np.ndarray) -> None:
         """New columns Z (n, k): y_i s_k phi(v_k . x_i)."""
-        infinity = highspy.kHighsInf
         for z in Z.T:
             index = np.append(0, np.flatnonzero(z) + 1).astype(np.int32)
-            self.highs.addCol(0.0, 0.0, infinity, len(index), index, np.append(1.0, z[index[1:] - 1]))
+            self.highs.addCol(0.0, 0.0, self.infinity, len(index), index, np.append(1.0, z[index[1:] - 1]))
         self.size += Z.shape[1]
 
     def solve(self, time_limit: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
@@ -98,6 +95,8 @@ def matrix_game(Z: np.ndarray, time_limit: float | None = None) -> tuple[np.ndar
 
 def maximise_last(A: np.ndarray, n: int, time_limit: float | None) -> tuple[np.ndarray, np.ndarray, str]:
     """Maximise the last variable with A[:n] x >= 0, A[n] x <= 1, the others >= 0: values, row duals, how it stopped."""
+    import highspy  # where used: the package must import on machines without it
+
     rows, columns = A.shape
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, rows
@@ -155,6 +154,8 @@ def solve_patterns(
     from the best known neuron `directions` (K, d) inside it. Callers evaluate the true network, so a missing constraint
     costs a little of the lower bound and never its validity.
     """
+    import clarabel  # where used: the package must import on machines without it
+
     n, d = X.shape
     K = len(patterns)
     columns = K * d + K + 1  # w, their norms, gamma
@@ -202,6 +203,8 @@ def solve_classes(
 
     max gamma   s.t.   sum_j relu(v_j . x_i) (w_{j, y_i} - w_{j, k}) >= gamma,   sum_j t_j <= 1,   |w_j| <= t_j
     """
+    import clarabel  # where used: the package must import on machines without it
+
     n, m = len(X), len(V)
     H = (X @ V.T).clip(0)  # (n, m)
     points, others = np.nonzero(np.arange(K) != y[:, None])

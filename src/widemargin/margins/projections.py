@@ -14,13 +14,10 @@ import numpy as np
 from scipy import optimize, sparse
 from scipy.spatial.distance import cdist
 
-from widemargin.extras import Later
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from .door import EPS, Door, Progress, Tell, enter
-
-clarabel = Later("clarabel")  # imported where it is used
 
 WHOLE = 20  # up to this many dimensions an interior-point method finishes the relaxation
 NEAREST = 300  # pairs that a linear program looks at
@@ -106,11 +103,9 @@ def projected(
         q[k] += w / 2
     certificate = door.certificate(
         "projected",
-        lower,
-        max(upper, lower),
+        (lower, max(upper, lower)),
         q,
         degree=1,
-        tol=tol,
         convention="distance",
         stopped=stopped,
         zero=zero,
@@ -461,6 +456,8 @@ def _to_fantope(M: np.ndarray, r: int) -> np.ndarray:
 
 def _fantope(Z: np.ndarray, r: int, deadline: float) -> tuple[np.ndarray, np.ndarray] | None:
     """The relaxation for a few pairs z (m, s): M (s, s) and the weights of the pairs."""
+    import clarabel  # where used: the package must import on machines without it
+
     m, s = Z.shape
     row, column = np.triu_indices(s)
     order = np.lexsort((row, column))

@@ -16,10 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg, sparse, special
 
-from widemargin.extras import Later
-
-clarabel = Later("clarabel")  # imported where it is used
-
 STEPS = 50
 ENTER = 40  # neurons that come in at once, at most
 ARMIJO = 1e-4
@@ -139,6 +135,8 @@ def _model(
     time_limit: float,
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The minimum of the quadratic model of the loss with the norms as they are. All rows sum to 0, as the best do."""
+    import clarabel  # where used: the package must import on machines without it
+
     n, m, K = len(Z), len(A), points.K
     Q = linalg.null_space(np.ones((1, K)))  # (K, K - 1)
     J = np.hstack([Z, np.ones((n, 1))]) if points.offset else Z

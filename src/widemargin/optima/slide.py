@@ -14,16 +14,13 @@ Each step is a quadratic program with second-order cones; a line search looks at
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from widemargin.extras import Later
-
 from .losses import Loss
 from .master import Points
-
-clarabel = Later("clarabel")  # imported where it is used
 
 VARIABLES, MOST_KINKS = 1500, 400  # more of them take seconds
 AGAIN = 3  # times a step may be worked out again with the kinks that it crossed
@@ -55,7 +52,7 @@ def slide(
     kink &= convex & (near < 0.1)
     new = None
     for _ in range(AGAIN):
-        new = _model(points, loss, X, W, s, b, T, t, c, kink, time_limit)
+        new = _model(points, loss, _Now(X, W, s, b, T, t, c), kink, time_limit)
         if new is None:
             return None
         crossed = convex & ~kink & ((X @ new[0].T > 0) != (T > 0)) & new[0].any(axis=1)
@@ -73,20 +70,25 @@ def slide(
     return None
 
 
+class _Now(NamedTuple):
+    """The network where a step begins, and what it does to the points."""
+
+    X: np.ndarray  # (n, r)
+    W: np.ndarray  # (K, r)
+    s: np.ndarray  # (K,)
+    b: float
+    T: np.ndarray  # (n, K) values before the kink
+    t: np.ndarray  # (n,) outputs
+    c: np.ndarray  # (n,) how the losses pull at them
+
+
 def _model(
-    points: Points,
-    loss: Loss,
-    X: np.ndarray,
-    W: np.ndarray,
-    s: np.ndarray,
-    b: float,
-    T: np.ndarray,
-    t: np.ndarray,
-    c: np.ndarray,
-    kink: np.ndarray,
-    time_limit: float,
+    points: Points, loss: Loss, network: _Now, kink: np.ndarray, time_limit: float
 ) -> tuple[np.ndarray, float] | None:
     """The minimum of the model: new W and b."""
+    import clarabel  # where used: the package must import on machines without it
+
+    X, W, s, b, T, t, c = network
     (n, r), K = X.shape, len(W)
     gate = ((T > 0) & ~kink) * s  # (n, K)
     at, of = np.nonzero(kink)

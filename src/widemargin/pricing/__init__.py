@@ -64,7 +64,7 @@ def price(
         value, bound, found = enumerate3(X, weights)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
-    memory = ROOM * torch.cuda.mem_get_info(points.device)[0] if gpu else 4e9  # bytes of open nodes
+    memory = ROOM * torch.cuda.mem_get_info(points.device)[0] if gpu else signs.Tree.memory
     folded, linear = points.folded(c)
     tensor = points.tensor
 
@@ -87,9 +87,9 @@ def price(
         roots = tensor(points.roots @ points.basis) if len(points.roots) else None
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
-        return signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X)).run(
-            known, tol, batch=batch, memory=memory, max_nodes=stage.most, quadratic=quadratic, **options
-        )
+        over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
+        over_signs.memory = memory
+        return over_signs.run(known, tol, batch=batch, max_nodes=stage.most, quadratic=quadratic, **options)
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
     reached: dict[str, float] = {}  # by each way in its last turn

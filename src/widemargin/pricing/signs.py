@@ -66,6 +66,8 @@ class Log:
 class Tree(Terms):
     """Branch and bound over the signs of the positive terms."""
 
+    memory = 4e9  # bytes that open nodes may have
+
     def evaluate(
         self, sign: Tensor, start: Tensor, steps: int = STEPS, limit: float = np.inf, everywhere: bool = False
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -143,9 +145,7 @@ class Tree(Terms):
         batch: int,
         target: float = 0.0,
         give_up: float = np.inf,
-        record: bool = True,
         max_nodes: float = np.inf,
-        memory: float = 4e9,
         quadratic: bool = True,
         beat: Callable[[], None] | None = None,
         keep: bool = False,
@@ -159,22 +159,22 @@ class Tree(Terms):
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
             batch = max(min(batch, int(NEWTON_WORK / (rows * self.rows.shape[1] ** 2 + 1))), 32)
-        log = Log(self.points.cpu()) if record else None
+        whole = Log(self.points.cpu())
+        log: Log | None = whole  # None where it has grown too large to be kept
         sign = torch.full((1, p), FREE, dtype=torch.int8, device=device)
         U, b, _, r = self.evaluate(sign, torch.zeros(1, rows, dtype=dtype, device=device), steps=300)
         value, v = self.value(r)
         best, found = max(known, float(value.max())), [(value, v)]
-        if log is not None:
-            root = torch.tensor([-1])
-            _append(log, root, root, root, b)
+        root = torch.tensor([-1])
+        _append(whole, root, root, root, b)
         limit = max(target, best * (1 + tol)) + 1e-300
         moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if quadratic else None
         state = torch.zeros(1, 0, device=device)
         if moments is not None and float(U.max()) > limit:
             bounds, state, v = moments.solve(sign, moments.start(), moments.root_steps)
-            if log is not None and float(bounds.bound) < float(U):
+            if float(bounds.bound) < float(U):
                 _append_quadratic(
-                    log, torch.zeros(1, dtype=torch.long), bounds, torch.zeros(1, dtype=torch.long, device=device)
+                    whole, torch.zeros(1, dtype=torch.long), bounds, torch.zeros(1, dtype=torch.long, device=device)
                 )
             U = torch.minimum(U, bounds.bound)
             value, v = self.value(v)
@@ -196,7 +196,7 @@ class Tree(Terms):
                 break
             # What is not written down was not proved in time.
             writing = 0.0 if log is None else nodes * WRITING[moments is not None]
-            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
+            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > self.memory:
                 break
             if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):
                 aborted = True
@@ -206,7 +206,7 @@ class Tree(Terms):
                 if highest - limit > (before - highest) * np.log2(max_nodes / nodes):
                     break
                 look, before = 2 * nodes, highest
-            if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
+            if pool.crowded(self.memory / 4):  # no room for breadth: finish the nodes that are nearly closed
                 top = pool.lowest(batch)
             if log is not None and log.bytes > RECORD_BYTES:
                 if keep:
