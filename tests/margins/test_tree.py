@@ -43,7 +43,7 @@ def check_pricing(result: Priced, X: np.ndarray, c: np.ndarray, linear: np.ndarr
     """value <= maximum <= bound at thousands of directions, and what the tree found is what it says."""
     linear = np.zeros(X.shape[1]) if linear is None else np.asarray(linear)
     assert result.value <= result.bound * TIGHT
-    found = result.found.numpy()
+    found = result.directions.numpy()
     size = np.linalg.norm(found, axis=1)
     assert_allclose(size[size > 0], 1, rtol=1e-9)  # where a relaxation has no direction, found holds the zero vector
     values = dual_values(found, X, c) + found @ linear
@@ -198,7 +198,7 @@ def test_only_a_linear_term(mode: dict):
     """What is left of (x, +1) and (-x, -1) with equal weights once they are folded into one."""
     result = price(np.eye(2), np.zeros(2), linear=[0.3, 0.4], **mode)
     assert_allclose(result.bound, 0.5, rtol=1e-6)
-    assert_allclose(np.abs(result.found.numpy()[0]), [0.6, 0.8], rtol=1e-6)
+    assert_allclose(np.abs(result.directions.numpy()[0]), [0.6, 0.8], rtol=1e-6)
 
 
 @modes

@@ -28,13 +28,13 @@ def zero_margin(door: Door) -> tuple[np.ndarray, dict[str, Any], float, str] | N
         if (q > 0).sum() == 1:
             return q, {"type": "eigen", "sides": [{"sign": s, "lam": 0} for s in (1, -1)]}, 0.0, reason
     else:
-        found = null_weights(X, y)
-        if found is None:
-            found = same_ray(X, y)
-            if found is None:
+        weights = null_weights(X, y)
+        if weights is None:
+            weights = same_ray(X, y)
+            if weights is None:
                 return None
-            upper = 1e-11 * float(found @ door.size**2)  # the weights are right up to rounding only
-        q = found
+            upper = 1e-11 * float(weights @ door.size**2)  # the weights are right up to rounding only
+        q = weights
         some = np.flatnonzero(q)
         text = ", ".join(map(str, some[:6])) + (" ..." if len(some) > 6 else "")
         reason = f"every network of squared ReLU units averages to zero over points {text}"

@@ -453,11 +453,11 @@ class Solver(Engine):
                 return
             self.estimate = float(several.values(self.X, dual_vectors(self.centre, self.y), met).max())
 
-    def keep(self, found: several.Proof) -> np.ndarray:
+    def keep(self, proof: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
-        self.nodes += found.nodes
-        self.take_dual(found)
-        return found.found @ self.basis if found.found.size else np.zeros((0, self.r))
+        self.nodes += proof.nodes
+        self.take_dual(proof)
+        return proof.directions @ self.basis if proof.directions.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results
 

@@ -251,13 +251,13 @@ class Solver(Neurons):
         """The same where all directions can be listed; then the value is a bound, too."""
         new, sides = 0, []
         for s in (1.0, -1.0):
-            found = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)
-            V = found.found.cpu().numpy()
+            priced = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)
+            V = priced.directions.cpu().numpy()
             value = s * (q @ self.features(V, np.ones(len(V))))
             new += self.add_all(V[value > self.lower * (1 + 0.1 * self.tol)], s, most)
-            sides.append(found)
-        self.take_dual(Dual(max(found.bound for found in sides), q, "enumeration", self.points, tuple(sides)))
-        return max(found.value for found in sides), new
+            sides.append(priced)
+        self.take_dual(Dual(max(priced.bound for priced in sides), q, "enumeration", self.points, tuple(sides)))
+        return max(priced.value for priced in sides), new
 
     # ------------------------------------------------------------------ phases
 
@@ -293,9 +293,9 @@ class Solver(Neurons):
             return
         self.multiplied |= way == "products"
         until, enough = time.perf_counter() + share * self.left(), self.lower * (1 + 0.5 * self.tol)
-        for found in own(way, self.points, self.first[self.rows], until, enough):
-            self.take_dual(Dual(found.upper, found.q, way, self.points, proof=found.proof))
-            self.tell(found.said)
+        for bound in own(way, self.points, self.first[self.rows], until, enough):
+            self.take_dual(Dual(bound.upper, bound.q, way, self.points, proof=bound.proof))
+            self.tell(bound.said)
 
     def warm_start(self) -> None:
         """A short ascent on a network of random neurons: its patterns and its soft dual are where the programs start."""
@@ -435,7 +435,7 @@ class Solver(Neurons):
             # bound is worth having.
             rough = not root and self.r > CLIMB[0] and self.upper > ROUGH[0] * self.lower > 0
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
-            found = price(
+            priced = price(
                 self.points,
                 c,
                 known=known,
@@ -447,16 +447,16 @@ class Solver(Neurons):
                 root=root,
                 hard=self.hard,
             )
-            self.nodes += found.nodes
-            self.hard |= found.hard
-            V = found.found.cpu().numpy()
+            self.nodes += priced.nodes
+            self.hard |= priced.hard
+            V = priced.directions.cpu().numpy()
             new += self.add(V[self.phi(V @ self.X.T) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
-            sides.append(found)
-            known = max(known, found.value)
-            if found.aborted:
+            sides.append(priced)
+            known = max(known, priced.value)
+            if priced.aborted:
                 self.estimate = max(self.estimate, known) if q is self.centre else self.estimate
                 return new
-        self.take_dual(Dual(max(found.bound for found in sides), q, "tree", self.points, tuple(sides)))
+        self.take_dual(Dual(max(priced.bound for priced in sides), q, "tree", self.points, tuple(sides)))
         if not root and time.perf_counter() > end:
             self.own_bound("products", 0.5)
         return new

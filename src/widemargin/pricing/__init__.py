@@ -105,7 +105,7 @@ def price(
         if result.bound < best.bound:
             best.bound, best.log = result.bound, result.log
         best.value, best.aborted = max(best.value, result.value), result.aborted
-        best.nodes, best.found = best.nodes + result.nodes, torch.cat([result.found, best.found])
+        best.nodes, best.directions = best.nodes + result.nodes, torch.cat([result.directions, best.directions])
         goal = max(target, known * (1 + tol)) * (1 + 1e-9)
         if best.bound <= goal or result.aborted or time.monotonic() > until:
             break

@@ -471,11 +471,11 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
         if began + USUAL * cost / SPEED[gpu] > deadline:
             break
         at = follow(program, pairs, gap)
-        found = renewed(Products(0.0, at.q, at.sides, program), at.q)
-        little = number > 2 and (found is None or (goal.slopes is None and found.bound > best * (1 - LITTLE)))
-        if found is not None and (goal.slopes is not None or found.bound < best):
-            best = min(best, found.bound)
-            yield found
+        products = renewed(Products(0.0, at.q, at.sides, program), at.q)
+        little = number > 2 and (products is None or (goal.slopes is None and products.bound > best * (1 - LITTLE)))
+        if products is not None and (goal.slopes is not None or products.bound < best):
+            best = min(best, products.bound)
+            yield products
         if little or program.slow:
             break
         if best <= enough or 2 * time.perf_counter() - began > deadline:

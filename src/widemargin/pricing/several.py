@@ -49,7 +49,7 @@ class Proof:
     bound: str
     saved: dict[str, Any]
     nodes: int = 0
-    found: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (k, D) good directions met
+    directions: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (k, D) good ones that were met
 
 
 def vectors(q: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -551,7 +551,7 @@ def _scalar(
             beat=points.beat,
         )
         nodes += result.nodes
-        met.append(result.found)
+        met.append(result.directions)
         known = max(known, result.value)
         if result.bound <= max(target, known * (1 + 1e-6)) * (1 + 1e-9) or time.monotonic() > deadline:
             break

@@ -164,7 +164,7 @@ class Tree(Terms):
         sign = torch.full((1, p), FREE, dtype=torch.int8, device=device)
         U, b, _, r = self.evaluate(sign, torch.zeros(1, rows, dtype=dtype, device=device), steps=300)
         value, v = self.value(r)
-        best, found = max(known, float(value.max())), [(value, v)]
+        best, met = max(known, float(value.max())), [(value, v)]
         root = torch.tensor([-1])
         _append(whole, root, root, root, b)
         limit = max(target, best * (1 + tol)) + 1e-300
@@ -178,7 +178,7 @@ class Tree(Terms):
                 )
             U = torch.minimum(U, bounds.bound)
             value, v = self.value(v)
-            found.append((value, v))
+            met.append((value, v))
             best = max(best, float(value.max()))
             limit = max(target, best * (1 + tol)) + 1e-300
         ids = torch.zeros(1, dtype=torch.long, device=device)
@@ -234,7 +234,7 @@ class Tree(Terms):
             if len(U):
                 best = max(best, float(value.max()))
                 good = torch.topk(value, min(32, len(value))).indices
-                found.append((value[good], v[good]))
+                met.append((value[good], v[good]))
             limit = max(target, best * (1 + tol)) + 1e-300
             last, alive = torch.cat([branch, branch[~done]]), child["U"] > limit
             if nodes > NEWTON_NODES and len(self.xp) and self.rows.shape[1] <= NEWTON_RANK:
@@ -251,7 +251,7 @@ class Tree(Terms):
                     v[near] = self.quadratic_bounds(child, moments, near, log)
                 value, v = self.value(v)
                 good = torch.topk(value, min(32, len(value))).indices
-                found.append((value[good], v[good]))
+                met.append((value[good], v[good]))
                 best = max(best, float(value.max()))
                 limit = max(target, best * (1 + tol)) + 1e-300
                 child = {name: array[child["U"] > limit] for name, array in child.items()}
@@ -260,7 +260,7 @@ class Tree(Terms):
         if pool.count:
             _, highest = pool.best(1)
             bound = max(limit, highest)
-        values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+        values, directions = torch.cat([f[0] for f in met]), torch.cat([f[1] for f in met])
         order = torch.argsort(-values)[:400]
         return Priced(float(values.max()), bound, nodes, directions[order], log, aborted)
 
