@@ -19,7 +19,7 @@ import torch
 
 from widemargin.data import cifar_cats_dogs
 from widemargin.flows import BatchNorm
-from widemargin.margins.batchnorm import batchnorm
+from widemargin.margins.batchnorm_networks import batchnorm
 from widemargin.types import Dataset
 
 

@@ -253,7 +253,7 @@ def adam_weights(
     with Adam on the logistic loss. The a-network has c = 1 and starts at a; the c-network has a and starts at c = 1."""
     import torch
 
-    from widemargin.margins.batchnorm import initial_weights
+    from widemargin.margins.batchnorm_networks import initial_weights
 
     Z = torch.from_numpy(bn_features(data, m, part, seed, trial))
     start = initial_weights(m, data.d, seed, trial)[1] if part == "a" else np.ones(m)

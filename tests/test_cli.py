@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import importlib
 import io
 import json
 import os
@@ -164,7 +163,7 @@ def test_time_limit_is_a_result():
 
 
 def test_a_stalled_solve_is_a_result(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("widemargin.margins.f1").Solver, "add", lambda *_: 0)
+    monkeypatch.setattr(widemargin.margins.wide_networks.Solver, "add", lambda *_: 0)
     status, out, _ = run("margin", "parity:d=4,n=16", "--json")
     found = json.loads(out)
     assert status == 0 and found["status"] == "stalled" and 0 <= found["lower"] < found["upper"]

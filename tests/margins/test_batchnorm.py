@@ -13,7 +13,7 @@ from widemargin import Dataset, InputError, verify
 from widemargin.data import cifar_cats_dogs, dyadic
 from widemargin.flows.nets import BatchNorm
 from widemargin.margins import frozen, linear, random_features
-from widemargin.margins.batchnorm import (
+from widemargin.margins.batchnorm_networks import (
     _displacement_cost,
     _inner_layer,
     _normalize,

@@ -13,7 +13,7 @@ from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins import f1, f2, frozen, linear, multiclass_linear, random_features
 from widemargin.margins.door import enter
-from widemargin.margins.f1 import Solver
+from widemargin.margins.wide_networks import Solver
 from widemargin.pricing.points import find_symmetry
 from widemargin.spaces import ReLU
 

@@ -1,4 +1,5 @@
-import builtins
+import sys
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -6,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import linprog
 
-from widemargin import Dataset, InputError
-from widemargin.margins import frozen
+from widemargin import Dataset, InputError, extras
+from widemargin.margins import f1, frozen
 from widemargin.spaces import ReLU, SReLU, sphere
 
 
@@ -89,19 +90,14 @@ def test_bad_directions_are_refused_in_one_sentence():
             frozen(data, directions)
 
 
-def test_it_works_without_highspy(monkeypatch: pytest.MonkeyPatch):
-    data = noise(10, 3, seed=7)
-    usual, real = frozen(data, 50), builtins.__import__
-
-    def without(name: str, *args, **kwargs):
-        if name == "highspy":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    other = frozen(data, 50)
-    assert other.gap < 1e-6 and other.verify(data)
-    assert other.lower <= usual.upper and usual.lower <= other.upper
+@pytest.mark.parametrize(("package", "solve"), [("highspy", lambda data: frozen(data, 50)), ("clarabel", f1)])
+def test_no_other_solver_stands_in_for_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, package: str, solve: Callable[[Dataset], object]
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=package) as caught:
+        solve(noise(10, 3, seed=7))
+    assert f"needs the package {package}" in str(extras.sentence(caught.value.name))  # what the command line says
 
 
 def test_a_time_limit_leaves_valid_bounds():

@@ -91,9 +91,9 @@ def test_ten_steps_from_the_parent_are_nearly_enough():
     for i in rng.permutation(tree.positive)[:8]:
         sign = sign.clone()
         sign[0, i] = ACTIVE if float(v[0] @ tree.X[i]) > 0 else INACTIVE
-        bent, state, v = solver.solve(sign, state, solver.steps)
+        quadratic, state, v = solver.solve(sign, state, solver.steps)
         exact = solver.solve(sign, state, 1000)[0].bound
-        assert float(exact) * (1 - 1e-9) <= float(bent.bound) <= float(exact) * 1.03
+        assert float(exact) * (1 - 1e-9) <= float(quadratic.bound) <= float(exact) * 1.03
 
 
 def test_a_batch_is_a_loop():
@@ -118,9 +118,9 @@ def test_a_gpu_gives_the_same_bounds(steps: int):
     found = []
     for device in ("cpu", "cuda"):
         solver = Splitting(Tree(torch.tensor(data.X, device=device), c.to(device)))
-        bent, _, v = solver.solve(sign.to(device), solver.start().expand(50, -1), steps)
-        assert bent.bound.device.type == v.device.type == device
-        found.append((bent.bound.cpu(), bent.lam.cpu()))
+        quadratic, _, v = solver.solve(sign.to(device), solver.start().expand(50, -1), steps)
+        assert quadratic.bound.device.type == v.device.type == device
+        found.append((quadratic.bound.cpu(), quadratic.lam.cpu()))
     for cpu, cuda in zip(*found):
         assert_allclose(cuda, cpu, rtol=1e-6)
 

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from widemargin import Certificate, Dataset, InputError, data, verify
 from widemargin.margins import f1, f2, linear, random_features
-from widemargin.margins.ntk import (
+from widemargin.margins.tangent_kernels import (
     _radial,
     linear_transports,
     ntk,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 import time
 
@@ -12,12 +11,10 @@ import pytest
 import torch
 
 from checks import ascended, changed, check_certificate, directions, dual_values
-from widemargin.margins import f1
+from widemargin.margins import f1, wide_networks
 from widemargin.pricing import pairing
 from widemargin.types import Certificate, Dataset
 from widemargin.verify import check
-
-f1_module = importlib.import_module("widemargin.margins.f1")
 
 
 def images(n: int = 40, d: int = 60, seed: int = 0) -> Dataset:
@@ -44,18 +41,18 @@ def test_a_gpu_gives_the_same_bound():
 @pytest.fixture
 def large(monkeypatch):
     """Small problems are treated as large ones."""
-    monkeypatch.setattr(f1_module, "CONE_LIMIT", 0)
-    monkeypatch.setattr(f1_module, "CURVED_RANK", 0)
-    monkeypatch.setattr(f1_module, "worth_products", lambda n, r: False)  # it would be better
+    monkeypatch.setattr(wide_networks, "CONE_LIMIT", 0)
+    monkeypatch.setattr(wide_networks, "QUADRATIC_RANK", 0)
+    monkeypatch.setattr(wide_networks, "worth_products", lambda n, r: False)  # it would be better
 
 
 @pytest.fixture(scope="module")
 def proof() -> tuple[Dataset, Certificate]:
     data = images()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f1_module, "CONE_LIMIT", 0)
-        patch.setattr(f1_module, "CURVED_RANK", 0)
-        patch.setattr(f1_module, "worth_products", lambda n, r: False)  # it would be better
+        patch.setattr(wide_networks, "CONE_LIMIT", 0)
+        patch.setattr(wide_networks, "QUADRATIC_RANK", 0)
+        patch.setattr(wide_networks, "worth_products", lambda n, r: False)  # it would be better
         certificate = f1(data, time_limit=3)
     check_certificate(certificate, data)
     assert certificate.bound == "pairing"
@@ -87,7 +84,7 @@ def test_one_pair_is_half_its_distance():
 def test_it_is_far_better_than_the_root_of_the_tree(large, monkeypatch):
     data = images(60, 80)
     paired = f1(data, time_limit=4)
-    monkeypatch.setattr(f1_module.Solver, "own_bound", lambda *_: None)
+    monkeypatch.setattr(wide_networks.Solver, "own_bound", lambda *_: None)
     rooted = f1(data, time_limit=4)
     check_certificate(paired, data)
     assert paired.bound == "pairing" and 3 * paired.upper < rooted.upper

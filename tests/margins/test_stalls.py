@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,13 +17,13 @@ from widemargin.margins import (
     multiclass_f1,
     programs,
     projected,
+    projections,
     squared,
+    wide_networks,
 )
 from widemargin.margins.door import enter
 from widemargin.margins.regression import min_norm_l1
 from widemargin.spaces import ReLU, SReLU
-
-f1_module = importlib.import_module("widemargin.margins.f1")  # the name in the package is the function
 
 
 def plane(change: int = -1) -> Dataset:
@@ -80,7 +79,7 @@ def test_a_neuron_on_the_boundary_keeps_its_pattern(seed: int, monkeypatch):
 
     monkeypatch.setattr(programs, "solve_patterns", blurred)
     data = plane()
-    solver = f1_module.Solver(enter(data, ReLU(True), 1e-3, None), 1e-3, seed, "cpu", None)
+    solver = wide_networks.Solver(enter(data, ReLU(True), 1e-3, None), 1e-3, seed, "cpu", None)
     solver.cheap_bound()
     solver.linear_phase(1.1, 80)
     for _ in range(3):
@@ -90,7 +89,7 @@ def test_a_neuron_on_the_boundary_keeps_its_pattern(seed: int, monkeypatch):
 
 def test_a_pattern_that_was_left_out_is_recalled():
     """A known pattern counts as new if the last cone program did without it, once, and the violator stands for it."""
-    solver = f1_module.Solver(enter(noise(12, 3, seed=4), ReLU(), 1e-3, None), 1e-3, 0, "cpu", None)
+    solver = wide_networks.Solver(enter(noise(12, 3, seed=4), ReLU(), 1e-3, None), 1e-3, 0, "cpu", None)
     V = np.random.default_rng(0).standard_normal((200, 3))
     V /= np.linalg.norm(V, axis=1, keepdims=True)
     known = solver.add(V, 1.0, 200)
@@ -163,7 +162,7 @@ def few(add, most: int):
 
 
 def test_f1_without_new_patterns_stalls(monkeypatch):
-    monkeypatch.setattr(f1_module.Solver, "add", few(f1_module.Solver.add, 4))
+    monkeypatch.setattr(wide_networks.Solver, "add", few(wide_networks.Solver.add, 4))
     data = noise(20, 4, seed=0)  # in three dimensions neurons come without patterns
     certificate = f1(data)
     check_stalled(certificate, data, 1e-3)
@@ -171,9 +170,9 @@ def test_f1_without_new_patterns_stalls(monkeypatch):
 
 
 def test_f1_without_a_better_network_stalls_on_large_problems(monkeypatch):
-    monkeypatch.setattr(f1_module, "CONE_LIMIT", 10)
-    monkeypatch.setattr(f1_module._polish, "polish", lambda X, y, W, s, **_: (0.0, W, y.new_ones(len(y)) / len(y)))
-    monkeypatch.setattr(f1_module.Solver, "prove", lambda *_, **__: 0)
+    monkeypatch.setattr(wide_networks, "CONE_LIMIT", 10)
+    monkeypatch.setattr(wide_networks._polish, "polish", lambda X, y, W, s, **_: (0.0, W, y.new_ones(len(y)) / len(y)))
+    monkeypatch.setattr(wide_networks.Solver, "prove", lambda *_, **__: 0)
     data = noise(20, 2, seed=0)
     check_stalled(f1(data, bias=True), data, 1e-3)
 
@@ -208,13 +207,12 @@ def test_a_written_proof_above_tol_is_rounding_not_time():
 
 
 def test_projections_whose_bounds_do_not_meet_stall(monkeypatch):
-    module = importlib.import_module("widemargin.margins.projected")
-    monkeypatch.setattr(module, "NODES", 1)
+    monkeypatch.setattr(projections, "NODES", 1)
     data = noise(10, 3, seed=2)
     certificate = projected(data, 1)
     check_stalled(certificate, data, 1e-3)
     assert "nodes" in certificate.reason
-    monkeypatch.setattr(module, "TREE_DIMENSIONS", 0)
+    monkeypatch.setattr(projections, "TREE_DIMENSIONS", 0)
     certificate = projected(data, 1)
     check_stalled(certificate, data, 1e-3)
     assert "relaxation" in certificate.reason
@@ -228,14 +226,13 @@ def test_moved_features_stall():
 
 
 def test_a_linear_program_that_gives_up(monkeypatch):
-    from scipy import optimize
+    import highspy
 
     Z = np.random.default_rng(0).standard_normal((5, 3))
-    for status, word in ((0, ""), (1, "time-limit"), (4, "stalled")):
-        found = SimpleNamespace(x=np.zeros(7), ineqlin=SimpleNamespace(marginals=np.zeros(6)), status=status)
-        monkeypatch.setattr(optimize, "linprog", lambda *_, found=found, **__: found)
-        A = np.zeros((6, 7))
-        A[:5, :3] = Z
-        assert programs._maximise_with_scipy(A, 5, None)[2] == word
-        found.x = None
-        assert programs._maximise_with_scipy(A, 5, None)[2] == (word or "stalled")
+    assert programs.matrix_game(Z)[2] == ""
+    nothing = SimpleNamespace(col_value=[], row_dual=[])
+    monkeypatch.setattr(highspy.Highs, "getSolution", lambda _: nothing)
+    for status, word in (("kSolveError", "stalled"), ("kTimeLimit", "time-limit")):
+        monkeypatch.setattr(highspy.Highs, "getModelStatus", lambda _, s=status: getattr(highspy.HighsModelStatus, s))
+        a, q, stopped = programs.matrix_game(Z)
+        assert stopped == word and not a.any() and (q == 1 / 5).all()

@@ -14,9 +14,9 @@ import torch
 from widemargin import Dataset, InputError, optima
 from widemargin import verify as exact
 from widemargin.cli import main
-from widemargin.optima.f1 import solver
 from widemargin.optima.master import l1_quadratic
 from widemargin.optima.problem import enter
+from widemargin.optima.wide_networks import solver
 from widemargin.pricing import several
 from widemargin.pricing.points import Terms
 from widemargin.types import write_atomically

@@ -32,7 +32,7 @@ def test_each_point_has_one_opposite():
     V /= np.linalg.norm(V, axis=1, keepdims=True)
     most = float(((V @ z.T).clip(0) @ c).max())
     assert most <= found.bound and found.bound <= max(found.value, 0) * (1 + 2e-4) + 1e-12
-    direction = found.found[0].numpy()
+    direction = found.directions[0].numpy()
     assert_allclose(float((z @ direction).clip(0) @ c), found.value, rtol=1e-9)
 
 

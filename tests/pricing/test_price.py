@@ -93,7 +93,7 @@ def test_cones_are_cut_on_their_edges_and_stay_within_24_bits():
         assert i < j and torch.linalg.matrix_rank(plane) == 2
         weights = torch.linalg.lstsq(torch.stack([L[0, i], L[0, j]]).T, middle.T).solution
         assert (weights > 0).all()
-        if float(middle.abs().max()) > cones.LARGEST:
+        if float(middle.abs().max()) > cones.LARGEST_INTEGER:
             break
         L = L.clone()
         L[0, i if rng.random() < 0.5 else j] = middle[0]
@@ -114,13 +114,13 @@ def test_signs_that_no_direction_has_are_found_and_written(thin, monkeypatch):
     X, ct = torch.as_tensor(points), torch.as_tensor(c)
     monkeypatch.setattr(signs, "NEWTON_NODES", 0)
     tree = signs.Tree(X, ct)
-    found = tree.run(0.0, 1e-3, deadline=math.inf, batch=256, curved=False)
+    found = tree.run(0.0, 1e-3, deadline=math.inf, batch=256, quadratic=False)
     assert found.log is not None and sum(map(len, found.log.empty)) > 10
     side, bound = writing.write(found.log, points, c, np.zeros(4), np.zeros((0, 4), dtype=int), 1.0)
     assert found.value <= bound <= found.bound * (1 + 1e-6)
     assert any(isinstance(leaf, dict) and "empty" in leaf for leaf in side["leaves"])
     monkeypatch.setattr(signs.Tree, "empty", lambda self, sign, last: torch.zeros(len(sign), dtype=torch.bool))
-    without = signs.Tree(X, ct).run(0.0, 1e-3, deadline=math.inf, batch=256, curved=False)
+    without = signs.Tree(X, ct).run(0.0, 1e-3, deadline=math.inf, batch=256, quadratic=False)
     assert without.bound == pytest.approx(found.bound, rel=2e-3)
     assert found.nodes < 0.8 * without.nodes
 
@@ -188,9 +188,9 @@ def test_quadratic_bounds_of_large_rank_close_their_trees(seed: int):
 
 def test_a_tree_of_linear_bounds_that_will_not_be_done_is_left_early():
     X, c = map(torch.as_tensor, noise(50, 30, 0))
-    left = signs.Tree(X, c).run(0.0, 1e-3, deadline=math.inf, batch=256, max_nodes=20_000, curved=False)
+    left = signs.Tree(X, c).run(0.0, 1e-3, deadline=math.inf, batch=256, max_nodes=20_000, quadratic=False)
     assert left.nodes < 5000 and left.bound > 1.5 * left.value
-    done = signs.Tree(X[:15], c[:15]).run(0.0, 1e-3, deadline=math.inf, batch=8, max_nodes=20_000, curved=False)
+    done = signs.Tree(X[:15], c[:15]).run(0.0, 1e-3, deadline=math.inf, batch=8, max_nodes=20_000, quadratic=False)
     assert done.bound <= done.value * (1 + 1e-3) * (1 + 1e-9)
 
 

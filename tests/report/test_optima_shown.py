@@ -12,8 +12,8 @@ from test_page import Parsed
 
 from widemargin import cli, margins, optima, plots, report, verify
 from widemargin import data as datasets
-from widemargin.optima.gap import of
-from widemargin.optima.path import point
+from widemargin.optima.paths import point
+from widemargin.optima.trained_networks import of
 from widemargin.report import certificates
 from widemargin.types import Certificate, Dataset, InputError
 

@@ -38,7 +38,7 @@ from .options import (
     timed,
     use_threads,
 )
-from .screen import plain, print_rich, say, solver_progress, terminal
+from .screen import Progress, plain, print_rich, say, solver_progress, terminal
 
 if TYPE_CHECKING:
     from widemargin.optima import Path as Found
@@ -84,14 +84,9 @@ def fit(options: argparse.Namespace) -> int:
             found = optima.path(
                 data,
                 decays,
-                loss=options.loss,
                 bias=options.bias,
                 output_bias=MODES[options.output_bias],
-                tol=options.tol,
-                time_limit=options.time_limit,
-                seed=options.seed,
-                device=options.device,
-                progress=report,
+                **_search(options, report),
             )
         except KeyboardInterrupt:
             say("interrupted before there was a result")
@@ -110,6 +105,12 @@ def fit(options: argparse.Namespace) -> int:
     if options.plot is not None:
         _draw(data, found, options)
     return INTERRUPTED if found[-1].certificate.status == "interrupted" else 0
+
+
+def _search(options: argparse.Namespace, report: Progress) -> dict[str, Any]:
+    """What `fit` and `gap` ask of a search alike."""
+    names = ("loss", "tol", "time_limit", "seed", "device")
+    return {name: getattr(options, name) for name in names} | {"progress": report}
 
 
 def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
@@ -237,14 +238,9 @@ def gap(options: argparse.Namespace) -> int:
                 model,
                 data.X,
                 data.y,
-                loss=options.loss,
                 weight_decay=options.weight_decay,
                 output_bias=options.output_bias,
-                tol=options.tol,
-                time_limit=options.time_limit,
-                seed=options.seed,
-                device=options.device,
-                progress=report,
+                **_search(options, report),
             )
         except KeyboardInterrupt:
             say("interrupted before there was a result")

@@ -210,7 +210,7 @@ def _value(text: str) -> Any:
 def _certified(data: Dataset, net: Any, options: argparse.Namespace) -> Certificate:
     """Lower and upper bound of the F1 margin (M1); from the run folder where it is there already."""
     from widemargin import flows
-    from widemargin.margins.f1 import f1
+    from widemargin.margins.wide_networks import f1
 
     kept = None if options.out is None else flows.load_certificate(options.out)
     activation = getattr(net, "activation", "relu")

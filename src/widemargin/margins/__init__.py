@@ -4,17 +4,25 @@ from typing import Any
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
-from .batchnorm import batchnorm
-from .collapse import collapse
-from .f1 import f1
-from .f2 import f2, random_features
-from .frozen import frozen
-from .linear import linear
+from .batchnorm_networks import batchnorm
+from .given_neurons import frozen
+from .kernel_machines import f2, random_features
+from .linear_classifiers import linear
 from .multiclass import multiclass_f1, multiclass_linear
+from .neural_collapse import collapse
 from .neurons import prune
-from .ntk import linear_transports, ntk, ntk_kernel, parity_transport, positive_transport, tangent, transport_margin
-from .projected import projected
+from .projections import projected
 from .regression import min_norm_l1, min_norm_l2
+from .tangent_kernels import (
+    linear_transports,
+    ntk,
+    ntk_kernel,
+    parity_transport,
+    positive_transport,
+    tangent,
+    transport_margin,
+)
+from .wide_networks import f1
 from .widths import width_margin_curve
 
 __all__ = [

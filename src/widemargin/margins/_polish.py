@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
-FIRST, LAST = 0.3, 3e-4  # temperatures, in units of the spread of the margins at the start
+HOTTEST, COLDEST = 0.3, 3e-4  # temperatures, in units of the spread of the margins at the start
 CHECK = 10  # steps between looks at the clock
 
 
@@ -82,7 +82,7 @@ def polish(
         if lowest > best:
             best = lowest
             best_W.copy_(W)
-        soft.gradient(W, start * FIRST * (LAST / FIRST) ** share, G)
+        soft.gradient(W, start * HOTTEST * (COLDEST / HOTTEST) ** share, G)
         mean.lerp_(G, 1 - BETA1)
         square.mul_(BETA2).addcmul_(G, G, value=1 - BETA2)
         length = size * (1e-4 + 0.015 * (1 + math.cos(math.pi * share)))

@@ -39,7 +39,7 @@ def find(X: np.ndarray, y: np.ndarray, degree: int = 1) -> Relations:
     """Relations of the rows of X (n, D); `y` (n,) are the values they are tested against."""
     values = [Fraction(float(v)) for v in y]
     on_rays: list[tuple[int, dict[int, int]]] = []
-    found: list[tuple[int, dict[int, int]]] = []
+    relations: list[tuple[int, dict[int, int]]] = []
     obstruction: dict[int, int] | None = None
     reason = ""
 
@@ -90,14 +90,14 @@ def find(X: np.ndarray, y: np.ndarray, degree: int = 1) -> Relations:
         if lead is None:
             what = "f(x) - f(-x) is linear" if degree == 1 else "f(x) + f(-x) is a quadratic form"
             why = f"for x and -x, {what}, and the targets at points {p}, {m} and others are not; a bias may help"
-            note(found, m, weights, why)
+            note(relations, m, weights, why)
         else:
             size = part[lead]
             basis.append((lead, [v / size for v in part], {i: w / size for i, w in weights.items()}))
-    found += on_rays
-    related = {i for i, _ in found}
+    relations += on_rays
+    related = {i for i, _ in relations}
     free = np.array([i for i in range(len(X)) if i not in related], dtype=int)
-    return Relations(free, found, obstruction, reason)
+    return Relations(free, relations, obstruction, reason)
 
 
 def _line(row: list[float]) -> tuple[tuple[int, ...], Fraction]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .door import Door, integer_weights, lines, twins
+from .door import Door, cancelling_weights, integer_weights, lines, twins
 
 NULL_POINTS = 8  # a proof that the margin is 0 lists all sign patterns of so many points
 
@@ -28,13 +28,13 @@ def zero_margin(door: Door) -> tuple[np.ndarray, dict[str, Any], float, str] | N
         if (q > 0).sum() == 1:
             return q, {"type": "eigen", "sides": [{"sign": s, "lam": 0} for s in (1, -1)]}, 0.0, reason
     else:
-        found = null_weights(X, y)
-        if found is None:
-            found = same_ray(X, y)
-            if found is None:
+        weights = null_weights(X, y)
+        if weights is None:
+            weights = same_ray(X, y)
+            if weights is None:
                 return None
-            upper = 1e-11 * float(found @ door.size**2)  # the weights are right up to rounding only
-        q = found
+            upper = 1e-11 * float(weights @ door.size**2)  # the weights are right up to rounding only
+        q = weights
         some = np.flatnonzero(q)
         text = ", ".join(map(str, some[:6])) + (" ..." if len(some) > 6 else "")
         reason = f"every network of squared ReLU units averages to zero over points {text}"
@@ -77,19 +77,15 @@ def null_weights(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     index = np.flatnonzero(np.isin(line, mixed))
     if len(index) == 0 or D > 40 or len(index) > 2000:
         return None
-    from scipy.optimize import linprog
-
     P, sign = X[index], y[index]
     i, j = np.triu_indices(D)
     size = (P**2).sum(1)
     odd = (line[index][None] == mixed[:, None]) * (sign * along[index] * size)  # (lines, k)
-    A = np.vstack([(sign[:, None] * P[:, i] * P[:, j]).T, odd, np.ones((1, len(index)))])
-    b = np.append(np.zeros(len(A) - 1), 1.0)
-    result = linprog(np.zeros(len(index)), A_eq=A, b_eq=b, bounds=(0, None), method="highs-ds")
-    if result.status != 0:
+    weights = cancelling_weights(np.vstack([(sign[:, None] * P[:, i] * P[:, j]).T, odd]), "highs-ds")
+    if weights is None:
         return None
     q = np.zeros(len(y))
-    q[index] = result.x.clip(0)
+    q[index] = weights
     whole = integer_weights(q)
     return whole if whole is not None and vanishes(X, whole * y) else None
 

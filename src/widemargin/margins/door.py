@@ -41,6 +41,7 @@ class Door:
     shift: int
     started: float
     deadline: float
+    tol: float
     progress: Progress | None = None
 
     @property
@@ -74,12 +75,10 @@ class Door:
     def certificate(
         self,
         kind: str,
-        lower: float,
-        upper: float,
+        bounds: tuple[float, float],
         q: np.ndarray,
         *,
         degree: int,
-        tol: float,
         convention: str,
         stopped: str = "",
         zero: str = "",
@@ -87,8 +86,8 @@ class Door:
         extra: Mapping[str, Any],
         stats: Mapping[str, Any],
     ) -> Certificate:
-        """The certificate of bounds in scaled units. `zero` is the reason why the margin is 0, if it is."""
-        reason = zero
+        """The certificate of lower and upper `bounds` in scaled units. `zero` is the reason why the margin is 0, if it is."""
+        (lower, upper), tol, reason = bounds, self.tol, zero
         if zero:
             status, lower = "not-separable", 0.0
         elif lower >= (1 - tol) * upper:
@@ -111,19 +110,21 @@ class Door:
             status=status,
             proved=True,
             bound="dual",
-            n=self.data.n,
-            d=self.data.d,
             primal=primal,
             bias=self.bias,
             activation=self.neurons.activation if self.neurons is not None else "relu",  # where nobody reads it
             convention=convention,
-            data_sha256=self.data.sha256(),
-            data_name=self.data.name,
+            **about(self.data),
             reason=reason,
             proof={"type": "dual"},
             extra=extra,
             stats={"seconds": time.perf_counter() - self.started, "seed": None, **stats},
         )
+
+
+def about(data: Dataset) -> dict[str, Any]:
+    """What every certificate says of its data."""
+    return {"n": data.n, "d": data.d, "data_sha256": data.sha256(), "data_name": data.name}
 
 
 def choose_space(space: Space | None, bias: bool | None, activation: str | None) -> Space:
@@ -189,7 +190,7 @@ def enter(
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
         )
     deadline = math.inf if time_limit is None else started + float(min(time_limit, FOREVER))
-    return Door(data, bias, neurons, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, progress)
+    return Door(data, bias, neurons, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, tol, progress)
 
 
 def product(A: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, float]:
@@ -306,17 +307,13 @@ def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
     pair = opposite_labels_on_a_ray(door, line, mixed)
     if pair is not None:
         return pair
-    from scipy.optimize import linprog
-
     X, sign = door.X[index], y[index]
     onto = (line[index][None] == np.array(mixed)[:, None]) * (sign * door.size[index])  # (lines, k)
-    A = np.vstack([(sign[:, None] * X).T, onto, np.ones((1, len(index)))])
-    b = np.append(np.zeros(len(A) - 1), 1.0)
-    result = linprog(np.zeros(len(index)), A_eq=A, b_eq=b, bounds=(0, None), method="highs")
-    if result.status != 0:
+    weights = cancelling_weights(np.vstack([(sign[:, None] * X).T, onto]))
+    if weights is None:
         return None
     q = np.zeros(len(y))
-    q[index] = result.x.clip(0)
+    q[index] = weights
     whole = integer_weights(q)
     if whole is None or not vanishes(door.X, whole * y, linear=False):
         return None
@@ -326,6 +323,15 @@ def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
         f"every two-layer network averages to zero over points {text}: for x and -x, f(x) - f(-x) is linear; "
         "a bias may help"
     )
+
+
+def cancelling_weights(A: np.ndarray, method: str = "highs") -> np.ndarray | None:
+    """Weights q >= 0 (k,) of sum 1 with A q = 0 for A (m, k), up to rounding; None where there are none."""
+    from scipy.optimize import linprog
+
+    k, b = A.shape[1], np.append(np.zeros(len(A)), 1.0)
+    result = linprog(np.zeros(k), A_eq=np.vstack([A, np.ones((1, k))]), b_eq=b, bounds=(0, None), method=method)
+    return result.x.clip(0) if result.status == 0 else None
 
 
 def opposite_labels_on_a_ray(door: Door, line: np.ndarray, mixed: list[np.int64]) -> tuple[np.ndarray, str] | None:

@@ -18,7 +18,7 @@ import torch
 from widemargin.data import checks
 from widemargin.types import Certificate, Measure
 
-from .door import EPS, LOST, Door, Progress, check_progress, lost
+from .door import EPS, LOST, Door, Progress, about, check_progress, lost
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
 
@@ -207,14 +207,11 @@ class Engine:
             status=status,
             proved=proved,
             bound=proof["type"],
-            n=door.data.n,
-            d=door.data.d,
             primal=primal if proved else None,
             bias=door.bias,
             activation=door.space.activation,
             convention=self.convention,
-            data_sha256=door.data.sha256(),
-            data_name=door.data.name,
+            **about(door.data),
             reason=reason,
             proof=proof,
             extra=self.extra(low, high),

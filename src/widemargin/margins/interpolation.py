@@ -24,8 +24,8 @@ from widemargin.types import Certificate, Measure
 from ._relations import Relations
 from .door import EPS, Door, Progress
 from .engine import LARGEST
-from .f1 import Solver as MarginSolver
 from .neurons import prune_masses
+from .wide_networks import Solver as MarginSolver
 
 PATTERNS = 120  # patterns in a cone program
 CONE_LIMIT = 1e6  # points * dimensions * patterns of a cone program: about 5 seconds

@@ -31,6 +31,7 @@ from .door import (
     EPS,
     Door,
     Progress,
+    cancelling_weights,
     check_data,
     enter,
     integer_weights,
@@ -162,11 +163,9 @@ def _linear_certificate(
 ) -> Certificate:
     return door.certificate(
         "linear-multiclass",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=1,
-        tol=tol,
         convention="MT2-linear",
         stopped=stopped,
         zero=zero,
@@ -258,20 +257,16 @@ def _not_separable(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] 
     mixed = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
     if not mixed:
         return None
-    from scipy.optimize import linprog
-
     index = np.flatnonzero(np.isin(line, mixed))
     X, label, size = door.X[index], y[index], door.size[index]
     points, others = _pairs(label, K)
     onto = (line[index][:, None] == np.array(mixed)) * size[:, None]  # (k, lines)
     Z = _pair_rows(np.hstack([X, onto]), label, K, points, others)
-    A = np.vstack([Z.T, np.ones((1, len(Z)))])
-    b = np.append(np.zeros(len(A) - 1), 1.0)
-    result = linprog(np.zeros(len(Z)), A_eq=A, b_eq=b, bounds=(0, None), method="highs")
-    if result.status != 0:
+    weights = cancelling_weights(Z.T)
+    if weights is None:
         return None
     q = np.zeros((len(y), K))
-    q[index[points], others] = result.x.clip(0)
+    q[index[points], others] = weights
     whole = integer_weights(q.ravel())
     if whole is None or not _vanishes(door, whole.reshape(q.shape), y):
         return None
@@ -458,11 +453,11 @@ class Solver(Engine):
                 return
             self.estimate = float(several.values(self.X, dual_vectors(self.centre, self.y), met).max())
 
-    def keep(self, found: several.Proof) -> np.ndarray:
+    def keep(self, proof: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
-        self.nodes += found.nodes
-        self.take_dual(found)
-        return found.found @ self.basis if found.found.size else np.zeros((0, self.r))
+        self.nodes += proof.nodes
+        self.take_dual(proof)
+        return proof.directions @ self.basis if proof.directions.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results
 

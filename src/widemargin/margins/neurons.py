@@ -10,7 +10,7 @@ from scipy import linalg
 from widemargin.types import Dataset, InputError, Measure
 
 from .engine import Engine
-from .programs import ColumnLP, ScipyLP, column_lp
+from .programs import ColumnLP
 
 TINY = 2e-15  # singular values below this, relative to the largest, count as zero
 
@@ -53,8 +53,8 @@ class Neurons(Engine):
         """How many patterns a cone program may have."""
         raise NotImplementedError
 
-    def empty_lp(self) -> ColumnLP | ScipyLP:
-        return column_lp(self.n, self.y if self.equal else None)
+    def empty_lp(self) -> ColumnLP:
+        return ColumnLP(self.n, self.y if self.equal else None)
 
     def features(self, V: np.ndarray, s: np.ndarray) -> np.ndarray:
         """What neurons add to the constraints, (n, k)."""

@@ -27,16 +27,16 @@ class ColumnLP:
     """
 
     def __init__(self, n: int, target: np.ndarray | None = None):
-        import highspy
+        import highspy  # where used: the package must import on machines without it
 
-        self.n, self.size, self.target = n, 0, target
+        self.n, self.size, self.target, self.infinity = n, 0, target, highspy.kHighsInf
         self.highs = highspy.Highs()
         self.highs.setOptionValue("output_flag", False)
         self.highs.setOptionValue("threads", 1)
         for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             self.highs.setOptionValue(name, 1e-10)  # relative to a margin of about 1: gaps of 1e-6 are asked for
         self.highs.setOptionValue("simplex_strategy", 4)  # primal simplex: new columns keep the basis primal feasible
-        infinity = highspy.kHighsInf
+        infinity = self.infinity
         none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
         self.highs.addRow(-infinity, 1.0, 0, *none)  # sum a <= 1
         for _ in range(n):
@@ -46,21 +46,16 @@ class ColumnLP:
 
     def add_points(self, Z: np.ndarray) -> None:
         """New rows Z (m, k) of the columns there are."""
-        import highspy
-
         for z in Z:
             index = np.append(0, np.flatnonzero(z) + 1).astype(np.int32)
-            self.highs.addRow(0.0, highspy.kHighsInf, len(index), index, np.append(-1.0, z[index[1:] - 1]))
+            self.highs.addRow(0.0, self.infinity, len(index), index, np.append(-1.0, z[index[1:] - 1]))
         self.n += len(Z)
 
     def add(self, Z: np.ndarray) -> None:
         """New columns Z (n, k): y_i s_k phi(v_k . x_i)."""
-        import highspy
-
-        infinity = highspy.kHighsInf
         for z in Z.T:
             index = np.append(0, np.flatnonzero(z) + 1).astype(np.int32)
-            self.highs.addCol(0.0, 0.0, infinity, len(index), index, np.append(1.0, z[index[1:] - 1]))
+            self.highs.addCol(0.0, 0.0, self.infinity, len(index), index, np.append(1.0, z[index[1:] - 1]))
         self.size += Z.shape[1]
 
     def solve(self, time_limit: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
@@ -77,59 +72,6 @@ class ColumnLP:
         if len(a) != self.size or not q.sum() > 0:
             return np.zeros(self.size), np.full(self.n, 1 / self.n)
         return a, q / q.sum()
-
-
-class ScipyLP:
-    """The same with scipy, for machines without highspy: solved anew each time."""
-
-    def __init__(self, n: int, target: np.ndarray | None = None):
-        self.Z, self.target = np.zeros((n, 0)), target
-
-    def add(self, Z: np.ndarray) -> None:
-        self.Z = np.hstack([self.Z, Z])
-
-    def add_points(self, Z: np.ndarray) -> None:
-        self.Z = np.vstack([self.Z, Z])
-
-    def solve(self, time_limit: float = 60.0) -> tuple[np.ndarray, np.ndarray]:
-        from scipy.optimize import linprog
-
-        n, k = self.Z.shape
-        if self.target is not None:
-            result = linprog(
-                np.append(np.zeros(k), -1.0),
-                np.append(np.ones(k), 0.0)[None],
-                [1.0],
-                np.hstack([self.Z, -self.target[:, None]]),
-                np.zeros(n),
-                bounds=[(0, None)] * k + [(None, None)],
-                method="highs",
-                options={"time_limit": max(time_limit, 0.05)},
-            )
-            dual = np.zeros(n) if result.x is None else result.eqlin.marginals
-            if abs(dual @ self.target) < 0.5:
-                return np.zeros(k), np.zeros(n)
-            return result.x[:-1].clip(0), dual / (dual @ self.target)
-        A = np.vstack([np.hstack([-self.Z, np.ones((n, 1))]), np.append(np.ones(k), 0.0)[None]])
-        result = linprog(
-            np.append(np.zeros(k), -1.0),
-            A,
-            np.eye(n + 1)[n],
-            bounds=[(0, None)] * k + [(None, None)],
-            method="highs",
-            options={"time_limit": max(time_limit, 0.05)},
-        )
-        if result.x is None:
-            return np.zeros(k), np.full(n, 1 / n)
-        q = np.maximum(-result.ineqlin.marginals[:n], 0)
-        return result.x[:-1].clip(0), q / q.sum() if q.sum() > 0 else np.full(n, 1 / n)
-
-
-def column_lp(n: int, target: np.ndarray | None = None) -> ColumnLP | ScipyLP:
-    try:
-        return ColumnLP(n, target)
-    except ImportError:
-        return ScipyLP(n, target)
 
 
 def matrix_game(Z: np.ndarray, time_limit: float | None = None) -> tuple[np.ndarray, np.ndarray, str]:
@@ -153,11 +95,9 @@ def matrix_game(Z: np.ndarray, time_limit: float | None = None) -> tuple[np.ndar
 
 def maximise_last(A: np.ndarray, n: int, time_limit: float | None) -> tuple[np.ndarray, np.ndarray, str]:
     """Maximise the last variable with A[:n] x >= 0, A[n] x <= 1, the others >= 0: values, row duals, how it stopped."""
+    import highspy  # where used: the package must import on machines without it
+
     rows, columns = A.shape
-    try:
-        import highspy
-    except ImportError:
-        return _maximise_with_scipy(A, n, time_limit)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, rows
     lp.col_cost_ = np.eye(columns)[-1] * -1.0
@@ -185,22 +125,6 @@ def maximise_last(A: np.ndarray, n: int, time_limit: float | None) -> tuple[np.n
     if len(values) != columns or len(duals) != rows:
         return np.zeros(columns), np.zeros(rows), stopped or "stalled"
     return values, duals, stopped
-
-
-def _maximise_with_scipy(A: np.ndarray, n: int, time_limit: float | None) -> tuple[np.ndarray, np.ndarray, str]:
-    from scipy.optimize import linprog
-
-    rows, columns = A.shape
-    signed = np.vstack([-A[:n], A[n:]])
-    options: dict[str, float] = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    if time_limit is not None:
-        options["time_limit"] = max(time_limit, 0.01)
-    limits = [(0, None)] * (columns - 1) + [(None, None)]
-    result = linprog(-np.eye(columns)[-1], signed, np.eye(rows)[n], bounds=limits, method="highs", options=options)
-    stopped = {0: "", 1: "time-limit"}.get(result.status, "stalled")
-    if result.x is None:
-        return np.zeros(columns), np.zeros(rows), stopped or "stalled"
-    return result.x, result.ineqlin.marginals, stopped
 
 
 @dataclass(frozen=True)

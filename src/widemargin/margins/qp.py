@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import linalg
 
-SMALL = 100  # from this size on, products and factors of K use torch
+TORCH_FROM = 100  # from this size on, products and factors of K use torch
 
 Solver = Callable[[np.ndarray], np.ndarray]
 Tell = Callable[[float, float, str], None]  # lower, upper, message
@@ -264,7 +264,7 @@ def _factor_solver(Z: np.ndarray, e: np.ndarray) -> Solver:
 
 def _times(K: np.ndarray, x: np.ndarray) -> np.ndarray:
     """K @ x, in torch's threads: two thread pools that take turns slow each other down several times on few cores."""
-    if len(K) < SMALL:
+    if len(K) < TORCH_FROM:
         return K @ x
     import torch
 
@@ -275,7 +275,7 @@ def _factorize(A: np.ndarray, ridge: float) -> Solver:
     """A solver for A + ridge I, symmetric positive definite; A is overwritten. LinAlgError when it is not definite."""
     n = len(A)
     A.flat[:: n + 1] += ridge
-    if n < SMALL:
+    if n < TORCH_FROM:
         factor = linalg.cho_factor(A, lower=True, overwrite_a=True, check_finite=False)
         return lambda b: linalg.cho_solve(factor, b, check_finite=False)
     import torch

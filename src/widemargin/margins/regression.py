@@ -14,7 +14,7 @@ from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import _relations, interpolation
-from .door import EPS, enter, product
+from .door import EPS, about, enter, product
 from .engine import LARGEST, Progress, threads
 
 TINY = 1e-290  # weights that are all below this have lost digits
@@ -78,13 +78,10 @@ def _zero(data: Dataset, known: _relations.Relations, bias: bool, stats: dict[st
         status="certified",
         proved=True,
         bound="norm",
-        n=data.n,
-        d=data.d,
         primal=empty,
         bias=bias,
         convention="norm",
-        data_sha256=data.sha256(),
-        data_name=data.name,
+        **about(data),
         proof=proof,
         extra=extra,
         stats=stats,
@@ -116,13 +113,10 @@ def _impossible(
         status="no-interpolation",
         proved=proved,
         bound="relation",
-        n=data.n,
-        d=data.d,
         bias=bias,
         activation=activation,
         convention="norm",
-        data_sha256=data.sha256(),
-        data_name=data.name,
+        **about(data),
         reason=known.reason,
         proof={"type": "relation"},
         extra=extra or {},
@@ -209,13 +203,10 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         status=status,
         proved=proved,
         bound="dual",
-        n=data.n,
-        d=data.d,
         bias=bias,
         activation=activation,
         convention="norm",
-        data_sha256=data.sha256(),
-        data_name=data.name,
+        **about(data),
         reason=reason,
         proof={"type": "dual"},
         extra=extra | {"relations": known.saved()},

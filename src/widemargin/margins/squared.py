@@ -21,7 +21,7 @@ from ._vanishing import zero_margin
 from .door import Door, Progress
 from .engine import Engine
 from .neurons import new_directions
-from .programs import column_lp
+from .programs import ColumnLP
 
 STARTS = 384  # most local searches per side and round
 CENTRE = 0.7  # weight of the best dual so far in the point where the linear program prices
@@ -63,7 +63,7 @@ class Solver(Engine):
         self.dual = Dual(np.inf, np.full(self.n, 1 / self.n), "eigen")
         self.mass, self.atoms, self.atom_signs = np.zeros(0), np.zeros((0, self.r)), np.zeros(0)
         self.V, self.s = np.zeros((0, self.r)), np.zeros(0)  # neurons of the linear program
-        self.lp, self.known, self.scale = column_lp(self.n), 0, 1.0  # features enter the program divided by `scale`
+        self.lp, self.known, self.scale = ColumnLP(self.n), 0, 1.0  # features enter the program divided by `scale`
         self.centre = self.dual.q
         self.goal = 0.5  # share of tol at which the linear program hands over to the tree
 
@@ -160,7 +160,7 @@ class Solver(Engine):
         """Solve the linear program over all neurons; its dual weights."""
         margin = self.lower or self.upper
         if not 0.1 < margin / self.scale < 10:  # its tolerances are absolute: keep the margin near 1
-            self.lp, self.known, self.scale = column_lp(self.n), 0, margin
+            self.lp, self.known, self.scale = ColumnLP(self.n), 0, margin
         V, s = self.V[self.known :], self.s[self.known :]
         self.lp.add(self.y[:, None] * self.features(V) * (s / self.scale))
         self.known = len(self.V)
@@ -239,7 +239,7 @@ def eigen_dual(X: np.ndarray, y: np.ndarray, seconds: float) -> np.ndarray:
 def smallest_top(X: np.ndarray, deadline: float) -> tuple[np.ndarray, float]:
     """q in the simplex that makes lambda_max(sum_i q_i x_i x_i') small, and that value, by column generation."""
     n = len(X)
-    lp, Z = column_lp(n), np.zeros((n, 0))
+    lp, Z = ColumnLP(n), np.zeros((n, 0))
     q = centre = np.full(n, 1 / n)
     best = np.inf
     for _ in range(200):

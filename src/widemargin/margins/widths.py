@@ -16,8 +16,8 @@ from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, M
 from . import programs
 from .door import Progress, enter
 from .engine import threads
-from .f1 import f1
 from .neurons import prune
+from .wide_networks import f1
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 

@@ -33,7 +33,7 @@ def as_logger(target: Any) -> Logger:
     Fabric, wandb, mlflow), or a function. The step is passed where one is taken, and is among the scalars where it is not.
     wandb takes no step that lies behind its own: call `monitor.flush()` before your own wandb.log, or steps are dropped.
     """
-    return _forgiving(_sender(target), target)
+    return _warning_once(_sender(target), target)
 
 
 def _sender(target: Any) -> Logger:
@@ -74,7 +74,7 @@ def _with_step(method: Callable[..., Any]) -> Logger:
     return lambda scalars, step: method({**scalars, "step": step})
 
 
-def _forgiving(send: Logger, target: Any) -> Logger:
+def _warning_once(send: Logger, target: Any) -> Logger:
     """Training does not end because a server is away."""
     failed = False
 

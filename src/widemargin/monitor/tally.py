@@ -27,7 +27,7 @@ SAMPLE = 65_536  # margins kept for quantiles: exact up to here, then a sample w
 SMALLEST = 1_024  # smallest margins kept, with their positions
 CHUNK = 1 << 23  # entries of logits worked on at once
 CACHE = 1 << 18  # on a CPU: what is read again should still be in its cache
-SMALL = 1 << 13  # entries of logits that wait for the next flush as they are
+WAITING = 1 << 13  # entries of logits that wait for the next flush as they are
 CLASSES = 1_000  # no table beyond: a vocabulary is no list of classes
 
 # Columns of a summary.
@@ -58,7 +58,7 @@ class Raw:
 
 def raw(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Raw | None:
     """A copy of a batch small enough to wait, for cross-entropy; None of a large one. Complains as `margins` does."""
-    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)) or not 0 < logits.numel() <= SMALL:
+    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)) or not 0 < logits.numel() <= WAITING:
         return None
     check_floating(logits)
     logits, targets = _classes_last(logits.detach(), targets.detach(), class_axis)

@@ -4,11 +4,11 @@ from typing import Any
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
-from .f1 import f1
-from .f2 import f2
-from .gap import Gap, gap
+from .kernel_machines import f2
 from .largest import Interval, largest_decay
-from .path import Path, Point, path
+from .paths import Path, Point, path
+from .trained_networks import Gap, gap
+from .wide_networks import f1
 
 __all__ = [
     "Gap",

@@ -136,13 +136,13 @@ class Solver(Engine):
             low, high = (low, theta) if entropy(self.points, q, theta, power) >= wanted else (theta, high)
         return math.ldexp(self.points.lam, -power) / high
 
-    def offer(self, found: several.Proof, q: np.ndarray, power: int) -> None:
+    def offer(self, proof: several.Proof, q: np.ndarray, power: int) -> None:
         """Keep the weights if they prove more than the best so far."""
-        if not math.isfinite(found.upper) or found.saved.get("type") == "omitted":
+        if not math.isfinite(proof.upper) or proof.saved.get("type") == "omitted":
             return
-        value = self.proved(q, power, found.upper)
+        value = self.proved(q, power, proof.upper)
         if value > self.dual.value:
-            self.dual, self.lower = Dual(value, q, power, found.upper, found.saved), max(value, 0.0)
+            self.dual, self.lower = Dual(value, q, power, proof.upper, proof.saved), max(value, 0.0)
 
     # ------------------------------------------------------------------ the run
 
@@ -243,11 +243,11 @@ class Solver(Engine):
             return True
         g, unscale = several.vectors(q, self.points.y), partial(self.door.unscale, degree=1, up=True)
         until = max(time.perf_counter() + self.left(), time.perf_counter() + 0.2)
-        for found in several.price(self.where, q, self.points.y, goal, until, self.rng, unscale):
-            self.nodes += found.nodes
-            self.offer(found, q, power)
-            if found.found.size:
-                V = found.found @ self.basis
+        for proof in several.price(self.where, q, self.points.y, goal, until, self.rng, unscale):
+            self.nodes += proof.nodes
+            self.offer(proof, q, power)
+            if proof.directions.size:
+                V = proof.directions @ self.basis
                 value = several.values(self.X, g, V)
                 if value.max() > goal:  # there are better neurons, and so better weights
                     self.estimate = self.proved(q, power, float(value.max()))

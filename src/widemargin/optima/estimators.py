@@ -20,8 +20,8 @@ from widemargin.margins.estimators import Expansion, check_choice, check_positiv
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from .f1 import f1
 from .losses import CLASSES, is_classes
+from .wide_networks import f1
 
 
 def warn_if_open(cert: Certificate, tol: float) -> None:

@@ -19,7 +19,7 @@ from scipy import linalg, sparse, special
 STEPS = 50
 ENTER = 40  # neurons that come in at once, at most
 ARMIJO = 1e-4
-ROUNDING, LAST = 1e-15, 1e-14  # of the objective: its error, and a fall that is nothing
+ROUNDING, NO_FALL = 1e-15, 1e-14  # of the objective: its error, and a fall that is nothing
 
 
 def cross_entropy(t: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -116,7 +116,7 @@ def fit(
             if reached <= value + ARMIJO * rate * min(fall, 0.0):
                 break
             rate /= 2
-        if not reached < value - LAST * value:
+        if not reached < value - NO_FALL * value:
             break  # the objective does not see such steps
         A[use], b, value = A[use] + rate * move, b + rate * move_b, reached
         damping = max(10 * damping, 1e-3) if rate < 0.2 else 0.1 * damping if damping > 1e-9 else 0.0

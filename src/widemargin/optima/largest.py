@@ -70,15 +70,15 @@ def largest_decay(
             c = points.pull(chosen, np.full(data.n, b))
         rest = abs(float(c.sum())) if output_bias == "free" else 0.0  # the slope that rounding left at b
         least = _least(solver, c, open_) if len(open_) else 0.0
-        found = solver.search(c)
+        value = solver.search(c)
         bounds = []
         for side, s in enumerate((1.0, -1.0)):
             share = max(solver.left(), 0.0) / (2 - side)
-            priced = solver.price(c, s, known=found, tol=0.5 * tol, seconds=min(share, 1e9))
-            found = max(found, priced.value * 2.0 ** power_of(c))
+            priced = solver.price(c, s, known=value, tol=0.5 * tol, seconds=min(share, 1e9))
+            value = max(value, priced.value * 2.0 ** power_of(c))
             bounds.append(priced.bound * 2.0 ** power_of(c))
     error = 2 * rest * float(entered.door.size.max()) + 1e-13 * float(np.abs(c) @ entered.door.size)
-    low, high = (least if len(open_) else found) - error, max(bounds) + error
+    low, high = (least if len(open_) else value) - error, max(bounds) + error
     unit = math.ldexp(1.0, entered.door.shift + entered.power) / entered.total
     return Interval(max(0.0, low * unit * (1 - 1e-14)), high * unit * (1 + 1e-14))
 
@@ -91,28 +91,28 @@ def _of_classes(entered: problem.ClassProblem, tol: float, seed: int) -> Interva
         if points.offset:
             solver.b = groups.best_offset(points, np.zeros((solver.n, points.K)))
         q, power = solver.weights()
-        found, g = float(solver.search(q, power)[1][0]), several.vectors(q, points.y)
+        value, g = float(solver.search(q, power)[1][0]), several.vectors(q, points.y)
         bound = several.norm(entered.door.X, q, points.y).upper
         if entered.door.X.shape[1] <= 2:
             bound = several.enumeration(entered.door.X, q, points.y)[0].upper
         unscale = partial(entered.door.unscale, degree=1, up=True)
         until = min(entered.door.deadline, time.perf_counter() + 1e9)
-        while bound > found * (1 + tol) and entered.door.X.shape[1] > 2:
+        while bound > value * (1 + tol) and entered.door.X.shape[1] > 2:
             higher = False
-            for proof in several.price(solver.where, q, points.y, found * (1 + 0.5 * tol), until, solver.rng, unscale):
+            for proof in several.price(solver.where, q, points.y, value * (1 + 0.5 * tol), until, solver.rng, unscale):
                 bound = min(bound, proof.upper)
-                near = proof.found @ solver.basis if proof.found.size else solver.V[:0]
+                near = proof.directions @ solver.basis if proof.directions.size else solver.V[:0]
                 met = float(several.values(solver.X, g, near).max(initial=0.0))
-                higher |= met > found * (1 + 0.5 * tol)
-                found = max(found, met)
-                if bound <= found * (1 + tol):
+                higher |= met > value * (1 + 0.5 * tol)
+                value = max(value, met)
+                if bound <= value * (1 + tol):
                     break
             if not higher or time.perf_counter() > until:
                 break
     # q is on a grid: all vectors together are off by at most 4 n K steps of it.
     error = 2.0 ** -(classes.GRID - 2) * points.K * solver.n * float(entered.door.size.max())
     unit = math.ldexp(1.0, entered.door.shift + power) / entered.total
-    return Interval(max(0.0, (found - error) * unit * (1 - 1e-14)), (bound + error) * unit * (1 + 1e-14))
+    return Interval(max(0.0, (value - error) * unit * (1 - 1e-14)), (bound + error) * unit * (1 + 1e-14))
 
 
 def _least(solver: Solver, c: np.ndarray, open_: np.ndarray) -> float:

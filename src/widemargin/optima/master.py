@@ -21,7 +21,7 @@ from .losses import Loss
 
 STEPS, PLACES = 100, 8
 ARMIJO = 1e-4
-ROUNDING, LAST = 1e-15, 1e-12  # of the objective: its error, and a fall that is nothing
+ROUNDING, NO_FALL = 1e-15, 1e-12  # of the objective: its error, and a fall that is nothing
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def fit(
             if reached <= value + ARMIJO * rate * model + ROUNDING * value or rate < 1e-9:
                 break
             rate /= 2
-        small += abs(model) <= LAST * value
+        small += abs(model) <= NO_FALL * value
         if small > 4:  # these steps are for the slopes: the objective does not see them
             break
         if rate < 0.2:  # the model is poor, as where the loss has no curvature

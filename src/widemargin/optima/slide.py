@@ -14,6 +14,7 @@ Each step is a quadratic program with second-order cones; a line search looks at
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -41,20 +42,20 @@ def slide(
     size = np.linalg.norm(W, axis=1)
     value = points.objective(loss, t, float(size.sum()), b)
     c = points.pull(loss, t)
-    bent = s * c[:, None] < 0  # (n, K) convex kinks
+    convex = s * c[:, None] < 0  # (n, K) convex kinks
     length = np.linalg.norm(X, axis=1)
-    near = np.where(bent, np.abs(T) / (length[:, None] * size).clip(1e-300), np.inf)
+    near = np.where(convex, np.abs(T) / (length[:, None] * size).clip(1e-300), np.inf)
     count = min(n, r + KINKS)
     kink = np.zeros((n, K), dtype=bool)
     first = np.argpartition(near, count - 1, axis=0)[:count]
     kink[first, np.arange(K)] = True
-    kink &= bent & (near < 0.1)
+    kink &= convex & (near < 0.1)
     new = None
     for _ in range(AGAIN):
-        new = _model(points, loss, X, W, s, b, T, t, c, kink, time_limit)
+        new = _model(points, loss, _Now(X, W, s, b, T, t, c), kink, time_limit)
         if new is None:
             return None
-        crossed = bent & ~kink & ((X @ new[0].T > 0) != (T > 0)) & new[0].any(axis=1)
+        crossed = convex & ~kink & ((X @ new[0].T > 0) != (T > 0)) & new[0].any(axis=1)
         if not crossed.any() or kink.sum() + crossed.sum() > MOST_KINKS:
             break
         kink |= crossed
@@ -69,22 +70,25 @@ def slide(
     return None
 
 
+class _Now(NamedTuple):
+    """The network where a step begins, and what it does to the points."""
+
+    X: np.ndarray  # (n, r)
+    W: np.ndarray  # (K, r)
+    s: np.ndarray  # (K,)
+    b: float
+    T: np.ndarray  # (n, K) values before the kink
+    t: np.ndarray  # (n,) outputs
+    c: np.ndarray  # (n,) how the losses pull at them
+
+
 def _model(
-    points: Points,
-    loss: Loss,
-    X: np.ndarray,
-    W: np.ndarray,
-    s: np.ndarray,
-    b: float,
-    T: np.ndarray,
-    t: np.ndarray,
-    c: np.ndarray,
-    kink: np.ndarray,
-    time_limit: float,
+    points: Points, loss: Loss, network: _Now, kink: np.ndarray, time_limit: float
 ) -> tuple[np.ndarray, float] | None:
     """The minimum of the model: new W and b."""
     import clarabel  # where used: the package must import on machines without it
 
+    X, W, s, b, T, t, c = network
     (n, r), K = X.shape, len(W)
     gate = ((T > 0) & ~kink) * s  # (n, K)
     at, of = np.nonzero(kink)

@@ -72,8 +72,8 @@ class Solver(Engine):
         self.lower, self.upper = 0.0, math.inf  # of the objective: proved, and met by a network
         self.hard = False
         # Whether products were tried, or need not be: 130 points of wine are 14 % open with them, where trees end at 11 %.
-        small = products.WIDE * self.r < self.n <= FEW
-        self.multiplied = self.r < products.RANK or small or self.where.far
+        small = products.POINTS_PER_RANK * self.r < self.n <= FEW
+        self.multiplied = self.r < products.LEAST_RANK or small or self.where.far
         self.width, self.smooth = 1.0, loss.smoothed(1.0)
         # A network and a bound that are there from the first moment on.
         self.best_network = self.W, self.s, self.b
@@ -264,7 +264,7 @@ class Solver(Engine):
             sides = tuple(self.price(c, s, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
             self.offer(c, sides)
             for s, side in zip((1.0, -1.0), sides):
-                V = side.found.cpu().numpy()
+                V = side.directions.cpu().numpy()
                 self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
             return max(side.value for side in sides) * 2.0 ** power_of(c)
         best = 0.0
@@ -286,11 +286,11 @@ class Solver(Engine):
             found = max([found, *(self.search(c) for _ in range(AGAIN))])
         return found
 
-    def prove(self, c: np.ndarray, found: float, last: bool = False) -> bool:
+    def prove(self, c: np.ndarray, value: float, last: bool = False) -> bool:
         """Bound the slopes at c, if they look good enough to close the gap, or at the `last` moment. Whether it was tried."""
-        estimate = self.proved(c, found)
+        estimate = self.proved(c, value)
         if estimate > self.estimate or not len(self.centre):
-            self.centre, self.estimate, self.found = c, estimate, found
+            self.centre, self.estimate, self.found = c, estimate, value
         if listed(self.where, c):
             return False  # a search is a proof
         first = not self.dual.sides
@@ -301,8 +301,8 @@ class Solver(Engine):
             return False
         root = first and not (good or last)
         if not root:
-            more = self.search_again(c, found)
-            if more > max(found, self.points.lam) * (1 + 1e-6):  # a neuron was missed: the network gets it first
+            more = self.search_again(c, value)
+            if more > max(value, self.points.lam) * (1 + 1e-6):  # a neuron was missed: the network gets it first
                 if c is self.centre:
                     self.estimate, self.found = self.proved(c, more), more
                 return True
@@ -312,11 +312,11 @@ class Solver(Engine):
         # Below `target` the gap is closed: no need to know more.
         target = max(self.enough(c, self.upper / (1 + 0.9 * self.share * self.tol)), self.points.lam)
         sides: dict[float, Priced] = {}
-        for k, s in enumerate((1.0, -1.0) if root else self.order(c, found, target)):
+        for k, s in enumerate((1.0, -1.0) if root else self.order(c, value, target)):
             sides[s] = priced = self.price(
                 c,
                 s,
-                known=found,
+                known=value,
                 tol=0.05 * self.tol,
                 seconds=max(self.left(), 0.0) / (2 - k),
                 target=target,
@@ -326,7 +326,7 @@ class Solver(Engine):
             )
             self.nodes += priced.nodes
             self.hard |= priced.hard
-            V = priced.found.cpu().numpy()
+            V = priced.directions.cpu().numpy()
             self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
             if priced.aborted:
                 return True  # there are better neurons, and so better weights
@@ -338,12 +338,12 @@ class Solver(Engine):
         """Whether a proof at weights that leave this much open may end better than the last one, whose left `attempted`."""
         return math.isinf(self.attempted) or 0.05 * self.tol * self.upper < self.attempted > 2 * left
 
-    def order(self, c: np.ndarray, found: float, target: float) -> list[float]:
+    def order(self, c: np.ndarray, value: float, target: float) -> list[float]:
         """Both signs, the one first that looks easier: what it leaves of its half of the time the other has."""
         if not CONE_RANK < self.r <= ROOT_RANK or self.left() < 1:
             return [1.0, -1.0]
         bounds = {
-            s: self.price(c, s, known=found, tol=0.05, seconds=1.0, target=target, root=True).bound for s in (1.0, -1.0)
+            s: self.price(c, s, known=value, tol=0.05, seconds=1.0, target=target, root=True).bound for s in (1.0, -1.0)
         }
         return sorted(bounds, key=bounds.__getitem__)
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from widemargin import kinds
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from .style import INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, short
+from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 Record = tuple[float, float, float, str]  # seconds, lower, upper, message: what a solver reports
 
 
@@ -83,7 +82,7 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
     figure, (plane, bars) = figure_of(9.6, 4.7, 2, [1.0, 1.15])
     order = np.argsort(-np.abs(unit.mass), kind="stable")
     total = max(float(np.abs(unit.mass).sum()), 1e-300)
-    order = order[np.abs(unit.mass[order]) >= SMALL * total]
+    order = order[np.abs(unit.mass[order]) >= DRAWN_SHARE * total]
     theta, mass = unit.theta[order], unit.mass[order]
     share = np.abs(mass) / total
     largest = max(float(share.max(initial=0)), 1e-300)
@@ -114,7 +113,7 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
     bars.xaxis.get_major_locator().set_params(integer=True)
     bars.set_xlabel("neuron, by mass")
     bars.set_ylabel("share of the norm")
-    said = f" ({hidden} more below {SMALL:.1%} of the norm)" if hidden else ""
+    said = f" ({hidden} more below {DRAWN_SHARE:.1%} of the norm)" if hidden else ""
     bars.set_title(f"{len(mass)} neurons{said}", loc="left", fontsize=10.5)
     bars.legend(frameon=False, fontsize=9.5, loc="upper right")
     return figure
@@ -223,32 +222,17 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
     left, middle = panels[:2]
     left.fill_between(decay, known["lower"], known["upper"], color=PLUS, alpha=0.35, lw=0)
     left.plot(decay, known["upper"], "o-", color=PLUS, lw=1.8, ms=4, label="least objective, certified")
-    left.plot(
-        decay,
-        np.where(known["loss"] > 0, known["loss"], np.nan),
-        "s--",
-        color=MINUS,
-        lw=1.4,
-        ms=3.5,
-        label="mean loss in it",
-    )
-    error = np.where(known["error"] > 0, known["error"], np.nan)
+    positive = {name: np.where(known[name] > 0, known[name], np.nan) for name in ("loss", "error", "norm", "neurons")}
+    second: dict[str, Any] = {"color": MINUS, "lw": 1.4, "ms": 3.5}
+    left.plot(decay, positive["loss"], "s--", label="mean loss in it", **second)
+    error = positive["error"]
     if np.isfinite(error).any():
         left.plot(decay, error, "^:", color=INK, lw=1.2, ms=4, label="training error, where not 0")
     left.set_yscale("log")
     left.set_title(short(title, 44) or "Objective", loc="left")
     left.legend(frameon=False, fontsize=8.5, loc="upper left")
-    norm = np.where(known["norm"] > 0, known["norm"], np.nan)
-    middle.plot(decay, norm, "o-", color=PLUS, lw=1.8, ms=4, label="norm |nu|")
-    middle.plot(
-        decay,
-        np.where(known["neurons"] > 0, known["neurons"], np.nan),
-        "s--",
-        color=MINUS,
-        lw=1.4,
-        ms=3.5,
-        label="neurons",
-    )
+    middle.plot(decay, positive["norm"], "o-", color=PLUS, lw=1.8, ms=4, label="norm |nu|")
+    middle.plot(decay, positive["neurons"], "s--", label="neurons", **second)
     middle.set_yscale("log")
     low, high = middle.get_ylim()
     middle.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))

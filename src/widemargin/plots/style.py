@@ -15,6 +15,7 @@ PLUS, MINUS, INK, QUIET = "#1f6fb4", "#d9661f", "#222222", "#8a8a8a"
 THIRD = "#2f8f5b"
 POINTS = 2_000  # of one curve
 LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axis
+DRAWN_SHARE = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 
 
 def grid_of(rows: int) -> tuple[Figure, Sequence[Axes]]:

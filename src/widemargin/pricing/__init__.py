@@ -23,10 +23,12 @@ from .points import Points, Priced
 
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which that is near
-CURVED_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
-SMALL = 400  # n * rank below which a quadratic bound at the root is not worth its time
+QUADRATIC_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
+QUADRATIC_ROOT_SIZE = 400  # n * rank below which a quadratic bound at the root is not worth its time
 CONES_FIRST = 4  # rank up to which cones have the first turn
-MANY = 500  # points with positive weight from which cones have all turns there: others take a second for one node
+CONES_ALONE = (
+    500  # points with positive weight from which cones have all turns there: others take a second for one node
+)
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
@@ -60,7 +62,7 @@ def price(
         value, bound, found = enumerate3(X, weights)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
-    memory = ROOM * torch.cuda.mem_get_info(points.device)[0] if gpu else 4e9  # bytes of open nodes
+    memory = ROOM * torch.cuda.mem_get_info(points.device)[0] if gpu else signs.Tree.memory
     folded, linear = points.folded(c)
     tensor = points.tensor
 
@@ -80,9 +82,9 @@ def price(
         roots = tensor(points.roots @ points.basis) if len(points.roots) else None
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
-        return signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X)).run(
-            known, tol, batch=batch, memory=memory, max_nodes=stage.most, curved=quadratic, **options
-        )
+        over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
+        over_signs.memory = memory
+        return over_signs.run(known, tol, batch=batch, max_nodes=stage.most, quadratic=quadratic, **options)
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
     reached: dict[str, float] = {}  # by each way in its last turn
@@ -98,7 +100,7 @@ def price(
         if result.bound < best.bound:
             best.bound, best.log = result.bound, result.log
         best.value, best.aborted = max(best.value, result.value), result.aborted
-        best.nodes, best.found = best.nodes + result.nodes, torch.cat([result.found, best.found])
+        best.nodes, best.directions = best.nodes + result.nodes, torch.cat([result.directions, best.directions])
         goal = max(target, known * (1 + tol)) * (1 + 1e-9)
         if best.bound <= goal or result.aborted or time.monotonic() > until:
             break
@@ -116,10 +118,12 @@ class Stage:
 
 def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: bool) -> list[Stage]:
     """What to try, in order (docs/pricing.md has the measurements behind it)."""
-    curved = points.r <= (ROOT_RANK if root else CURVED_RANK) and not points.far
+    quadratic = points.r <= (ROOT_RANK if root else QUADRATIC_RANK) and not points.far
     if root:
-        return [Stage("quadratic" if curved and points.n * points.r >= SMALL else "linear", seconds, 1)]
-    last = Stage("quadratic" if curved else "linear", seconds)
+        return [
+            Stage("quadratic" if quadratic and points.n * points.r >= QUADRATIC_ROOT_SIZE else "linear", seconds, 1)
+        ]
+    last = Stage("quadratic" if quadratic else "linear", seconds)
     plus = np.count_nonzero(folded > 0)
     # Sign patterns that some direction has. Where points are nearly parallel these are counted out, as no relaxation is tight.
     patterns = 2 * sum(math.comb(plus - 1, k) for k in range(points.r)) if plus else 1
@@ -127,15 +131,15 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
         plus <= ALL_SIGNS or (patterns <= ALL_PATTERNS and points.condition > PARALLEL)
     ):
         return [Stage("linear", seconds), last]  # the whole tree is small
-    if points.r <= cones.RANK and not len(points.roots) and points.frame is not None:
+    if points.r <= cones.LARGEST_RANK and not len(points.roots) and points.frame is not None:
         turns = [SLICE]
         while turns[-1] < 0.5 * min(seconds, 1e6):
             turns.append(4 * turns[-1])
-        if points.r <= CONES_FIRST and plus > MANY:
+        if points.r <= CONES_FIRST and plus > CONES_ALONE:
             return [Stage("cones", seconds)]
         ways = ["cones", last.way] if points.r <= CONES_FIRST else [last.way, "cones"]
         return [Stage(way, turn) for turn in turns for way in ways]
-    if not curved or hard:
+    if not quadratic or hard:
         return [last]
     # Quadratic bounds close trees in few nodes, linear ones are a hundred times cheaper. So look at the quadratic root, and let
     # linear bounds try first where it is far off.
@@ -151,7 +155,7 @@ def listed(points: Points, c: np.ndarray) -> bool:
 
 def worth_products(n: int, r: int) -> bool:
     """Whether bounds from products are worth a try beside trees, for n points of rank r."""
-    return r >= products.RANK and 2 <= n <= min(products.LARGEST, products.WIDE * r)
+    return r >= products.LEAST_RANK and 2 <= n <= min(products.MOST_POINTS, products.POINTS_PER_RANK * r)
 
 
 @dataclass

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from .points import Priced, Terms
 
-RANK = 8  # largest rank: the sphere has 2^r orthants
-LARGEST = 2.0**24  # of the integers of a generator
+LARGEST_RANK = 8  # largest rank: the sphere has 2^r orthants
+LARGEST_INTEGER = 2.0**24  # of the integers of a generator
 UNDECIDED, ROUNDS = 8, 12  # points whose slopes b are improved, those that matter most, and rounds over them
 STORED = 2_000_000  # nodes up to which the proof is kept: a checker would take minutes over more
 WRITING = 1e-6  # seconds to write a node down
@@ -184,7 +184,7 @@ class Cones(Terms):
         """Cut the `batch` cones with the largest bounds."""
         top = torch.topk(self.U, min(batch, len(self.U))).indices
         middle = cut(self.L[top], self.edge[top])
-        fits = middle.abs().amax(1) <= LARGEST
+        fits = middle.abs().amax(1) <= LARGEST_INTEGER
         rest = torch.ones_like(self.U, dtype=torch.bool)
         if not bool(fits.all()):  # these stay as they are
             rest[top[~fits]] = False

@@ -136,7 +136,7 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     R = _unit(U / scale)
     look = np.unique(np.linspace(0, m - 1, min(m, LOOK)).astype(int))
     first, second = np.triu_indices(m, 1)
-    best, corner, found = -np.inf, U[0], []
+    best, corner, directions = -np.inf, U[0], []
     step = max(1, BLOCK // m)
     for start in range(0, len(first), step):
         i, j = first[start : start + step], second[start : start + step]
@@ -192,8 +192,8 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
                         size = np.linalg.norm(w[at], axis=1)
                         at, w, size = (z[size > max(best / 2, rounding)] for z in (at, w[at], size))
                         good = (end * sides[at] * (w @ U[look].T)).min(axis=1, initial=0.0) >= -small
-                        found.append(w[good] / size[good, None])
-            found.append(end * V[highest])
-        if sum(map(len, found)) > BLOCK // 64:
-            found = [_best(np.concatenate(found), X, c)[0]]
-    return np.concatenate([corner[None], *found])
+                        directions.append(w[good] / size[good, None])
+            directions.append(end * V[highest])
+        if sum(map(len, directions)) > BLOCK // 64:
+            directions = [_best(np.concatenate(directions), X, c)[0]]
+    return np.concatenate([corner[None], *directions])

@@ -47,7 +47,7 @@ class Pairs:
 
 
 @dataclass
-class Bent:
+class QuadraticBounds:
     """Quadratic bounds of B nodes with the multipliers that show them."""
 
     bound: Tensor  # (B,)
@@ -56,7 +56,7 @@ class Bent:
     lam: Tensor  # (B,)
     pairs: list[Pairs] = field(default_factory=list)  # one per block of nodes, in order
 
-    def log(self, chosen: Tensor) -> LoggedBent:
+    def log(self, chosen: Tensor) -> LoggedQuadraticBounds:
         """The nodes `chosen`, off the device, with their pairs as lists of (i, j, pi)."""
         lists: list[list[tuple[int, int, float]]] = []
         for part in self.pairs:
@@ -69,21 +69,21 @@ class Bent:
             lists.extend(rows)
         keep = chosen.tolist()
         pairs = [lists[node] if lists else [] for node in keep]
-        return LoggedBent(self.a[chosen].cpu(), self.b[chosen].cpu(), self.lam[chosen].cpu(), pairs)
+        return LoggedQuadraticBounds(self.a[chosen].cpu(), self.b[chosen].cpu(), self.lam[chosen].cpu(), pairs)
 
 
 @dataclass
-class LoggedBent:
+class LoggedQuadraticBounds:
     a: Tensor
     b: Tensor
     lam: Tensor
     pairs: list[list[tuple[int, int, float]]]
 
 
-def concatenate(parts: list[Bent]) -> Bent:
+def concatenate(parts: list[QuadraticBounds]) -> QuadraticBounds:
     a, b = torch.cat([part.a for part in parts]), torch.cat([part.b for part in parts])
     bound, lam = torch.cat([part.bound for part in parts]), torch.cat([part.lam for part in parts])
-    return Bent(bound, a, b, lam, [pairs for part in parts for pairs in part.pairs])
+    return QuadraticBounds(bound, a, b, lam, [pairs for part in parts for pairs in part.pairs])
 
 
 def relaxation(tree: Terms, tol: float, deadline: float) -> Splitting | FrankWolfe:
@@ -172,14 +172,14 @@ class Splitting:
 
     # ------------------------------------------------------------------ steps
 
-    def solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[Bent, Tensor, Tensor]:
+    def solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[QuadraticBounds, Tensor, Tensor]:
         """Bounds after `steps` steps from `state`, the new states, and a direction v (B, d) of each node."""
         block = max(1, int((self.gpu_memory if sign.is_cuda else self.memory) / self.k**2))
         parts = [self._solve(sign[i : i + block], state[i : i + block], steps) for i in range(0, len(sign), block)]
         bents, states, directions = zip(*parts)
         return concatenate(list(bents)), torch.cat(states), torch.cat(directions)
 
-    def _solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[Bent, Tensor, Tensor]:
+    def _solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[QuadraticBounds, Tensor, Tensor]:
         p, d, dtype = self.p, self.d, self.unit.dtype
         t, q, line, corner, flat = state.to(dtype).split(self.widths, 1)
         fixed = (sign != FREE).to(dtype)  # (B, p)
@@ -229,11 +229,11 @@ class Splitting:
             Z = Z + RELAX * (new_Z - near_Z)
             near_Z = project(Z)
         pi = (-pairs).clamp_min(0) * known  # multipliers over rho
-        bent = self.bound(sign, s, t, q, line, pi, index)
+        quadratic = self.bound(sign, s, t, q, line, pi, index)
         flat = torch.zeros_like(flat).scatter_(1, spot, pi.flatten(1))
         k, m = self.corner
         state = torch.cat([t, q, (-line).clamp_min(0) * fixed, Z[:, k, m], flat], 1).float()
-        return bent, state, near_Z[:, :d, d].to(self.tree.X.dtype)
+        return quadratic, state, near_Z[:, :d, d].to(self.tree.X.dtype)
 
     def inverse(self, s: Tensor, fixed: Tensor) -> Tensor:
         """Inverse of the linear system's matrix (B, k, k) at the fixed signs s.
@@ -275,7 +275,9 @@ class Splitting:
         near_t = torch.cat([near_t, t[:, p:n] - slope_t, t[:, n:].clamp_min(0)], 1)
         return near_t, torch.cat([near_q, q[:, p:] - slope_q], 1)
 
-    def bound(self, sign: Tensor, s: Tensor, t: Tensor, q: Tensor, line: Tensor, pi: Tensor, index: Tensor) -> Bent:
+    def bound(
+        self, sign: Tensor, s: Tensor, t: Tensor, q: Tensor, line: Tensor, pi: Tensor, index: Tensor
+    ) -> QuadraticBounds:
         """The bound that the multipliers of a state give, in the units of the tree; pi (B, D, D) is over rho."""
         p, n, tree = self.p, self.n, self.tree
         near_t, near_q = self.prox(sign, s, t, q)
@@ -294,7 +296,7 @@ class Splitting:
         X = tree.xp[index] * s.gather(1, index)[:, :, None].to(tree.X.dtype)  # (B, D, d)
         M = (tree.X.T * a[:, None, :]) @ tree.X + sym(X.mT @ pi @ X)  # (B, d, d)
         value, lam, *_ = trust_region(M, tree.linear + b @ tree.rows)
-        return Bent(tree.kappa(sign, a, b) + value, a, b, lam, [Pairs(index, pi)])
+        return QuadraticBounds(tree.kappa(sign, a, b) + value, a, b, lam, [Pairs(index, pi)])
 
 
 class FrankWolfe:
@@ -339,14 +341,14 @@ class FrankWolfe:
         a = torch.where(tree.size[:n] > NOWHERE, a, 0.0)  # points that are 0 have no part in the form
         return a, b, torch.where(free, tree.cp * s / 4, 0.0).sum(1)
 
-    def solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[Bent, Tensor, Tensor]:
+    def solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[QuadraticBounds, Tensor, Tensor]:
         """The best bounds met in `steps` steps from `state`, the new states, and the last direction v (B, d) of each node."""
         block = max(1, int(self.memory / (self.tree.X.shape[1] ** 2 + len(self.tree.rows))))
         parts = [self._solve(sign[i : i + block], state[i : i + block], steps) for i in range(0, len(sign), block)]
         bents, states, directions = zip(*parts)
         return concatenate(list(bents)), torch.cat(states), torch.cat(directions)
 
-    def _solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[Bent, Tensor, Tensor]:
+    def _solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[QuadraticBounds, Tensor, Tensor]:
         tree, best = self.tree, None
         mean, square = state.to(tree.X.dtype).chunk(2, 1)
         for step in range(steps):
@@ -356,7 +358,7 @@ class FrankWolfe:
             M = (tree.X.T * a[:, None, :]) @ tree.X  # (B, d, d)
             value, lam, v, spare, top = trust_region(M, tree.linear + b @ tree.rows)
             if best is None:
-                best = Bent(kappa + value, a, b, lam)
+                best = QuadraticBounds(kappa + value, a, b, lam)
             else:
                 wins = kappa + value < best.bound
                 best.bound, best.lam = torch.where(wins, kappa + value, best.bound), torch.where(wins, lam, best.lam)

@@ -27,10 +27,10 @@ from torch import Tensor
 from .moments import trust_region
 
 NEIGHBOURS = 5  # of the other class that a point may be paired with
-FIRST, LAST = 0.1, 0.003  # temperatures of the smooth eigenvalue, in units of the first bound
+HOTTEST, COLDEST = 0.1, 0.003  # temperatures of the smooth eigenvalue, in units of the first bound
 RATE = 0.2  # of Adam, at the start
 SPREAD = 4.0  # T starts at exp(-SPREAD |d| / median |d|)
-SMALL = 1e-5  # pairs with less than this times the largest T are dropped at the end
+DROPPED_SHARE = 1e-5  # pairs with less than this times the largest T are dropped at the end
 SHIFT = 60  # T, a and lam are integers over 2^SHIFT in a proof
 
 
@@ -110,7 +110,7 @@ def solve(X: Tensor, y: Tensor, deadline: float, steps: int = 300) -> Pairing | 
         if best is None or rough < best[0]:
             best = (rough, T, s)
         # Gradient of kappa + heat log tr exp(M / heat) + |g|: with P the softmax of the spectrum, dM -> d' P d.
-        p = torch.softmax(spectrum / (heat * FIRST * (LAST / FIRST) ** min(share, 1.0)), 0)
+        p = torch.softmax(spectrum / (heat * HOTTEST * (COLDEST / HOTTEST) ** min(share, 1.0)), 0)
         keep = p > 1e-6
         Y = X @ (Q[:, keep] * p[keep].sqrt())  # (n, k)
         curve = ((Y[i] - Y[j]) ** 2).sum(1)
@@ -123,7 +123,7 @@ def solve(X: Tensor, y: Tensor, deadline: float, steps: int = 300) -> Pairing | 
         logs = logs - RATE * 0.1 ** min(share, 1.0) * late * mean / (square.sqrt() + 1e-12)
     assert best is not None
     _, T, s = best
-    keep = T / T.max() > SMALL
+    keep = T / T.max() > DROPPED_SHARE
     T = 0.5 * T[keep] / T[keep].sum()
     a = T / (4 * s[keep])
     M, g = form(X, i[keep], j[keep], T, a)

@@ -134,7 +134,7 @@ class Priced:
     value: float
     bound: float
     nodes: int
-    found: Tensor  # (k, r) good unit directions, best first
+    directions: Tensor  # (k, r) good unit directions, best first
     log: Any  # the tree, for the proof; None where it was too large to keep
     aborted: bool = False
     hard: bool = False  # whether linear bounds of signs were not enough

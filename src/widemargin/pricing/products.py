@@ -36,8 +36,8 @@ SPEED = 1.5e10, 5e12  # operations a second that steps come to at the least, on 
 # Points per dimension up to which this has a chance against trees, and the least rank. With 60 points of noise in 20 dimensions
 # it ends 19 % above the network and with 64 disks in 15 at 37 %, in 6 s; there trees end at 1 % and 2 %. With 100 in 60 both
 # are at 10 %.
-WIDE, RANK = 2, 9
-LARGEST = 700  # points; more would take minutes even on a GPU
+POINTS_PER_RANK, LEAST_RANK = 2, 9
+MOST_POINTS = 700  # points; more would take minutes even on a GPU
 GAP = 5e-4  # complementarity over bound at which a solve ends,
 ROUGH = 5e-2  # and at which the first ones do, which are there to find the pairs that matter
 STEP = 0.9  # of the way to the boundary
@@ -457,7 +457,7 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
     Where the goal has more than the bound only who asks can tell what is better, and stop.
     """
     n = len(X)
-    if n < 2 or n > LARGEST:
+    if n < 2 or n > MOST_POINTS:
         return
     program = Program(X, goal, deadline)
     pairs = [program.near()] * 2
@@ -471,11 +471,11 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
         if began + USUAL * cost / SPEED[gpu] > deadline:
             break
         at = follow(program, pairs, gap)
-        found = renewed(Products(0.0, at.q, at.sides, program), at.q)
-        little = number > 2 and (found is None or (goal.slopes is None and found.bound > best * (1 - LITTLE)))
-        if found is not None and (goal.slopes is not None or found.bound < best):
-            best = min(best, found.bound)
-            yield found
+        products = renewed(Products(0.0, at.q, at.sides, program), at.q)
+        little = number > 2 and (products is None or (goal.slopes is None and products.bound > best * (1 - LITTLE)))
+        if products is not None and (goal.slopes is not None or products.bound < best):
+            best = min(best, products.bound)
+            yield products
         if little or program.slow:
             break
         if best <= enough or 2 * time.perf_counter() - began > deadline:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .points import Points
 
 STEPS = 26  # of `shortest`, whose numbers these are
-LAST = 1e-15  # complementarity, relative to where it began, at which steps would only add rounding
+LEAST_COMPLEMENTARITY = 1e-15  # complementarity, relative to where it began, at which steps would only add rounding
 SHRINK = 0.1  # of the complementarity in a step
 INSIDE = 0.995  # of the way to the boundary
 
@@ -135,7 +135,7 @@ def shortest(
         better = size < length
         best, length = torch.where(better[:, None], b, best), torch.where(better, size, length)
         mean = (z * l + y * u).sum(1, keepdim=True) / count
-        going = mean > LAST * first
+        going = mean > LEAST_COMPLEMENTARITY * first
         mu = SHRINK * mean
         into, out = torch.where(has_low, mu / l, 0.0), torch.where(has_high, mu / u, 0.0)
         right = -dot(g) + into - out

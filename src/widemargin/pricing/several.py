@@ -32,7 +32,7 @@ LARGE = 1e150  # a bound that proves nothing
 LAMBDA = 64  # multipliers of cones are integers over this
 W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
 W_LIMIT = 2**13  # largest integer entry of w: with weights that are multiples of 2^-38 every w . g_i is exact
-SMALL = 400  # entries of X up to which trees with linear bounds are given more nodes
+LINEAR_ENTRIES = 400  # entries of X up to which trees with linear bounds are given more nodes
 VERTICES = 300  # scalar proofs in a cover
 CLIMB = 30_000  # entries of X up to which neurons climb along creases: more take seconds
 LEAST = 0.01  # seconds that are taken to be left
@@ -49,7 +49,7 @@ class Proof:
     bound: str
     saved: dict[str, Any]
     nodes: int = 0
-    found: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (k, D) good directions met
+    directions: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (k, D) good ones that were met
 
 
 def vectors(q: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -538,25 +538,24 @@ def _scalar(
         return side, 0.0, 0, np.zeros((0, points.r))
     tree = signs.Tree(Xt, torch.as_tensor(c))
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
-    curved = Xt.shape[1] <= 150 and not points.far
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
     stages: list[tuple[bool, float]] = [(False, math.inf)]
-    if curved:
-        stages = [(False, 50_000 if Xt.numel() < SMALL else 5000), (True, math.inf)]
+    if Xt.shape[1] <= 150 and not points.far:
+        stages = [(False, 50_000 if Xt.numel() < LINEAR_ENTRIES else 5000), (True, math.inf)]
     met = []
-    for bent, most in stages:
+    for quadratic, most in stages:
         result = tree.run(
             known,
             1e-6,
             deadline=deadline,
-            batch=256 if bent else 1024,
+            batch=256 if quadratic else 1024,
             target=target,
             max_nodes=most,
-            curved=bent,
+            quadratic=quadratic,
             beat=points.beat,
         )
         nodes += result.nodes
-        met.append(result.found)
+        met.append(result.directions)
         known = max(known, result.value)
         if result.bound <= max(target, known * (1 + 1e-6)) * (1 + 1e-9) or time.monotonic() > deadline:
             break

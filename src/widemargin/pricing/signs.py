@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .moments import Bent, FrankWolfe, LoggedBent, Splitting, relaxation
+from .moments import FrankWolfe, LoggedQuadraticBounds, QuadraticBounds, Splitting, relaxation
 from .points import ACTIVE, FREE, INACTIVE, Priced, Terms
 from .search import shortest
 
@@ -54,7 +54,9 @@ class Log:
     branch: list[Tensor] = field(default_factory=list)  # index into points
     sign: list[Tensor] = field(default_factory=list)
     slopes: list[Tensor] = field(default_factory=list)  # (B, rows)
-    curved: list[tuple[Tensor, LoggedBent]] = field(default_factory=list)  # node ids, and their quadratic bounds
+    quadratic: list[tuple[Tensor, LoggedQuadraticBounds]] = field(
+        default_factory=list
+    )  # node ids, and their quadratic bounds
     empty: list[Tensor] = field(default_factory=list)  # nodes whose signs no direction has
     fixes: list[Tensor] = field(default_factory=list)  # (k, 3): node, point, sign it was fixed to
     fix_slope: list[Tensor] = field(default_factory=list)  # slope of that point in the closed child
@@ -63,6 +65,8 @@ class Log:
 
 class Tree(Terms):
     """Branch and bound over the signs of the positive terms."""
+
+    memory = 4e9  # bytes that open nodes may have
 
     def evaluate(
         self, sign: Tensor, start: Tensor, steps: int = STEPS, limit: float = np.inf, everywhere: bool = False
@@ -141,10 +145,8 @@ class Tree(Terms):
         batch: int,
         target: float = 0.0,
         give_up: float = np.inf,
-        record: bool = True,
         max_nodes: float = np.inf,
-        memory: float = 4e9,
-        curved: bool = True,
+        quadratic: bool = True,
         beat: Callable[[], None] | None = None,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
@@ -156,26 +158,26 @@ class Tree(Terms):
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
             batch = max(min(batch, int(NEWTON_WORK / (rows * self.rows.shape[1] ** 2 + 1))), 32)
-        log = Log(self.points.cpu()) if record else None
+        whole = Log(self.points.cpu())
+        log: Log | None = whole  # None where it has grown too large to be kept
         sign = torch.full((1, p), FREE, dtype=torch.int8, device=device)
         U, b, _, r = self.evaluate(sign, torch.zeros(1, rows, dtype=dtype, device=device), steps=300)
         value, v = self.value(r)
-        best, found = max(known, float(value.max())), [(value, v)]
-        if log is not None:
-            root = torch.tensor([-1])
-            _append(log, root, root, root, b)
+        best, met = max(known, float(value.max())), [(value, v)]
+        root = torch.tensor([-1])
+        _append(whole, root, root, root, b)
         limit = max(target, best * (1 + tol)) + 1e-300
-        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if curved else None
+        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if quadratic else None
         state = torch.zeros(1, 0, device=device)
         if moments is not None and float(U.max()) > limit:
-            bent, state, v = moments.solve(sign, moments.start(), moments.root_steps)
-            if log is not None and float(bent.bound) < float(U):
-                _append_curved(
-                    log, torch.zeros(1, dtype=torch.long), bent, torch.zeros(1, dtype=torch.long, device=device)
+            bounds, state, v = moments.solve(sign, moments.start(), moments.root_steps)
+            if float(bounds.bound) < float(U):
+                _append_quadratic(
+                    whole, torch.zeros(1, dtype=torch.long), bounds, torch.zeros(1, dtype=torch.long, device=device)
                 )
-            U = torch.minimum(U, bent.bound)
+            U = torch.minimum(U, bounds.bound)
             value, v = self.value(v)
-            found.append((value, v))
+            met.append((value, v))
             best = max(best, float(value.max()))
             limit = max(target, best * (1 + tol)) + 1e-300
         ids = torch.zeros(1, dtype=torch.long, device=device)
@@ -193,7 +195,7 @@ class Tree(Terms):
                 break
             # What is not written down was not proved in time.
             writing = 0.0 if log is None else nodes * WRITING[moments is not None]
-            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
+            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > self.memory:
                 break
             if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):
                 aborted = True
@@ -203,7 +205,7 @@ class Tree(Terms):
                 if highest - limit > (before - highest) * np.log2(max_nodes / nodes):
                     break
                 look, before = 2 * nodes, highest
-            if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
+            if pool.crowded(self.memory / 4):  # no room for breadth: finish the nodes that are nearly closed
                 top = pool.lowest(batch)
             if log is not None and log.bytes > RECORD_BYTES:
                 log = None
@@ -229,7 +231,7 @@ class Tree(Terms):
             if len(U):
                 best = max(best, float(value.max()))
                 good = torch.topk(value, min(32, len(value))).indices
-                found.append((value[good], v[good]))
+                met.append((value[good], v[good]))
             limit = max(target, best * (1 + tol)) + 1e-300
             last, alive = torch.cat([branch, branch[~done]]), child["U"] > limit
             if nodes > NEWTON_NODES and len(self.xp) and self.rows.shape[1] <= NEWTON_RANK:
@@ -240,13 +242,13 @@ class Tree(Terms):
                     log.empty.append(child["ids"][gone].cpu())
             child = {name: array[alive] for name, array in child.items()}
             if moments is not None and len(child["U"]):
-                v = self.bend(child, moments, torch.arange(len(child["U"]), device=device), log)
+                v = self.quadratic_bounds(child, moments, torch.arange(len(child["U"]), device=device), log)
                 near = torch.nonzero((child["U"] > limit) & (child["U"] < NEAR * limit)).flatten()
                 if len(near):  # a little more work may close them
-                    v[near] = self.bend(child, moments, near, log)
+                    v[near] = self.quadratic_bounds(child, moments, near, log)
                 value, v = self.value(v)
                 good = torch.topk(value, min(32, len(value))).indices
-                found.append((value[good], v[good]))
+                met.append((value[good], v[good]))
                 best = max(best, float(value.max()))
                 limit = max(target, best * (1 + tol)) + 1e-300
                 child = {name: array[child["U"] > limit] for name, array in child.items()}
@@ -255,19 +257,19 @@ class Tree(Terms):
         if pool.count:
             _, highest = pool.best(1)
             bound = max(limit, highest)
-        values, directions = torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+        values, directions = torch.cat([f[0] for f in met]), torch.cat([f[1] for f in met])
         order = torch.argsort(-values)[:400]
         return Priced(float(values.max()), bound, nodes, directions[order], log, aborted)
 
-    def bend(
+    def quadratic_bounds(
         self, nodes: dict[str, Tensor], moments: Splitting | FrankWolfe, chosen: Tensor, log: Log | None
     ) -> Tensor:
         """Quadratic bounds of the nodes `chosen`: lowers their U, moves their state on, returns a direction of each."""
-        bent, nodes["state"][chosen], v = moments.solve(nodes["sign"][chosen], nodes["state"][chosen], moments.steps)
-        better = torch.nonzero(bent.bound < nodes["U"][chosen]).flatten()
+        bounds, nodes["state"][chosen], v = moments.solve(nodes["sign"][chosen], nodes["state"][chosen], moments.steps)
+        better = torch.nonzero(bounds.bound < nodes["U"][chosen]).flatten()
         if log is not None and len(better):
-            _append_curved(log, nodes["ids"][chosen][better].cpu(), bent, better)
-        nodes["U"][chosen] = torch.minimum(nodes["U"][chosen], bent.bound)
+            _append_quadratic(log, nodes["ids"][chosen][better].cpu(), bounds, better)
+        nodes["U"][chosen] = torch.minimum(nodes["U"][chosen], bounds.bound)
         return v
 
     def expand(self, node: dict[str, Tensor], limit: float, log: Log | None, moments: Splitting | FrankWolfe | None):
@@ -319,9 +321,9 @@ def _append(log: Log, parent: Tensor, branch: Tensor, sign: Tensor, slopes: Tens
     log.bytes += 8 * slopes.numel()
 
 
-def _append_curved(log: Log, ids: Tensor, bent: Bent, chosen: Tensor) -> None:
-    entry = bent.log(chosen)
-    log.curved.append((ids, entry))
+def _append_quadratic(log: Log, ids: Tensor, bounds: QuadraticBounds, chosen: Tensor) -> None:
+    entry = bounds.log(chosen)
+    log.quadratic.append((ids, entry))
     log.bytes += 8 * (entry.a.numel() + entry.b.numel()) + 24 * sum(map(len, entry.pairs))
 
 

@@ -40,7 +40,7 @@ def write(
     tree, signs, owners, changes = _preorder(log, p)
     slopes = torch.cat(log.slopes).numpy()  # (nodes, rows)
     shift = 48 + max(0, int(np.ceil(-np.log2(np.abs(weight).max(initial=1e-9)))))
-    curved = _Curved(log)
+    quadratic = _LogOfQuadraticBounds(log)
     empty = set(torch.cat(log.empty).tolist()) if log.empty else set()
     leaves: list[Any] = []
     upper = 0.0
@@ -86,10 +86,10 @@ def write(
                 continue
             if changes[start + j] is not None:
                 continue
-            for bent in curved.bounds(owners[start + j]):
+            for candidate in quadratic.bounds(owners[start + j]):
                 if bound[j] <= enough:
                     break
-                leaf, value = bent.write(
+                leaf, value = candidate.write(
                     state[j], weight, size, flat_rows, flat_linear, shift, root_scale, n, X.shape[1]
                 )
                 if value < bound[j]:
@@ -163,29 +163,29 @@ def _relation(X: np.ndarray, state: np.ndarray) -> list[list[int]] | None:
     return [[int(fixed[i]), w // factor] for i, w in zip(support, whole)]
 
 
-class _Curved:
+class _LogOfQuadraticBounds:
     """The quadratic bounds of a log. What was shown for a node holds for its descendants, with their signs."""
 
     def __init__(self, log: Log):
         self.where = {
-            int(i): (part, j) for part, entry in enumerate(log.curved) for j, i in enumerate(entry[0].tolist())
+            int(i): (part, j) for part, entry in enumerate(log.quadratic) for j, i in enumerate(entry[0].tolist())
         }
         self.log, self.parent = log, torch.cat(log.parent).tolist()
 
-    def bounds(self, node: int) -> Iterator[_Bent]:
+    def bounds(self, node: int) -> Iterator[_QuadraticBound]:
         """Of the node and its nearest ancestors that have one."""
         found = 0
         while node >= 0 and found < ANCESTORS:
             if node in self.where:
                 part, j = self.where[node]
-                bent = self.log.curved[part][1]
-                yield _Bent(bent.a[j].numpy(), bent.b[j].numpy(), float(bent.lam[j]), bent.pairs[j])
+                bounds = self.log.quadratic[part][1]
+                yield _QuadraticBound(bounds.a[j].numpy(), bounds.b[j].numpy(), float(bounds.lam[j]), bounds.pairs[j])
                 found += 1
             node = self.parent[node]
 
 
 @dataclass
-class _Bent:
+class _QuadraticBound:
     a: np.ndarray
     b: np.ndarray
     lam: float
@@ -247,7 +247,7 @@ def _flat(rows: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """`rows` (m, D) and `linear` (D,) in an orthonormal basis of their span, where that has fewer than D dimensions.
 
     A quadratic leaf costs an eigenvalue problem: of size 3072 for images it takes half a minute, of size m none. The basis
-    is off by rounding; the rooms in `_Bent.write` count it, like that of all its sums, in units of |alpha| size^2.
+    is off by rounding; the rooms in `_QuadraticBound.write` count it, like that of all its sums, in units of |alpha| size^2.
     """
     every = np.vstack([rows, linear])
     if len(every) >= rows.shape[1]:

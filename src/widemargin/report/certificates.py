@@ -15,15 +15,14 @@ import numpy as np
 from widemargin import data as datasets
 from widemargin import kinds
 from widemargin import verify as exact
+from widemargin.plots.style import DRAWN_SHARE, LOG_RATIO
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError, Measure
 
 from . import guarantees
 from .section import Digits, Figure, Section, badge, label, layout, number, numbers, words
 
 GRID = 101  # points along each side of a picture of the decision
-SMALL = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
-MOST = 400  # neurons drawn
-LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axis
+MOST_DRAWN = 400  # neurons drawn
 
 
 def is_one(path: Path) -> bool:
@@ -263,7 +262,7 @@ def show_neurons(section: Section, measure: Measure) -> None:
     unit = measure.normalized()
     total = max(float(np.abs(unit.mass).sum()), 1e-300)
     order = np.argsort(-np.abs(unit.mass), kind="stable")
-    order = order[np.abs(unit.mass[order]) >= SMALL * total][:MOST]
+    order = order[np.abs(unit.mass[order]) >= DRAWN_SHARE * total][:MOST_DRAWN]
     hidden = len(unit.mass) - len(order)
     more = f" {hidden} more, with smaller masses, are not drawn." if hidden else ""
     if unit.theta.shape[1] > 1:

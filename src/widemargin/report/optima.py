@@ -13,10 +13,10 @@ import numpy as np
 
 from widemargin import kinds
 from widemargin.optima import Gap
-from widemargin.optima.gap import of as gap_of
 from widemargin.optima.losses import CLASSES, LOSSES
-from widemargin.optima.path import norm_of, point
+from widemargin.optima.paths import norm_of, point
 from widemargin.optima.problem import MODES
+from widemargin.optima.trained_networks import of as gap_of
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
 
 from . import certificates, guarantees

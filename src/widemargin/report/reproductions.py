@@ -11,7 +11,7 @@ from widemargin.types import InputError
 
 from .section import Section, badge, number, words
 
-LARGEST = 3_000_000  # bytes of one picture in the page
+PICTURE_BYTES = 3_000_000  # bytes of one picture in the page
 WORDS = {True: "holds", False: "does not hold"}  # else the word itself: undecided or not informative
 
 
@@ -41,7 +41,7 @@ def show(section: Section, folder: Path) -> None:
         picture = path.read_bytes()
         if picture[:8] != b"\x89PNG\r\n\x1a\n":
             raise InputError(f"{path} is no PNG picture; run the reproduction again")
-        if len(picture) > LARGEST:
+        if len(picture) > PICTURE_BYTES:
             section.paragraph(f"{path.name} is too large for this page; it lies in {folder}.", "quiet")
         else:
             section.image(path.stem if path.stem != "figure" else f"Figure of {folder.resolve().name}", picture)

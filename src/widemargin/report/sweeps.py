@@ -26,7 +26,7 @@ BINS = 24  # of a parameter drawn at random
 ROWS = 400  # of a table
 CURVES = 8  # lines in one figure
 FAILURES = 20
-FIRST = (
+SHOWN_FIRST = (
     "fraction",
     "margin_M2",
     "margin_M1",
@@ -260,8 +260,8 @@ def _results(values: Mapping[str, list[Any]], params: set[str], columns: Sequenc
     ]
     if columns:
         return [name for name in columns if name in numeric]
-    rank = {name: k for k, name in enumerate(FIRST)}
-    return sorted(numeric, key=lambda name: (rank.get(name, len(FIRST) + (name in DULL)), numeric.index(name)))[
+    rank = {name: k for k, name in enumerate(SHOWN_FIRST)}
+    return sorted(numeric, key=lambda name: (rank.get(name, len(SHOWN_FIRST) + (name in DULL)), numeric.index(name)))[
         :RESULTS
     ]
 

@@ -251,17 +251,17 @@ class _Driver:
                 died = True
                 if not self.engine.together:
                     del self.pending[future]
-                    self.mourn(batch, alone=self.engine.certain or not self.pending)
+                    self.retry_or_give_up(batch, alone=self.engine.certain or not self.pending)
             else:
                 raise trouble
         if died and self.engine.together:
             self.engine.renew()  # ends what is left of the workers, so nothing of theirs can come back
             alone = len(self.pending) == 1
             for batch in self.pending.values():
-                self.mourn(batch, alone)
+                self.retry_or_give_up(batch, alone)
             self.pending.clear()
 
-    def mourn(self, batch: _Batch, alone: bool) -> None:
+    def retry_or_give_up(self, batch: _Batch, alone: bool) -> None:
         """A batch has lost its worker. Who is to blame is clear only if it was alone, so that is tried before it is given up.
 
         Runs that are not trained together are then tried one by one, so that only the guilty one is given up.

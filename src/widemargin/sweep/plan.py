@@ -41,7 +41,7 @@ from widemargin.types import InputError
 KEYS = ("name", "function", "repeats", "seed", "keep", "samples", "pack", "fixed", "grid", "random")
 PACK = {"train": 64, "margin": 1, "fit": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
 OWN_PACK = 8  # of functions of one's own
-LARGEST = 2**63 - 1  # integer that SQLite holds
+LARGEST_INTEGER = 2**63 - 1  # integer that SQLite holds
 DEEPEST = 20  # lists within lists
 OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the table that are no parameters
 
@@ -245,7 +245,7 @@ def encodable(text: str) -> bool:
 
 
 def _beyond(value: Any) -> bool:
-    return isinstance(value, int) and abs(value) > LARGEST
+    return isinstance(value, int) and abs(value) > LARGEST_INTEGER
 
 
 def _listed(value: Any, depth: int = 0) -> Any:

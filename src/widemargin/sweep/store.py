@@ -49,7 +49,7 @@ class Store:
         self.folder = Path(folder)
         path = self.folder / FILE
         check_store(folder)  # before anything is written to a file that may be another's
-        with _spoken(self.folder):
+        with _in_one_sentence(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
             try:
@@ -119,7 +119,7 @@ class Store:
 
     def note(self, name: str, plan: str, version: str) -> None:
         """Write down what a sweep asks for."""
-        with _spoken(self.folder), self._transaction():
+        with _in_one_sentence(self.folder), self._transaction():
             self.db.execute("insert or ignore into sweeps values (?, ?, ?)", (name, plan, version))
 
     def add(
@@ -135,7 +135,7 @@ class Store:
             for run, row in zip(runs, rows)
         ]
         share, now, new = seconds / max(1, len(runs)), time.time(), 0
-        with _spoken(self.folder), self._transaction():
+        with _in_one_sentence(self.folder), self._transaction():
             self._widen(each)
             for one in each:
                 names = ", ".join(quoted(name) for name in one)
@@ -152,7 +152,7 @@ class Store:
             for run, text in zip(runs, texts)
         ]
         names = "key, params, trial, traceback, finished, sweep, version"
-        with _spoken(self.folder), self._transaction():
+        with _in_one_sentence(self.folder), self._transaction():
             self.db.executemany(f"insert into failures ({names}) values (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _widen(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -181,7 +181,7 @@ class Store:
         except ImportError:
             return True
         if self._locks is None:
-            with _spoken(self.folder):
+            with _in_one_sentence(self.folder):
                 self._locks = open(self.folder / LOCKS, "ab")  # noqa: SIM115
         try:
             fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(key[:12], 16))
@@ -210,7 +210,7 @@ class Store:
         """
         found: dict[str, None] = {}
         there = set(self.columns())
-        with _spoken(self.folder):
+        with _in_one_sentence(self.folder):
             plans = self.db.execute("select name, plan from sweeps where version = ?", (version,)).fetchall()
             for name, text in plans:
                 earlier = json.loads(text)
@@ -234,7 +234,7 @@ class Store:
     def done(self, keys: Sequence[str]) -> set[str]:
         """Which of these runs are stored."""
         found: set[str] = set()
-        with _spoken(self.folder):
+        with _in_one_sentence(self.folder):
             for k in range(0, len(keys), 500):
                 some = keys[k : k + 500]
                 marks = ", ".join("?" * len(some))
@@ -425,7 +425,7 @@ def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 def check_store(folder: str | os.PathLike[str]) -> bool:
     """Whether there is a store; InputError where there is something else, or nothing could be made."""
-    with _spoken(Path(folder)):
+    with _in_one_sentence(Path(folder)):
         if Path(folder).exists() and not Path(folder).is_dir():
             raise NotADirectoryError(20, "it is no folder")
     return bool(_all_meta(folder))
@@ -508,7 +508,7 @@ def quoted(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _spoken(folder: Path) -> Iterator[None]:
+def _in_one_sentence(folder: Path) -> Iterator[None]:
     """Errors of disk and database as a sentence."""
     try:
         yield

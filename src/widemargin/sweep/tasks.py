@@ -410,7 +410,7 @@ def _share(row: Row, data: Dataset, bias: bool, activation: str, limit: float, s
 
 def _certificate(data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> tuple[float, float]:
     """From the store's folder where another run has been here already; a worker on another machine may not see that folder."""
-    from widemargin.margins.f1 import f1
+    from widemargin.margins.wide_networks import f1
 
     asked = [data.sha256(), bias, activation, limit, widemargin.__version__]
     name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]

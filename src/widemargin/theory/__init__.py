@@ -30,9 +30,9 @@ from . import (  # noqa: F401
 )
 from .catalogue import PAPERS, order, theorem, theorems
 from .evaluate import Guarantees, check, guarantees
-from .facts import Facts, facts
 from .guarantee import THEOREMS, Assumption, Guarantee, Huge, Theorem
 from .inequality import CHECKS, Inequality
+from .known_facts import Facts, facts
 from .track import Track, follow
 
 __all__ = [

@@ -12,8 +12,8 @@ from widemargin.types import InputError
 
 from ._rooms import margins, torch
 from .arguments import Count, Positive, one_of
-from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .known_facts import Facts
 from .simplex import best_mixture
 
 MOST = 10**7  # entries of a feature matrix

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .guarantee import Assumption, Huge, Value, log_of
 
 if TYPE_CHECKING:
-    from .facts import Facts
+    from .known_facts import Facts
 
 ROUNDING = 1e-12  # points divided by their largest norm may exceed 1 by this
 

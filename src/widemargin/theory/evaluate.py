@@ -14,9 +14,9 @@ from widemargin.types import Dataset, Trajectory
 
 from ._rooms import flows
 from .catalogue import find, order
-from .facts import TIME_LIMIT, Facts, facts
 from .guarantee import NETWORK, THEOREMS, Guarantee
 from .inequality import CHECKS, Check, Inequality
+from .known_facts import TIME_LIMIT, Facts, facts
 from .track import Track, every_step, follow, same_run
 
 AGAIN = "the run was made again with every step recorded"

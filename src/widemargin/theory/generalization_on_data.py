@@ -13,7 +13,6 @@ from widemargin.types import Certificate
 
 from ._rooms import distance
 from .complexity import rademacher_bound, rademacher_hull
-from .facts import Facts
 from .generalization import (
     ball_margin_bound,
     class_margin_bound,
@@ -30,6 +29,7 @@ from .generalization import (
     regression_bound,
 )
 from .guarantee import NETWORK, Guarantee, applied
+from .known_facts import Facts
 
 LOW_RANK = 2  # ranks below d at which projected distances are looked at,
 PAIRS = 40_000  # for up to so many pairs of points

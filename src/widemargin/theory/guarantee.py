@@ -19,7 +19,7 @@ from widemargin.json_values import plain_json
 from .arguments import checked, explained
 
 if TYPE_CHECKING:
-    from .facts import Facts
+    from .known_facts import Facts
 
 QUANTITIES = {
     "test error": 1.0,  # value from which an upper bound says nothing

@@ -10,8 +10,8 @@ import numpy as np
 
 from . import conditions
 from ._rooms import flows
-from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied
+from .known_facts import Facts
 from .lazy import (
     freedman_transfer,
     margin_after_moving,

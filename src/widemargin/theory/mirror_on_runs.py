@@ -12,8 +12,8 @@ import numpy as np
 from . import conditions
 from ._rooms import flows, torch
 from .comparators import Comparator, best_p_bar, width_for_comparator
-from .facts import Facts
 from .guarantee import Guarantee, Value, applied, from_log
+from .known_facts import Facts
 from .mirror import (
     early_margin,
     gradient_constants,

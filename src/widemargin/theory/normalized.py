@@ -16,8 +16,8 @@ from widemargin.types import Dataset, InputError
 
 from ._rooms import flows, margins
 from .arguments import Convention, Count, Finite, Nonnegative, Positive, Probability, one_of
-from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .known_facts import Facts
 
 CENTRED = "||x - mu|| <= 1 for all points"
 MARGIN = "gamma = gamma_a + gamma_c is a margin of the initial features, with Delta_V <= gamma/32"

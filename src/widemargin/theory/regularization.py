@@ -13,8 +13,8 @@ from widemargin.types import Certificate, InputError
 
 from ._rooms import optimize, special
 from .arguments import Classes, Convention, Count, Factor, Loss, Positive, Probability, checked
-from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, states
+from .known_facts import Facts
 
 if TYPE_CHECKING:
     from widemargin.optima import Path

@@ -19,8 +19,8 @@ from . import conditions
 from ._rooms import flows
 from .arguments import Convention, Count, Positive, Probability, checked
 from .conditions import at_least, given, in_unit_ball
-from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .known_facts import Facts
 
 
 @checked

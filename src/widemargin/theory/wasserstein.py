@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from widemargin.types import InputError
 
 from .arguments import POSITIVE, Convention, Count, Positive, checked
-from .facts import Facts
 from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .known_facts import Facts
 
 
 @dataclass(frozen=True)

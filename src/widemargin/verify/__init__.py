@@ -10,8 +10,7 @@ from .exact import integers, matmul, positive_semidefinite, sqrt_up
 from .files import load
 from .frame import CHANCE, EXIT, FORMAT, KINDS, PROVED, REFUSED, UNPROVED, Verdict, check, data_hash, digest
 from .kernels import ntk_kernel, relu_kernel, srelu_kernel
-from .reading import MULTICLASS, OPTIMA, REGRESSION
-from .regression import LARGEST
+from .reading import LARGEST, MULTICLASS, OPTIMA, REGRESSION
 
 CONVENTION = {kind: conventions[0] for kind, (_, conventions) in KINDS.items()}
 

@@ -11,10 +11,23 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, integers, matmul, objects, sqrt_up, squares
-from .reading import BLOCK, Problem, Rules, few, integer, listed, need, number, only_dual, ratios, rows_of, vector
+from .reading import (
+    BLOCK,
+    LARGEST,
+    Problem,
+    Rules,
+    few,
+    integer,
+    listed,
+    need,
+    number,
+    only_dual,
+    ratios,
+    rows_of,
+    vector,
+)
 
 GRID = 192  # batch-normalised preactivations are enclosed in integers over 2^GRID
-LARGEST = float(np.finfo(np.float64).max)
 NEURONS = 256  # neurons at a time, fewer where there are many points
 
 

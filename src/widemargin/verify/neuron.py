@@ -20,7 +20,7 @@ import numpy as np
 from .cones import relu_cones
 from .exact import ROOT_BITS, column, matmul, positive_semidefinite, ray, sqrt_up, squares
 from .products import products
-from .reading import BITS, Problem, as_relu, differences, integer, listed, need, number, sides_of, signed, vector
+from .reading import BITS, Problem, as_relu, differences, integer, listed, need, number, sides_of, signed
 from .span import span
 from .sphere import sphere
 from .tree import eigen_tree, relu_tree
@@ -48,70 +48,31 @@ def norm_bound(problem: Problem, c: list[int], total: int, bound: Fraction, side
     return f"{len(lines)} lines"
 
 
-def spectral(problem: Problem, c: list[int], total: int, bound: Fraction, side: Mapping[str, Any], name: str) -> str:
-    """With t_i = v . x_i: |t_i| <= (t_i^2 / s_i + s_i) / 2 where c_i > 0, and c_i |t_i| <= |c_i| w_i t_i where c_i <
-    0, |w_i| <= 1. So
+def gram_below(problem: Problem, weights: list[int], index: list[int], total: int, limit: Fraction) -> bool:
+    """Whether sum_i (w_i / total) x_i x_i' <= limit I, w_i > 0, limit >= 0 (limit = 0 needs x_i = 0).
 
-        sum_i c_i relu(t_i) <= (1/2) [ sum_{c_i > 0} c_i s_i / 2 + |g| + lam ],   lam I >= sum_{c_i > 0} (c_i / (2 s_i)) x_i x_i',
-
-    g = sum_i c_i x_i + sum_{c_i < 0} |c_i| w_i x_i. Everything is rational; |g| is compared as a square.
-    """
-    plus = [i for i, v in enumerate(c) if v > 0]
-    minus = [i for i, v in enumerate(c) if v < 0]
-    scale, ks = vector(side.get("scale"), len(plus), f"{name}: scale")
-    for j, v in enumerate(scale):
-        need(v > 0, f"{name}: scale entry {j} is not positive")
-    w, kw = vector(side.get("w"), len(minus), f"{name}: w")
-    for j, v in enumerate(w):
-        need(abs(v) <= 1 << kw, f"{name}: w entry {j} is outside [-1, 1]")
-    lam = number(side.get("lam"), f"{name}: lam")
-    need(lam >= 0, f"{name}: lam is negative")
-    coefficient = [0] * len(c)
-    for i in plus:
-        coefficient[i] = c[i] << kw
-    for i, v in zip(minus, w):
-        coefficient[i] = c[i] * ((1 << kw) - v)
-    g2 = squares(matmul(column(coefficient).T, problem.grid))[0]  # 4^(k + kw) total^2 ||g||^2
-    first = Fraction(sum(c[i] * s for i, s in zip(plus, scale)), total << (ks + 1))
-    room = 2 * bound - first - lam
-    need(room >= 0 and g2 <= (room * total * 2 ** (problem.k + kw)) ** 2, f"{name}: the sum is larger than upper")
-    # lam I - sum_i (c_i / (2 s_i)) x_i x_i' >= 0
-    inner = [2 * lam * Fraction(s, 1 << ks) for s in scale]
-    good = gram_below(problem, [c[i] for i in plus], plus, total, inner)
-    need(good, f"{name}: lam is not shown to be an upper bound of the eigenvalues")
-    return f"{len(plus)} scales"
-
-
-def gram_below(problem: Problem, weights: list[int], index: list[int], total: int, limits: list[Fraction]) -> bool:
-    """Whether sum_i (w_i / (total l_i)) x_i x_i' <= I, w_i > 0, l_i >= 0 (l_i = 0 needs x_i = 0).
-
-    The same as diag(l_i total / w_i) - X X' >= 0, and after multiplication by w_i on both sides an integer matrix.
-    For more points than dimensions the D x D matrix is used, with the factors w_i / l_i of the subtracted terms
+    The same as diag(limit total / w_i) - X X' >= 0, and after multiplication by w_i on both sides an integer matrix.
+    For more points than dimensions the D x D matrix is used, with the factors w_i / limit of the subtracted terms
     rounded up.
     """
     X = problem.grid[index]
-    if any(l == 0 and any(row) for l, row in zip(limits, X.tolist())):
-        return False
-    keep = [j for j, l in enumerate(limits) if l > 0]
-    X, weights, limits = X[keep], [weights[j] for j in keep], [limits[j] for j in keep]
     n, D = X.shape
-    if n == 0:
-        return True
+    if n == 0 or limit == 0:
+        return not any(any(row) for row in X.tolist())
 
     def small() -> bool:
-        common = math.lcm(*(l.denominator for l in limits))
         w = column(weights)
-        S = -common * (w * w.T) * matmul(X, X.T)
-        for j, l in enumerate(limits):
-            S[j, j] += weights[j] * l.numerator * (common // l.denominator) * total << (2 * problem.k)
+        S = -limit.denominator * (w * w.T) * matmul(X, X.T)
+        for j, weight in enumerate(weights):
+            S[j, j] += weight * limit.numerator * total << (2 * problem.k)
         return positive_semidefinite(S)
 
     if n <= D:
         return small()
-    # total 4^k 2^bits I - sum_i ceil(2^bits w_i / l_i) X_i X_i'
-    largest = max(Fraction(w) / l for w, l in zip(weights, limits))
+    # total 4^k 2^bits I - sum_i ceil(2^bits w_i / limit) X_i X_i'
+    largest = max(weights) / limit
     bits = max(0, 160 + largest.denominator.bit_length() - largest.numerator.bit_length())
-    rounded = [-((-w * l.denominator << bits) // l.numerator) for w, l in zip(weights, limits)]
+    rounded = [-((-w * limit.denominator << bits) // limit.numerator) for w in weights]
     S = -matmul(X.T, column(rounded) * X.astype(object))
     for j in range(D):
         S[j, j] += total << (2 * problem.k + bits)
@@ -166,7 +127,7 @@ def eigen(problem: Problem, c: list[int], total: int, bound: Fraction, side: Map
     lam = number(side.get("lam"), f"{name}: lam")
     need(0 <= lam <= bound, f"{name}: lam is negative or larger than upper")
     plus = [i for i, v in enumerate(c) if v > 0]
-    good = gram_below(problem, [c[i] for i in plus], plus, total, [lam] * len(plus))
+    good = gram_below(problem, [c[i] for i in plus], plus, total, lam)
     need(good, f"{name}: lam is not shown to be an upper bound of the eigenvalues")
     return f"{len(plus)} points"
 
@@ -249,7 +210,6 @@ _Proof = Callable[[Problem, list[int], int, Fraction, Mapping[str, Any], str], s
 PROOFS: dict[int, dict[str, _Proof]] = {
     1: {
         "norm": norm_bound,
-        "spectral": spectral,
         "products": products,
         "tree": relu_tree,
         "cones": relu_cones,

@@ -21,6 +21,7 @@ BLOCK = 1 << 17  # entries of a matrix of features, of a kernel or of difference
 MATRIX = 1 << 24  # entries of a matrix that is to be positive semidefinite, and 4 times those of the data on top
 POINTS = 2048  # points at which a function is to take exact values
 PAIRS = 1 << 14  # points of which all pairs are looked at, some minutes
+LARGEST = float(np.finfo(np.float64).max)  # stands for infinity in `upper`
 
 
 class Refused(Exception):

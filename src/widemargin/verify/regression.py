@@ -27,6 +27,7 @@ from .kernels import Kernel, kernel
 from .neuron import both_sides
 from .reading import (
     BITS,
+    LARGEST,
     POINTS,
     Problem,
     Refused,
@@ -41,7 +42,6 @@ from .reading import (
 )
 
 ESTIMATE = "is an estimate and was not checked"
-LARGEST = float(np.finfo(np.float64).max)  # stands for infinity in `upper`
 
 
 def regression(

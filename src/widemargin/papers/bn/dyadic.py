@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import data, margins
-from widemargin.margins.batchnorm import dyadic_margins, initial_weights
+from widemargin.margins.batchnorm_networks import dyadic_margins, initial_weights
 from widemargin.papers.drawing import figure_of, log_axis
 from widemargin.papers.jobs import Arrays, Job, Outcome, reproduction
 from widemargin.papers.statistics import mean_exponent, two_errors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from widemargin.margins.batchnorm import initial_weights
+from widemargin.margins.batchnorm_networks import initial_weights
 from widemargin.types import Dataset
 
 

@@ -238,11 +238,9 @@ class _Newton:
             )
         return entered.door.certificate(
             "f2-optimum",
-            max(low, 0.0),
-            high,
+            (max(low, 0.0), high),
             np.ldexp(self.dual, -power),
             degree=0,
-            tol=self.tol,
             convention="objective",
             stopped="" if status in ("certified", "rounding") else status,
             extra=entered.saved(b, power) | {"kernel": "relu", "alpha": alpha.tolist()},

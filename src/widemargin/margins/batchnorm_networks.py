@@ -18,6 +18,7 @@ from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from .door import EPS, Door, Progress, bounds_factor, enter, product, twins
+from .engine import LARGEST
 
 BLOCK = 512  # neurons whose inner weights are in memory at a time
 STORED = 200_000  # numbers of moved inner weights that a certificate keeps
@@ -69,15 +70,15 @@ def batchnorm(
     n, m = features.T.shape
     names = ("a", "c") if part == "sum" else (part,)
     scales = {"a": np.full(m, 1 / math.sqrt(m)), "c": layer.a / math.sqrt(m)}
-    found = twins(replace(door, X=features.Xbar))
+    conflict = twins(replace(door, X=features.Xbar))
 
     def solve(T: np.ndarray) -> dict[str, _Part]:
-        return {name: _solve(T, door, scales[name], tol, found) for name in names}
+        return {name: _solve(T, door, scales[name], tol, conflict) for name in names}
 
     parts, T, move = solve(features.T), features.T, None
     radius = math.ldexp(displacement, door.shift) * math.sqrt(m)  # of the ball in Frobenius norm, in scaled units
     frozen = parts
-    if radius > 0 and found is None:
+    if radius > 0 and conflict is None:
         parts, move = _ascend(features, parts, scales, door, radius, moves, solve)
         T = features.T if move is None else features.T + features.Xbar @ move.T
     extra: dict[str, Any] = {
@@ -87,17 +88,17 @@ def batchnorm(
         "width": m,
     } | layer.record()
     lower, upper = 0.0, 0.0
-    for name, one in parts.items():
-        below = _lower(features, T, move, scales[name], one, door)
+    for name, solved in parts.items():
+        below = _lower(features, T, move, scales[name], solved, door)
         dual = frozen[name].q  # the upper bound compares with the features before any move
         above = _upper(features, scales[name], dual, door)
         if radius > 0:
             above += _displacement_cost(features, door.y, scales[name], dual, radius)
-        if found is not None and "labels" in found[1]:
+        if conflict is not None and "labels" in conflict[1]:
             above = 0.0  # wherever the inner weights move, equal points have equal features
         below = max(below, 0.0)
         extra[f"gamma_{name}"] = {"lower": below, "upper": above}
-        extra[f"weights_{name}"] = one.u.tolist()
+        extra[f"weights_{name}"] = solved.u.tolist()
         if name != names[0]:  # that of the first is the certificate's own
             extra[f"dual_{name}"] = dual.tolist()
         lower, upper = lower + below, upper + above
@@ -105,8 +106,8 @@ def batchnorm(
         extra["eps_N"] = min(float(np.ldexp((1 / features.N).max(), -door.shift)), LARGEST)
     if move is not None:
         extra["move"] = np.ldexp(move, -door.shift).tolist() if move.size <= STORED else "omitted"
-    zero = "" if found is None else found[1].replace("the origin", "the mean of the points")
-    stopped = next((one.stopped for one in parts.values() if one.stopped), "")
+    zero = "" if conflict is None else conflict[1].replace("the origin", "the mean of the points")
+    stopped = next((solved.stopped for solved in parts.values() if solved.stopped), "")
     if not zero and lower <= 0 and upper <= 1e-9 * math.sqrt(n) and not stopped:
         zero = f"the features are not separable up to rounding (margin at most {upper:.1g})"
     if displacement > 0 and not stopped:
@@ -114,17 +115,15 @@ def batchnorm(
         stopped = "time-limit" if time.perf_counter() > door.deadline else "stalled"
     certificate = door.certificate(
         "bn",
-        lower,
-        upper,
+        (lower, upper),
         frozen[names[0]].q,
         degree=0,
-        tol=tol,
         convention="M9",
         stopped=stopped,
         zero=zero,
         extra=extra,
         stats={"seed": None if layer.V is not None else seed}
-        | {f"method_{name}": one.method for name, one in parts.items()},
+        | {f"method_{name}": solved.method for name, solved in parts.items()},
     )
     if displacement > 0 and certificate.status == "stalled":
         return replace(certificate, reason="the moved inner weights come from a local search; both bounds hold")
@@ -132,7 +131,6 @@ def batchnorm(
 
 
 PARTS = ("a", "c", "sum")
-LARGEST = float(np.finfo(np.float64).max)
 
 
 # --- inner weights --------------------------------------------------------------------------------------------------
@@ -349,9 +347,9 @@ def _ascend(
         if time.perf_counter() > door.deadline:
             break
         slope = np.zeros(T.shape)  # d value / d T
-        for name, one in best.items():
-            length = float(np.linalg.norm(one.u)) or 1.0
-            slope += np.outer(one.q * door.y / one.q.sum(), scales[name] * one.u / length)
+        for name, part in best.items():
+            length = float(np.linalg.norm(part.u)) or 1.0
+            slope += np.outer(part.q * door.y / part.q.sum(), scales[name] * part.u / length)
         G = (slope * (T > 0)).T @ features.Xbar  # (m, d)
         G[features.dead] = 0
         length = float(np.linalg.norm(G))
@@ -361,12 +359,12 @@ def _ascend(
         trial *= min(1.0, radius / float(np.linalg.norm(trial)))
         there = features.T + features.Xbar @ trial.T
         other = solve(there)
-        gain = sum(one.value for one in other.values()) - sum(one.value for one in best.values())
+        gain = sum(part.value for part in other.values()) - sum(part.value for part in best.values())
         if gain > 0:
             best, move, T, moved = other, trial, there, True
             if (tell := door.teller(0)) is not None:
-                tell(sum(one.value for one in best.values()), math.inf, "moved the inner weights")
-            if gain <= 1e-6 * sum(one.value for one in best.values()):
+                tell(sum(part.value for part in best.values()), math.inf, "moved the inner weights")
+            if gain <= 1e-6 * sum(part.value for part in best.values()):
                 break
         else:
             step /= 2

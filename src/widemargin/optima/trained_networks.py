@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
-from .f1 import solver, threads_for
 from .problem import ClassProblem, enter
 from .solver import Solver
+from .wide_networks import solver, threads_for
 
 FORM = "Sequential(Linear, ReLU, Linear)"
 INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
@@ -176,16 +176,16 @@ def gap(
     if not math.isfinite(objective):
         raise InputError("the objective of the network is not a finite number; it may have diverged in training")
     with threads_for(entered):
-        one = solver(entered, tol, seed, device, progress)
+        search = solver(entered, tol, seed, device, progress)
         theta = net.W if net.b is None else np.hstack([net.W, net.b[:, None]])
-        if isinstance(one, Solver):
-            one.know(Measure.from_network(theta, net.a[0], net.b is not None), float(c[0]))
+        if isinstance(search, Solver):
+            search.know(Measure.from_network(theta, net.a[0], net.b is not None), float(c[0]))
         else:
-            one.know(theta, net.a.T, c)
-        cert = one.run()
-    found = Gap(objective, mean, min(balanced, objective), len(net.W), cert)
-    kept = {name: getattr(found, name) for name in TRAINED}
-    return replace(found, certificate=replace(cert, extra={**cert.extra, "trained": kept}))
+            search.know(theta, net.a.T, c)
+        cert = search.run()
+    comparison = Gap(objective, mean, min(balanced, objective), len(net.W), cert)
+    kept = {name: getattr(comparison, name) for name in TRAINED}
+    return replace(comparison, certificate=replace(cert, extra={**cert.extra, "trained": kept}))
 
 
 def of(cert: Certificate) -> Gap | None:
@@ -250,22 +250,24 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
         raise InputError(
             f"a state dict of {FORM} has two weight matrices and their biases, but this one has {shapes or 'nothing'}"
         )
-    fits = [(one, two) for one, two in (matrices, matrices[::-1]) if arrays[two].shape[1] == len(arrays[one])]
+    fits = [
+        (first, second) for first, second in (matrices, matrices[::-1]) if arrays[second].shape[1] == len(arrays[first])
+    ]
     if not fits:
         shapes = " and ".join(str(arrays[name].shape) for name in matrices)
         raise InputError(f"the weights have shapes {shapes}, but a network with K outputs has (m, d) and (K, m)")
     # (m, d) and (d, m) fit both ways: rather one output, and else in their order, as torch saves them.
-    one, two = min(fits, key=lambda pair: len(arrays[pair[1]]) != 1)
-    width, found = len(arrays[one]), {}
+    first, second = min(fits, key=lambda pair: len(arrays[pair[1]]) != 1)
+    width, biases = len(arrays[first]), {}
     for name in vectors:
         stem = name.removesuffix("bias")
-        owners = [k for k, matrix in enumerate((one, two)) if stem != name and matrix == f"{stem}weight"]
-        owners = owners or [k for k, size in enumerate((width, len(arrays[two]))) if arrays[name].shape == (size,)]
-        if len(owners) != 1 or owners[0] in found:
+        owners = [k for k, matrix in enumerate((first, second)) if stem != name and matrix == f"{stem}weight"]
+        owners = owners or [k for k, size in enumerate((width, len(arrays[second]))) if arrays[name].shape == (size,)]
+        if len(owners) != 1 or owners[0] in biases:
             why = "it fits both layers" if len(owners) == 2 else "it fits no layer, or one that has a bias"
             raise InputError(f"{name[:40]} of shape {arrays[name].shape} is no bias of this network: {why}")
-        found[owners[0]] = arrays[name]
-    return _checked(arrays[one], found.get(0), arrays[two], found.get(1))
+        biases[owners[0]] = arrays[name]
+    return _checked(arrays[first], biases.get(0), arrays[second], biases.get(1))
 
 
 def _tensor(name: Any, value: Any) -> np.ndarray:

@@ -97,11 +97,9 @@ def f2(
     extra["alpha"] = q.tolist()
     return door.certificate(
         "f2",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=degree,
-        tol=tol,
         convention="M7" if kernel is None else "gram",
         stopped=stopped,
         zero=zero,
@@ -137,17 +135,17 @@ def random_features(
     Z = door.space.phi(door.X @ unit.T) * door.y[:, None] / np.sqrt(m)  # (n, m), row norms at most size
     size = door.size**degree
     blur = EPS * (degree * (2 * V.shape[1] + 10) + 4)  # of one feature, relative to size
-    found = twins(door)
+    conflict = twins(door)
     stats: dict[str, Any] = {"seed": seed if drawn else None}
-    if found is None and not Z.any(axis=1).all():
+    if conflict is None and not Z.any(axis=1).all():
         i = int(np.flatnonzero(~Z.any(axis=1))[0])
-        found = np.eye(len(Z))[i], f"all features of point {i} are zero"
-    if found is None:
+        conflict = np.eye(len(Z))[i], f"all features of point {i} are zero"
+    if conflict is None:
         solved = qp.solve_factor(Z, tol / 4, door.deadline, door.teller(degree))
         q, zero, stopped = solved.q, "", solved.stopped
         stats |= {"steps": solved.steps, "method": solved.method}
     else:
-        (q, zero), stopped = found, ""
+        (q, zero), stopped = conflict, ""
     a = qp.direction(Z, q, tol / 2)
     lower, upper = bounds_factor(Z, size, a, q)
     lower, upper = float((lower - blur * size).min()), upper + blur * float(q @ size) / float(q.sum())
@@ -156,11 +154,9 @@ def random_features(
     extra = {"directions": V.tolist(), "a": a.tolist()}
     return door.certificate(
         "rf",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=degree,
-        tol=tol,
         convention="M7",
         stopped=stopped,
         zero=zero,

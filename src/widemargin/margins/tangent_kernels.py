@@ -47,7 +47,7 @@ from ._transport import (
     transport_margin,
 )
 from .door import EPS, Door, Progress, enter, twins
-from .f2 import _bounds, f2
+from .kernel_machines import _bounds, f2
 
 __all__ = [
     "Estimate",
@@ -188,11 +188,9 @@ def ntk(
     count = extra["samples"]
     certificate = door.certificate(
         "ntk",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=1,
-        tol=tol,
         convention="M8",
         stopped=stopped or "stalled",
         extra=extra,
@@ -273,11 +271,9 @@ def _kernel_margin(door: Door, part: str, transport: str, tol: float) -> Certifi
     extra = {"part": part, "transport": transport, "kernel": "ntk", "alpha": q.tolist()}
     return door.certificate(
         "ntk",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=1,
-        tol=tol,
         convention="M8-l2" if transport == "l2" else "M8",
         stopped=stopped,
         zero=zero,

@@ -14,7 +14,7 @@ from widemargin.types import Certificate, Dataset, Measure
 
 from . import programs
 from .door import EPS, Progress, enter, nothing_left, product, twins
-from .f2 import unit_directions
+from .kernel_machines import unit_directions
 
 
 def frozen(
@@ -69,11 +69,9 @@ def frozen(
         primal = None
     return door.certificate(
         "frozen",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=degree,
-        tol=tol,
         convention="M1",
         stopped=stopped,
         zero=zero,

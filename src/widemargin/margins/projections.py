@@ -103,11 +103,9 @@ def projected(
         q[k] += w / 2
     certificate = door.certificate(
         "projected",
-        lower,
-        max(upper, lower),
+        (lower, max(upper, lower)),
         q,
         degree=1,
-        tol=tol,
         convention="distance",
         stopped=stopped,
         zero=zero,

@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
-from .door import EPS, Progress, integer_weights, vanishes
+from .door import EPS, Progress, about, integer_weights, vanishes
 
 LEAST_EPS = 1e-3  # eps is at least this part of what is allowed: the width in LR Theorem 3.2 grows with 1 / eps
 
@@ -81,37 +81,37 @@ def collapse(
 
     upper, proof, none = _upper(X, y, np.random.default_rng(seed))
     stopped = False
-    found: Cones | None = None
+    cones: Cones | None = None
     if beta is not None:
         B, s = np.atleast_2d(np.asarray(beta, dtype=float)), np.atleast_1d(np.asarray(signs, dtype=float))
         if B.ndim != 2 or B.shape[1] != data.d or not np.isfinite(B).all() or not B.any(axis=1).all():
             raise InputError(f"beta must be r rows of d = {data.d} numbers, none of them zero")
         if s.shape != (len(B),) or not np.isin(s, (-1, 1)).all():
             raise InputError(f"signs must be {len(B)} numbers -1 or +1, one per row of beta")
-        found, reason = _judge(X, y, _unit(B), s, eps, gamma_nc, strict)
+        cones, reason = _judge(X, y, _unit(B), s, eps, gamma_nc, strict)
     elif none:
         reason = none
     else:
-        found, reason, stopped = _search(X, y, eps, gamma_nc, strict, most_cones, deadline, tell)
+        cones, reason, stopped = _search(X, y, eps, gamma_nc, strict, most_cones, deadline, tell)
     q = np.array(proof["weights"], dtype=float)
     extra: dict[str, Any] = {"strict": bool(strict)}
     lower, status = 0.0, "not-found"
-    if found is not None:
-        r = len(found.beta)
-        lower = found.gamma / r * (1 - 4 * EPS)
+    if cones is not None:
+        r = len(cones.beta)
+        lower = cones.gamma / r * (1 - 4 * EPS)
         if lower >= (1 - tol) * upper:
             status, reason = "certified", ""
         else:
             status = "time-limit" if stopped else "found"
             reason = "these cones are checked; upper bounds what any others could give"
         extra |= {
-            "beta": found.beta.tolist(),
-            "signs": [int(v) for v in found.signs],
-            "gamma_nc": found.gamma,
-            "eps": found.eps,
+            "beta": cones.beta.tolist(),
+            "signs": [int(v) for v in cones.signs],
+            "gamma_nc": cones.gamma,
+            "eps": cones.eps,
             "r": r,
-            "gap": found.gamma - found.eps,
-            "cluster": found.cluster.tolist(),
+            "gap": cones.gamma - cones.eps,
+            "cluster": cones.cluster.tolist(),
         }
     tell(lower, status)
     return Certificate(
@@ -122,11 +122,8 @@ def collapse(
         status=status,
         proved=True,
         bound="cone",
-        n=data.n,
-        d=data.d,
         convention="NC",
-        data_sha256=data.sha256(),
-        data_name=data.name,
+        **about(data),
         reason=reason,
         proof=proof,
         extra=extra,
@@ -291,10 +288,10 @@ def _fit(
 
     def offer(beta: np.ndarray) -> Cones | None:
         nonlocal best
-        found, _ = _judge(X, y, beta, signs, eps, gamma_nc, strict)
-        if found is not None and (best is None or found.value > best.value):
-            best = found
-        return found
+        cones, _ = _judge(X, y, beta, signs, eps, gamma_nc, strict)
+        if cones is not None and (best is None or cones.value > best.value):
+            best = cones
+        return cones
 
     def balls() -> np.ndarray:
         """Mean directions: the narrowest cones, nearly."""
@@ -311,10 +308,10 @@ def _fit(
         for _ in range(2):  # gamma and the width depend on each other
             width = gamma * (e / 2 if strict else math.sqrt(e / 2))
             beta = directions(np.maximum(gamma, np.sqrt((size**2 - width**2).clip(0))), e)
-            found = offer(beta) if beta is not None else None
-            if found is None or gamma_nc is not None:
+            cones = offer(beta) if beta is not None else None
+            if cones is None or gamma_nc is not None:
                 return
-            gamma = found.gamma
+            gamma = cones.gamma
 
     def enough() -> bool:
         return best is not None and best.gamma - best.eps >= (1 - 2 * LEAST_EPS) * least

@@ -42,11 +42,9 @@ def linear(
         (q, zero), lower, upper, u, stopped = found, 0.0, 0.0, 0 * Z[0], ""
     return door.certificate(
         "linear",
-        lower,
-        upper,
+        (lower, upper),
         q,
         degree=1,
-        tol=tol,
         convention="M11",
         stopped=stopped,
         zero=zero,

@@ -14,11 +14,11 @@ from widemargin.margins.door import Progress, check_progress
 from widemargin.margins.multiclass import margins
 from widemargin.types import Certificate, Dataset, InputError, check_device, show
 
-from .f1 import solver, threads_for
 from .groups import cross_entropy
 from .largest import largest_decay
 from .losses import CLASSES, named
 from .problem import enter
+from .wide_networks import solver, threads_for
 
 DEEPEST = 1e-3  # of the largest decay: where a path of a given number of decays ends
 MOST = 10_000

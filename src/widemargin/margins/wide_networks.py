@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import CURVED_RANK, Priced, listed, own, price, worth_products, write
+from widemargin.pricing import QUADRATIC_RANK, Priced, listed, own, price, worth_products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import maxima
 from widemargin.spaces import Space, as_space
@@ -25,14 +25,14 @@ CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and par
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
 LARGE = 100_000  # entries of X from which more than one thread pays
 SEARCH_THERE = 20_000  # n * rank from which local searches go to the GPU, too
-SMALL = 400  # n * rank below which a few local searches are enough to start
+SMALL_PROBLEM = 400  # n * rank below which a few local searches are enough to start
 WARM_WIDTH, WARM_STEPS = 50, 2000  # of the ascent that finds the first patterns
 STARTS = 384  # local searches per side and round on a CPU
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
 ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
-MANY = 80  # points from which bounds from products come before trees, not after
-FIRST = 0.4  # of the time, for trees that come before
+PRODUCTS_FIRST = 80  # points from which bounds from products come before trees, not after
+TREES_SHARE = 0.4  # of the time, for trees that come before
 MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
 WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
 START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may join in a round
@@ -132,7 +132,7 @@ class Solver(Neurons):
         chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
-        most = 65536 if gpu else STARTS if self.n * self.r >= SMALL else STARTS // 4
+        most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
         self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, most))
 
     def balanced(self, count: int) -> np.ndarray:
@@ -149,7 +149,7 @@ class Solver(Neurons):
         self.points = Points(X0, labels, self.door.shift, self.trees, self.basis, self.slope)
         self.Xt = self.to(self.X)
         self.small = self.equal or self.n * self.r <= CONE_LIMIT
-        self.climbs = self.n * self.r >= SMALL and self.r <= CLIMB[0]
+        self.climbs = self.n * self.r >= SMALL_PROBLEM and self.r <= CLIMB[0]
         self.whitening = whitening(self.X) if self.small else None
         self.widen(old)
         if old:
@@ -173,7 +173,7 @@ class Solver(Neurons):
             self.linear_phase(1 + 0.3 * self.tol if exact else HANDOVER, 400 if exact else 80)
             if exact and not self.closed() and self.estimate < self.lower * (1 + 0.9 * self.tol):
                 self.prove(self.centre, self.estimate)
-            if self.closed() and self.n * self.r < SMALL and not self.late():
+            if self.closed() and self.n * self.r < SMALL_PROBLEM and not self.late():
                 self.pattern_round()  # a cone program costs next to nothing here, and knows the last digits
 
     def round(self) -> bool:
@@ -251,13 +251,13 @@ class Solver(Neurons):
         """The same where all directions can be listed; then the value is a bound, too."""
         new, sides = 0, []
         for s in (1.0, -1.0):
-            found = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)
-            V = found.found.cpu().numpy()
+            priced = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)
+            V = priced.directions.cpu().numpy()
             value = s * (q @ self.features(V, np.ones(len(V))))
             new += self.add_all(V[value > self.lower * (1 + 0.1 * self.tol)], s, most)
-            sides.append(found)
-        self.take_dual(Dual(max(found.bound for found in sides), q, "enumeration", self.points, tuple(sides)))
-        return max(found.value for found in sides), new
+            sides.append(priced)
+        self.take_dual(Dual(max(priced.bound for priced in sides), q, "enumeration", self.points, tuple(sides)))
+        return max(priced.value for priced in sides), new
 
     # ------------------------------------------------------------------ phases
 
@@ -293,13 +293,13 @@ class Solver(Neurons):
             return
         self.multiplied |= way == "products"
         until, enough = time.perf_counter() + share * self.left(), self.lower * (1 + 0.5 * self.tol)
-        for found in own(way, self.points, self.first[self.rows], until, enough):
-            self.take_dual(Dual(found.upper, found.q, way, self.points, proof=found.proof))
-            self.tell(found.said)
+        for bound in own(way, self.points, self.first[self.rows], until, enough):
+            self.take_dual(Dual(bound.upper, bound.q, way, self.points, proof=bound.proof))
+            self.tell(bound.said)
 
     def warm_start(self) -> None:
         """A short ascent on a network of random neurons: its patterns and its soft dual are where the programs start."""
-        if self.n * self.r < SMALL:
+        if self.n * self.r < SMALL_PROBLEM:
             return
         W = self.rng.standard_normal((WARM_WIDTH, self.r)) / np.sqrt(self.r)
         s = np.resize([1.0, -1.0], WARM_WIDTH)
@@ -423,19 +423,19 @@ class Solver(Neurons):
         """Price at q on both sides; keep the bound if it is the best, and take what is found as new patterns."""
         # A search that lists all directions is a proof. And linear bounds, and the quadratic one of the root, are far above a
         # pairing's: there the time is better spent on networks.
-        if listed(self.points, q) or (self.dual.bound in ("pairing", "products") and self.r > CURVED_RANK):
+        if listed(self.points, q) or (self.dual.bound in ("pairing", "products") and self.r > QUADRATIC_RANK):
             return 0
-        if not root and self.n >= MANY:
+        if not root and self.n >= PRODUCTS_FIRST:
             self.own_bound("products", 0.35)
         new, known, sides = 0, max(value, self.lower), []
-        end = self.door.deadline if self.multiplied or root else time.perf_counter() + FIRST * self.left()
+        end = self.door.deadline if self.multiplied or root else time.perf_counter() + TREES_SHARE * self.left()
         for side, s in enumerate((1.0, -1.0)):
             c = s * self.weights(q)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
             # bound is worth having.
             rough = not root and self.r > CLIMB[0] and self.upper > ROUGH[0] * self.lower > 0
             early = self.seconds() < 0.5 * (self.door.deadline - self.door.started) and not rough
-            found = price(
+            priced = price(
                 self.points,
                 c,
                 known=known,
@@ -447,16 +447,16 @@ class Solver(Neurons):
                 root=root,
                 hard=self.hard,
             )
-            self.nodes += found.nodes
-            self.hard |= found.hard
-            V = found.found.cpu().numpy()
+            self.nodes += priced.nodes
+            self.hard |= priced.hard
+            V = priced.directions.cpu().numpy()
             new += self.add(V[self.phi(V @ self.X.T) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
-            sides.append(found)
-            known = max(known, found.value)
-            if found.aborted:
+            sides.append(priced)
+            known = max(known, priced.value)
+            if priced.aborted:
                 self.estimate = max(self.estimate, known) if q is self.centre else self.estimate
                 return new
-        self.take_dual(Dual(max(found.bound for found in sides), q, "tree", self.points, tuple(sides)))
+        self.take_dual(Dual(max(priced.bound for priced in sides), q, "tree", self.points, tuple(sides)))
         if not root and time.perf_counter() > end:
             self.own_bound("products", 0.5)
         return new
