@@ -33,7 +33,7 @@ class Space(ABC):
 
     def extend(self, X: ArrayLike) -> np.ndarray:
         """X (n, d) as the features see it: (n, D), D = d or d + 1."""
-        return extend(X, self.bias)
+        return extend(X, bias=self.bias)
 
     @abstractmethod
     def phi(self, t: Any) -> Any:
@@ -52,7 +52,7 @@ class Space(ABC):
         """E phi(v . x_i) phi(v . z_j) over uniform v on the unit sphere of R^D: (n, k); Z = X when left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReLU(Space):
     """phi(t) = max(0, t)."""
 
@@ -67,7 +67,7 @@ class ReLU(Space):
         return kernels.relu(self.extend(X), None if Z is None else self.extend(Z))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SReLU(Space):
     """phi(t) = max(0, t)^2."""
 
@@ -83,7 +83,7 @@ class SReLU(Space):
         return kernels.srelu(self.extend(X), None if Z is None else self.extend(Z))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LeakyReLU(Space):
     """phi(t) = max(0, t) - slope max(0, -t) = (1 - slope) max(0, t) + slope t, 0 <= slope < 1."""
 
@@ -111,22 +111,22 @@ class LeakyReLU(Space):
         return (1 - self.slope) ** 2 * kernels.relu(X, Z) + self.slope / X.shape[1] * line
 
 
-def as_space(activation: str, bias: bool = False) -> Space:
+def as_space(activation: str, *, bias: bool = False) -> Space:
     """The space of an activation: "relu", "srelu", "leaky" (slope 0.01) or "leaky:0.2" (any slope from 0 to below 1)."""
     word, colon, slope = str(activation).partition(":")
     if word == "leaky":
         try:
-            return LeakyReLU(bias, float(slope) if colon else SLOPE)
+            return LeakyReLU(bias=bias, slope=float(slope) if colon else SLOPE)
         except ValueError:  # an InputError is one, too
             raise InputError(
                 f"the slope in activation {str(activation)[:40]!r} must be a number from 0 to below 1, as in 'leaky:0.2'"
             ) from None
     if activation not in ("relu", "srelu"):
         raise InputError(f"activation must be {NAMES}, not {str(activation)[:40]!r}")
-    return ReLU(bias) if activation == "relu" else SReLU(bias)
+    return ReLU(bias=bias) if activation == "relu" else SReLU(bias=bias)
 
 
-def extend(X: ArrayLike, bias: bool) -> np.ndarray:
+def extend(X: ArrayLike, *, bias: bool) -> np.ndarray:
     """X (n, d) as it is, or with a last coordinate 1."""
     X = np.asarray(X, dtype=np.float64)
     if X.ndim != 2:

@@ -25,6 +25,8 @@ from widemargin.errors import InputError as InputError  # every room takes them 
 from widemargin.errors import show as show
 from widemargin.spaces import Space, as_space, extend
 
+__all__ = ["Certificate", "Dataset", "InputError", "Measure", "Trajectory"]
+
 FORMAT = "widemargin-certificate-1"
 
 # How a margin in M1 (signed unit mass on unit inner weights) reads in the conventions of the papers (docs/notation.md): the only
@@ -141,11 +143,11 @@ class Measure:
 
     @property
     def space(self) -> Space:
-        return as_space(self.activation, self.bias)
+        return as_space(self.activation, bias=self.bias)
 
     def features(self, X: ArrayLike) -> np.ndarray:
         """phi(theta_j . x_i): (n, m)."""
-        return self.space.phi(extend(X, self.bias) @ self.theta.T)
+        return self.space.phi(extend(X, bias=self.bias) @ self.theta.T)
 
     def __call__(self, X: ArrayLike) -> np.ndarray:
         return self.features(X) @ self.mass  # (n,)
@@ -438,7 +440,7 @@ def _array(cert: Certificate, name: str) -> np.ndarray:
 
 def _linear(cert: Certificate, X: np.ndarray) -> np.ndarray:
     u = _array(cert, "u" if cert.kind == "linear" else "U")
-    return extend(X, cert.bias) @ (u / np.linalg.norm(u)).T
+    return extend(X, bias=cert.bias) @ (u / np.linalg.norm(u)).T
 
 
 def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:
@@ -451,9 +453,9 @@ def _several(cert: Certificate, X: np.ndarray) -> np.ndarray:
     theta, outer = _array(cert, "theta"), _array(cert, "outer")
     if cert.convention == "objective":
         offset = _array(cert, "offset")
-        return (extend(X, cert.bias) @ theta.T).clip(0) @ outer + offset if len(theta) else np.tile(offset, (len(X), 1))
+        return (extend(X, bias=cert.bias) @ theta.T).clip(0) @ outer + offset if len(theta) else np.tile(offset, (len(X), 1))
     size = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
-    return (extend(X, cert.bias) @ theta.T).clip(0) @ (outer / size)
+    return (extend(X, bias=cert.bias) @ theta.T).clip(0) @ (outer / size)
 
 
 def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
@@ -464,9 +466,9 @@ def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
 
 def _expansion(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
     """sum_j b_j k(x_j, .), an interpolant or optimum as it is, else of unit norm; units are powers of two: nothing overflows."""
-    points = extend(data.X, cert.bias)
+    points = extend(data.X, bias=cert.bias)
     shift = math.frexp(float(np.abs(points).max()))[1]
-    points, X = np.ldexp(points, -shift), np.ldexp(extend(X, cert.bias), -shift)
+    points, X = np.ldexp(points, -shift), np.ldexp(extend(X, bias=cert.bias), -shift)
     space = as_space(cert.activation)
     degree = space.degree
 

@@ -229,11 +229,11 @@ def test_random_directions_in_space_stay_below(bias: bool):
         certificate = f1(data, tol=1e-5, bias=bias)
         check_certificate(certificate, data, tol=1e-5, status="certified")
         V = sphere(3000, 3 + bias, seed)
-        Z = data.y[:, None] * ReLU(bias).features(V, data.X)
+        Z = data.y[:, None] * ReLU(bias=bias).features(V, data.X)
         low, _, _ = lp_margin(Z)
         assert 0.8 * certificate.lower <= low <= certificate.upper * (1 + 1e-10)
         assert certificate.primal is not None  # with the network's own neurons the linear program is exact
-        Z = np.hstack([Z, data.y[:, None] * ReLU(bias).features(certificate.primal.theta, data.X)])
+        Z = np.hstack([Z, data.y[:, None] * ReLU(bias=bias).features(certificate.primal.theta, data.X)])
         low, _, _ = lp_margin(Z)
         assert certificate.lower * (1 - 1e-8) <= low <= certificate.upper * (1 + 1e-10)
 

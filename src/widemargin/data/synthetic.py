@@ -250,7 +250,7 @@ def _signs(labels: str | Sequence[int] | None, r: int) -> np.ndarray:
 
 
 def check_nc(
-    X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike, gamma_nc: float, eps: float, tol: float = 1e-12
+    X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike, gamma_nc: float, eps: float, *, tol: float = 1e-12
 ) -> bool:
     """Whether every point and direction satisfy the assumption in `neural_collapse`, up to rounding `tol`.
 

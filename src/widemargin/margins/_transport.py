@@ -92,7 +92,7 @@ def transport_margin(
         raise InputError(f"samples must be a whole number of at least 2, not {samples!r}")
     if not radius > 0:
         raise InputError(f"radius must be positive, not {radius!r}")
-    door = enter(data, ReLU(bias), 0.5, None)
+    door = enter(data, ReLU(bias=bias), 0.5, None)
     X, y, (n, D) = door.X, door.y, door.X.shape
     reach, tail = (float(radius), 0.0) if radius <= FAR else (FAR, TAIL)
     rng = np.random.default_rng(seed)

@@ -63,7 +63,7 @@ def batchnorm(
     for name, value in (("eps", eps), ("displacement", displacement)):
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} must be zero or a positive number, not {value!r}")
-    door = enter(data, ReLU(False), tol, time_limit, progress)
+    door = enter(data, ReLU(bias=False), tol, time_limit, progress)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
     features = _normalize(door, layer, eps)
     n, m = features.T.shape
@@ -425,7 +425,7 @@ def adam_reference(
         raise InputError(f"adam_reference: dtype must be float32 or float64, not {dtype!r}")
     if not (isinstance(steps, int) and steps >= 1 and lr > 0):
         raise InputError("adam_reference: steps must be an integer of at least 1 and lr positive")
-    door = enter(data, ReLU(False), 0.5, None)
+    door = enter(data, ReLU(bias=False), 0.5, None)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
     T = _normalize(door, layer, eps).T
     start = layer.a if part == "a" else np.ones(len(layer.a))

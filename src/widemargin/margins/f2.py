@@ -59,7 +59,7 @@ def f2(
         if activation not in (None, kernel):
             raise InputError(f"activation={activation!r} contradicts kernel={kernel!r}; leave one of them out")
         if space is None:
-            space = as_space(kernel, bool(bias))
+            space = as_space(kernel, bias=bool(bias))
         activation, kernel = kernel, None
     elif kernel is not None and activation is not None:
         raise InputError(f"activation={activation!r} has no meaning for a kernel of one's own; leave one of them out")
@@ -130,7 +130,7 @@ def random_features(
 
     Reference: Chizat and Bach (2020), Proposition 7.
     """
-    door = enter(data, as_space(activation, bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     m, degree = len(V), door.space.degree
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)

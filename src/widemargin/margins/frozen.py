@@ -37,7 +37,7 @@ def frozen(
 
     Reference: Chizat and Bach (2020), Proposition 6 (M6 of balanced neurons is half of this).
     """
-    door = enter(data, as_space(activation, bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     D, degree = V.shape[1], door.space.degree
     length = np.linalg.norm(V, axis=1) ** degree

@@ -311,7 +311,7 @@ def multiclass_f1(
     into cones (few dimensions), or by a covering of the directions w in R^K with one scalar proof each; `norm` is the
     fallback. With many classes and features the last leaves a gap; both bounds always hold.
     """
-    door, y, K = _enter(data, ReLU(bias), tol, time_limit, progress)
+    door, y, K = _enter(data, ReLU(bias=bias), tol, time_limit, progress)
     with threads(1):
         return Solver(door, y, K, tol, seed, progress).run()
 

@@ -84,7 +84,7 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
     with t the angle between x and z. Points need not have norm 1.
     """
     check_part(part)
-    space = ReLU(bias)
+    space = ReLU(bias=bias)
     return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
 
 
@@ -126,7 +126,7 @@ def ntk(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
-    door = enter(data, ReLU(bias), tol, time_limit, progress)
+    door = enter(data, ReLU(bias=bias), tol, time_limit, progress)
     if transport == "l2":
         return _kernel_margin(door, part, transport, tol)
     kernel = _kernel_margin(replace(door, progress=None), part, transport, 1e-6)

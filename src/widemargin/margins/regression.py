@@ -48,7 +48,7 @@ def min_norm_l1(
     """
     if activation != "relu":
         raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
-    space = as_space(activation, bias)
+    space = as_space(activation, bias=bias)
     door = enter(data, space, tol, time_limit, signs=False)
     known = _relations.find(door.X, data.y)
     if known.obstruction is not None:
@@ -143,7 +143,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
 
     Reference: Wei, Lee, Liu and Ma (2019), (D.4) and Claim D.8, whose ||alpha||_2 is this over sqrt(vol of the sphere).
     """
-    space = as_space(activation, bias)
+    space = as_space(activation, bias=bias)
     activation = space.activation
     door = enter(data, space, tol, None, signs=False)
     known = _relations.find(door.X, data.y, space.degree)

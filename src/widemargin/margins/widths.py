@@ -116,7 +116,7 @@ class _Search:
     """Local searches over networks with few neurons, on scaled points in a basis of their span."""
 
     def __init__(self, data: Dataset, bias: bool, wide: Measure, seed: int):
-        door = enter(data, ReLU(bias), 0.5, None)
+        door = enter(data, ReLU(bias=bias), 0.5, None)
         self.X, self.basis = reduce_rank(door.X / door.size.max())
         self.y, self.bias, self.rng = door.y, bias, np.random.default_rng(seed)
         self.wide = wide.theta @ self.basis * np.abs(wide.mass)[:, None]  # (m, r)

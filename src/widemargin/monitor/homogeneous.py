@@ -108,7 +108,7 @@ def find_homogeneous(
     batch: Any,
     *,
     forward: Callable[[nn.Module, Any], Any] | None = None,
-    tolerance: float | None = None,
+    tol: float | None = None,
 ) -> Homogeneous:
     """The parameters that are trained and that the logits are homogeneous in, jointly, as far as scaling shows it.
 
@@ -117,7 +117,7 @@ def find_homogeneous(
     is called with, or a pair or mapping with targets; `forward` maps model and batch to logits, or to logits and targets. Costs
     about a forward pass of a few examples for each parameter.
     """
-    with _prober(model, batch, forward, tolerance) as prober:
+    with _prober(model, batch, forward, tol) as prober:
         return _search(prober)
 
 
@@ -128,13 +128,13 @@ def check_homogeneous(
     *,
     degree: int | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
-    tolerance: float | None = None,
+    tol: float | None = None,
 ) -> Homogeneous:
     """Whether the output is homogeneous in these parameters together, of this degree if one is given; complains if not."""
     if isinstance(names, str) or not names:
         raise InputError("give the names of the parameters as a list with at least one name")
     names = tuple(names)
-    with _prober(model, batch, forward, tolerance) as prober:
+    with _prober(model, batch, forward, tol) as prober:
         for name in names:
             if name in prober.alias:
                 raise InputError(f"{name} is the same tensor as {prober.alias[name]}; give that name")
