@@ -65,6 +65,13 @@ class Dataset:
     """Points X (n, d) with targets y (n,): labels -1, +1 for margins, real values for regression.
 
     `classes` are the labels as the user wrote them, in the order (-1, +1); `notes` say what a loader changed.
+
+    `name` stands in messages and pictures. Bad shapes, NaN and infinities raise an `InputError`.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [1, -1, 1], "three points")
+    >>> print(data)
+    three points: n=3, d=2
     """
 
     X: np.ndarray
@@ -129,6 +136,17 @@ class Measure:
     """f(x) = sum_j mass_j phi(theta_j . x), phi that of `activation`; with `bias`, theta's last entry meets a constant 1.
 
     `norm` is sum_j |mass_j| ||theta_j||^k, k the degree of phi: the variation norm of f. Solvers return unit theta.
+
+    A network of any width as a signed measure: theta (m, d), or (m, d + 1) with `bias`, and the mass (m,) of each neuron.
+    Margins are in convention M1: min_i y_i f(x_i) / norm.
+
+    >>> import widemargin as wm
+    >>> xor = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> net = wm.Measure(xor.X, xor.y / 4)  # a neuron at each point
+    >>> net(xor.X).tolist(), round(net.norm, 12) == round(2**0.5, 12)
+    ([0.5, 0.5, -0.5, -0.5], True)
+    >>> abs(net.margin(xor) - 2**0.5 / 4) < 1e-12
+    True
     """
 
     theta: np.ndarray  # (m, d) or (m, d + 1)
@@ -197,6 +215,20 @@ class Certificate:
     `lower` is the margin of `primal`, evaluated. `upper` is what the dual weights `dual` (n,) prove with `proof`;
     `bound` names the argument, and `proved` is false where no rigorous bound was found. Of a smallest norm and of a least
     objective it is `lower` that is proved and `upper` that is evaluated. docs/certificates.md describes the saved form.
+
+    `kind` names the margin, `convention` what it is divided by (docs/notation.md; `bounds("M2")` converts). `status` says how the
+    search ended, `reason` why where it failed. It is about `n` points of R^d with the hash `data_sha256`, called `data_name`, and
+    networks of `activation`, with `bias` or without. `extra` has what other kinds need beside (alpha, u, ...), `stats` seconds
+    and seed.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> cert = wm.margins.f1(data)
+    >>> cert.status, cert.lower <= 2**0.5 / 4 <= cert.upper, cert.verify(data).ok
+    ('certified', True, True)
+    >>> cert.save("cert.json")
+    >>> wm.Certificate.load("cert.json").bounds("M2") == (cert.lower / 2, cert.upper / 2)
+    True
     """
 
     kind: str
@@ -535,6 +567,17 @@ class Trajectory:
     one of them. A trial that has ended keeps its last values in later rows. `final` holds the parameters at the end,
     `status` one word per trial: finished, reached (the event asked for), diverged, or running where training was
     interrupted. `config` is all that is needed to run it again.
+
+    Shapes: t (T,), records (T, B, ...), final (B, ...). `notes` are sentences about what happened, `stats` steps and seconds.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> risk = np.array([[0.7, 0.7], [0.5, 0.3]])  # two records of two trials
+    >>> run = wm.Trajectory(np.array([0, 10]), {"risk": risk}, {"a": np.ones((2, 8))}, ("finished", "reached"))
+    >>> print(run)
+    2 trials (1 finished, 1 reached), 2 records, last risk 0.4 (median)
+    >>> run.last(trial=1)
+    {'trial': 1, 'status': 'reached', 'risk': 0.3}
     """
 
     t: np.ndarray  # (T,)
