@@ -57,6 +57,14 @@ def batchnorm(
     for c X as for X if eps = 0, and for X + b always.
 
     Reference: BN Assumption 1.2 with the factor sqrt(m) and the labels restored (BN-1, BN-5 to BN-7, E-BN-1).
+
+    `width` is m where V0 is not given.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0], [-1.0]], [1, -1])  # Z_a = Z_c = diag(1, -1): both parts are 1/2
+    >>> cert = wm.margins.batchnorm(data, V0=[[1.0], [-1.0]], a0=[1.0, 1.0])
+    >>> abs(cert.lower - 1) < 1e-3, cert.verify(data).ok
+    (True, True)
     """
     if part not in PARTS:
         raise InputError(f"part must be one of {', '.join(PARTS)}, not {part!r}")

@@ -84,6 +84,15 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         Whether f is the ridge solution, not an interpolant.
     n_features_in_, feature_names_in_
         As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 2.0])
+    >>> fitted = wm.margins.MinNormRegressor().fit(X, y)
+    >>> fitted.predict(X).round(6).tolist(), fitted.soft_
+    ([1.0, 3.0, 2.0], False)
     """
 
     def __init__(

@@ -50,6 +50,12 @@ def f2(
     weights of f = sum_i alpha_i y_i k(x_i, .).
 
     Reference: Wei, Lee, Liu and Ma (2019), (3.8); Chizat and Bach (2020), (5).
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [1])  # |f(x)| <= ||f|| sqrt(k(x, x)), and k(x, x) = |x|^2 / (2 d)
+    >>> cert = wm.margins.f2(one)
+    >>> abs(cert.lower - 2.5) < 1e-6, abs(cert.upper - 2.5) < 1e-6
+    (True, True)
     """
     if space is not None and not isinstance(space, Space):
         if kernel is not None:
@@ -129,6 +135,14 @@ def random_features(
     with `seed`. Tends to `f2` as m grows.
 
     Reference: Chizat and Bach (2020), Proposition 7.
+
+    `directions` (m, D). `extra["a"]` would be of m numbers; the certificate holds what `function` needs.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[2.0, 0.0], [-2.0, 0.0]], [1, -1])
+    >>> cert = wm.margins.random_features(data, [[1.0, 0.0], [-1.0, 0.0]])  # z = diag(2, -2)
+    >>> abs(cert.lower - 1) < 1e-6, cert.verify(data).ok
+    (True, True)
     """
     door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)

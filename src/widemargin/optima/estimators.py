@@ -118,6 +118,15 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
         The same where there is one only.
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn; of two classes decision values above 0 mean classes_[1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1]]), ["same", "same", "other", "other"]
+    >>> fitted = wm.optima.ReluNetClassifier(weight_decay=0.01).fit(X, y)
+    >>> fitted.predict(X).tolist(), fitted.certificate_.verify(fitted.data_).ok
+    (['same', 'same', 'other', 'other'], True)
     """
 
     def __init__(
@@ -212,6 +221,15 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         What the certificate is about: the training set, sorted, equal points with equal targets merged.
     n_features_in_, feature_names_in_
         As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[3.0, 4.0]]), np.array([1.0])  # at decay 0.1 the output is y - 0.1 / |x|
+    >>> fitted = wm.optima.ReluNetRegressor(weight_decay=0.1, bias=False, output_bias=None, tol=1e-6).fit(X, y)
+    >>> abs(float(fitted.predict(X)[0]) - 0.98) < 1e-3
+    True
     """
 
     def __init__(
@@ -297,6 +315,15 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         y f < 1 is slack, as for an SVC.
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn; decision values above 0 mean classes_[1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[1, 1], [-1, -1], [1, -1], [-1, 1]]), ["same", "same", "other", "other"]
+    >>> fitted = wm.margins.MaxMarginClassifier(bias=False).fit(X, y)
+    >>> fitted.predict(X).tolist(), abs(fitted.margin_ - 2**0.5 / 4) < 1e-3
+    (['same', 'same', 'other', 'other'], True)
     """
 
     def __init__(
