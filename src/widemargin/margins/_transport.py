@@ -186,13 +186,13 @@ def linear_transports(u: ArrayLike) -> tuple[Transport, Transport, Measure]:
 
     >>> import numpy as np
     >>> import widemargin as wm
-    >>> data = wm.Dataset([[2.0, 1.0], [-2.0, 0.0]], [1, -1])  # gamma = 2 in direction (1, 0)
-    >>> inner, outer, network = wm.margins.linear_transports([3.0, 0.0])
-    >>> network.margin(data)
-    1.0
+    >>> data = wm.Dataset([[2.0, 0.0], [-1.0, -1.0]], [1, -1])  # gamma = sqrt(2) in direction (1, 1)
+    >>> inner, outer, network = wm.margins.linear_transports([3.0, 3.0])
+    >>> abs(network.margin(data) - 2**0.5 / 2) < 1e-12
+    True
     >>> w = np.array([[-0.5, 1.0, 1.0]])
-    >>> inner(w).tolist(), outer(w).tolist()
-    ([[0.0, -1.0, 0.0]], [[1.0, 0.0, 0.0]])
+    >>> (inner(w) * 2**0.5).round(12).tolist(), outer(w).tolist()
+    ([[0.0, -1.0, -1.0]], [[1.0, 0.0, 0.0]])
     """
     u = _vector("u", u)
     size = float(np.linalg.norm(u))

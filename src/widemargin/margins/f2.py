@@ -136,7 +136,7 @@ def random_features(
 
     Reference: Chizat and Bach (2020), Proposition 7.
 
-    `directions` (m, D). `extra["a"]` would be of m numbers; the certificate holds what `function` needs.
+    `directions` is (m, D), D = d, or d + 1 with `bias`; `extra["a"]` (m,) are the outer weights.
 
     >>> import widemargin as wm
     >>> data = wm.Dataset([[2.0, 0.0], [-2.0, 0.0]], [1, -1])

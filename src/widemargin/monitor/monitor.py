@@ -82,6 +82,17 @@ class MarginMonitor:
     group         the process group whose ranks have different examples: needed only where ranks share them (tensor parallelism)
 
     Under torch.distributed all ranks call the same methods; what they return is of all ranks together, and rank 0 writes.
+
+    `logits` are (n, K), `targets` (n,). `ignore_index` marks targets that do not count, `resume` goes on in `out`.
+
+    >>> import torch
+    >>> from widemargin.monitor import MarginMonitor
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> model.weight.data = torch.tensor([[3.0, 0.0], [0.0, 4.0]])  # |w| = 5
+    >>> with MarginMonitor(model) as monitor:
+    ...     record = monitor.measure((torch.eye(2), torch.tensor([0, 1])))
+    >>> record.margin, record.degree, round(record.margin_normalized, 6)
+    (3.0, 1, 0.6)
     """
 
     @ranks.together(lambda self: self._alike())
