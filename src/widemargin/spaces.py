@@ -167,7 +167,7 @@ def as_space(activation: str, *, bias: bool = False) -> Space:
 
 
 def extend(X: ArrayLike, *, bias: bool) -> np.ndarray:
-    """X (n, d) as it is, or with a last coordinate 1.
+    """Points X (n, d) as the neurons see them: as they are, or with `bias` with a last coordinate 1, (n, d + 1).
 
     >>> import widemargin as wm
     >>> wm.spaces.extend([[2.0], [3.0]], bias=True).tolist()
@@ -180,7 +180,7 @@ def extend(X: ArrayLike, *, bias: bool) -> np.ndarray:
 
 
 def sphere(m: int, D: int, seed: int = 0) -> np.ndarray:
-    """m independent uniform unit vectors of R^D: (m, D).
+    """m independent uniform unit vectors of R^D: (m, D). The same `seed` draws the same ones.
 
     >>> import numpy as np
     >>> import widemargin as wm

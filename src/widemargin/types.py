@@ -485,7 +485,11 @@ def _several(cert: Certificate, X: np.ndarray) -> np.ndarray:
     theta, outer = _array(cert, "theta"), _array(cert, "outer")
     if cert.convention == "objective":
         offset = _array(cert, "offset")
-        return (extend(X, bias=cert.bias) @ theta.T).clip(0) @ outer + offset if len(theta) else np.tile(offset, (len(X), 1))
+        return (
+            (extend(X, bias=cert.bias) @ theta.T).clip(0) @ outer + offset
+            if len(theta)
+            else np.tile(offset, (len(X), 1))
+        )
     size = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
     return (extend(X, bias=cert.bias) @ theta.T).clip(0) @ (outer / size)
 

@@ -139,7 +139,10 @@ def circle(m: int) -> np.ndarray:
 def test_l1_norm_in_the_plane_against_a_fine_grid(n: int, d: int, bias: bool):
     data = sample(n, d, seed=n)
     made = min_norm_l1(data, bias=bias)
-    across = ReLU(bias=bias).extend(data.X)[:, ::-1] * [1, -1]  # where one point vanishes: the optimum often bends there
+    across = ReLU(bias=bias).extend(data.X)[:, ::-1] * [
+        1,
+        -1,
+    ]  # where one point vanishes: the optimum often bends there
     across = across / np.linalg.norm(across, axis=1, keepdims=True)
     grid = on_a_grid(data, np.vstack([circle(3000), across, -across]), bias)
     assert made.status == "certified" and made.gap < 1e-3 and made.proved

@@ -134,7 +134,7 @@ def load(source: str, label: str | None = None, *, targets: bool = False, multic
 
 
 def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Dataset:
-    r"""A data set as a loss takes it: with the squared loss numbers in a file are targets, as they are, even if they are only two.
+    r"""A data set as a loss takes it: with the squared loss numbers in a file are targets, as they are, even if only two.
 
     Words and truth values are classes, which become -1 and +1 for every loss, and for other losses two numbers do so as well.
     With the cross-entropy labels of any kind are classes 0, ..., K-1. `Dataset.notes` say what was taken for what.

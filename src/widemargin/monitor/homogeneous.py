@@ -165,8 +165,8 @@ def check_homogeneous(
 ) -> Homogeneous:
     """Whether the output is homogeneous in these parameters together, of this degree if one is given; complains if not.
 
-    `names` are parameters of `model`; `batch`, `forward` and `tol` are those of `find_homogeneous`. An InputError says how far off
-    they are.
+    `names` are parameters of `model`; `batch`, `forward` and `tol` are those of `find_homogeneous`. An InputError says how
+    far off they are.
 
     >>> import torch
     >>> from torch import nn

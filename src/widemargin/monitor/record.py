@@ -151,8 +151,8 @@ def _exp(value: float) -> float:
 class Falls:
     """How psi / |w_hat|^L did along records, from the first with psi > 0 on, where gradient flow would let it rise alone.
 
-    `pairs` of neighbouring records were looked at and it fell in `count` of them, the last time at step `last`. `deepest` is how far
-    below its highest value before it was at worst, as a share of that value.
+    `pairs` of neighbouring records were looked at and it fell in `count` of them, the last time at step `last`. `deepest` is
+    how far below its highest value before it was at worst, as a share of that value.
 
     >>> from widemargin.monitor import Falls
     >>> print(Falls(pairs=9, count=1, deepest=0.25, last=40))

@@ -30,9 +30,9 @@ NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred ti
 class Gap:
     """A network's objective and the least one of any width: certificate.lower <= least <= certificate.upper.
 
-    `objective` is mean loss + (weight_decay / 2) |parameters|^2 of the network, `loss` the mean loss in it, `balanced` the objective
-    at the best scaling of every neuron's two layers, and `width` the number of its neurons. `above` and `at_least` enclose how far
-    it is from the least, as a share of it.
+    `objective` is mean loss + (weight_decay / 2) |parameters|^2 of the network, `loss` the mean loss in it, `balanced` the
+    objective at the best scaling of every neuron's two layers, and `width` the number of its neurons. `above` and `at_least`
+    enclose how far it is from the least, as a share of it.
 
     >>> import torch
     >>> import widemargin as wm

@@ -101,7 +101,8 @@ def build(
     `bounds` every guarantee is evaluated on data and runs, with `checks` every inequality along runs; both take time.
     `columns` are the results of sweeps that are shown. `trial` is the network of a run whose neurons are shown.
 
-    `title` stands at the top; `time_limit` (seconds) is for what `bounds` needs. Margins keep the convention of their certificate.
+    `title` stands at the top; `time_limit` (seconds) is for what `bounds` needs. Margins keep the convention of their
+    certificate.
 
     >>> import widemargin as wm
     >>> data = wm.data.dyadic(3)

@@ -30,9 +30,9 @@ SAMPLE_SECONDS = 60.0  # a dry run begins no further batch after this
 class Progress:
     """Where a sweep stands, for the screen.
 
-    Of `total` runs, `done` are stored, `before` of them by earlier calls or by another driver, and `failed` have raised, the first few
-    with their last words in `errors`. `lost` batches were handed out again after their worker died. `workers` were at work for
-    `busy` seconds of the `seconds` since the call, and `interrupted` says that Ctrl-C ended it.
+    Of `total` runs, `done` are stored, `before` of them by earlier calls or by another driver, and `failed` have raised, the
+    first few with their last words in `errors`. `lost` batches were handed out again after their worker died. `workers` were
+    at work for `busy` seconds of the `seconds` since the call, and `interrupted` says that Ctrl-C ended it.
 
     >>> from widemargin.sweep import Progress
     >>> state = Progress(total=100, done=60, before=20, seconds=4.0)
@@ -376,7 +376,8 @@ class Estimate:
 def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None = None, sample: int = 3) -> Estimate:
     """Count, and time a few batches drawn from those to do, in this process; nothing is stored.
 
-    `plan` and `store` are those of `sweep`; without a store nothing is done yet. `sample` batches are timed, and `workers` counted on.
+    `plan` and `store` are those of `sweep`; without a store nothing is done yet. `sample` batches are timed, and `workers`
+    counted on.
 
     >>> from widemargin.sweep import Sweep, dry_run
     >>> plan = Sweep("margin", fixed={"kind": "linear"}, grid={"data": ["dyadic:d=2", "dyadic:d=3"]})

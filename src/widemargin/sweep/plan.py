@@ -50,7 +50,8 @@ OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the
 class Run:
     """One combination of parameters and one trial.
 
-    `params` are its parameters by name, `trial` counts from 0, and `key` is a hash of both, of the function, seed and code version.
+    `params` are its parameters by name, `trial` counts from 0, and `key` is a hash of both, of the function, seed and code
+    version.
 
     >>> from widemargin.sweep import Run, Sweep
     >>> runs = list(Sweep("train", grid={"width": [4, 8]}, repeats=2).runs("version 1"))

@@ -171,7 +171,8 @@ def digest(body: Mapping[str, Any]) -> str:
 def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
     """Check both bounds of a certificate for the data X (n, d), y (n,). Never raises on a malformed payload.
 
-    `payload` is the saved form of a certificate, a mapping as JSON has it (docs/certificates.md, with the convention of its bounds).
+    `payload` is the saved form of a certificate, a mapping as JSON has it (docs/certificates.md, with the convention of its
+    bounds).
 
     >>> import json
     >>> import widemargin as wm

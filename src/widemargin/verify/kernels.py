@@ -186,8 +186,8 @@ def _angles(X: np.ndarray, Z: np.ndarray | None) -> tuple[np.ndarray, np.ndarray
 def relu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:
     """Enclosures of 2^P |x| |z| (sin t + (pi - t) cos t) for all pairs of integer rows of X and Z (None: X).
 
-    X is (m, D), Z (n, D); both ends are (m, n). t is the angle of x and z, and 2^P the common factor of all enclosures, so that only
-    ratios mean something.
+    X is (m, D), Z (n, D); both ends are (m, n). t is the angle of x and z, and 2^P the common factor of all enclosures, so
+    that only ratios mean something.
 
     >>> import numpy as np
     >>> import widemargin as wm
