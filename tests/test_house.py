@@ -8,12 +8,11 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 import widemargin
-from checks import noise
+from checks import files_entered, noise
 
 ORDER = [
     {"errors", "json_values"},
@@ -149,18 +148,9 @@ def test_one_engine():
 @pytest.mark.parametrize(("n", "d", "most"), [(20, 2, 13), (12, 4, 15)], ids=["a list", "a tree"])
 def test_how_many_files_a_call_of_f1_enters(n: int, d: int, most: int):
     """All signs of twelve points are tried with linear bounds alone: no further way to a bound comes in on a slow machine."""
-    entered, root, before = set(), f"{SRC}/", sys.getprofile()
-
-    def look(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(root):
-            entered.add(frame.f_code.co_filename.removeprefix(root))
-
-    data = noise(n, d, seed=0)
-    sys.setprofile(look)
-    try:
-        certificate = widemargin.margins.f1(data, time_limit=None)
-    finally:
-        sys.setprofile(before)
+    data, found = noise(n, d, seed=0), []
+    entered = files_entered(lambda: found.append(widemargin.margins.f1(data, time_limit=None)))
+    (certificate,) = found
     assert certificate.status == "certified" and certificate.bound == ("enumeration" if d == 2 else "tree")
     assert {"margins/f1.py", "margins/engine.py", "pricing/points.py"} <= entered
     assert len(entered) <= most, sorted(entered)
