@@ -48,7 +48,7 @@ class Clock:
 
 
 def files_entered(call: Callable[[], Any]) -> set[str]:
-    """Files of the package, from its folder on, in which something runs in this thread while `call` does; imports do not count."""
+    """Files of the package, from its folder on, entered in this thread while `call` runs; imports do not count."""
     entered, root, before = set(), f"{Path(verify.__file__).parents[1]}{os.sep}", sys.getprofile()
 
     def look(frame: FrameType, event: str, _: object) -> None:

@@ -57,7 +57,9 @@ def test_the_path_of_a_call(call: str, made: Callable[[Path], None], tmp_path, o
     gone = [name for name in listed if not (SRC / name).is_file()]
     assert not gone, f"the page names files that are gone: {gone}"
     entered = files_entered(lambda: made(tmp_path))
-    assert not entered - set(listed), f"{call} enters files that the page does not name: {sorted(entered - set(listed))}"
+    assert not entered - set(listed), (
+        f"{call} enters files that the page does not name: {sorted(entered - set(listed))}"
+    )
     assert not set(listed) - entered, f"{call} does not enter these: {sorted(set(listed) - entered)}"
 
 

@@ -128,6 +128,23 @@ def test_a_public_name_uses_the_common_keywords(one: Public):
     assert not misnamed(one.item)
 
 
+def methods(item: Any) -> Iterator[tuple[str, Any]]:
+    """Public methods and properties that a class defines itself; none of a function."""
+    for name, value in vars(item).items() if isinstance(item, type) else ():
+        function = value.fget if isinstance(value, property) else inspect.unwrap(getattr(value, "__func__", value))
+        if not name.startswith("_") and inspect.isfunction(function):
+            yield name, function
+
+
+@pytest.mark.parametrize("one", [one for one in PUBLIC if isinstance(one.item, type)], ids=str)
+def test_methods_of_public_classes(one: Public):
+    """Each has a docstring, its own or that of the method it replaces; the example is that of the class."""
+    for name, function in methods(one.item):
+        assert inspect.getdoc(getattr(one.item, name)), f"{one}.{name} has no docstring"
+        if name != "load":  # reads what a solver returned
+            assert not misnamed(function), f"{one}.{name}"
+
+
 EXAMPLES = sorted(
     ".".join(("widemargin", *file.relative_to(SRC).with_suffix("").parts)).removesuffix(".__init__")
     for file in SRC.rglob("*.py")

@@ -106,10 +106,12 @@ class Dataset:
 
     @property
     def n(self) -> int:
+        """Number of points."""
         return len(self.X)
 
     @property
     def d(self) -> int:
+        """Number of features."""
         return self.X.shape[1]
 
     def signs(self) -> np.ndarray:
@@ -125,6 +127,7 @@ class Dataset:
         return self.y
 
     def sha256(self) -> str:
+        """The hash by which certificates know the data (`verify.data_hash`)."""
         return exact.data_hash(self.X, self.y)
 
     def __str__(self) -> str:
@@ -161,6 +164,7 @@ class Measure:
 
     @property
     def space(self) -> Space:
+        """The neurons that it is made of."""
         return as_space(self.activation, bias=self.bias)
 
     def features(self, X: ArrayLike) -> np.ndarray:
@@ -172,6 +176,7 @@ class Measure:
 
     @property
     def norm(self) -> float:
+        """sum_j |mass_j| ||theta_j||^k."""
         return float(np.abs(self.mass) @ np.linalg.norm(self.theta, axis=1) ** self.space.degree)
 
     def margin(self, data: Dataset) -> float:
@@ -200,7 +205,7 @@ class Measure:
         return unit.theta * size[:, None], np.sign(unit.mass) * size
 
     @staticmethod
-    def from_network(W: ArrayLike, a: ArrayLike, bias: bool = False) -> Measure:
+    def from_network(W: ArrayLike, a: ArrayLike, *, bias: bool = False) -> Measure:
         """The measure of x -> sum_j a_j relu(W_j . x): mass a_j ||W_j|| at W_j / ||W_j||."""
         return Measure(np.asarray(W), np.asarray(a), "relu", bias).normalized()
 
@@ -261,6 +266,7 @@ class Certificate:
 
     @property
     def atoms(self) -> int:
+        """Neurons of the network, 0 where it has none."""
         if self.primal is None:
             return len(self.extra.get("outer", ())) if self.convention == "objective" else 0
         return len(self.primal.mass)
@@ -599,10 +605,12 @@ class Trajectory:
 
     @property
     def trials(self) -> int:
+        """How many networks were trained."""
         return len(self.status)
 
     @property
     def interrupted(self) -> bool:
+        """Whether a trial had not ended."""
         return "running" in self.status
 
     def last(self, trial: int = 0) -> dict[str, Any]:

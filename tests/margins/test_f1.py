@@ -366,7 +366,7 @@ def test_the_balanced_network_has_half_the_margin(bias: bool):
     for scale in (0.5, 0.9, 1.1, 2.0):
         V, b = W * scale, a / scale
         assert (data.y * ((X @ V.T).clip(0) @ b)).min() / ((V * V).sum() + b @ b) < M2
-    back = Measure.from_network(W, a, bias)
+    back = Measure.from_network(W, a, bias=bias)
     assert_allclose(back.margin(data), 2 * M2, rtol=1e-11)
 
 

@@ -115,6 +115,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         self.ridge = ridge
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> MinNormRegressor:
+        """Find the interpolant of X (n, d) and targets y (n,)."""
         check_choice("space", self.space, ("f1", "f2"))
         check_positive("ridge", self.ridge)
         points, targets = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
@@ -142,6 +143,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         return regression.min_norm_l1(data, time_limit=self.time_limit, seed=self.seed, **options)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
+        """Values (n,) at the points X (n, d)."""
         check_is_fitted(self)
         points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self._function(points)

@@ -83,12 +83,11 @@ class Homogeneous:
 
     `notes` are sentences about what was special.
 
-    >>> import torch
-    >>> from torch import nn
+    >>> from torch import manual_seed, nn, randn
     >>> from widemargin.monitor import find_homogeneous
-    >>> rng = torch.manual_seed(0)
+    >>> rng = manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3, bias=False))
-    >>> found = find_homogeneous(model, torch.randn(8, 2))
+    >>> found = find_homogeneous(model, randn(8, 2))
     >>> found.degree, sorted(found.names)
     (2, ['0.bias', '0.weight', '2.weight'])
     """
@@ -101,6 +100,7 @@ class Homogeneous:
 
     @property
     def summary(self) -> str:
+        """One sentence."""
         if not self.names:
             return "the output is homogeneous in no parameters that were tried; see excluded for the reason of each"
         return f"the output is homogeneous of degree {self.degree} in {_some(self.names)}"
@@ -115,6 +115,7 @@ class Homogeneous:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
+        """All of it in plain Python types; probes in words."""
         return {
             "names": list(self.names),
             "degree": self.degree,
@@ -141,12 +142,11 @@ def find_homogeneous(
 
     `tol` is how far outputs may be off, relative to the largest (by default what the model's precision allows).
 
-    >>> import torch
-    >>> from torch import nn
+    >>> from torch import manual_seed, nn, randn
     >>> from widemargin.monitor import find_homogeneous
-    >>> rng = torch.manual_seed(0)
+    >>> rng = manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, bias=False), nn.Linear(8, 3, bias=False))
-    >>> found = find_homogeneous(model, torch.randn(8, 4))  # the gain and the head; what is before is normalised away
+    >>> found = find_homogeneous(model, randn(8, 4))  # the gain and the head; what is before is normalised away
     >>> found.degree, sorted(found.names)
     (2, ['1.weight', '2.weight'])
     """
@@ -168,12 +168,11 @@ def check_homogeneous(
     `names` are parameters of `model`; `batch`, `forward` and `tol` are those of `find_homogeneous`. An InputError says how
     far off they are.
 
-    >>> import torch
-    >>> from torch import nn
+    >>> from torch import manual_seed, nn, randn
     >>> from widemargin.monitor import check_homogeneous
-    >>> rng = torch.manual_seed(0)
+    >>> rng = manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(2, 16, bias=False), nn.ReLU(), nn.Linear(16, 3, bias=False))
-    >>> check_homogeneous(model, ["0.weight", "2.weight"], torch.randn(8, 2), degree=2).degree
+    >>> check_homogeneous(model, ["0.weight", "2.weight"], randn(8, 2), degree=2).degree
     2
     """
     if isinstance(names, str) or not names:

@@ -78,14 +78,17 @@ class Record:
 
     @property
     def effective(self) -> float:
+        """How many examples drive training: exp of `dual_entropy`."""
         return math.exp(self.dual_entropy)
 
     @property
     def margin_normalized(self) -> float:
+        """margin / |w_hat|^L; nan where no parameters are homogeneous."""
         return self._over_norm(self.margin)
 
     @property
     def psi_normalized(self) -> float:
+        """psi / |w_hat|^L; nan where no parameters are homogeneous."""
         return self._over_norm(self.psi)
 
     @property

@@ -261,6 +261,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
+        """Values (n,) at the points X (n, d)."""
         check_is_fitted(self)
         points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self.certificate_.function(points)
@@ -348,6 +349,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         self.C = C
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> MaxMarginClassifier:
+        """Solve for the margin of X (n, d) with labels y (n,) of two classes."""
         check_choice("space", self.space, ("f1", "f2", "linear"))
         check_positive("ridge", self.ridge)
         networks = self.space == "f1" and as_space(self.activation).activation == "relu"
@@ -434,6 +436,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         return self._function(points)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
+        """Classes (n,) of the points X (n, d)."""
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
 

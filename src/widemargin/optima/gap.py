@@ -199,7 +199,7 @@ def gap(
         one = solver(entered, tol, seed, device, progress)
         theta = net.W if net.b is None else np.hstack([net.W, net.b[:, None]])
         if isinstance(one, Solver):
-            one.know(Measure.from_network(theta, net.a[0], net.b is not None), float(c[0]))
+            one.know(Measure.from_network(theta, net.a[0], bias=net.b is not None), float(c[0]))
         else:
             one.know(theta, net.a.T, c)
         cert = one.run()

@@ -52,14 +52,17 @@ class Point:
 
     @property
     def lower(self) -> float:
+        """No network has a smaller objective."""
         return self.certificate.lower
 
     @property
     def upper(self) -> float:
+        """The objective of the network."""
         return self.certificate.upper
 
     @property
     def neurons(self) -> int:
+        """Of the network."""
         return self.certificate.atoms
 
     def summary(self) -> dict[str, Any]:
@@ -116,6 +119,7 @@ class Path(Sequence[Point]):
         return (*COLUMNS, *self.more)
 
     def column(self, name: str) -> np.ndarray:
+        """One column, a number for each point: (k,)."""
         if name not in self.names:
             raise InputError(f"a path has the columns {', '.join(self.names)}, not {show(name)}")
         found = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]

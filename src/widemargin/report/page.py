@@ -59,6 +59,7 @@ class Page:
         }
 
     def html(self) -> str:
+        """The page as one text, scripts included."""
         from plotly.offline import get_plotlyjs
 
         style, own, plotly = _text("page.css"), _text("page.js"), get_plotlyjs()

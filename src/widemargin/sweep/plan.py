@@ -251,6 +251,7 @@ class Sweep:
         return math.prod(len(values) for values in self.grid.values()) * max(1, self.samples) * self.repeats
 
     def key(self, params: Mapping[str, Any], trial: int, version: str) -> str:
+        """The key of one run, 32 hexadecimal digits."""
         text = json.dumps([self.function, params, self.seed, trial, version], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

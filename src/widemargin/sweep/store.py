@@ -159,6 +159,7 @@ class Store:
         return new
 
     def fail(self, runs: Sequence[Run], texts: Sequence[str], sweep: str = "", version: str = "") -> None:
+        """Write down that runs raised, with the text of each failure."""
         rows = [
             (run.key, json.dumps(run.params, sort_keys=True), run.trial, _cell(text), time.time(), sweep, version)
             for run, text in zip(runs, texts)
@@ -204,6 +205,7 @@ class Store:
         return True
 
     def release(self, key: str) -> None:
+        """Let other drivers have the batch that was claimed under `key`."""
         if self._locks is not None:
             import fcntl
 
@@ -213,6 +215,7 @@ class Store:
     # ------------------------------------------------------------ reading
 
     def columns(self) -> list[str]:
+        """Names of all columns of the table."""
         return _table(self.db, "runs")
 
     def not_kept(self, plan: Sweep, version: str) -> list[str]:
@@ -257,6 +260,7 @@ class Store:
         return self.db.execute("select count(*) from runs").fetchone()[0]
 
     def close(self) -> None:
+        """Close the file; what was added stays."""
         self.db.close()
         if self._locks is not None:
             self._locks.close()

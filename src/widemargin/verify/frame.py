@@ -109,6 +109,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
+        """Whether both bounds are proved exactly."""
         return self.answer == PROVED
 
     def __bool__(self) -> bool:
@@ -127,6 +128,7 @@ class Verdict:
         return f"{start[self.answer]}: {self.about}: {said}"
 
     def to_dict(self) -> dict[str, Any]:
+        """What `widemargin verify --json` prints of it."""
         return {
             "ok": self.ok,
             "answer": self.answer,
