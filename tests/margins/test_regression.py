@@ -24,7 +24,7 @@ def sample(n: int, d: int, seed: int) -> Dataset:
 def test_the_norm_is_the_quadratic_form_of_the_inverse_kernel(activation: str, bias: bool):
     data = sample(12, 4, seed=0)
     certificate = min_norm_l2(data, bias=bias, activation=activation)
-    space = (ReLU if activation == "relu" else SReLU)(bias)
+    space = (ReLU if activation == "relu" else SReLU)(bias=bias)
     k = space.kernel(data.X)
     exact = math.sqrt(data.y @ np.linalg.solve(k, data.y))
     assert certificate.status == "certified" and certificate.proved and certificate.gap < 1e-6
