@@ -302,7 +302,7 @@ def compare(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     data = standardised(row.data)
     decay = row.share * optima.largest_decay(data, loss=row.loss).upper
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
-    task = Task(data, extend(data.X, True), row.loss, decay, args.seconds, clock, args.seed)
+    task = Task(data, extend(data.X, bias=True), row.loss, decay, args.seconds, clock, args.seed)
     seconds = list(range(1, round(args.seconds) + 1))
     mine, found, told = ours(task)
     shown = [s for s in (1, 2, 5, 10, 20, 60) if s <= args.seconds]

@@ -6,10 +6,13 @@ import copy
 import itertools
 import json
 import math
+import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import fields
-from types import SimpleNamespace
+from pathlib import Path
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,23 @@ class Clock:
         return self.now
 
     monotonic = time = perf_counter
+
+
+def files_entered(call: Callable[[], Any]) -> set[str]:
+    """Files of the package, from its folder on, entered in this thread while `call` runs; imports do not count."""
+    entered, root, before = set(), f"{Path(verify.__file__).parents[1]}{os.sep}", sys.getprofile()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(root) and code.co_name != "<module>":
+            entered.add(Path(code.co_filename.removeprefix(root)).as_posix())
+
+    sys.setprofile(look)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return entered
 
 
 def noise(n: int, d: int, seed: int) -> Dataset:

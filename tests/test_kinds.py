@@ -250,7 +250,7 @@ def test_the_function_of_a_certificate(name, certs, tmp_path):
             size = float(theta @ outer)
         else:
             alpha = np.array(cert.extra["alpha"])
-            size = float(alpha @ ReLU(True).kernel(X) @ alpha) / 2
+            size = float(alpha @ ReLU(bias=True).kernel(X) @ alpha) / 2
         assert_allclose(loss + cert.extra["weight_decay"] * size, cert.upper, rtol=1e-9)
     else:
         assert cert.lower > 0

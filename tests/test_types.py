@@ -146,7 +146,7 @@ def test_measure_to_balanced_network_halves_the_margin(bias: bool):
 def test_network_to_measure_and_back(bias: bool):
     """Mass a_j ||W_j|| at W_j / ||W_j||: the same function, and M2 of the network at most half of M1."""
     W, a = network(12, 4 + bias, seed=4)
-    measure = Measure.from_network(W, a, bias)
+    measure = Measure.from_network(W, a, bias=bias)
     X = np.random.default_rng(5).standard_normal((9, 4))
     points = np.hstack([X, np.ones((9, 1))]) if bias else X
     assert_allclose(measure(X), output(W, a, points), rtol=1e-10)
@@ -156,7 +156,7 @@ def test_network_to_measure_and_back(bias: bool):
     assert 2 * measure.norm <= size
     data = Dataset(X, np.where(measure(X) >= 0, 1, -1))
     assert (data.y * output(W, a, points)).min() / size <= measure.margin(data) / 2
-    again = Measure.from_network(*measure.to_network(), bias)
+    again = Measure.from_network(*measure.to_network(), bias=bias)
     assert_allclose(again.theta, measure.theta, atol=1e-14)
     assert_allclose(again.mass, measure.mass, rtol=1e-13)
 

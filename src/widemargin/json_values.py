@@ -18,7 +18,9 @@ def plain_json(
     JSON has no infinities and no NaN: `not_finite` says what stands there, null unless told. `unknown` is asked of all else.
     Numbers as keys become texts; other keys that are no texts are left for `json` to refuse.
 
+    >>> import math
     >>> import numpy as np
+    >>> from widemargin.json_values import plain_json
     >>> plain_json({"a": np.array([1.5, np.inf]), 2: (np.int64(3), "b")})
     {'a': [1.5, None], '2': [3, 'b']}
     >>> plain_json([math.nan, {1}], not_finite=str, unknown=sorted)

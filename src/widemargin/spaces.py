@@ -19,7 +19,17 @@ SLOPE = 0.01  # of a leaky ReLU, as in torch
 
 
 class Space(ABC):
-    """Features phi(theta . x) of unit directions theta; with `bias` every point is extended by a last coordinate 1."""
+    """Features phi(theta . x) of unit directions theta; with `bias` every point is extended by a last coordinate 1.
+
+    `degree` is the k with phi(c t) = c^k phi(t) for c > 0. X is (n, d), theta (m, D), D = d or d + 1; `features` is (n, m) and
+    `kernel` (n, k). docs/adding.md has a space of one's own.
+
+    >>> import widemargin as wm
+    >>> issubclass(wm.spaces.ReLU, wm.spaces.Space)
+    True
+    >>> wm.spaces.ReLU(bias=True).extend([[2.0, 3.0]]).tolist()
+    [[2.0, 3.0, 1.0]]
+    """
 
     bias: bool
     degree: ClassVar[int]  # phi(c t) = c^degree phi(t) for c > 0
@@ -33,7 +43,7 @@ class Space(ABC):
 
     def extend(self, X: ArrayLike) -> np.ndarray:
         """X (n, d) as the features see it: (n, D), D = d or d + 1."""
-        return extend(X, self.bias)
+        return extend(X, bias=self.bias)
 
     @abstractmethod
     def phi(self, t: Any) -> Any:
@@ -52,9 +62,18 @@ class Space(ABC):
         """E phi(v . x_i) phi(v . z_j) over uniform v on the unit sphere of R^D: (n, k); Z = X when left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReLU(Space):
-    """phi(t) = max(0, t)."""
+    """phi(t) = max(0, t).
+
+    The activation of most theorems: `features` of theta (m, D) at X (n, d) are (n, m). `bias` extends the points by a 1.
+
+    >>> import widemargin as wm
+    >>> wm.spaces.ReLU().features([[1.0, 0.0], [-1.0, 0.0]], [[2.0, 5.0]]).tolist()
+    [[2.0, 0.0]]
+    >>> abs(wm.spaces.ReLU().kernel([[3.0, 4.0]]).item() - 25 / 4) < 1e-12  # |x|^2 / (2 D)
+    True
+    """
 
     bias: bool = False
     activation = "relu"
@@ -67,9 +86,16 @@ class ReLU(Space):
         return kernels.relu(self.extend(X), None if Z is None else self.extend(Z))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SReLU(Space):
-    """phi(t) = max(0, t)^2."""
+    """phi(t) = max(0, t)^2.
+
+    The squared ReLU, of degree 2: networks of it are 3-homogeneous. `bias` extends the points by a 1.
+
+    >>> import widemargin as wm
+    >>> wm.spaces.SReLU().features([[1.0, 1.0], [-1.0, 0.0]], [[1.0, 2.0]]).tolist()
+    [[9.0, 0.0]]
+    """
 
     bias: bool = False
     activation = "srelu"
@@ -83,9 +109,16 @@ class SReLU(Space):
         return kernels.srelu(self.extend(X), None if Z is None else self.extend(Z))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LeakyReLU(Space):
-    """phi(t) = max(0, t) - slope max(0, -t) = (1 - slope) max(0, t) + slope t, 0 <= slope < 1."""
+    """phi(t) = max(0, t) - slope max(0, -t) = (1 - slope) max(0, t) + slope t, 0 <= slope < 1.
+
+    Unlike ReLU it answers on both sides. `bias` extends the points by a 1.
+
+    >>> import widemargin as wm
+    >>> wm.spaces.LeakyReLU(slope=0.25).features([[1.0], [-1.0]], [[2.0]]).tolist()
+    [[2.0, -0.5]]
+    """
 
     bias: bool = False
     slope: float = SLOPE
@@ -111,23 +144,35 @@ class LeakyReLU(Space):
         return (1 - self.slope) ** 2 * kernels.relu(X, Z) + self.slope / X.shape[1] * line
 
 
-def as_space(activation: str, bias: bool = False) -> Space:
-    """The space of an activation: "relu", "srelu", "leaky" (slope 0.01) or "leaky:0.2" (any slope from 0 to below 1)."""
+def as_space(activation: str, *, bias: bool = False) -> Space:
+    """The space of an activation: "relu", "srelu", "leaky" (slope 0.01) or "leaky:0.2" (any slope from 0 to below 1).
+
+    `bias` extends every point by a last coordinate 1.
+
+    >>> import widemargin as wm
+    >>> wm.spaces.as_space("leaky:0.2", bias=True)
+    LeakyReLU(bias=True, slope=0.2)
+    """
     word, colon, slope = str(activation).partition(":")
     if word == "leaky":
         try:
-            return LeakyReLU(bias, float(slope) if colon else SLOPE)
+            return LeakyReLU(bias=bias, slope=float(slope) if colon else SLOPE)
         except ValueError:  # an InputError is one, too
             raise InputError(
                 f"the slope in activation {str(activation)[:40]!r} must be a number from 0 to below 1, as in 'leaky:0.2'"
             ) from None
     if activation not in ("relu", "srelu"):
         raise InputError(f"activation must be {NAMES}, not {str(activation)[:40]!r}")
-    return ReLU(bias) if activation == "relu" else SReLU(bias)
+    return ReLU(bias=bias) if activation == "relu" else SReLU(bias=bias)
 
 
-def extend(X: ArrayLike, bias: bool) -> np.ndarray:
-    """X (n, d) as it is, or with a last coordinate 1."""
+def extend(X: ArrayLike, *, bias: bool) -> np.ndarray:
+    """Points X (n, d) as the neurons see them: as they are, or with `bias` with a last coordinate 1, (n, d + 1).
+
+    >>> import widemargin as wm
+    >>> wm.spaces.extend([[2.0], [3.0]], bias=True).tolist()
+    [[2.0, 1.0], [3.0, 1.0]]
+    """
     X = np.asarray(X, dtype=np.float64)
     if X.ndim != 2:
         raise InputError(f"points must have two dimensions (points, features), not {X.ndim}")
@@ -135,7 +180,14 @@ def extend(X: ArrayLike, bias: bool) -> np.ndarray:
 
 
 def sphere(m: int, D: int, seed: int = 0) -> np.ndarray:
-    """m independent uniform unit vectors of R^D: (m, D)."""
+    """m independent uniform unit vectors of R^D: (m, D). The same `seed` draws the same ones.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> V = wm.spaces.sphere(5, 3, seed=1)
+    >>> V.shape, np.allclose(np.linalg.norm(V, axis=1), 1)
+    ((5, 3), True)
+    """
     if m < 1 or D < 1:
         raise InputError(f"sphere needs at least one direction and one dimension, not m={m}, D={D}")
     v = np.random.default_rng(seed).standard_normal((m, D))

@@ -25,6 +25,8 @@ from widemargin.errors import InputError as InputError  # every room takes them 
 from widemargin.errors import show as show
 from widemargin.spaces import Space, as_space, extend
 
+__all__ = ["Certificate", "Dataset", "InputError", "Measure", "Trajectory"]
+
 FORMAT = "widemargin-certificate-1"
 
 # How a margin in M1 (signed unit mass on unit inner weights) reads in the conventions of the papers (docs/notation.md): the only
@@ -63,6 +65,13 @@ class Dataset:
     """Points X (n, d) with targets y (n,): labels -1, +1 for margins, real values for regression.
 
     `classes` are the labels as the user wrote them, in the order (-1, +1); `notes` say what a loader changed.
+
+    `name` stands in messages and pictures. Bad shapes, NaN and infinities raise an `InputError`.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [1, -1, 1], "three points")
+    >>> print(data)
+    three points: n=3, d=2
     """
 
     X: np.ndarray
@@ -97,10 +106,12 @@ class Dataset:
 
     @property
     def n(self) -> int:
+        """Number of points."""
         return len(self.X)
 
     @property
     def d(self) -> int:
+        """Number of features."""
         return self.X.shape[1]
 
     def signs(self) -> np.ndarray:
@@ -116,6 +127,7 @@ class Dataset:
         return self.y
 
     def sha256(self) -> str:
+        """The hash by which certificates know the data (`verify.data_hash`)."""
         return exact.data_hash(self.X, self.y)
 
     def __str__(self) -> str:
@@ -127,6 +139,17 @@ class Measure:
     """f(x) = sum_j mass_j phi(theta_j . x), phi that of `activation`; with `bias`, theta's last entry meets a constant 1.
 
     `norm` is sum_j |mass_j| ||theta_j||^k, k the degree of phi: the variation norm of f. Solvers return unit theta.
+
+    A network of any width as a signed measure: theta (m, d), or (m, d + 1) with `bias`, and the mass (m,) of each neuron.
+    Margins are in convention M1: min_i y_i f(x_i) / norm.
+
+    >>> import widemargin as wm
+    >>> xor = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> net = wm.Measure(xor.X, xor.y / 4)  # a neuron at each point
+    >>> net(xor.X).tolist(), round(net.norm, 12) == round(2**0.5, 12)
+    ([0.5, 0.5, -0.5, -0.5], True)
+    >>> abs(net.margin(xor) - 2**0.5 / 4) < 1e-12
+    True
     """
 
     theta: np.ndarray  # (m, d) or (m, d + 1)
@@ -141,17 +164,19 @@ class Measure:
 
     @property
     def space(self) -> Space:
-        return as_space(self.activation, self.bias)
+        """The neurons that it is made of."""
+        return as_space(self.activation, bias=self.bias)
 
     def features(self, X: ArrayLike) -> np.ndarray:
         """phi(theta_j . x_i): (n, m)."""
-        return self.space.phi(extend(X, self.bias) @ self.theta.T)
+        return self.space.phi(extend(X, bias=self.bias) @ self.theta.T)
 
     def __call__(self, X: ArrayLike) -> np.ndarray:
         return self.features(X) @ self.mass  # (n,)
 
     @property
     def norm(self) -> float:
+        """sum_j |mass_j| ||theta_j||^k."""
         return float(np.abs(self.mass) @ np.linalg.norm(self.theta, axis=1) ** self.space.degree)
 
     def margin(self, data: Dataset) -> float:
@@ -180,7 +205,7 @@ class Measure:
         return unit.theta * size[:, None], np.sign(unit.mass) * size
 
     @staticmethod
-    def from_network(W: ArrayLike, a: ArrayLike, bias: bool = False) -> Measure:
+    def from_network(W: ArrayLike, a: ArrayLike, *, bias: bool = False) -> Measure:
         """The measure of x -> sum_j a_j relu(W_j . x): mass a_j ||W_j|| at W_j / ||W_j||."""
         return Measure(np.asarray(W), np.asarray(a), "relu", bias).normalized()
 
@@ -195,6 +220,20 @@ class Certificate:
     `lower` is the margin of `primal`, evaluated. `upper` is what the dual weights `dual` (n,) prove with `proof`;
     `bound` names the argument, and `proved` is false where no rigorous bound was found. Of a smallest norm and of a least
     objective it is `lower` that is proved and `upper` that is evaluated. docs/certificates.md describes the saved form.
+
+    `kind` names the margin, `convention` what it is divided by (docs/notation.md; `bounds("M2")` converts). `status` says how the
+    search ended, `reason` why where it failed. It is about `n` points of R^d with the hash `data_sha256`, called `data_name`, and
+    networks of `activation`, with `bias` or without. `extra` has what other kinds need beside (alpha, u, ...), `stats` seconds
+    and seed.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> cert = wm.margins.f1(data)
+    >>> cert.status, cert.lower <= 2**0.5 / 4 <= cert.upper, cert.verify(data).ok
+    ('certified', True, True)
+    >>> cert.save("cert.json")
+    >>> wm.Certificate.load("cert.json").bounds("M2") == (cert.lower / 2, cert.upper / 2)
+    True
     """
 
     kind: str
@@ -227,6 +266,7 @@ class Certificate:
 
     @property
     def atoms(self) -> int:
+        """Neurons of the network, 0 where it has none."""
         if self.primal is None:
             return len(self.extra.get("outer", ())) if self.convention == "objective" else 0
         return len(self.primal.mass)
@@ -438,7 +478,7 @@ def _array(cert: Certificate, name: str) -> np.ndarray:
 
 def _linear(cert: Certificate, X: np.ndarray) -> np.ndarray:
     u = _array(cert, "u" if cert.kind == "linear" else "U")
-    return extend(X, cert.bias) @ (u / np.linalg.norm(u)).T
+    return extend(X, bias=cert.bias) @ (u / np.linalg.norm(u)).T
 
 
 def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:
@@ -451,9 +491,13 @@ def _several(cert: Certificate, X: np.ndarray) -> np.ndarray:
     theta, outer = _array(cert, "theta"), _array(cert, "outer")
     if cert.convention == "objective":
         offset = _array(cert, "offset")
-        return (extend(X, cert.bias) @ theta.T).clip(0) @ outer + offset if len(theta) else np.tile(offset, (len(X), 1))
+        return (
+            (extend(X, bias=cert.bias) @ theta.T).clip(0) @ outer + offset
+            if len(theta)
+            else np.tile(offset, (len(X), 1))
+        )
     size = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
-    return (extend(X, cert.bias) @ theta.T).clip(0) @ (outer / size)
+    return (extend(X, bias=cert.bias) @ theta.T).clip(0) @ (outer / size)
 
 
 def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
@@ -464,9 +508,9 @@ def _collapse(cert: Certificate, X: np.ndarray) -> np.ndarray:
 
 def _expansion(cert: Certificate, X: np.ndarray, data: Dataset) -> np.ndarray:
     """sum_j b_j k(x_j, .), an interpolant or optimum as it is, else of unit norm; units are powers of two: nothing overflows."""
-    points = extend(data.X, cert.bias)
+    points = extend(data.X, bias=cert.bias)
     shift = math.frexp(float(np.abs(points).max()))[1]
-    points, X = np.ldexp(points, -shift), np.ldexp(extend(X, cert.bias), -shift)
+    points, X = np.ldexp(points, -shift), np.ldexp(extend(X, bias=cert.bias), -shift)
     space = as_space(cert.activation)
     degree = space.degree
 
@@ -533,6 +577,17 @@ class Trajectory:
     one of them. A trial that has ended keeps its last values in later rows. `final` holds the parameters at the end,
     `status` one word per trial: finished, reached (the event asked for), diverged, or running where training was
     interrupted. `config` is all that is needed to run it again.
+
+    Shapes: t (T,), records (T, B, ...), final (B, ...). `notes` are sentences about what happened, `stats` steps and seconds.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> risk = np.array([[0.7, 0.7], [0.5, 0.3]])  # two records of two trials
+    >>> run = wm.Trajectory(np.array([0, 10]), {"risk": risk}, {"a": np.ones((2, 8))}, ("finished", "reached"))
+    >>> print(run)
+    2 trials (1 finished, 1 reached), 2 records, last risk 0.4 (median)
+    >>> run.last(trial=1)
+    {'trial': 1, 'status': 'reached', 'risk': 0.3}
     """
 
     t: np.ndarray  # (T,)
@@ -550,10 +605,12 @@ class Trajectory:
 
     @property
     def trials(self) -> int:
+        """How many networks were trained."""
         return len(self.status)
 
     @property
     def interrupted(self) -> bool:
+        """Whether a trial had not ended."""
         return "running" in self.status
 
     def last(self, trial: int = 0) -> dict[str, Any]:

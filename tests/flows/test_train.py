@@ -17,10 +17,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import grouped
 from widemargin import Dataset, InputError, Trajectory, data, flows
-from widemargin.flows import GD, SGD, Keep, Record, Stop, TwoLayer, runs, train
+from widemargin.flows import GD, SGD, Keep, Record, Stop, TwoLayer, runs, train, training
 from widemargin.flows.rules import Rule
 
-LOOP = sys.modules["widemargin.flows.train"]  # the module; flows.train is the function
 PARITY = data.parity(d=4, n=12, seed=0)
 NET = TwoLayer(4, 6)
 SCALARS = ["step", "t_mean", "t_cb", "risk", "margin", "margins", "norm", "moved"]
@@ -189,7 +188,7 @@ def whole_and_broken(tmp_path, rule, stop_after=(3, 9, 2), **keys):
                 raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LOOP, "BLINK", -1.0)  # asked after every step
+            patch.setattr(training, "BLINK", -1.0)  # asked after every step
             part = train(PARITY, NET, rule, **grouped(out=out, resume=True, progress=halt, **keys))
         assert part.interrupted
     return whole, train(PARITY, NET, rule, **grouped(out=out, resume=True, **keys)), out
@@ -265,7 +264,7 @@ def stopped(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LOOP, "BLINK", -1.0)
+        patch.setattr(training, "BLINK", -1.0)
         run_it(out, seconds=0, progress=halt)
     assert (out / "checkpoint-0").exists() and (out / "checkpoint-1").exists()
     return out
@@ -309,7 +308,7 @@ def test_a_run_from_before_its_rule_was_renamed_goes_on(tmp_path, monkeypatch):
         if share > 0.5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(LOOP, "BLINK", -1.0)
+    monkeypatch.setattr(training, "BLINK", -1.0)
     train(PARITY, NET, CB(), stop=20, record=Record(SCALARS, progress=half), keep=tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["rule"]["class"] == "CB"
     assert flows.load(tmp_path / "run").config["rule"]["class"] == "SmoothMarginAscent"
@@ -422,7 +421,7 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LOOP, "BLINK", -1.0)
+        patch.setattr(training, "BLINK", -1.0)
         traj = run_it(out, progress=interrupt)
     assert traj.interrupted and len(traj.t) >= 1 and signal.getsignal(signal.SIGINT) is before
     assert_same(run_it(None), run_it(out, resume=True))

@@ -358,7 +358,7 @@ def test_no_displaced_features_beat_the_upper_bound():
 
 def test_the_cost_of_a_displacement_is_a_lipschitz_bound():
     data = noise(9, 3, seed=11)
-    door = enter(data, ReLU(False), 1e-3, None)
+    door = enter(data, ReLU(bias=False), 1e-3, None)
     known = _normalize(door, _inner_layer(3, 4, 0, 0, None, None), 0.0)
     rng = np.random.default_rng(1)
     for _ in range(50):

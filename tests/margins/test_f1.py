@@ -229,11 +229,11 @@ def test_random_directions_in_space_stay_below(bias: bool):
         certificate = f1(data, tol=1e-5, bias=bias)
         check_certificate(certificate, data, tol=1e-5, status="certified")
         V = sphere(3000, 3 + bias, seed)
-        Z = data.y[:, None] * ReLU(bias).features(V, data.X)
+        Z = data.y[:, None] * ReLU(bias=bias).features(V, data.X)
         low, _, _ = lp_margin(Z)
         assert 0.8 * certificate.lower <= low <= certificate.upper * (1 + 1e-10)
         assert certificate.primal is not None  # with the network's own neurons the linear program is exact
-        Z = np.hstack([Z, data.y[:, None] * ReLU(bias).features(certificate.primal.theta, data.X)])
+        Z = np.hstack([Z, data.y[:, None] * ReLU(bias=bias).features(certificate.primal.theta, data.X)])
         low, _, _ = lp_margin(Z)
         assert certificate.lower * (1 - 1e-8) <= low <= certificate.upper * (1 + 1e-10)
 
@@ -366,7 +366,7 @@ def test_the_balanced_network_has_half_the_margin(bias: bool):
     for scale in (0.5, 0.9, 1.1, 2.0):
         V, b = W * scale, a / scale
         assert (data.y * ((X @ V.T).clip(0) @ b)).min() / ((V * V).sum() + b @ b) < M2
-    back = Measure.from_network(W, a, bias)
+    back = Measure.from_network(W, a, bias=bias)
     assert_allclose(back.margin(data), 2 * M2, rtol=1e-11)
 
 

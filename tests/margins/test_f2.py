@@ -59,7 +59,7 @@ def test_an_independent_solver_agrees(activation: str, bias: bool):
     data = noise(25, 4, seed=1)
     certificate = f2(data, bias=bias, activation=activation)
     assert certificate.gap < 1e-6 and certificate.verify(data)
-    space = (ReLU if activation == "relu" else SReLU)(bias)
+    space = (ReLU if activation == "relu" else SReLU)(bias=bias)
     L = np.linalg.cholesky(space.kernel(data.X))  # K = Y L L' Y
     u = cvxpy.Variable(25)
     t = cvxpy.Variable()

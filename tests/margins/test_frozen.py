@@ -24,7 +24,7 @@ def test_an_independent_linear_program_agrees(activation: str, bias: bool):
     V = sphere(60, 3 + bias, seed=2) * np.linspace(0.1, 5, 60)[:, None]
     certificate = frozen(data, V, bias=bias, activation=activation)
     assert certificate.status == "certified" and certificate.gap < 1e-6 and certificate.verify(data)
-    space = (ReLU if activation == "relu" else SReLU)(bias)
+    space = (ReLU if activation == "relu" else SReLU)(bias=bias)
     Z = space.features(V / np.linalg.norm(V, axis=1, keepdims=True), data.X) * data.y[:, None]
     # the dual, from its definition: minimise s with |Z' q| <= s on the simplex
     ones = np.ones((60, 1))

@@ -197,8 +197,8 @@ def test_what_has_margin_zero_is_what_has_it_for_relu():
 def test_the_kernel_margin(bias: bool):
     """The kernel from its definition by that of ReLU, given as a matrix, has the same margin; and the function has it."""
     data, a = noise(20, 3, 1), 0.3
-    relu = ReLU(bias).kernel(data.X)
-    X = ReLU(bias).extend(data.X)
+    relu = ReLU(bias=bias).kernel(data.X)
+    X = ReLU(bias=bias).extend(data.X)
     K = (1 + a * a) * relu - 2 * a * ReLU().kernel(X, -X)
     cert = margins.f2(data, activation="leaky:0.3", bias=bias)
     assert_allclose(cert.bounds(), margins.f2(data, kernel=K).bounds(), rtol=1e-6)
@@ -215,7 +215,7 @@ def test_the_kernel_margin_is_the_limit_of_random_features():
 @pytest.mark.parametrize("bias", [False, True])
 def test_fixed_directions(bias: bool):
     data, V = noise(12, 3, 4), np.random.default_rng(1).standard_normal((60, 3 + bias))
-    X = ReLU(bias).extend(data.X)
+    X = ReLU(bias=bias).extend(data.X)
     Z = data.y[:, None] * features(V / np.linalg.norm(V, axis=1, keepdims=True), X, slope=0.3)
     low, high, _ = lp_margin(Z)
     cert = margins.frozen(data, V, activation="leaky:0.3", bias=bias)

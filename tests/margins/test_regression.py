@@ -24,7 +24,7 @@ def sample(n: int, d: int, seed: int) -> Dataset:
 def test_the_norm_is_the_quadratic_form_of_the_inverse_kernel(activation: str, bias: bool):
     data = sample(12, 4, seed=0)
     certificate = min_norm_l2(data, bias=bias, activation=activation)
-    space = (ReLU if activation == "relu" else SReLU)(bias)
+    space = (ReLU if activation == "relu" else SReLU)(bias=bias)
     k = space.kernel(data.X)
     exact = math.sqrt(data.y @ np.linalg.solve(k, data.y))
     assert certificate.status == "certified" and certificate.proved and certificate.gap < 1e-6
@@ -124,7 +124,7 @@ def test_bad_input():
 
 def on_a_grid(data: Dataset, V: np.ndarray, bias: bool) -> float:
     """min sum |a| with sum_j a_j relu(v_j . x_i) = y_i, by linear programming over the neurons V."""
-    Z = ReLU(bias).features(V, data.X)  # (n, m)
+    Z = ReLU(bias=bias).features(V, data.X)  # (n, m)
     result = linprog(np.ones(2 * len(V)), A_eq=np.hstack([Z, -Z]), b_eq=data.y, method="highs")
     assert result.status == 0
     return float(result.fun)
@@ -139,7 +139,10 @@ def circle(m: int) -> np.ndarray:
 def test_l1_norm_in_the_plane_against_a_fine_grid(n: int, d: int, bias: bool):
     data = sample(n, d, seed=n)
     made = min_norm_l1(data, bias=bias)
-    across = ReLU(bias).extend(data.X)[:, ::-1] * [1, -1]  # where one point vanishes: the optimum often bends there
+    across = ReLU(bias=bias).extend(data.X)[:, ::-1] * [
+        1,
+        -1,
+    ]  # where one point vanishes: the optimum often bends there
     across = across / np.linalg.norm(across, axis=1, keepdims=True)
     grid = on_a_grid(data, np.vstack([circle(3000), across, -across]), bias)
     assert made.status == "certified" and made.gap < 1e-3 and made.proved
@@ -147,7 +150,7 @@ def test_l1_norm_in_the_plane_against_a_fine_grid(n: int, d: int, bias: bool):
     assert_allclose(made.primal(data.X), data.y, atol=1e-12)
     assert made.primal.norm <= made.upper and made.atoms <= n
     lam = made.dual / made.proof["maximum"]
-    assert np.abs(lam @ ReLU(bias).features(circle(3000), data.X)).max() <= 1 + 1e-12
+    assert np.abs(lam @ ReLU(bias=bias).features(circle(3000), data.X)).max() <= 1 + 1e-12
     assert_allclose(lam @ data.y, made.lower, rtol=1e-9)
 
 
@@ -161,7 +164,7 @@ def test_l1_norm_in_space_against_sampled_neurons(n: int, d: int, bias: bool):
     assert made.lower <= on_a_grid(data, V, bias)
     everything = np.vstack([V, made.primal.theta])
     assert_allclose(on_a_grid(data, everything, bias), made.upper, rtol=2e-3)
-    assert np.abs(made.dual @ ReLU(bias).features(everything, data.X)).max() <= made.proof["maximum"] * (1 + 1e-12)
+    assert np.abs(made.dual @ ReLU(bias=bias).features(everything, data.X)).max() <= made.proof["maximum"] * (1 + 1e-12)
     assert_allclose(made.primal(data.X), data.y, atol=1e-11)
 
 

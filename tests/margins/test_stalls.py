@@ -79,7 +79,7 @@ def test_a_neuron_on_the_boundary_keeps_its_pattern(seed: int, monkeypatch):
 
     monkeypatch.setattr(programs, "solve_patterns", blurred)
     data = plane()
-    solver = wide_networks.Solver(enter(data, ReLU(True), 1e-3, None), 1e-3, seed, "cpu", None)
+    solver = wide_networks.Solver(enter(data, ReLU(bias=True), 1e-3, None), 1e-3, seed, "cpu", None)
     solver.cheap_bound()
     solver.linear_phase(1.1, 80)
     for _ in range(3):

@@ -751,3 +751,16 @@ def test_check() -> None:
             check_homogeneous(net, names, x)
     with pytest.raises(InputError, match="degree 0"):
         check_homogeneous(Unused(), ["idle.weight"], x)
+
+
+def test_a_batch_that_is_silent_without_the_biases() -> None:
+    """All neurons are dead once their biases are left out: nothing can be said about that, and the rest is found all the same."""
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3, bias=False))
+    with torch.no_grad():
+        model[0].weight.fill_(-1.0)
+        model[0].bias.fill_(3.0)
+    assert not model[2](model[0].weight.mv(torch.ones(2)).relu()).any()
+    found = find_homogeneous(model, torch.ones(8, 2))
+    assert found.degree == 2 and set(found.names) == {"0.weight", "0.bias", "2.weight"}
+    deeper = nn.Sequential(model[0], nn.ReLU(), nn.Linear(4, 3))
+    assert find_homogeneous(deeper, torch.ones(8, 2)).degree == 1

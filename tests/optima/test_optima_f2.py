@@ -17,7 +17,7 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((24, 2))
 DATA = Dataset(X, np.where(X[:, 0] * X[:, 1] + 0.4 * rng.standard_normal(24) > 0, 1, -1), "quadrants")
 WEIGHTS = rng.uniform(0.2, 2, 24)
-K = ReLU(True).kernel(X)
+K = ReLU(bias=True).kernel(X)
 
 
 def objective(loss, decay, mode, w, alpha, b, K=K, y=DATA.y):
@@ -42,7 +42,7 @@ def test_upper_is_the_objective_of_its_function_and_both_bounds_verify(loss, mod
         assert cert.verify(DATA).ok, cert.verify(DATA)
         assert (cert.kind, cert.convention, cert.bound) == ("f2-optimum", "objective", "dual")
         w, alpha, b = np.ones(24) if weights is None else weights, np.array(cert.extra["alpha"]), cert.extra["offset"]
-        kernel = ReLU(bias).kernel(X)
+        kernel = ReLU(bias=bias).kernel(X)
         assert_allclose(objective(loss, decay, mode, w, alpha, b, kernel), cert.upper, rtol=1e-10)
         assert_allclose(cert.function(X, DATA), kernel @ alpha + b, rtol=1e-9, atol=1e-12)
         # No function nearby is better: the gap is proved by duality, this is the definition.
@@ -105,7 +105,7 @@ def test_small_decays_reach_the_largest_margin(loss):
     angle = np.arange(8) * np.pi / 4
     ring = Dataset(np.stack([np.cos(angle), 0.7 * np.sin(angle)], 1), np.resize([1, 1, -1, -1], 8), "ring")
     best = margins.f2(ring, bias=True)
-    kernel = ReLU(True).kernel(ring.X)
+    kernel = ReLU(bias=True).kernel(ring.X)
     last = 0.0
     for decay in (1e-3, 1e-6, 1e-12):
         cert = optima.f2(ring, loss=loss, weight_decay=decay, output_bias=None)

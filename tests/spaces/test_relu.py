@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from widemargin import InputError
 from widemargin.spaces import LeakyReLU, ReLU, Space, SReLU, as_space, sphere
 
-SPACES = [ReLU(), ReLU(bias=True), SReLU(), SReLU(bias=True), LeakyReLU(), LeakyReLU(True, 0.4)]
+SPACES = [ReLU(), ReLU(bias=True), SReLU(), SReLU(bias=True), LeakyReLU(), LeakyReLU(bias=True, slope=0.4)]
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
@@ -71,7 +71,7 @@ def test_leaky_relu_is_that_of_torch_and_its_kernel_follows_from_that_of_relu():
             space.kernel(X, Z), (1 + slope**2) * relu(X, Z) - 2 * slope * relu(X, -Z), rtol=1e-12, atol=1e-15
         )
         assert_allclose(space.kernel(X).diagonal(), (1 + slope**2) / 6 * (X**2).sum(1), rtol=1e-14)
-        assert as_space(space.activation, True) == LeakyReLU(True, slope)
+        assert as_space(space.activation, bias=True) == LeakyReLU(bias=True, slope=slope)
     assert_array_equal(LeakyReLU(slope=0).kernel(X, Z), ReLU().kernel(X, Z))
     assert (as_space("leaky"), as_space("leaky:.20").activation) == (LeakyReLU(), "leaky:0.2")
     assert as_space("leaky:0.01").activation == LeakyReLU().activation == "leaky"
@@ -83,7 +83,7 @@ def test_leaky_relu_is_that_of_torch_and_its_kernel_follows_from_that_of_relu():
 )
 def test_a_bad_slope_is_one_sentence(name: str):
     with pytest.raises(InputError, match=r"the slope in activation 'leaky:.* from 0 to below 1") as caught:
-        as_space(name, True)
+        as_space(name, bias=True)
     assert "\n" not in str(caught.value) and ". " not in str(caught.value)
 
 

@@ -1,4 +1,7 @@
-"""Data sets: with a formula, from scikit-learn, from files; `load` takes any of them by one line of text."""
+"""Data sets: with a formula, from scikit-learn, from files; `load` takes any of them by one line of text.
+
+All functions return `data`, a `Dataset` with X (n, d) and y (n,). What is drawn depends on the arguments and `seed` alone.
+"""
 
 from .files import load_file, save_dataset
 from .real import cifar_cats_dogs, digits, mnist

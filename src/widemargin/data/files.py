@@ -27,7 +27,7 @@ SUFFIXES = (".csv", ".npz", ".npy")
 def load_file(
     path: str | os.PathLike[str], label: str | None = None, *, targets: bool = False, multiclass: bool = False
 ) -> Dataset:
-    """Read a data set from a file.
+    r"""Read a data set from a file.
 
     - `.csv`: a header line, commas, numbers in UTF-8. The target is column `label`, by default the one named y or
       label; all other columns are features.
@@ -39,6 +39,13 @@ def load_file(
     `Dataset.notes` says so. With `targets`, y stays as it is: numbers for regression, or labels -1 and +1 of one
     class only. With `multiclass`, labels may have any number of different values, and y holds the class numbers
     0, ..., K-1 in sorted order. Object arrays are refused, since reading them could run code.
+
+    >>> from pathlib import Path
+    >>> import widemargin as wm
+    >>> size = Path("plants.csv").write_text("height,y\n1.5,oak\n0.2,fern\n")
+    >>> data = wm.data.load_file("plants.csv")
+    >>> data.X.tolist(), data.y.tolist(), data.classes
+    ([[1.5], [0.2]], [1.0, -1.0], ('fern', 'oak'))
     """
     if targets and multiclass:
         raise InputError("targets are numbers and multiclass means labels; choose one of them")
@@ -71,6 +78,14 @@ def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
     """Write X and y to a `.npz` or `.csv` file, whole or not at all; `load_file` gives the same numbers back.
 
     Labels are written as -1 and +1.
+
+    `path` ends in one of the two. In a `.csv` file the columns of X are called x0, x1, ...; X is (n, d).
+
+    >>> import widemargin as wm
+    >>> data = wm.data.clusters(n=10)
+    >>> wm.data.save_dataset(data, "ten.csv")
+    >>> wm.data.load("ten.csv").sha256() == data.sha256()
+    True
     """
     path = Path(path)
     if path.suffix.lower() == ".npz":

@@ -21,6 +21,11 @@ def digits(classes: Sequence[int] = (3, 8), n: int | None = None, seed: int = 0)
     """Two of scikit-learn's 8 x 8 digits, pixels in [0, 1] (d = 64); classes[0] is -1, classes[1] is +1.
 
     All images in their order, or a random n of them, half of each class as far as available.
+
+    >>> import widemargin as wm
+    >>> data = wm.data.digits(classes=(3, 8), n=20, seed=0)
+    >>> data.X.shape, int(data.y.sum()), float(data.X.min()) >= 0, float(data.X.max()) <= 1
+    ((20, 64), 0, True, True)
     """
     from sklearn.datasets import load_digits
 
@@ -62,6 +67,16 @@ def cifar_cats_dogs(
     their order, or a random n of them, half of each class.
 
     BN Figure 1 uses n = 1000 with ||x|| <= 1 (BN-24).
+
+    `split` is "train" or "test". X is (n, 3072), or as many columns as the file's images have numbers:
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> images, labels = np.full((4, 2, 2, 3), 255, dtype=np.uint8), np.array([3, 5, 7, 5], dtype=np.uint8)
+    >>> np.savez("tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    >>> data = wm.data.cifar_cats_dogs("tiny.npz", unit=True)
+    >>> data.X.shape, data.y.tolist(), bool(np.allclose(np.linalg.norm(data.X, axis=1), 1))
+    ((3, 12), [-1.0, 1.0, 1.0], True)
     """
     data = _images("cifar", path, "WIDEMARGIN_CIFAR10", (CAT, DOG), n, seed, split, center, unit)
     return Dataset(*data, _image_name("cifar", None, n, seed, split, center, unit), ("cat", "dog"))
@@ -80,6 +95,16 @@ def mnist(
 
     The file is an .npz as for `cifar_cats_dogs`, at `path` or the environment variable WIDEMARGIN_MNIST; the other
     arguments are the same.
+
+    `n`, `seed`, `split`, `center` and `unit` are those of `cifar_cats_dogs`. X is (n, 784), or as the file's images are:
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> images, labels = np.full((4, 2, 2), 51, dtype=np.uint8), np.array([3, 8, 8, 0], dtype=np.uint8)
+    >>> np.savez("tiny.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    >>> data = wm.data.mnist("tiny.npz", classes=(8, 3))
+    >>> data.X.shape, data.y.tolist(), float(data.X[0, 0])
+    ((3, 4), [1.0, -1.0, -1.0], 0.2)
     """
     pair = _pair("mnist", classes)
     data = _images("mnist", path, "WIDEMARGIN_MNIST", pair, n, seed, split, center, unit)

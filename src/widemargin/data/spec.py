@@ -102,6 +102,12 @@ def load(source: str, label: str | None = None, *, targets: bool = False, multic
 
     With `multiclass`, y holds class numbers 0, ..., K-1: of files with any number of labels, of digits with any
     `classes` (all ten by default), and 0 and 1 for the other data sets with labels -1 and +1.
+
+    >>> import widemargin as wm
+    >>> print(wm.data.load("parity:d=4,n=10,seed=1"))
+    parity:d=4,n=10,k=2,seed=1: n=10, d=4
+    >>> sorted(wm.data.load("digits:classes=0-1-2,n=6", multiclass=True).y.tolist())
+    [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
     """
     if not isinstance(source, str):
         raise InputError(f"the data source must be text, a spec or a path, not {checks.show(source)}")
@@ -128,10 +134,18 @@ def load(source: str, label: str | None = None, *, targets: bool = False, multic
 
 
 def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Dataset:
-    """A data set as a loss takes it: with the squared loss numbers in a file are targets, as they are, even if they are only two.
+    r"""A data set as a loss takes it: with the squared loss numbers in a file are targets, as they are, even if only two.
 
     Words and truth values are classes, which become -1 and +1 for every loss, and for other losses two numbers do so as well.
     With the cross-entropy labels of any kind are classes 0, ..., K-1. `Dataset.notes` say what was taken for what.
+
+    `source` and `label` are those of `load`, `loss` is one of `optima.f1`. X is (n, d), y (n,).
+
+    >>> from pathlib import Path
+    >>> import widemargin as wm
+    >>> size = Path("doses.csv").write_text("dose,y\n1,10\n2,20\n")
+    >>> [wm.data.load_for_loss("doses.csv", loss=loss).y.tolist() for loss in ("squared", "logistic", "cross-entropy")]
+    [[10.0, 20.0], [-1.0, 1.0], [0.0, 1.0]]
     """
     if loss == "cross-entropy":
         return load(source, label, multiclass=True)

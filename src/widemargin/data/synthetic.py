@@ -39,6 +39,16 @@ def parity(
     without a bias.
 
     UH Example 4.1 (UH-25), LR Proposition 1.6 (LR-11).
+
+    X is (n, d) with rows of norm 1.
+
+    >>> import widemargin as wm
+    >>> cube = wm.data.parity(d=3, marginal="full")
+    >>> cube.X.shape, bool((abs(cube.X[:, 0] * cube.X[:, 1] * 3 - cube.y) < 1e-12).all())
+    ((8, 3), True)
+    >>> found = wm.margins.f1(cube)
+    >>> found.lower <= (8 * 3) ** -0.5 * (1 + 1e-12) and found.upper >= (8 * 3) ** -0.5
+    True
     """
     name = "parity"
     if marginal == "full":
@@ -102,6 +112,12 @@ def bad_kkt_plane(alpha: float = 0.1) -> Dataset:
     cos(pi/8) / (1 + cos(pi/8)) = 0.480.
 
     LR Proposition 2.6, Figure 2 (LR-19).
+
+    >>> import math
+    >>> import widemargin as wm
+    >>> found = wm.margins.linear(wm.data.bad_kkt_plane(alpha=0.1))
+    >>> abs(found.lower - math.sin(math.asin(0.1) / 2)) < 1e-6
+    True
     """
     alpha = _alpha("bad_kkt_plane", alpha)
     angle = np.array([0.0, 0.75 * math.pi, 0.5 * math.pi + math.acos(alpha)])
@@ -126,6 +142,16 @@ def bad_kkt_cones(
     (E-LR-16); the linear margin vanishes with alpha.
 
     LR Proposition 2.6 (LR-19).
+
+    X is (n1 + n2 + 1, d).
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> data = wm.data.bad_kkt_cones(d=3, n1=4, n2=5, seed=1)
+    >>> data.X.shape, np.allclose(np.linalg.norm(data.X, axis=1), 1)
+    ((10, 3), True)
+    >>> bool((data.X[:4] @ data.X[4:9].T).max() <= -np.sqrt(0.5) + 1e-12)
+    True
     """
     name = "bad_kkt"
     n1, d = checks.shape(name, n1, d, least_d=2)
@@ -163,7 +189,13 @@ def _alpha(name: str, alpha: float) -> float:
 
 
 def simplex_directions(r: int, d: int) -> np.ndarray:
-    """r unit vectors of R^d with all pairwise inner products -1/(r - 1), for r <= d + 1; shape (r, d)."""
+    """r unit vectors of R^d with all pairwise inner products -1/(r - 1), for r <= d + 1; shape (r, d).
+
+    >>> import widemargin as wm
+    >>> B = wm.data.simplex_directions(3, 4)
+    >>> (B @ B.T).round(12).tolist()
+    [[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]]
+    """
     d = checks.integer("collapse", "d", d, 1, 10**4)
     r = checks.integer("collapse", "r", r, 1, min(d + 1, 1000))
     beta = np.zeros((r, d))
@@ -194,6 +226,16 @@ def neural_collapse(
     of at least gamma_nc / r. `labels` are r signs, as numbers or as text like "+-+"; by default they alternate.
 
     LR Assumption 3.1, read without the factor y_i and with weights 1/r (LR-27, E-LR-13).
+
+    X is (n, d), and r is at most d + 1.
+
+    >>> import widemargin as wm
+    >>> data = wm.data.neural_collapse(d=2, r=3, n=12, gamma_nc=0.8, eps=0.1, labels="+-+")
+    >>> data.X.shape, data.y[:3].tolist()
+    ((12, 2), [1.0, -1.0, 1.0])
+    >>> network = wm.Measure(wm.data.simplex_directions(3, 2), [1.0, -1.0, 1.0])
+    >>> network.margin(data) >= 0.8 / 3 - 1e-12
+    True
     """
     name = "collapse"
     n, d = checks.shape(name, n, d)
@@ -250,11 +292,20 @@ def _signs(labels: str | Sequence[int] | None, r: int) -> np.ndarray:
 
 
 def check_nc(
-    X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike, gamma_nc: float, eps: float, tol: float = 1e-12
+    X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike, gamma_nc: float, eps: float, *, tol: float = 1e-12
 ) -> bool:
     """Whether every point and direction satisfy the assumption in `neural_collapse`, up to rounding `tol`.
 
     Every point must lie in a cone of its own: without that, which the paper leaves to the reader, the margin can be 0.
+
+    X (n, d), y (n,); beta (r, d) and signs (r,) are the directions and their labels, `gamma_nc` and `eps` the numbers of the
+    assumption.
+
+    >>> import widemargin as wm
+    >>> data = wm.data.neural_collapse(d=2, r=3, gamma_nc=0.8, eps=0.1, labels="+-+")
+    >>> beta = wm.data.simplex_directions(3, 2)
+    >>> [wm.data.check_nc(data.X, data.y, beta, signs, gamma_nc=0.8, eps=0.1) for signs in ([1, -1, 1], [1, 1, -1])]
+    [True, False]
     """
     X, y, beta, signs = (np.asarray(array, dtype=np.float64) for array in (X, y, beta, signs))
     inner = X @ beta.T  # (n, r)
@@ -273,6 +324,13 @@ def xor_with_noise(d: int, n: int, reject: bool = True, seed: int = 0) -> Datase
     any d, while kernel margins fall with d.
 
     MT Section 3.4 and the proof of Theorem 3.5 (MT-17).
+
+    X is (n, d).
+
+    >>> import widemargin as wm
+    >>> data = wm.data.xor_with_noise(d=3, n=50)
+    >>> data.X.shape, bool((data.X[:, 0] * data.X[:, 1] == data.y).all())
+    ((50, 3), True)
     """
     from scipy.special import chdtr  # where used: the command line should start at once
 
@@ -297,7 +355,13 @@ def xor_with_noise(d: int, n: int, reject: bool = True, seed: int = 0) -> Datase
 
 
 def teacher_network(d: int = 20, units: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The teacher W (units, d), a (units,) of `relu_teacher`: rows of W uniform on the sphere, a = 1, -1, 1, ..."""
+    """The teacher W (units, d), a (units,) of `relu_teacher`: rows of W uniform on the sphere, a = 1, -1, 1, ...
+
+    >>> import widemargin as wm
+    >>> W, a = wm.data.teacher_network(d=5, units=3)
+    >>> (W**2).sum(axis=1).round(12).tolist(), a.tolist()
+    ([1.0, 1.0, 1.0], [1.0, -1.0, 1.0])
+    """
     units, d = checks.integer("teacher", "units", units, 1, 1000), checks.integer("teacher", "d", d, 1, 10**4)
     W = np.random.default_rng(checks.seed("teacher", seed)).standard_normal((units, d))
     return W / np.linalg.norm(W, axis=1, keepdims=True), 1.0 - 2.0 * (np.arange(units) % 2)
@@ -320,6 +384,14 @@ def relu_teacher(
     ours is in `teacher_network` (signs alternate so that both classes occur).
 
     MT Section 5, Figure 3 (MT-33, E-MT-11).
+
+    X is (n, d).
+
+    >>> import widemargin as wm
+    >>> data = wm.data.relu_teacher(d=5, n=20, units=4, margin=0.1, seed=2)
+    >>> W, a = wm.data.teacher_network(d=5, units=4, seed=2)
+    >>> bool((data.y * ((data.X @ W.T).clip(0) @ a)).min() >= 0.1)
+    True
     """
     name = "teacher"
     n, d = checks.shape(name, n, d)
@@ -362,6 +434,14 @@ def three_intervals(n: int = 12, seed: int = 0) -> Dataset:
     bias here. The paper does not give its data; this is our choice.
 
     MT Section 5, Figure 2 (MT-32, E-MT-11).
+
+    `n` points: X is (n, 1).
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> data = wm.data.three_intervals(n=12)
+    >>> data.X.shape, bool((np.sign(np.abs(data.X[:, 0]) - 1 / 3) == data.y).all())
+    ((12, 1), True)
     """
     n, _ = checks.shape("mt1d", n, 1)
     third = 1 / 3
@@ -377,6 +457,13 @@ def one_relu(d: int, n: int, seed: int = 0) -> Dataset:
     It has variation norm 1, but needs a kernel predictor whose squared norm grows like n.
 
     MT Theorem D.6, Lemma D.7 (MT-23).
+
+    X is (n, d), y (n,) holds real numbers, not labels.
+
+    >>> import widemargin as wm
+    >>> data = wm.data.one_relu(d=5, n=20)
+    >>> data.X.shape, bool(data.y.min() == 0)
+    ((20, 5), True)
     """
     n, d = checks.shape("mt_regression", n, d)
     rng = np.random.default_rng(checks.seed("mt_regression", seed))
@@ -392,6 +479,12 @@ def dyadic(d: int) -> Dataset:
     The linear margin is sqrt(3 / (4^(d+1) - 4)), in direction (2, 4, ..., 2^d).
 
     BN Definition 1.1 (BN-8).
+
+    >>> import math
+    >>> import widemargin as wm
+    >>> found = wm.margins.linear(wm.data.dyadic(3))
+    >>> abs(found.lower - math.sqrt(3 / (4**4 - 4))) < 1e-8
+    True
     """
     d = checks.integer("dyadic", "d", d, 1, 1000)
     X = np.diag(2.0 ** -np.arange(1, d + 1))
@@ -399,7 +492,12 @@ def dyadic(d: int) -> Dataset:
 
 
 def disk_centres(k: int) -> np.ndarray:
-    """The k^2 centres of `disks`, shape (k^2, 2): steps of 3/(3k - 1) in [-1/2, 1/2]^2, first coordinate slowest."""
+    """The k^2 centres of `disks`, shape (k^2, 2): steps of 3/(3k - 1) in [-1/2, 1/2]^2, first coordinate slowest.
+
+    >>> import widemargin as wm
+    >>> wm.data.disk_centres(2).round(3).tolist()
+    [[-0.3, -0.3], [-0.3, 0.3], [0.3, -0.3], [0.3, 0.3]]
+    """
     line = (1 + 3 * np.arange(k)) / (3 * k - 1) - 0.5
     return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
 
@@ -419,6 +517,15 @@ def disks(k: int = 3, d: int = 2, n: int = 100, seed: int = 0, reading: str = "t
     `sample`.
 
     CB Section 7 (CB-27, E-CB-10).
+
+    X is (n, d), in length units of the square; `reading` is "text" or "code".
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> data = wm.data.disks(k=3, d=4, n=50, seed=1)
+    >>> away = np.linalg.norm(data.X[:, None, :2] - wm.data.disk_centres(3), axis=2).min(axis=1)  # from the next centre
+    >>> data.X.shape, bool(away.max() <= 1 / 8), bool(np.abs(data.X[:, 2:]).max() <= 1 / 2)
+    ((50, 4), True, True)
     """
     name = "disks"
     k = checks.integer(name, "k", k, 2, 1000)
@@ -450,6 +557,13 @@ def clusters(n: int = 60, d: int = 2, k: int = 3, sep: float = 3.0, seed: int = 
 
     Centres are N(0, I). All clusters have the same standard deviation s in every direction, chosen so that the
     closest centres of different classes lie 2 sep s apart.
+
+    `n` points in R^d, k of the 2 k clusters in each class.
+
+    >>> import widemargin as wm
+    >>> data = wm.data.clusters(n=30, d=5, seed=1)
+    >>> data.X.shape, int(data.y.sum())
+    ((30, 5), 0)
     """
     name = "clusters"
     n, d = checks.shape(name, n, d)

@@ -28,7 +28,7 @@ from .rules import (
 from .runs import load, load_certificate, load_data, save_certificate
 from .stationarity import kkt_residual
 from .streams import LawStream, ParityStream
-from .train import train
+from .training import train
 
 __all__ = [
     "GD",

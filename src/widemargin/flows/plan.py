@@ -37,6 +37,7 @@ class Stop:
     The clock is "mean", of the mean risk, or "cb", CB's; None is the rule's own. `until` is an event or its name (fitted,
     stationary, margin=..., radius=..., risk=...). Events and times are looked at every `check_every` steps.
 
+    >>> from widemargin.flows import Stop
     >>> Stop(2000, until="fitted").event
     Fitted()
     """
@@ -80,6 +81,7 @@ class Record:
     say when that was. `test` is the data of the test error. `progress(seconds, share, medians)` is called a few times a second
     with the medians of the last record.
 
+    >>> from widemargin.flows import Record
     >>> Record(["risk", "margin"], points=30).times
     'log'
     """
@@ -103,6 +105,7 @@ class Keep:
     `resume` goes on where the folder ends, with the same results to the last bit. If the disk fills up, training goes on in
     memory and `notes` of the result say so.
 
+    >>> from widemargin.flows import Keep
     >>> Keep("run", resume=True).seconds
     10.0
     """

@@ -1,4 +1,16 @@
-"""Certified max margins of a data set."""
+"""Certified max margins of a data set.
+
+The words that they share:
+
+data         a `Dataset`: points X (n, d), labels y (n,) of -1 and +1, or classes, or targets
+bias         every point is extended by a last coordinate 1, whose weight is part of the norm
+activation   "relu", "srelu", "leaky" (slope 0.01) or "leaky:SLOPE"
+tol          the search ends where the bounds are this close, as a share of the margin
+time_limit   seconds, None for no limit; both bounds hold whenever it ends
+seed         of random starts, neurons and samples
+device       where the search for neurons runs: "cpu", "cuda" or "cuda:NUMBER"
+progress     a function (seconds, lower, upper, message) that is called on the way
+"""
 
 from typing import Any
 

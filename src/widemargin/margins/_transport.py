@@ -86,13 +86,25 @@ def transport_margin(
     bounds of Maurer and Pontil (2009), Theorem 4, for variables of size at most radius |x_i|.
 
     LR Assumption 1.3 (LR-9), with |theta| <= 1 (E-LR-3) and both parts apart (E-LR-4).
+
+    `samples` independent w are drawn; all intervals hold together with probability at least `confidence`. `bias` and `seed` are
+    those of `ntk`. What is returned has `outer`, `inner` and `total`, each with `mean`, `lower` and `upper` (n,) and the interval
+    `margin` of the smallest, in convention M8.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0, 0.0]], [1])
+    >>> always = lambda w: np.hstack([np.ones((len(w), 1)), np.zeros((len(w), 2))])  # theta = (1, 0): E relu(v.x)
+    >>> low, high = wm.margins.transport_margin(data, always, samples=20_000, radius=np.inf).total.margin
+    >>> bool(low <= 1 / np.sqrt(4 * np.pi) <= high)  # E relu(v_1) for v_1 ~ N(0, 1/2)
+    True
     """
     check_confidence(confidence)
     if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 2:
         raise InputError(f"samples must be a whole number of at least 2, not {samples!r}")
     if not radius > 0:
         raise InputError(f"radius must be positive, not {radius!r}")
-    door = enter(data, ReLU(bias), 0.5, None)
+    door = enter(data, ReLU(bias=bias), 0.5, None)
     X, y, (n, D) = door.X, door.y, door.X.shape
     reach, tail = (float(radius), 0.0) if radius <= FAR else (FAR, TAIL)
     rng = np.random.default_rng(seed)
@@ -169,6 +181,18 @@ def linear_transports(u: ArrayLike) -> tuple[Transport, Transport, Measure]:
     x -> (relu(u.x) - relu(-u.x)) / 2 at least gamma / 2 (M1).
 
     LR Proposition 1.5 (LR-10).
+
+    u is (d,). A transport maps rows w = (a, v), (N, d + 1), to rows of the same shape.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[2.0, 0.0], [-1.0, -1.0]], [1, -1])  # gamma = sqrt(2) in direction (1, 1)
+    >>> inner, outer, network = wm.margins.linear_transports([3.0, 3.0])
+    >>> abs(network.margin(data) - 2**0.5 / 2) < 1e-12
+    True
+    >>> w = np.array([[-0.5, 1.0, 1.0]])
+    >>> (inner(w) * 2**0.5).round(12).tolist(), outer(w).tolist()
+    ([[0.0, -1.0, -1.0]], [[1.0, 0.0, 0.0]])
     """
     u = _vector("u", u)
     size = float(np.linalg.norm(u))
@@ -199,6 +223,14 @@ def parity_transport(
     (E-LR-5). part "outer" is theta = (sgn(v_i v_j), 0), the part that counts at the network's initialisation (E-LR-4).
 
     LR Proposition 1.6 (LR-11).
+
+    >>> import math
+    >>> import widemargin as wm
+    >>> cube = wm.data.parity(d=2, marginal="full")
+    >>> found = wm.margins.transport_margin(cube, wm.margins.parity_transport(2), samples=20_000, radius=math.inf)
+    >>> low, high = found.total.margin
+    >>> low <= math.sqrt(2 / math.pi) / 4 <= high
+    True
     """
     if part not in ("inner", "outer"):
         raise InputError(f"part must be 'inner' or 'outer', not {part!r}")
@@ -228,6 +260,14 @@ def positive_transport(alpha: ArrayLike, beta: ArrayLike) -> Transport:
     Its margin is at least gamma / (8 sqrt(d)), gamma = min_i sum_k alpha_k relu(beta_k.x_i), beta_k unit.
 
     LR Lemma A.1 (LR-20).
+
+    alpha (r,), beta (r, d). The transport maps rows w = (a, v), (N, d + 1), to rows of the same shape.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> theta = wm.margins.positive_transport([0.25, 0.75], [[1.0, 0.0], [0.0, 1.0]])
+    >>> theta(np.array([[2.0, 1.0, -1.0], [2.0, 1.0, 1.0]])).tolist()
+    [[0.25, 0.0, 0.0], [1.0, 0.0, 0.0]]
     """
     alpha = _vector("alpha", alpha)
     if not (alpha > 0).all() or alpha.sum() > 1 + 1e-9:

@@ -58,13 +58,21 @@ def batchnorm(
     for c X as for X if eps = 0, and for X + b always.
 
     Reference: BN Assumption 1.2 with the factor sqrt(m) and the labels restored (BN-1, BN-5 to BN-7, E-BN-1).
+
+    `width` is m where V0 is not given.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0], [-1.0]], [1, -1])  # Z_a = Z_c = diag(1, -1): both parts are 1/2
+    >>> cert = wm.margins.batchnorm(data, V0=[[1.0], [-1.0]], a0=[1.0, 1.0])
+    >>> abs(cert.lower - 1) < 1e-3, cert.verify(data).ok
+    (True, True)
     """
     if part not in PARTS:
         raise InputError(f"part must be one of {', '.join(PARTS)}, not {part!r}")
     for name, value in (("eps", eps), ("displacement", displacement)):
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} must be zero or a positive number, not {value!r}")
-    door = enter(data, ReLU(False), tol, time_limit, progress)
+    door = enter(data, ReLU(bias=False), tol, time_limit, progress)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
     features = _normalize(door, layer, eps)
     n, m = features.T.shape

@@ -131,7 +131,7 @@ def choose_space(space: Space | None, bias: bool | None, activation: str | None)
     """The space, or that of `bias` and `activation`; an InputError where both are given and do not agree."""
     usual = None if activation is None else as_space(activation).activation
     if space is None:
-        return as_space(usual or "relu", bool(bias))
+        return as_space(usual or "relu", bias=bool(bias))
     if not isinstance(space, Space):
         raise InputError(
             f"space must be one of widemargin.spaces, not {space!r}; a bias or an activation goes by its name"
@@ -182,7 +182,7 @@ def enter(
         raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
     y = data.signs() if signs else data.y
     bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
-    X = extend(data.X, bias)
+    X = extend(data.X, bias=bias)
     shift = math.frexp(float(np.abs(X).max()))[1]
     X = np.ldexp(X, -shift)
     if (~(X * X).any(axis=1) & data.X.any(axis=1)).any():

@@ -84,6 +84,15 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         Whether f is the ridge solution, not an interpolant.
     n_features_in_, feature_names_in_
         As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 2.0])
+    >>> fitted = wm.margins.MinNormRegressor().fit(X, y)
+    >>> fitted.predict(X).round(6).tolist(), fitted.soft_
+    ([1.0, 3.0, 2.0], False)
     """
 
     def __init__(
@@ -106,6 +115,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         self.ridge = ridge
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> MinNormRegressor:
+        """Find the interpolant of X (n, d) and targets y (n,)."""
         check_choice("space", self.space, ("f1", "f2"))
         check_positive("ridge", self.ridge)
         points, targets = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
@@ -133,6 +143,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         return regression.min_norm_l1(data, time_limit=self.time_limit, seed=self.seed, **options)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
+        """Values (n,) at the points X (n, d)."""
         check_is_fitted(self)
         points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self._function(points)

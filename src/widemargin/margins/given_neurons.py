@@ -36,8 +36,16 @@ def frozen(
     The atoms of the primal are rows of `directions`, unchanged.
 
     Reference: Chizat and Bach (2020), Proposition 6 (M6 of balanced neurons is half of this).
+
+    `directions` is (m, D), D = d, or d + 1 with `bias`.
+
+    >>> import widemargin as wm
+    >>> xor = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> cert = wm.margins.frozen(xor, xor.X)  # z = diag(y) sqrt(2)
+    >>> abs(cert.lower - 2**0.5 / 4) < 1e-6, cert.verify(xor).ok
+    (True, True)
     """
-    door = enter(data, as_space(activation, bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     D, degree = V.shape[1], door.space.degree
     length = np.linalg.norm(V, axis=1) ** degree

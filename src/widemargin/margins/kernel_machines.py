@@ -50,6 +50,12 @@ def f2(
     weights of f = sum_i alpha_i y_i k(x_i, .).
 
     Reference: Wei, Lee, Liu and Ma (2019), (3.8); Chizat and Bach (2020), (5).
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [1])  # |f(x)| <= ||f|| sqrt(k(x, x)), and k(x, x) = |x|^2 / (2 d)
+    >>> cert = wm.margins.f2(one)
+    >>> abs(cert.lower - 2.5) < 1e-6, abs(cert.upper - 2.5) < 1e-6
+    (True, True)
     """
     if space is not None and not isinstance(space, Space):
         if kernel is not None:
@@ -59,7 +65,7 @@ def f2(
         if activation not in (None, kernel):
             raise InputError(f"activation={activation!r} contradicts kernel={kernel!r}; leave one of them out")
         if space is None:
-            space = as_space(kernel, bool(bias))
+            space = as_space(kernel, bias=bool(bias))
         activation, kernel = kernel, None
     elif kernel is not None and activation is not None:
         raise InputError(f"activation={activation!r} has no meaning for a kernel of one's own; leave one of them out")
@@ -127,8 +133,16 @@ def random_features(
     with `seed`. Tends to `f2` as m grows.
 
     Reference: Chizat and Bach (2020), Proposition 7.
+
+    `directions` is (m, D), D = d, or d + 1 with `bias`; `extra["a"]` (m,) are the outer weights.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[2.0, 0.0], [-2.0, 0.0]], [1, -1])
+    >>> cert = wm.margins.random_features(data, [[1.0, 0.0], [-1.0, 0.0]])  # z = diag(2, -2)
+    >>> abs(cert.lower - 1) < 1e-6, cert.verify(data).ok
+    (True, True)
     """
-    door = enter(data, as_space(activation, bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
     m, degree = len(V), door.space.degree
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)

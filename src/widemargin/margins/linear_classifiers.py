@@ -22,6 +22,12 @@ def linear(
 
     With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction, of any
     length.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[3.0, 4.0], [-3.0, -4.0], [6.0, 8.0]], [1, -1, 1])
+    >>> cert = wm.margins.linear(data)
+    >>> abs(cert.lower - 5) < 1e-6, cert.verify(data).ok
+    (True, True)
     """
     door = enter(data, bias, tol, time_limit, progress)
     Z = door.X * door.y[:, None]

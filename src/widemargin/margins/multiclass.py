@@ -95,6 +95,12 @@ def multiclass_linear(
         margin = max_{||U||_F <= 1} min_{i, j != y_i} (U_{y_i} - U_j) . x_i = min_q ||sum_i g_i x_i'||_F
 
     With `bias` every point is extended by a coordinate 1. `extra["U"]` (K, D) is the best matrix. MT-2 with f = Theta x.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0, 0.0], [-1.0, 0.0]], [0, 1])  # U = (u, -u), |u| = 1 / sqrt(2)
+    >>> cert = wm.margins.multiclass_linear(data)
+    >>> abs(cert.lower - 2**0.5) < 1e-5, cert.verify(data).ok
+    (True, True)
     """
     door, y, K = _enter(data, bias, tol, time_limit, progress)
     n, D = door.X.shape
@@ -305,8 +311,14 @@ def multiclass_f1(
     The upper bound is the value of q, proved by enumeration of arcs (two dimensions), by a subdivision of the neurons' space
     into cones (few dimensions), or by a covering of the directions w in R^K with one scalar proof each; `norm` is the
     fallback. With many classes and features the last leaves a gap; both bounds always hold.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0, 0.0], [-1.0, 0.0]], [0, 1])  # two classes: sqrt(2) times the margin of labels -1, +1
+    >>> cert = wm.margins.multiclass_f1(data)
+    >>> abs(cert.lower - 0.5**0.5) < 1e-3, cert.verify(data).ok
+    (True, True)
     """
-    door, y, K = _enter(data, ReLU(bias), tol, time_limit, progress)
+    door, y, K = _enter(data, ReLU(bias=bias), tol, time_limit, progress)
     with threads(1):
         return Solver(door, y, K, tol, seed, progress).run()
 

@@ -53,6 +53,15 @@ def collapse(
     gamma_nc is at most the distance of any x_i to the cone spanned by the other class, and r at least the number of points no two
     of which can share a cone. upper = 0 proves that there are none. The status is "certified" if the two agree up to `tol`, else
     "found". `extra` holds beta, signs, gamma_nc, eps, r, gap = gamma_nc - eps, strict, and cluster, a cone of each point.
+
+    `most_cones` is the largest r that the search tries.
+
+    >>> import widemargin as wm
+    >>> beta = wm.data.simplex_directions(3, 2)
+    >>> data = wm.Dataset(beta, [1, -1, 1])  # every point on the axis of its cone
+    >>> cert = wm.margins.collapse(data, beta=beta, signs=[1, -1, 1])
+    >>> abs(cert.lower - 1 / 3) < 1e-6, cert.verify(data).ok
+    (True, True)
     """
     started = time.perf_counter()
     y = data.signs()

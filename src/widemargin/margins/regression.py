@@ -45,10 +45,16 @@ def min_norm_l1(
     `progress(seconds, lower, upper, message)` is called after every round.
 
     Reference: Wei, Lee, Liu and Ma (2019), (D.3).
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [10.0])  # one neuron along x: norm |y| / |x|
+    >>> cert = wm.margins.min_norm_l1(one)
+    >>> abs(cert.upper - 2) < 1e-3, cert.verify(one).ok
+    (True, True)
     """
     if activation != "relu":
         raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
-    space = as_space(activation, bias)
+    space = as_space(activation, bias=bias)
     door = enter(data, space, tol, time_limit, signs=False)
     known = _relations.find(door.X, data.y)
     if known.obstruction is not None:
@@ -136,8 +142,14 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     status "rounding": k is too close to singular for an upper bound within tol.
 
     Reference: Wei, Lee, Liu and Ma (2019), (D.4) and Claim D.8, whose ||alpha||_2 is this over sqrt(vol of the sphere).
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [10.0])  # |y| / sqrt(k(x, x)), k(x, x) = |x|^2 / (2 d)
+    >>> cert = wm.margins.min_norm_l2(one)
+    >>> abs(cert.upper - 4) < 1e-6, cert.verify(one).ok
+    (True, True)
     """
-    space = as_space(activation, bias)
+    space = as_space(activation, bias=bias)
     activation = space.activation
     door = enter(data, space, tol, None, signs=False)
     known = _relations.find(door.X, data.y, space.degree)

@@ -82,9 +82,15 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
         outer = |x| |z| (sin t + (pi - t) cos t) / (2 pi D),   inner = x.z (pi - t) / (2 pi),   total = outer + inner
 
     with t the angle between x and z. Points need not have norm 1.
+
+    X is (n, d), Z (k, d), X where left out; `part` is "outer", "inner" or "total".
+
+    >>> import widemargin as wm
+    >>> wm.margins.ntk_kernel([[1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]]).round(12).tolist()
+    [[0.75, 0.0]]
     """
     check_part(part)
-    space = ReLU(bias)
+    space = ReLU(bias=bias)
     return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
 
 
@@ -116,6 +122,12 @@ def ntk(
     grows with the width).
 
     Reference: LR Assumption 1.3 (LR-9), with |theta| <= 1 (E-LR-3); bounds of Maurer and Pontil (2009), Theorem 4.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0, 0.0]], [1])  # one point: the square root of the kernel there, 1 / (2 D) + 1 / 2
+    >>> cert = wm.margins.ntk(data, transport="l2")
+    >>> abs(cert.lower - 0.75**0.5) < 1e-6, cert.verify(data).ok
+    (True, True)
     """
     check_part(part)
     check_confidence(confidence)
@@ -126,7 +138,7 @@ def ntk(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
-    door = enter(data, ReLU(bias), tol, time_limit, progress)
+    door = enter(data, ReLU(bias=bias), tol, time_limit, progress)
     if transport == "l2":
         return _kernel_margin(door, part, transport, tol)
     kernel = _kernel_margin(replace(door, progress=None), part, transport, 1e-6)
@@ -218,6 +230,13 @@ def tangent(
     min_{q in simplex} |sum_i q_i y_i df(x_i; W)|; bounds hold for the Gram matrix in float64, which is stored.
 
     Reference: LR Assumption 1.3 at finite width (LR-9); compare sqrt(m) times `ntk`.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[1.0], [2.0]], [1, -1])
+    >>> cert = wm.margins.tangent(data, jacobian=np.eye(2))  # min_q |q| of two weights
+    >>> abs(cert.lower - 0.5**0.5) < 1e-6, cert.verify(data).answer
+    (True, 'proved exactly')
     """
     if (jacobian is None) == (gram is None):
         raise InputError("tangent needs either jacobian (n, P) or gram (n, n), and not both")

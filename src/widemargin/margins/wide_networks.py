@@ -69,6 +69,12 @@ def f1(
     `progress(seconds, lower, upper, message)` is called after every round.
 
     Reference: Chizat and Bach (2020), (4) and Proposition 12; Wei, Lee, Liu and Ma (2019), (3.6).
+
+    >>> import widemargin as wm
+    >>> xor = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> cert = wm.margins.f1(xor)
+    >>> cert.lower <= 2**0.5 / 4 <= cert.upper, cert.gap < 1e-3, cert.verify(xor).ok
+    (True, True, True)
     """
     space = choose_space(space, bias, activation)
     as_space(space.activation)  # an InputError for a space of one's own: proofs are for the activations that are known

@@ -72,6 +72,14 @@ def width_margin_curve(
     `progress(seconds, lower, upper, message)` is that of `f1`, in M1, and then called for every width.
 
     Reference: Wei, Lee, Liu and Ma (2019), Theorems 3.2 and 3.3.
+
+    The curve has `lower` (k,) for k widths, in convention M2.
+
+    >>> import widemargin as wm
+    >>> xor = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> curve = wm.margins.width_margin_curve(xor, [1, 4], time_limit=10.0)
+    >>> float(curve.lower[0]), bool(abs(curve.lower[1] - 2**0.5 / 8) < 1e-3)  # one neuron cannot; four can
+    (0.0, True)
     """
     for m in widths:
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or m < 1:
@@ -116,7 +124,7 @@ class _Search:
     """Local searches over networks with few neurons, on scaled points in a basis of their span."""
 
     def __init__(self, data: Dataset, bias: bool, wide: Measure, seed: int):
-        door = enter(data, ReLU(bias), 0.5, None)
+        door = enter(data, ReLU(bias=bias), 0.5, None)
         self.X, self.basis = reduce_rank(door.X / door.size.max())
         self.y, self.bias, self.rng = door.y, bias, np.random.default_rng(seed)
         self.wide = wide.theta @ self.basis * np.abs(wide.mass)[:, None]  # (m, r)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +49,20 @@ HIGHEST = 512  # degree looked for
 _Old = list[tuple[Tensor, Tensor]]  # tensors and their values before
 
 
+class _NoOutput(InputError):
+    """Nothing to scale. Where only biases were left out, nothing can be said about how it would be without them."""
+
+
 @dataclass(frozen=True)
 class Probe:
-    """Parameters scaled together: the degree that fits best, and how far the outputs are from it, relative to the largest."""
+    """Parameters scaled together: the degree that fits best, and how far the outputs are from it, relative to the largest.
+
+    `names` were scaled; the output is of degree `degree` up to `error`, which is small enough where `passed`.
+
+    >>> from widemargin.monitor import Probe
+    >>> print(Probe(("head.weight",), degree=1, error=2e-7, passed=True))
+    head.weight: degree 1, off by 2.0e-07
+    """
 
     names: tuple[str, ...]
     degree: int
@@ -69,6 +80,16 @@ class Homogeneous:
 
     `evidence` are the probes that show it: sets that are homogeneous each by itself and cannot be made smaller by modules, and
     at the end, if there are several, all of them together.
+
+    `notes` are sentences about what was special.
+
+    >>> from torch import manual_seed, nn, randn
+    >>> from widemargin.monitor import find_homogeneous
+    >>> rng = manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3, bias=False))
+    >>> found = find_homogeneous(model, randn(8, 2))
+    >>> found.degree, sorted(found.names)
+    (2, ['0.bias', '0.weight', '2.weight'])
     """
 
     names: tuple[str, ...]
@@ -79,6 +100,7 @@ class Homogeneous:
 
     @property
     def summary(self) -> str:
+        """One sentence."""
         if not self.names:
             return "the output is homogeneous in no parameters that were tried; see excluded for the reason of each"
         return f"the output is homogeneous of degree {self.degree} in {_some(self.names)}"
@@ -93,6 +115,7 @@ class Homogeneous:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
+        """All of it in plain Python types; probes in words."""
         return {
             "names": list(self.names),
             "degree": self.degree,
@@ -108,7 +131,7 @@ def find_homogeneous(
     batch: Any,
     *,
     forward: Callable[[nn.Module, Any], Any] | None = None,
-    tolerance: float | None = None,
+    tol: float | None = None,
 ) -> Homogeneous:
     """The parameters that are trained and that the logits are homogeneous in, jointly, as far as scaling shows it.
 
@@ -116,8 +139,18 @@ def find_homogeneous(
     branch), from the smallest to the whole model, then sets across modules (the ends of two branches). `batch` is what the model
     is called with, or a pair or mapping with targets; `forward` maps model and batch to logits, or to logits and targets. Costs
     about a forward pass of a few examples for each parameter.
+
+    `tol` is how far outputs may be off, relative to the largest (by default what the model's precision allows).
+
+    >>> from torch import manual_seed, nn, randn
+    >>> from widemargin.monitor import find_homogeneous
+    >>> rng = manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, bias=False), nn.Linear(8, 3, bias=False))
+    >>> found = find_homogeneous(model, randn(8, 4))  # the gain and the head; what is before is normalised away
+    >>> found.degree, sorted(found.names)
+    (2, ['1.weight', '2.weight'])
     """
-    with _prober(model, batch, forward, tolerance) as prober:
+    with _prober(model, batch, forward, tol) as prober:
         return _search(prober)
 
 
@@ -128,13 +161,24 @@ def check_homogeneous(
     *,
     degree: int | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
-    tolerance: float | None = None,
+    tol: float | None = None,
 ) -> Homogeneous:
-    """Whether the output is homogeneous in these parameters together, of this degree if one is given; complains if not."""
+    """Whether the output is homogeneous in these parameters together, of this degree if one is given; complains if not.
+
+    `names` are parameters of `model`; `batch`, `forward` and `tol` are those of `find_homogeneous`. An InputError says how
+    far off they are.
+
+    >>> from torch import manual_seed, nn, randn
+    >>> from widemargin.monitor import check_homogeneous
+    >>> rng = manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(2, 16, bias=False), nn.ReLU(), nn.Linear(16, 3, bias=False))
+    >>> check_homogeneous(model, ["0.weight", "2.weight"], randn(8, 2), degree=2).degree
+    2
+    """
     if isinstance(names, str) or not names:
         raise InputError("give the names of the parameters as a list with at least one name")
     names = tuple(names)
-    with _prober(model, batch, forward, tolerance) as prober:
+    with _prober(model, batch, forward, tol) as prober:
         for name in names:
             if name in prober.alias:
                 raise InputError(f"{name} is the same tensor as {prober.alias[name]}; give that name")
@@ -189,7 +233,7 @@ class _Prober:
         self.base = self.run()
         self.size = self._largest(self.base.double().abs().max()) if self.base.numel() else 0.0
         if not math.isfinite(self.size) or not self.size:
-            raise InputError(
+            raise _NoOutput(
                 "the logits of the probe batch are all 0, or not finite; give another batch, or train for a step first"
             )
 
@@ -620,16 +664,18 @@ def _notes(prober: _Prober, found: _Found) -> Iterator[str]:
             yield f"{name} is also {', '.join(others)}: a shared weight is not a free head"
     for unit in found.units:
         for bias in [name for name in unit.names if _is_shift(name) and len(unit.names) > 1]:
-            with prober.without([bias]):
+            better = None
+            with suppress(_NoOutput), prober.without([bias]):
                 better = _choose(prober, found.euler.without(bias, prober))
-            if better.degree > found.degree:
+            if better is not None and better.degree > found.degree:
                 yield _without(prober, [bias], better.names, better.degree)
     biases = [name for name in prober.trained if _is_shift(name)]
     rest = [name for name in prober.trained if not _is_shift(name)]
     if len(biases) > 1 and rest:
-        with prober.without(biases):
+        probe = None
+        with suppress(_NoOutput), prober.without(biases):
             probe = prober.scale(rest)
-        if probe.passed and probe.degree > found.degree:
+        if probe is not None and probe.passed and probe.degree > found.degree:
             yield _without(prober, biases, rest, probe.degree)
 
 

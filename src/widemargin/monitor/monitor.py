@@ -70,8 +70,7 @@ class MarginMonitor:
     homogeneous   "auto": found by scaling the parameters (`find_homogeneous`) on the first batch seen; or names of parameters,
                   a function of the model that returns names, or what `find_homogeneous` returned
     degree        of homogeneity, where names are given; found by scaling if it is left out
-    loss          "ce" cross-entropy (one class per example or token), "bce" one output and labels 0, 1 or -1, 1, "exp" the same
-                  with the exponential loss
+    loss          "ce" cross-entropy, "bce" one output and labels 0, 1 or -1, 1, "exp" the same with the exponential loss
     forward       (model, batch) -> (logits, targets), for batches that are neither (inputs, targets) nor a mapping with labels
     out           folder for records.parquet; `widemargin watch` shows it
     log           where scalars go as well: TensorBoard writers, anything with log(dict), functions of (dict, step)
@@ -82,6 +81,15 @@ class MarginMonitor:
     group         the process group whose ranks have different examples: needed only where ranks share them (tensor parallelism)
 
     Under torch.distributed all ranks call the same methods; what they return is of all ranks together, and rank 0 writes.
+    `logits` are (n, K), `targets` (n,). `ignore_index` marks targets that do not count, `resume` goes on in `out`.
+
+    >>> import torch
+    >>> from widemargin.monitor import MarginMonitor
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> model.weight.data = torch.tensor([[3.0, 0.0], [0.0, 4.0]])  # |w| = 5
+    >>> record = MarginMonitor(model).measure((torch.eye(2), torch.tensor([0, 1])))
+    >>> record.margin, record.degree, round(record.margin_normalized, 6)
+    (3.0, 1, 0.6)
     """
 
     @ranks.together(lambda self: self._alike())
@@ -325,6 +333,7 @@ class MarginMonitor:
 
     @property
     def last(self) -> Record | None:
+        """The newest record, None before the first."""
         found = self.records
         return found[-1] if found else None
 
@@ -464,10 +473,12 @@ class MarginMonitor:
 
     @property
     def world(self) -> int:
+        """How many ranks there are; 1 without torch.distributed."""
         return ranks.world()
 
     @property
     def rank(self) -> int:
+        """This process among them, from 0."""
         return ranks.rank()
 
     @property

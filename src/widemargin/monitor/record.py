@@ -32,7 +32,21 @@ class Record:
     psi_normalized       psi / |w_hat|^L: never falls along gradient flow once psi > 0 (UH-18)
     at_minimum           examples within 1 % of the smallest margin, counted up to 1024
     hardest              positions of the smallest margins, smallest first: examples (or tokens) in the order they came
-    effective            exp of the entropy of the dual variables q_i ~ |l'(p_i)|: how many examples drive training
+    effective            exp of the entropy `dual_entropy` of the dual variables q_i ~ |l'(p_i)|: how many examples drive training
+    step, name           when, and of what; `whole`: of a data set at fixed parameters, else of a training batch
+    n, error, loss       examples, the share that is misclassified, their mean loss; log_loss_sum = log sum_i l(p_i)
+    margin_mean          mean over the examples; `quantiles` by level, `exact` where they are of all margins, not of a sample
+    wall                 seconds since the monitor was made
+    blocks, classes      norms by module; margins and counts by class
+    extra                numbers that were given to be kept with the record
+
+    >>> from widemargin.monitor import Record
+    >>> record = Record(
+    ...     step=10, name="test", whole=True, n=2, error=0.0, loss=0.03, margin=3.0, margin_mean=3.5, quantiles={0.5: 3.5},
+    ...     exact=True, psi=2.5, log_loss_sum=-2.7, norm=5.0, degree=2, at_minimum=1, dual_entropy=0.0,
+    ... )
+    >>> record.margin_normalized, record.psi_normalized, record.fitted, record.effective
+    (0.12, 0.1, True, 1.0)
     """
 
     step: int
@@ -64,14 +78,17 @@ class Record:
 
     @property
     def effective(self) -> float:
+        """How many examples drive training: exp of `dual_entropy`."""
         return math.exp(self.dual_entropy)
 
     @property
     def margin_normalized(self) -> float:
+        """margin / |w_hat|^L; nan where no parameters are homogeneous."""
         return self._over_norm(self.margin)
 
     @property
     def psi_normalized(self) -> float:
+        """psi / |w_hat|^L; nan where no parameters are homogeneous."""
         return self._over_norm(self.psi)
 
     @property
@@ -135,7 +152,15 @@ def _exp(value: float) -> float:
 
 @dataclass(frozen=True)
 class Falls:
-    """How psi / |w_hat|^L did along records, from the first with psi > 0 on, where gradient flow would let it rise alone."""
+    """How psi / |w_hat|^L did along records, from the first with psi > 0 on, where gradient flow would let it rise alone.
+
+    `pairs` of neighbouring records were looked at and it fell in `count` of them, the last time at step `last`. `deepest` is
+    how far below its highest value before it was at worst, as a share of that value.
+
+    >>> from widemargin.monitor import Falls
+    >>> print(Falls(pairs=9, count=1, deepest=0.25, last=40))
+    fell in 1 of 9 pairs, at worst 25.0% below its best, last at step 40
+    """
 
     pairs: int  # of neighbouring records
     count: int  # of pairs where it fell
@@ -149,7 +174,20 @@ class Falls:
 
 
 def falls(records: Sequence[Record]) -> Falls:
-    """Falls of psi / |w_hat|^L along records of one name, in order of steps."""
+    """Falls of psi / |w_hat|^L along records of one name, in order of steps.
+
+    `records` is a list of k; neighbours make the k - 1 pairs. Rounding may let it fall by a last digit.
+
+    >>> import torch
+    >>> from widemargin.monitor import MarginMonitor, falls
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> with MarginMonitor(model) as monitor:
+    ...     for scale in (3.0, 6.0):  # the same direction: psi / |w| grows with the scale
+    ...         model.weight.data = scale * torch.eye(2)
+    ...         record = monitor.measure((torch.eye(2), torch.tensor([0, 1])))
+    >>> print(falls(monitor.records))
+    never fell in 1 pairs of records
+    """
     start = next((k for k, record in enumerate(records) if record.fitted), len(records))
     after = records[start:]
     values = np.array([record.psi_normalized for record in after])

@@ -214,11 +214,29 @@ def row(record: Record) -> dict[str, Any]:
 
 
 def is_monitor(folder: str | os.PathLike[str]) -> bool:
+    """Whether `folder` is one that `MarginMonitor(out=...)` writes to.
+
+    >>> from widemargin.monitor import is_monitor
+    >>> is_monitor(".")
+    False
+    """
     return (Path(folder) / CONFIG).is_file()
 
 
 def load(folder: str | os.PathLike[str]) -> Any:
-    """The records of a folder in the order they were written, a pyarrow table; empty where nothing has been written yet."""
+    """The records of a folder in the order they were written, a pyarrow table; empty where nothing has been written yet.
+
+    `folder` is what was given as `out`. One row for each record, one column for each of its fields, in the units of `Record`.
+
+    >>> import torch
+    >>> from widemargin.monitor import MarginMonitor, load
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> with MarginMonitor(model, out="run") as monitor:
+    ...     record = monitor.measure((torch.eye(2), torch.tensor([0, 1])), name="test")
+    >>> table = load("run")
+    >>> table.num_rows, table["name"].to_pylist(), table["margin"].to_pylist() == [record.margin]
+    (1, ['test'], True)
+    """
     if not is_monitor(folder):
         raise InputError(
             f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
@@ -233,7 +251,16 @@ def load(folder: str | os.PathLike[str]) -> Any:
 
 
 def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What is watched."""
+    """What a monitor's `folder` is about: the loss, the homogeneous parameters and their degree, by name.
+
+    >>> import torch
+    >>> from widemargin.monitor import MarginMonitor, config
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> with MarginMonitor(model, out="run") as monitor:
+    ...     record = monitor.measure((torch.eye(2), torch.tensor([0, 1])))
+    >>> config("run")["loss"], config("run")["homogeneous"]["names"]
+    ('ce', ['weight'])
+    """
     try:
         found = json.loads((Path(folder) / CONFIG).read_bytes())
     except (OSError, ValueError):
@@ -251,6 +278,17 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
     """The columns of every name among the records (a table, or the folder), those that have values.
 
     Steps do not fall: where training was taken up again at an earlier step, what it has passed a second time replaces the first.
+
+    A column is (k,) for k records of that name.
+
+    >>> import torch
+    >>> from widemargin.monitor import MarginMonitor, series
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> with MarginMonitor(model, out="run") as monitor:
+    ...     for step in (0, 10):
+    ...         record = monitor.measure((torch.eye(2), torch.tensor([0, 1])), name="test", step=step)
+    >>> series("run")["test"]["step"].tolist()
+    [0, 10]
     """
     table = load(records) if isinstance(records, str | os.PathLike) else records
     if not len(table):

@@ -118,6 +118,15 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
         The same where there is one only.
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn; of two classes decision values above 0 mean classes_[1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1]]), ["same", "same", "other", "other"]
+    >>> fitted = wm.optima.ReluNetClassifier(weight_decay=0.01).fit(X, y)
+    >>> fitted.predict(X).tolist(), fitted.certificate_.verify(fitted.data_).ok
+    (['same', 'same', 'other', 'other'], True)
     """
 
     def __init__(
@@ -212,6 +221,15 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         What the certificate is about: the training set, sorted, equal points with equal targets merged.
     n_features_in_, feature_names_in_
         As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[3.0, 4.0]]), np.array([1.0])  # at decay 0.1 the output is y - 0.1 / |x|
+    >>> fitted = wm.optima.ReluNetRegressor(weight_decay=0.1, bias=False, output_bias=None, tol=1e-6).fit(X, y)
+    >>> abs(float(fitted.predict(X)[0]) - 0.98) < 1e-3
+    True
     """
 
     def __init__(
@@ -243,6 +261,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
+        """Values (n,) at the points X (n, d)."""
         check_is_fitted(self)
         points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self.certificate_.function(points)
@@ -297,6 +316,15 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         y f < 1 is slack, as for an SVC.
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn; decision values above 0 mean classes_[1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> X, y = np.array([[1, 1], [-1, -1], [1, -1], [-1, 1]]), ["same", "same", "other", "other"]
+    >>> fitted = wm.margins.MaxMarginClassifier(bias=False).fit(X, y)
+    >>> fitted.predict(X).tolist(), abs(fitted.margin_ - 2**0.5 / 4) < 1e-3
+    (['same', 'same', 'other', 'other'], True)
     """
 
     def __init__(
@@ -321,6 +349,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         self.C = C
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> MaxMarginClassifier:
+        """Solve for the margin of X (n, d) with labels y (n,) of two classes."""
         check_choice("space", self.space, ("f1", "f2", "linear"))
         check_positive("ridge", self.ridge)
         networks = self.space == "f1" and as_space(self.activation).activation == "relu"
@@ -407,6 +436,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         return self._function(points)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
+        """Classes (n,) of the points X (n, d)."""
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
 

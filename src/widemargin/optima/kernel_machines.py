@@ -44,6 +44,14 @@ def f2(
     W = sum_i w_i, K the random feature kernel of `margins.f2` (with `bias` the points have a coordinate 1). Arguments and losses
     are those of `optima.f1`. `upper` is the objective of
     sum_j alpha_j k(x_j, .) + b, extra["alpha"] and extra["offset"]; `lower` is what `dual` proves.
+
+    `weights` w is (n,), and `output_bias` is "free", "decayed" or None.
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [1.0])  # k = |x|^2 / (2 d): min over t of (1 - t)^2 / 2 + t^2 / (2 k)
+    >>> cert = wm.optima.f2(one, loss="squared", weight_decay=1.0, bias=False, output_bias=None)
+    >>> abs(cert.upper - 0.5 / 7.25) < 1e-6, cert.verify(one).ok
+    (True, True)
     """
     training = problem.setting(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     entered = problem.of_labels(training, loss)

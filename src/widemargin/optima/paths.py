@@ -32,6 +32,15 @@ class Point:
     `margin` is min_i y_i f(x_i) / norm, the output bias included in f, and `error` the share (by weight) of points on the wrong
     side or on neither; of several classes y f is the own output minus the largest other one. Both are nan where the targets are
     no labels, and `margin` where the network is constant.
+
+    `certificate` is that of `optima.f1` at `weight_decay`, `loss` the mean loss of its network, and `norm` the |f| that is
+    decayed, sum_j |a_j| |v_j|.
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [1.0])  # at decay 1 the network's value is 1 - 1 / |x| = 0.8
+    >>> (point,) = wm.optima.path(one, [1.0], loss="squared", bias=False, output_bias=None, tol=1e-6)
+    >>> round(point.loss, 3), round(point.norm, 3)
+    (0.02, 0.16)
     """
 
     certificate: Certificate
@@ -43,14 +52,17 @@ class Point:
 
     @property
     def lower(self) -> float:
+        """No network has a smaller objective."""
         return self.certificate.lower
 
     @property
     def upper(self) -> float:
+        """The objective of the network."""
         return self.certificate.upper
 
     @property
     def neurons(self) -> int:
+        """Of the network."""
         return self.certificate.atoms
 
     def summary(self) -> dict[str, Any]:
@@ -75,6 +87,14 @@ class Path(Sequence[Point]):
 
     `more` are columns that others have put beside it (`beside`), such as the margins that
     `theory.regularization.guaranteed_along` guarantees.
+
+    It is a sequence of its `points`; columns are (k,) for k points.
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [1.0])
+    >>> along = wm.optima.path(one, [0.1, 1.0], loss="squared", bias=False, output_bias=None, tol=1e-6)
+    >>> along.column("weight_decay").tolist(), along.column("norm").round(3).tolist()  # (1 - decay / |x|) / |x|
+    ([1.0, 0.1], [0.16, 0.196])
     """
 
     points: tuple[Point, ...]
@@ -99,6 +119,7 @@ class Path(Sequence[Point]):
         return (*COLUMNS, *self.more)
 
     def column(self, name: str) -> np.ndarray:
+        """One column, a number for each point: (k,)."""
         if name not in self.names:
             raise InputError(f"a path has the columns {', '.join(self.names)}, not {show(name)}")
         found = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]
@@ -144,6 +165,14 @@ def path(
     `decays`: positive numbers, or how many; a number of them are log-spaced between the largest decay, at which the best network
     is constant, and a thousandth of it (that end included). Every point has a certificate of its own, to `tol`, with
     `time_limit` seconds for it. Ctrl-C ends the path: its last point then has the status "interrupted".
+
+    `decays` (k,); `loss`, `bias`, `output_bias` and `weights` (n,) are those of `optima.f1`.
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [1.0])
+    >>> along = wm.optima.path(one, 3, loss="squared", bias=False, output_bias=None)
+    >>> len(along), abs(along[-1].weight_decay / 0.005 - 1) < 1e-2, along[0].norm < along[-1].norm
+    (3, True, True)
     """
     check_device(device)
     check_progress(progress)

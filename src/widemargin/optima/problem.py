@@ -170,7 +170,7 @@ def setting(
         raise InputError(f"output_bias must be 'free', 'decayed' or None, not {show(output_bias)}")
     if not isinstance(bias, bool | np.bool_):
         raise InputError(f"bias must be True or False, not {show(bias)}")
-    door = through_the_door(data, ReLU(bool(bias)), tol, time_limit, signs=False)
+    door = through_the_door(data, ReLU(bias=bool(bias)), tol, time_limit, signs=False)
     w, given = _weights(data, weights)
     weight_power = _power(float(w.max()))
     return Training(door, decay, output_bias, given, np.ldexp(w, -weight_power), weight_power)

@@ -28,7 +28,19 @@ NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred ti
 
 @dataclass(frozen=True)
 class Gap:
-    """A network's objective and the least one of any width: certificate.lower <= least <= certificate.upper."""
+    """A network's objective and the least one of any width: certificate.lower <= least <= certificate.upper.
+
+    `objective` is mean loss + (weight_decay / 2) |parameters|^2 of the network, `loss` the mean loss in it, `balanced` the
+    objective at the best scaling of every neuron's two layers, and `width` the number of its neurons. `above` and `at_least`
+    enclose how far it is from the least, as a share of it.
+
+    >>> import torch
+    >>> import widemargin as wm
+    >>> net = {"0.weight": torch.tensor([[0.6, 0.8]]), "2.weight": torch.tensor([[0.16]])}  # the best one, but not balanced
+    >>> found = wm.optima.gap(net, [[3.0, 4.0]], [1.0], loss="squared", weight_decay=1.0)
+    >>> found.width, round(found.balanced, 4), found.unbalanced > 0.1
+    (1, 0.18, True)
+    """
 
     objective: float  # mean loss + (weight_decay / 2) |parameters|^2
     loss: float  # the mean loss in it
@@ -141,6 +153,15 @@ def gap(
 
     `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one. Its extra["trained"] keeps the other
     fields, so that a saved certificate still says how far the network was from the best.
+
+    X is (n, d) and y (n,), as numpy arrays, lists or tensors; `weights` (n,) are those of the points in the mean.
+
+    >>> import torch
+    >>> import widemargin as wm
+    >>> net = {"0.weight": torch.tensor([[0.24, 0.32]]), "2.weight": torch.tensor([[0.4]])}
+    >>> found = wm.optima.gap(net, [[3.0, 4.0]], [1.0], loss="squared", weight_decay=1.0)  # the least objective is 0.18
+    >>> round(found.objective, 4), found.above < 2e-3
+    (0.18, True)
     """
     check_device(device)
     net = layers(model)
@@ -179,7 +200,7 @@ def gap(
         search = solver(entered, tol, seed, device, progress)
         theta = net.W if net.b is None else np.hstack([net.W, net.b[:, None]])
         if isinstance(search, Solver):
-            search.know(Measure.from_network(theta, net.a[0], net.b is not None), float(c[0]))
+            search.know(Measure.from_network(theta, net.a[0], bias=net.b is not None), float(c[0]))
         else:
             search.know(theta, net.a.T, c)
         cert = search.run()

@@ -50,6 +50,14 @@ def f1(
     `progress(seconds, lower, upper, message)` is called after every round.
 
     Reference: Wei, Lee, Liu and Ma (2019), Section 3; Pilanci and Ergen (2020).
+
+    `weights` w is (n,), all 1 where left out.
+
+    >>> import widemargin as wm
+    >>> one = wm.Dataset([[3.0, 4.0]], [1.0])  # min over t of (1 - t)^2 / 2 + t / |x|
+    >>> cert = wm.optima.f1(one, loss="squared", weight_decay=1.0, bias=False, output_bias=None)
+    >>> abs(cert.upper - 0.18) < 1e-3, cert.verify(one).ok
+    (True, True)
     """
     check_device(device)
     entered = problem.enter(data, loss, weight_decay, bias, output_bias, weights, tol, time_limit)

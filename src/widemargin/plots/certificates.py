@@ -22,7 +22,16 @@ Record = tuple[float, float, float, str]  # seconds, lower, upper, message: what
 
 
 def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = None) -> Figure:
-    """The certified interval [lower, upper] of each certificate, in its own convention; `marks` are named values."""
+    """The certified interval [lower, upper] of each certificate, in its own convention; `marks` are named values.
+
+    `certs` are drawn one below the other.
+
+    >>> import widemargin as wm
+    >>> data = wm.data.dyadic(3)
+    >>> figure = wm.plots.intervals([wm.margins.linear(data)], marks={"closed form": (3 / 252) ** 0.5})
+    >>> len(figure.axes)
+    1
+    """
     if not certs:
         raise InputError("there is no certificate to draw; give at least one")
     known = dict(marks or {})
@@ -73,7 +82,15 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
 
 
 def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
-    """The neurons of a measure: their directions in the plane of two coordinates (counted from 0), and their masses."""
+    """The neurons of a measure: their directions in the plane of two coordinates (counted from 0), and their masses.
+
+    `axes` are the two coordinates.
+
+    >>> import widemargin as wm
+    >>> figure = wm.plots.neurons(wm.Measure([[1.0, 0.0], [0.0, -1.0]], [0.25, -0.75]))
+    >>> len(figure.axes)  # directions and masses
+    2
+    """
     unit = measure.normalized()
     i, j = axes
     D = unit.theta.shape[1]
@@ -120,7 +137,16 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
 
 
 def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel: str = "margin") -> Figure:
-    """Lower and upper bound against seconds, from what a solver reported."""
+    """Lower and upper bound against seconds, from what a solver reported.
+
+    `records` are (seconds, lower, upper, message) as `progress` of a solver is called; `title` and `ylabel` stand in the picture.
+
+    >>> import widemargin as wm
+    >>> seen = [(0.1, 0.0, 0.5, "first network"), (0.4, 0.2, 0.3, "more neurons")]
+    >>> figure = wm.plots.progress(seen, ylabel="margin (M1)")
+    >>> len(figure.axes)  # the bounds, and their gap
+    2
+    """
     rows = [(float(s), float(lower), float(upper)) for s, lower, upper, *_ in records]
     if not rows:
         raise InputError("there are no records to draw; collect them with the progress callback of the solver")
@@ -166,6 +192,14 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
     """Points of a data set in the plane, the certificate's function as shading, and where it is zero.
 
     The function is `cert.function`, of norm 1 where the certificate is of a margin; where it holds none, give `f`.
+
+    `data` has two features, and `f` maps points (k, 2) to values (k,).
+
+    >>> import widemargin as wm
+    >>> data = wm.data.clusters(n=20)
+    >>> figure = wm.plots.decision(wm.margins.f2(data, bias=True), data)
+    >>> len(figure.axes)  # the plane, and the scale of the shading
+    2
     """
     if data.d != 2:
         raise InputError(f"{data.name}: a picture of the decision needs 2 features, not {data.d}; choose two columns")
@@ -210,6 +244,14 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
 
     With the columns that `theory.regularization.guaranteed_along` puts beside them, the largest margin of any network and the
     margin that is guaranteed at each decay are drawn, too. Targets that are no labels have no margins.
+
+    Every column is (k,) for k decays; `title` stands above.
+
+    >>> import widemargin as wm
+    >>> along = wm.optima.path(wm.data.clusters(n=8), [0.1, 0.01], loss="logistic", tol=0.1)
+    >>> figure = wm.plots.path(along.columns(), title="eight points")
+    >>> len(figure.axes)  # objective, norm, margin
+    3
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 

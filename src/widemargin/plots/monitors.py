@@ -22,6 +22,18 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
 
     The margins are those of "train" where it was measured, otherwise of the first data set that was, otherwise of the training
     batches. A dotted line marks where the data is fitted: psi > 0, from where on psi / |w|^L does not fall along gradient flow.
+
+    `title` stands above. A column is (k,) for k records.
+
+    >>> import torch
+    >>> import widemargin as wm
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> with wm.monitor.MarginMonitor(model, out="run") as monitor:
+    ...     for step in (0, 10):
+    ...         record = monitor.measure((torch.eye(2), torch.tensor([0, 1])), name="test", step=step)
+    >>> figure = wm.plots.records(wm.monitor.series("run"), title="a linear model")
+    >>> len(figure.axes)
+    6
     """
     series = {name: {key: np.asarray(v) for key, v in one.items()} for name, one in series.items() if len(one["step"])}
     if not series:

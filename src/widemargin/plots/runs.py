@@ -25,6 +25,17 @@ def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | 
 
     `reference` is the certified largest margin in convention M1 (a pair of bounds, or an f1 certificate); it is drawn in the
     convention of the margins. Thick lines are medians over trials; where trials have clocks of their own there are none.
+
+    `traj` is what `flows.train` returns.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> columns = {"margin_M2": [[0.01], [0.04]], "risk": [[0.7], [0.2]], "norm": [[1.0], [3.0]]}  # two records of one trial
+    >>> columns = {name: np.array(values) for name, values in columns.items()}
+    >>> run = wm.Trajectory(np.array([1, 10]), columns, {}, ("finished",))
+    >>> figure = wm.plots.trajectory(run, reference=(0.1, 0.2))
+    >>> len(figure.axes)
+    3
     """
     if len(traj.t) == 0:
         raise InputError("this trajectory has no records to draw")

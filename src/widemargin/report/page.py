@@ -40,6 +40,14 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
+    """A page with a `title` and its `sections`, made by `build` and written by `write`; `to_dict` says what it contains.
+
+    >>> import widemargin as wm
+    >>> page = wm.report.build(wm.margins.linear(wm.data.dyadic(3)), title="One margin")
+    >>> page.title, [section.kind for section in page.sections]
+    ('One margin', ['certificates'])
+    """
+
     title: str
     sections: tuple[Section, ...]
 
@@ -51,6 +59,7 @@ class Page:
         }
 
     def html(self) -> str:
+        """The page as one text, scripts included."""
         from plotly.offline import get_plotlyjs
 
         style, own, plotly = _text("page.css"), _text("page.js"), get_plotlyjs()
@@ -92,6 +101,15 @@ def build(
     `things` is one of these, or a list: a path, a certificate, (trajectory, data) or (trajectory, data, certificate). With
     `bounds` every guarantee is evaluated on data and runs, with `checks` every inequality along runs; both take time.
     `columns` are the results of sweeps that are shown. `trial` is the network of a run whose neurons are shown.
+
+    `title` stands at the top; `time_limit` (seconds) is for what `bounds` needs. Margins keep the convention of their
+    certificate.
+
+    >>> import widemargin as wm
+    >>> data = wm.data.dyadic(3)
+    >>> page = wm.report.build([wm.margins.linear(data), wm.margins.f2(data)])
+    >>> len(page.sections), "M11" in page.html()
+    (1, True)
     """
     if not isinstance(trial, Integral) or trial < 0:
         raise InputError(f"trial must be the number of a network, 0 or more, not {trial!r}")
@@ -198,7 +216,16 @@ def _given(thing: Any) -> list[Found]:
 
 
 def write(page: Page, path: str | Path) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page, whole or not at all.
+
+    `path` is an HTML file that needs nothing else.
+
+    >>> from pathlib import Path
+    >>> import widemargin as wm
+    >>> wm.report.write(wm.report.build(wm.margins.linear(wm.data.dyadic(3))), "page.html")
+    >>> Path("page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    True
+    """
     if Path(path).is_dir():
         raise InputError(f"cannot write the page to {path}: it is a folder; give a file name")
     write_atomically(Path(path), page.html().encode())

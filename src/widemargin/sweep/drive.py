@@ -28,7 +28,17 @@ SAMPLE_SECONDS = 60.0  # a dry run begins no further batch after this
 
 @dataclass
 class Progress:
-    """Where a sweep stands, for the screen."""
+    """Where a sweep stands, for the screen.
+
+    Of `total` runs, `done` are stored, `before` of them by earlier calls or by another driver, and `failed` have raised, the
+    first few with their last words in `errors`. `lost` batches were handed out again after their worker died. `workers` were
+    at work for `busy` seconds of the `seconds` since the call, and `interrupted` says that Ctrl-C ended it.
+
+    >>> from widemargin.sweep import Progress
+    >>> state = Progress(total=100, done=60, before=20, seconds=4.0)
+    >>> state.rate, state.left  # runs a second, and seconds to go
+    (10.0, 4.0)
+    """
 
     total: int
     workers: int = 1
@@ -68,6 +78,16 @@ def sweep(
     `engine` is "local" (processes of this machine), "ray" or "dask" (the cluster at `address`) or "inline" (this process).
     `devices` are given to the batches as their parameter `device` (["cuda:0", "cuda:1"] for two GPUs, one of them twice for two
     workers on it); by default there is one worker for each.
+
+    `plan` says what to run and `store` is the folder of results. `workers` are processes, by default one for each core.
+
+    >>> from widemargin.sweep import Sweep, load, sweep
+    >>> plan = Sweep("margin", fixed={"kind": "linear"}, grid={"data": ["dyadic:d=2", "dyadic:d=3"]}, keep=["lower"])
+    >>> state = sweep(plan, "results", engine="inline")
+    >>> state.total, state.done, state.failed
+    (2, 2, 0)
+    >>> (load("results")["lower"] ** -2).round(3).sort_values().tolist()  # (4^(d + 1) - 4) / 3
+    [20.0, 84.0]
     """
     tasks.check(plan)
     version = tasks.version(plan)
@@ -333,7 +353,16 @@ def _stored(results: Store, keys: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a dry run says."""
+    """What a dry run says.
+
+    Of all `runs`, `done` are stored; `batches` are still to do. `sample` of them were timed and took `seconds_per_batch`, so that
+    `workers` processes need about `seconds`.
+
+    >>> from widemargin.sweep import Estimate
+    >>> guess = Estimate(runs=100, done=20, batches=40, sample=3, seconds_per_batch=0.5, seconds=10.0, workers=2)
+    >>> guess.seconds == guess.batches * guess.seconds_per_batch / guess.workers
+    True
+    """
 
     runs: int
     done: int
@@ -345,7 +374,17 @@ class Estimate:
 
 
 def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None = None, sample: int = 3) -> Estimate:
-    """Count, and time a few batches drawn from those to do, in this process; nothing is stored."""
+    """Count, and time a few batches drawn from those to do, in this process; nothing is stored.
+
+    `plan` and `store` are those of `sweep`; without a store nothing is done yet. `sample` batches are timed, and `workers`
+    counted on.
+
+    >>> from widemargin.sweep import Sweep, dry_run
+    >>> plan = Sweep("margin", fixed={"kind": "linear"}, grid={"data": ["dyadic:d=2", "dyadic:d=3"]})
+    >>> guess = dry_run(plan, workers=1)
+    >>> guess.runs, guess.done, guess.batches
+    (2, 0, 2)
+    """
     tasks.check(plan)
     count = make_engine("local", workers).workers
     done, open_batches = 0, 0

@@ -48,7 +48,16 @@ OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the
 
 @dataclass(frozen=True)
 class Run:
-    """One combination of parameters and one trial."""
+    """One combination of parameters and one trial.
+
+    `params` are its parameters by name, `trial` counts from 0, and `key` is a hash of both, of the function, seed and code
+    version.
+
+    >>> from widemargin.sweep import Run, Sweep
+    >>> runs = list(Sweep("train", grid={"width": [4, 8]}, repeats=2).runs("version 1"))
+    >>> [(run.params, run.trial) for run in runs]
+    [({'width': 4}, 0), ({'width': 4}, 1), ({'width': 8}, 0), ({'width': 8}, 1)]
+    """
 
     key: str
     params: Mapping[str, Any]
@@ -57,6 +66,24 @@ class Run:
 
 @dataclass(frozen=True)
 class Sweep:
+    """A plan: a `function`, the values that its parameters take, and how often.
+
+    function   "train", "margin", "fit", "bound", "reproduce", or "module:function" of one's own, looked for in `folder` too
+    name       of the sweep, in the table
+    fixed      parameters with one value; {other} in a text is replaced by another parameter, {trial} by the number of the trial
+    grid       parameters with a list of values: every combination is run
+    random     parameters with a law, {"low": 1e-3, "high": 1.0, "log": True} say; `samples` is how often all of them are drawn
+    repeats    trials of every combination, independent of each other
+    seed       of draws and trials
+    keep       columns of the result that are stored; all of them where left out
+    pack       runs handed out together, at most; of train: trained together
+
+    >>> from widemargin.sweep import Sweep
+    >>> plan = Sweep("margin", fixed={"data": "parity:d={d},n=8"}, grid={"d": [2, 3], "kind": ["f1", "f2"]}, repeats=5)
+    >>> len(plan)
+    20
+    """
+
     function: str
     name: str = "sweep"
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -224,6 +251,7 @@ class Sweep:
         return math.prod(len(values) for values in self.grid.values()) * max(1, self.samples) * self.repeats
 
     def key(self, params: Mapping[str, Any], trial: int, version: str) -> str:
+        """The key of one run, 32 hexadecimal digits."""
         text = json.dumps([self.function, params, self.seed, trial, version], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

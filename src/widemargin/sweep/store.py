@@ -43,7 +43,19 @@ TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may s
 
 
 class Store:
-    """An open folder of results. One process may have several; several processes may have one each."""
+    """An open folder of results. One process may have several; several processes may have one each.
+
+    `folder` is made where there is none. What is stored is never changed, so that a sweep can go on where it ended.
+
+    >>> from widemargin.sweep import Run, Store, query
+    >>> store = Store("results")
+    >>> store.add("mine", "square", "1", 0, [Run("a1", {"x": 3}, 0)], [{"y": 9.0}], seconds=0.1)  # the number of new rows
+    1
+    >>> store.close()
+    >>> names, rows = query("results", "select x, y from runs")
+    >>> names, list(rows)
+    (['x', 'y'], [(3, 9.0)])
+    """
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
@@ -147,6 +159,7 @@ class Store:
         return new
 
     def fail(self, runs: Sequence[Run], texts: Sequence[str], sweep: str = "", version: str = "") -> None:
+        """Write down that runs raised, with the text of each failure."""
         rows = [
             (run.key, json.dumps(run.params, sort_keys=True), run.trial, _cell(text), time.time(), sweep, version)
             for run, text in zip(runs, texts)
@@ -192,6 +205,7 @@ class Store:
         return True
 
     def release(self, key: str) -> None:
+        """Let other drivers have the batch that was claimed under `key`."""
         if self._locks is not None:
             import fcntl
 
@@ -201,6 +215,7 @@ class Store:
     # ------------------------------------------------------------ reading
 
     def columns(self) -> list[str]:
+        """Names of all columns of the table."""
         return _table(self.db, "runs")
 
     def not_kept(self, plan: Sweep, version: str) -> list[str]:
@@ -245,6 +260,7 @@ class Store:
         return self.db.execute("select count(*) from runs").fetchone()[0]
 
     def close(self) -> None:
+        """Close the file; what was added stays."""
         self.db.close()
         if self._locks is not None:
             self._locks.close()
@@ -295,6 +311,18 @@ def query(folder: str | os.PathLike[str], sql: str) -> tuple[list[str], Iterator
 
     Beyond SQL of SQLite there are median(x), stdev(x) (of a sample), sqrt, ln, log10, exp and pow. NULL stands for NaN and for
     results that a run does not have.
+
+    `folder` is the store, and `sql` asks of the table runs.
+
+    >>> from widemargin.sweep import Run, Store, query
+    >>> store = Store("results")
+    >>> runs = [Run(f"a{x}", {"x": x}, 0) for x in (1, 2, 3)]
+    >>> store.add("mine", "square", "1", 0, runs, [{"y": float(run.params["x"] ** 2)} for run in runs], seconds=0.1)
+    3
+    >>> store.close()
+    >>> names, rows = query("results", "select median(y), sqrt(max(y)) as root from runs")
+    >>> names[1], list(rows)
+    ('root', [(4.0, 3.0)])
     """
     if not isinstance(sql, str) or not encodable(sql):
         raise InputError(f"a query must be a text of SQL, not {sql!r}")
@@ -347,6 +375,16 @@ def load(folder: str | os.PathLike[str], sql: str | None = None) -> Any:
 
     The whole table comes in the order of the keys, with its own columns first, then parameters and results by name: nothing
     depends on the order in which runs were computed.
+
+    `folder` is the store; `sql` is a query of `query`. The table has one row for each run.
+
+    >>> from widemargin.sweep import Run, Store, load
+    >>> store = Store("results")
+    >>> store.add("mine", "square", "1", 0, [Run("a1", {"x": 3}, 0)], [{"y": 9.0}], seconds=0.1)
+    1
+    >>> store.close()
+    >>> load("results")[["x", "y"]].to_dict("records")
+    [{'x': 3, 'y': 9.0}]
     """
     try:
         import pandas as pd

@@ -19,7 +19,16 @@ ROOT_BITS = 64  # square roots are rounded up to a multiple of 2^-ROOT_BITS of t
 
 
 def integers(A: np.ndarray) -> tuple[np.ndarray, int]:
-    """A finite float64 array as (integers, k), A = integers / 2^k exactly; int64 where they fit, else Python ints."""
+    """A finite float64 array as (integers, k), A = integers / 2^k exactly; int64 where they fit, else Python ints.
+
+    The exact arithmetic of the checker is with integers: `A` is of any shape, and so are the integers.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> whole, k = wm.verify.integers(np.array([[0.75, -2.0]]))
+    >>> whole.tolist(), k
+    ([[3, -8]], 2)
+    """
     mantissa, exponent = np.frexp(A)
     m = np.ldexp(mantissa, 53).astype(np.int64)
     e = exponent.astype(np.int64) - 53
@@ -64,6 +73,13 @@ def matmul(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     Both are cut into digits of `bits` bits with 2 bits + log2(inner) <= 53: each float64 product of digit matrices is
     a sum of integers that stays below 2^53 and so has no rounding error. Digit products of equal weight are added in
     int64, carried, packed into words and only then joined as Python ints.
+
+    `A` is (m, k), `B` (k, n), the product (m, n).
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> wm.verify.matmul(np.array([[2**62, 1]]), np.array([[4], [1]])).item() == 2**64 + 1
+    True
     """
     (m, inner), n = A.shape, B.shape[1]
     if inner == 0 or m == 0 or n == 0:
@@ -117,7 +133,14 @@ def squares(A: np.ndarray) -> list[int]:
 
 
 def sqrt_up(n: int, bits: int = ROOT_BITS) -> int:
-    """The least integer r with r / 2^bits >= sqrt(n)."""
+    """The least integer r with r / 2^bits >= sqrt(n).
+
+    `bits` is the number of binary digits after the point. Norms of integer vectors are rounded up with it, never down.
+
+    >>> import widemargin as wm
+    >>> wm.verify.sqrt_up(2, bits=4), wm.verify.sqrt_up(9, bits=0)  # 23 / 16 >= sqrt(2) > 22 / 16
+    (23, 3)
+    """
     s = math.isqrt(n << (2 * bits))
     return s + (s * s != n << (2 * bits))
 
@@ -149,6 +172,13 @@ def positive_semidefinite(S: np.ndarray) -> bool:
     S is scaled by powers of two to a diagonal in [1/4, 1) and rounded to a grid. With a floating-point Cholesky factor
     L of a slightly smaller matrix, rounded to integers, S - L L' is computed exactly; if it is diagonally dominant
     (rounding to the grid included), S is positive semidefinite. Up to size 12 exact elimination decides the rest.
+
+    S is (n, n).
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> [wm.verify.positive_semidefinite(np.array(S)) for S in ([[2, 1], [1, 2]], [[1, 1], [1, 1]], [[1, 2], [2, 1]])]
+    [True, True, False]
     """
     S = S.astype(object)
     diagonal = [int(v) for v in S.diagonal()]

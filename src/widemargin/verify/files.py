@@ -22,7 +22,17 @@ LABELS = ("y", "label")  # names of the column of a .csv file that holds the tar
 
 
 def load(path: str | Path) -> Any:
-    """The JSON of a certificate, gzipped or not. A gzip file that would unpack to far more than it holds is refused."""
+    """The JSON of a certificate, gzipped or not. A gzip file that would unpack to far more than it holds is refused.
+
+    `path` is a file that `Certificate.save` wrote. Nothing is checked by reading it: `check` does that. A ValueError says what is
+    wrong with a file that cannot be read.
+
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[3.0, 4.0], [-3.0, -4.0]], [1, -1])
+    >>> wm.margins.linear(data).save("cert.json.gz")
+    >>> wm.verify.load("cert.json.gz")["convention"]
+    'M11'
+    """
     try:
         raw = Path(path).read_bytes()
     except (OSError, ValueError) as error:

@@ -94,6 +94,11 @@ class Verdict:
     bound is an estimate, or is about a matrix that was not computed from the data; "refused": `failed` names the
     first item that does not hold. Only the first is `ok`, and true. `about` is the quantity in words; `checks` are
     (item, detail) pairs.
+
+    >>> import widemargin as wm
+    >>> verdict = wm.verify.Verdict("refused", "the upper bound", about="f1 margin")
+    >>> bool(verdict), verdict.failed
+    (False, 'the upper bound')
     """
 
     answer: str
@@ -104,6 +109,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
+        """Whether both bounds are proved exactly."""
         return self.answer == PROVED
 
     def __bool__(self) -> bool:
@@ -122,6 +128,7 @@ class Verdict:
         return f"{start[self.answer]}: {self.about}: {said}"
 
     def to_dict(self) -> dict[str, Any]:
+        """What `widemargin verify --json` prints of it."""
         return {
             "ok": self.ok,
             "answer": self.answer,
@@ -133,7 +140,15 @@ class Verdict:
 
 
 def data_hash(X: ArrayLike, y: ArrayLike) -> str:
-    """SHA-256 of "n d\\n", X row by row, y; numbers as little-endian float64."""
+    r"""SHA-256 of "n d\n", X row by row, y; numbers as little-endian float64. It says which data a certificate is about.
+
+    X is (n, d), y (n,); 64 hexadecimal digits.
+
+    >>> import widemargin as wm
+    >>> one = wm.verify.data_hash([[1.0, 2.0]], [1.0])
+    >>> len(one), one == wm.verify.data_hash([[1, 2]], [1]), one == wm.verify.data_hash([[1.0, 2.0]], [-1.0])
+    (64, True, False)
+    """
     X, y = np.asarray(X, dtype="<f8"), np.asarray(y, dtype="<f8")
     state = hashlib.sha256(f"{X.shape[0]} {X.shape[1]}\n".encode())
     state.update(np.ascontiguousarray(X).tobytes())
@@ -142,13 +157,36 @@ def data_hash(X: ArrayLike, y: ArrayLike) -> str:
 
 
 def digest(body: Mapping[str, Any]) -> str:
-    """SHA-256 of the JSON text of all fields except `digest`, keys sorted, without spaces."""
+    """SHA-256 of the JSON text of all fields except `digest`, keys sorted, without spaces.
+
+    It tells a changed or damaged certificate `body` from the one that was saved: 64 hexadecimal digits.
+
+    >>> import widemargin as wm
+    >>> one = wm.verify.digest({"kind": "f1", "lower": 0.5})
+    >>> len(one), one == wm.verify.digest({"lower": 0.5, "kind": "f1", "digest": one}), one == wm.verify.digest({"kind": "f1"})
+    (64, True, False)
+    """
     rest = {k: v for k, v in body.items() if k != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
-    """Check both bounds of a certificate for the data X (n, d), y (n,). Never raises on a malformed payload."""
+    """Check both bounds of a certificate for the data X (n, d), y (n,). Never raises on a malformed payload.
+
+    `payload` is the saved form of a certificate, a mapping as JSON has it (docs/certificates.md, with the convention of its
+    bounds).
+
+    >>> import json
+    >>> import widemargin as wm
+    >>> data = wm.Dataset([[3.0, 4.0], [-3.0, -4.0]], [1, -1])
+    >>> body = json.loads(json.dumps(wm.margins.linear(data).payload()))
+    >>> wm.verify.check(body, data.X, data.y).answer
+    'proved exactly'
+    >>> body["upper"] = 4.0
+    >>> body["digest"] = wm.verify.digest(body)
+    >>> wm.verify.check(body, data.X, data.y).answer  # the margin is 5
+    'refused'
+    """
     done: list[tuple[str, str]] = []
     stage = ["format"]
     try:

@@ -184,7 +184,17 @@ def _angles(X: np.ndarray, Z: np.ndarray | None) -> tuple[np.ndarray, np.ndarray
 
 
 def relu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:
-    """Enclosures of 2^P |x| |z| (sin t + (pi - t) cos t) for all pairs of integer rows of X and Z (None: X)."""
+    """Enclosures of 2^P |x| |z| (sin t + (pi - t) cos t) for all pairs of integer rows of X and Z (None: X).
+
+    X is (m, D), Z (n, D); both ends are (m, n). t is the angle of x and z, and 2^P the common factor of all enclosures, so
+    that only ratios mean something.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> low, high = wm.verify.relu_kernel(np.array([[1, 0]]), np.array([[1, 0], [0, 1]]))  # pi and 1, times 2^P
+    >>> bool(low[0, 0] / high[0, 1] <= np.pi <= high[0, 0] / low[0, 1]), low[0, 0] / high[0, 1] > 3.14159
+    (True, True)
+    """
     gram, _, (sin_low, sin_high, turn_low, turn_high) = _angles(X, Z)
     low = sin_low + gram * np.where(gram > 0, turn_low, turn_high)
     return np.where(low > 0, low, 0), sin_high + gram * np.where(gram > 0, turn_high, turn_low)
@@ -200,7 +210,16 @@ def _leaky(X: np.ndarray, Z: np.ndarray, relu: Block, slope: int, bits: int) -> 
 
 
 def srelu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:
-    """Enclosures of 2^P |x|^2 |z|^2 (3 sin t cos t + (pi - t) (1 + 2 cos^2 t)) for all pairs of integer rows."""
+    """Enclosures of 2^P |x|^2 |z|^2 (3 sin t cos t + (pi - t) (1 + 2 cos^2 t)) for all pairs of integer rows.
+
+    X is (m, D), Z (n, D), X where left out; both ends are (m, n). t is the angle of x and z, and 2^P as in `relu_kernel`.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> low, high = wm.verify.srelu_kernel(np.array([[1, 0]]), np.array([[1, 0], [0, 1]]))  # 3 pi and pi / 2, times 2^P
+    >>> low[0, 0] / high[0, 1] <= 6 <= high[0, 0] / low[0, 1]
+    True
+    """
     gram, sizes, (sin_low, sin_high, turn_low, turn_high) = _angles(X, Z)
     even = sizes + 2 * gram * gram
     low = 3 * gram * np.where(gram > 0, sin_low, sin_high) + even * turn_low
@@ -211,6 +230,16 @@ def ntk_kernel(X: np.ndarray, part: str, Z: np.ndarray | None = None) -> Block:
     """Enclosures of 2^P 2 pi D times the NTK kernel for all pairs of integer rows.
 
     outer: |x| |z| (sin t + (pi - t) cos t); inner: D (pi - t) x.z; total: their sum.
+
+    X (m, D) and Z (n, D), X where left out, hold integers; `part` is "outer", "inner" or "total". Both ends are (m, n), t is the
+    angle of x and z, and 2^P the common factor of all enclosures.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> low, high = wm.verify.ntk_kernel(np.array([[3, 4]]), "total")
+    >>> one = wm.verify.relu_kernel(np.array([[1, 0]]))  # 2^P pi
+    >>> 74.999 * one[0].item() < low.item() <= high.item() < 75.001 * one[1].item()  # 2 D (1 / (2 D) + 1 / 2) |x|^2 = 75
+    True
     """
     D = X.shape[1]
     gram, _, (sin_low, sin_high, turn_low, turn_high) = _angles(X, Z)

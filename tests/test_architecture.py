@@ -1,0 +1,78 @@
+"""docs/architecture.md against the package: its picture has the rooms in their order, its paths are those of real calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from checks import files_entered, noise
+from test_house import ORDER
+from widemargin import flows, margins, monitor
+
+PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+SRC = Path(margins.__file__).parents[1]
+NOT_DRAWN = {"__main__", "needs_torch"}  # a line or two each
+LISTED = re.compile(r"^- `([\w/]+\.py)`: .+\.$", re.MULTILINE)
+
+
+def path_of(call: str) -> list[str]:
+    """The files that the page lists for a call."""
+    section = PAGE.partition(f"### `{call}`\n")[2].partition("\n#")[0]
+    assert section.count("\n- ") == len(LISTED.findall(section)), "a file is listed in another form"
+    return LISTED.findall(section)
+
+
+def certified(folder: Path) -> None:
+    assert margins.f1(noise(20, 2, seed=0), time_limit=None).bound == "enumeration"
+    assert margins.f1(noise(12, 4, seed=0), time_limit=None).bound == "tree"
+
+
+def trained(folder: Path) -> None:
+    data = noise(20, 2, seed=0)
+    for rule, out in ((flows.GD(0.1), folder / "run"), (flows.GradientFlow(), None)):
+        assert flows.train(data, flows.TwoLayer(2, 8), rule, stop=5, keep=out).status == ("finished",)
+
+
+def watched(folder: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    X, y = torch.randn(8, 2), torch.tensor([0, 1] * 4)
+    with monitor.MarginMonitor(model, out=folder / "records") as watching:
+        for _ in range(3):
+            watching.step(logits=model(X), targets=y)
+        watching.flush()
+        assert len(watching.records) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "made"), [("margins.f1", certified), ("flows.train", trained), ("MarginMonitor.step", watched)]
+)
+def test_the_path_of_a_call(call: str, made: Callable[[Path], None], tmp_path, one_thread):
+    listed = path_of(call)
+    assert len(listed) > 5 and len(set(listed)) == len(listed)
+    gone = [name for name in listed if not (SRC / name).is_file()]
+    assert not gone, f"the page names files that are gone: {gone}"
+    entered = files_entered(lambda: made(tmp_path))
+    assert not entered - set(listed), (
+        f"{call} enters files that the page does not name: {sorted(entered - set(listed))}"
+    )
+    assert not set(listed) - entered, f"{call} does not enter these: {sorted(set(listed) - entered)}"
+
+
+def test_the_picture_has_every_room_in_its_row():
+    """From the top: a row of the picture is a row of ORDER, less what is no room."""
+    picture = re.search(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert picture is not None
+    rows = [line.strip("│ ").split("│") for line in picture[1].splitlines() if re.match(r" │ +\w", line)]
+    rooms = {room for row in ORDER for room in row} - NOT_DRAWN
+    drawn = [{word for part in row for word in re.split(r" {2,}", part.strip())[0].split(", ")} & rooms for row in rows]
+    assert drawn == [row - NOT_DRAWN for row in reversed(ORDER) if row - NOT_DRAWN]
+
+
+def test_every_file_that_the_page_names_is_there():
+    for name in re.findall(r"`((?:\w+/)*\w+\.py)`", PAGE):
+        assert (SRC / name).is_file() or (SRC.parents[1] / name).is_file(), name

@@ -1,0 +1,218 @@
+"""Every public function and class says what it solves, has an example that runs, and uses the common keywords.
+
+The examples of all files of the package run here, those of methods and of private functions too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+import widemargin
+from widemargin import kinds
+from widemargin.types import Certificate, Dataset
+
+SRC = Path(widemargin.__file__).parent
+ROOMS = ("data", "margins", "monitor", "optima", "plots", "report", "spaces", "sweep", "types", "verify")
+# Explained once, in the docstring of the room, or where they are used.
+COMMON = ("activation", "bias", "data", "device", "progress", "seed", "time_limit", "tol")
+KEYWORDS = ("bias", "device", "progress", "time_limit", "tol")  # never positional; a data set's seed may be
+DEFAULTS = {"device": ["cpu"], "progress": [None], "seed": [0], "bias": [True, False, None]}
+OTHER_WORDS = {  # for a tolerance, a time limit, a seed, progress, a device, a bias
+    *("tolerance", "rtol", "atol", "precision"),
+    *("timeout", "max_time", "limit"),
+    *("random_state", "rng", "generator"),
+    *("callback", "verbose"),
+    *("cuda", "gpu", "fit_intercept", "intercept"),
+}
+RECORDS = {"Certificate", "Estimate", "Measure", "Progress", "Record"}  # their fields have an order
+WITHOUT_LIMIT = {"min_norm_l2"}  # one linear system
+CONVENTIONS = {  # of what a function returns, by its room and name
+    ("optima" if "objective" in kind.conventions else "margins", kind.function): kind.conventions
+    for kind in kinds.KINDS.values()
+}
+SHAPE = re.compile(r"\([\w ^+*.-]+,(?: ?[\w ^+*.-]+,?)*\)")  # (n, d), (n,), (T, B, ...)
+
+
+class Public(NamedTuple):
+    room: str
+    name: str
+    item: Any
+
+    def __str__(self) -> str:
+        return f"{self.room}.{self.name}"
+
+
+def public() -> Iterator[Public]:
+    for room in ROOMS:
+        module = importlib.import_module(f"widemargin.{room}")
+        for name in module.__all__:
+            if callable(getattr(module, name)):
+                yield Public(room, name, getattr(module, name))
+
+
+PUBLIC = list(public())
+
+
+def parameters(item: Any) -> dict[str, inspect.Parameter]:
+    if isinstance(item, type) and issubclass(item, BaseException):
+        return {}
+    return dict(inspect.signature(item).parameters)
+
+
+def annotations(item: Any) -> list[str]:
+    """Of the arguments (fields of a dataclass are), and of what a function returns."""
+    there = [str(one.annotation) for one in parameters(item).values()]
+    return there if isinstance(item, type) else [*there, str(inspect.signature(item).return_annotation)]
+
+
+def unsaid(item: Any, room: str, conventions: Sequence[str] = ()) -> list[str]:
+    """What the docstring of a function or class leaves out."""
+    doc = inspect.cleandoc(item.__doc__ or "")
+    if not doc or (dataclasses.is_dataclass(item) and doc.startswith(f"{item.__name__}(")):
+        return ["it has no docstring"]
+    prose, found = doc.partition(">>>")[0], []
+    if len(prose.split()) < 8:
+        found.append("it does not say what it solves")
+    for name in parameters(item):
+        where = prose + room if name in COMMON else prose
+        if not re.search(rf"(?<!\w){name}(?!\w)", where):
+            found.append(f"it does not speak of {name}")
+    if any(re.search("ArrayLike|ndarray", text) for text in annotations(item)) and not SHAPE.search(prose):
+        found.append("it does not say the shapes of arrays")
+    for convention in conventions:
+        if not re.search(rf"(?<![\w-]){convention}(?![\w-])", prose):
+            found.append(f"it does not name its convention {convention}")
+    if not any(example.want for example in doctest.DocTestParser().get_examples(doc)):
+        found.append("it has no example that shows something")
+    return found
+
+
+def misnamed(item: Any) -> list[str]:
+    """Arguments that are not called, or not given, as everywhere."""
+    found, there = [], parameters(item)
+    record = isinstance(item, type) and item.__name__ in RECORDS
+    for name, one in there.items():
+        if name in OTHER_WORDS:
+            found.append(f"{name} has another name elsewhere")
+        if name in KEYWORDS and one.kind is not one.KEYWORD_ONLY and not record:
+            found.append(f"{name} can be given by its place")
+        if name in DEFAULTS and one.default is not one.empty and one.default not in DEFAULTS[name]:
+            found.append(f"{name} is {one.default!r} where it is left out")
+        if name == "time_limit" and not (one.default is None or one.default > 0):
+            found.append("time_limit is neither None nor positive where it is left out")
+    if not isinstance(item, type) and inspect.signature(item).return_annotation in ("Certificate", Certificate):
+        wanted = {"tol"} | ({"time_limit", "progress"} if item.__name__ not in WITHOUT_LIMIT else set())
+        found += [f"it has no {name}" for name in sorted(wanted - set(there))]
+    return found
+
+
+@pytest.mark.parametrize("one", PUBLIC, ids=str)
+def test_a_public_name_says_all_that_is_needed(one: Public):
+    room = inspect.getdoc(importlib.import_module(f"widemargin.{one.room}")) or ""
+    assert not unsaid(one.item, room, CONVENTIONS.get((one.room, one.name), ()))
+
+
+@pytest.mark.parametrize("one", PUBLIC, ids=str)
+def test_a_public_name_uses_the_common_keywords(one: Public):
+    assert not misnamed(one.item)
+
+
+def methods(item: Any) -> Iterator[tuple[str, Any]]:
+    """Public methods and properties that a class defines itself; none of a function."""
+    for name, value in vars(item).items() if isinstance(item, type) else ():
+        function = value.fget if isinstance(value, property) else inspect.unwrap(getattr(value, "__func__", value))
+        if not name.startswith("_") and inspect.isfunction(function):
+            yield name, function
+
+
+@pytest.mark.parametrize("one", [one for one in PUBLIC if isinstance(one.item, type)], ids=str)
+def test_methods_of_public_classes(one: Public):
+    """Each has a docstring, its own or that of the method it replaces; the example is that of the class."""
+    for name, function in methods(one.item):
+        assert inspect.getdoc(getattr(one.item, name)), f"{one}.{name} has no docstring"
+        if name != "load":  # reads what a solver returned
+            assert not misnamed(function), f"{one}.{name}"
+
+
+EXAMPLES = sorted(
+    ".".join(("widemargin", *file.relative_to(SRC).with_suffix("").parts)).removesuffix(".__init__")
+    for file in SRC.rglob("*.py")
+    if ">>> " in file.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_in_docstrings(name: str, tmp_path, monkeypatch, one_thread):
+    """With nothing imported before, each in an empty folder."""
+    said: list[str] = []
+    for test in doctest.DocTestFinder().find(importlib.import_module(name), globs={"__name__": "__main__"}):
+        (tmp_path / test.name).mkdir()
+        monkeypatch.chdir(tmp_path / test.name)
+        doctest.DocTestRunner(verbose=False).run(test, out=said.append)
+    assert not said, "".join(said)
+
+
+def test_all_examples_of_public_names_are_run():
+    """What is defined elsewhere than where it is looked for would be left out."""
+    found = {
+        test.name
+        for name in EXAMPLES
+        for test in doctest.DocTestFinder().find(importlib.import_module(name))
+        if test.examples
+    }
+    missing = {f"{one.item.__module__}.{one.item.__name__}" for one in PUBLIC} - found
+    assert not missing and len(PUBLIC) > 100
+
+
+# ---------------------------------------------------------------- the walk can fail
+
+
+def silent(X: ArrayLike, tolerance: float = 1e-3) -> np.ndarray: ...  # type: ignore[empty-body]
+
+
+def vague(X: ArrayLike, k: int = 2, tol: float = 1e-3) -> np.ndarray:  # type: ignore[empty-body]
+    """A function of X and of nothing else that anybody knows.
+
+    >>> import math
+    """
+
+
+def solver(data: Dataset, *, bias: bool = True, time_limit: float = -1.0, seed: int = 1) -> Certificate:  # type: ignore[empty-body]
+    """The largest margin of all, with the common keywords.
+
+    >>> 1 + 1
+    2
+    """
+
+
+def test_the_walk_finds_what_is_missing():
+    assert unsaid(silent, "") == ["it has no docstring"]
+    assert unsaid(vague, "tol") == [
+        "it does not speak of k",
+        "it does not say the shapes of arrays",
+        "it has no example that shows something",
+    ]
+    assert unsaid(solver, "data bias time_limit seed", ["M1"]) == ["it does not name its convention M1"]
+    assert unsaid(solver, "data time_limit seed") == ["it does not speak of bias"]
+    assert misnamed(silent) == ["tolerance has another name elsewhere"]
+    assert misnamed(vague) == ["tol can be given by its place"]
+    assert misnamed(solver) == [
+        "time_limit is neither None nor positive where it is left out",
+        "seed is 1 where it is left out",
+        "it has no progress",
+        "it has no tol",
+    ]
+    assert CONVENTIONS["margins", "ntk"] == ("M8", "M8-l2") and CONVENTIONS["optima", "f1"] == ("objective",)
+    assert {room for room, _ in CONVENTIONS} == {"margins", "optima"}
+    assert all(any((one.room, one.name) == key for one in PUBLIC) for key in CONVENTIONS)
