@@ -191,6 +191,7 @@ def wide():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["parity", "disks"])
 def test_wide_networks_reach_the_certified_margin(wide, name):
     problem, _, W, state, records = wide[name]
@@ -241,6 +242,7 @@ def test_balance_is_conserved(wide):
     assert (gaps[1] - gaps[0]).abs().max() < 2e-6 * float(net.norm2(W))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["exp", "logistic"])
 def test_runs_far_past_the_smallest_loss(loss):
     net = small_init(4, 60)
@@ -265,6 +267,7 @@ def test_runs_far_past_the_smallest_loss(loss):
     assert problem.margins(W).min() <= BEST_PARITY * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_frozen_directions_reach_the_linear_program():
     V = np.random.default_rng(1).standard_normal((30, 4))
     net = Frozen(4, 60, directions=V)
@@ -343,6 +346,7 @@ def test_minimum_norm_clarke_element():
 # Events
 
 
+@pytest.mark.slow
 def test_events_are_hit():
     net = small_init(4, 20)
     problem, start = pose(net, PARITY, "logistic"), begin(net, 2)

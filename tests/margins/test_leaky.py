@@ -172,6 +172,7 @@ def test_a_cone_program_knows_the_slope():
 # ---------------------------------------------------------------- margin 0
 
 
+@pytest.mark.slow
 def test_what_has_margin_zero_is_what_has_it_for_relu():
     """phi(t) = ((1 + a) t + (1 - a) |t|) / 2 has both parts of relu, with other factors: the same sets are contradictory."""
     rng, count = np.random.default_rng(0), 0

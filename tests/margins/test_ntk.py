@@ -170,6 +170,7 @@ def plane_margin(points: Dataset, part: str) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["total", "inner", "outer"])
 def test_intervals_cover_the_margin_of_a_plane_problem(part: str):
     points = Dataset([[1.0, 0.2], [-0.5, 1.0], [0.3, -0.8]], [1, -1, 1])

@@ -103,6 +103,7 @@ def test_a_best_network_is_at_the_optimum():
     assert_allclose(early.certificate.upper, cert.upper, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_network_that_was_trained():
     torch.manual_seed(1)
     model = network(m=30, seed=1)

@@ -29,6 +29,7 @@ def solve(data: Dataset, decay: float, **keys) -> Certificate:
     return optima.f1(data, loss="cross-entropy", weight_decay=decay, **({"time_limit": 60} | keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("output_bias", [None, "free"])
 @pytest.mark.parametrize("seed", range(2))

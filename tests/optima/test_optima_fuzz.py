@@ -241,6 +241,7 @@ def test_models_that_are_none(tmp_path, capsys):
         assert len(text.strip().splitlines()) == 1 and len(text) < 600, (number, text[:300])
 
 
+@pytest.mark.slow
 def test_damaged_certificates_get_a_line_and_the_page_stays(tmp_path, capsys):
     folder = tmp_path / "all"
     folder.mkdir()

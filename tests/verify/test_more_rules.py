@@ -121,6 +121,7 @@ def test_a_lower_bound_below_zero_is_a_bound():
 # ------------------------------------------------------------ sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7])
 def test_blocks_of_any_size_give_the_same_verdict(size, monkeypatch):
     """Leaves, atoms, directions, pairs, neurons and rows of kernels are worked through in blocks."""
