@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._rooms import losses, torch
-from .inequality import Inequality
+from .inequality import Inequality, entry, eps, precision, worst  # noqa: F401
 from .track import Track
 
 if TYPE_CHECKING:
@@ -27,59 +27,6 @@ Params = dict[str, "Tensor"]
 FEW = 4  # intervals between records
 UNSEEN = 4.0  # what a step between two records may have cost, relative to those at the records
 QUIET = np.errstate(all="ignore")  # runs end at infinite norms and at margins of 0; what is no number is not checked
-
-
-# ---------------------------------------------------------------- inequalities at records
-
-
-def worst(left: Any, right: Any, allowance: Any = 0.0, scale: Any = None) -> dict[str, np.ndarray]:
-    """Of inequalities (T, B, ...) the one nearest to fail at each record, as what `entry` takes (T, B); NaN counts last."""
-    given = {"left": left, "right": right, "allowance": allowance} | ({} if scale is None else {"scale": scale})
-    sides = np.broadcast_arrays(*(np.asarray(one, float) for one in given.values()))
-    flat = [one.reshape(*one.shape[:2], -1) for one in sides]
-    room = flat[1] + flat[2] - flat[0]
-    at = np.where(np.isfinite(room), room, np.inf).argmin(2)[:, :, None]
-    return {name: np.take_along_axis(one, at, 2)[:, :, 0] for name, one in zip(given, flat)}
-
-
-def entry(
-    track: Track,
-    id: str,
-    statement: str,
-    reference: str,
-    left: Any,
-    right: Any,
-    applies: Any = True,
-    allowance: Any = 0.0,
-    scale: Any = None,
-    terms: Any = 0.0,
-    **more: Any,
-) -> Inequality:
-    """An Inequality at every record of the track, all sides broadcast to (T, B); they are 0 where it does not apply.
-
-    `terms` is the size of what was added to get the sides, where that is more than the sides: 1 for logarithms, whose error is
-    the relative one of their argument, and the summands of sums that may cancel. Rounding is counted with it.
-    """
-    sides = [np.broadcast_to(np.asarray(side, float), track.shape) for side in (left, right, allowance)]
-    where = np.broadcast_to(np.asarray(applies, bool), track.shape) & np.isfinite(sides).all(0)
-    low, high, room = (np.where(where, side, 0.0) for side in sides)
-    added = np.where(where, np.abs(np.nan_to_num(np.broadcast_to(terms, track.shape))), 0.0)
-    rounding = precision(track) * (added + np.abs(low) + np.abs(high))
-    if scale is not None:
-        scale = np.where(where, np.broadcast_to(scale, track.shape), 0.0)
-    return Inequality(
-        id, statement, reference, track.t, low, high, where, allowance=room, rounding=rounding, scale=scale, **more
-    )
-
-
-def eps(track: Track) -> float:
-    """Of the floating point numbers of the run."""
-    return float(np.finfo(track.run.config.get("dtype", "float64")).eps)
-
-
-def precision(track: Track) -> float:
-    """Relative accuracy of sums over neurons and points in the floating point numbers of the run."""
-    return 1e4 * eps(track)
 
 
 def steps(values: np.ndarray) -> np.ndarray:

@@ -71,6 +71,10 @@ class Track:
         """Record `name` (T, B, ...) if there is one."""
         return self.run.records.get(name)
 
+    def known(self, name: str) -> Any:
+        """Record `name`, or W, p or psi; None where the run did not keep what it takes."""
+        return getattr(self, name) if name in ("W", "p", "psi") else self.get(name)
+
     @cached_property
     def t_mean(self) -> np.ndarray:
         """The clock of the mean risk (T, B)."""
