@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._rooms import losses, torch
-from .inequality import Inequality, entry, eps, precision, worst  # noqa: F401
+from .inequality import entry, eps, precision, worst  # noqa: F401
 from .track import Track
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ def flows_freely(track: Track) -> bool:
     return track.is_flow and plain and track.problem.loss is not None and track.get("step") is not None
 
 
+def free_flow(track: Track) -> Track | None:
+    """A run that `flows_freely` and has two records at least; None for others."""
+    return track if flows_freely(track) and len(track.t) > 1 else None
+
+
 def honest(track: Track) -> np.ndarray:
     """Where the solver says that it still follows the flow (T, B)."""
     kept = track.get("honest")
@@ -70,6 +75,11 @@ def honest(track: Track) -> np.ndarray:
 def taken(track: Track) -> np.ndarray:
     """Steps between records (T - 1, B)."""
     return np.diff(track.run["step"], axis=0).clip(0)
+
+
+def rounded(track: Track, size: np.ndarray) -> np.ndarray:
+    """What the steps so far may have rounded off numbers of the given size (T, B, ...) that they should keep."""
+    return 500 * eps(track) * (1 + summed(taken(track)))[..., None] * size
 
 
 def descent(track: Track, W: Params) -> Params:
@@ -164,20 +174,16 @@ def since(sums: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def never_falls(
-    track: Track,
-    id: str,
-    statement: str,
-    reference: str,
     f: np.ndarray,
     owed: np.ndarray,
     applies: np.ndarray,
     joined: np.ndarray | bool = True,
     unit: float = 0.0,
-    **more: Any,
-) -> Inequality:
-    """f (T, B) at each record against its largest value at earlier ones of the same stretch; `owed` is its cost from `cost`.
+) -> dict[str, np.ndarray]:
+    """f (T, B) at each record against its largest value at earlier ones of the same stretch, as what `part` takes.
 
-    `unit`: what counts as a change of f even where f is near 0; 1 for logarithms and what enters the loss.
+    `owed` is what finite steps cost f, from `cost`. `unit`: what counts as a change of f even where f is near 0; 1 for
+    logarithms and what enters the loss.
     """
     applies = applies & np.isfinite(f)
     first = stretch(applies, joined)
@@ -189,7 +195,7 @@ def never_falls(
         higher = ~goes_on | (f[k] >= top)
         top, cheap = np.where(higher, f[k], top), np.where(higher, owed[k], cheap)
     scale = np.maximum(unit, np.maximum(np.abs(left), np.abs(f)))
-    return entry(track, id, statement, reference, left, f, applies, spent, scale=scale, **more)
+    return {"left": left, "right": f, "applies": applies, "allowance": spent, "scale": scale}
 
 
 def psi_cost(track: Track) -> np.ndarray:

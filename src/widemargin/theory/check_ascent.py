@@ -272,8 +272,8 @@ def smooth_margin(track: Track) -> list[Inequality] | None:
         else:
             dip, terms = A.dip, np.abs(track.p).max(2) / A.mass  # type: ignore[arg-type]
         found.append(
-            never_falls(
-                track, "CB-25", "S_beta - ln n / beta never falls, beta = ||nu||", reference, quantity, dip, where, terms=terms,
+            entry(
+                track, "CB-25", "S_beta - ln n / beta never falls, beta = ||nu||", reference, **never_falls(quantity, dip, where), terms=terms,
                 note="left: the largest value since all points are fitted",
             )
         )  # fmt: skip

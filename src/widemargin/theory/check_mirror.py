@@ -636,7 +636,7 @@ def partial_margin(track: Track) -> list[Inequality] | None:
         ("psi never falls", psi, owed_psi, yes, True, 1.0, 1 + large),
     ]
     return [
-        never_falls(track, "UH-18", says, reference, f, spent, where, both, unit, terms=terms, note=note)
+        entry(track, "UH-18", says, reference, **never_falls(f, spent, where, both, unit), terms=terms, note=note)
         for says, f, spent, where, both, unit, terms in parts
     ]
 
