@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._rooms import losses, torch
-from .inequality import entry, eps, precision, worst  # noqa: F401
+from .inequality import eps
 from .track import Track
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ Params = dict[str, "Tensor"]
 
 FEW = 4  # intervals between records
 UNSEEN = 4.0  # what a step between two records may have cost, relative to those at the records
-QUIET = np.errstate(all="ignore")  # runs end at infinite norms and at margins of 0; what is no number is not checked
 
 
 def steps(values: np.ndarray) -> np.ndarray:

@@ -225,7 +225,7 @@ CHECKS: dict[str, Check] = {}
 
 
 def part(statement: str, left: Any, right: Any, applies: Any = True, **more: Any) -> Part:
-    """One inequality of a check; `more` is what else `entry` takes, and `id` and `reference` where the check has several."""
+    """One inequality of a check; `more` is what else `entry` takes, `id` and `reference` only where they are not the check's."""
     return {"statement": statement, "left": left, "right": right, "applies": applies, **more}
 
 
@@ -234,20 +234,20 @@ def check(
 ) -> Callable[[Callable[..., Any]], Callable[[Track], Any]]:
     """Register a check under the first of its ids.
 
-    The function that it decorates is given what `reads` makes of the track (without it, the track), and what its other arguments
-    name: records, or W, p and psi of the track. Where one of these is missing the check says nothing. The function returns one
-    `part` or yields several; nothing is a check that does not apply either. Their ids and references are those of the check
-    unless they have their own.
+    The decorated function is given what `reads` makes of the track (without it, the track itself) and what its other arguments
+    name: records, or W, p and psi of the track. Where one of these is None the check does not apply. The function returns one
+    `part`, or yields several (or inequalities that it made itself); nothing where it does not apply.
     """
 
     def register(function: Callable[..., Any]) -> Callable[[Track], Any]:
         if claims[0] in CHECKS:
             raise ValueError(f"{claims[0]} is registered twice")
         needs = [*inspect.signature(function).parameters][1:]
-        own = {"id": claims[0], "reference": reference}
 
-        def made(one: Part | Inequality) -> Any:
-            return lambda track: one if isinstance(one, Inequality) else entry(track, **own | one)
+        def made(track: Track, one: Part | Inequality) -> Inequality:
+            return (
+                one if isinstance(one, Inequality) else entry(track, **{"id": claims[0], "reference": reference} | one)
+            )
 
         @functools.wraps(function)
         def checked(track: Track) -> Inequality | list[Inequality] | None:
@@ -259,11 +259,9 @@ def check(
                 if view is None or any(one is None for one in given):
                     return None
                 parts = function(view, *given)
-                if isinstance(parts, list):
-                    return parts
                 if isinstance(parts, Iterator):
-                    return [made(one)(track) for one in parts] or None
-                return None if parts is None else made(parts)(track)
+                    return [made(track, one) for one in parts] or None
+                return None if parts is None else made(track, parts)
 
         CHECKS[claims[0]] = Check(claims[0], function.__name__, says, reference, checked, claims)
         return checked
