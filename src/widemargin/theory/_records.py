@@ -1,4 +1,4 @@
-"""What the checks along runs share: inequalities from records, and what finite steps may cost.
+"""What the checks along runs share: sums and integrals over records, and what finite steps may cost.
 
 Statements about gradient flow are checked on runs that take steps and are recorded now and then. A function f of the parameters
 changes along a step by its derivative along the flow and a rest. The rest is what gradient descent may owe to the size of its
@@ -39,11 +39,9 @@ def trapezoid(dt: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Where f is monotone between two records the integral lies within dt |change of f| / 2 of the trapezoid. The changes over
     the intervals before and after are added, for an f that turns in between.
     """
-    change = np.abs(steps(f))
-    before = np.concatenate([np.zeros_like(change[:1]), change[:-1]])
+    change = np.abs(steps(f))  # 0 at the first
     after = np.concatenate([change[1:], np.zeros_like(change[:1])])
-    previous = np.concatenate([f[:1], f[:-1]])
-    return dt * (f + previous) / 2, dt * (change + before + after) / 2
+    return dt * (f + before(f)) / 2, dt * (change + before(change) + after) / 2
 
 
 def before(values: np.ndarray) -> np.ndarray:
@@ -199,14 +197,15 @@ def never_falls(
 
 def psi_cost(track: Track) -> np.ndarray:
     """What finite steps may cost psi (T, B), computed once."""
-    if "_psi_cost" not in track.__dict__:  # as cached_property does it, which a frozen dataclass allows
-        loss = track.problem.loss
-        assert loss is not None
-        if track.W is None:
-            track.__dict__["_psi_cost"] = costs_from_records(track)[1]
-        else:
-            track.__dict__["_psi_cost"] = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)))
-    return track.__dict__["_psi_cost"]
+    return track.once("psi_cost", _psi_cost)
+
+
+def _psi_cost(track: Track) -> np.ndarray:
+    loss = track.problem.loss
+    assert loss is not None
+    if track.W is None:
+        return costs_from_records(track)[1]
+    return cost(track, lambda W: losses.psi(loss, track.problem.margins(W)))
 
 
 def joined_fitted(track: Track) -> np.ndarray:
@@ -219,8 +218,7 @@ def joined_fitted(track: Track) -> np.ndarray:
     if track.every_step or track.rule == "GradientFlow":
         return both
     lost = np.diff(psi_cost(track), axis=0, prepend=0.0)
-    before = np.concatenate([track.psi[:1], track.psi[:-1]])
-    return both & (np.minimum(before, track.psi) > lost)
+    return both & (np.minimum(before(track.psi), track.psi) > lost)
 
 
 def costs_from_records(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

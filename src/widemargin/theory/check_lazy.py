@@ -134,9 +134,7 @@ def _lazy(track: Track) -> _Lazy | None:
         return None
     if track.get("moved_a") is None or track.get("moved_V") is None:
         return None
-    if "_lazy" not in track.__dict__:  # as cached_property does it
-        track.__dict__["_lazy"] = _Lazy(track)
-    view: _Lazy = track.__dict__["_lazy"]
+    view: _Lazy = track.once("lazy", _Lazy)
     return None if view.theta is None else view
 
 

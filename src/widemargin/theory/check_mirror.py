@@ -191,9 +191,7 @@ def _mirror(track: Track) -> _Mirror | None:
         a, b = track.start["a"].abs(), track.start["b"].abs()
         if not (torch.allclose(a, b, rtol=1e-9, atol=0) and bool((a > 0).all())):
             return None
-    if "_mirror" not in track.__dict__:  # as cached_property does it, which a frozen dataclass allows
-        track.__dict__["_mirror"] = _Mirror(track)
-    view: _Mirror = track.__dict__["_mirror"]
+    view: _Mirror = track.once("mirror", _Mirror)
     if not np.isfinite(view.u).all() or view.comparator is None:
         return None
     return view
