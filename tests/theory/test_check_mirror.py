@@ -15,6 +15,7 @@ from widemargin.data import parity
 from widemargin.theory import CHECKS, Inequality, Track, follow
 from widemargin.theory import _records as records
 from widemargin.theory import check_mirror as mirror
+from widemargin.theory.inequality import entry
 
 DATA = parity(d=3, n=8, seed=0)
 NETS = {
@@ -267,11 +268,11 @@ def test_never_falls_allows_only_what_was_lost_since_the_top(tracks):
     f[5], f[6], f[7:] = 1.0, 0.9, 2.0
     owed = np.arange(len(f))[:, None] * 0.05
     yes = np.ones(track.shape, bool)
-    one = records.never_falls(track, "x", "x", "x", f, owed, yes)
+    one = entry(track, "x", "x", "x", **records.never_falls(f, owed, yes))
     assert one.holds is False
     assert_allclose([one.left[6, 0], one.right[6, 0], one.allowance[6, 0]], [1.0, 0.9, 0.05])
     f[6] = 0.96
-    assert records.never_falls(track, "x", "x", "x", f, owed, yes).holds is True
+    assert entry(track, "x", "x", "x", **records.never_falls(f, owed, yes)).holds is True
     assert (
         one.checked + one.undecided == len(f) - 1 and one.undecided == 4
     )  # f is 0 there, and what it may have lost is not

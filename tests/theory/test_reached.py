@@ -154,11 +154,14 @@ def test_training_error_at_the_width_of_the_lemma():
     sqrt(m)/80."""
     m = 1_700_000
     track = one_point(m, 18.0)
-    # the transport of one point in closed form: a linear program of this size takes minutes
-    view = lazy._Lazy(track)
-    view.__dict__["theta"] = np.full((1, m), 1 / math.sqrt(m))
-    track.__dict__["_lazy"] = view
-    assert_allclose(view.gamma, 2)
+
+    def see(track: Track) -> None:
+        """The transport of one point in closed form: a linear program of this size takes minutes."""
+        view = track.__dict__["_lazy"] = lazy._Lazy(track)
+        view.__dict__["theta"] = np.full((1, m), 1 / math.sqrt(m))
+        assert_allclose(view.gamma, 2)
+
+    see(track)
     needed = (640 * np.log(np.maximum(track.t_mean, 1) / 0.05) / 2) ** 2
     meets = ((track.t_mean >= 1) & (needed <= m)).sum()
     assert meets >= 5
@@ -168,7 +171,7 @@ def test_training_error_at_the_width_of_the_lemma():
         assert one.checked == meets and one.word == "yes"
     slow = dataclasses.replace(track.run, records=track.run.records | {"log_risk": track.run["log_risk"] + 18})
     wrong = dataclasses.replace(track, run=slow)
-    wrong.__dict__["_lazy"] = view
+    see(wrong)
     assert named(lazy.training_error(wrong), "risk <=").violated
 
 

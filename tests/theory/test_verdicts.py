@@ -13,7 +13,7 @@ from checks import OBSERVE
 from widemargin import Dataset, cli, flows, theory
 from widemargin.theory import _records as records
 from widemargin.theory import check_mirror as mirror
-from widemargin.theory.inequality import SHARE, Inequality
+from widemargin.theory.inequality import CHECKS, SHARE, Inequality, check, entry, part, worst
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,12 +106,12 @@ def test_a_fall_across_a_gap_is_no_fall(attack):
     f = np.linspace(1, 2, len(track.t))[:, None]
     f[10:] -= 0.5
     owed, yes = np.zeros_like(f), np.ones(f.shape, bool)
-    assert records.never_falls(track, "x", "x", "x", f, owed, yes).word == "no"
+    assert entry(track, "x", "x", "x", **records.never_falls(f, owed, yes)).word == "no"
     yes[10] = False
-    assert records.never_falls(track, "x", "x", "x", f, owed, yes).word == "yes"
+    assert entry(track, "x", "x", "x", **records.never_falls(f, owed, yes)).word == "yes"
     yes[10], joined = True, np.ones(f.shape, bool)
     joined[10] = False
-    assert records.never_falls(track, "x", "x", "x", f, owed, yes, joined).word == "yes"
+    assert entry(track, "x", "x", "x", **records.never_falls(f, owed, yes, joined)).word == "yes"
 
 
 def test_rounding_has_a_floor_where_both_sides_are_near_0():
@@ -124,11 +124,9 @@ def test_rounding_has_a_floor_where_both_sides_are_near_0():
     for shift, word in ((-1e-16, "yes"), (-1e-3, "no")):
         left = np.zeros(track.shape)
         left[3] = -shift
-        one = records.entry(track, "X-1", "x", "x", left, 0.0, terms=1.0, scale=1.0)
+        one = entry(track, "X-1", "x", "x", left, 0.0, terms=1.0, scale=1.0)
         assert one.word == word, shift
-    assert (
-        records.entry(track, "X-1", "x", "x", 1e-16 * np.ones(track.shape), 0.0).word == "no"
-    )  # terms are given, not guessed
+    assert entry(track, "X-1", "x", "x", 1e-16 * np.ones(track.shape), 0.0).word == "no"  # terms are given, not guessed
 
 
 def test_an_alarm_between_sparse_records_is_looked_at_with_every_step():
@@ -175,3 +173,41 @@ def test_the_command_says_undecided_and_returns_0(attack, tmp_path, monkeypatch,
     wrong = dataclasses.replace(attack[1][0], right=attack[1][0].left - 1e6, allowance=0.0, scale=None)
     monkeypatch.setattr(theory, "check", lambda *_, **__: [wrong])
     assert cli.main(["check", str(tmp_path)]) == 1
+
+
+def test_what_the_decorator_of_checks_does(attack, monkeypatch):
+    """It fills in id and reference, gives the records that are named, and says nothing where one is missing."""
+    track = attack[0]
+    for id in ("X-1", "X-2", "X-3", "X-4"):
+        monkeypatch.setitem(CHECKS, id, None)
+        del CHECKS[id]
+
+    @check("X-1", says="two", reference="Section 1", reads=lambda track: track if track.rule == "GD" else None)
+    def two(view, log_norm):
+        yield part("first", log_norm, log_norm + 1)
+        yield part("second", np.log(log_norm * 0), 0.0, id="X-1 printed", reference="Section 2")  # ln 0: no warning
+
+    @check("X-2", says="one", reference="Section 3")
+    def one(track, p):
+        return part("worst point", p, p.max(2, keepdims=True), scale=1 + np.abs(p))
+
+    @check("X-3", says="needs what no run has", reference="Section 4")
+    def lacking(track, nothing):
+        raise AssertionError("called without its records")
+
+    @check("X-4", says="never applies", reference="Section 5")
+    def never(track):
+        yield from ()
+
+    first, second = two(track)
+    assert (first.id, first.reference, first.word) == ("X-1", "Section 1", "yes")
+    assert (second.id, second.reference, second.word) == ("X-1 printed", "Section 2", "not checked")
+    found = one(track)
+    nearest = worst(track.p, track.p.max(2, keepdims=True), 0.0, 1 + np.abs(track.p))
+    assert (found.left == nearest["left"]).all() and (found.scale == nearest["scale"]).all()
+    assert (found.id, found.word) == ("X-2", "yes") and CHECKS["X-2"].function is one
+    assert lacking(track) is None and never(track) is None
+    config = track.run.config | {"rule": track.run.config["rule"] | {"class": "SGD"}}
+    assert two(dataclasses.replace(track, run=dataclasses.replace(track.run, config=config))) is None
+    with pytest.raises(ValueError, match="twice"):
+        check("X-1", says="again", reference="Section 1")(lacking)

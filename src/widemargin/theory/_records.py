@@ -1,4 +1,4 @@
-"""What the checks along runs share: inequalities from records, and what finite steps may cost.
+"""What the checks along runs share: sums and integrals over records, and what finite steps may cost.
 
 Statements about gradient flow are checked on runs that take steps and are recorded now and then. A function f of the parameters
 changes along a step by its derivative along the flow and a rest. The rest is what gradient descent may owe to the size of its
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._rooms import losses, torch
-from .inequality import Inequality
+from .inequality import eps
 from .track import Track
 
 if TYPE_CHECKING:
@@ -26,60 +26,6 @@ Params = dict[str, "Tensor"]
 
 FEW = 4  # intervals between records
 UNSEEN = 4.0  # what a step between two records may have cost, relative to those at the records
-QUIET = np.errstate(all="ignore")  # runs end at infinite norms and at margins of 0; what is no number is not checked
-
-
-# ---------------------------------------------------------------- inequalities at records
-
-
-def worst(left: Any, right: Any, allowance: Any = 0.0, scale: Any = None) -> dict[str, np.ndarray]:
-    """Of inequalities (T, B, ...) the one nearest to fail at each record, as what `entry` takes (T, B); NaN counts last."""
-    given = {"left": left, "right": right, "allowance": allowance} | ({} if scale is None else {"scale": scale})
-    sides = np.broadcast_arrays(*(np.asarray(one, float) for one in given.values()))
-    flat = [one.reshape(*one.shape[:2], -1) for one in sides]
-    room = flat[1] + flat[2] - flat[0]
-    at = np.where(np.isfinite(room), room, np.inf).argmin(2)[:, :, None]
-    return {name: np.take_along_axis(one, at, 2)[:, :, 0] for name, one in zip(given, flat)}
-
-
-def entry(
-    track: Track,
-    id: str,
-    statement: str,
-    reference: str,
-    left: Any,
-    right: Any,
-    applies: Any = True,
-    allowance: Any = 0.0,
-    scale: Any = None,
-    terms: Any = 0.0,
-    **more: Any,
-) -> Inequality:
-    """An Inequality at every record of the track, all sides broadcast to (T, B); they are 0 where it does not apply.
-
-    `terms` is the size of what was added to get the sides, where that is more than the sides: 1 for logarithms, whose error is
-    the relative one of their argument, and the summands of sums that may cancel. Rounding is counted with it.
-    """
-    sides = [np.broadcast_to(np.asarray(side, float), track.shape) for side in (left, right, allowance)]
-    where = np.broadcast_to(np.asarray(applies, bool), track.shape) & np.isfinite(sides).all(0)
-    low, high, room = (np.where(where, side, 0.0) for side in sides)
-    added = np.where(where, np.abs(np.nan_to_num(np.broadcast_to(terms, track.shape))), 0.0)
-    rounding = precision(track) * (added + np.abs(low) + np.abs(high))
-    if scale is not None:
-        scale = np.where(where, np.broadcast_to(scale, track.shape), 0.0)
-    return Inequality(
-        id, statement, reference, track.t, low, high, where, allowance=room, rounding=rounding, scale=scale, **more
-    )
-
-
-def eps(track: Track) -> float:
-    """Of the floating point numbers of the run."""
-    return float(np.finfo(track.run.config.get("dtype", "float64")).eps)
-
-
-def precision(track: Track) -> float:
-    """Relative accuracy of sums over neurons and points in the floating point numbers of the run."""
-    return 1e4 * eps(track)
 
 
 def steps(values: np.ndarray) -> np.ndarray:
@@ -93,11 +39,9 @@ def trapezoid(dt: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Where f is monotone between two records the integral lies within dt |change of f| / 2 of the trapezoid. The changes over
     the intervals before and after are added, for an f that turns in between.
     """
-    change = np.abs(steps(f))
-    before = np.concatenate([np.zeros_like(change[:1]), change[:-1]])
+    change = np.abs(steps(f))  # 0 at the first
     after = np.concatenate([change[1:], np.zeros_like(change[:1])])
-    previous = np.concatenate([f[:1], f[:-1]])
-    return dt * (f + previous) / 2, dt * (change + before + after) / 2
+    return dt * (f + before(f)) / 2, dt * (change + before(change) + after) / 2
 
 
 def before(values: np.ndarray) -> np.ndarray:
@@ -114,6 +58,11 @@ def flows_freely(track: Track) -> bool:
     return track.is_flow and plain and track.problem.loss is not None and track.get("step") is not None
 
 
+def free_flow(track: Track) -> Track | None:
+    """A run that `flows_freely` and has two records at least; None for others."""
+    return track if flows_freely(track) and len(track.t) > 1 else None
+
+
 def honest(track: Track) -> np.ndarray:
     """Where the solver says that it still follows the flow (T, B)."""
     kept = track.get("honest")
@@ -123,6 +72,11 @@ def honest(track: Track) -> np.ndarray:
 def taken(track: Track) -> np.ndarray:
     """Steps between records (T - 1, B)."""
     return np.diff(track.run["step"], axis=0).clip(0)
+
+
+def rounded(track: Track, size: np.ndarray) -> np.ndarray:
+    """What the steps so far may have rounded off numbers of the given size (T, B, ...) that they should keep."""
+    return 500 * eps(track) * (1 + summed(taken(track)))[..., None] * size
 
 
 def descent(track: Track, W: Params) -> Params:
@@ -217,20 +171,16 @@ def since(sums: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def never_falls(
-    track: Track,
-    id: str,
-    statement: str,
-    reference: str,
     f: np.ndarray,
     owed: np.ndarray,
     applies: np.ndarray,
     joined: np.ndarray | bool = True,
     unit: float = 0.0,
-    **more: Any,
-) -> Inequality:
-    """f (T, B) at each record against its largest value at earlier ones of the same stretch; `owed` is its cost from `cost`.
+) -> dict[str, np.ndarray]:
+    """f (T, B) at each record against its largest value at earlier ones of the same stretch, as what `part` takes.
 
-    `unit`: what counts as a change of f even where f is near 0; 1 for logarithms and what enters the loss.
+    `owed` is what finite steps cost f, from `cost`. `unit`: what counts as a change of f even where f is near 0; 1 for
+    logarithms and what enters the loss.
     """
     applies = applies & np.isfinite(f)
     first = stretch(applies, joined)
@@ -242,19 +192,20 @@ def never_falls(
         higher = ~goes_on | (f[k] >= top)
         top, cheap = np.where(higher, f[k], top), np.where(higher, owed[k], cheap)
     scale = np.maximum(unit, np.maximum(np.abs(left), np.abs(f)))
-    return entry(track, id, statement, reference, left, f, applies, spent, scale=scale, **more)
+    return {"left": left, "right": f, "applies": applies, "allowance": spent, "scale": scale}
 
 
 def psi_cost(track: Track) -> np.ndarray:
     """What finite steps may cost psi (T, B), computed once."""
-    if "_psi_cost" not in track.__dict__:  # as cached_property does it, which a frozen dataclass allows
-        loss = track.problem.loss
-        assert loss is not None
-        if track.W is None:
-            track.__dict__["_psi_cost"] = costs_from_records(track)[1]
-        else:
-            track.__dict__["_psi_cost"] = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)))
-    return track.__dict__["_psi_cost"]
+    return track.once("psi_cost", _psi_cost)
+
+
+def _psi_cost(track: Track) -> np.ndarray:
+    loss = track.problem.loss
+    assert loss is not None
+    if track.W is None:
+        return costs_from_records(track)[1]
+    return cost(track, lambda W: losses.psi(loss, track.problem.margins(W)))
 
 
 def joined_fitted(track: Track) -> np.ndarray:
@@ -267,8 +218,7 @@ def joined_fitted(track: Track) -> np.ndarray:
     if track.every_step or track.rule == "GradientFlow":
         return both
     lost = np.diff(psi_cost(track), axis=0, prepend=0.0)
-    before = np.concatenate([track.psi[:1], track.psi[:-1]])
-    return both & (np.minimum(before, track.psi) > lost)
+    return both & (np.minimum(before(track.psi), track.psi) > lost)
 
 
 def costs_from_records(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
-from ._records import QUIET, before, duals_known, entry, never_falls, precision, slopes, steps, trapezoid, worst
+from ._records import before, duals_known, never_falls, slopes, steps, trapezoid
 from ._rooms import losses, rules, torch
-from .inequality import Inequality, check
+from .inequality import Part, check, part, precision
 from .track import Track
 
 EXPLICIT = (
@@ -161,18 +162,17 @@ def usable(track: Track) -> np.ndarray:
     "CB-8",
     says="d|w_j|^2/dt = 4 |w_j|^2 J'(theta_j) in CB's clock",
     reference="CB (11), (12)",
+    reads=ascent,
 )
-@QUIET
-def wfr_rates(track: Track) -> list[Inequality] | None:
+def wfr_rates(A: Ascent, W: object, t_cb: np.ndarray) -> Iterator[Part]:
     """Exact for explicit steps (the change of |w_j|^2 is 4 h |w_j|^2 J' + h^2 |v_j|^2), by trapezoids along a flow."""
-    A = ascent(track)
-    if A is None or track.W is None or track.get("t_cb") is None or len(track.t) < 2:
-        return None
+    track = A.track
+    if len(track.t) < 2:
+        return
     dt = steps(A.time)[..., None]
     rate = 4 * A.size2 * A.J
     change = steps(A.size2)
     accuracy = precision(track) * (A.size2 + before(A.size2))
-    reference = "CB (11), (12)"
     if A.explicit:
         second = dt**2 * before((A.v**2).sum(3))
         left, right = np.abs(change - dt * before(rate) - second), accuracy
@@ -183,83 +183,52 @@ def wfr_rates(track: Track) -> list[Inequality] | None:
         left, right = np.abs(change - integral), off + accuracy + rtol * A.mass[..., None] / A.factor
         note = "accuracy: trapezoids between records, rtol in every step"
     else:
-        return None
+        return
     moved = (dt[..., 0] > 0) & usable(track) & duals_known(track)
-    radial = entry(
-        track,
-        "CB-8",
-        "change of |w_j|^2 = integral of 4 |w_j|^2 J'(theta_j) dt",
-        reference,
-        applies=moved,
-        identity=True,
-        note=note,
-        **worst(left, right, scale=np.maximum(A.size2, before(A.size2))),
-    )
+    says, size = "change of |w_j|^2 = integral of 4 |w_j|^2 J'(theta_j) dt", np.maximum(A.size2, before(A.size2))
+    yield part(says, left, right, moved, identity=True, note=note, scale=size)
     # Radial part of the velocity, J' from the features: <w_j, v_j> = 2 |w_j|^2 J'(theta_j)
     push = np.abs((A.w * A.v).sum(3) - 2 * A.size2 * A.J)
     scale = precision(track) * (A.size2 + np.abs(A.w * A.v).sum(3))
-    euler = entry(
-        track,
-        "CB-8 Euler",
-        "<w_j, grad F'(w_j)> = 2 |w_j|^2 J'(theta_j)",
-        reference,
-        applies=usable(track),
-        identity=True,
-        **worst(push, scale),
-    )
-    return [radial, euler]
+    says = "<w_j, grad F'(w_j)> = 2 |w_j|^2 J'(theta_j)"
+    yield part(says, push, scale, usable(track), id="CB-8 Euler", identity=True)
 
 
 @check(
     "CB-12",
     says="|a_j|^2 - b_j^2 of every neuron is constant along the flow of both layers, so the cone |a| = |b| is invariant",
     reference="CB Lemma 26",
+    reads=ascent,
 )
-@QUIET
-def cone(track: Track) -> Inequality | None:
-    balance = track.get("balance")
-    net = track.net
-    both = net.name == "relu" and set(net.trained) == {"a", "V"}
-    if balance is None or not both or track.problem.loss is None or not len(track.t):
+def cone(A: Ascent, balance: np.ndarray) -> Part | None:
+    track, net = A.track, A.track.net
+    if net.name != "relu" or set(net.trained) != {"a", "V"}:
         return None
-    A = ascent(track)
-    if A is not None and track.rule == "GradientFlow":
+    if track.rule == "GradientFlow":
         rtol, size = float(track.options["rtol"]), track.run["norm"] ** 2
         right = np.cumsum(2 * rtol * steps(track.run["step"]) * np.maximum(size, before(size)), axis=0)
         note = "accuracy: rtol |W|^2 for every step"
-    elif A is not None and track.W is not None and A.explicit:
+    elif track.W is not None and A.explicit:
         outer, inner = (A.v[..., :1] ** 2).sum(3), (A.v[..., 1:] ** 2).sum(3)
         right = np.cumsum(steps(A.time) ** 2 * before(np.abs(outer - inner).max(2)), axis=0)
         note = "accuracy: h^2 (| |dv|^2 - da^2 |) of every explicit step"
     else:
         return None
     right = right + precision(track) * (1 + track.run["norm"] ** 2)
-    return entry(
-        track,
-        "CB-12",
-        "max_j |change of |v_j|^2 - a_j^2| = 0",
-        "CB Lemma 26",
-        balance,
-        right,
-        usable(track),
-        identity=True,
-        scale=A.mass / A.factor if track.W is not None else track.run["norm"] ** 2,
-        note=note,
-    )
+    scale = A.mass / A.factor if track.W is not None else track.run["norm"] ** 2
+    says = "max_j |change of |v_j|^2 - a_j^2| = 0"
+    return part(says, balance, right, usable(track), identity=True, scale=scale, note=note)
 
 
 @check(
     "CB-25",
     says="S_beta(h(nubar)) - ln n / beta, beta = ||nu||, never falls once all points are fitted; its rate at fixed beta",
     reference="CB Corollary 11 (E-CB-4, F-CB-1)",
+    reads=ascent,
 )
-@QUIET
-def smooth_margin(track: Track) -> list[Inequality] | None:
+def smooth_margin(A: Ascent) -> Iterator[Part]:
     """For the exponential loss. The proof needs ||nu|| to grow, which it does as soon as sum l < 1 (F-CB-1)."""
-    A = ascent(track)
-    if A is None:
-        return None
-    reference, found = "CB Corollary 11 (E-CB-4)", []
+    track, says = A.track, partial(part, reference="CB Corollary 11 (E-CB-4)")
     quantity = track.get("psi_normalized")
     followed = track.rule == "GradientFlow" or (A.explicit and track.W is not None)
     if track.loss == "exp" and quantity is not None and followed:
@@ -271,11 +240,9 @@ def smooth_margin(track: Track) -> list[Inequality] | None:
             terms = np.abs(quantity)
         else:
             dip, terms = A.dip, np.abs(track.p).max(2) / A.mass  # type: ignore[arg-type]
-        found.append(
-            never_falls(
-                track, "CB-25", "S_beta - ln n / beta never falls, beta = ||nu||", reference, quantity, dip, where, terms=terms,
-                note="left: the largest value since all points are fitted",
-            )
+        yield says(
+            "S_beta - ln n / beta never falls, beta = ||nu||", **never_falls(quantity, dip, where), terms=terms,
+            note="left: the largest value since all points are fitted",
         )  # fmt: skip
     if track.W is not None:
         rise = A._push()
@@ -288,21 +255,12 @@ def smooth_margin(track: Track) -> list[Inequality] | None:
         spread = (share * (A.J - mean[..., None]) ** 2).sum(2)
         formula = (share * tangent).sum(2) + 4 * spread
         size = (share * (A.v**2).sum(3) / np.where(A.size2 > 0, A.size2, np.inf)).sum(2)
-        where = usable(track) & (A.mass > 0)
-        found.append(
-            entry(
-                track,
-                "CB-25 rate",
-                "d/dt S_beta(h(nubar)) at fixed beta = int |grad J'|^2 + 4 Var J'",
-                reference,
-                np.abs(rate - formula),
-                precision(track) * size,
-                where,
-                terms=(A.q * (np.abs(rise) + np.abs(u * grown[..., None]))).sum(2) / A.mass,
-                identity=True,
-            )
-        )
-    return found or None
+        terms = (A.q * (np.abs(rise) + np.abs(u * grown[..., None]))).sum(2) / A.mass
+        yield says(
+            "d/dt S_beta(h(nubar)) at fixed beta = int |grad J'|^2 + 4 Var J'",
+            np.abs(rate - formula), precision(track) * size, usable(track) & (A.mass > 0),
+            id="CB-25 rate", terms=terms, identity=True,
+        )  # fmt: skip
 
 
 @check(
@@ -310,14 +268,10 @@ def smooth_margin(track: Track) -> list[Inequality] | None:
     says="S_beta tends to the minimum at rate ln n / beta, its gradient does not vanish and sits on the smallest margins",
     reference="CB Lemmas 13-15, 23, 24",
 )
-@QUIET
-def soft_minimum(track: Track) -> list[Inequality] | None:
+def soft_minimum(track: Track, margin: np.ndarray, log_risk: np.ndarray, norm: np.ndarray) -> Iterator[Part]:
     """With rates. Logistic loss: e^-p ln 2 <= l(p) <= e^-p and e^-p / 2 <= |l'(p)| <= e^-p for p >= 0."""
-    margin, log_risk, norm = track.get("margin"), track.get("log_risk"), track.get("norm")
-    if margin is None or log_risk is None or norm is None or track.loss not in ("exp", "logistic"):
-        return None
-    if not len(track.t) or track.net.outputs > 1:
-        return None
+    if track.loss not in ("exp", "logistic") or not len(track.t) or track.net.outputs > 1:
+        return
     n, exp = track.n, track.loss == "exp"
     where = np.isfinite(log_risk) & np.isfinite(margin) & usable(track)
     fitted = where & (exp | (margin >= 0))
@@ -325,64 +279,31 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
     beta = np.where((beta > 0) & np.isfinite(beta), beta, np.nan)
     offset = math.log(n) + (0.0 if exp else -math.log(LN2))
     large = (np.abs(margin) if track.p is None else np.abs(track.p).max(2)) + track.summands
-    terms = (1 + offset + large) / beta
-    found = [
-        entry(
-            track,
-            "CB-26 below",
-            "min u <= S_beta(u)",
-            "CB Lemma 13, (14)",
-            margin / beta,
-            -log_risk / beta,
-            where,
-            terms=terms,
-        ),
-        entry(
-            track,
-            "CB-26",
-            "S_beta(u) <= min u + ln n / beta" if exp else "S_beta(u) <= min u + (ln n + ln(1 / ln 2)) / beta",
-            "CB Lemma 13, (14)",
-            -log_risk / beta,
-            (margin + offset) / beta,
-            fitted,
-            terms=terms,
-        ),
-    ]
-    if track.p is not None and track.problem.loss is not None:
-        q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "soft_margin").numpy()
-        found.append(
-            entry(
-                track,
-                "CB-26 gradient",
-                "sum_i grad_i S >= 1 (exp), 1 / (2 ln 2) (logistic, fitted)",
-                "CB Lemma 14",
-                (1 - precision(track)) * (1 if exp else 0.5 / LN2),
-                q.sum(2),
-                fitted,
-            )
-        )
-        kept = track.get("q")
-        if kept is not None:
-            # The records of a flow use the dual that it solved for when |W|^L is large; before, they are the softmax.
-            own = np.ones(track.shape, bool) if track.rule != "GradientFlow" else beta < 100
-            gap = track.p - track.p.min(2, keepdims=True)
-            normal = kept > np.finfo(track.run.config.get("dtype", "float64")).tiny  # below, digits are missing
-            excess = np.where(normal, np.log(kept) + gap, -np.inf).max(2)
-            found.append(
-                entry(
-                    track,
-                    "CB-26 argmin",
-                    "q_i <= exp(min p - p_i) (exp), 2 exp(min p - p_i) (logistic, fitted)",
-                    "CB Lemmas 15, 24",
-                    excess,
-                    0.0 if exp else LN2,
-                    fitted & own,
-                    terms=1 + np.abs(track.p).max(2) + track.summands,
-                    scale=1.0,
-                    note="logarithms",
-                )
-            )
-    return found
+    near = partial(part, reference="CB Lemma 13, (14)", terms=(1 + offset + large) / beta)
+    yield near("min u <= S_beta(u)", margin / beta, -log_risk / beta, where, id="CB-26 below")
+    says = "S_beta(u) <= min u + ln n / beta" if exp else "S_beta(u) <= min u + (ln n + ln(1 / ln 2)) / beta"
+    yield near(says, -log_risk / beta, (margin + offset) / beta, fitted)
+    if track.p is None or track.problem.loss is None:
+        return
+    q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "soft_margin").numpy()
+    yield part(
+        "sum_i grad_i S >= 1 (exp), 1 / (2 ln 2) (logistic, fitted)",
+        (1 - precision(track)) * (1 if exp else 0.5 / LN2), q.sum(2), fitted,
+        id="CB-26 gradient", reference="CB Lemma 14",
+    )  # fmt: skip
+    kept = track.get("q")
+    if kept is None:
+        return
+    # The records of a flow use the dual that it solved for when |W|^L is large; before, they are the softmax.
+    own = np.ones(track.shape, bool) if track.rule != "GradientFlow" else beta < 100
+    gap = track.p - track.p.min(2, keepdims=True)
+    normal = kept > np.finfo(track.run.config.get("dtype", "float64")).tiny  # below, digits are missing
+    excess = np.where(normal, np.log(kept) + gap, -np.inf).max(2)
+    yield part(
+        "q_i <= exp(min p - p_i) (exp), 2 exp(min p - p_i) (logistic, fitted)",
+        excess, 0.0 if exp else LN2, fitted & own, id="CB-26 argmin", reference="CB Lemmas 15, 24",
+        terms=1 + np.abs(track.p).max(2) + track.summands, scale=1.0, note="logarithms",
+    )  # fmt: skip
 
 
 @check(
@@ -390,50 +311,33 @@ def soft_minimum(track: Track) -> list[Inequality] | None:
     says="the gap max_theta sum_i q_i y_i phi(theta, x_i) - min_i margin of a network is not negative; 0 at the optimum",
     reference="CB Propositions 12, 29",
 )
-@QUIET
-def certificate_gap(track: Track) -> list[Inequality] | None:
+def certificate_gap(track: Track) -> Iterator[Part]:
     """In convention M1. The search starts at the network's own neurons, which already give at least the margin."""
-    found, reference = [], "CB Propositions 12, 29"
     margin, dual = track.get("margin_M1"), track.get("dual_estimate")
     if margin is not None and dual is not None:
         gap = dual - margin
         last = [float(one[np.isfinite(one)][-1]) if np.isfinite(one).any() else math.nan for one in gap.T]
-        found.append(
-            entry(
-                track,
-                "CB-24",
-                "min_i y_i f(x_i) / |f|_M1 <= max_theta |sum_i q_i y_i phi(theta, x_i)|",
-                reference,
-                margin,
-                dual,
-                note="the maximum is an estimate from below",
-                numbers={"last_gap": last},
-            )
-        )
-    if track.p is not None and track.problem.loss is not None and track.net.outputs == 1:
-        parts = [track.net.neurons(W) for W in track.W or []]
-        if parts and parts[0] is not None:
-            q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "unit")
-            X, y = track.problem.X, track.problem.y
-            degree = 2 if getattr(track.net, "activation", "relu") == "srelu" else 1
-            best, size = [], []
-            for (mass, theta), weight in zip(parts, q):  # type: ignore[misc]
-                phi = (theta @ X.mT).clamp_min(0) ** degree  # (B, m, n)
-                best.append((phi * (weight * y)[:, None, :]).sum(2).abs().amax(1).numpy())
-                size.append(mass.abs().sum(1).numpy())
-            mass_now = np.stack(size)
-            mean = (q.numpy() * track.p).sum(2) / np.where(mass_now > 0, mass_now, np.nan)
-            where = usable(track)
-            found.append(
-                entry(
-                    track,
-                    "CB-24 neurons",
-                    "sum_i q_i u_i <= max_j |sum_i q_i y_i phi(theta_j, x_i)|",
-                    reference,
-                    mean,
-                    np.stack(best),
-                    where,
-                    terms=np.abs(track.p).max(2) / np.where(mass_now > 0, mass_now, np.nan),
-                )
-            )
-    return found or None
+        yield part(
+            "min_i y_i f(x_i) / |f|_M1 <= max_theta |sum_i q_i y_i phi(theta, x_i)|", margin, dual,
+            note="the maximum is an estimate from below", numbers={"last_gap": last},
+        )  # fmt: skip
+    if track.p is None or track.problem.loss is None or track.net.outputs > 1:
+        return
+    parts = [track.net.neurons(W) for W in track.W or []]
+    if not parts or parts[0] is None:
+        return
+    q = losses.weights(track.problem.loss, torch.as_tensor(track.p), "unit")
+    X, y = track.problem.X, track.problem.y
+    degree = 2 if getattr(track.net, "activation", "relu") == "srelu" else 1
+    best, size = [], []
+    for (mass, theta), weight in zip(parts, q):  # type: ignore[misc]
+        phi = (theta @ X.mT).clamp_min(0) ** degree  # (B, m, n)
+        best.append((phi * (weight * y)[:, None, :]).sum(2).abs().amax(1).numpy())
+        size.append(mass.abs().sum(1).numpy())
+    mass_now = np.stack(size)
+    safe = np.where(mass_now > 0, mass_now, np.nan)
+    yield part(
+        "sum_i q_i u_i <= max_j |sum_i q_i y_i phi(theta_j, x_i)|",
+        (q.numpy() * track.p).sum(2) / safe, np.stack(best), usable(track),
+        id="CB-24 neurons", terms=np.abs(track.p).max(2) / safe,
+    )  # fmt: skip

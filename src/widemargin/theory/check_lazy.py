@@ -9,9 +9,9 @@ radius, without a probability.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from ._records import (
     Params,
     cost,
     costs_from_records,
-    entry,
     ever,
     flows_freely,
     honest,
     integral,
     joined_fitted,
     of_loss,
-    precision,
     psi_cost,
     slopes,
     stretch,
@@ -34,11 +32,8 @@ from ._records import (
 )
 from ._rooms import flows, losses, torch
 from .check_mirror import FOREVER, PRINTED
-from .inequality import Inequality, check
+from .inequality import Part, check, part, precision
 from .track import Track
-
-if TYPE_CHECKING:
-    pass
 
 DELTA = 0.05  # failure probability where a statement has one
 
@@ -139,10 +134,13 @@ def _lazy(track: Track) -> _Lazy | None:
         return None
     if track.get("moved_a") is None or track.get("moved_V") is None:
         return None
-    if "_lazy" not in track.__dict__:  # as cached_property does it
-        track.__dict__["_lazy"] = _Lazy(track)
-    view: _Lazy = track.__dict__["_lazy"]
+    view: _Lazy = track.once("lazy", _Lazy)
     return None if view.theta is None else view
+
+
+def _lazy_flow(track: Track) -> _Lazy | None:
+    """The view of a run that is a gradient flow too."""
+    return _lazy(track) if flows_freely(track) else None
 
 
 def _gradient_norms(track: Track, W: Params) -> np.ndarray:
@@ -168,53 +166,41 @@ def _plain_sgd(track: Track) -> bool:
     "LR-13",
     says="SGD near its start: (B.2), (B.3), gradient norms, the step of the potential",
     reference="LR Theorem 2.1",
+    reads=_lazy,
 )
-def sgd_certificates(track: Track) -> list[Inequality] | None:
-    view = _lazy(track)
-    if view is None or not _plain_sgd(track):
-        return None
-    eta, reference, m = float(track.options["lr"]), "LR proof of Theorem 2.1", track.net.m
+def sgd_certificates(view: _Lazy) -> Iterator[Part]:
+    track, m = view.track, view.track.net.m
+    if not _plain_sgd(track):
+        return
+    says = partial(part, reference="LR proof of Theorem 2.1")
+    eta = float(track.options["lr"])
     total, norm = track.run["slopes"], track.get("norm")
     half = view.ball(0.5)
     if not track.every_step:  # how far the run may have gone between records: each step is at most eta |l'| max |x| |W|
         if norm is None:
-            return None
+            return
         a = eta * np.diff(total, axis=0) * view.width
         detour = np.where(a < 1, a * norm[:-1] / np.where(a < 1, 1 - a, 1.0), np.inf)
         far = (view.moved[:-1] + detour) * view.width <= 0.5 * view.pull
         half = half & np.concatenate([half[:1], np.logical_and.accumulate(far, axis=0)])
-    safe = np.where(view.pull > 0, view.pull, 1.0)
-    found = [
-        entry(
-            track, "LR-13", "(B.3) sum_s |l'_s| <= 4 |W - W_0| / (eta gamma sqrt m)", reference, total,
-            4 * view.moved / (eta * safe), half, numbers=view.numbers, terms=4 * view.length / (eta * safe),
-        )
-    ]  # fmt: skip
+    safe = eta * np.where(view.pull > 0, view.pull, 1.0)
+    yield says(
+        "(B.3) sum_s |l'_s| <= 4 |W - W_0| / (eta gamma sqrt m)", total, 4 * view.moved / safe, half,
+        numbers=view.numbers, terms=4 * view.length / safe,
+    )  # fmt: skip
     if track.W is None:
-        return found
+        return
     least = np.stack([view.toward(W).min(1) for W in track.W])
     near = (view.pull > 0) & (view.moved * view.width <= 0.5 * view.pull)
-    found.append(
-        entry(
-            track,
-            "LR-13",
-            "(B.2) <thetabar, dp_i(W_s)> >= gamma sqrt m / 2",
-            reference,
-            view.pull / 2,
-            least,
-            near,
-            terms=view.reach,
-        )
-    )
+    yield says("(B.2) <thetabar, dp_i(W_s)> >= gamma sqrt m / 2", view.pull / 2, least, near, terms=view.reach)
     steep = np.stack([_gradient_norms(track, W).max(1) for W in track.W])
     tame = view.ordinary & (2 * view.moved**2 + 8 * m + 8 <= 10 * m)
-    found.append(entry(track, "LR-13", "|dp_i(W_s)|^2 <= 10 m", reference, steep, np.full(track.shape, 10.0 * m), tame))
+    yield says("|dp_i(W_s)|^2 <= 10 m", steep, 10.0 * m, tame)
     if track.every_step and track.options["batch"] == 1:
-        found += _potential_step(track, view, eta)
-    return found
+        yield from _potential_step(track, view, eta)
 
 
-def _potential_step(track: Track, view: _Lazy, eta: float) -> list[Inequality]:
+def _potential_step(track: Track, view: _Lazy, eta: float) -> Iterator[Part]:
     """|W_{s+1} - Wbar|^2 - |W_s - Wbar|^2 <= 2 eta (1/t - l_s) + eta^2 l'_s^2 |dp_s|^2, Wbar = W_0 + r thetabar.
 
     The example of a step is the one whose step explains it; that some example does is checked too. Applies where
@@ -246,30 +232,25 @@ def _potential_step(track: Track, view: _Lazy, eta: float) -> list[Inequality]:
         yes[k + 1] = good & (length > 0) & (linear[rows, i] >= np.log(steps))
     moves = np.zeros(track.shape, bool)
     moves[1:] = np.diff(track.run["step"], axis=0) == 1
-    reference = "LR proof of Theorem 2.1"
-    return [
-        entry(
-            track, "LR-13", "every step is eta |l'_i| dp_i of one example", "LR-3, eq. (1.1)", missing, blur, moves,
-            identity=True,
-        ),
-        entry(
-            track, "LR-13", "|W_{s+1} - Wbar|^2 <= |W_s - Wbar|^2 + 2 eta (1/t - l_s) + eta^2 l'_s^2 |dp_s|^2", reference,
-            left, right, yes, numbers={"r": r.tolist()},
-        ),
-    ]  # fmt: skip
+    says = "every step is eta |l'_i| dp_i of one example"
+    yield part(says, missing, blur, moves, reference="LR-3, eq. (1.1)", identity=True)
+    yield part(
+        "|W_{s+1} - Wbar|^2 <= |W_s - Wbar|^2 + 2 eta (1/t - l_s) + eta^2 l'_s^2 |dp_s|^2", left, right, yes,
+        reference="LR proof of Theorem 2.1", numbers={"r": r.tolist()},
+    )  # fmt: skip
 
 
 @check("LR-14", says="sum of mean slopes <= 4 sum of sampled slopes + 4 ln(1/delta)", reference="LR Lemma B.1")
-def martingale(track: Track) -> Inequality | None:
-    if not _plain_sgd(track) or track.options.get("order") != "replacement" or not track.every_step or track.p is None:
+def martingale(track: Track, p: np.ndarray) -> Part | None:
+    if not _plain_sgd(track) or track.options.get("order") != "replacement" or not track.every_step:
         return None
-    mean = np.exp(of_loss(track, "log_slope", track.p)).mean(2)
     if track.loss == "exp":  # slopes of at most 1 are what Freedman's inequality is used for
         return None
+    mean = np.exp(of_loss(track, "log_slope", p)).mean(2)
     steps = np.diff(track.run["step"], axis=0)
-    return entry(
-        track, "LR-14", f"sum_s E|l'(p(W_s))| <= 4 sum_s |l'_s| + 4 ln(1/{DELTA})", "LR Lemma B.1", summed(steps * mean[:-1]),
-        4 * track.run["slopes"] + 4 * math.log(1 / DELTA), np.ones(track.shape, bool),
+    return part(
+        f"sum_s E|l'(p(W_s))| <= 4 sum_s |l'_s| + 4 ln(1/{DELTA})",
+        summed(steps * mean[:-1]), 4 * track.run["slopes"] + 4 * math.log(1 / DELTA),
         note=f"with probability {1 - DELTA:g} at each record",
     )  # fmt: skip
 
@@ -277,48 +258,28 @@ def martingale(track: Track) -> Inequality | None:
 # ---------------------------------------------------------------- gradient flow near the start
 
 
-@check("LR-16", says="training error and movement of the flow", reference="LR Lemma 2.3, E-LR-8")
-def training_error(track: Track) -> list[Inequality] | None:
+@check("LR-16", says="training error and movement of the flow", reference="LR Lemma 2.3, E-LR-8", reads=_lazy_flow)
+def training_error(view: _Lazy, t_cb: np.ndarray) -> Iterator[Part]:
     """The regret is checked in the form it has before widths are put in: for every r,
     |W_t - W_0|^2 + 2 int risk <= 2 int mean_i l(<Wbar, dp_i> - p_i) + 2 r <thetabar, a_t - a_0>, Wbar = W_0 + r thetabar."""
-    view = _lazy(track)
-    s = track.get("t_cb")
-    if view is None or not flows_freely(track) or s is None:
-        return None
-    reference, m, n = "LR Lemma 2.3", track.net.m, track.n
-    t, found = np.minimum(track.t_mean, FOREVER), []
+    track, m, n = view.track, view.track.net.m, view.track.n
+    says = partial(part, reference="LR Lemma 2.3")
+    t = np.minimum(track.t_mean, FOREVER)
     yes = honest(track) & (t < FOREVER)
     safe = np.where(view.pull > 0, view.pull, 1.0)
     late = yes & (view.gamma > 0) & (t >= n) & view.ordinary
     wide = late & (m >= (640 * np.log(np.maximum(t, 1) / DELTA) / np.where(view.gamma > 0, view.gamma, 1.0)) ** 2)
     chance = f"with probability {1 - 7 * DELTA:g}; gamma is that of the first parameters"
-    found.append(
-        entry(
-            track,
-            "LR-16",
-            "risk <= 1 / (5t)",
-            reference,
-            np.exp(track.log_risk),
-            0.2 / np.maximum(t, 1e-300),
-            wide,
-            note=chance,
-        )
-    )
-    found.append(
-        entry(
-            track, "LR-16", "|W_t - W_0| <= gamma sqrt m / 80", reference, view.moved, view.pull / 80, wide, note=chance
-        )
-    )
+    yield says("risk <= 1 / (5t)", np.exp(track.log_risk), 0.2 / np.maximum(t, 1e-300), wide, note=chance)
+    yield says("|W_t - W_0| <= gamma sqrt m / 80", view.moved, view.pull / 80, wide, note=chance)
     if track.W is None or track.p is None:
-        return found
+        return
     theta = torch.as_tensor(view.theta)
-    G, off = integral(s, slopes(track).sum(2))  # G / risk over CB's clock
+    G, off = integral(t_cb, slopes(track).sum(2))  # G / risk over CB's clock
     owed = cost(track, lambda W: (theta * W["a"]).sum(1))
-    found.append(
-        entry(
-            track, "LR-16", "int mean |l'| <= 4 |W_t - W_0| / (gamma sqrt m)", reference, G, 4 * view.moved / safe,
-            honest(track) & view.ball(0.5), allowance=off + 2 * owed / safe, numbers=view.numbers, terms=4 * view.length / safe,
-        )
+    yield says(
+        "int mean |l'| <= 4 |W_t - W_0| / (gamma sqrt m)", G, 4 * view.moved / safe, honest(track) & view.ball(0.5),
+        allowance=off + 2 * owed / safe, numbers=view.numbers, terms=4 * view.length / safe,
     )  # fmt: skip
     end = np.max(np.where(yes, t, 0.0), axis=0)
     r = np.where(view.pull > 0, 4 * (1 + np.log1p(end)) / safe, 1.0)
@@ -327,92 +288,68 @@ def training_error(track: Track) -> list[Inequality] | None:
     theirs, unsure = integral(t, np.exp(of_loss(track, "log", linear)).mean(2))
     gained = np.stack([(theta * (W["a"] - track.start["a"])).sum(1).numpy() for W in track.W])
     owed = cost(track, lambda W: sum(((W[name] - target[name]) ** 2).flatten(1).sum(1) for name in ("a", "V")))  # type: ignore[arg-type,return-value]
-    found.append(
-        entry(
-            track, "LR-16", "|W_t - W_0|^2 + 2 int risk <= 2 int mean l(<Wbar, dp_i> - p_i) + 2r <thetabar, a_t - a_0>",
-            reference, view.moved**2 + 2 * s, 2 * theirs + 2 * r * gained, yes, allowance=owed + 2 * unsure,  
-            numbers={"r": r.tolist()}, terms=2 * (r + view.length) * view.length,
-        )
+    yield says(
+        "|W_t - W_0|^2 + 2 int risk <= 2 int mean l(<Wbar, dp_i> - p_i) + 2r <thetabar, a_t - a_0>",
+        view.moved**2 + 2 * t_cb, 2 * theirs + 2 * r * gained, yes, allowance=owed + 2 * unsure,
+        numbers={"r": r.tolist()}, terms=2 * (r + view.length) * view.length,
     )  # fmt: skip
-    return found
 
 
-@check("LR-17", says="margin after moving R = gamma sqrt m / 32", reference="LR Lemma 2.4, E-LR-9")
-def margin_at_radius(track: Track) -> list[Inequality] | None:
+@check("LR-17", says="margin after moving R = gamma sqrt m / 32", reference="LR Lemma 2.4, E-LR-9", reads=_lazy_flow)
+def margin_at_radius(view: _Lazy, psi: np.ndarray, norm: np.ndarray) -> Iterator[Part]:
     """|grad psi| >= gamma sqrt m / 4 holds as far as 3/4 of gamma sqrt m / max |x|, since the weights q sum to at least 1.
 
     That the run stays at a distance of R is printed too, but the proof has only that |W| grows, not |W - W_0|.
     """
-    view = _lazy(track)
-    psi, norm = track.psi, track.get("norm")
-    if view is None or psi is None or norm is None or not flows_freely(track):
-        return None
-    reference, loss = "LR Lemma 2.4", track.problem.loss
+    track, loss = view.track, view.track.problem.loss
     assert loss is not None
-    found, yes, inside = [], honest(track), view.ball(0.75)
-    ratio = psi / norm**2
+    says, yes = partial(part, reference="LR Lemma 2.4"), honest(track)
     if track.W is None:
         owed, owed_psi, _ = costs_from_records(track)
     else:
         rows = []
         for W in track.W:
             F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "psi"))
-            rows.append(sum((part**2).flatten(1).sum(1) for part in F.values()).sqrt().numpy())  # type: ignore[union-attr]
+            rows.append(sum((one**2).flatten(1).sum(1) for one in F.values()).sqrt().numpy())  # type: ignore[union-attr]
         near = (view.pull > 0) & (view.moved * view.width <= 0.75 * view.pull)
         owed_psi = psi_cost(track)
         owed = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)) / track.net.norm2(W))
-        found += [
-            entry(
-                track, "LR-17", "|grad psi| >= gamma sqrt m / 4", reference, view.pull / 4, np.stack(rows), near,
-                numbers=view.numbers, terms=view.reach,
-            ),
-            entry(
-                track, "LR-17", "psi(W_t) - psi(W_0) >= (gamma sqrt m / 4) |W_t - W_0|", reference, view.pull / 4 * view.moved,
-                psi - psi[0], yes & inside, allowance=owed_psi, numbers=view.numbers,
-                terms=np.abs(psi) + np.abs(psi[0]) + view.pull * view.length,
-            ),
-        ]  # fmt: skip
+        yield says(
+            "|grad psi| >= gamma sqrt m / 4", view.pull / 4, np.stack(rows), near, numbers=view.numbers, terms=view.reach
+        )  # fmt: skip
+        yield says(
+            "psi(W_t) - psi(W_0) >= (gamma sqrt m / 4) |W_t - W_0|",
+            view.pull / 4 * view.moved, psi - psi[0], yes & view.ball(0.75), allowance=owed_psi, numbers=view.numbers,
+            terms=np.abs(psi) + np.abs(psi[0]) + view.pull * view.length,
+        )  # fmt: skip
     # Fitted within R/2 of the start, then at R, and fitted all the time between and since: psi / |W|^2 grows only there.
     R, fits = view.pull / 32, track.fitted & yes
     first = stretch(fits, joined_fitted(track))
     soon = fits & ever(view.moved <= R / 2, first)
     reached = fits & ever(soon & (view.moved >= R), first) & view.ordinary & (view.pull > 0)
     shortest = np.minimum.accumulate(norm, axis=0)
-    found += [
-        entry(
-            track, "LR-17", "psi / |W|^2 >= gamma^2 / 4096 from |W - W_0| = R on", reference, view.gamma**2 / 4096, ratio,
-            reached, allowance=owed_psi / shortest**2 + owed, note="fitted within R/2 of the start and since",
-        ),
-        entry(
-            track, "LR-17 printed", "|W_s - W_0| >= R from then on", reference, R, view.moved, reached, note=PRINTED, proved=False
-        ),
-    ]  # fmt: skip
-    return found
+    yield says(
+        "psi / |W|^2 >= gamma^2 / 4096 from |W - W_0| = R on", view.gamma**2 / 4096, psi / norm**2, reached,
+        allowance=owed_psi / shortest**2 + owed, note="fitted within R/2 of the start and since",
+    )  # fmt: skip
+    words = "|W_s - W_0| >= R from then on"
+    yield says(words, R, view.moved, reached, id="LR-17 printed", note=PRINTED, proved=False)
 
 
-@check("LR-22", says="alignment with the comparator near the start", reference="LR Lemma A.3 (2), E-LR-10")
-def comparator_alignment(track: Track) -> list[Inequality] | None:
+@check("LR-22", says="alignment with the comparator near the start", reference="LR Lemma A.3 (2), E-LR-10", reads=_lazy)
+def comparator_alignment(view: _Lazy, W: list[Params], p: np.ndarray) -> Iterator[Part]:
     """With gamma and p_i(W_0) measured at the first parameters the statement has no probability."""
-    view = _lazy(track)
-    if view is None or track.W is None or track.p is None:
-        return None
-    reference, R = "LR Lemma A.3 (2)", view.moved
-    yes = np.broadcast_to(view.ordinary & (view.pull > 0), track.shape)
+    track, R = view.track, view.moved
     start = {name: track.start[name] for name in ("a", "V")}
     first = np.abs(track.problem.margins(dict(track.start)).numpy()).max(1)
-    toward = np.stack([view.toward(W) for W in track.W])
-    back = np.stack([track.problem.push(W, start).numpy() for W in track.W]) - track.p  # <W_0, dp_i> - p_i
-    found = []
-    for says, r_theta, r_w in (("r_theta = 1, r_w = 0", np.ones_like(R), 0.0), ("r_theta = R/8, r_w = 1", R / 8, 1.0)):
+    toward = np.stack([view.toward(one) for one in W])
+    back = np.stack([track.problem.push(one, start).numpy() for one in W]) - p  # <W_0, dp_i> - p_i
+    says = partial(part, applies=view.ordinary & (view.pull > 0), reference="LR Lemma A.3 (2)")
+    for which, r_theta, r_w in (("r_theta = 1, r_w = 0", np.ones_like(R), 0.0), ("r_theta = R/8, r_w = 1", R / 8, 1.0)):
         value = (r_theta[..., None] * toward + r_w * back).min(2)
         bound = r_theta * (view.pull - 4 * R - 4) - r_w * (first + 4 * R + R**2)
         terms = (r_theta + r_w * view.length) * view.reach
         sharp = r_theta * (view.pull - R * view.width) - r_w * (first + 2 * view.outer * R + R**2)
-        found += [
-            entry(
-                track, "LR-22", f"<r_theta thetabar + r_w W_0, dp_i> - r_w p_i >= gamma r_theta sqrt m - ..., {says}",
-                reference, bound, value, yes, numbers=view.numbers, terms=terms,
-            ),
-            entry(track, "LR-22", f"the same with constants of its own, {says}", reference, sharp, value, yes, terms=terms),
-        ]  # fmt: skip
-    return found
+        words = f"<r_theta thetabar + r_w W_0, dp_i> - r_w p_i >= gamma r_theta sqrt m - ..., {which}"
+        yield says(words, bound, value, numbers=view.numbers, terms=terms)
+        yield says(f"the same with constants of its own, {which}", sharp, value, terms=terms)

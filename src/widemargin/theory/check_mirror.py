@@ -8,9 +8,10 @@ linear programming on the features along the run; its margin gamma(t) = min over
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,26 +20,23 @@ from ._records import (
     cost,
     costs_from_records,
     duals_known,
-    entry,
-    eps,
     flows_freely,
+    free_flow,
     honest,
     integral,
     joined_fitted,
     never_falls,
     of_loss,
-    precision,
     psi_cost,
     ratio,
+    rounded,
     since,
     slopes,
     stretch,
     summed,
-    taken,
-    worst,
 )
 from ._rooms import flows, losses, torch
-from .inequality import Inequality, check
+from .inequality import Part, check, part, precision
 from .simplex import best_mixture
 from .track import Track
 
@@ -50,6 +48,7 @@ LARGE = 4_000_000  # numbers in a Jacobian of the features, up to which its cons
 FOREVER = 1e250  # beyond it time is not a number to work with
 PRINTED = "printed form, not proved"
 SEEN = "gamma is measured at the records"
+KNOWN = "right is how well the integral is known from the records"
 
 
 # ---------------------------------------------------------------- the run as a mirror flow
@@ -104,7 +103,7 @@ class _Mirror:
     @cached_property
     def comparator(self) -> np.ndarray | None:
         """p (B, m)."""
-        picked = np.unique(np.linspace(0, len(self.weights) - 1, PICKED).round().astype(int))
+        picked = _picked(self.track)
         Z = np.concatenate([self.z(self.weights[k]).expand(self.track.shape[1], -1, -1).numpy() for k in picked], 1)
         found = [best_mixture(one) for one in Z]
         return None if any(one is None for one in found) else np.stack(found)  # type: ignore[arg-type]
@@ -192,12 +191,15 @@ def _mirror(track: Track) -> _Mirror | None:
         a, b = track.start["a"].abs(), track.start["b"].abs()
         if not (torch.allclose(a, b, rtol=1e-9, atol=0) and bool((a > 0).all())):
             return None
-    if "_mirror" not in track.__dict__:  # as cached_property does it, which a frozen dataclass allows
-        track.__dict__["_mirror"] = _Mirror(track)
-    view: _Mirror = track.__dict__["_mirror"]
+    view: _Mirror = track.once("mirror", _Mirror)
     if not np.isfinite(view.u).all() or view.comparator is None:
         return None
     return view
+
+
+def _picked(track: Track) -> np.ndarray:
+    """PICKED of the records."""
+    return np.unique(np.linspace(0, len(track.t) - 1, PICKED).round().astype(int))
 
 
 def _log_G(track: Track) -> np.ndarray:
@@ -219,43 +221,37 @@ def kl(r: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 @check("UH-6", says="G <= |l'(psi)| <= min(1, nG), and G <= risk", reference="UH Lemma A.1 (5), E-UH-11")
-def derivative_sandwich(track: Track) -> list[Inequality] | None:
-    if track.psi is None or track.p is None:
-        return None
-    slope, mean = of_loss(track, "log_slope", track.psi), _log_G(track)
+def derivative_sandwich(track: Track, psi: np.ndarray, p: np.ndarray) -> Iterator[Part]:
+    slope, mean = of_loss(track, "log_slope", psi), _log_G(track)
     more = math.log(track.n) + mean
     if track.loss != "exp":  # |l'| <= 1
         more = np.minimum(0.0, more)
-    yes = np.isfinite(slope) & np.isfinite(mean)
-    parts = [
-        ("ln G <= ln |l'(psi)|", mean, slope),
-        ("ln |l'(psi)| <= ln min(1, nG)", slope, more),
-        ("ln G <= ln risk", mean, track.log_risk),
-    ]
-    # logarithms: an error of eps in a loss, a slope or a margin is one of about eps times the size of the margin here
-    terms = 1 + np.abs(track.psi) + np.abs(track.p).max(2) + track.summands
-    return [
-        entry(track, "UH-6", says, "UH Lemma A.1 (5)", left, right, yes, terms=terms) for says, left, right in parts
-    ]
+    says = partial(
+        part,
+        applies=np.isfinite(slope) & np.isfinite(mean),
+        reference="UH Lemma A.1 (5)",
+        # logarithms: an error of eps in a loss, a slope or a margin is one of about eps times the size of the margin here
+        terms=1 + np.abs(psi) + np.abs(p).max(2) + track.summands,
+    )
+    yield says("ln G <= ln |l'(psi)|", mean, slope)
+    yield says("ln |l'(psi)| <= ln min(1, nG)", slope, more)
+    yield says("ln G <= ln risk", mean, track.log_risk)
 
 
-@check("UH-8", says="decomposition and lower bounds of the unnormalised KL", reference="UH Lemma A.2, E-UH-14")
-def divergence_bounds(track: Track) -> list[Inequality] | None:
+@check(
+    "UH-8",
+    says="decomposition and lower bounds of the unnormalised KL",
+    reference="UH Lemma A.2, E-UH-14",
+    reads=_mirror,
+)
+def divergence_bounds(view: _Mirror) -> Iterator[Part]:
     """KL(r, q) with q = u(t) and two r of the run: u(0), and the comparator at the size of u(t)/3 (so that all cases occur)."""
-    view = _mirror(track)
-    if view is None:
-        return None
-    u = view.u
-    found: list[Inequality] = []
+    u, q = view.u, view.size
     assert view.comparator is not None
-    for name, r in (
-        ("u(0)", np.broadcast_to(u[0], u.shape)),
-        ("|u| p / 3", view.size[..., None] / 3 * view.comparator),
-    ):
-        R, q = r.sum(2), view.size
+    for name, r in (("u(0)", np.broadcast_to(u[0], u.shape)), ("|u| p / 3", q[..., None] / 3 * view.comparator)):
+        R = r.sum(2)
         whole, shape = kl(r, u), kl(r / R[..., None], u / q[..., None])
         parts = R * shape + R * (np.log(R / q) + q / R - 1)
-        yes = np.isfinite(whole)
         apart = np.abs(r / R[..., None] - u / q[..., None]).sum(2)
         far = np.where(q >= R, R / 2 * (np.sqrt(R / q) - np.sqrt(q / R)) ** 2, 0.0)
         farther = np.where(q >= 2 * R, q / 8, 0.0)
@@ -266,38 +262,32 @@ def divergence_bounds(track: Track) -> list[Inequality] | None:
             ("KL(r, u) >= |r| KL(r~, u~) / 2 + |u| / 8 if |u| >= 2 |r|", R / 2 * shape + farther, whole),
             ("KL(r~, u~) >= |r~ - u~|_1^2 / 2", apart**2 / 2, shape),
         ):
-            same = says.endswith("parts")
-            more = f"{says}, r = {name}"
-            found.append(entry(track, "UH-8", more, "UH Lemma A.2", left, right, yes, terms=terms, identity=same))
-    return found
+            yield part(
+                f"{says}, r = {name}", left, right, np.isfinite(whole),
+                reference="UH Lemma A.2", terms=terms, identity=says.endswith("parts"),
+            )  # fmt: skip
 
 
-@check("UH-9", says="a^2 = b^2 = u, constant signs, d ln u = -2 grad L", reference="UH Lemma 3.2")
-def mirror_form(track: Track) -> list[Inequality] | None:
-    view = _mirror(track)
-    if view is None:
-        return None
-    net, reference, yes = track.net, "UH Lemma 3.2", honest(track)
-    found = []
-    frozen = isinstance(net, flows.Frozen)
+@check("UH-9", says="a^2 = b^2 = u, constant signs, d ln u = -2 grad L", reference="UH Lemma 3.2", reads=_mirror)
+def mirror_form(view: _Mirror) -> Iterator[Part]:
+    track, start = view.track, view.track.start
+    frozen = isinstance(track.net, flows.Frozen)
     if not frozen:
 
         def gap(W: Params) -> Tensor:
             return W["a"] ** 2 - W["b"] ** 2
 
+        yes = honest(track)
         size = np.stack([(W["a"] ** 2 + W["b"] ** 2).numpy() for W in view.weights])
         gaps = np.stack([gap(W).numpy() for W in view.weights])
         owed = cost(track, gap, lambda W: 2 * (W["a"] ** 2 + W["b"] ** 2).sqrt())
-        blur = 500 * eps(track) * (1 + summed(taken(track)))[..., None] * size
-        found.append(
-            entry(
-                track, "UH-9", "a_j^2 - b_j^2 stays, worst j", reference, applies=yes, identity=True,
-                **worst(np.abs(gaps - gaps[0]), blur, owed, size),
-            )
+        yield part(
+            "a_j^2 - b_j^2 stays, worst j", np.abs(gaps - gaps[0]), rounded(track, size), yes,
+            identity=True, allowance=owed, scale=size,
         )  # fmt: skip
         signs = np.stack([(W["a"] * W["b"]).sign().numpy() for W in view.weights])
-        flips = (signs != track.start["a"].sign().numpy() * track.start["b"].sign().numpy()).sum(2).astype(float)
-        found.append(entry(track, "UH-9", "signs of a_j b_j that changed", reference, flips, np.zeros_like(flips), yes))
+        flips = (signs != start["a"].sign().numpy() * start["b"].sign().numpy()).sum(2)
+        yield part("signs of a_j b_j that changed", flips, 0.0, yes)
 
     def steep(W: Params) -> Tensor:
         return 2 / W["r"].abs() if frozen else (W["a"] ** -2.0 + W["b"] ** -2.0).sqrt()
@@ -306,25 +296,21 @@ def mirror_form(track: Track) -> list[Inequality] | None:
     value, off = integral(view.s, 2 * view.pull)
     change = np.log(view.u) - np.log(view.u[0])
     blur = precision(track) * (1 + np.abs(np.log(view.u)) + np.abs(np.log(view.u[0])))
-    found.append(
-        entry(
-            track, "UH-9", "ln u_j(t) - ln u_j(0) = 2 int (1/n) sum_i |l'_i| z_ij, worst j", reference,
-            applies=duals_known(track), identity=True, note="right is how well the integral is known from the records",
-            **worst(np.abs(change - value), off + blur, owed, np.maximum(1, np.abs(change))),
-        )
+    yield part(
+        "ln u_j(t) - ln u_j(0) = 2 int (1/n) sum_i |l'_i| z_ij, worst j",
+        np.abs(change - value), off + blur, duals_known(track),
+        identity=True, note=KNOWN, allowance=owed, scale=np.maximum(1, np.abs(change)),
     )  # fmt: skip
-    return found
 
 
 # ---------------------------------------------------------------- regret
 
 
-@check("UH-10", says="regret of the mirror flow with f = 2 L", reference="UH Lemma 3.3 (1), eq. (8), E-UH-1")
-def regret(track: Track) -> list[Inequality] | None:
-    view = _mirror(track)
-    if view is None:
-        return None
-    reference, yes, c = "UH Lemma 3.3 (1)", view.sound, view.fixed
+@check(
+    "UH-10", says="regret of the mirror flow with f = 2 L", reference="UH Lemma 3.3 (1), eq. (8), E-UH-1", reads=_mirror
+)
+def regret(view: _Mirror) -> Iterator[Part]:
+    track, yes, c = view.track, view.sound, view.fixed
     D, owed = view.divergence(c), view.owed(c)
     fall = D - D[0]
     toward = c[:, None] * view.comparator - view.u  # type: ignore[operator]
@@ -334,25 +320,21 @@ def regret(track: Track) -> list[Inequality] | None:
     lead = 2 * (np.exp(track.log_risk) - view.risk_of(c))  # f_s(u_s) - f_s(ubar)
     least = np.minimum.accumulate(lead, axis=0)
     t = np.where(view.t > 0, view.t, 1.0)
-    numbers = {"size of the comparator": c.tolist(), "gamma": view.gamma[-1].tolist()}
     size = D[0] + np.abs(fall)  # the bounds are about how much of D(ubar, u_0) is left
-    return [
-        entry(
-            track, "UH-10", "D(ubar, u_t) - D(ubar, u_0) = int <grad f, ubar - u>", reference, np.abs(fall - value),
-            off, yes & duals_known(track), allowance=owed, note="right is how well the integral is known from the records",
-            numbers=numbers, terms=terms, scale=size, identity=True,
-        ),
-        entry(
-            track, "UH-10", "D(ubar, u_t) - D(ubar, u_0) <= int f_s(ubar) - f_s(u_s)", reference, fall,
-            theirs - 2 * view.s, yes, allowance=owed + unsure, numbers=numbers, terms=terms + theirs + 2 * view.s,
-            scale=size,
-        ),
-        entry(
-            track, "UH-10", "min_s f_s(u_s) - f_s(ubar) <= (D(ubar, u_0) - D(ubar, u_t)) / t", reference, least,
-            -fall / t, yes & (view.t > 0), allowance=(owed + unsure + _coarse(view, lead)) / t, numbers=numbers,
-            terms=terms / t, scale=size / t,
-        ),
-    ]  # fmt: skip
+    numbers = {"size of the comparator": c.tolist(), "gamma": view.gamma[-1].tolist()}
+    says = partial(part, reference="UH Lemma 3.3 (1)", numbers=numbers)
+    yield says(
+        "D(ubar, u_t) - D(ubar, u_0) = int <grad f, ubar - u>", np.abs(fall - value), off, yes & duals_known(track),
+        allowance=owed, note=KNOWN, terms=terms, scale=size, identity=True,
+    )  # fmt: skip
+    yield says(
+        "D(ubar, u_t) - D(ubar, u_0) <= int f_s(ubar) - f_s(u_s)", fall, theirs - 2 * view.s, yes,
+        allowance=owed + unsure, terms=terms + theirs + 2 * view.s, scale=size,
+    )  # fmt: skip
+    yield says(
+        "min_s f_s(u_s) - f_s(ubar) <= (D(ubar, u_0) - D(ubar, u_t)) / t", least, -fall / t, yes & (view.t > 0),
+        allowance=(owed + unsure + _coarse(view, lead)) / t, terms=terms / t, scale=size / t,
+    )  # fmt: skip
 
 
 def _coarse(view: _Mirror, lead: np.ndarray) -> np.ndarray:
@@ -360,97 +342,91 @@ def _coarse(view: _Mirror, lead: np.ndarray) -> np.ndarray:
     return integral(view.t, lead)[1] + np.abs(2 * view.s - integral(view.t, 2 * np.exp(view.track.log_risk))[0])
 
 
-@check("UH-11", says="regret that keeps the norm", reference="UH Lemma 3.3 (2)")
-def biased_regret(track: Track) -> Inequality | None:
-    view = _mirror(track)
-    if view is None:
-        return None
+@check("UH-11", says="regret that keeps the norm", reference="UH Lemma 3.3 (2)", reads=_mirror)
+def biased_regret(view: _Mirror) -> Part:
     c = view.fixed
     norm = np.where(view.size >= 2 * c, view.size / 8, 0.0)
     theirs, unsure = integral(view.t, 2 * view.risk_of(c))
     D = view.divergence(c)
-    return entry(
-        track, "UH-11", "|u_t|/8 [|u_t| >= 2 |ubar|] + int f_s(u_s) <= KL(ubar, u_0) + int f_s(ubar)", "UH Lemma 3.3 (2)",
+    return part(
+        "|u_t|/8 [|u_t| >= 2 |ubar|] + int f_s(u_s) <= KL(ubar, u_0) + int f_s(ubar)",
         norm + 2 * view.s, D[0] + theirs, view.sound, allowance=view.owed(c) + unsure, terms=c * np.abs(view.cross[0]),
         numbers={"size of the comparator": c.tolist()},
     )  # fmt: skip
 
 
-@check("UH-12", says="budgets of norm and loss", reference="UH Lemma 3.4, E-UH-4, E-UH-9")
-def budgets(track: Track) -> list[Inequality] | None:
-    view = _mirror(track)
-    if view is None:
-        return None
-    n, reference = track.n, "UH Lemma 3.4"
+def _falls(track: Track) -> np.ndarray:
+    """Where the risk has never risen up to each record (T, B)."""
+    return np.logical_and.accumulate(np.diff(track.log_risk, axis=0, prepend=track.log_risk[:1]) <= 1e-9, axis=0)
+
+
+@check("UH-12", says="budgets of norm and loss", reference="UH Lemma 3.4, E-UH-4, E-UH-9", reads=_mirror)
+def budgets(view: _Mirror) -> Iterator[Part]:
+    track, n = view.track, view.track.n
     c, R, good = view.lemma
     owed = view.owed(c)
     G, off = integral(view.s, view.slope_share)
     most = np.maximum.accumulate(view.size, axis=0)
     inside = np.stack([view.z(W).abs().amax((1, 2)).expand(track.shape[1]).numpy() for W in view.weights]) <= 1 + 1e-12
-    falls = np.logical_and.accumulate(np.diff(track.log_risk, axis=0, prepend=track.log_risk[:1]) <= 1e-9, axis=0)
+    small = view.sound & np.logical_and.accumulate(inside, axis=0)
     t = np.where(view.t > 0, view.t, 1.0)
+    log, first = np.log(view.size), view.size[0]
     parts = [
         ("sup |u_s|_1 <= (8R + 2)|ubar|_1 + 16/n", most, (8 * R + 2) * c + 16 / n, good, 8 * owed),
         ("2 int L <= R |ubar|_1 + 2/n", 2 * view.s, R * c + 2 / n, good, owed),
         ("2 int G <= 2 int L", 2 * G, 2 * view.s, view.sound, 2 * off),
+        ("ln |u_t|_1 <= ln |u_0|_1 + 2 int G", log, np.log(first) + 2 * G, small, 2 * off + view.costs[1] / first),
         (
-            "ln |u_t|_1 <= ln |u_0|_1 + 2 int G", np.log(view.size), np.log(view.size[0]) + 2 * G,
-            view.sound & np.logical_and.accumulate(inside, axis=0), 2 * off + view.costs[1] / view.size[0],
+            "risk <= R |ubar|_1 / (2t) + 1/(tn)", np.exp(track.log_risk), (R * c / 2 + 1 / n) / t,
+            good & _falls(track), owed / t,
         ),
-        ("risk <= R |ubar|_1 / (2t) + 1/(tn)", np.exp(track.log_risk), (R * c / 2 + 1 / n) / t, good & falls, owed / t),
     ]  # fmt: skip
-    return [
-        entry(
-            track, "UH-12", says, reference, left, right, yes, allowance=room, note=SEEN, terms=1.0 if "ln" in says else 0.0,
-            numbers={"R": R[-1].tolist(), "gamma": view.gamma[-1].tolist(), "size of the comparator": c[-1].tolist()},
-        )
-        for says, left, right, yes, room in parts
-    ]  # fmt: skip
+    numbers = {"R": R[-1].tolist(), "gamma": view.gamma[-1].tolist(), "size of the comparator": c[-1].tolist()}
+    for says, left, right, yes, room in parts:
+        yield part(
+            says, left, right, yes, reference="UH Lemma 3.4", allowance=room, note=SEEN,
+            terms=1.0 if "ln" in says else 0.0, numbers=numbers,
+        )  # fmt: skip
 
 
-@check("UH-13", says="margin from the budgets", reference="UH Lemma 3.4 (1), (2), E-UH-7")
-def margin_from_budgets(track: Track) -> list[Inequality] | None:
-    view = _mirror(track)
-    if view is None or track.p is None:
-        return None
-    n = track.n
+@check("UH-13", says="margin from the budgets", reference="UH Lemma 3.4 (1), (2), E-UH-7", reads=_mirror)
+def margin_from_budgets(view: _Mirror, p: np.ndarray) -> Iterator[Part]:
+    track, n = view.track, view.track.n
     c, R, good = view.lemma
     owed = view.owed(c)
     t = np.where(view.t > 0, view.t, 1.0)
-    falls = np.logical_and.accumulate(np.diff(track.log_risk, axis=0, prepend=track.log_risk[:1]) <= 1e-9, axis=0)
     total = np.log((n * (R * c + owed) / 2 + 1) / t)  # the cost of the steps goes into the budget
     smooth = of_loss(track, "inverse", total)
-    margin = track.p.min(2) / view.size
-    yes = good & falls & (smooth > 0)
+    margin = p.min(2) / view.size
+    yes = good & _falls(track) & (smooth > 0)
     late = good & (t >= (20 * R / np.where(good, view.gamma, 1.0)) ** 4)
     own = np.asarray(view.size / c)
-    parts = [
-        ("UH-13", "margin >= l^{-1}((nR|ubar|/2 + 1)/t) / ((8R + 2)|ubar| + 16/n)",
-         smooth / ((8 * R + 2) * c + 16 / n + 8 * owed), yes, SEEN),
-        ("UH-13", "margin >= l^{-1}((nR|ubar|/2 + 1)/t) / (C |ubar|), C = |u_t|/|ubar|", smooth / view.size, yes, SEEN),
-        ("UH-13 printed", "margin >= gamma / (2(1 + R)) from t = (20R/gamma)^4 on", view.gamma / (2 * (1 + R)), late, PRINTED),
-        ("UH-13 printed", "margin >= gamma / (2C) from t = (20R/gamma)^4 on, C = |u_t|/|ubar| <= 4 + R",
-         view.gamma / (2 * own), late & (own <= 4 + R), PRINTED),
-    ]  # fmt: skip
-    return [
-        entry(
-            track, id, says, "UH Lemma 3.4", left, margin, where, note=note, proved=note != PRINTED,
-            terms=np.abs(track.p).max(2) / view.size,
-        )
-        for id, says, left, where, note in parts
-    ]  # fmt: skip
+    says = partial(part, right=margin, reference="UH Lemma 3.4", terms=np.abs(p).max(2) / view.size)
+    proved, printed = partial(says, note=SEEN), partial(says, id="UH-13 printed", note=PRINTED, proved=False)
+    yield proved(
+        "margin >= l^{-1}((nR|ubar|/2 + 1)/t) / ((8R + 2)|ubar| + 16/n)",
+        smooth / ((8 * R + 2) * c + 16 / n + 8 * owed), applies=yes,
+    )  # fmt: skip
+    words = "margin >= l^{-1}((nR|ubar|/2 + 1)/t) / (C |ubar|), C = |u_t|/|ubar|"
+    yield proved(words, smooth / view.size, applies=yes)
+    words = "margin >= gamma / (2(1 + R)) from t = (20R/gamma)^4 on"
+    yield printed(words, view.gamma / (2 * (1 + R)), applies=late)
+    words = "margin >= gamma / (2C) from t = (20R/gamma)^4 on, C = |u_t|/|ubar| <= 4 + R"
+    yield printed(words, view.gamma / (2 * own), applies=late & (own <= 4 + R))
 
 
-@check("UH-14", says="rate of the smooth margin in |u|_1", reference="UH Lemma 3.5, A.3, corrected (E-UH-8)")
-def smooth_margin_rate(track: Track) -> list[Inequality] | None:
+@check(
+    "UH-14",
+    says="rate of the smooth margin in |u|_1",
+    reference="UH Lemma 3.5, A.3, corrected (E-UH-8)",
+    reads=_mirror,
+)
+def smooth_margin_rate(view: _Mirror, psi: np.ndarray) -> Iterator[Part]:
     """psi_t/|u_t| >= gamma - KL(p, u~_{s0})/(2 xi) - k int (omega/|u|)/xi, omega = |l'(psi)|/n, xi = int omega from s0, psi >= 0.
 
     <q, p_i> <= psi + k with k = ln n for the exponential loss (LR-24), 2 ln n + 1 for the logistic one.
     """
-    view = _mirror(track)
-    if view is None or track.psi is None:
-        return None
-    n, psi, size = track.n, track.psi, view.size
+    track, n, size = view.track, view.track.n, view.size
     assert view.comparator is not None
     k = math.log(n) if track.loss == "exp" else 2 * math.log(n) + 1
     begun = track.fitted & honest(track)
@@ -482,13 +458,11 @@ def smooth_margin_rate(track: Track) -> list[Inequality] | None:
     owed = since(owed_margin, first).clip(0) + since(owed_kl, first).clip(0) / (2 * safe)
     own = psi / size
     terms = np.abs(track.p).max(2) / size + np.abs(view.along).max(2)  # type: ignore[arg-type]
-    found = [
-        entry(
-            track, "UH-14", "psi/|u|_1 >= gamma - KL(p, u~_{s0}) / (2 xi) - k int (omega / |u|_1) / xi",
-            "UH Lemma 3.5, corrected (E-UH-8)", gamma - far / (2 * safe) - k * over / safe, own, yes,
-            allowance=owed, note=SEEN, terms=terms, numbers={"gamma": gamma[-1].tolist(), "xi": xi[-1].tolist()},
-        )
-    ]  # fmt: skip
+    yield part(
+        "psi/|u|_1 >= gamma - KL(p, u~_{s0}) / (2 xi) - k int (omega / |u|_1) / xi",
+        gamma - far / (2 * safe) - k * over / safe, own, yes, reference="UH Lemma 3.5, corrected (E-UH-8)",
+        allowance=owed, note=SEEN, terms=terms, numbers={"gamma": gamma[-1].tolist(), "xi": xi[-1].tolist()},
+    )  # fmt: skip
     whole = summed(np.diff(view.s, axis=0) * share[1:])  # from 0, share taken at the better end
     there = np.where(whole > 0, whole, 1.0)
     ever = begun & (whole > 0) & (view.gamma > 0)
@@ -499,13 +473,10 @@ def smooth_margin_rate(track: Track) -> list[Inequality] | None:
         ("psi/|u|_1 >= gamma - (1 + 2 ln n)/|u|_1 - KL(p, u_0)/xi (Lemma 3.5)", tail / there),
         ("psi/|u|_1 >= gamma - (1 + 2 ln n)/|u|_1 - D(|u| p, u_0)/(|u|_1 xi) (Lemma A.3)", sized / size / there),
     ):
-        found.append(
-            entry(
-                track, "UH-14 printed", says, "UH Lemma 3.5, A.3", view.gamma - log - rest, own, ever, note=PRINTED,
-                proved=False, terms=terms,
-            )
+        yield part(
+            says, view.gamma - log - rest, own, ever,
+            id="UH-14 printed", reference="UH Lemma 3.5, A.3", note=PRINTED, proved=False, terms=terms,
         )  # fmt: skip
-    return found
 
 
 def _at_start(view: _Mirror, c: np.ndarray) -> np.ndarray:
@@ -544,16 +515,15 @@ def _constants(track: Track, W: Params) -> tuple[np.ndarray, np.ndarray] | None:
     return np.array(one), np.array(two)
 
 
-@check("UH-17", says="drift of the features along the comparator", reference="UH proof of Theorem 3.1")
-def feature_drift(track: Track) -> Inequality | None:
-    view = _mirror(track)
-    if view is None or not isinstance(track.net, flows.Normalized | flows.Product):
+@check("UH-17", says="drift of the features along the comparator", reference="UH proof of Theorem 3.1", reads=_mirror)
+def feature_drift(view: _Mirror) -> Part | None:
+    track, p = view.track, view.comparator
+    if not isinstance(track.net, flows.Normalized | flows.Product):
         return None
     found = [_constants(track, W) for W in view.weights]
     if any(one is None for one in found):
         return None
     C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in found]), axis=0) for k in (0, 1))  # type: ignore[index]
-    p = view.comparator
     G, off = integral(view.s, view.slope_share)
     drift = np.abs(view.along - view.along[0]).max(2)
     most = np.maximum.accumulate(view.size, axis=0)
@@ -561,8 +531,8 @@ def feature_drift(track: Track) -> Inequality | None:
     mix = torch.as_tensor(p)[:, :, None]
     owed = cost(track, lambda W: ((view.z(W) @ mix)[:, :, 0] - begin).abs().amax(1))
     scale = (C1 * p.max(1) + C2) * most  # type: ignore[union-attr]
-    return entry(
-        track, "UH-17", "max_i |<p, z_i(t) - z_i(0)>| <= (C1 |p|_inf + C2) int G sup |u|_1", "UH proof of Theorem 3.1",
+    return part(
+        "max_i |<p, z_i(t) - z_i(0)>| <= (C1 |p|_inf + C2) int G sup |u|_1",
         drift, scale * G, view.sound, allowance=scale * off + owed, terms=np.abs(view.along).max(2),
         note="C1 and C2 are measured at the records", numbers={"C1": C1[-1].tolist(), "C2": C2[-1].tolist()},
     )  # fmt: skip
@@ -573,50 +543,38 @@ def feature_drift(track: Track) -> Inequality | None:
     says="gradient constants of the shallow net: C1 <= max |x|^2 / min |v|^2, C2 = 0",
     reference="UH Theorem 4.1",
 )
-def gradient_constants(track: Track) -> list[Inequality] | None:
+def gradient_constants(track: Track, W: list[Params]) -> Iterator[Part]:
     """|v_j| never falls (it stays along the flow, UH-2), so its value at the start serves for all times."""
-    if not isinstance(track.net, flows.Normalized) or track.W is None or not len(track.t):
-        return None
-    if not flows_freely(track):
-        return None
-    picked = np.unique(np.linspace(0, len(track.t) - 1, PICKED).round().astype(int))
+    if not isinstance(track.net, flows.Normalized) or not flows_freely(track) or not len(track.t):
+        return
     C1, C2 = np.full(track.shape, np.nan), np.full(track.shape, np.nan)
-    for k in picked:
-        found = _constants(track, track.W[k])
+    for k in _picked(track):
+        found = _constants(track, W[k])
         if found is None:
-            return None
+            return
         C1[k], C2[k] = found
     largest = (track.problem.X**2).sum(2).amax(1).expand(track.shape[1]).numpy()
     shortest = (track.start["V"] ** 2).sum(2).amin(1).numpy()
     bound = np.broadcast_to(largest / shortest, track.shape)
-    yes = np.isfinite(C1)
-    C1, C2 = np.nan_to_num(C1), np.nan_to_num(C2)
     owed = cost(track, lambda W: (W["V"] ** 2).sum(2).amin(1))
-    reference = "UH proof of Theorem 4.1"
-    return [
-        entry(
-            track, "UH-22", "C1 <= max |x_i|^2 / min |v_j(0)|^2", reference, C1, bound, yes,
-            allowance=bound * owed / shortest if track.rule == "GradientFlow" else 0.0,
-        ),
-        entry(track, "UH-22", "C2 = 0", reference, C2, np.zeros(track.shape), yes, identity=True),
-    ]  # fmt: skip
+    room = bound * owed / shortest if track.rule == "GradientFlow" else 0.0
+    says = partial(part, reference="UH proof of Theorem 4.1", applies=np.isfinite(C1))
+    yield says("C1 <= max |x_i|^2 / min |v_j(0)|^2", C1, bound, allowance=room)
+    yield says("C2 = 0", C2, 0.0, identity=True)
 
 
 # ---------------------------------------------------------------- partial homogeneity
 
 
-@check("UH-18", says="psi/|w|^L and |w| never fall once fitted, psi never falls", reference="UH Theorem 3.6")
-def partial_margin(track: Track) -> list[Inequality] | None:
-    if track.psi is None or not flows_freely(track) or len(track.t) < 2:
-        return None
-    norm, reference, net = track.get("log_norm"), "UH Theorem 3.6", track.net
-    if norm is None:
-        return None
-    L, loss, psi = net.degree, track.problem.loss, track.psi
+@check(
+    "UH-18",
+    says="psi/|w|^L and |w| never fall once fitted, psi never falls",
+    reference="UH Theorem 3.6",
+    reads=free_flow,
+)
+def partial_margin(track: Track, psi: np.ndarray, log_norm: np.ndarray) -> Iterator[Part]:
+    net, loss, L = track.net, track.problem.loss, track.net.degree
     assert loss is not None
-
-    with np.errstate(over="ignore", invalid="ignore"):
-        normalised = psi * np.exp(-L * norm)
     note = ""
     if track.W is None:
         owed, owed_psi, owed_norm = costs_from_records(track)
@@ -625,31 +583,27 @@ def partial_margin(track: Track) -> list[Inequality] | None:
         owed_psi = psi_cost(track)
         owed = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)) * net.norm2(W) ** (-L / 2))
         owed_norm = cost(track, lambda W: 0.5 * net.norm2(W).log())
-    yes = honest(track) & np.isfinite(psi) & np.isfinite(norm)
+    yes = honest(track) & np.isfinite(psi) & np.isfinite(log_norm)
     once, joined = yes & track.fitted, joined_fitted(track)
     large = (np.abs(psi) if track.p is None else np.abs(track.p).max(2)) + track.summands
-    with np.errstate(over="ignore", invalid="ignore"):
-        relative = large * np.exp(-L * norm)
-    parts: list[tuple[Any, ...]] = [
-        (f"psi / |w|^{L} never falls", normalised, owed, once, joined, 0.0, relative),
-        ("ln |w| never falls", norm, owed_norm, once, joined, 1.0, 1.0),
-        ("psi never falls", psi, owed_psi, yes, True, 1.0, 1 + large),
-    ]
-    return [
-        never_falls(track, "UH-18", says, reference, f, spent, where, both, unit, terms=terms, note=note)
-        for says, f, spent, where, both, unit, terms in parts
-    ]
+    shrink = np.exp(-L * log_norm)
+    normalised = never_falls(psi * shrink, owed, once, joined)
+    yield part(f"psi / |w|^{L} never falls", **normalised, terms=large * shrink, note=note)
+    yield part("ln |w| never falls", **never_falls(log_norm, owed_norm, once, joined, 1.0), terms=1.0, note=note)
+    yield part("psi never falls", **never_falls(psi, owed_psi, yes, unit=1.0), terms=1 + large, note=note)
 
 
-@check("UH-19", says="d ln |w|^2 / dt >= 2L psi |l'(psi)| / (n |w|^2) once fitted", reference="UH Theorem 3.6, E-UH-19")
-def norm_rate(track: Track) -> Inequality | None:
+@check(
+    "UH-19",
+    says="d ln |w|^2 / dt >= 2L psi |l'(psi)| / (n |w|^2) once fitted",
+    reference="UH Theorem 3.6, E-UH-19",
+    reads=free_flow,
+)
+def norm_rate(track: Track, log_norm: np.ndarray, t_cb: np.ndarray, psi: np.ndarray) -> Part:
     """In CB's clock the right side is 2L psi r / |w|^2 with r = |l'(psi)|/l(psi): the least of its values at the two ends of an
     interval, over the intervals in which all points stay fitted. Along a flow that is the first, as psi, r and |w| grow, and
     for L >= 2 psi/|w|^2 does."""
-    norm, s = track.get("log_norm"), track.get("t_cb")
-    if track.psi is None or norm is None or s is None or not flows_freely(track) or len(track.t) < 2:
-        return None
-    L, psi = track.net.degree, track.psi
+    L, norm = track.net.degree, log_norm
     once = track.fitted & honest(track) & np.isfinite(psi)
     stays = (joined_fitted(track) & once)[1:] & once[:-1]
     least, longest = np.minimum(psi[1:], psi[:-1]), np.maximum(norm[1:], norm[:-1])
@@ -659,40 +613,38 @@ def norm_rate(track: Track) -> Inequality | None:
     if L < 2:
         rate = 2 * L * least * ratio(track, least) * np.exp(-2 * longest)
     owed = 2 * costs_from_records(track)[2] if track.W is None else cost(track, lambda W: track.net.norm2(W).log())
-    each = (np.diff(s, axis=0) * rate, np.diff(2 * norm, axis=0), np.diff(owed, axis=0))
-    parts = [summed(np.where(stays, one, 0.0)) for one in each]
-    met = np.concatenate([np.zeros_like(stays[:1]), stays])
-    return entry(
-        track, "UH-19", f"ln |w_t|^2 - ln |w_tau|^2 >= int {2 * L} psi |l'(psi)| / (n |w|^2)", "UH Theorem 3.6",
-        parts[0], parts[1], met, allowance=parts[2], terms=1 + np.abs(norm), scale=np.maximum(1, np.maximum(*np.abs(parts[:2]))),
+    each = (np.diff(t_cb, axis=0) * rate, np.diff(2 * norm, axis=0), np.diff(owed, axis=0))
+    left, right, lost = (summed(np.where(stays, one, 0.0)) for one in each)
+    return part(
+        f"ln |w_t|^2 - ln |w_tau|^2 >= int {2 * L} psi |l'(psi)| / (n |w|^2)",
+        left, right, np.concatenate([np.zeros_like(stays[:1]), stays]), reference="UH Theorem 3.6",
+        allowance=lost, terms=1 + np.abs(norm), scale=np.maximum(1, np.maximum(np.abs(left), np.abs(right))),
         numbers={"|w| at the end": np.exp(norm[-1]).tolist()},
     )  # fmt: skip
 
 
-@check("UH-26", says="one switch from the early to the asymptotic phase", reference="UH Section 3.3")
-def phases(track: Track) -> Inequality | None:
+@check("UH-26", says="one switch from the early to the asymptotic phase", reference="UH Section 3.3", reads=_mirror)
+def phases(view: _Mirror) -> Part:
     """Early while |u_t|_1 <= 8 |ubar|_1, ubar that of Lemma 3.4 at time t; looked at from t n = e on, where |ubar|_1 >= 1.
 
     Where the clock has left floating point |ubar|_1 is not known: such records are undecided, and no ratio is reported of them.
     """
-    view = _mirror(track)
-    if view is None:
-        return None
+    track = view.track
     c, _, good = view.lemma
     good = good & (view.t * track.n >= math.e)
     beyond = honest(track) & (view.t >= FOREVER) & (view.gamma > 0)
     late = good & (view.size > 8 * c)
     early = np.logical_or.accumulate(good & ~late, axis=0)
     was = np.logical_or.accumulate(late & early, axis=0)
-    back = (was & good & ~late).astype(float)
+    back = was & good & ~late
     begins = [
         float(view.t[late[:, b] & early[:, b], b][0]) if (late & early)[:, b].any() else None
         for b in range(late.shape[1])
     ]
     last = [float((view.size / c)[good[:, b], b][-1]) if good[:, b].any() else None for b in range(late.shape[1])]
-    return entry(
-        track, "UH-26", "|u_t|_1 > 8 |ubar|_1 does not end once begun", "UH Section 3.3", back, np.zeros_like(back),
-        good | beyond, allowance=np.where(beyond, 1.0, 0.0), scale=1.0, proved=False,
+    return part(
+        "|u_t|_1 > 8 |ubar|_1 does not end once begun", back, 0.0, good | beyond,
+        allowance=np.where(beyond, 1.0, 0.0), scale=1.0, proved=False,
         note="a picture of the paper, not proved; undecided where the time is beyond floating point",
         numbers={"switch time": begins, "ratio": last},
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,9 +12,9 @@ import numpy as np
 
 from widemargin.types import Dataset, InputError
 
-from ._records import QUIET, before, entry, precision, steps, trapezoid, worst
+from ._records import before, steps, trapezoid
 from ._rooms import flows, margins, torch
-from .inequality import Inequality, check
+from .inequality import Inequality, Part, check, part, precision
 from .track import Track
 
 POINTS = 500  # of the sphere, beside the directions of the particles, where L' is looked at
@@ -31,21 +32,21 @@ APPENDIX = "MT Appendix E"
     says="the sandwich of the objective by the normalised margin, and n l(|Theta|^a gamma*) >= l(|Theta|^a gamma_lambda)",
     reference="MT (A.4), (A.5)",
 )
-@QUIET
-def weak_path(track: Track) -> list[Inequality] | None:
+def weak_path(
+    track: Track, path_norm: np.ndarray, path_margin: np.ndarray, path_loss: np.ndarray
+) -> Iterator[Inequality]:
     """At the end of a weakly regularised path. `t` of these inequalities is lambda of the mean loss, not time.
 
     The second needs Theta_lambda to be at least as good as |Theta_lambda| times a best direction, which is measured.
     """
-    norm, margin, loss = (track.get(f"path_{name}") for name in ("norm", "margin", "loss"))
-    if norm is None or margin is None or loss is None or track.problem.loss is None or not len(track.t):
-        return None
+    if track.problem.loss is None or not len(track.t):
+        return
     options = {key: track.options[key] for key in ("first", "last", "per_decade", "power", "reduction")}
     rule = flows.WeaklyRegularized(**options)
     scale = track.n if rule.reduction == "sum" else 1.0
     lam = np.array(rule.lambdas)[:, None] / scale  # (R, 1), of the mean loss
-    M, g = norm[-1].T, margin[-1].T  # (R, B)
-    objective = loss[-1].T - math.log(scale)  # ln of mean loss + lam M^r
+    M, g = path_norm[-1].T, path_margin[-1].T  # (R, B)
+    objective = path_loss[-1].T - math.log(scale)  # ln of mean loss + lam M^r
     classes = max(track.net.outputs, 2)
     degree = track.net.degree
     penalty = np.log(lam) + rule.power * np.log(M)
@@ -74,16 +75,15 @@ def weak_path(track: Track) -> list[Inequality] | None:
     delta = 2 * precision(track) * (terms + np.abs(objective))
     reached = known & (objective <= np.logaddexp(aim, penalty) + precision(track))
     slip = np.logaddexp(0, np.log(delta) + np.logaddexp(0, penalty - aim))
-    return [
-        compare("MT-4 lower", "(1/n) l(M^a gamma) + lambda M^r <= objective", low, objective, known, note="logarithms"),
-        compare("MT-4 upper", "objective <= l(M^a gamma) + lambda M^r", objective, high, known, note="logarithms"),
-        compare(
-            "MT-4", "l(M^a gamma_lambda) <= n l(M^a gamma*)",
-            value(g), aim + math.log(track.n), reached, slip=slip,
-            note=f"logarithms; gamma* {where}",
-            numbers={"gamma_star": best[0].tolist(), "shortfall": (best[0] - g[-1]).tolist()},
-        ),
-    ]  # fmt: skip
+    yield compare(
+        "MT-4 lower", "(1/n) l(M^a gamma) + lambda M^r <= objective", low, objective, known, note="logarithms"
+    )
+    yield compare("MT-4 upper", "objective <= l(M^a gamma) + lambda M^r", objective, high, known, note="logarithms")
+    yield compare(
+        "MT-4", "l(M^a gamma_lambda) <= n l(M^a gamma*)", value(g), aim + math.log(track.n), reached, slip=slip,
+        note=f"logarithms; gamma* {where}",
+        numbers={"gamma_star": best[0].tolist(), "shortfall": (best[0] - g[-1]).tolist()},
+    )  # fmt: skip
 
 
 def _best_margin(track: Track, g: np.ndarray) -> tuple[np.ndarray, str]:
@@ -328,161 +328,120 @@ def particles(track: Track) -> Particles | None:
     "MT-26",
     says="a step moves each particle by eta v(theta); with births, the others are on the unit sphere, as many as expected",
     reference="MT (4.1), (4.2)",
+    reads=particles,
 )
-@QUIET
-def particle_steps(track: Track) -> list[Inequality] | None:
-    P = particles(track)
-    if P is None or not track.every_step or len(track.t) < 2:
-        return None
+def particle_steps(P: Particles) -> Iterator[Part]:
+    track = P.track
+    if not track.every_step or len(track.t) < 2:
+        return
     v = P.v if track.options["scheme"] == "discrete" else P.heun()
     taken = steps(track.run["step"])  # 0 or 1
     should = before(P.theta) + P.eta * before(v) * taken[:, :, None, None]
     error = np.abs(P.theta - should).max(3)  # (T, B, m)
     scale = 1 + np.abs(P.theta).max((2, 3))
-    accuracy = precision(track) * scale
-    born = error > accuracy[:, :, None]
+    accuracy = (precision(track) * scale)[:, :, None]
+    born = error > accuracy
     length = np.abs(np.linalg.norm(P.theta, axis=3) - 1)
-    nearest = worst(np.where(born & (P.sigma > 0), length, error), accuracy[:, :, None])
-    moves = entry(
-        track,
-        "MT-25",
+    yield part(
         "theta(t + eta) = theta(t) + eta v(theta(t)), or is new on the sphere",
-        "MT (4.1), (4.2)",
-        applies=taken > 0,
-        identity=True,
-        **nearest,
-        numbers={"births": born.sum((0, 2)).tolist()},
-    )
+        np.where(born & (P.sigma > 0), length, error), accuracy, taken > 0,
+        identity=True, numbers={"births": born.sum((0, 2)).tolist()},
+    )  # fmt: skip
     if P.sigma == 0:
-        return [moves]
+        return
     rate = P.eta * P.sigma
     chance = rate if track.options["scheme"] == "discrete" else -math.expm1(-rate)
     count, draws = np.cumsum(born.sum(2), axis=0), np.cumsum(taken, axis=0) * P.theta.shape[2]
     tolerance = NOISE * np.sqrt(draws * chance * (1 - chance)) + 1
-    births = entry(
-        track,
-        "MT-26",
-        "number of births = eta sigma m per step",
-        "MT (4.2)",
-        np.abs(count - chance * draws),
-        tolerance,
-        draws > 0,
-        identity=True,
-        scale=draws,
+    yield part(
+        "number of births = eta sigma m per step", np.abs(count - chance * draws), tolerance, draws > 0,
+        id="MT-26", reference="MT (4.2)", identity=True, scale=draws,
         note=f"{NOISE:g} standard deviations of the random births",
-    )
-    return [moves, births]
+    )  # fmt: skip
+
+
+def _lemma(number: str, statement: str, *sides: Any, **more: Any) -> Part:
+    """A part of MT-30."""
+    return part(statement, *sides, id=f"MT-30 {number}", reference=f"{APPENDIX}, {number}", **more)
 
 
 @check(
     "MT-30",
     says="along the perturbed Wasserstein flow: bounds of L', the rate of L, growth of W, Lipschitz and sublevel bounds",
     reference="MT Lemmas E.6-E.20",
+    reads=particles,
 )
-@QUIET
-def perturbed_flow(track: Track) -> list[Inequality] | None:
+def perturbed_flow(P: Particles) -> Iterator[Part]:
     """All parts, with the constants of MT-24 and the corrected factors of E-MT-10. W^2 = E |theta|^2 as measured."""
-    P = particles(track)
-    if P is None or not len(track.t):
-        return None
+    if not len(P.track.t):
+        return
     s, B_L, W2, W = P.sigma, P.B_L, P.W2, np.sqrt(P.W2)
     directions, there = P.unit
-    found = []
-
-    def add(part: str, statement: str, *sides: object, **more: object) -> None:
-        found.append(entry(track, f"MT-30 {part}", statement, f"{APPENDIX}, {part}", *sides, **more))
-
     top = np.maximum(np.abs(P.slope_on_sphere).max(2), np.nanmax(np.abs(there), axis=2))
-    add("E.6", "|L'| <= B_L on the sphere", top, B_L)
+    yield _lemma("E.6", "|L'| <= B_L on the sphere", top, B_L)
     left, right = P.defect
-    add(
-        "E.7",
-        "L(t) - L(0) = integral of -sigma E L' + sigma E_U L' - E|v|^2",
-        np.abs(left),
-        right,
-        P.time > 0,
-        identity=True,
-        scale=np.maximum(P.L, P.L[0]),
+    yield _lemma(
+        "E.7", "L(t) - L(0) = integral of -sigma E L' + sigma E_U L' - E|v|^2", np.abs(left), right, P.time > 0,
+        identity=True, scale=np.maximum(P.L, P.L[0]),
         note="accuracy: trapezoids between records" + (f", {NOISE:g} standard deviations of births" if s else ""),
-    )
+    )  # fmt: skip
     noise = s * B_L * (W2 + 1)
-    add("E.8", "dL/dt <= sigma B_L (W^2 + 1) - E|v|^2", P.rate, noise - P.speed2)
+    yield _lemma("E.8", "dL/dt <= sigma B_L (W^2 + 1) - E|v|^2", P.rate, noise - P.speed2)
     room = P.lam - P.time * s * B_L
     cost = right / np.where(room > 0, room, np.nan)
     bound = (P.L[0] + s * P.time * B_L) / np.where(room > 0, room, np.nan)
-    add("E.9", "W^2 <= (L_0 + sigma t B_L) / (b_V - sigma t B_L)", W2, bound, room > 0, allowance=np.nan_to_num(cost))
+    says = "W^2 <= (L_0 + sigma t B_L) / (b_V - sigma t B_L)"
+    yield _lemma("E.9", says, W2, bound, room > 0, allowance=np.nan_to_num(cost))
     climb = P.L - s * B_L * (np.maximum.accumulate(W2, axis=0).max(0) + 1) * P.time
-    add(
-        "E.10",
-        "L(t2) - L(t1) <= sigma (t2 - t1) B_L (max W^2 + 1)",
-        climb,
-        np.minimum.accumulate(climb, axis=0),
-        allowance=2 * right,
-        note="left: L - sigma t B_L (max W^2 + 1), right: its least value so far",
-    )
+    yield _lemma(
+        "E.10", "L(t2) - L(t1) <= sigma (t2 - t1) B_L (max W^2 + 1)", climb, np.minimum.accumulate(climb, axis=0),
+        allowance=2 * right, note="left: L - sigma t B_L (max W^2 + 1), right: its least value so far",
+    )  # fmt: skip
     turned = P.theta[..., :1] * (P.H > 0) * (P.v[..., 1:] @ P.X.swapaxes(1, 2))  # a_j relu'(v_j . x_i) (dv_j . x_i)
     change = -s * P.Q + (P.v[..., :1] * P.H + turned).mean(2)  # dQ_i/dt (T, B, n); E_U Phi = 0
     push = np.sqrt(np.maximum(noise - P.rate, 0))[..., None]
     limit = s * P.sizes / 2 * (W2 + 1)[..., None] + P.sizes * W[..., None] * push
-    add(
-        "E.11",
-        "|d/dt int Phi_i| <= sigma B (W^2 + 1) + M W (-dL/dt + sigma B_L (W^2 + 1))^(1/2)",
-        **worst(np.abs(change), limit),
-    )
+    says = "|d/dt int Phi_i| <= sigma B (W^2 + 1) + M W (-dL/dt + sigma B_L (W^2 + 1))^(1/2)"
+    yield _lemma("E.11", says, np.abs(change), limit)
     far = np.abs(steps(P.slope_on_sphere)).max(2)
-    add(
-        "E.12",
-        "change of L' on the sphere <= C_R B_Phi |change of Q|",
-        far,
-        P.C_R * P.B_Phi * np.linalg.norm(steps(P.Q), axis=2),
-    )
+    limit = P.C_R * P.B_Phi * np.linalg.norm(steps(P.Q), axis=2)
+    yield _lemma("E.12", "change of L' on the sphere <= C_R B_Phi |change of Q|", far, limit)
     other = np.roll(P.sphere, 1, axis=0)
     near = np.abs(P.slope_on_sphere - np.roll(P.slope_on_sphere, 1, axis=2)) / np.linalg.norm(P.sphere - other, axis=1)
     gap = np.linalg.norm(directions - np.roll(directions, 1, axis=2), axis=3)
     neighbours = np.abs(there - np.roll(there, 1, axis=2)) / np.where(gap > 1e-6, gap, np.nan)
     steep = np.fmax(near.max(2), np.nan_to_num(neighbours).max(2))
-    add("E.13", "|L'(theta) - L'(theta')| <= c_2 |theta - theta'| on the sphere", steep, P.c_2)
+    yield _lemma("E.13", "|L'(theta) - L'(theta')| <= c_2 |theta - theta'| on the sphere", steep, P.c_2)
     tau = -np.fmin(P.slope_on_sphere.min(2), np.nanmin(there, axis=2))  # K^(-tau) is not empty
     share = (P.slope_on_sphere <= -tau[..., None] / 2).mean(2)
     d = P.theta.shape[3] - 1
     area = 2 * d * np.log(np.where(tau > 0, tau, np.nan) / 2 / P.c_2)
-    add(
-        "E.14",
-        "ln m(K^(-tau + delta)) >= -2 d ln(c_2 / delta), delta = tau / 2",
-        area,
-        np.log(share),
-        (tau > 0) & (share > 0),
-        note=f"area from {POINTS} points of the sphere",
-    )
-    radial = np.abs((P.theta * P.v).sum(3) + 2 * P.slope)
-    scale = 1 + np.abs(P.slope).max(2)
-    add("E.15", "theta . grad L'(theta) = 2 L'(theta)", radial.max(2), precision(track) * scale, identity=True)
-    found += _descent(P, tau, right)
-    add(
-        "E.20",
-        "dL/dt <= sigma B_L (W^2 + 1) - 4 (E L')^2 / W^2",
-        P.rate,
-        noise - 4 * P.mean_slope**2 / np.where(W2 > 0, W2, np.nan),
-        note="printed without the 4, which is weaker",
-    )
+    yield _lemma(
+        "E.14", "ln m(K^(-tau + delta)) >= -2 d ln(c_2 / delta), delta = tau / 2",
+        area, np.log(share), (tau > 0) & (share > 0), note=f"area from {POINTS} points of the sphere",
+    )  # fmt: skip
+    radial = np.abs((P.theta * P.v).sum(3) + 2 * P.slope).max(2)
+    accuracy = precision(P.track) * (1 + np.abs(P.slope).max(2))
+    yield _lemma("E.15", "theta . grad L'(theta) = 2 L'(theta)", radial, accuracy, identity=True)
+    if s:
+        yield _descent(P, tau, right)
+    yield _lemma(
+        "E.20", "dL/dt <= sigma B_L (W^2 + 1) - 4 (E L')^2 / W^2",
+        P.rate, noise - 4 * P.mean_slope**2 / np.where(W2 > 0, W2, np.nan), note="printed without the 4, which is weaker",
+    )  # fmt: skip
     # Convexity, with the last record as rho*: E_rho* L' >= W*^2 times the least L' in its own directions.
     last = directions[-1]  # (B, m, d + 1)
     Phi = last[..., :1] * np.maximum(last[..., 1:] @ P.X.swapaxes(1, 2), 0)
     least = (-(Phi @ P.weights[..., None])[..., 0] + P.lam * (last**2).sum(2)).min(2)
-    add(
-        "(E.13)",
-        "L[rho] - L[rho*] <= E_rho L' - W*^2 min(min L', 0)",
-        P.L - P.L[-1],
-        P.mean_slope - W2[-1] * np.minimum(least, 0),
+    yield _lemma(
+        "(E.13)", "L[rho] - L[rho*] <= E_rho L' - W*^2 min(min L', 0)",
+        P.L - P.L[-1], P.mean_slope - W2[-1] * np.minimum(least, 0),
         note="rho* is the last record, the minimum over its own particles",
-    )
-    return found
+    )  # fmt: skip
 
 
-def _descent(P: Particles, tau: np.ndarray, may: np.ndarray) -> list[Inequality]:
+def _descent(P: Particles, tau: np.ndarray, may: np.ndarray) -> Part:
     """Lemma E.16: if L' <= -tau somewhere at t*, the objective has fallen at t* + l. Entries at t*; needs births."""
-    if P.sigma == 0:
-        return []
     s, d = P.sigma, P.theta.shape[3] - 1
     W2 = P.W2.max(0)
     wait = (np.log(W2 / s) + 2 * d * np.log(2 * P.c_2 / tau)) / (tau - s) + 1
@@ -502,16 +461,7 @@ def _descent(P: Particles, tau: np.ndarray, may: np.ndarray) -> list[Inequality]
             right[k, b] = P.L[k, b] - (tau[k, b] / 4 - lost) ** 2 / (length * c_1**2 * W2[b]) + lost
             allowance[k, b] = may[j, b] - may[k, b]
     statement = "L(t* + l) <= L(t*) - (tau/4 - sigma l c_1 (W^2 + 1))^2 / (l c_1^2 W^2) + sigma l c_1 (W^2 + 1)"
-    return [
-        entry(
-            P.track,
-            "MT-30 E.16",
-            statement,
-            f"{APPENDIX}, E.16",
-            left,
-            right,
-            np.isfinite(left),
-            allowance=allowance,
-            note="for the flow of densities; particles may have no birth near the set",
-        )
-    ]
+    return _lemma(
+        "E.16", statement, left, right, np.isfinite(left), allowance=allowance,
+        note="for the flow of densities; particles may have no birth near the set",
+    )  # fmt: skip

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from widemargin.types import Dataset, InputError
 
-from ._records import (
-    UNSEEN,
-    Params,
-    cost,
-    duals_known,
-    entry,
-    eps,
-    flows_freely,
-    honest,
-    integral,
-    precision,
-    slopes,
-    summed,
-    taken,
-    worst,
-)
+from ._records import UNSEEN, Params, cost, duals_known, flows_freely, free_flow, honest, integral, rounded, slopes
 from ._rooms import flows, margins, torch
-from .check_homogeneous import _neurons, _potential
+from .check_homogeneous import _inner, _margins, _potential, _squares
 from .check_lazy import _lazy
-from .check_mirror import _mirror
-from .inequality import Inequality, check
+from .check_mirror import _Mirror, _mirror
+from .inequality import Part, check, part, precision, worst
 from .track import Track
 
 if TYPE_CHECKING:
@@ -89,25 +76,17 @@ def _fit_cones(X: np.ndarray, y: np.ndarray, beta: np.ndarray, signs: np.ndarray
 
 
 @check("LR-28", says="neurons are caught by the cones of collapsed data", reference="LR Theorem 3.2, E-LR-13, E-LR-14")
-def collapse_potential(track: Track) -> list[Inequality] | None:
+def collapse_potential(track: Track, W: list[Params], t_cb: np.ndarray, log_norm: np.ndarray) -> Iterator[Part]:
     """phi_kj = clip(s_k a_j relu(v_j . beta_k) - cos(phi_k) |a_j v_j|, 0, 1) never falls, and the potential
     Phi = (1/4r) sum_k ln sum_j phi_kj |a_j v_j| grows at least at the rate gamma/(2r) in CB's clock (times sum |l'| / sum l,
     1 for the exponential loss)."""
-    view, s, norm = _lazy(track), track.get("t_cb"), track.get("log_norm")
-    if (
-        view is None
-        or track.W is None
-        or s is None
-        or norm is None
-        or not flows_freely(track)
-        or len(track.problem.X) > 1
-    ):
-        return None
+    if _lazy(track) is None or not flows_freely(track) or len(track.problem.X) > 1:
+        return
     cones = _cones(track.problem.X[0].numpy(), track.problem.y[0].numpy())
     if cones is None:
-        return None
+        return
     beta, signs, c = (torch.as_tensor(one, dtype=torch.float64) for one in (cones.beta, cones.signs, np.cos(cones.phi)))
-    r, reference = len(beta), "LR Theorem 3.2, corrected (E-LR-14)"
+    r = len(beta)
 
     def catch(W: Params) -> tuple[Tensor, Tensor]:
         mass = W["a"].abs() * W["V"].norm(dim=2)  # (B, m)
@@ -125,132 +104,106 @@ def collapse_potential(track: Track) -> list[Inequality] | None:
         caught, mass = catch(W)
         return (caught * mass[:, :, None]).sum(1).log().mean(1) / 4
 
-    numbers = {"directions": r, "gamma": cones.gamma, "angles": cones.phi.tolist()}
-    seen = np.stack([flat(W).numpy() for W in track.W])
-    terms = np.stack([catch(W)[1].amax(1).numpy() for W in track.W])  # largest |a_j v_j|
+    says = partial(
+        part,
+        reference="LR Theorem 3.2, corrected (E-LR-14)",
+        numbers={"directions": r, "gamma": cones.gamma, "angles": cones.phi.tolist()},
+    )
+    seen = np.stack([flat(one).numpy() for one in W])
+    terms = np.stack([catch(one)[1].amax(1).numpy() for one in W])  # largest |a_j v_j|
     owed_each, before = cost(track, flat, steep), np.maximum.accumulate(seen, axis=0)
     when = np.maximum.accumulate(np.where(seen >= before, np.arange(len(seen))[:, None, None], 0), axis=0)
     since = owed_each[1:] - np.take_along_axis(owed_each, when, 0)[:-1]
     nearest = worst(before[:-1], seen[1:], since, 1.0)  # phi_kj lies in [0, 1]
     nearest = {name: np.concatenate([np.zeros_like(one[:1]), one]) for name, one in nearest.items()}
     yes = honest(track)
-    later = yes.copy()
-    later[0] = False
-    Phi = np.stack([phi(W).numpy() for W in track.W])
+    later = yes & (np.arange(len(yes)) > 0)[:, None]
+    yield says("phi_kj never falls, worst (k, j)", applies=later, terms=terms, **nearest)
+    Phi = np.stack([phi(one).numpy() for one in W])
     alive = yes & np.isfinite(Phi[0])
     owed = cost(track, phi)
-    value, off = integral(s, cones.gamma / (2 * r) * slopes(track).sum(2))
-    with np.errstate(invalid="ignore"):
-        rise = Phi - Phi[0]
-    return [
-        entry(
-            track, "LR-28", "phi_kj never falls, worst (k, j)", reference, applies=later, numbers=numbers, terms=terms, **nearest
-        ),
-        entry(
-            track, "LR-28", "Phi_t - Phi_0 >= int Q gamma / (2r)", reference, value, rise, alive, allowance=off + owed,
-            numbers=numbers, terms=1 + np.abs(Phi) + np.abs(Phi[0]),
-        ),
-        entry(track, "LR-28", "Phi <= ln |W| / 2", reference, Phi, norm / 2, alive, numbers=numbers, terms=1.0),
-    ]  # fmt: skip
+    value, off = integral(t_cb, cones.gamma / (2 * r) * slopes(track).sum(2))
+    terms = 1 + np.abs(Phi) + np.abs(Phi[0])
+    yield says("Phi_t - Phi_0 >= int Q gamma / (2r)", value, Phi - Phi[0], alive, allowance=off + owed, terms=terms)
+    yield says("Phi <= ln |W| / 2", Phi, log_norm / 2, alive, terms=1.0)
 
 
 @check(
     "LR-29",
     says="scalar networks: balance, signs, and the growth of the comparator's neurons",
     reference="LR Theorem 3.3, E-LR-15",
+    reads=_mirror,
 )
-def scalar_potential(track: Track) -> list[Inequality] | None:
+def scalar_potential(view: _Mirror, log_norm: np.ndarray, W: list[Params]) -> Iterator[Part]:
     """dPhi/ds = (1/2) sum_i w_i <alpha, z_i> >= (gamma/2) sum_i w_i, w_i = |l'_i| / sum l, gamma the margin of alpha."""
-    view, norm = _mirror(track), track.get("log_norm")
-    if view is None or norm is None or not isinstance(track.net, flows.Scalar) or track.W is None:
-        return None
-    s, yes, reference = track.run["t_cb"], honest(track), "LR Theorem 3.3"
-    Phi, rate, owed = _potential(track)
-    value, off = integral(s, rate * slopes(track).sum(2))
-    size = np.stack([(W["a"] ** 2 + W["b"] ** 2).numpy() for W in track.W])
-    gap = np.stack([(W["a"] ** 2 - W["b"] ** 2).abs().numpy() for W in track.W])
-    room = cost(track, lambda W: W["a"] ** 2 - W["b"] ** 2, lambda W: 2 * (W["a"] ** 2 + W["b"] ** 2).sqrt())
-    blur = 500 * eps(track) * (1 + summed(taken(track)))[..., None] * size
-    start = track.start
-    flips = np.stack(
-        [((W["a"].sign() != start["a"].sign()) | (W["b"].sign() != start["b"].sign())).sum(1).numpy() for W in track.W]
-    )
+    track, start = view.track, view.track.start
+    if not isinstance(track.net, flows.Scalar):
+        return
+    yes, says = honest(track), partial(part, reference="LR Theorem 3.3")
     numbers = {"gamma": view.gamma[-1].tolist()}
+    size = np.stack([(one["a"] ** 2 + one["b"] ** 2).numpy() for one in W])
+    gap = np.stack([(one["a"] ** 2 - one["b"] ** 2).abs().numpy() for one in W])
+    room = cost(track, lambda W: W["a"] ** 2 - W["b"] ** 2, lambda W: 2 * (W["a"] ** 2 + W["b"] ** 2).sqrt())
+    accuracy = rounded(track, size)
+    yield says("a_j^2 = b_j^2, worst j", gap, accuracy, yes, identity=True, allowance=room, scale=size)
+    flips = np.stack(
+        [((one["a"].sign() != start["a"].sign()) | (one["b"].sign() != start["b"].sign())).sum(1).numpy() for one in W]
+    )
     # A step of descent multiplies a_j and b_j by 1 +- lr |l'|-mean of z_j, which a flow keeps positive and a large step does not
     steady = yes
     if track.rule == "GD":
         turn = float(track.options["lr"]) * np.abs(view.pull).max(2) * np.exp(track.log_risk)
         far = (1.0 if track.every_step else UNSEEN) * turn >= 1
         steady = yes & ~np.logical_or.accumulate(far, axis=0)
-    found = [
-        entry(
-            track, "LR-29", "a_j^2 = b_j^2, worst j", reference, applies=yes, identity=True, **worst(gap, blur, room, size)
-        ),
-        entry(track, "LR-29", "signs that changed", reference, flips.astype(float), np.zeros(track.shape), steady),
-        entry(
-            track, "LR-29", "Phi_t - Phi_0 >= (gamma / 2) int Q sum_i q_i", reference, value, Phi - Phi[0], yes & (rate > 0),
-            allowance=off + owed, numbers=numbers, terms=1 + np.abs(Phi) + np.abs(Phi[0]),
-        ),
-        entry(track, "LR-29", "Phi <= ln |W| / 2", reference, Phi, norm / 2, yes, terms=1.0),
-    ]  # fmt: skip
+    yield says("signs that changed", flips, 0.0, steady)
+    Phi, rate, owed = _potential(track)
+    value, off = integral(track.run["t_cb"], rate * slopes(track).sum(2))
+    yield says(
+        "Phi_t - Phi_0 >= (gamma / 2) int Q sum_i q_i", value, Phi - Phi[0], yes & (rate > 0),
+        allowance=off + owed, numbers=numbers, terms=1 + np.abs(Phi) + np.abs(Phi[0]),
+    )  # fmt: skip
+    yield says("Phi <= ln |W| / 2", Phi, log_norm / 2, yes, terms=1.0)
     hard = track.get("margin")
     if hard is not None:
         # gamma is the largest margin of the features of the run, which are those of the signs at the start as long as they stay
-        top = np.broadcast_to(view.gamma[0] / 2, track.shape)
-        same = ~flips.any(0)
-        found.append(
-            entry(
-                track,
-                "LR-29",
-                "min_i p_i / |W|^2 <= gamma / 2",
-                reference,
-                hard * np.exp(-2 * norm),
-                top,
-                yes & same,
-                numbers=numbers,
-                terms=0 if track.p is None else np.abs(track.p).max(2) * np.exp(-2 * norm),
-            )
+        shrink = np.exp(-2 * log_norm)
+        terms = 0 if track.p is None else np.abs(track.p).max(2) * shrink
+        same = yes & ~flips.any(0)
+        yield says(
+            "min_i p_i / |W|^2 <= gamma / 2", hard * shrink, view.gamma[0] / 2, same, numbers=numbers, terms=terms
         )
-    return found
 
 
-@check("LR-30", says="ratios of norms follow the margins of single neurons", reference="LR Section 3.2")
-def norm_ratio(track: Track) -> Inequality | None:
+@check(
+    "LR-30", says="ratios of norms follow the margins of single neurons", reference="LR Section 3.2", reads=free_flow
+)
+def norm_ratio(track: Track, W: list[Params], p: np.ndarray, t_cb: np.ndarray) -> Part | None:
     """ln(|w_j|^2 / |w_k|^2) changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)) ds, k the largest neuron at the end."""
-    s = track.get("t_cb")
-    if track.W is None or track.p is None or s is None or not flows_freely(track) or len(track.t) < 2:
+    if _inner(track.net) is None:
         return None
-    parts = [_neurons(track, W) for W in track.W]
-    if parts[0] is None:
-        return None
-    size = np.stack([one[1].numpy() for one in parts if one is not None])  # (T, B, m)
+
+    def sizes(W: Params) -> Tensor:
+        """|w_j|^2 (B, m)."""
+        return sum(_squares(track, W))  # type: ignore[return-value]
+
+    def positive(W: Params) -> Tensor:
+        return torch.where(sizes(W) > 0, sizes(W), 1.0)
+
+    size = np.stack([sizes(one).numpy() for one in W])  # (T, B, m)
+    safe = np.where(size > 0, size, 1.0)
     w = torch.as_tensor(slopes(track))
-    rate = np.stack([(w[k][:, :, None] * one[0]).sum(1).numpy() for k, one in enumerate(parts) if one is not None])
-    log = np.log(np.where(size > 0, size, 1.0))
+    rate = 4 * np.stack([(w[k][:, :, None] * _margins(track, one)).sum(1).numpy() for k, one in enumerate(W)]) / safe
     alive = (size > 0).all(0)  # neurons of trials that are narrower than the others are 0
-    rate = 4 * rate / np.where(size > 0, size, 1.0)
-    top = size[-1].argmax(1)[None, :, None]
-    top = np.broadcast_to(top, (len(size), size.shape[1], 1))
-    log, rate = (one - np.take_along_axis(one, top, 2) for one in (log, rate))
-    value, off = integral(s, rate)
-
-    def logs(W: Params) -> Tensor:
-        found = _neurons(track, W)
-        assert found is not None
-        return torch.where(found[1] > 0, found[1], 1.0).log()
-
-    def steep(W: Params) -> Tensor:
-        found = _neurons(track, W)
-        assert found is not None
-        return 2 / torch.where(found[1] > 0, found[1], 1.0).sqrt()
-
-    owed = cost(track, logs, steep)
+    top = np.broadcast_to(size[-1].argmax(1)[None, :, None], (*size.shape[:2], 1))
+    log, rate = (one - np.take_along_axis(one, top, 2) for one in (np.log(safe), rate))
+    value, off = integral(t_cb, rate)
+    owed = cost(track, lambda W: positive(W).log(), lambda W: 2 / positive(W).sqrt())
     owed = owed + np.take_along_axis(owed, top, 2)
     change = log - log[0]
-    left = np.where(alive, np.abs(change - value), 0.0)
     blur = precision(track) * (1 + np.abs(log) + np.abs(log[0]))
-    return entry(
-        track, "LR-30", "ln |w_j|^2/|w_k|^2 changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)), worst j", "LR Section 3.2",
-        applies=duals_known(track), identity=True, note="right is how well the integral is known from the records",
-        **worst(left, off + blur, owed, np.maximum(1, np.abs(change))),
+    return part(
+        "ln |w_j|^2/|w_k|^2 changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)), worst j",
+        np.where(alive, np.abs(change - value), 0.0), off + blur, duals_known(track),
+        allowance=owed, scale=np.maximum(1, np.abs(change)),
+        identity=True, note="right is how well the integral is known from the records",
     )  # fmt: skip

@@ -137,8 +137,7 @@ def check(
 
 
 def _results(one: Check, track: Track) -> list[Inequality]:
-    with np.errstate(all="ignore"):  # trials that ended or overflowed have entries that are no numbers
-        given = one.function(track)
+    given = one.function(track)
     return given if isinstance(given, list) else [] if given is None else [given]
 
 

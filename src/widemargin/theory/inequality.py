@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +147,68 @@ class Inequality:
         )
 
 
+# ---------------------------------------------------------------- from the records of a run
+
+
+def worst(left: Any, right: Any, allowance: Any = 0.0, scale: Any = None) -> dict[str, np.ndarray]:
+    """Of inequalities (T, B, ...) the one nearest to fail at each record, as what `entry` takes (T, B); NaN counts last."""
+    given = {"left": left, "right": right, "allowance": allowance} | ({} if scale is None else {"scale": scale})
+    sides = np.broadcast_arrays(*(np.asarray(one, float) for one in given.values()))
+    flat = [one.reshape(*one.shape[:2], -1) for one in sides]
+    room = flat[1] + flat[2] - flat[0]
+    at = np.where(np.isfinite(room), room, np.inf).argmin(2)[:, :, None]
+    return {name: np.take_along_axis(one, at, 2)[:, :, 0] for name, one in zip(given, flat)}
+
+
+def entry(
+    track: Track,
+    id: str,
+    statement: str,
+    reference: str,
+    left: Any,
+    right: Any,
+    applies: Any = True,
+    allowance: Any = 0.0,
+    scale: Any = None,
+    terms: Any = 0.0,
+    **more: Any,
+) -> Inequality:
+    """An Inequality at every record of the track, all sides broadcast to (T, B); they are 0 where it does not apply.
+
+    Sides with more axes, over neurons or points, are many inequalities: the one nearest to fail at each record stands for them.
+    `terms` is the size of what was added to get the sides, where that is more than the sides: 1 for logarithms, whose error is
+    the relative one of their argument, and the summands of sums that may cancel. Rounding is counted with it.
+    """
+    if max(np.ndim(left), np.ndim(right)) > 2:
+        nearest = worst(left, right, allowance, scale)
+        left, right, allowance, scale = (nearest.get(name) for name in ("left", "right", "allowance", "scale"))
+    sides = [np.broadcast_to(np.asarray(side, float), track.shape) for side in (left, right, allowance)]
+    where = np.broadcast_to(np.asarray(applies, bool), track.shape) & np.isfinite(sides).all(0)
+    low, high, room = (np.where(where, side, 0.0) for side in sides)
+    added = np.where(where, np.abs(np.nan_to_num(np.broadcast_to(terms, track.shape))), 0.0)
+    rounding = precision(track) * (added + np.abs(low) + np.abs(high))
+    if scale is not None:
+        scale = np.where(where, np.broadcast_to(scale, track.shape), 0.0)
+    return Inequality(
+        id, statement, reference, track.t, low, high, where, allowance=room, rounding=rounding, scale=scale, **more
+    )
+
+
+def eps(track: Track) -> float:
+    """Of the floating point numbers of the run."""
+    return float(np.finfo(track.run.config.get("dtype", "float64")).eps)
+
+
+def precision(track: Track) -> float:
+    """Relative accuracy of sums over neurons and points in the floating point numbers of the run."""
+    return 1e4 * eps(track)
+
+
+# ---------------------------------------------------------------- checks
+
+Part = dict[str, Any]  # what `entry` takes beside the track
+
+
 @dataclass(frozen=True)
 class Check:
     """An entry of the registry: what is checked, and the function that does it on a Track (None: it says nothing there)."""
@@ -160,13 +224,46 @@ class Check:
 CHECKS: dict[str, Check] = {}
 
 
-def check(*claims: str, says: str, reference: str) -> Callable[[Any], Any]:
-    """Register a check under the first of its ids."""
+def part(statement: str, left: Any, right: Any, applies: Any = True, **more: Any) -> Part:
+    """One inequality of a check; `more` is what else `entry` takes, `id` and `reference` only where they are not the check's."""
+    return {"statement": statement, "left": left, "right": right, "applies": applies, **more}
 
-    def register(function: Any) -> Any:
+
+def check(
+    *claims: str, says: str, reference: str, reads: Callable[[Track], Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[[Track], Any]]:
+    """Register a check under the first of its ids.
+
+    The decorated function is given what `reads` makes of the track (without it, the track itself) and what its other arguments
+    name: records, or W, p and psi of the track. Where one of these is None the check does not apply. The function returns one
+    `part`, or yields several (or inequalities that it made itself); nothing where it does not apply.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[[Track], Any]:
         if claims[0] in CHECKS:
             raise ValueError(f"{claims[0]} is registered twice")
-        CHECKS[claims[0]] = Check(claims[0], function.__name__, says, reference, function, claims)
-        return function
+        needs = [*inspect.signature(function).parameters][1:]
+
+        def made(track: Track, one: Part | Inequality) -> Inequality:
+            return (
+                one if isinstance(one, Inequality) else entry(track, **{"id": claims[0], "reference": reference} | one)
+            )
+
+        @functools.wraps(function)
+        def checked(track: Track) -> Inequality | list[Inequality] | None:
+            with np.errstate(
+                all="ignore"
+            ):  # runs end at infinite norms and margins of 0; what is no number is not checked
+                view = track if reads is None else reads(track)
+                given = [] if view is None else [track.known(name) for name in needs]
+                if view is None or any(one is None for one in given):
+                    return None
+                parts = function(view, *given)
+                if isinstance(parts, Iterator):
+                    return [made(track, one) for one in parts] or None
+                return None if parts is None else made(track, parts)
+
+        CHECKS[claims[0]] = Check(claims[0], function.__name__, says, reference, checked, claims)
+        return checked
 
     return register

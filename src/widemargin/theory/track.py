@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +70,17 @@ class Track:
     def get(self, name: str) -> np.ndarray | None:
         """Record `name` (T, B, ...) if there is one."""
         return self.run.records.get(name)
+
+    def known(self, name: str) -> Any:
+        """Record `name`, or W, p or psi; None where the run did not keep what it takes."""
+        return getattr(self, name) if name in ("W", "p", "psi") else self.get(name)
+
+    def once(self, name: str, make: Callable[[Track], Any]) -> Any:
+        """What `make` makes of the track, kept under `name`: as cached_property does it, which a frozen dataclass allows."""
+        kept = f"_{name}"
+        if kept not in self.__dict__:
+            self.__dict__[kept] = make(self)
+        return self.__dict__[kept]
 
     @cached_property
     def t_mean(self) -> np.ndarray:
