@@ -35,6 +35,7 @@ NOWHERE = (
 SPLIT_RANK = 26  # largest rank for `Splitting`
 RELAX = 1.6  # over-relaxation of the splitting; 1 and 1.9 were slower
 HEAT = 5e-3  # of `FrankWolfe`'s soft choices, in lengths of points: 0.02 left trees of noise 2 % open for ever, 0.001 is slow
+KEPT = 64  # multipliers of pairs, the largest, that a node hands on; all of them would fill the memory, and close no tree sooner
 WEIGHT = 2.0  # of its quadratic terms, in units of the mean |c_i| |x_i|: 1 to 3 were best on parity and disks
 
 
@@ -98,8 +99,9 @@ class Splitting:
     """Douglas-Rachford splitting: a linear solve in (m, V), then one small projection or proximal step per constraint.
 
     Its state is a number per constraint, float32, concatenated (B, s): the arguments of the proximal steps for the rows t
-    (points and roots), q (points) and the matrix [V m; m' 1], and the multipliers of the lines q <= s |x| t (positive points) and
-    of pairs, which come into being with the signs. Points are scaled to length one here, so c stands for c |x|.
+    (points and roots), q (points) and the matrix [V m; m' 1], the multipliers of the lines q <= s |x| t (positive points), and
+    places and values of the largest multipliers of pairs, which come into being with the signs. Points are scaled to length one
+    here, so c stands for c |x|.
     """
 
     root_steps, steps = 120, 10
@@ -125,7 +127,8 @@ class Splitting:
         # Place of a pair in the state; the last place takes what is no pair.
         self.place = torch.full((self.p, self.p), len(i), device=device)
         self.place[i, j] = self.place[j, i] = torch.arange(len(i), device=device)
-        self.widths = [rows, self.n, self.p, self.corner.shape[1], len(i) + 1]
+        self.kept = min(KEPT, len(i))
+        self.widths = [rows, self.n, self.p, self.corner.shape[1], self.kept, self.kept]
         # The part of the linear system that no sign changes: q of all points, t of negative ones and roots.
         always = self.unit[self.p :]
         self.base = torch.diag(self.metric)
@@ -143,8 +146,9 @@ class Splitting:
         z[:, self.d :] = (self.twice == 1).to(z.dtype) / self.d
         t, q = self.rows(z)
         i, j = self.corner
-        nothing = z.new_zeros(1, self.widths[-1])
-        return torch.cat([t, q, torch.zeros_like(q[:, : self.p]), self.matrix(z)[:, i, j], nothing], 1).float()
+        nothing = z.new_zeros(1, self.kept)
+        none = nothing + self.place[0, 0] if self.p else nothing
+        return torch.cat([t, q, torch.zeros_like(q[:, : self.p]), self.matrix(z)[:, i, j], none, nothing], 1).float()
 
     def whole(self, corner: Tensor) -> Tensor:
         Z = corner.new_zeros(len(corner), self.d + 1, self.d + 1)
@@ -181,7 +185,7 @@ class Splitting:
 
     def _solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[QuadraticBounds, Tensor, Tensor]:
         p, d, dtype = self.p, self.d, self.unit.dtype
-        t, q, line, corner, flat = state.to(dtype).split(self.widths, 1)
+        t, q, line, corner, places, values = state.to(dtype).split(self.widths, 1)
         fixed = (sign != FREE).to(dtype)  # (B, p)
         s = torch.where(sign == ACTIVE, 1.0, -1.0).to(dtype) * fixed
         inverse = self.inverse(s, fixed)
@@ -196,6 +200,7 @@ class Splitting:
         known = there[:, :, None] * there[:, None, :] * (1 - torch.eye(D, device=t.device, dtype=dtype))
         Z = self.whole(corner)
         near_Z = project(Z)
+        flat = t.new_zeros(len(t), p * (p - 1) // 2 + 1).scatter_(1, places.long(), values)
         pairs = (X @ near_Z[:, :d, :d] @ X.mT).clamp_min(0) - flat.gather(1, spot).view(len(t), D, D) * known
         i, j = self.upper
         now_t, now_q = self.rows(torch.cat([near_Z[:, :d, d], near_Z[:, i, j]], 1))
@@ -230,9 +235,15 @@ class Splitting:
             near_Z = project(Z)
         pi = (-pairs).clamp_min(0) * known  # multipliers over rho
         quadratic = self.bound(sign, s, t, q, line, pi, index)
-        flat = torch.zeros_like(flat).scatter_(1, spot, pi.flatten(1))
+        largest = torch.topk(pi.triu(1).flatten(1), min(self.kept, D * D))
+        values = torch.zeros_like(values)
+        places = torch.full_like(places, flat.shape[1] - 1)
+        values[:, : min(self.kept, D * D)] = largest.values
+        places[:, : min(self.kept, D * D)] = torch.where(
+            largest.values > 0, spot.gather(1, largest.indices), flat.shape[1] - 1
+        ).to(dtype)
         k, m = self.corner
-        state = torch.cat([t, q, (-line).clamp_min(0) * fixed, Z[:, k, m], flat], 1).float()
+        state = torch.cat([t, q, (-line).clamp_min(0) * fixed, Z[:, k, m], places, values], 1).float()
         return quadratic, state, near_Z[:, :d, d].to(self.tree.X.dtype)
 
     def inverse(self, s: Tensor, fixed: Tensor) -> Tensor:
