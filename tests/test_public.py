@@ -23,7 +23,20 @@ from widemargin import kinds
 from widemargin.types import Certificate, Dataset
 
 SRC = Path(widemargin.__file__).parent
-ROOMS = ("data", "flows", "margins", "monitor", "optima", "plots", "report", "spaces", "sweep", "types", "verify")
+ROOMS = (
+    "data",
+    "flows",
+    "margins",
+    "monitor",
+    "optima",
+    "papers",
+    "plots",
+    "report",
+    "spaces",
+    "sweep",
+    "types",
+    "verify",
+)
 # Explained once, in the docstring of the room, or where they are used.
 COMMON = ("activation", "bias", "data", "device", "progress", "seed", "time_limit", "tol")
 KEYWORDS = ("bias", "device", "progress", "time_limit", "tol")  # never positional; a data set's seed may be

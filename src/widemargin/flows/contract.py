@@ -34,9 +34,9 @@ class State:
 
     `step` counts the steps of the batch, `taken` (B,) those of each trial, `trial` (B,) has their numbers and `status` (B,) is 0
     running, 1 diverged or 2 finished. `t_cb` (B,) is CB's clock and `log_t_mean` (B,) ln of the clock of the mean risk. The
-    others are None unless the rule knows them: `log_scale` (B,) is ln of the factor by which the true parameters are larger than W,
-    `dual` (B, n) has weights of the points, `gates` (B, n, m) derivatives of the units, `drift` (B,) the relative change of the
-    normalised margin per unit of ln |W|.
+    others are None unless the rule knows them: `log_scale` (B,) is ln of the factor by which the true parameters are larger than
+    W, `dual` (B, n) has weights of the points, `gates` (B, n, m) derivatives of the units, `drift` (B,) the relative change of
+    the normalised margin per unit of ln |W|.
 
     >>> import torch
     >>> from widemargin import flows

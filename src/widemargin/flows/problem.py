@@ -97,8 +97,8 @@ def pose(
 ) -> Problem:
     """The problem of a net on one data set, or on one data set per trial (same n and d).
 
-    `loss` is "logistic" (also "ce"), "exp" or "squared"; `bias` appends a coordinate 1 to the points; `device` and `dtype` ("float64" or
-    "float32") are those of the tensors X (1, n, d) or (B, n, d).
+    `loss` is "logistic" (also "ce"), "exp" or "squared"; `bias` appends a coordinate 1 to the points;
+    `device` and `dtype` ("float64" or "float32") are those of the tensors X (1, n, d) or (B, n, d).
 
     >>> from widemargin import flows
     >>> from widemargin.types import Dataset
