@@ -1,4 +1,15 @@
-"""How training reaches a margin: batched networks, losses in the log domain, algorithms, records."""
+"""How training reaches a margin: batched networks, losses in the log domain, algorithms, records.
+
+B trials are trained at once: every tensor begins with a dimension B. The words that are shared:
+
+data         a `Dataset`: points X (n, d), labels y (n,) of -1 and +1, or classes, or targets; or a list, one per trial
+activation   "relu", "srelu", "leaky" (slope 0.01) or "leaky:SLOPE"
+bias         every point is extended by a last coordinate 1: a network then takes d + 1 features
+seed         of initial parameters and random examples; trial b of a seed is always the same, alone or in a batch
+device       where training runs: "cpu", "cuda" or "cuda:NUMBER"
+tol          when a search along the way ends
+progress     a function (seconds, share done, medians of the last record) that is called on the way
+"""
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 

@@ -30,7 +30,23 @@ RUNNING, DIVERGED, FINISHED = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What every rule carries from step to step. The last four are None unless the rule knows them."""
+    """What every rule carries from step to step, for B trials.
+
+    `step` counts the steps of the batch, `taken` (B,) those of each trial, `trial` (B,) has their numbers and `status` (B,) is 0
+    running, 1 diverged or 2 finished. `t_cb` (B,) is CB's clock and `log_t_mean` (B,) ln of the clock of the mean risk. The
+    others are None unless the rule knows them: `log_scale` (B,) is ln of the factor by which the true parameters are larger than
+    W, `dual` (B, n) has weights of the points, `gates` (B, n, m) derivatives of the units, `drift` (B,) the relative change of
+    the normalised margin per unit of ln |W|.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.MLP(1, 1, depth=1), Dataset([[1.0]], [1.0]), "exp")  # f(x) = w x, one point x = 1
+    >>> W = {"W1": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    >>> state = flows.GD().init(problem, W)
+    >>> state.step, state.status.tolist(), state.t_cb.tolist(), state.log_scale
+    (0, [0], [0.0], None)
+    """
 
     step: int  # number of steps taken
     t_cb: Tensor  # (B,) CB's clock, dW/dt = sum_i |l'_i| / sum l  dp_i (rules without a meaningful clock count steps)
@@ -54,7 +70,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rule(Generic[S]):
-    """A training rule; what the loop asks of it."""
+    """A training rule; what the loop asks of it.
+
+    `clock`, `ends`, `grows` and `costly` are its answers about itself; a rule of your own has at least a `step`.
+
+    >>> from dataclasses import replace
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> class Signs(flows.Rule):
+    ...     def step(self, problem, W, state):
+    ...         p, saved = problem.look(W)  # margins (B, n)
+    ...         grads = problem.pull(W, torch.ones_like(p), saved)
+    ...         moved = {name: W[name] + 0.25 * grad.sign() for name, grad in grads.items()}
+    ...         return moved, replace(state, step=state.step + 1, taken=state.taken + 1)
+    >>> run = flows.train(Dataset([[1.0]], [1.0]), flows.MLP(1, 1, depth=1), Signs(), stop=8, record=["moved"])
+    >>> float(run.records["moved_W1"][-1, 0])
+    2.0
+    """
 
     clock = "mean"  # or "cb": the clock of `time`, unless the user says otherwise
     ends = False  # whether the rule itself finishes every trial
@@ -84,6 +117,7 @@ class Rule(Generic[S]):
         )
 
     def step(self, problem: Problem, W: Params, state: S) -> tuple[Params, S]:
+        """Parameters and state after a step of all trials; W is left as it is."""
         raise NotImplementedError
 
     def length(self, clock: str) -> float:

@@ -19,7 +19,19 @@ from .stationarity import kkt_residual
 
 
 class Event:
-    """A trial ends where `reached` says so. An event of your own extends this class."""
+    """A trial ends where `reached` says so. An event of your own extends this class.
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> class Small(flows.Event):
+    ...     def reached(self, problem, W, state, start):
+    ...         return problem.net.norm2(W) < 1e-4
+    >>> decayed = flows.GD(lr=0.1, weight_decay=1.0)
+    >>> blank = Dataset([[0.0]], [1.0])  # no gradient: the norm falls by 0.9 a step
+    >>> run = flows.train(blank, flows.MLP(1, 1, depth=1), decayed, stop=flows.Stop(1000, until=Small()), record=["norm"])
+    >>> run.status, bool(0.009 <= run.records["norm"][-1, 0] < 0.01)
+    (('reached',), True)
+    """
 
     dear = False  # whether a look costs as much as several steps: then the loop looks less often
 
@@ -122,7 +134,14 @@ VALUED: dict[str, Any] = {
 
 
 def parse_until(text: str) -> Event:
-    """fitted, stationary, margin=..., radius=..., risk=..., time=... (CB's clock, also t_cb=...) or t_mean=..."""
+    """The event of a `text` of the command line, at which each trial ends by itself.
+
+    fitted, stationary, margin=..., radius=..., risk=..., time=... (CB's clock, also t_cb=...) or t_mean=...
+
+    >>> from widemargin.flows import parse_until
+    >>> parse_until("risk=0.1")
+    Risk(value=0.1)
+    """
     name, given, value = text.strip().partition("=")
     if not given and name in ("fitted", "stationary"):
         return Fitted() if name == "fitted" else Stationary()

@@ -26,7 +26,12 @@ from .rules import (
 
 
 def rule_kinds() -> dict[str, type[Rule]]:
-    """The rules by their names on the command line."""
+    """The classes of all training rules by their names on the command line.
+
+    >>> from widemargin import flows
+    >>> flows.rule_kinds()["gd"] is flows.GD
+    True
+    """
     return {
         "gf": GradientFlow,
         "gd": GD,
@@ -58,7 +63,14 @@ def rate_field(kind: type[Rule]) -> str | None:
 
 
 def make_rule(name: str, **options: Any) -> Rule:
-    """The rule of a name of the command line; options that are None count as not given. Refusals are one sentence."""
+    """The rule of a `name` of the command line. `options` are fields of its class; those that are None count as not given.
+
+    Refusals are one sentence.
+
+    >>> from widemargin.flows import make_rule
+    >>> make_rule("ngd", lr=0.25, shrink=None)
+    NormalizedGD(lr=0.25, grow=1.148698354997035, shrink=0.5, decrease=0.1)
+    """
     kind = rule_kind(name)
     known = [one.name for one in fields(kind)]
     given = {key: value for key, value in options.items() if value is not None}

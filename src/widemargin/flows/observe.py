@@ -45,6 +45,18 @@ class View:
 
     `t` (B,) is the clock of the mean risk, `params` the true parameters, `margins` (B, n) those of the points, `q` (B, n) the
     weights of the points, `state` that of the rule; `W` are the parameters as the rule keeps them.
+
+    `problem` is the net on the training data, `test` that on test data if there is any, `start` holds the true parameters at the
+    beginning.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.MLP(1, 1, depth=1), Dataset([[1.0], [-2.0]], [1.0, -1.0]), "exp")
+    >>> W = {"W1": torch.full((1, 1, 1), 3.0, dtype=torch.float64)}
+    >>> view = flows.View(problem, W, flows.GD().init(problem, W), W)
+    >>> view.margins.tolist(), round(view.q[0, 0].item(), 6)  # exp(-3) / (exp(-3) + exp(-6))
+    ([[3.0, 6.0]], 0.952574)
     """
 
     problem: Problem

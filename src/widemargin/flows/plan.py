@@ -61,11 +61,11 @@ class Stop:
     def event(self) -> Event | None:
         return parse_until(self.until) if isinstance(self.until, str) else self.until
 
-    def every(self, rule: Rule, cuda: bool) -> int:
+    def every(self, rule: Rule, on_gpu: bool) -> int:
         """Steps between looks at events and times."""
         if self.check_every:
             return self.check_every
-        every = EVERY_CUDA if cuda else 1
+        every = EVERY_CUDA if on_gpu else 1
         if self.event is not None and self.event.dear:
             every = max(every, EVERY_DEAR if rule.costly else EVERY_DEAR**2)
         return every

@@ -23,6 +23,14 @@ def divergence(reference: ArrayLike) -> Observer:
     """UH's D(ubar, u) = sum_j ubar_j ln(ubar_j / u_j) - ubar_j + u_j, u = |a b|, from `reference` ubar (m,) or (B, m) (UH-10).
 
     Its derivative along the mirror flow is <2 grad L(u), ubar - u>; it is infinite where u_j = 0 < ubar_j.
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> start = flows.Scalar(1, 1)  # u = 1 at the start
+    >>> rule, record = flows.Mirror(), {"kl": flows.divergence([2.0])}
+    >>> run = flows.train(Dataset([[1.0]], [1.0]), start, rule, stop=1, record=record)
+    >>> round(float(run.records["kl"][0, 0]), 6)  # 2 ln 2 - 2 + 1
+    0.386294
     """
     ubar = _weights(reference)
 
@@ -44,6 +52,13 @@ def growth(weights: ArrayLike) -> Observer:
 
     |w_j|^2 = a_j^2 + b_j^2 in a scalar network, a_j^2 + |v_j|^2 in a two-layer one. With sum alpha = 1, Phi <= ln |W| / 2
     (LR-25, LR-29): while alpha mixes the neurons to margin gamma, Phi grows at least at the rate gamma / 2 in CB's clock.
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> rule, record = flows.GD(), {"phi": flows.growth([1.0])}
+    >>> run = flows.train(Dataset([[1.0]], [1.0]), flows.Scalar(1, 1), rule, stop=1, record=record)
+    >>> round(float(run.records["phi"][0, 0]), 6)  # |w|^2 = 2 at the start: ln(2) / 4
+    0.173287
     """
     alpha = _weights(weights)
 

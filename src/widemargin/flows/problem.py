@@ -17,7 +17,20 @@ from .nets import Net, Params
 
 @dataclass(frozen=True)
 class Problem:
-    """B trials of one net. X (1, n, d) shared by all trials or (B, n, d); y (1, n) or (B, n): signs, targets or classes."""
+    """B trials of one net. X (1, n, d) shared by all trials or (B, n, d); y (1, n) or (B, n): signs, targets or classes.
+
+    `net` is the network and `loss` the loss of margins (`pose` makes it from a name), None for the squared loss on real targets.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.MLP(1, 1, depth=1), Dataset([[1.0], [-2.0]], [1.0, -1.0]), "exp")
+    >>> W = {"W1": torch.full((1, 1, 1), 3.0, dtype=torch.float64)}
+    >>> problem.margins(W).tolist()  # y_i w x_i
+    [[3.0, 6.0]]
+    >>> problem.pull(W, torch.ones(1, 2, dtype=torch.float64))["W1"].item()  # sum_i y_i x_i
+    3.0
+    """
 
     net: Net
     X: Tensor
@@ -26,6 +39,7 @@ class Problem:
 
     @property
     def n(self) -> int:
+        """Number of points."""
         return self.X.shape[1]
 
     def look(self, W: Params) -> tuple[Tensor, Any]:
@@ -39,6 +53,7 @@ class Problem:
         return self.y * f, (saved, None)
 
     def margins(self, W: Params) -> Tensor:
+        """p (B, n), see `look`."""
         return self.look(W)[0]
 
     def pull(self, W: Params, weights: Tensor, saved: Any = None) -> Params:
@@ -61,7 +76,13 @@ class Problem:
 
 
 def as_classes(data: Dataset) -> Dataset:
-    """Labels -1, +1 as the classes 0 and 1 that nets with several outputs take."""
+    """The data with its labels -1, +1 as the classes 0 and 1 that nets with several outputs take.
+
+    >>> from widemargin.flows import as_classes
+    >>> from widemargin.types import Dataset
+    >>> as_classes(Dataset([[1.0], [2.0]], [-1, 1])).y.tolist()
+    [0.0, 1.0]
+    """
     return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes)
 
 
@@ -74,7 +95,17 @@ def pose(
     device: str = "cpu",
     dtype: str = "float64",
 ) -> Problem:
-    """The problem of a net on one data set, or on one data set per trial (same n and d)."""
+    """The problem of a net on one data set, or on one data set per trial (same n and d).
+
+    `loss` is "logistic" (also "ce"), "exp" or "squared"; `bias` appends a coordinate 1 to the points;
+    `device` and `dtype` ("float64" or "float32") are those of the tensors X (1, n, d) or (B, n, d).
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> one, other = Dataset([[1.0], [2.0]], [1, -1]), Dataset([[3.0], [4.0]], [1, -1])
+    >>> flows.pose(flows.TwoLayer(2, 5), [one, other], "logistic", bias=True).X[1].tolist()
+    [[3.0, 1.0], [4.0, 1.0]]
+    """
     sets = data if isinstance(data, list) else [data]
     if len({(one.n, one.d) for one in sets}) != 1:
         raise InputError("data sets of one batch must have the same number of points and features")

@@ -186,7 +186,18 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load(folder: str | os.PathLike[str]) -> Trajectory:
-    """The trajectory of a run, finished or not, as far as it has been written."""
+    """The trajectory of a run, finished or not, as far as it has been written.
+
+    `folder` is the one that `flows.train` was told to `keep`.
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1], "two points")
+    >>> run = flows.train(data, flows.TwoLayer(1, 4), flows.GD(), stop=5, keep="run")
+    >>> again = flows.load("run")
+    >>> bool((again.records["risk"] == run.records["risk"]).all()), again.stats["steps"]
+    (True, 5)
+    """
     path = Path(folder)
     config = read_config(path)
     point, notes = _newest(path, config_digest(config))
@@ -207,7 +218,15 @@ def trajectory(
 
 
 def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
-    """The training data of a run: one set, or one per trial."""
+    """The training data of a run in `folder`: a list of one set, or of one per trial.
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1], "two points")
+    >>> run = flows.train(data, flows.TwoLayer(1, 4), flows.GD(), stop=5, keep="run")
+    >>> [(one.name, one.y.tolist()) for one in flows.load_data("run")]
+    [('two points', [1.0, -1.0])]
+    """
     path = Path(folder)
     config = read_config(path)
     arrays = _read_npz(path / "data.npz")
@@ -215,12 +234,33 @@ def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
 
 
 def load_certificate(folder: str | os.PathLike[str]) -> Certificate | None:
-    """The F1 certificate that was saved with a run, if there is one."""
+    """The F1 certificate that was saved with the run in `folder`, None if there is none.
+
+    >>> from widemargin import flows, margins
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1])
+    >>> run = flows.train(data, flows.TwoLayer(1, 4), flows.GD(), stop=5, keep="run")
+    >>> flows.load_certificate("run") is None
+    True
+    >>> flows.save_certificate("run", margins.f1(data))
+    >>> flows.load_certificate("run").kind
+    'f1'
+    """
     path = Path(folder) / CERTIFICATE
     return Certificate.load(path) if path.is_file() else None
 
 
 def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
+    """Put a certificate `cert` of the data into the `folder` of a run, where plots and reports look for it.
+
+    >>> from widemargin import flows, margins
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1])
+    >>> run = flows.train(data, flows.TwoLayer(1, 4), flows.GD(), stop=5, keep="run")
+    >>> flows.save_certificate("run", margins.f1(data))
+    >>> round(flows.load_certificate("run").lower, 3) == round(margins.f1(data).lower, 3)
+    True
+    """
     cert.save(Path(folder) / CERTIFICATE)
 
 

@@ -42,6 +42,16 @@ def kkt_residual(problem: Problem, W: Params, state: State | None = None) -> Ten
     W is a KKT point of min |W| s.t. p_i >= 1 if and only if W is a nonnegative combination of the dp_i of the points with the
     smallest margin. The combination tried is the dual of an implicit step at very low temperature, with the derivatives of units
     on their kinks as free as Clarke allows. It does not depend on the size of W. `state` gives the gates of a flow.
+
+    `problem` has a net with one output, W are its parameters, (B, ...) each.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.MLP(2, 1, depth=1), Dataset([[1.0, 0.0], [0.0, 1.0]], [1, 1]), "exp")
+    >>> W = {"W1": torch.tensor([[[1.0, 1.0]], [[2.0, 1.0]]], dtype=torch.float64)}  # the optimum, and w at an angle to e_2
+    >>> flows.kkt_residual(problem, W).round(decimals=3).tolist()  # the sine for (2, 1) and e_2 is 2 / sqrt 5
+    [0.0, 0.894]
     """
     net, loss = problem.net, problem.loss
     if loss is None or net.outputs > 1:

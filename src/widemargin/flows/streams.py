@@ -45,7 +45,17 @@ def sphere_points(seed: int, use: int, trial: Tensor, step: Tensor, count: int, 
 
 @dataclass(frozen=True)
 class ParityStream:
-    """A sampler of fresh examples of the parity of the coordinates S on {-1/sqrt d, 1/sqrt d}^d, uniform (LR-11, Table 1)."""
+    """A sampler of fresh examples of the parity of the coordinates S on {-1/sqrt d, 1/sqrt d}^d, uniform (LR-11, Table 1).
+
+    Called with trials (B,), steps (B,) and a number of examples it returns X (B, count, d) and y (B, count), which depend on
+    (seed, trial, step) alone.
+
+    >>> import torch
+    >>> from widemargin.flows import ParityStream
+    >>> X, y = ParityStream(d=4)(torch.tensor([0, 1]), torch.tensor([7, 7]), 3)  # trials 0 and 1 at step 7, 3 examples each
+    >>> X.shape, bool(torch.equal(y, (4 * X[:, :, 0] * X[:, :, 1]).round()))
+    (torch.Size([2, 3, 4]), True)
+    """
 
     d: int
     S: tuple[int, ...] = (0, 1)
@@ -65,6 +75,13 @@ class LawStream:
     """A sampler from `law(rng, count) -> (X (count, d), y (count,))`, one generator for each (seed, trial, step).
 
     Runs on the host; a law written in torch as in ParityStream avoids the copy.
+
+    >>> import torch
+    >>> from widemargin.flows import LawStream
+    >>> stream = LawStream(lambda rng, count: (rng.standard_normal((count, 2)), rng.choice([-1.0, 1.0], count)))
+    >>> X, y = stream(torch.tensor([0, 1]), torch.tensor([7, 7]), 3)
+    >>> X.shape, torch.equal(stream(torch.tensor([1]), torch.tensor([7]), 3)[0], X[1:])  # a trial does not see the others
+    (torch.Size([2, 3, 2]), True)
     """
 
     law: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]

@@ -59,6 +59,19 @@ def train(
     `stop` says when training ends, `record` what is recorded and when, `keep` what goes to disk: see `Stop`, `Record` and `Keep`.
     A plain value is the first field of each: `stop=1000` is so many steps, `record=["risk", "margin"]` are observers,
     `keep="run"` is a run folder. Ctrl-C writes a checkpoint and returns what there is.
+
+    `net` is a network and `rule` a training rule of this room, or of your own; `loss` is "logistic", "exp" or "squared" (see
+    `pose`). `bias` appends a coordinate 1 to the points, `dtype` is "float64" or "float32", `device` is where it runs. Records
+    are (T, B, ...), final parameters (B, ...).
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> xor = Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> run = flows.train(xor, flows.TwoLayer(2, 20), flows.GD(lr=0.5), stop=100, record=["risk", "train_error"], trials=3)
+    >>> run.records["risk"].shape == (len(run.t), 3), run.final["V"].shape, run.status
+    (True, (3, 20, 2), ('finished', 'finished', 'finished'))
+    >>> float(run.records["train_error"][-1].max())
+    0.0
     """
     sets = [data] if isinstance(data, Dataset) else list(data)
     _check(sets, net, rule, trials, seed, device, dtype)

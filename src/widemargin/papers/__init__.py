@@ -1,4 +1,7 @@
-"""Every figure and table of the five papers, by one command. A folder per paper, a file per figure or table."""
+"""Every figure and table of the five papers, by one command. A folder per paper, a file per figure or table.
+
+`device` is where training runs ("cpu", "cuda" or "cuda:NUMBER"), `seed` that of everything random.
+"""
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 

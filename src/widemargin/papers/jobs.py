@@ -43,7 +43,17 @@ OTHER = 7919  # added to the seed where a setting was chosen after a look: that 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Pictures by name, arrays by name, settings (all that is needed to run it again), verdicts, a paragraph."""
+    """What a reproduction returns: all that `run` writes to disk.
+
+    `figures` are matplotlib figures by name, `data` arrays by name, of any shapes, (T, B) for records of B trials; `settings` is
+    all that is needed to run it again, `verdicts` are those on the claims of the paper, `words` is a paragraph for the README.
+
+    >>> import numpy as np
+    >>> from widemargin.papers import Outcome
+    >>> outcome = Outcome({}, {"t": np.arange(3)}, settings={"count": 3}, verdicts=[], words="Nothing is claimed.")
+    >>> outcome.data["t"].shape
+    (3,)
+    """
 
     figures: Mapping[str, Figure]
     data: Mapping[str, np.ndarray]
@@ -52,18 +62,37 @@ class Outcome:
     words: str
 
 
+def silent(text: str) -> None:
+    """Where nobody asked what comes next."""
+
+
 @dataclass
 class Job:
-    """What a reproduction is given: how large, where, with which seed, and a place for what takes long."""
+    """What a reproduction is given: how large, where, with which seed, and a place for what takes long.
+
+    `scale` is "quick" or "paper". What takes long is kept in `folder` (nowhere if it is None); `say` is called with the name of
+    what comes next. `device` and `seed` go to everything that is trained.
+
+    >>> from pathlib import Path
+    >>> from widemargin.papers import Job
+    >>> job = Job("quick", seed=3, folder=Path("out"))
+    >>> job.pick(10, 1000)
+    10
+    >>> first = job.keep("sums", {"n": 4}, lambda: {"s": sum(range(4))})
+    >>> again = job.keep("sums", {"n": 4}, lambda: 1 / 0)  # read, not computed again
+    >>> int(first["s"]), int(again["s"])
+    (6, 6)
+    """
 
     scale: str = "quick"
-    device: str = "cpu"
+    device: str = field(default="cpu", kw_only=True)
     seed: int = 0
     folder: Path | None = None
-    say: Callable[[str], None] = field(default=lambda text: None)
+    say: Callable[[str], None] = silent
 
     @property
     def quick(self) -> bool:
+        """Whether it is the small scale, for a laptop."""
         return self.scale == "quick"
 
     def pick(self, quick: Any, paper: Any) -> Any:
@@ -115,7 +144,17 @@ def _names(data: Dataset | list[Dataset]) -> list[str]:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """An entry of the registry. `quick` and `full` are seconds on 2 cores and on one GPU, as measured."""
+    """An entry of the registry. `quick` and `full` are seconds on 2 cores and on one GPU, as measured.
+
+    `id` is its name on the command line, `paper` the short name of the paper, `shows` the figure or table in words, `function`
+    does it for a Job. `claims` are ids of docs/claims.md. One that is `alone` takes so long at the papers' scale that "all"
+    leaves it out there.
+
+    >>> from widemargin import papers
+    >>> one = papers.REPRODUCTIONS["cb-2d"]
+    >>> one.paper, one.to_dict()["seconds"]["quick"] == one.quick
+    ('CB', True)
+    """
 
     id: str
     paper: str
@@ -127,6 +166,7 @@ class Reproduction:
     alone: bool = False  # so long at the papers' scale that "all" leaves it out there
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON, without the function."""
         return {
             "id": self.id,
             "paper": self.paper,
@@ -149,7 +189,18 @@ def reproduction(
     claims: tuple[str, ...] = (),
     alone: bool = False,
 ) -> Any:
-    """Register a function of a Job under an id."""
+    """Register a function that turns a Job into an Outcome under an id of its own; the function stays as it is.
+
+    `paper`, `shows`, `quick`, `full`, `claims` and `alone` are the fields of `Reproduction`.
+
+    >>> from widemargin import papers
+    >>> @papers.reproduction("my-1", paper="MY", shows="Figure 1: nothing", quick=1, full=1)
+    ... def reproduce(job):
+    ...     return papers.Outcome({}, {}, {"scale": job.scale}, [], "Nothing was done.")
+    >>> papers.find(["my-1"])[0].function is reproduce
+    True
+    >>> del papers.REPRODUCTIONS["my-1"]
+    """
 
     def register(function: Callable[[Job], Outcome]) -> Callable[[Job], Outcome]:
         if id in REPRODUCTIONS:
@@ -161,9 +212,15 @@ def reproduction(
 
 
 def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
-    """The reproductions of these ids; "all" for all of them, a paper's short name for all of its.
+    """The reproductions that are `asked` for by ids; "all" for all of them, a paper's short name for all of its.
 
-    What takes very long at the papers' scale is then found by its own id only.
+    At `scale` "paper", what takes very long is found by its own id only.
+
+    >>> from widemargin import papers
+    >>> [one.id for one in papers.find(["cb-2d", "cb-3", "cb-2d"])]
+    ['cb-2d', 'cb-3']
+    >>> {one.paper for one in papers.find(["mt"])}
+    {'MT'}
     """
     found: dict[str, Reproduction] = {}
     for word in asked:
@@ -188,7 +245,22 @@ def run(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> list[Verdict]:
-    """Reproduce one figure or table into out/ID and return its verdicts."""
+    """Reproduce one figure or table into out/ID and return its verdicts.
+
+    `scale` is "quick" or "paper", the papers' own sizes; `say` is called with what is done next. `device` and `seed` as in
+    Job. Where a setting was chosen after a look, it is run on another seed too.
+
+    >>> from pathlib import Path
+    >>> from widemargin import papers
+    >>> def reproduce(job):
+    ...     total = sum(range(job.pick(10, 1000)))
+    ...     return papers.Outcome({}, {}, {}, [papers.Verdict("the sum is 45", total, "45", total == 45)], "A sum.")
+    >>> one = papers.Reproduction("sum", "MY", "A sum", 1, 1, reproduce)
+    >>> papers.run(one, "out")[0].holds
+    True
+    >>> sorted(path.name for path in Path("out/sum").iterdir())
+    ['README.md', 'data.npz', 'settings.json', 'verdict.json']
+    """
     if scale not in SCALES:
         raise InputError(f"scale must be quick or paper, not {scale!r}")
     folder = Path(out) / one.id
@@ -196,7 +268,7 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}; choose another") from None
-    job = Job(scale, device, seed, folder, say or (lambda text: None))
+    job = Job(scale, seed, folder, say or silent, device=device)
     started = time.perf_counter()
     outcome = one.function(job)
     if any(verdict.chosen_after for verdict in outcome.verdicts):

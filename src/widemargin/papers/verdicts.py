@@ -26,6 +26,14 @@ class Verdict:
 
     `chosen_after` says which setting was chosen after a look at what, "" where none was. Such a reproduction is run on another
     seed too, and `again` has what this verdict says there.
+
+    `claim` is the sentence, `measured` a number or words with its `uncertainty`, `paper` what the paper says. `holds` is True,
+    False, UNDECIDED or NOT_INFORMATIVE, and `reason` says why where it is not True.
+
+    >>> from widemargin.papers import UNDECIDED, Verdict
+    >>> one = Verdict("wider is better", 0.02, "yes", UNDECIDED, uncertainty=0.03, reason="the error is larger")
+    >>> one.to_dict()["holds"]
+    'undecided'
     """
 
     claim: str
@@ -42,11 +50,17 @@ class Verdict:
             raise ValueError(f"a verdict is true, false, undecided or not informative, not {self.holds!r}")
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
         return {name: plain(value) for name, value in asdict(self).items()}
 
 
 def count(verdicts: Iterable[Mapping[str, Any] | Verdict]) -> dict[str, int]:
-    """How many verdicts are true, false, undecided and not informative."""
+    """How many of the `verdicts`, objects or dictionaries, are true, false, undecided and not informative.
+
+    >>> from widemargin.papers import UNDECIDED, Verdict, count
+    >>> count([Verdict("a", 1, "1", True), Verdict("b", 1, "2", False), {"holds": UNDECIDED}])
+    {'true': 1, 'false': 1, 'undecided': 1, 'not informative': 0}
+    """
     found = [one.holds if isinstance(one, Verdict) else one["holds"] for one in verdicts]
     return {str(word).lower(): sum(one == word for one in found) for word in HOLDS}
 

@@ -1,6 +1,12 @@
 """What a margin guarantees: theorems as functions, inequalities as checks along runs.
 
 Theorems are reached by id, `theory.theorem("CB-22")(...)`, or by theme, `theory.generalization.class_margin_bound(...)`.
+The words that are shared:
+
+data         a `Dataset`: points X (n, d) and labels y (n,) of -1 and +1
+time_limit   seconds for each margin that a theorem needs
+seed         of random starts of the searches for these margins
+progress     a function (id, share done) that is called before each theorem or check
 """
 
 # All of them are imported: theorems and checks register themselves then.

@@ -16,7 +16,12 @@ FEW = 3  # ids named where one is unknown
 
 
 def order(id: str) -> tuple[int, int, str]:
-    """The order of the papers, then of the numbers."""
+    """What the `id` of a claim is sorted by: the order of the papers, then that of the numbers.
+
+    >>> from widemargin.theory import order
+    >>> sorted(["CB-22", "MT-7", "MT-34", "MT-4"], key=order)
+    ['MT-4', 'MT-7', 'MT-34', 'CB-22']
+    """
     paper, number = _parts(id)
     return (PAPERS.index(paper) if paper in PAPERS else len(PAPERS), number, id)
 
@@ -50,15 +55,25 @@ def nearest(id: str, known: Mapping[str, Any]) -> list[str]:
 def theorem(id: str) -> Theorem:
     """The theorem with this id: call it with its arguments, or print it to see how.
 
-        theorem("CB-22")(rademacher=0.05, gamma=0.5, C=1.0, n=1000)
-
     An id is that of docs/claims.md, such as MT-7; `widemargin theorems` lists them.
+
+    >>> from math import log, log2, sqrt
+    >>> from widemargin import theory
+    >>> given = theory.theorem("CB-22")(rademacher=0.05, gamma=0.5, C=1.0, n=1000, convention="printed")
+    >>> printed = 4 * 0.05 / 0.5 + sqrt(log(log2(4 / 0.5)) / 1000) + sqrt(log(1 / 0.05) / 2000)
+    >>> round(given.value, 6) == round(printed, 6)
+    True
     """
     return find(id)
 
 
 def theorems(paper: str | None = None) -> list[Theorem]:
-    """All theorems, or those of one paper (UH, LR, MT, BN, CB; WM for our own), in the order of their numbers."""
+    """All theorems, or those of one paper (UH, LR, MT, BN, CB; WM for our own), in the order of their numbers.
+
+    >>> from widemargin import theory
+    >>> [one.id for one in theory.theorems("CB")][:3]
+    ['CB-14', 'CB-16', 'CB-18']
+    """
     if paper is not None and paper not in PAPERS:
         raise InputError(f"there is no paper {paper!r}; there are {', '.join(PAPERS)}")
     return [THEOREMS[id] for id in sorted(THEOREMS, key=order) if paper in (None, THEOREMS[id].paper)]

@@ -26,7 +26,16 @@ Progress = Callable[[str, float], None]  # id, share done
 
 @dataclass(frozen=True)
 class Guarantees:
-    """Every guarantee that could be evaluated, and the best bound on the test error."""
+    """Every guarantee that could be evaluated, and the best bound on the test error.
+
+    `found` are the guarantees, `facts` the data and network that they are about.
+
+    >>> from widemargin import theory
+    >>> from widemargin.types import Dataset
+    >>> given = theory.guarantees(Dataset([[1.0], [-1.0]], [1, -1]), theorems=["CB-22"])
+    >>> given.found[0].id, given.facts.n, given.best is None  # two points guarantee nothing
+    ('CB-22', 2, True)
+    """
 
     facts: Facts
     found: tuple[Guarantee, ...]
@@ -56,6 +65,7 @@ class Guarantees:
         return min(own or useful, key=lambda one: float(one.value), default=None)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON, with the best bound."""
         data, best = self.facts.data, self.best
         return {
             "data": data.name,
@@ -82,6 +92,17 @@ def guarantees(
 
     `run_or_net` is a run folder, a Trajectory, or a pair (net, parameters). Margins that a theorem needs are computed once,
     each within `time_limit` seconds. A theorem that has nothing to say about what is given is left out.
+
+    `data` has X (n, d) and y (n,). Bounds on the test error hold with probability 1 - `delta`. `trial` is that of a run, `seed`
+    that of the searches for margins, `progress` is called with the id of the next theorem and the share that is done.
+
+    >>> import numpy as np
+    >>> from widemargin import theory
+    >>> from widemargin.types import Dataset
+    >>> y = np.tile([1.0, -1.0], 2000)
+    >>> given = theory.guarantees(Dataset(y[:, None], y), theorems=["CB-22"])  # a large margin on many points
+    >>> given.best.id, given.best.value < 0.3
+    ('CB-22', True)
     """
     known = facts(data, run_or_net, delta=delta, trial=trial, seed=seed, time_limit=time_limit)
     chosen = [THEOREMS[id] for id in _chosen(theorems, THEOREMS, "theorem")]
@@ -111,6 +132,18 @@ def check(
     What steps between the records cost is an estimate. So where something fails along descent or a flow that was not recorded at
     every step with its parameters, the run is made again with all of them recorded, and the answer is what that says. A run that
     is too long for it leaves the entry undecided.
+
+    `net` is needed only where it cannot be built from the configuration of the run. `progress` is called with the id of the next
+    check and the share that is done.
+
+    >>> from widemargin import flows, theory
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1])
+    >>> record = ["weights", "step", "t_mean", "log_risk", "psi", "log_norm"]
+    >>> run = flows.train(data, flows.TwoLayer(1, 20), flows.GD(lr=0.1), loss="exp", stop=50, record=record)
+    >>> first = theory.check(run, data, ids=["LR-23"])[0]
+    >>> first.statement, first.word
+    ('ln |w| grows', 'yes')
     """
     track = follow(run, data, net)
     chosen = [CHECKS[id] for id in _chosen(ids, CHECKS, "check")]

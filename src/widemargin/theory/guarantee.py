@@ -44,7 +44,14 @@ NETWORK = "trained network"  # what a guarantee can be about
 
 @dataclass(frozen=True, order=True)
 class Huge:
-    """exp(exp(loglog)): numbers such as the doubly exponential times, which no float holds."""
+    """The number exp(exp(loglog)): numbers such as the doubly exponential times, which no float holds.
+
+    >>> from widemargin.theory import Huge
+    >>> print(Huge(3.0), Huge(1000.0))
+    exp(20.0855) exp(exp(1000))
+    >>> Huge(5.0) < Huge(6.0), float(Huge(1000.0))
+    (True, inf)
+    """
 
     loglog: float
 
@@ -60,6 +67,7 @@ class Huge:
         return f"exp({self.log:.6g})" if self.loglog < 14 else f"exp(exp({self.loglog:.6g}))"
 
     def to_dict(self) -> dict[str, float]:
+        """As JSON."""
         return {"loglog": self.loglog}
 
 
@@ -82,7 +90,14 @@ def log_of(value: Value) -> float:
 
 @dataclass(frozen=True)
 class Assumption:
-    """One hypothesis: `holds` is True, False, or None where it was not or cannot be checked; `detail` has the numbers."""
+    """One hypothesis of a theorem, on the data that it was evaluated on.
+
+    `text` says it; `holds` is True, False, or None where it was not or cannot be checked; `detail` has the numbers.
+
+    >>> from widemargin.theory import Assumption
+    >>> Assumption("the margin is positive", True, "gamma = 0.5").word
+    'yes'
+    """
 
     text: str
     holds: bool | None
@@ -90,9 +105,11 @@ class Assumption:
 
     @property
     def word(self) -> str:
+        """yes, no or not checked."""
         return {True: "yes", False: "no", None: "not checked"}[self.holds]
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON, with the word for `holds`."""
         return {"text": self.text, "holds": self.word, "detail": self.detail}
 
 
@@ -100,13 +117,21 @@ class Assumption:
 class Guarantee:
     """A theorem with numbers put in.
 
-    `value` is the guaranteed number of the quantity `quantity`: an upper bound, or a lower bound for margins, or what is
-    required (width, steps, samples). It is computed whether or not the assumptions hold; `applies` says if they do.
+    `statement` says it in symbols, `assumptions` are its hypotheses. `value` is the guaranteed number of the quantity
+    `quantity`: an upper bound, or a lower bound for margins, or what is required (width, steps, samples). It is computed whether
+    or not the assumptions hold; `applies` says if they do.
     `id`, `reference` and `convention` are written by the decorator `states`, not by its body. `convention`: "derived" where a
     printed constant was corrected, "printed" for the variant as printed, "" where both agree. `unit` is the convention of a
     margin (M2, M5, ...). `explicit` is False where the paper gives an order only and a constant was supplied: then the value is
     known up to a constant, which `shown` and `to_dict` say. `probability` is that with which it holds. `about` says whose bound
     it is: the trained network, or a predictor of largest margin. `numbers` are further results by name.
+
+    >>> from widemargin.theory import Assumption, Guarantee
+    >>> one = Guarantee("P(y f(x) < 0) <= 2", 2.0, (Assumption("the points are independent", None),), id="X-1", reference="here")
+    >>> one.applies, one.vacuous
+    (None, True)
+    >>> print(one)
+    X-1: test error 2, not all assumptions checked, vacuous [here]
     """
 
     statement: str
@@ -191,6 +216,16 @@ class Theorem:
     """An entry of the registry, to be called with the arguments of the theorem; printed, it says how.
 
     `claims` are the ids it covers; `apply` evaluates it on Facts, if there is a way.
+
+    `id` is that of docs/claims.md, `name` that of its `function`, `says` is one sentence, `assumes` are its hypotheses,
+    `reference` is where it stands in the paper.
+
+    >>> from widemargin import theory
+    >>> one = theory.theorem("CB-22")
+    >>> one.paper, one.theme, one.name
+    ('CB', 'generalization', 'class_margin_bound')
+    >>> one(rademacher=0.05, gamma=0.5, C=1.0, n=1000).quantity
+    'test error'
     """
 
     id: str
@@ -207,6 +242,7 @@ class Theorem:
 
     @property
     def paper(self) -> str:
+        """The short name of the paper; WM for our own bounds."""
         return self.id.partition("-")[0]
 
     @property
@@ -250,6 +286,7 @@ class Theorem:
         return {"formula": self.formula, "call": self.call, "arguments": self.arguments, "tested": self.tested}
 
     def to_dict(self) -> dict[str, Any]:
+        """What it says, as JSON."""
         return {
             "id": self.id,
             "name": self.name,

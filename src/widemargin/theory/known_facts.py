@@ -30,6 +30,18 @@ class Facts:
 
     `start` and `end` are parameters by name (arrays without the trial dimension). `data` is as the network sees it: with a
     bias, the constant coordinate is the last one of `data.X`, and all margins here are those of the extended points.
+
+    `delta` is the probability with which bounds on the test error may fail. `net` is the network, `run` the run that it comes
+    from and `trial` the number of the trial. Margins are computed with `seed`, each within `time_limit` seconds.
+    Points are (n, d).
+
+    >>> from widemargin import theory
+    >>> from widemargin.types import Dataset
+    >>> known = theory.Facts(Dataset([[2.0, 0.0], [-2.0, 0.0]], [1, -1]))
+    >>> known.n, known.radius, round(known.margin("linear").lower, 6)
+    (2, 2.0, 2.0)
+    >>> known.unit.radius
+    1.0
     """
 
     data: Dataset
@@ -40,21 +52,24 @@ class Facts:
     run: Trajectory | None = None
     trial: int = 0
     seed: int = 0
-    time_limit: float = TIME_LIMIT
-    _certs: dict[Any, Certificate | None] = field(default_factory=dict, compare=False, repr=False)
+    time_limit: float = field(default=TIME_LIMIT, kw_only=True)
+    _certs: dict[Any, Certificate | None] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # ------------------------------------------------------------ sizes
 
     @property
     def n(self) -> int:
+        """Number of points."""
         return self.data.n
 
     @property
     def d(self) -> int:
+        """Number of features, the bias coordinate included."""
         return self.data.d
 
     @property
     def m(self) -> int | None:
+        """Number of neurons, None without a network."""
         return None if self.net is None else self.net.m
 
     @cached_property
@@ -108,6 +123,7 @@ class Facts:
 
     @property
     def loss(self) -> str | None:
+        """The name of the loss, None without a run."""
         return None if self.run is None else self.run.config.get("loss")
 
     @property
@@ -139,7 +155,20 @@ def facts(
     seed: int = 0,
     time_limit: float = TIME_LIMIT,
 ) -> Facts:
-    """Facts of data and a Trajectory or run folder, or a pair (net, parameters)."""
+    """What is known of data (X (n, d), y (n,)) and of a trained network: what theorems are evaluated on.
+
+    `run_or_net` is a Trajectory or run folder, of which `trial` is taken, or a pair (net, parameters), or None. `delta` is the
+    probability with which bounds on the test error may fail. Margins are computed when they are asked for, with `seed` and
+    within `time_limit` seconds each.
+
+    >>> from widemargin import flows, theory
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1])
+    >>> run = flows.train(data, flows.TwoLayer(1, 4), flows.GD(), stop=5)
+    >>> known = theory.facts(data, run)
+    >>> known.m, known.loss, known.p.shape, known.rule["class"]
+    (4, 'logistic', (2,), 'GD')
+    """
     if not 0 < delta < 1:
         raise InputError(f"delta must lie strictly between 0 and 1, not {delta!r}")
     if run_or_net is None:
@@ -155,4 +184,4 @@ def facts(
     end = start | {name: value[trial] for name, value in track.run.final.items()}
     y = track.problem.y[min(trial, len(track.problem.y) - 1)].numpy()
     extended = Dataset(seen, y, data.name)
-    return Facts(extended, delta, track.net, start, end, track.run, trial, seed, time_limit)
+    return Facts(extended, delta, track.net, start, end, track.run, trial, seed, time_limit=time_limit)

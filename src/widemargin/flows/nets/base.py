@@ -24,7 +24,22 @@ def trial_numbers(trials: int | Sequence[int]) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Net:
-    """What every net has. Subclasses are frozen dataclasses with the sizes and choices as fields."""
+    """What every net has. Subclasses are frozen dataclasses with the sizes and choices as fields.
+
+    A net of your own has `draw`, `evaluate`, `pull` and `push`. It takes d features, the bias coordinate included, and has m
+    neurons. Its parameters W are tensors by name, each with a leading dimension B of trials.
+
+    >>> import numpy as np
+    >>> from widemargin import flows
+    >>> net = flows.TwoLayer(d=3, m=4)
+    >>> W = net.init(2, seed=0)
+    >>> {name: value.shape for name, value in W.items()}
+    {'a': (2, 4), 'V': (2, 4, 3)}
+    >>> np.array_equal(net.init([1], seed=0)["V"][0], W["V"][1])
+    True
+    >>> net.trained, net.degree, net.conventions()
+    (('a', 'V'), 2, ('M1', 'M2'))
+    """
 
     d: int  # features, bias coordinate included where the data has one
     m: int  # neurons
@@ -49,6 +64,7 @@ class Net:
         return {name: np.stack([one[name] for one in each]) for name in each[0]}
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Initial parameters of one trial by name, without the trial dimension; `init` makes the generator from the seed."""
         raise NotImplementedError
 
     def evaluate(self, W: Params, X: Tensor) -> tuple[Tensor, Any]:
@@ -56,6 +72,7 @@ class Net:
         raise NotImplementedError
 
     def forward(self, W: Params, X: Tensor) -> Tensor:
+        """Outputs (B, n), or (B, n, K) with several classes, on points X (1, n, d) or (B, n, d)."""
         return self.evaluate(W, X)[0]
 
     def pull(self, W: Params, X: Tensor, g: Tensor, saved: Any = None) -> Params:
@@ -90,7 +107,7 @@ class Net:
         """Signed mass (B, m) on unit directions (B, m, d): the network as a measure, if it is one."""
         return None
 
-    def measure(self, W: Params, trial: int, bias: bool = False) -> Measure | None:
+    def measure(self, W: Params, trial: int, *, bias: bool = False) -> Measure | None:
         """Trial `trial` as a Measure; `bias` says that the last of the d features is the constant 1."""
         parts = self.neurons(W)
         if parts is None:

@@ -26,6 +26,16 @@ class BatchNorm(Net):
     n < d. `minibatch` takes them from the points passed in instead, as is done in practice.
 
     2-homogeneous in (a, c). Margin: M10 over ||a|| ||c||. A unit with N(v) = 0 (possible only if eps = 0) gives 0.
+
+    d features, m neurons. `mean` (S, d) and `root` (S, k, d) are the statistics, S = 1 or one per trial.
+
+    >>> import torch
+    >>> from widemargin.flows import BatchNorm
+    >>> X = torch.tensor([[[1.0], [5.0]]])  # mean 3, standard deviation 2
+    >>> net = BatchNorm.with_data(X[0], m=1)
+    >>> W = {"a": torch.tensor([[1.0]]), "c": torch.tensor([[1.0]]), "V": torch.tensor([[[7.0]]])}
+    >>> net.forward(W, X).round(decimals=6)  # relu((x - 3) / 2), whatever the length of v
+    tensor([[0., 1.]])
     """
 
     eps: float = 0.0
@@ -136,7 +146,7 @@ class BatchNorm(Net):
     def outer(self, W: Params) -> Tensor:
         return W["a"] * W["c"].abs()
 
-    def measure(self, W: Params, trial: int, bias: bool = False) -> Measure | None:
+    def measure(self, W: Params, trial: int, *, bias: bool = False) -> Measure | None:
         """Trial `trial` on points with a bias coordinate, which carries -<w_j, mu>; none with minibatch statistics."""
         if self.minibatch:
             return None

@@ -24,6 +24,17 @@ class Frozen(Net):
     z_j = b_j relu(v_j . x)^2, b_j = +-1 and unit v_j (CB-1), where M6 is M1.
 
     `directions` (m, d), with `signs` (m,) or random ones, or (m/2, d) for both signs of each, replace drawn ones (balanced).
+
+    d features, m neurons; `activation` may also be leaky. The parameter r is (B, m).
+
+    >>> import torch
+    >>> from widemargin.flows import Frozen
+    >>> net = Frozen(d=2, m=2, law="features")  # the points are the features: f(x) = (r1^2 x1 + r2^2 x2) / 2
+    >>> W = {"r": torch.tensor([[1.0, 2.0]])}
+    >>> net.forward(W, torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
+    tensor([[1., 2.]])
+    >>> net.normalizers(W)["M6"]  # (1 + 4) / 2
+    tensor([2.5000])
     """
 
     law: str = "paired"

@@ -20,6 +20,17 @@ class MLP(Net):
     `outputs` = 1 gives a binary classifier (B, n), K >= 2 gives scores (B, n, K). Homogeneous of degree L in all parameters;
     margin MT2 over ||W||^L. `law`: "lr" entries N(0, 1/inputs), which is LR's law at depth 2, or "he" N(0, 2/inputs);
     `law_scale` multiplies it.
+
+    It takes d features. Parameters W1 (B, m, d), W2 (B, m, m), ..., WL (B, outputs, m).
+
+    >>> import torch
+    >>> from widemargin.flows import MLP
+    >>> net = MLP(d=1, m=1, depth=3)
+    >>> W = {name: torch.full((1, 1, 1), 2.0) for name in net.trained}
+    >>> net.forward(W, torch.tensor([[[1.0], [-1.0]]]))  # 2 relu(2 relu(2 x))
+    tensor([[8., 0.]])
+    >>> net.degree, round(net.normalizers(W)["MT2"].item(), 3)  # (3 * 2^2)^(3/2)
+    (3, 41.569)
     """
 
     outputs: int = 1

@@ -56,6 +56,14 @@ def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
     """The network of a name: relu, srelu, leaky, output, frozen, scalar, product, normalized, batchnorm or mlp.
 
     `options` are fields of its class (for batchnorm also `data`, the points X); None means the default.
+
+    `kind` is the name, d the number of features (with a bias its coordinate too), m the number of neurons.
+
+    >>> from widemargin import flows
+    >>> flows.make_net("relu", 3, 10) == flows.TwoLayer(d=3, m=10)
+    True
+    >>> flows.make_net("mlp", 3, 10, depth=4).degree
+    4
     """
     if kind not in KINDS:
         raise InputError(f"unknown network {kind!r}; choose {', '.join(KINDS)}")
@@ -72,6 +80,11 @@ def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None =
     """The network of `Net.config()`; batch normalisation takes its statistics from `points`, one (n, d) or one per trial.
 
     Arrays are kept there as hashes only: directions given by hand, or a feature map of the user's own, cannot be rebuilt.
+
+    >>> from widemargin import flows
+    >>> net = flows.TwoLayer(d=3, m=10, law="cb", mean_field=True)
+    >>> flows.rebuild_net(net.config()) == net
+    True
     """
     kept = {name: value for name, value in config.items() if value is not None}
     name, d, m = kept.pop("net"), kept.pop("d"), kept.pop("m")

@@ -58,7 +58,19 @@ class Head(Net):
 
 @dataclass(frozen=True)
 class Normalized(Head):
-    """The product head on F_j(x; V) = relu(<v_j / ||v_j||, x>), a, b and V trained, v uniform on the sphere (UH-2)."""
+    """The product head on F_j(x; V) = relu(<v_j / ||v_j||, x>), a, b and V trained, v uniform on the sphere (UH-2).
+
+    d features, m neurons. Parameters a and b (B, m), V (B, m, d). Margins: M4, M5 and M1, which is M5 here.
+
+    >>> import torch
+    >>> from widemargin.flows import Normalized
+    >>> net = Normalized(d=2, m=1)
+    >>> W = {"a": torch.tensor([[2.0]]), "b": torch.tensor([[-1.0]]), "V": torch.tensor([[[5.0, 0.0]]])}
+    >>> net.forward(W, torch.tensor([[[3.0, 4.0]]]))  # the length of v plays no part
+    tensor([[-6.]])
+    >>> net.normalizers(W)["M5"]
+    tensor([2.])
+    """
 
     name = "normalized"
 
@@ -116,6 +128,15 @@ class Product(Head):
 
     The map's parameters are "V.<name>" here, one copy per trial, drawn by the `reset_parameters` of its layers (parameters
     of layers without one start as given). `train_features` says whether they move. The map runs in evaluation mode.
+
+    `feature_map` is that module, or None for the default; d and m are its sizes. Parameters a and b are (B, m).
+
+    >>> import torch
+    >>> from widemargin.flows import Product
+    >>> net = Product(d=2, m=2, feature_map=torch.nn.Identity())
+    >>> W = {"a": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([[1.0, 3.0]])}
+    >>> net.forward(W, torch.tensor([[[1.0, 10.0]]]))  # 1 * 1 + 6 * 10
+    tensor([[61.]])
     """
 
     feature_map: nn.Module | None = field(default=None, compare=False, repr=False)

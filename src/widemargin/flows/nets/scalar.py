@@ -15,6 +15,17 @@ class Scalar(Net):
     """f(x) = sum_j a_j relu(b_j v_j . x), unit v_j stay, a and b are trained, both uniform on +-m^(-1/4) (LR-29).
 
     Margins: M4 over ||a||^2 + ||b||^2, M5 = M1 over sum_j |a_j b_j|.
+
+    d features, m neurons. Parameters a and b (B, m), directions V (B, m, d).
+
+    >>> import torch
+    >>> from widemargin.flows import Scalar
+    >>> net = Scalar(d=1, m=1)
+    >>> W = {"a": torch.tensor([[2.0]]), "b": torch.tensor([[3.0]]), "V": torch.ones(1, 1, 1)}
+    >>> net.forward(W, torch.ones(1, 1, 1))
+    tensor([[6.]])
+    >>> {name: size.item() for name, size in net.normalizers(W).items() if name != "partial"}
+    {'M1': 6.0, 'M4': 13.0, 'M5': 6.0}
     """
 
     name = "scalar"
@@ -55,6 +66,7 @@ class Scalar(Net):
         return W["a"] * W["b"].abs()
 
     def u(self, W: Params) -> Tensor:
+        """|a * b| (B, m): the mirror variable of UH-9."""
         return (W["a"] * W["b"]).abs()
 
     def beta(self, W: Params) -> Tensor:

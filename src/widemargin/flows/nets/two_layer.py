@@ -31,6 +31,17 @@ class TwoLayer(Net):
     Margins: M1 (mass on unit directions), M2 (squared norm; in mean field its mean over neurons, which is CB's M3 when the
     data has a bias coordinate). Output layer alone: M7 is the L2 norm of the weights on unit directions, M7_raw the same on
     the features as they stand (sqrt(m) ||a|| of Proposition 7), which is what training maximises; equal for unit v.
+
+    d features, m neurons, `activation` phi. Parameters a (B, m) and V (B, m, d).
+
+    >>> import torch
+    >>> from widemargin.flows import TwoLayer
+    >>> net = TwoLayer(d=2, m=2)
+    >>> W = {"a": torch.tensor([[1.0, -2.0]]), "V": torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
+    >>> net.forward(W, torch.tensor([[[3.0, 1.0], [-1.0, 1.0]]]))  # relu(x1) - 2 relu(x2)
+    tensor([[ 1., -2.]])
+    >>> {name: size.item() for name, size in net.normalizers(W).items() if name != "partial"}  # 1 + 2, and 1 + 4 + 1 + 1
+    {'M1': 3.0, 'M2': 7.0}
     """
 
     activation: str = "relu"
@@ -57,6 +68,7 @@ class TwoLayer(Net):
 
     @property
     def factor(self) -> float:
+        """What stands in front of the sum over neurons: 1/m in the mean field, else 1."""
         return 1 / self.m if self.mean_field else 1.0
 
     def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:

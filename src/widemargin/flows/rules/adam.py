@@ -27,6 +27,19 @@ class Adam(Rule[AdamState]):
     with the whole gradient and a projection would stop at sign-like directions); then the gradient is that of ln risk, which
     does not vanish beside `eps`, and `sharpness` times the margins enter it, so that the smallest of them count. `radius`:
     every trained parameter that is not in `unit` stays within this distance of its start.
+
+    lr is the step, `beta1` and `beta2` are the rates of the averages of the gradient and of its square, `weight_decay` times W is
+    added to the gradient.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.MLP(1, 1, depth=1), Dataset([[1.0]], [1.0]), "logistic")  # f(x) = w x, one point x = 1
+    >>> W = {"W1": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    >>> rule = flows.Adam(lr=0.1)
+    >>> after, state = rule.step(problem, W, rule.init(problem, W))
+    >>> round(after["W1"].item(), 6)  # the first step has length lr
+    0.1
     """
 
     lr: float = 0.01
@@ -46,6 +59,7 @@ class Adam(Rule[AdamState]):
             check_numbers(self, least={"radius": 0})
 
     def names(self, net: Net) -> tuple[str, ...]:
+        """The parameters that it trains."""
         return self.only or net.trained
 
     def check(self, problem: Problem) -> None:

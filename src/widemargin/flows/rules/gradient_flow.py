@@ -82,6 +82,17 @@ class GradientFlow(Rule[FlowState]):
     `rtol` bounds the estimated error of a step in W, relative to |W|; the estimate is that of the order below. With `until`
     a trial ends (status 2) where the event happens, to about 1e-6 of |W|: steps across it are taken again, shorter; a time in
     CB's clock is hit to rounding. The loop may watch events itself instead and then stops up to one step later.
+
+    `order` is 2 or 3. `beta_max` is the inverse temperature from which on the dual is that of beta_max, `largest` bounds the
+    growth of ln |W| in a step, and below a movement `smallest` of Y the error is no longer asked.
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> point = Dataset([[1.0]], [1.0])  # with f(x) = w x and the exponential loss, dw/ds = 1 in CB's clock
+    >>> rule = flows.GradientFlow(until=flows.parse_until("time=2"))
+    >>> run = flows.train(point, flows.MLP(1, 1, depth=1), rule, loss="exp", stop=100, record=["moved"])
+    >>> round(float(run.records["moved_W1"][-1, 0]), 6), run.status
+    (2.0, ('finished',))
     """
 
     rtol: float = 1e-4

@@ -25,6 +25,16 @@ class Mirror(Rule[MirrorState]):
 
     Steps of length lr in CB's clock (clock="cb", risk replaced by ln risk) or in that of the mean risk (clock="mean"). Needs
     |a_j| = |b_j| at the start, which the flow keeps; ln u is kept in the state, so that u may be as small as it likes.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.Scalar(1, 1), Dataset([[1.0]], [1.0]), "exp")
+    >>> W = {name: torch.ones(1, 1, dtype=torch.float64) for name in "ab"} | {"V": torch.ones(1, 1, 1, dtype=torch.float64)}
+    >>> rule = flows.Mirror(lr=0.5)
+    >>> after, state = rule.step(problem, W, rule.init(problem, W))
+    >>> round((after["a"] * after["b"]).item(), 6)  # exp(2 lr), since d ln risk / du = -1
+    2.718282
     """
 
     lr: float = 0.01

@@ -24,6 +24,14 @@ class NeuronNormAscent(FeatureAscent[NeuronNormState]):
     """Norms r_j on frozen directions: r <- r + eta m grad F, eta(t) = 1 / (16 |z|_inf sqrt(t + 1)) (CB-13).
 
     a_j = r_j^2 / m and beta = |a|_1. `lr` multiplies eta; the proposition is about lr = 1.
+
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[2.0, 0.0], [0.0, 1.0]], [1.0, 1.0])  # the best is max min(2 a1, a2) = 2/3, a1 + a2 = 1
+    >>> net = flows.Frozen(2, 2, law="features")
+    >>> run = flows.train(data, net, flows.NeuronNormAscent(), loss="exp", stop=500, record=["margins"])
+    >>> 0.6 < float(run.records["margin_M6"][-1, 0]) <= 2 / 3
+    True
     """
 
     lr: float = 1.0

@@ -28,6 +28,18 @@ class NormalizedGD(Rule[NormalizedGDState]):
     Each trial has its own h, in CB's clock, starting at `lr`. A step that lowers ln risk by at least `decrease` times the
     first-order gain h |grad S|^2 is taken and h grows; otherwise the trial stays and h shrinks, so a call may move only some of
     the trials. `rejected` counts the others.
+
+    `grow` and `shrink` are the factors of h after a step that was taken and after one that was not.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.MLP(1, 1, depth=1), Dataset([[1.0]], [1.0]), "exp")  # f(x) = w x, one point x = 1
+    >>> W = {"W1": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    >>> rule = flows.NormalizedGD(lr=0.5)
+    >>> after, state = rule.step(problem, W, rule.init(problem, W))
+    >>> after["W1"].item(), round((state.h / 0.5).item(), 6) == round(2**0.2, 6)  # |grad S| = 1; the next step is longer
+    (0.5, True)
     """
 
     lr: float = 0.5

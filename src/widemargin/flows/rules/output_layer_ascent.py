@@ -19,6 +19,19 @@ class OutputLayerAscent(FeatureAscent[FeatureState]):
     """Output layer alone: r <- r + eta m grad F, eta(t) = beta(t) sqrt 2 / (|z|_inf sqrt(t + 1)) (CB-17), r(0) = 0.
 
     a = r / m and beta(t) = max(1, max_{s <= t} sqrt(m) |a(s)|). `lr` multiplies eta; the proposition is about lr = 1.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> net = flows.TwoLayer(1, 1, law="sphere", train="output", mean_field=True)
+    >>> problem = flows.pose(net, Dataset([[1.0]], [1.0]), "exp")  # one feature z = 1: the best margin is 1
+    >>> W = {"a": torch.zeros(1, 1, dtype=torch.float64), "V": torch.ones(1, 1, 1, dtype=torch.float64)}
+    >>> rule = flows.OutputLayerAscent()
+    >>> state = rule.init(problem, W)
+    >>> for _ in range(2):
+    ...     W, state = rule.step(problem, W, state)
+    >>> round(state.best.item(), 6), bool(rule.bound(problem, state, 1.0) <= state.best)
+    (1.0, True)
     """
 
     lr: float = 1.0

@@ -20,6 +20,18 @@ class SmoothMarginAscent(Rule[State]):
 
     `variant`: "paper" as above with the loss of the problem. "code" is what the authors ran: the exponential loss, steps
     lr / sqrt(t + 2) because their count starts at 1, and for the output layer alone a factor max(1, sqrt(mean_j b_j^2)).
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.MLP(1, 1, depth=1), Dataset([[1.0]], [1.0]), "exp")  # f(x) = w x, one point x = 1
+    >>> W = {"W1": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    >>> rule = flows.SmoothMarginAscent(lr=0.5)
+    >>> state = rule.init(problem, W)
+    >>> for _ in range(2):
+    ...     W, state = rule.step(problem, W, state)
+    >>> round(W["W1"].item(), 6)  # 0.5 (1 + 1 / sqrt 2), since |grad S| = 1
+    0.853553
     """
 
     lr: float = 0.5

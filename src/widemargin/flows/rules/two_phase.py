@@ -21,7 +21,18 @@ class TwoPhase(Rule[State]):
     Phase 1, `steps1` steps: V <- (1 - decay1) V + lr1 times a gradient over `batch1` examples (0: all of the data). With
     `correlation` the outputs count as 0, so that the gradient is the correlation with the labels even if the start is not
     symmetric. The weights of the last `kept` features (a bias) stay. Phase 2: V stays, the outer weights start at 0 (with
-    `reset`) and follow SGD with lr2, batch2 and decay2 on the loss, or on the hinge loss. Examples as in SGD.
+    `reset`) and follow SGD with lr2, batch2 and decay2 on the loss, or with `hinge` on the hinge
+    loss. Examples are drawn with `seed`, or come from a `sampler`, as in SGD.
+
+    >>> import torch
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> problem = flows.pose(flows.TwoLayer(1, 1), Dataset([[1.0]], [1.0]), "logistic")
+    >>> W = {"a": torch.ones(1, 1, dtype=torch.float64), "V": torch.ones(1, 1, 1, dtype=torch.float64)}
+    >>> rule = flows.TwoPhase(lr1=1.0)
+    >>> after, state = rule.step(problem, W, rule.init(problem, W))
+    >>> after["V"].item(), after["a"].item()  # 1 + |l'(0)|, and the outer weight starts again
+    (1.5, 0.0)
     """
 
     lr1: float = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -64,6 +64,16 @@ class WeaklyRegularized(Rule[PathState]):
     lambda, from the best point it saw, when it is stationary, when the objective fell by less than a factor 1 - tol over the
     last 20 accepted steps, when its kicks are spent, or after `inner` evaluations; after the last lambda its status is 2.
     Narrow networks can stay at poor local minima; several trials or more neurons help.
+
+    >>> import math
+    >>> from widemargin import flows
+    >>> from widemargin.types import Dataset
+    >>> lam = math.exp(-1) / 2  # exp(-w) + lam w^2 is least where exp(-w) = 2 lam w, at w = 1
+    >>> rule = flows.WeaklyRegularized(first=lam, last=lam)
+    >>> line = flows.MLP(1, 1, depth=1)
+    >>> run = flows.train(Dataset([[1.0]], [1.0]), line, rule, loss="exp", record=["path"])
+    >>> round(float(run.records["path_norm"][-1, 0, 0]), 3)
+    1.0
     """
 
     first: float = 1e-3
@@ -72,7 +82,7 @@ class WeaklyRegularized(Rule[PathState]):
     power: float = 2.0
     reduction: str = "mean"
     inner: int = 1000
-    tol: float = 1e-7
+    tol: float = field(default=1e-7, kw_only=True)
     memory: int = 10
     kicks: int = 10
 
@@ -91,6 +101,7 @@ class WeaklyRegularized(Rule[PathState]):
 
     @property
     def lambdas(self) -> list[float]:
+        """The values of lambda, from the first to the last."""
         rungs = max(1, round(math.log10(self.first / self.last) * self.per_decade))
         if self.first == self.last:
             return [self.first]
