@@ -34,6 +34,7 @@ ROOMS = (
     "report",
     "spaces",
     "sweep",
+    "theory",
     "types",
     "verify",
 )

@@ -32,6 +32,17 @@ class Inequality:
     what is compared would not be told from the cost of a step there. `scale` is the larger of |left| and |right| unless it is
     given. For an identity it is the size of what is equal, and the accuracy counts as an allowance; one without a scale is known
     up to rounding.
+
+    `id`, `statement` and `reference` say what it is; t (T,) are the times of the records, left, right and applies are (T, B).
+    `note` and `numbers` say more. `estimated`: the allowance is no bound, and an entry that exceeds it is undecided too. `proved`
+    is False for forms with an error of a paper in them, and for what a paper only pictures.
+
+    >>> import numpy as np
+    >>> from widemargin.theory import Inequality
+    >>> t, everywhere = np.array([0.0, 1.0]), np.ones((2, 1), bool)  # T = 2 records of B = 1 trial
+    >>> one = Inequality("X-1", "f <= 2", "here", t, np.array([[1.0], [1.5]]), np.full((2, 1), 2.0), everywhere)
+    >>> one.word, one.checked, one.smallest["slack"], one.smallest["t"]
+    ('yes', 2, 0.5, 1.0)
     """
 
     id: str
@@ -121,6 +132,7 @@ class Inequality:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON, without the sides."""
         return {
             "id": self.id,
             "statement": self.statement,

@@ -24,7 +24,19 @@ MOST, MOST_STEPS = 2e7, 5000  # numbers, and steps, up to which a run is made ag
 
 @dataclass(frozen=True)
 class Track:
-    """T records of B trials. Arrays are (T, B, ...); what the run did not record is None."""
+    """T records of B trials. Arrays are (T, B, ...); what the run did not record is None.
+
+    `run` is the run, `problem` its net on its data in float64 on the CPU, X (1, n, d) or (B, n, d) with the bias coordinate,
+    `start` the parameters (B, ...) at the beginning, `sets` the data sets.
+
+    >>> from widemargin import flows, theory
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1])
+    >>> run = flows.train(data, flows.TwoLayer(1, 4), flows.GD(), stop=5, trials=3, record=["weights", "risk"])
+    >>> track = theory.follow(run, data)
+    >>> track.rule, track.shape == (len(track.t), 3), track.p.shape == (*track.shape, 2)
+    ('GD', True, True)
+    """
 
     run: Trajectory
     problem: flows.Problem  # float64, on the CPU; X (1 or B, n, d), bias coordinate included
@@ -33,10 +45,12 @@ class Track:
 
     @property
     def net(self) -> flows.Net:
+        """The network."""
         return self.problem.net
 
     @property
     def n(self) -> int:
+        """Number of points."""
         return self.problem.n
 
     @property
@@ -61,10 +75,12 @@ class Track:
 
     @property
     def t(self) -> np.ndarray:
+        """Steps or times (T,) of the records."""
         return self.run.t
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(T, B): numbers of records and of trials."""
         return len(self.run.t), self.run.trials
 
     def get(self, name: str) -> np.ndarray | None:
@@ -163,8 +179,17 @@ def follow(
     data: Dataset | Sequence[Dataset] | None = None,
     net: flows.Net | None = None,
 ) -> Track:
-    """The track of a run folder, or of a Trajectory with its data. `net` only where it cannot be built from the run's
-    configuration (product networks with feature maps of the user's own)."""
+    """The track of a run folder, or of a Trajectory `run` with its `data` (X (n, d), y (n,)): what checks look at.
+
+    `net` only where it cannot be built from the run's configuration (product networks with feature maps of the user's own).
+
+    >>> from widemargin import flows, theory
+    >>> from widemargin.types import Dataset
+    >>> data = Dataset([[1.0], [-1.0]], [1, -1])
+    >>> run = flows.train(data, flows.TwoLayer(1, 4), flows.GD(), stop=5, trials=3, record=["weights", "risk"])
+    >>> theory.follow(run, data).start["V"].shape
+    torch.Size([3, 4, 1])
+    """
     if not isinstance(run, Trajectory):
         data = flows.load_data(run) if data is None else data
         run = flows.load(Path(run))
