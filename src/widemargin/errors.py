@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+class NotRecorded(InputError):
+    """A run has no record of that name."""
+
+
 def show(value: Any, most: int = 60) -> str:
     """repr, on one line and short enough for one sentence."""
     try:

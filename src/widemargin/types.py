@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from widemargin import kernels, kinds
 from widemargin import verify as exact
 from widemargin.errors import InputError as InputError  # every room takes them from here
+from widemargin.errors import NotRecorded
 from widemargin.errors import show as show
 from widemargin.spaces import Space, as_space, extend
 
@@ -600,7 +601,7 @@ class Trajectory:
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.records:
-            raise InputError(f"nothing called {name!r} was recorded; there is {', '.join(self.records)}")
+            raise NotRecorded(f"nothing called {name!r} was recorded; there is {', '.join(self.records)}")
         return self.records[name]
 
     @property

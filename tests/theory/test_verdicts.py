@@ -211,3 +211,14 @@ def test_what_the_decorator_of_checks_does(attack, monkeypatch):
     assert two(dataclasses.replace(track, run=dataclasses.replace(track.run, config=config))) is None
     with pytest.raises(ValueError, match="twice"):
         check("X-1", says="again", reference="Section 1")(lacking)
+
+
+@pytest.mark.parametrize("rule", [flows.SmoothMarginAscent(), flows.GD(lr=0.1), flows.GradientFlow()], ids=str)
+def test_a_check_whose_records_were_not_made_does_not_apply(rule):
+    """One of them asks for the norm on the way, which was not recorded here: that must not end all others."""
+    rng = np.random.default_rng(3)
+    data = Dataset(rng.standard_normal((8, 3)), np.resize([1, -1], 8), "r")
+    observe = ["weights", "step", "t_mean", "log_risk", "psi", "log_norm"]
+    run = flows.train(data, flows.TwoLayer(3, 12), rule, stop=20, record=flows.Record(observe, points=8))
+    found = theory.check(run, data)
+    assert found and not any(one.violated for one in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from widemargin.errors import NotRecorded
 
 if TYPE_CHECKING:
     from .track import Track
@@ -247,8 +250,9 @@ def check(
     """Register a check under the first of its ids.
 
     The decorated function is given what `reads` makes of the track (without it, the track itself) and what its other arguments
-    name: records, or W, p and psi of the track. Where one of these is None the check does not apply. The function returns one
-    `part`, or yields several (or inequalities that it made itself); nothing where it does not apply.
+    name: records, or W, p and psi of the track. Where one of these is None, or a record that is asked for on the way was not
+    made, the check does not apply. The function returns one `part`, or yields several (or inequalities that it made itself);
+    nothing where it does not apply.
     """
 
     def register(function: Callable[..., Any]) -> Callable[[Track], Any]:
@@ -263,9 +267,8 @@ def check(
 
         @functools.wraps(function)
         def checked(track: Track) -> Inequality | list[Inequality] | None:
-            with np.errstate(
-                all="ignore"
-            ):  # runs end at infinite norms and margins of 0; what is no number is not checked
+            # Runs end at infinite norms and margins of 0; what is no number is not checked.
+            with np.errstate(all="ignore"), contextlib.suppress(NotRecorded):
                 view = track if reads is None else reads(track)
                 given = [] if view is None else [track.known(name) for name in needs]
                 if view is None or any(one is None for one in given):
@@ -274,6 +277,7 @@ def check(
                 if isinstance(parts, Iterator):
                     return [made(track, one) for one in parts] or None
                 return None if parts is None else made(track, parts)
+            return None
 
         CHECKS[claims[0]] = Check(claims[0], function.__name__, says, reference, checked, claims)
         return checked
