@@ -7,22 +7,8 @@ from typing import Any
 
 from widemargin.types import InputError
 
+from . import rules
 from .contract import Rule
-from .rules import (
-    GD,
-    SGD,
-    Adam,
-    GradientFlow,
-    Mirror,
-    NeuronNormAscent,
-    NormalizedGD,
-    OutputLayerAscent,
-    PerturbedWassersteinFlow,
-    SmoothMarginAscent,
-    TwoPhase,
-    WassersteinFlow,
-    WeaklyRegularized,
-)
 
 
 def rule_kinds() -> dict[str, type[Rule]]:
@@ -33,19 +19,19 @@ def rule_kinds() -> dict[str, type[Rule]]:
     True
     """
     return {
-        "gf": GradientFlow,
-        "gd": GD,
-        "ngd": NormalizedGD,
-        "sgd": SGD,
-        "cb": SmoothMarginAscent,
-        "prop6": NeuronNormAscent,
-        "prop7": OutputLayerAscent,
-        "mirror": Mirror,
-        "wgf": WassersteinFlow,
-        "pwgf": PerturbedWassersteinFlow,
-        "weakreg": WeaklyRegularized,
-        "two-phase": TwoPhase,
-        "adam": Adam,
+        "gf": rules.GradientFlow,
+        "gd": rules.GD,
+        "ngd": rules.NormalizedGD,
+        "sgd": rules.SGD,
+        "cb": rules.SmoothMarginAscent,
+        "prop6": rules.NeuronNormAscent,
+        "prop7": rules.OutputLayerAscent,
+        "mirror": rules.Mirror,
+        "wgf": rules.WassersteinFlow,
+        "pwgf": rules.PerturbedWassersteinFlow,
+        "weakreg": rules.WeaklyRegularized,
+        "two-phase": rules.TwoPhase,
+        "adam": rules.Adam,
     }
 
 

@@ -19,21 +19,20 @@ import torch
 
 from . import cones, pairing, products, signs, writing
 from .enumeration import enumerate3
+from .moments import QUADRATIC_RANK as QUADRATIC_RANK
 from .points import Points, Priced
 
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which that is near
-QUADRATIC_RANK, ROOT_RANK = 150, 1100  # largest rank for quadratic bounds in the tree, and at its root
+ROOT_RANK = 1100  # largest rank for a quadratic bound at the root of a tree
 QUADRATIC_ROOT_SIZE = 400  # n * rank below which a quadratic bound at the root is not worth its time
 CONES_FIRST = 4  # rank up to which cones have the first turn
-CONES_ALONE = (
-    500  # points with positive weight from which cones have all turns there: others take a second for one node
-)
+# Points with positive weight from which cones have all turns there: others take a second for one node.
+CONES_ALONE = 500
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
-ROOM = 0.3  # of a GPU's free memory that open nodes may have: their arrays grow by copies
 PARALLEL = 30.0  # condition number of the points above which they count as nearly parallel
 
 
@@ -62,7 +61,6 @@ def price(
         value, bound, found = enumerate3(X, weights)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
-    memory = ROOM * torch.cuda.mem_get_info(points.device)[0] if gpu else signs.Tree.memory
     folded, linear = points.folded(c)
     tensor = points.tensor
 
@@ -83,7 +81,6 @@ def price(
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
         over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
-        over_signs.memory = memory
         return over_signs.run(known, tol, batch=batch, max_nodes=stage.most, quadratic=quadratic, **options)
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0

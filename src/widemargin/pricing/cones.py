@@ -150,14 +150,13 @@ class Cones(Terms):
         target: float = 0.0,
         max_nodes: float = math.inf,
         give_up: float = math.inf,
-        keep: bool = False,
     ) -> Priced:
         """Cut cones, the worst bound first, until all are at most max(target, max(known, best found) (1 + tol)).
 
         Called again it goes on where it stopped.
         """
         while True:
-            self.keep(max(target, max(known, self.best) * (1 + tol)) < self.U)
+            self.close_but(max(target, max(known, self.best) * (1 + tol)) < self.U)
             if beat is not None:
                 beat()
             writing = self.nodes * WRITING if self.shape is not None else 0.0
@@ -174,7 +173,7 @@ class Cones(Terms):
         aborted = max(known, self.best) > give_up
         return Priced(float(values.max()), bound, nodes, directions[order], self.shape, aborted)
 
-    def keep(self, live: Tensor) -> None:
+    def close_but(self, live: Tensor) -> None:
         """Close all open cones but those that are `live`."""
         if not bool(live.all()):
             self.closed = max(self.closed, float(self.U[~live].max()))
@@ -188,7 +187,7 @@ class Cones(Terms):
         rest = torch.ones_like(self.U, dtype=torch.bool)
         if not bool(fits.all()):  # these stay as they are
             rest[top[~fits]] = False
-            self.keep(rest)
+            self.close_but(rest)
             return
         L, edge, parent = self.L[top], self.edge[top], self.ids[top]
         row = torch.arange(len(top), device=L.device)

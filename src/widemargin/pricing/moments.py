@@ -26,12 +26,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .points import ACTIVE, FREE, Terms
 
 NOWHERE = (
     1e-150  # points are in units in which the largest is about 1: shorter ones are 0, and their squares no divisors
 )
+QUADRATIC_RANK = 150  # largest rank for quadratic bounds in a tree
 SPLIT_RANK = 26  # largest rank for `Splitting`
 RELAX = 1.6  # over-relaxation of the splitting; 1 and 1.9 were slower
 HEAT = 5e-3  # of `FrankWolfe`'s soft choices, in lengths of points: 0.02 left trees of noise 2 % open for ever, 0.001 is slow
@@ -180,8 +182,8 @@ class Splitting:
         """Bounds after `steps` steps from `state`, the new states, and a direction v (B, d) of each node."""
         block = max(1, int((self.gpu_memory if sign.is_cuda else self.memory) / self.k**2))
         parts = [self._solve(sign[i : i + block], state[i : i + block], steps) for i in range(0, len(sign), block)]
-        bents, states, directions = zip(*parts)
-        return concatenate(list(bents)), torch.cat(states), torch.cat(directions)
+        bounds, states, directions = zip(*parts)
+        return concatenate(list(bounds)), torch.cat(states), torch.cat(directions)
 
     def _solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[QuadraticBounds, Tensor, Tensor]:
         p, d, dtype = self.p, self.d, self.unit.dtype
@@ -235,13 +237,10 @@ class Splitting:
             near_Z = project(Z)
         pi = (-pairs).clamp_min(0) * known  # multipliers over rho
         quadratic = self.bound(sign, s, t, q, line, pi, index)
-        largest = torch.topk(pi.triu(1).flatten(1), min(self.kept, D * D))
-        values = torch.zeros_like(values)
-        places = torch.full_like(places, flat.shape[1] - 1)
-        values[:, : min(self.kept, D * D)] = largest.values
-        places[:, : min(self.kept, D * D)] = torch.where(
-            largest.values > 0, spot.gather(1, largest.indices), flat.shape[1] - 1
-        ).to(dtype)
+        values, order = torch.topk(pi.triu(1).flatten(1), min(self.kept, D * D))
+        nowhere, more = flat.shape[1] - 1, (0, self.kept - values.shape[1])
+        places = torch.where(values > 0, spot.gather(1, order), nowhere).to(dtype)
+        places, values = pad(places, more, value=nowhere), pad(values, more)
         k, m = self.corner
         state = torch.cat([t, q, (-line).clamp_min(0) * fixed, Z[:, k, m], places, values], 1).float()
         return quadratic, state, near_Z[:, :d, d].to(self.tree.X.dtype)
@@ -356,8 +355,8 @@ class FrankWolfe:
         """The best bounds met in `steps` steps from `state`, the new states, and the last direction v (B, d) of each node."""
         block = max(1, int(self.memory / (self.tree.X.shape[1] ** 2 + len(self.tree.rows))))
         parts = [self._solve(sign[i : i + block], state[i : i + block], steps) for i in range(0, len(sign), block)]
-        bents, states, directions = zip(*parts)
-        return concatenate(list(bents)), torch.cat(states), torch.cat(directions)
+        bounds, states, directions = zip(*parts)
+        return concatenate(list(bounds)), torch.cat(states), torch.cat(directions)
 
     def _solve(self, sign: Tensor, state: Tensor, steps: int) -> tuple[QuadraticBounds, Tensor, Tensor]:
         tree, best = self.tree, None

@@ -43,6 +43,10 @@ WRITING = 1.5e-5, 5e-4  # seconds to write a node down, with linear and with qua
 LOOK = 0.1  # of the nodes that a tree may have, after which it first asks whether it will be done by then
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
+CPU_BYTES, GPU_SHARE = (
+    4e9,
+    0.3,
+)  # memory of open nodes, and the share of a GPU's free memory: their arrays grow by copies
 
 
 @dataclass
@@ -54,9 +58,8 @@ class Log:
     branch: list[Tensor] = field(default_factory=list)  # index into points
     sign: list[Tensor] = field(default_factory=list)
     slopes: list[Tensor] = field(default_factory=list)  # (B, rows)
-    quadratic: list[tuple[Tensor, LoggedQuadraticBounds]] = field(
-        default_factory=list
-    )  # node ids, and their quadratic bounds
+    # Node ids, and their quadratic bounds.
+    quadratic: list[tuple[Tensor, LoggedQuadraticBounds]] = field(default_factory=list)
     empty: list[Tensor] = field(default_factory=list)  # nodes whose signs no direction has
     fixes: list[Tensor] = field(default_factory=list)  # (k, 3): node, point, sign it was fixed to
     fix_slope: list[Tensor] = field(default_factory=list)  # slope of that point in the closed child
@@ -65,8 +68,6 @@ class Log:
 
 class Tree(Terms):
     """Branch and bound over the signs of the positive terms."""
-
-    memory = 4e9  # bytes that open nodes may have
 
     def evaluate(
         self, sign: Tensor, start: Tensor, steps: int = STEPS, limit: float = np.inf, everywhere: bool = False
@@ -183,10 +184,9 @@ class Tree(Terms):
         ids = torch.zeros(1, dtype=torch.long, device=device)
         pool = Pool(sign=sign, slopes=b, state=state, U=U, ids=ids)
         nodes, aborted = 1, False
-        look, before = (
-            0.5 * LOOK * max_nodes,
-            np.inf,
-        )  # nodes at which to look at the bound next, and the bound at half as many
+        # Bytes that open nodes may have; the nodes at which to look at the bound next, and the bound at half as many.
+        memory = GPU_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else CPU_BYTES
+        look, before = 0.5 * LOOK * max_nodes, np.inf
         while pool.count:
             if beat is not None:
                 beat()
@@ -195,7 +195,7 @@ class Tree(Terms):
                 break
             # What is not written down was not proved in time.
             writing = 0.0 if log is None else nodes * WRITING[moments is not None]
-            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > self.memory:
+            if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
                 break
             if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):
                 aborted = True
@@ -205,7 +205,7 @@ class Tree(Terms):
                 if highest - limit > (before - highest) * np.log2(max_nodes / nodes):
                     break
                 look, before = 2 * nodes, highest
-            if pool.crowded(self.memory / 4):  # no room for breadth: finish the nodes that are nearly closed
+            if pool.crowded(memory / 4):  # no room for breadth: finish the nodes that are nearly closed
                 top = pool.lowest(batch)
             if log is not None and log.bytes > RECORD_BYTES:
                 log = None
