@@ -88,6 +88,8 @@ ROWS = [
     Row("clouds4-near", lambda seed: clouds(500, 4, seed, 4.0), 1e-3, 20, 1e-3),
     Row("quadrants", lambda seed: quadrants(10_000, seed), 1e-3, 60, 1e-3, bias=True),
     Row("noise8", lambda seed: noise(150, 8, seed), 1e-3, 120, 0.1, gpu=True),
+    Row("noise30", lambda seed: noise(60, 30, seed), 1e-3, 30, 1e-3),
+    Row("noise40", lambda seed: noise(80, 40, seed), 1e-3, 30, 0.1),
     Row("disks15", lambda seed: load(f"disks:d=15,n=256,reading=code,seed={seed}"), 1e-2, 300, 1e-2, gpu=True),
     Row("mnist4-9", lambda seed: load(f"mnist:classes=4-9,n=200,seed={seed}"), 1e-3, 60, 0.1, gpu=True),
     Row("mnist3-8", lambda seed: load(f"mnist:classes=3-8,n=500,seed={seed}"), 1e-3, 60, 0.15, gpu=True),
