@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from widemargin import pricing
-from widemargin.pricing import Stage, cones, plan, price, signs, writing
+from widemargin.pricing import Stage, cones, outlook, plan, price, signs, writing
 from widemargin.pricing.enumeration import enumerate3
-from widemargin.pricing.points import Points, exact_span, integer_frame, reduce_rank
+from widemargin.pricing.points import Points, exact_span, integer_frame, rank_modulo, reduce_rank
 from widemargin.verify.exact import integers
 from widemargin.verify.reading import Problem, Refused
 from widemargin.verify.tree import relu_tree
@@ -123,6 +123,42 @@ def test_signs_that_no_direction_has_are_found_and_written(thin, monkeypatch):
     without = signs.Tree(X, ct).run(0.0, 1e-3, deadline=math.inf, batch=256, quadratic=False)
     assert without.bound == pytest.approx(found.bound, rel=2e-3)
     assert found.nodes < 0.8 * without.nodes
+
+
+def test_points_that_are_flat_but_for_rounding_have_no_empty_leaves(thin, monkeypatch):
+    """A column that is a rounded sum of others: no sum of points vanishes exactly, so a tree must not count on one."""
+    monkeypatch.setattr(signs, "NEWTON_NODES", 0)
+    points, c = thin
+    for extra, flat in ((points[:, :1] + 0.3 * points[:, 1:2], False), (2 * points[:, 1:2], True)):
+        X0 = np.hstack([points, extra])
+        _, basis = reduce_rank(X0)
+        where = Points(X0, None, 0, torch.device("cpu"), basis)
+        assert where.r == 4 and where.flat == flat
+        priced = price(where, c, known=0.0, tol=1e-3, seconds=60.0, hard=True)
+        side, bound = writing.write(priced.log, X0, c, np.zeros(5), np.zeros((0, 5), dtype=int), 1.0)
+        assert priced.value <= bound <= priced.bound * (1 + 1e-6)
+        assert any(isinstance(leaf, dict) and "empty" in leaf for leaf in side["leaves"]) == flat
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rank_modulo_a_prime_is_the_rank(seed: int):
+    rng = np.random.default_rng(seed)
+    r, D = int(rng.integers(1, 5)), int(rng.integers(5, 9))
+    whole = rng.integers(-9, 10, (20, r)) @ rng.integers(-9, 10, (r, D)) * 2.0 ** rng.integers(-40, 40, D)
+    assert rank_modulo(whole) == np.linalg.matrix_rank(whole / np.abs(whole).max(0).clip(1e-300)) <= r
+    assert rank_modulo(np.vstack([whole, np.zeros(D)])) == rank_modulo(whole)
+    rounded = rng.standard_normal((20, r)) @ rng.standard_normal((r, D))
+    assert rank_modulo(rounded) == D > np.linalg.matrix_rank(rounded)
+
+
+def test_the_way_that_will_end_lower_goes_on():
+    """Open parts that fall as t^(-1/3) from far above, and hardly from near above."""
+    cone, sign = [(0.4, 9.0), (3.2, 5.0)], [(0.3, 3.2), (1.2, 3.1)]
+    assert outlook(cone, 1.0, 25.6) == pytest.approx(3.0)  # 8 and 4 open at 0.4 and 3.2: 2 at 25.6
+    assert outlook(sign, 1.0, 1e3) > outlook(cone, 1.0, 1e3)
+    assert outlook(sign, 1.0, 2.0) < outlook(cone, 1.0, 2.0)
+    assert outlook(sign[:1], 1.0, 1e3) == pytest.approx(3.2)  # one turn tells nothing of the next
+    assert outlook([(1.0, 2.0), (4.0, 2.0)], 1.0, 1e3) == 2.0  # and no progress ends where it is
 
 
 def test_an_empty_leaf_must_add_up_to_zero():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,18 +81,29 @@ def price(
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
         over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
-        return over_signs.run(known, tol, batch=batch, max_nodes=stage.most, quadratic=quadratic, **options)
+        options |= {"max_nodes": stage.most, "quadratic": quadratic, "empties": points.flat}
+        return over_signs.run(known, tol, batch=batch, **options)
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
-    reached: dict[str, float] = {}  # by each way in its last turn
+    turns: dict[str, list[tuple[float, float]]] = {}  # seconds and bound of each way after each of its turns
     for stage in plan(points, folded, seconds, root, hard):
         if stage.if_far and best.bound < NEAR_ROOT * goal:
             continue
-        if stage.seconds > FAIR and reached.get(stage.way, 0.0) > best.bound:
-            continue  # the other way is better here, and goes on alone
+        began = time.monotonic()
+        if stage.seconds > FAIR and len(turns) > 1:
+            left = until - began
+            ends = {way: outlook(past, max(known, target), left) for way, past in turns.items()}
+            if ends[stage.way] > min(ends.values()) or (stage.way != "cones" and left < turns[stage.way][-1][0]):
+                continue  # the other way will end lower, or this one would not come as far as before
+            if (
+                stage.way != "cones"
+            ):  # which go on where they stopped; a tree over signs begins again, so it has all the rest
+                stage = replace(stage, seconds=left)
         result = look(stage)
         if stage.most == math.inf:  # not a mere look at the root
-            reached[stage.way] = result.bound
+            past = turns.setdefault(stage.way, [])
+            before = past[-1][0] if past and stage.way == "cones" else 0.0
+            past.append((before + time.monotonic() - began, result.bound))
         known = max(known, result.value)
         if result.bound < best.bound:
             best.bound, best.log = result.bound, result.log
@@ -103,6 +114,17 @@ def price(
             break
         best.hard |= stage.way == "linear"
     return best
+
+
+def outlook(past: list[tuple[float, float]], least: float, seconds: float) -> float:
+    """The bound that a way will have after `seconds`: what is open above `least` goes by the power law of its last two turns.
+
+    Cones of rank r leave about count^(-2 / (r - 1)) open, so that they may begin far behind a tree over signs and end far ahead.
+    """
+    (t1, open1), (t2, open2) = [(t, bound - least) for t, bound in (past * 2)[-2:]]
+    if not (0 < open2 < open1 and t1 < t2 < seconds):
+        return least + open2
+    return least + open2 * (open2 / open1) ** (math.log(seconds / t2) / math.log(t2 / t1))
 
 
 @dataclass(frozen=True)

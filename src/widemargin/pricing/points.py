@@ -73,6 +73,11 @@ class Points:
         """(r, D) integers for the tree over cones, if there are any that fit."""
         return integer_frame(self.X0, self.basis)
 
+    @cached_property
+    def flat(self) -> bool:
+        """Whether the points span r dimensions exactly: else, up to rounding, no sum of them vanishes that a proof could show."""
+        return self.r == self.X0.shape[1] or rank_modulo(self.X0) <= self.r
+
     def as_relu(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights of relu, and those of the linear rest: phi(t) = (1 - slope) relu(t) + slope t."""
         return (1 - self.slope) * c, self.slope * c
@@ -317,3 +322,23 @@ def _orbits(images: np.ndarray) -> np.ndarray:
         if np.array_equal(new, label):
             return np.unique(label, return_inverse=True)[1]
         label = new
+
+
+def rank_modulo(X: np.ndarray, prime: int = 2**31 - 1) -> int:
+    """The rank of X modulo a prime: never more than in exact arithmetic, and less with odds of about 1 to `prime`."""
+    mantissa, exponent = np.frexp(X)
+    powers, where = np.unique(exponent - 53, return_inverse=True)
+    power = np.array([pow(2, int(e), prime) for e in powers])[where.reshape(X.shape)]
+    M = np.ldexp(mantissa, 53).astype(np.int64) % prime * power % prime  # (n, D)
+    rank = 0
+    for column in range(M.shape[1]):
+        at = np.flatnonzero(M[rank:, column])
+        if not len(at):
+            continue
+        M[[rank, rank + at[0]]] = M[[rank + at[0], rank]]
+        M[rank] = M[rank] * pow(int(M[rank, column]), -1, prime) % prime
+        M[rank + 1 :] = (M[rank + 1 :] - M[rank + 1 :, column, None] * M[rank] % prime) % prime
+        rank += 1
+        if rank == len(M):
+            break
+    return rank

@@ -148,13 +148,14 @@ class Tree(Terms):
         give_up: float = np.inf,
         max_nodes: float = np.inf,
         quadratic: bool = True,
+        empties: bool = True,
         beat: Callable[[], None] | None = None,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large.
+        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -234,7 +235,7 @@ class Tree(Terms):
                 met.append((value[good], v[good]))
             limit = max(target, best * (1 + tol)) + 1e-300
             last, alive = torch.cat([branch, branch[~done]]), child["U"] > limit
-            if nodes > NEWTON_NODES and len(self.xp) and self.rows.shape[1] <= NEWTON_RANK:
+            if empties and nodes > NEWTON_NODES and len(self.xp) and self.rows.shape[1] <= NEWTON_RANK:
                 index = torch.nonzero(alive & (last >= 0)).flatten()
                 gone = index[self.empty(child["sign"][index], last[index])]
                 alive[gone] = False
