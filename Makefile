@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 # Two processes of one thread each: small problems are slower on several threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all check bench format clean
+.PHONY: demo test test-all check bench format docs-update clean
 demo: $(STAMP)
 	$(BIN)/widemargin demo --out demo-output
 
@@ -27,6 +27,10 @@ bench: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Runs every page and rewrites the outputs that it shows where they are stale.
+docs-update: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/shown.py --update
 
 clean:
 	rm -rf .venv demo-output build dist
