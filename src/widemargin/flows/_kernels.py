@@ -29,7 +29,7 @@ def _kernels() -> Any:
         return None
 
     @triton.jit
-    def forward(X, V, a, out, n, m, d, x_trial, D: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr):  # type: ignore
+    def forward(X, V, a, out, n, m, d, x_trial, D: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr):  # type: ignore[no-untyped-def]
         trial, block = tl.program_id(0), tl.program_id(1)
         j, k = block * BM + tl.arange(0, BM), tl.arange(0, D)
         v = tl.load(
@@ -46,7 +46,7 @@ def _kernels() -> Any:
             tl.store(out + (trial * tl.num_programs(1) + block) * n + i, f, mask=i < n)
 
     @triton.jit
-    def backward(X, V, a, g, out_a, out_V, n, m, d, x_trial, D: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr):  # type: ignore
+    def backward(X, V, a, g, out_a, out_V, n, m, d, x_trial, D: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr):  # type: ignore[no-untyped-def]
         trial, block = tl.program_id(0), tl.program_id(1)
         j, k = block * BM + tl.arange(0, BM), tl.arange(0, D)
         v = tl.load(
@@ -70,7 +70,7 @@ def _kernels() -> Any:
         tl.store(out_V + trial * m * d + j[:, None] * d + k[None, :], grad_V, mask=(j[:, None] < m) & (k[None, :] < d))
 
     @triton.jit
-    def dual(P, out, total, n, LOGISTIC: tl.constexpr, KIND: tl.constexpr, N: tl.constexpr):  # type: ignore
+    def dual(P, out, total, n, LOGISTIC: tl.constexpr, KIND: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
         trial, i = tl.program_id(0), tl.arange(0, N)
         p = tl.load(P + trial * n + i, mask=i < n, other=float("inf"))
         if LOGISTIC:

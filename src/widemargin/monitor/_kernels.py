@@ -24,7 +24,7 @@ def _kernel() -> Any:
         return None
 
     @triton.jit
-    def kernel(F, own, out, count, length, s0, s1, s2, classes, B: tl.constexpr):  # type: ignore
+    def kernel(F, own, out, count, length, s0, s1, s2, classes, B: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0).to(tl.int64)
         F += (row // length) * s0 + (row % length) * s1
         mine = tl.load(own + row)
