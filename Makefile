@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 # Two processes of one thread each: small problems are slower on several threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all check bench format docs-update clean
+.PHONY: demo test test-all check bench format docs docs-update clean
 demo: $(STAMP)
 	$(BIN)/widemargin demo --out demo-output
 
@@ -28,12 +28,18 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The site, in site/. A warning, such as a link that leads nowhere, is an error.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt '.[docs]'
+	$(BIN)/python docs/make_gallery.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 # Runs every page and rewrites the outputs that it shows where they are stale.
 docs-update: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/shown.py --update
 
 clean:
-	rm -rf .venv demo-output build dist
+	rm -rf .venv demo-output build dist site
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "widemargin needs Python 3.11 or newer")'

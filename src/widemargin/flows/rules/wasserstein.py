@@ -19,7 +19,7 @@ from .steps import check_numbers, guard, mean_field, move, require, slopes, tick
 class WassersteinFlow(Rule[State]):
     """Wasserstein gradient flow of particles theta = (a, v) for sum_i l(y_i f(x_i)) + lam int |theta|^2 (MT-24, MT-25).
 
-    f = (1/m) sum_j a_j relu(v_j . x), a net with the 1/m. Each particle moves by eta v(theta) = -eta grad L'[rho](theta).
+    f = (1/m) sum_j a_j relu(v_j . x), a net with the 1/m. Each particle moves by eta v(theta) = `-eta grad L'[rho](theta)`.
     `reduction`: "sum" (MT) or "mean" of the losses. `scheme`: "discrete" is one explicit step (MT-27), "continuous" one step of
     Heun's method, of second order in eta.
 
