@@ -29,6 +29,53 @@ def f1(X, y, upper, dual, plus):
     return verdict("f1", X, y, 0.0, upper, dual=dual, proof=tree_sides(plus, len(X)))
 
 
+# ------------------------------------------------------------ products
+
+
+# x = 4 in one dimension: with t = 4 v = w - s, 2 + 2 v^2 - w + w s / 4 = (w - 4)^2 / 8 + s^2 / 8, so relu(t) <= 4
+FOUR = {"sign": 1, "points": [0], "shift": 2, "lam": 8, "free": [1], "pairs": []}
+NONE = {"sign": -1, "points": [0], "shift": 0, "lam": 0, "free": [0], "pairs": [[0, 1, 1]]}
+
+
+def multiplied(upper, X=((4.0,),), y=(1,), dual=(1.0,), minus=NONE, **plus):
+    proof = {"type": "products", "sides": [FOUR | plus, minus]}
+    return verdict("f1", np.array(X), list(y), 0.0, upper, dual=list(dual), proof=proof).failed
+
+
+def test_the_corner_of_products_is_rounded_down():
+    assert multiplied(4.0) is None
+    assert multiplied(4.0 - 1 / 16) == "products side +1: the bound is larger than upper"  # half a unit of 2^-3
+
+
+@pytest.mark.parametrize(
+    "fields,failed",
+    [
+        ({"pairs": [[0, 1, -1]], "lam": 0, "free": [0], "shift": 0}, "pairs: not an integer"),  # 0 - w + w
+        ({"lam": -8}, "lam: not an integer"),
+        ({"pairs": [[-1, 1, 1]]}, "pairs: not an integer"),
+        ({"pairs": [[1, 3, 1]]}, "pairs: not an integer"),
+        ({"pairs": [[1, 1, 1]]}, "not of two different parts"),
+        ({"pairs": [[1, 0, 1]]}, "not of two different parts"),
+        ({"pairs": [[0, 1, True]]}, "pairs: not an integer"),
+        ({"free": [1.0]}, "free: not an integer"),
+        ({"points": [], "free": []}, "a point with weight is missing"),
+    ],
+)
+def test_products_have_signs_and_places(fields, failed):
+    assert failed in multiplied(3.0, **fields)
+
+
+def test_a_point_of_products_comes_once():
+    """x = 4 with +1/2 and x = 2 with -1/2 have the maximum 1; with the second one twice it would be 0."""
+    X, y, dual = [[4.0], [2.0]], [1, -1], [0.5, 0.5]
+    minus = {"sign": -1, "points": [0, 1], "shift": 2, "lam": 1, "free": [0, 1], "pairs": [[0, 1, 2]]}
+    twice = {"points": [0, 1, 1], "free": [0, 0, 0], "pairs": [], "lam": 0, "shift": 0}
+    assert multiplied(0.5, X, y, dual, minus, **twice) == "products side +1: points are not increasing"
+    assert (
+        multiplied(0.5, X, y, dual, minus, points=[1, 0], free=[0, 0]) == "products side +1: points are not increasing"
+    )
+
+
 # ------------------------------------------------------------ trees
 
 
@@ -70,6 +117,9 @@ def test_quadratic_leaves_have_signs():
         ({"a": [0], "b": [1], "lam": 0, "pairs": [[0, 0, -1]]}, "leaf 0: pairs"),
     ):
         assert failed in f1(X, [1], 0.5, [1.0], side | {"leaves": [leaf, [0]]}).failed
+    both = {"points": [0, 1], "tree": [0, 1, -1, -1, -1], "leaves": [leaf | {"a": [0, 0], "b": [0, 0]}, [0, 0], [0, 0]]}
+    both["leaves"][0] |= {"lam": 0, "pairs": [[0, 1, -1]]}
+    assert "leaf 0: pairs: not an integer" in f1(PLANE, [1, 1], 0.5, [0.5, 0.5], both).failed
     free = {"points": [0, 1], "tree": [0, -1, -1], "leaves": [{"a": [0, 0], "b": [0, 0], "lam": 0}, [0, 0]]}
     free["leaves"][0]["pairs"] = [[0, 1, 1]]
     assert "leaf 0: pairs name a point" in f1(PLANE, [1, 1], 0.5, [0.5, 0.5], free).failed
