@@ -129,6 +129,18 @@ def test_quadratic_leaves_have_signs():
     assert found.failed.endswith("leaf 0: a root has a negative multiplier")
 
 
+def test_the_linear_rest_of_a_leaky_neuron_is_in_the_span():
+    """e_1 with +3/4 and e_2 with -1/4, slope 1/4: the maximum is |(3/4, -1/16)|, of which the points of the tree have 3/4."""
+    X, dual, activation = [[1.0, 0.0], [0.0, 1.0]], [0.75, 0.25], "leaky:0.25"
+    leaf = {"a": [0], "b": [9], "lam": 6}  # in sixteenths: (1 - 1/4) 3/4, and half of 3/4
+    plus = {"sign": 1, "shift": 4, "points": [0], "tree": [0, -1, -1], "leaves": [leaf, [0]]}
+    minus = {"sign": -1, "shift": 4, "points": [1], "tree": [0, -1, -1], "leaves": [[0], [0]]}
+    proof = {"type": "tree", "sides": [plus, minus]}
+    for upper, failed in ((0.7527, None), (0.7513, "tree side +1, leaf 0: its bound is larger than upper")):
+        found = verdict("f1", X, [1, -1], 0.0, upper, dual=dual, proof=proof, activation=activation)
+        assert found.failed == failed
+
+
 def test_triples_of_an_eigen_tree_use_fixed_points():
     """x = e_1 with margin 1: a negative product would bring the bound down."""
     side = {"shift": 0, "points": [0, 1], "tree": [0, -1, -1], "leaves": [[[0, 1, 1]], []]}

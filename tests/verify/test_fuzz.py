@@ -22,6 +22,7 @@ PROOFS = (  # every type: all are in the corpus, and mutants are given them
     "pairing",
     "products",
     "tree",
+    "mixed",
     "enumeration",
     "eigen",
     "eigen-tree",
@@ -58,7 +59,7 @@ WORDS = [
     *PROOFS,
     *("certified", "not-separable", "no-interpolation", "found"),
     *("time-limit", "stalled", "rounding", "not-found", "omitted"),
-    *("logistic", "squared", "hinge", "squared-hinge", "exp", "free", "decayed"),
+    *("logistic", "squared", "hinge", "squared-hinge", "exp", "cross-entropy", "free", "decayed"),
 ]
 NUMBERS = [0, 1, -1, 2, 0.5, -0.5, 1e-9, 1e300, -1e300, 5e-324, 2**32, 2**32 + 1, 2**62, 2**1100 - 1, -(2**1099)]
 
