@@ -4,12 +4,15 @@ import copy
 import math
 import random
 from decimal import Decimal, getcontext
+from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from corpus import seal
 
 from widemargin import Dataset, optima, verify
+from widemargin.verify import optimum
 from widemargin.verify.logs import ONE, exp_above, log_ends, softplus_above
 from widemargin.verify.reading import Refused
 
@@ -264,3 +267,46 @@ def test_the_dual_bound_by_hand():
         less = low - (theta * dual.sum() / 7) ** 2 / (2 * decay)
         assert verify.check(seal(decayed | {"lower": less * (1 - 1e-12)}), X, DATA.y).ok == (less > 0)
         assert not verify.check(seal(decayed | {"lower": less * (1 + 1e-12)}), X, DATA.y).ok
+
+
+def test_the_share_of_the_dual_is_rounded_down():
+    for scale, most in (
+        (Fraction(1, 3), Fraction(2)),
+        (Fraction(7), Fraction(10, 3)),
+        (Fraction(1), Fraction(1, 10**40)),
+    ):
+        theta, least = optimum._feasible(scale, most), min(scale, most)
+        assert least * (1 - Fraction(1, 2**90)) < theta < least and theta.denominator.bit_count() == 1
+
+
+@pytest.mark.parametrize("loss", ["squared", "squared-hinge"])
+def test_what_a_curved_loss_takes_from_the_dual_is_rounded_up(loss):
+    """u y - u^2 / (2 w) with w = 3: the last part is no multiple of any power of two."""
+    one = SimpleNamespace(y=[1], ky=0)
+    found = optimum._dual_below(one, loss, [1], 0, [3], 0, Fraction(1))
+    assert Fraction(5, 6) - Fraction(1, ONE) < found < Fraction(5, 6)
+
+
+@pytest.mark.parametrize("label", [1, -1])
+@pytest.mark.parametrize("value", [1, -1])
+def test_margins_are_rounded_down_before_the_exponential(label, value, monkeypatch):
+    seen = []
+    monkeypatch.setattr(optimum, "exp_above", lambda x: seen.append(x) or 1)
+    one, k = SimpleNamespace(y=[label], ky=0), 300
+    optimum._loss_above(one, "exp", [value], k, Fraction(0), [1])
+    assert 0 <= Fraction(seen[0], ONE) + label * Fraction(value, 1 << k) < Fraction(1, ONE)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared"])
+@pytest.mark.parametrize("low,high", [(5, 8), (-8, -5), (-5, 8), (-8, 5)])
+def test_values_in_the_space_of_a_kernel_are_taken_where_the_loss_is_larger(loss, low, high):
+    """A value is between low / 3 or low / 7 and high / 3 or high / 7, whichever is further out."""
+    K = SimpleNamespace(product=lambda a: ([low], [high]), least=Fraction(3), most=Fraction(7))
+    ends = Fraction(low, 7 if low > 0 else 3), Fraction(high, 3 if high > 0 else 7)
+    unit = Fraction(1, 1 << optimum.VALUE_BITS)
+    for label, far in ((1, -1), (-1, 1)):
+        y = label if loss == "hinge" else 100 * label
+        (found,) = optimum._worst(SimpleNamespace(y=[y], ky=0), loss, K, [1], 0, Fraction(0))
+        assert 0 <= far * (found * unit - ends[0 if far < 0 else 1]) < unit
+        near = SimpleNamespace(y=[-y], ky=0)  # a target on the other side
+        assert optimum._worst(near, loss, K, [1], 0, Fraction(0)) != [found]
