@@ -310,3 +310,10 @@ def test_values_in_the_space_of_a_kernel_are_taken_where_the_loss_is_larger(loss
         assert 0 <= far * (found * unit - ends[0 if far < 0 else 1]) < unit
         near = SimpleNamespace(y=[-y], ky=0)  # a target on the other side
         assert optimum._worst(near, loss, K, [1], 0, Fraction(0)) != [found]
+
+
+def test_differences_of_outputs_are_rounded_up_before_the_exponential(monkeypatch):
+    seen = []
+    monkeypatch.setattr(optimum, "exp_above", lambda x: seen.append(x) or ONE)
+    optimum._cross_entropy_above([0, 1, -1, 1 << 300], 300)  # 0, a little more, a little less, 1
+    assert [x + ONE for x in seen] == [0, 1, 0, ONE]
