@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from corpus import seal
+from test_attacks import forged
 
 from widemargin import Dataset, optima, verify
 from widemargin.verify import optimum
@@ -317,3 +318,51 @@ def test_differences_of_outputs_are_rounded_up_before_the_exponential(monkeypatc
     monkeypatch.setattr(optimum, "exp_above", lambda x: seen.append(x) or ONE)
     optimum._cross_entropy_above([0, 1, -1, 1 << 300], 300)  # 0, a little more, a little less, 1
     assert [x + ONE for x in seen] == [0, 1, 0, ONE]
+
+
+DRAWN = np.array([[0, 4, 2], [1, 0, 1], [2, 2, 0], [0, 3, 0], [0, 0, 5], [1, 0, 0], [0, 0, 0]]) / 16
+CLASSES = np.array([0, 1, 2, 0, 1, 2, 0])
+
+
+def refusal(lower, upper, mode, offset, dual=DRAWN):
+    extra = {"loss": "cross-entropy", "weight_decay": 0.2, "output_bias": mode, "offset": list(offset)}
+    extra |= {"theta": [], "outer": []}
+    proof, dual = {"type": "norm", "maximum": 10.0}, np.asarray(dual).tolist()
+    body = forged("f1-multiclass-optimum", X, CLASSES, lower, upper, dual=dual, extra=extra, proof=proof)
+    return verify.check(body, X, CLASSES).failed
+
+
+@pytest.mark.parametrize("mode", [None, "decayed"])
+def test_the_bounds_of_several_classes_by_hand(mode):
+    """Entropies less what a bias may gain, at a dual that was made up; and the objective of constant outputs."""
+    theta = 0.2 * 7 / 10
+    z = theta * DRAWN
+    z[np.arange(7), CLASSES] = 1 - z.sum(1)
+    low = float(-(z * np.log(np.where(z > 0, z, 1))).sum() / 7)
+    b, high = np.zeros(3), math.log(3)
+    if mode is not None:
+        b = np.array([0.5, -0.25, 0.0])
+        high = float(np.mean(np.log(np.exp(b).sum()) - b[CLASSES]) + 0.2 * b @ b / 2)
+        sums = theta * (np.eye(3)[CLASSES] * DRAWN.sum(1, keepdims=True) - DRAWN).sum(0) / 7
+        low -= float(sums @ sums / (2 * 0.2))
+    less, more = 1 - 1e-12, 1 + 1e-12
+    assert 0 < low < high and refusal(low * less, high * more, mode, b) is None
+    assert refusal(low * more, high * more, mode, b) == "lower bound: the weights prove less"
+    assert refusal(low * less, high * less, mode, b) == "upper bound: the objective of the network is larger"
+
+
+def test_what_the_dual_of_several_classes_must_satisfy():
+    def changed_row(i, row):
+        dual = DRAWN.copy()
+        dual[i] = row
+        return dual
+
+    assert refusal(0.0, 2.0, None, [0, 0, 0]) is None
+    assert refusal(0.0, 2.0, None, [0, 0, 0.5]) == "upper bound: extra.offset is not 0, but there is no output bias"
+    assert refusal(0.0, 2.0, "free", [0, 0, 0]).startswith("dual: the vectors do not sum to zero")
+    for row, failed in (
+        ([-1 / 16, 0, 2 / 16], "dual: row 1 has a negative entry"),
+        ([0.75, 0, 0.5], "dual: row 1 is larger than the weight of its point"),
+        ([0, 0.5, 0.25], "dual: row 1 has a weight on its own class"),
+    ):
+        assert refusal(0.0, 2.0, None, [0, 0, 0], changed_row(1, row)) == failed
