@@ -69,6 +69,7 @@ def test_a_point_of_products_comes_once():
     """x = 4 with +1/2 and x = 2 with -1/2 have the maximum 1; with the second one twice it would be 0."""
     X, y, dual = [[4.0], [2.0]], [1, -1], [0.5, 0.5]
     minus = {"sign": -1, "points": [0, 1], "shift": 2, "lam": 1, "free": [0, 1], "pairs": [[0, 1, 2]]}
+    assert multiplied(1.0, X, y, dual, minus) == "products side +1: a point with weight is missing"
     twice = {"points": [0, 1, 1], "free": [0, 0, 0], "pairs": [], "lam": 0, "shift": 0}
     assert multiplied(0.5, X, y, dual, minus, **twice) == "products side +1: points are not increasing"
     assert (
@@ -90,6 +91,34 @@ def test_every_point_with_positive_weight_is_in_the_tree():
     side = {"points": [1], "tree": [-1], "leaves": [[0]]}
     found = f1(PLANE, [1, -1], 0.1, [0.5, 0.5], side)
     assert found.failed == "tree side +1: point 0 has positive weight and is not among points"
+
+
+def test_a_tree_ends_with_its_last_leaf():
+    side = {"points": [0, 1], "tree": [-1, -1], "leaves": [[0, 0], [0, 0]]}
+    assert f1(PLANE, [1, -1], 9.0, [0.5, 0.5], side).failed == "tree side +1: the tree goes on after its last leaf"
+
+
+def test_what_free_points_have_is_below_upper():
+    """e_1 is free: 1/2, and a vector of length 1/2 for what is left, which is -1/2 with upper = 0."""
+    side = {"points": [0], "tree": [-1], "leaves": [[0]]}
+    assert f1([[1.0, 0.0]], [1], 0.0, [1.0], side).failed == "tree side +1, leaf 0: its bound is larger than upper"
+
+
+def test_a_reflection_moves_the_points_exactly():
+    """That of (0, -1) in (3, 2) is (12, -5) / 13, which rounded down is (0, -1) again: the maximum is at v = (0, -1)."""
+    side = {"points": [0], "tree": [-1], "leaves": [[0, 0]], "roots": [[3, 2]], "rho": [3.0, 2.0]}
+    assert (
+        f1([[0.0, -1.0]], [1], 9.0, [1.0], side).failed
+        == "tree side +1: root 0 is not a symmetry of the weighted points"
+    )
+
+
+def test_a_symmetry_is_one_of_the_points_before_they_are_folded():
+    """(relu(v_1) + relu(-v_2)) / 2 has the maximum sqrt(1/2), at v_1 = -v_2; folded, both points weigh the same."""
+    X, dual = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [0.5, 0.0, 0.0, 0.5]
+    side = {"points": [0, 2], "tree": [-1], "shift": 2, "leaves": [[0, 0, 1]], "mirrors": [[0, 1], [2, 3]]}
+    side |= {"roots": [[-1, 1]], "rho": [-1.0, 1.0]}
+    assert f1(X, [1] * 4, 0.5, dual, side).failed == "tree side +1: root 0 is not a symmetry of the weighted points"
 
 
 def test_a_negative_weight_counts_once_at_most():
