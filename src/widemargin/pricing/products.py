@@ -7,12 +7,13 @@ numbers z = (1, w, s) are nonnegative. So for any g_i, any N_ab >= 0 on pairs of
 
 and that holds for all v and w as soon as the quadratic form on the right, in (1, v, w), is positive semidefinite. The least
 kappa + lam over both sides (c = q y and -q y), over N, g and over q itself is a semidefinite program, the dual of one over
-the moments of (1, v, w). `pairing` is the special case in which the form is a sum of squares of two points each: on MNIST's 4
+the moments of (1, v, w). On the unit ball p - u . v with p >= |u| is nonnegative, too, and z may have such parts (cuts): their
+products with w_i say that the moment of w_i v is no longer than that of w_i. `pairing` is the special case in which the form is a sum of squares of two points each: on MNIST's 4
 against 9 with 200 points it is 25 % above the network, this 5 %.
 
 The program is solved by a primal-dual interior point method (predictor and corrector, the direction of Helmberg, Kojima
 and Monteiro). Every constraint is an entry of a matrix, so its linear system is made of products of entries. Only
-some pairs are in play: first those of near points, then those at which the moments found are negative.
+some pairs are in play: first those of near points, then those at which the moments found are negative, and cuts at moments found.
 Whatever it stops with, N, g, lam and q are feasible, so the bound is valid. In place of the least bound the weights may have
 another goal, such as the dual of a training problem.
 """
@@ -543,7 +544,11 @@ def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) 
     grow = program.unit * scale * times  # of the form, and of every bound
     base, rows, program, bits = whole_cuts(program, scale)
     length = torch.cat(
-        [torch.ones_like(program.lengths[:1]), program.lengths.repeat(2) * scale, program.Z.new_full((len(rows),), 2.0**bits)]
+        [
+            torch.ones_like(program.lengths[:1]),
+            program.lengths.repeat(2) * scale,
+            program.Z.new_full((len(rows),), 2.0**bits),
+        ]
     )  # of z
     order = np.argsort(names)
     place = np.empty(n, dtype=int)
@@ -585,10 +590,12 @@ def whole_cuts(program: Program, scale: float) -> tuple[np.ndarray, list[list[in
         return np.zeros(0, dtype=int), [], program, 0
     X = program.X.cpu().numpy()
     points = (program.lengths.cpu().numpy() * scale)[:, None] * X  # as in the data
-    base = linalg.qr(X.T, mode="r", pivoting=True)[1][: program.r]  # points that span all directions, none of them nearly flat
+    base = linalg.qr(X.T, mode="r", pivoting=True)[1][
+        : min(X.shape)
+    ]  # points that span all directions, none of them nearly flat
     bits = CUT_BITS + max(0, math.ceil(math.log2(program.r * float(np.linalg.norm(points[base], axis=1).max()))))
     wanted = -program.cuts[:, 1:].cpu().numpy()  # (k, r) unit vectors
-    whole = np.rint(np.ldexp(np.linalg.solve(points[base].T, wanted.T).T, bits))
+    whole = np.rint(np.ldexp(np.linalg.lstsq(points[base].T, wanted.T)[0].T, bits))
     u = whole @ points[base]
     most = np.ceil(np.linalg.norm(u, axis=1) * (1 + 1e-12))
     cuts = torch.as_tensor(np.ldexp(np.column_stack([most, -u]), -bits)).to(program.cuts)
