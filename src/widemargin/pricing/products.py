@@ -8,8 +8,8 @@ numbers z = (1, w, s) are nonnegative. So for any g_i, any N_ab >= 0 on pairs of
 and that holds for all v and w as soon as the quadratic form on the right, in (1, v, w), is positive semidefinite. The least
 kappa + lam over both sides (c = q y and -q y), over N, g and over q itself is a semidefinite program, the dual of one over
 the moments of (1, v, w). On the unit ball p - u . v with p >= |u| is nonnegative, too, and z may have such parts (cuts): their
-products with w_i say that the moment of w_i v is no longer than that of w_i. `pairing` is the special case in which the form is a sum of squares of two points each: on MNIST's 4
-against 9 with 200 points it is 25 % above the network, this 5 %.
+products with w_i say that the moment of w_i v is no longer than that of w_i. `pairing` is the special case in which the form is
+a sum of squares of two points each: on MNIST's 4 against 9 with 200 points it is 25 % above the network, this 5 %.
 
 The program is solved by a primal-dual interior point method (predictor and corrector, the direction of Helmberg, Kojima
 and Monteiro). Every constraint is an entry of a matrix, so its linear system is made of products of entries. Only
@@ -450,7 +450,7 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
 
 
 def steepest(program: Program, at: Iterate, k: int) -> Tensor:
-    """Cuts (m, 1 + r) that the moments of a side break: of each part z of w and s the u for which z (|u| - u . v) is most negative."""
+    """Cuts (m, 1 + r) that the moments of a side break: of each part z the unit u for which z (1 - u . v) is most negative."""
     moments = program.Z[1 : 1 + 2 * program.n] @ at.U[k][:, : 1 + program.r]  # of z and z v
     mean, along = moments[:, 0], moments[:, 1:]
     length = along.norm(dim=1)
@@ -585,7 +585,7 @@ def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) 
 
 
 def whole_cuts(program: Program, scale: float) -> tuple[np.ndarray, list[list[int]], Program, int]:
-    """The cuts as integer combinations of some points, times 2^bits: these points, the rows, the program with cuts so rounded, bits."""
+    """The cuts as integer combinations of some points, times 2^bits: these points, the rows, the program with them, bits."""
     if not len(program.cuts):
         return np.zeros(0, dtype=int), [], program, 0
     X = program.X.cpu().numpy()

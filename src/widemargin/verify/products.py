@@ -1,8 +1,8 @@
 """Products of the parts of v . x_i: a proof of  max over |v| <= 1 of sum_i c_i relu(v . x_i) <= bound  by one matrix.
 
-With w_i = relu(t_i), s_i = relu(-t_i), t_i = v . x_i, all products of two of z = (1, w, s) are nonnegative, and w_i s_i = 0; so are
-those with p - u . v for p >= |u|, which z may have at its end. So whatever g_i and N_ab >= 0 are, the bound holds if for all v and w,
-with s_i = w_i - x_i . v,
+With w_i = relu(t_i), s_i = relu(-t_i), t_i = v . x_i, all products of two of z = (1, w, s) are nonnegative, and w_i s_i = 0; so
+are those with p - u . v for p >= |u|, which z may have at its end. So whatever g_i and N_ab >= 0 are, the bound holds if for
+all v and w, with s_i = w_i - x_i . v,
 
     (bound - lam) + lam |v|^2 - sum_i c_i w_i - sum_ab N_ab z_a z_b + sum_i g_i w_i s_i >= 0.
 """
@@ -40,7 +40,7 @@ def products(problem: Problem, c: list[int], total: int, bound: Fraction, side: 
     most, Tc = [], np.zeros((0, space.size), dtype=object)  # p, and (cuts, r) 2^k u . B
     if len(rows):
         most, Tc = _lengths(matmul(rows, problem.grid[points][base]), k), matmul(rows, T[base])
-    # The form as one of Z = 2^k z, times 2 total 2^shift: a symmetric matrix F of integers over (1, w, s, cuts), and lam beside it.
+    # The form as one of Z = 2^k z, times 2 total 2^shift: a symmetric integer matrix F over (1, w, s, cuts), and lam beside it.
     count = 1 + 2 * m + len(rows)
     F = np.zeros((count, count), dtype=object)
     F[0, 0] = math.floor(2 * total * (bound * (1 << shift) - lam))
