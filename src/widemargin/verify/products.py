@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .exact import matmul, positive_semidefinite
-from .reading import BITS, Problem, integer, listed, need
+from .reading import BITS, Problem, fits, integer, listed, need
 from .span import span
 
 MOST_CUTS = 4  # for each point: what the search has at most
@@ -42,6 +42,7 @@ def products(problem: Problem, c: list[int], total: int, bound: Fraction, side: 
         most, Tc = _lengths(matmul(rows, problem.grid[points][base]), k), matmul(rows, T[base])
     # The form as one of Z = 2^k z, times 2 total 2^shift: a symmetric integer matrix F over (1, w, s, cuts), and lam beside it.
     count = 1 + 2 * m + len(rows)
+    fits(problem, count // 2, name)  # F is as large as it may be without cuts
     F = np.zeros((count, count), dtype=object)
     F[0, 0] = math.floor(2 * total * (bound * (1 << shift) - lam))
     for j, i in enumerate(points):
