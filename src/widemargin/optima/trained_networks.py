@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
-from .problem import ClassProblem, enter
+from .problem import SeveralProblem, enter
 from .solver import Solver
 from .wide_networks import solver, threads_for
 
@@ -176,17 +176,19 @@ def gap(
         )
     mode = None if net.c is None else "decayed" if output_bias is None else output_bias
     entered = enter(data, loss, weight_decay, net.b is not None, mode, weights, tol, time_limit)
-    K = entered.points.K if isinstance(entered, ClassProblem) else 1
+    K = entered.points.K if isinstance(entered, SeveralProblem) else 1
     if len(net.a) != K:
-        several = "" if K > 1 else "; for several outputs there is loss='cross-entropy'"
+        several = (
+            "" if K > 1 else "; for several outputs there are loss='cross-entropy', and loss='squared' with y (n, K)"
+        )
         raise InputError(f"the network has {len(net.a)} outputs, but the loss {loss} needs {K} for this y{several}")
 
     bias = np.zeros(len(net.W)) if net.b is None else net.b
     c = np.zeros(K) if net.c is None else net.c
     with np.errstate(over="ignore", invalid="ignore"):
         t = (data.X @ net.W.T + bias).clip(0) @ net.a.T + c  # (n, K)
-        if isinstance(entered, ClassProblem):
-            losses = entered.points.losses(t)
+        if isinstance(entered, SeveralProblem):
+            losses = np.ldexp(entered.points.losses(np.ldexp(t, -entered.power)), 2 * entered.power)
         else:
             losses = entered.loss.value(data.y, t[:, 0])
         mean = float(entered.w @ losses) / entered.total

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
-from . import classes, problem
+from . import problem, several_outputs
 from .solver import Solver
 
 LARGE = 100_000  # entries of X from which more than one thread pays
@@ -66,10 +66,10 @@ def f1(
 
 
 def solver(
-    entered: problem.Problem | problem.ClassProblem, tol: float, seed: int, device: str, progress: Progress | None
-) -> Solver | classes.Solver:
-    if isinstance(entered, problem.ClassProblem):
-        return classes.Solver(entered, tol, seed, device, progress)
+    entered: problem.Problem | problem.SeveralProblem, tol: float, seed: int, device: str, progress: Progress | None
+) -> Solver | several_outputs.Solver:
+    if isinstance(entered, problem.SeveralProblem):
+        return several_outputs.Solver(entered, tol, seed, device, progress)
     return Solver(entered, tol, seed, device, progress)
 
 

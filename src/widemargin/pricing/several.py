@@ -1,4 +1,4 @@
-"""Pricing with several classes, max_{|u| <= 1} |F(u)| with F(u) = sum_i g_i relu(u . x_i) in R^K: search and proofs.
+"""Pricing with several outputs, max_{|u| <= 1} |F(u)| with F(u) = sum_i g_i relu(u . x_i) in R^K: search and proofs.
 
 Three proofs besides `norm` (docs/certificates.md). `enumeration`: in two dimensions F is linear on each of at most 2 n + 4
 arcs. `cones`: u-space is cut into simplicial cones until a quadratic bound closes each. `cover`: the same in w-space, where
@@ -22,11 +22,11 @@ from .moments import QUADRATIC_RANK
 from .points import Points
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
-COVER_CLASSES = 10
+COVER_OUTPUTS = 9  # dimensions of w up to which covers are tried
 VERTEX, CELL = (
     0.03,
     3e-4,
-)  # seconds for one of the 2 (K - 1) vertices and 2^(K - 1) cones, by dimension, that a cover begins with
+)  # seconds for one of the 2 r vertices and 2^r cones, by dimension r of w, that a cover begins with
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
 LARGE = 1e150  # a bound that proves nothing
@@ -43,10 +43,10 @@ Key = tuple[int, ...]  # a vertex of a cover
 
 @dataclass
 class Proof:
-    """upper >= max_u |F(u)| for the weights q (n, K), in the units of X; `saved` is what the certificate stores."""
+    """upper >= max_u |F(u)| for the vectors g (n, K), in the units of X; `saved` is what the certificate stores."""
 
     upper: float
-    q: np.ndarray
+    g: np.ndarray
     bound: str
     saved: dict[str, Any]
     nodes: int = 0
@@ -54,10 +54,20 @@ class Proof:
 
 
 def vectors(q: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """g_i = sum_j q_ij (e_{y_i} - e_j), (n, K)."""
+    """g_i = sum_j q_ij (e_{y_i} - e_j), (n, K): those of weights q (n, K) of classes y."""
     g = -q
     g[np.arange(len(y)), y] = q.sum(axis=1)
     return g
+
+
+def class_weights(g: np.ndarray) -> np.ndarray:
+    """The q whose `vectors` g are: they are negative at other classes only."""
+    return (-g).clip(0) + 0.0
+
+
+def free_outputs(g: np.ndarray) -> int:
+    """The dimension of the space that F is looked at in: the hyperplane sum w = 0 if all g_i lie there, as those of classes."""
+    return g.shape[1] - (not g.sum(axis=1).any())
 
 
 def values(X: np.ndarray, g: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -122,47 +132,44 @@ def climb(
 
 def price(
     points: Points,
-    q: np.ndarray,
-    y: np.ndarray,
+    g: np.ndarray,
     goal: float,
     until: float,
     rng: np.random.Generator,
     unscale: Callable[[float], float],
 ) -> Iterator[Proof]:
-    """Proofs of the value of q, hopefully `goal`, those first that are likely to be short; callers stop when one is enough."""
-    D, K = points.X0.shape[1], q.shape[1]
+    """Proofs of the value of g, hopefully `goal`, those first that are likely to be short; callers stop when one is enough."""
+    D, free = points.X0.shape[1], free_outputs(g)
     if D <= 2:
-        yield enumeration(points.X0, q, y)[0]
+        yield enumeration(points.X0, g)[0]
         return
     # A cover needs few cones if w has one or two dimensions, cones if u has few.
-    flat = K == 2 or (K == 3 and D > 3)
+    flat = free == 1 or (free == 2 and D > 3)
     for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
         if k and time.perf_counter() > until:
             return
         if (
             method == "cover"
-            and K <= COVER_CLASSES
-            and time.perf_counter() + (K - 1) * (2 * VERTEX + CELL * 2 ** (K - 1)) < until
+            and free <= COVER_OUTPUTS
+            and time.perf_counter() + free * (2 * VERTEX + CELL * 2**free) < until
         ):
-            yield cover(points, q, y, goal, until, rng, unscale)
+            yield cover(points, g, goal, until, rng, unscale)
         elif method == "cones" and D <= CONE_DIMENSIONS:
-            yield cones(points.X0, q, y, goal, until)
+            yield cones(points.X0, g, goal, until)
 
 
 # --- norm and enumeration -----------------------------------------------------------------------------------------------
 
 
-def norm(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> Proof:
+def norm(X: np.ndarray, g: np.ndarray) -> Proof:
     """relu(t) = (t + |t|) / 2:  |F(u)| <= |sum_i g_i x_i'| / 2 + sum_i |g_i| |x_i| / 2."""
-    g = vectors(q, y)
     part = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
     upper = (float(np.linalg.norm(g.T @ X)) + part) / 2
-    return Proof(upper * (1 + 1e-12) + 1e-14 * part, q, "norm", {"type": "norm"})
+    return Proof(upper * (1 + 1e-12) + 1e-14 * part, g, "norm", {"type": "norm"})
 
 
-def enumeration(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> tuple[Proof, np.ndarray]:
+def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
     """At most two dimensions: the maximum of |F|, and the best direction of every arc (arcs, D), best first."""
-    g = vectors(q, y)
     n, D = X.shape
     flat = np.hstack([X, np.zeros((n, 2 - D))])
     used = flat[g.any(axis=1) & flat.any(axis=1)]
@@ -188,7 +195,7 @@ def enumeration(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> tuple[Proof, np.
     order = np.argsort(-value)
     size = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
     upper = float(value[order[0]]) * (1 + 1e-11) + 1e-13 * size
-    return Proof(upper, q, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
+    return Proof(upper, g, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
 
 
 # --- quadratic bounds on simplicial cones -------------------------------------------------------------------------------
@@ -341,13 +348,12 @@ def _box_least_squares(c: np.ndarray, A: np.ndarray, steps: int = 40) -> np.ndar
     return lam
 
 
-def cones(X: np.ndarray, q: np.ndarray, y: np.ndarray, goal: float, until: float, slack: float = 1e-6) -> Proof:
+def cones(X: np.ndarray, g: np.ndarray, goal: float, until: float, slack: float = 1e-6) -> Proof:
     """max |F| <= about `goal` by subdivision of the orthants, or the best bound at time `until`.
 
     A cone that does not reach the goal is halved at its longest edge. The bound is inflated by `slack` in the end, to have
     room for the exact check.
     """
-    g = vectors(q, y)
     used = np.flatnonzero(g.any(axis=1))
     points, weights, D = X[used], g[used], X.shape[1]
     V = np.array([np.diag(s) for s in itertools.product((1.0, -1.0), repeat=D)])
@@ -365,7 +371,7 @@ def cones(X: np.ndarray, q: np.ndarray, y: np.ndarray, goal: float, until: float
                 # No subdivision can reach the goal, and the neuron is worth more than the bound.
                 best, value = ascend(points, weights, middle[value > goal], 40)
                 best, _ = climb(points, weights, best[np.argsort(-value)[:40]])
-                return Proof(math.inf, q, "cones", {}, cells, best)
+                return Proof(math.inf, g, "cones", {}, cells, best)
             W, B, lam, need = cell_bounds(part, points, weights)
             good = copositive(goal**2 * W - B)
             if stop and not good.all():
@@ -383,7 +389,7 @@ def cones(X: np.ndarray, q: np.ndarray, y: np.ndarray, goal: float, until: float
         cells += len(V)
     entries, leaves = record.preorder()
     saved = {"type": "cones", "tree": entries, "leaves": [lams[j] for j in leaves]}
-    return Proof(upper * (1 + slack), q, "cones", saved, cells)
+    return Proof(upper * (1 + slack), g, "cones", saved, cells)
 
 
 def _highest(W: np.ndarray, B: np.ndarray) -> float:
@@ -402,15 +408,15 @@ def _highest(W: np.ndarray, B: np.ndarray) -> float:
 
 def cover(
     points: Points,
-    q: np.ndarray,
-    y: np.ndarray,
+    g: np.ndarray,
     goal: float,
     until: float,
     rng: np.random.Generator,
     unscale: Callable[[float], float],
     slack: float = 1e-6,
 ) -> Proof:
-    """max |F| by scalar proofs of S(w) = max_u w . F(u) at the vertices w of cones that cover the hyperplane sum w = 0.
+    """max |F| by scalar proofs of S(w) = max_u w . F(u) at the vertices w of cones that cover R^K, or the hyperplane sum w = 0
+    where all g_i lie in it.
 
     On a cone S(sum_k a_k w_k) <= sum_k a_k b_k, so |z|^2 <= sum_k a_k b_k for z = F(u) = sum_k a_k w_k in it, and |z| <= s as
     soon as s^2 W - b b' is copositive, W the Gram matrix of the w_k. Cones are halved where estimates of S ask for it; then
@@ -418,12 +424,11 @@ def cover(
     rounded up.
     """
     X, Xt = points.X, points.Xt
-    g = vectors(q, y)
-    K = g.shape[1]
+    free = free_outputs(g)
     V, value = ascend(X, g, rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1])), 60)
     if X.size <= CLIMB:
         V, value = climb(X, g, V)
-    rows = _integer_basis((V @ X.T).clip(0) @ g, value)
+    rows = _integer_basis((V @ X.T).clip(0) @ g, value, free)
     starts = torch.as_tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
     estimate: dict[Key, float] = {}
@@ -458,7 +463,7 @@ def cover(
         real = cells / 2.0**W_BITS
         return level(real @ real.transpose(0, 2, 1), b[:, :, None] * b[:, None, :])
 
-    cells = np.array([np.array(s)[:, None] * rows for s in itertools.product((1.0, -1.0), repeat=K - 1)])
+    cells = np.array([np.array(s)[:, None] * rows for s in itertools.product((1.0, -1.0), repeat=free)])
     record, ids = Record(len(cells)), np.arange(len(cells))
 
     # Two vertices show how many there is time for.
@@ -466,12 +471,12 @@ def cover(
     for sign in (1, -1):
         prove(_key(sign * rows[0]), 1.0, (until - began) / 8)
     each = max((time.perf_counter() - began) / 2, 0.01)
-    most = min(VERTICES, max(4 * K, int((until - began) / each)))
+    most = min(VERTICES, max(4 * (free + 1), int((until - began) / each)))
 
     def refine(high: np.ndarray, of: Callable[[Key], float]) -> np.ndarray:
         """Halve the highest cone until the goal is reached; the levels of all cones."""
         nonlocal cells, ids
-        while K > 2 and len(estimate) < most and high.max() > goal and time.perf_counter() < until:
+        while free > 1 and len(estimate) < most and high.max() > goal and time.perf_counter() < until:
             j = int(high.argmax())
             halves, edge = split(cells[[j]])
             if np.abs(halves).max() > W_LIMIT:
@@ -501,15 +506,16 @@ def cover(
     if all(side is not None for _, side in proved.values()):
         entries = record.preorder()[0]
         saved = {"type": "cover", "basis": rows.astype(int).tolist(), "tree": entries, "vertices": vertices}
-    return Proof(upper, q, "cover", saved, nodes, np.vstack(met) @ points.basis.T)
+    return Proof(upper, g, "cover", saved, nodes, np.vstack(met) @ points.basis.T)
 
 
 def _key(w: np.ndarray) -> Key:
     return tuple(int(v) for v in w)
 
 
-def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """A basis (K - 1, K) of the hyperplane sum w = 0, nearly orthogonal, integers near 2^W_BITS times unit vectors.
+def _integer_basis(images: np.ndarray, value: np.ndarray, free: int) -> np.ndarray:
+    """A basis (free, K) of R^K, or for free = K - 1 of the hyperplane sum w = 0, nearly orthogonal: integers near 2^W_BITS times
+    unit vectors.
 
     The first points to the largest image F(u), the next to the largest rests: so few directions matter.
     """
@@ -517,13 +523,14 @@ def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
     rows: list[np.ndarray] = []
     images, value = (array / (float(np.abs(array).max()) or 1.0) for array in (images, value))
     rest = np.vstack([images * value[:, None], 1e-9 * np.eye(K)])
-    rest = rest - rest.mean(axis=1, keepdims=True)
-    for _ in range(K - 1):
+    flat = free < K
+    rest = rest - rest.mean(axis=1, keepdims=True) if flat else rest
+    for _ in range(free):
         b = rest[np.linalg.norm(rest, axis=1).argmax()]
         b = b / np.linalg.norm(b)
         rest = rest - np.outer(rest @ b, b)
         whole = np.rint(b * 2.0**W_BITS)
-        whole[np.abs(whole).argmax()] -= whole.sum()
+        whole[np.abs(whole).argmax()] -= whole.sum() if flat else 0.0
         rows.append(whole)
     return np.array(rows)
 
