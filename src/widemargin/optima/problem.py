@@ -109,6 +109,7 @@ def enter(
 def of_labels(training: Training, loss: str) -> Problem:
     """One output: labels -1 and +1, or targets of the squared loss."""
     data, chosen = training.door.data, named(loss)
+    data.single()
     if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
         raise InputError(f"{data.name}: the loss {loss} needs labels -1 and +1, but y {_instead(data.y)}")
     one = len(np.unique(data.y[training.w > 0])) == 1

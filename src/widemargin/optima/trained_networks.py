@@ -145,16 +145,17 @@ def gap(
     """How far a trained network is from the best of any width, both in `mean loss + (weight_decay / 2) |parameters|^2`.
 
     `model` is torch.nn.Sequential(Linear, ReLU, Linear) of any width, with or without biases, with one output, or for
-    loss="cross-entropy" one for each class 0, ..., K-1 in y; or the state dict of such a network, under any names, or a
-    checkpoint that has it under "state_dict", "model_state_dict" or "model". Networks of the same form compete: with biases
-    where it has some. `output_bias`: "decayed" (and None) where one weight_decay is for all parameters, which is the usual case;
-    "free" where the last bias is not decayed. The losses are those of `optima.f1`, with labels -1 and +1 (targets of BCE:
-    2 * y - 1); "squared" is half of MSELoss.
+    loss="cross-entropy" one for each class 0, ..., K-1 in y, or for loss="squared" one for each column of y; or the state dict
+    of such a network, under any names, or a checkpoint that has it under "state_dict", "model_state_dict" or "model". Networks of
+    the same form compete: with biases where it has some. `output_bias`: "decayed" (and None) where one weight_decay is for all
+    parameters, which is the usual case; "free" where the last bias is not decayed. The losses are those of `optima.f1`, with
+    labels -1 and +1 (targets of BCE: 2 * y - 1); "squared" is half of MSELoss, with K outputs K / 2 times MSELoss.
 
     `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one. Its extra["trained"] keeps the other
     fields, so that a saved certificate still says how far the network was from the best.
 
-    X is (n, d) and y (n,), as numpy arrays, lists or tensors; `weights` (n,) are those of the points in the mean.
+    X is (n, d) and y (n,), or (n, K) of several targets, as numpy arrays, lists or tensors; `weights` (n,) are those of the
+    points in the mean.
 
     >>> import torch
     >>> import widemargin as wm

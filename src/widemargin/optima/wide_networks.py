@@ -43,7 +43,8 @@ def f1(
     have biases, which are decayed like other weights. `output_bias`: "free", "decayed" (weight_decay / 2 b^2), or None.
     Losses: logistic, squared (of any targets), hinge, squared-hinge, exp; docs/optima.md has all of them. cross-entropy: classes
     y = 0, ..., K-1 and networks with K outputs, |f| = sum_j |a_j| |v_j| with a_j in R^K; they are in extra["theta"] and
-    extra["outer"], and the certificate is of kind f1-multiclass-optimum (`device` plays no part).
+    extra["outer"], and the certificate is of kind f1-multiclass-optimum. Squared with y (n, K): K real targets for each point,
+    |y_i - f(x_i)|^2 / 2, such networks, and kind f1-multitarget-optimum.
 
     `upper` is the objective of `primal` with the output bias extra["offset"]. `lower` is what `dual` proves. Stops when
     upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C, and returns both bounds as they are then.
