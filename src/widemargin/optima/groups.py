@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -20,6 +21,7 @@ STEPS = 50
 ENTER = 40  # neurons that come in at once, at most
 ARMIJO = 1e-4
 NO_FALL = 1e-14  # of the objective: a fall that is nothing
+POLISH, MOST_POLISHED = 10, 400  # steps for the slopes, and numbers in the masses up to which they are taken
 
 
 def fit(
@@ -33,25 +35,19 @@ def fit(
     value = points.objective(t, float(np.linalg.norm(A, axis=1).sum()), b)
     damping = 0.0
     for step in range(STEPS):
-        g = points.pull(t)
-        slope = Z.T @ g  # (m, K), of minus the loss
-        size, steep = np.linalg.norm(A, axis=1), np.linalg.norm(slope, axis=1)
-        on = size > 0
-        toward = A / np.where(on, size, 1.0)[:, None]
-        off = np.where(on, np.linalg.norm(slope - lam * toward, axis=1), steep - lam)
-        slope_b = (g.sum(axis=0) - points.ridge * b) if points.offset else np.zeros(points.K)
-        worst = max(float(off.max(initial=0.0)) / lam, float(np.abs(slope_b).max()) / float(np.abs(g).sum() or 1.0))
-        if worst <= tol or (step and time.perf_counter() > until):
-            break
+        now = _slopes(points, Z, A, b)
+        if now.worst <= tol or (step and time.perf_counter() > until):
+            return A, b
+        on, steep = A.any(axis=1), np.linalg.norm(now.pull, axis=1)
         new = np.flatnonzero(~on & (steep > lam))
         use = np.concatenate([np.flatnonzero(on), new[np.argsort(-steep[new])[:ENTER]]])
-        found = _model(points, Z[:, use], A[use], b, t, g, damping, until - time.perf_counter())
+        found = _model(points, Z[:, use], A[use], b, t, now.g, damping, until - time.perf_counter())
         if found is None:
             break
         to, offset = found
-        move, move_b = to - A[use], offset - b
-        fall = -float((slope[use] * move).sum() + slope_b @ move_b)  # of the loss, to first order
-        fall += lam * float(np.linalg.norm(to, axis=1).sum() - size[use].sum())
+        move, move_b, size = to - A[use], offset - b, np.linalg.norm(A[use], axis=1)
+        fall = -float((now.pull[use] * move).sum() + now.pull_b @ move_b)  # of the loss, to first order
+        fall += lam * float(np.linalg.norm(to, axis=1).sum() - size.sum())
         moved, rate, reached = Z[:, use] @ move + move_b, 1.0, math.inf
         while rate > 1e-9:
             norm = float(np.linalg.norm(A[use] + rate * move, axis=1).sum())
@@ -64,6 +60,64 @@ def fit(
         A[use], b, value = A[use] + rate * move, b + rate * move_b, reached
         damping = max(10 * damping, 1e-3) if rate < 0.2 else 0.1 * damping if damping > 1e-9 else 0.0
         t = Z @ A + b
+    return _polished(points, Z, A, b, tol, until)
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Dual vectors g (n, K), what they ask of each neuron (m, K) and of the output bias (K,), and how far that is from an optimum,
+    in units of lam."""
+
+    g: np.ndarray
+    pull: np.ndarray
+    pull_b: np.ndarray
+    worst: float
+
+
+def _slopes(points: Outputs, Z: np.ndarray, A: np.ndarray, b: np.ndarray) -> Slopes:
+    g = points.pull(Z @ A + b)
+    pull = Z.T @ g  # of minus the loss
+    size = np.linalg.norm(A, axis=1)
+    toward = A / np.where(size > 0, size, 1.0)[:, None]
+    off = np.where(
+        size > 0, np.linalg.norm(pull - points.lam * toward, axis=1), np.linalg.norm(pull, axis=1) - points.lam
+    )
+    pull_b = (g.sum(axis=0) - points.ridge * b) if points.offset else np.zeros(points.K)
+    worst = max(float(off.max(initial=0.0)) / points.lam, float(np.abs(pull_b).max()) / float(np.abs(g).sum() or 1.0))
+    return Slopes(g, pull, pull_b, worst)
+
+
+def _polished(
+    points: Outputs, Z: np.ndarray, A: np.ndarray, b: np.ndarray, tol: float, until: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Newton's method for the slopes of the neurons that have mass, where the objective is smooth: a cone program ends when the
+    objective has its digits, and slopes have half as many. Taken where slopes are nearer to those of an optimum."""
+    Q = points.frame
+    r, now = Q.shape[1], _slopes(points, Z, A, b)
+    for _ in range(POLISH):
+        on = np.flatnonzero(A.any(axis=1))
+        if now.worst <= tol or len(on) * r > MOST_POLISHED or time.perf_counter() > until:
+            break
+        J = np.hstack([Z[:, on], np.ones((len(Z), 1))]) if points.offset else Z[:, on]
+        H, m = points.curvature(J, Z @ A + b), len(on)
+        size = np.linalg.norm(A[on], axis=1)
+        toward = A[on] / size[:, None] @ Q  # (m, r)
+        for j in range(m):
+            part = slice(j * r, (j + 1) * r)
+            H[part, part] += points.lam / size[j] * (np.eye(r) - np.outer(toward[j], toward[j]))
+        right = now.pull[on] @ Q - points.lam * toward
+        if points.offset:
+            H[m * r :, m * r :] += points.ridge * np.eye(r)
+            right = np.vstack([right, now.pull_b @ Q])
+        step = np.linalg.lstsq(H, right.ravel(), rcond=1e-13)[0].reshape(-1, r) @ Q.T
+        to = A.copy()
+        to[on] += step[:m]
+        to[on[(to[on] * A[on]).sum(axis=1) <= 0]] = 0.0  # it would turn round: it has no mass
+        there = b + step[m] if points.offset else b
+        then = _slopes(points, Z, to, there)
+        if not then.worst < now.worst:
+            break
+        A, b, now = to, there, then
     return A, b
 
 

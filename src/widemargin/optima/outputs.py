@@ -203,7 +203,9 @@ class TargetPoints(Outputs):
         return np.kron((J * self.w[:, None]).T @ J, np.eye(self.K))
 
     def best_offset(self, t: np.ndarray) -> np.ndarray:
-        return self.pull(t).sum(axis=0) / float(self.w.sum())
+        rest = self.y - t
+        first = rest[self.w.argmax()]  # where all are equal, this is it to the last bit
+        return first + self.w @ (rest - first) / float(self.w.sum())
 
     def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
         if self.balanced:

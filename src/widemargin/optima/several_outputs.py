@@ -141,6 +141,9 @@ class Solver(Engine):
         if not len(self.V):
             self.A, self.b = fit(self.points, np.zeros((self.n, 0)), self.A, self.b)
             self.keep()
+            if self.points.balanced:  # in closed form, or to more digits
+                self.b = self.points.best_offset(np.zeros((self.n, self.K)))
+                self.keep()
         self.look()
         self.tell("first network")
 

@@ -179,7 +179,8 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
 
 def _targets(certs: Sequence[Certificate]) -> dict[str, int]:
     """How many real targets each point has, where it has several."""
-    return {"targets": one.extra["targets"] for one in certs if one.kind == "f1-multitarget-optimum"}
+    found = [one.extra["targets"] for one in certs if one.kind == "f1-multitarget-optimum"]
+    return {"targets": found[0]} if found else {}
 
 
 def shown(cert: Certificate, data: Dataset | None) -> Shown:
