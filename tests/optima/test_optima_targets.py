@@ -202,20 +202,23 @@ def test_from_the_largest_decay_on_the_constant_is_best(output_bias):
 
 
 def test_small_decays_interpolate():
-    """Along one vector the norm goes to that of `margins.min_norm_l1`; in general losses go to 0 and P / decay to a norm."""
+    """Along one vector P is at most decay times the norm of `margins.min_norm_l1`, and with its dual lam at least decay norm -
+    decay^2 n |lam|^2 / 2; in general losses go to 0 and P / decay to a norm."""
     scalar = Dataset(made(8, 1, 2, 3).X, made(8, 1, 2, 3).y[:, 0])
     least = margins.min_norm_l1(scalar, bias=True, tol=1e-5)
     line = Dataset(scalar.X, np.outer(scalar.y, [0.6, 0.8]))
+    lam = np.asarray(least.dual) / least.proof["maximum"]
     for decay in (1e-4, 1e-6):
         cert = solve(line, decay, output_bias=None, tol=1e-4)
         assert cert.status == "certified" and cert.verify(line).ok and cert.lower <= decay * least.upper
-    assert_allclose(cert.upper / decay, least.upper, rtol=1e-3)
-    assert_allclose(cert.function(line.X), line.y, atol=1e-4)
+        assert cert.upper >= decay * least.lower - decay**2 * line.n * float(lam @ lam) / 2
+    assert_allclose(cert.upper / decay, least.upper, rtol=0.02)
+    assert_allclose(cert.function(line.X), line.y, atol=1e-3)
     data = made(8, 1, 2, 3)
     path = optima.path(data, [1e-2, 1e-4, 1e-6], loss="squared", output_bias=None, tol=1e-4)
     norm, loss = path.column("norm"), path.column("loss")
-    assert (np.diff(norm) > 0).all() and (np.diff(loss) < 0).all() and loss[-1] < 1e-8
-    assert norm[-1] == pytest.approx(path[-1].upper / 1e-6, rel=1e-3) and np.isnan(path.column("error")).all()
+    assert (np.diff(norm) > 0).all() and (np.diff(loss) < 0).all() and loss[-1] < 1e-6
+    assert norm[-1] == pytest.approx(path[-1].upper / 1e-6, rel=0.02) and np.isnan(path.column("error")).all()
     each = [margins.min_norm_l1(Dataset(data.X, column), bias=True, tol=1e-4) for column in data.y.T]
     assert max(one.lower for one in each) <= norm[-1] * 1.001 <= 1.002 * sum(one.upper for one in each)
 
@@ -286,7 +289,7 @@ def _sealed(payload):
         lambda p: p.update(upper=p["lower"]),
         lambda p: p["extra"].update(weight_decay=1.01 * p["extra"]["weight_decay"]),
         lambda p: p["extra"].update(weight_decay=0.99 * p["extra"]["weight_decay"]),
-        lambda p: p["extra"].update(scale=4 * p["extra"]["scale"]),
+        lambda p: p["extra"].update(scale=0.5 * p["extra"]["scale"]),
         lambda p: p["extra"].update(offset=[1.0, 0.0, 0.0]),
         lambda p: p["extra"].update(offset=p["extra"]["offset"][:2]),
         lambda p: p["extra"].update(output_bias=None),

@@ -22,6 +22,7 @@ ENTER = 40  # neurons that come in at once, at most
 ARMIJO = 1e-4
 NO_FALL = 1e-14  # of the objective: a fall that is nothing
 POLISH, MOST_POLISHED = 10, 400  # steps for the slopes, and numbers in the masses up to which they are taken
+DROPPED = 0.0, 1e-6, 1e-4, 1e-2  # of the largest mass: what is less may be what a cone program left
 
 
 def fit(
@@ -65,8 +66,8 @@ def fit(
 
 @dataclass(frozen=True)
 class Slopes:
-    """Dual vectors g (n, K), what they ask of each neuron (m, K) and of the output bias (K,), and how far that is from an optimum,
-    in units of lam."""
+    """Dual vectors g (n, K), what they ask of each neuron (m, K) and of the output bias (K,), and how far that is from an
+    optimum, in units of lam."""
 
     g: np.ndarray
     pull: np.ndarray
@@ -90,35 +91,54 @@ def _slopes(points: Outputs, Z: np.ndarray, A: np.ndarray, b: np.ndarray) -> Slo
 def _polished(
     points: Outputs, Z: np.ndarray, A: np.ndarray, b: np.ndarray, tol: float, until: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Newton's method for the slopes of the neurons that have mass, where the objective is smooth: a cone program ends when the
-    objective has its digits, and slopes have half as many. Taken where slopes are nearer to those of an optimum."""
-    Q = points.frame
-    r, now = Q.shape[1], _slopes(points, Z, A, b)
-    for _ in range(POLISH):
-        on = np.flatnonzero(A.any(axis=1))
-        if now.worst <= tol or len(on) * r > MOST_POLISHED or time.perf_counter() > until:
+    """Masses whose slopes are nearer to those of an optimum, if there are: a cone program ends when the objective has its digits,
+    slopes have half as many then, and neurons that should have no mass have some."""
+    best = now = _slopes(points, Z, A, b)
+    kept, size = (A, b), np.linalg.norm(A, axis=1)
+    for share in DROPPED:
+        if best.worst <= tol or time.perf_counter() > until:
             break
-        J = np.hstack([Z[:, on], np.ones((len(Z), 1))]) if points.offset else Z[:, on]
-        H, m = points.curvature(J, Z @ A + b), len(on)
-        size = np.linalg.norm(A[on], axis=1)
-        toward = A[on] / size[:, None] @ Q  # (m, r)
-        for j in range(m):
-            part = slice(j * r, (j + 1) * r)
-            H[part, part] += points.lam / size[j] * (np.eye(r) - np.outer(toward[j], toward[j]))
-        right = now.pull[on] @ Q - points.lam * toward
-        if points.offset:
-            H[m * r :, m * r :] += points.ridge * np.eye(r)
-            right = np.vstack([right, now.pull_b @ Q])
-        step = np.linalg.lstsq(H, right.ravel(), rcond=1e-13)[0].reshape(-1, r) @ Q.T
-        to = A.copy()
-        to[on] += step[:m]
-        to[on[(to[on] * A[on]).sum(axis=1) <= 0]] = 0.0  # it would turn round: it has no mass
-        there = b + step[m] if points.offset else b
-        then = _slopes(points, Z, to, there)
-        if not then.worst < now.worst:
-            break
-        A, b, now = to, there, then
-    return A, b
+        to, there = np.where((size > share * size.max(initial=0.0))[:, None], A, 0.0), b
+        then = now if share == 0 else _slopes(points, Z, to, there)
+        for _ in range(POLISH):
+            found = _newton(points, Z, to, there, then)
+            new = _slopes(points, Z, *found) if found is not None else then
+            if found is None or not new.worst < then.worst:
+                break
+            (to, there), then = found, new
+            if then.worst <= tol or time.perf_counter() > until:
+                break
+        if then.worst < best.worst:
+            best, kept = then, (to, there)
+    return kept
+
+
+def _newton(
+    points: Outputs, Z: np.ndarray, A: np.ndarray, b: np.ndarray, now: Slopes
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """A step for the neurons that have mass, where the objective is smooth; None where they are many."""
+    Q, on = points.frame, np.flatnonzero(A.any(axis=1))
+    r, m = Q.shape[1], len(on)
+    if m * r > MOST_POLISHED:
+        return None
+    J = np.hstack([Z[:, on], np.ones((len(Z), 1))]) if points.offset else Z[:, on]
+    H = points.curvature(J, Z @ A + b)
+    size = np.linalg.norm(A[on], axis=1)
+    toward = A[on] / size[:, None] @ Q  # (m, r)
+    for j in range(m):
+        part = slice(j * r, (j + 1) * r)
+        H[part, part] += points.lam / size[j] * (np.eye(r) - np.outer(toward[j], toward[j]))
+    right = now.pull[on] @ Q - points.lam * toward
+    if points.offset:
+        H[m * r :, m * r :] += points.ridge * np.eye(r)
+        right = np.vstack([right, now.pull_b @ Q])
+    if not np.isfinite(H).all() or not np.isfinite(right).all():
+        return None
+    step = np.linalg.lstsq(H, right.ravel(), rcond=1e-13)[0].reshape(-1, r) @ Q.T
+    to = A.copy()
+    to[on] += step[:m]
+    to[on[(to[on] * A[on]).sum(axis=1) <= 0]] = 0.0  # it would turn round: it has no mass
+    return to, b + step[m] if points.offset else b
 
 
 def _model(
@@ -156,7 +176,7 @@ def _model(
     H = H * units * units[:, None] / scale
     H[np.diag_indices_from(H)] += (1e-12 + damping) * H.diagonal().max()
     now = x.ravel() / units
-    cost = np.append(-down.ravel() * units / scale - H @ now, np.full(m, points.lam / force))
+    cost = np.append(-down.ravel() * units / scale, np.full(m, points.lam / force))  # in the step: nothing cancels
     P = sparse.block_diag([sparse.csc_matrix(np.triu(H)), sparse.csc_matrix((m, m))], format="csc")
     size, most = p * r, m * (r + 1)
     index = np.hstack([size + np.arange(m)[:, None], np.arange(m * r).reshape(m, r)]).ravel()
@@ -167,8 +187,9 @@ def _model(
     settings.time_limit = max(time_limit, 0.1)
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     kinds = [clarabel.SecondOrderConeT(r + 1)] * m
-    solution = clarabel.DefaultSolver(P, cost, cones, np.zeros(most), kinds, settings).solve()
-    found = (units * np.array(solution.x)[:size]).reshape(p, r) @ Q.T
+    at = np.hstack([np.zeros((m, 1)), now[: m * r].reshape(m, r)]).ravel()
+    solution = clarabel.DefaultSolver(P, cost, cones, at, kinds, settings).solve()
+    found = (units * (now + np.array(solution.x)[:size])).reshape(p, r) @ Q.T
     if not np.isfinite(found).all():
         return None
     to = found[:m]
