@@ -38,6 +38,7 @@ FEW = 200  # points up to which trees have all the time, and products none, wher
 ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 AGAIN = 3  # searches from other starts before a proof that takes long
 SLIDES = 6  # steps of the neurons in a round
+BEGIN, GRACE = 1e-5, 0.3  # seconds for each entry of X that a proof of a side takes at the least; and how far it may go beyond
 
 
 @dataclass
@@ -303,6 +304,8 @@ class Solver(Engine):
         good = left <= near * self.share * self.tol * estimate and self.worthwhile(left)
         if not (good or last or (first and self.n * self.r <= CHEAP)):
             return False
+        if 2 * BEGIN * self.n * self.r > self.left() + GRACE:
+            return False  # it would only begin
         root = first and not (good or last)
         if not root:
             more = self.search_again(c, value)

@@ -359,9 +359,12 @@ def cones(X: np.ndarray, g: np.ndarray, goal: float, until: float, slack: float 
     V = np.array([np.diag(s) for s in itertools.product((1.0, -1.0), repeat=D)])
     record, ids, cells = Record(len(V)), np.arange(len(V)), len(V)
     lams: dict[int, list[list[int]]] = {}
-    upper = goal
+    upper, each, kept = goal, 0.0, 1.0  # seconds for a cone, and the share of them that was halved, of the last ones
     while len(V):
-        stop = time.perf_counter() > until or cells > MOST_CELLS or bool(np.abs(V).max() > 2.0**50)
+        began = time.perf_counter()
+        # These and their halves, which take twice as long where they are the last ones.
+        later = began + each * len(V) * (1 + 4 * kept) > until
+        stop = later or cells > MOST_CELLS or bool(np.abs(V).max() > 2.0**50)
         keep, high = np.zeros(len(V), dtype=bool), []
         for start in range(0, len(V), BLOCK):
             part = V[start : start + BLOCK]
@@ -369,21 +372,22 @@ def cones(X: np.ndarray, g: np.ndarray, goal: float, until: float, slack: float 
             value = values(points, weights, middle)
             if value.max() > goal:
                 # No subdivision can reach the goal, and the neuron is worth more than the bound.
-                best, value = ascend(points, weights, middle[value > goal], 40)
-                best, _ = climb(points, weights, best[np.argsort(-value)[:40]])
+                best, value = ascend(points, weights, middle[value > goal], 40, until)
+                best, _ = climb(points, weights, best[np.argsort(-value)[:40]], until=until)
                 return Proof(math.inf, g, "cones", {}, cells, best)
             W, B, lam, need = cell_bounds(part, points, weights)
             good = copositive(goal**2 * W - B)
             if stop and not good.all():
                 high.append((W[~good], B[~good]))
+            whole = np.rint(lam * LAMBDA).astype(np.int64)
             for j in range(len(part)) if stop else np.flatnonzero(good).tolist():
-                index = np.flatnonzero(need[j]).tolist()
-                lams[int(ids[start + j])] = [[int(used[i]), round(lam[j, i] * LAMBDA)] for i in index]
+                lams[int(ids[start + j])] = np.column_stack([used[need[j]], whole[j, need[j]]]).tolist()
             keep[start : start + BLOCK] = ~good
         if high:
             upper = max(upper, _highest(*(np.concatenate(part) for part in zip(*high))))
         if stop or not keep.any():
             break
+        each, kept = (time.perf_counter() - began) / len(V), float(keep.mean())
         V, edges = split(V[keep])
         ids = record.add(ids[keep], edges)
         cells += len(V)
@@ -425,11 +429,11 @@ def cover(
     """
     X, Xt = points.X, points.Xt
     free = free_outputs(g)
-    V, value = ascend(X, g, rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1])), 60)
+    V, value = ascend(X, g, rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1])), 60, until)
     if X.size <= CLIMB:
-        V, value = climb(X, g, V)
+        V, value = climb(X, g, V, until=until)
     rows = _integer_basis((V @ X.T).clip(0) @ g, value, free)
-    starts = torch.as_tensor(V)
+    starts = points.tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
     estimate: dict[Key, float] = {}
     proved: dict[Key, tuple[float, dict[str, Any] | None]] = {}
@@ -441,11 +445,11 @@ def cover(
     def guess(key: Key) -> float:
         if key not in estimate:
             c = weights(key)
-            found, value = search.ascend(Xt, torch.as_tensor(c), starts, 30)
-            top = found[torch.argsort(-value)[:10]].numpy()
+            found, value = search.ascend(Xt, points.tensor(c), starts, 30, until=until)
+            top = found[torch.argsort(-value)[:10]].cpu().numpy()
             most = float(value.max())
             if most > 0 and X.size <= CLIMB:
-                most = float(climb(X, c[:, None], top)[1].max())
+                most = float(climb(X, c[:, None], top, until=until)[1].max())
             estimate[key] = max(most, 0.0)
         return estimate[key] * slackness
 
@@ -544,7 +548,7 @@ def _scalar(
         used: list[int] = np.flatnonzero(c).tolist()
         side = {"shift": 0, "points": used, "tree": [-1], "leaves": [[0] * len(used)]}
         return side, 0.0, 0, np.zeros((0, points.r))
-    tree = signs.Tree(Xt, torch.as_tensor(c))
+    tree = signs.Tree(Xt, points.tensor(c))
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
     stages: list[tuple[bool, float]] = [(False, math.inf)]
@@ -567,7 +571,7 @@ def _scalar(
         known = max(known, result.value)
         if result.bound <= max(target, known * (1 + 1e-6)) * (1 + 1e-9) or time.monotonic() > deadline:
             break
-    found = torch.cat(met).numpy()
+    found = torch.cat(met).cpu().numpy()
     if result.log is None:
         return None, result.bound * (1 + 1e-12), nodes, found
     roots = np.zeros((0, D), dtype=int)
