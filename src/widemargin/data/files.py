@@ -24,6 +24,10 @@ LABEL_COLUMNS = ("y", "label")
 SUFFIXES = (".csv", ".npz", ".npy")
 
 
+class ManyColumns(InputError):
+    """y has several columns, where labels are asked for."""
+
+
 def load_file(
     path: str | os.PathLike[str], label: str | None = None, *, targets: bool = False, multiclass: bool = False
 ) -> Dataset:
@@ -188,7 +192,7 @@ def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool, multiclass:
     if targets:
         return Dataset(X, _numbers(y, name, "y"), name)
     if y.ndim == 2:
-        raise InputError(
+        raise ManyColumns(
             f"{name}: y has {y.shape[1]} columns, but labels are one for each point; give class numbers, or several targets with "
             "the squared loss"
         )

@@ -155,7 +155,9 @@ def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Datase
     except InputError as error:
         try:  # one value, or more than two: numbers, which losses of labels refuse later, and say so
             found = load(source, label, targets=True)
-        except InputError:
+        except InputError as other:
+            if isinstance(error, files.ManyColumns) and loss == "squared":
+                raise other from None
             with contextlib.suppress(InputError):
                 if len(load(source, label, multiclass=True).classes) > 2:
                     error = InputError(f"{error}, or take the loss cross-entropy")

@@ -22,7 +22,10 @@ STEPS = 300
 TINY = 120  # targets below 2^-TINY: `verify` has 200 bits after the point for the values of a function
 ARMIJO = 1e-4
 SHARE = 0.9  # of tol that the steps must reach; the rest is for rounding
-SOLVE, GRACE = 2.5e-11, 0.25  # seconds of a step for n^3, before there was one; and how far one may go beyond the time limit
+SOLVE, GRACE = (
+    2.5e-11,
+    0.25,
+)  # seconds of a step for n^3, before there was one; and how far one may go beyond the time limit
 
 
 def f2(

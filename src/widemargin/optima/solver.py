@@ -38,7 +38,10 @@ FEW = 200  # points up to which trees have all the time, and products none, wher
 ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 AGAIN = 3  # searches from other starts before a proof that takes long
 SLIDES = 6  # steps of the neurons in a round
-BEGIN, GRACE = 1e-5, 0.3  # seconds for each entry of X that a proof of a side takes at the least; and how far it may go beyond
+BEGIN, GRACE = (
+    1e-5,
+    0.3,
+)  # seconds for each entry of X that a proof of a side takes at the least; and how far it may go beyond
 
 
 @dataclass
