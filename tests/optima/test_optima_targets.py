@@ -458,3 +458,56 @@ def test_steps_that_would_end_long_after_the_limit_are_not_begun(monkeypatch):
     high = 3 * float(several.values(X[:, :3], g, rng.standard_normal((500, 3))).max())
     whole, cut = (several.cones(X[:, :3], g, high / 2.9, until) for until in (math.inf, 0.0))
     assert cut.nodes < whole.nodes and high / 3 <= whole.upper < cut.upper < math.inf
+
+
+# ---------------------------------------------------------------- devices
+
+
+def test_tensors_give_what_arrays_give():
+    rng = np.random.default_rng(0)
+    X, g, V = rng.standard_normal((30, 4)), rng.standard_normal((30, 3)), rng.standard_normal((20, 4))
+    cells = np.array([np.diag(signs) for signs in np.sign(rng.standard_normal((9, 4)))])
+    cells[0, 0] = 0.5 * cells[0, 1]  # a flat one
+    for call in (
+        lambda X, g, V, cells: several.values(X, g, V),
+        lambda X, g, V, cells: several.ascend(X, g, V, 15)[1],
+        lambda X, g, V, cells: several.climb(X, g, V)[1],
+        lambda X, g, V, cells: several.cell_bounds(cells, X, g)[0],
+        lambda X, g, V, cells: several.cell_bounds(cells, X, g)[1],
+        lambda X, g, V, cells: several.cell_bounds(cells, X, g)[2],
+        lambda X, g, V, cells: several.cell_bounds(cells, X, 0 * g)[1],
+        lambda X, g, V, cells: several.best(V, several.values(X, g, V), 5),
+    ):
+        plain = call(X, g, V, cells)
+        (found,) = several.fetched(call(*map(torch.as_tensor, (X, g, V, cells))))
+        assert isinstance(found, np.ndarray)
+        assert_allclose(found, plain, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "d"), [(20, 1), (16, 3), (9, 6)])
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_a_whole_solve_with_tensors(n, d, loss, monkeypatch):
+    """What a GPU is given, on the CPU."""
+    data = made(n, d, 3, 0)
+    data = data if loss == "squared" else Dataset(data.X, np.arange(n) % 3)
+    keys = {"loss": loss, "weight_decay": 0.05, "tol": 0.02}
+    plain, largest = optima.f1(data, **keys), optima.largest_decay(data, loss=loss, tol=0.05)
+    monkeypatch.setattr(several, "_on", lambda device, array: torch.as_tensor(array))
+    cert, again = optima.f1(data, **keys), optima.largest_decay(data, loss=loss, tol=0.05)
+    assert cert.status == "certified" and cert.bound == plain.bound and cert.verify(data).ok
+    assert_allclose([cert.lower, cert.upper], plain.upper, rtol=0.02)
+    assert again.lower <= largest.upper * (1 + 1e-9) and largest.lower <= again.upper * (1 + 1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "d"), [(20, 1), (16, 3), (9, 6)])
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_a_gpu_gives_a_certificate_that_checks(n, d, loss):
+    data = made(n, d, 3, 0)
+    data = data if loss == "squared" else Dataset(data.X, np.arange(n) % 3)
+    keys = {"loss": loss, "weight_decay": 0.05, "tol": 0.02}
+    plain, cert = optima.f1(data, **keys), optima.f1(data, device="cuda", **keys)
+    assert cert.status == "certified" and cert.verify(data).ok
+    assert_allclose([cert.lower, cert.upper], plain.upper, rtol=0.02)
+    largest = optima.largest_decay(data, loss=loss, tol=0.05, device="cuda")
+    assert largest.lower <= optima.largest_decay(data, loss=loss, tol=0.05).upper * (1 + 1e-9)

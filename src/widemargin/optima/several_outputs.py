@@ -60,7 +60,7 @@ class Solver(Engine):
         self.problem, self.points, self.n, self.K = problem, points, len(door.X), points.K
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
         self.r = self.X.shape[1]
-        self.where = Priceable(door.X, None, door.shift, torch.device("cpu"), self.basis)
+        self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
         self.where.beat = self.beat
         self.whitening = whitening(self.X)
         self.V, self.A, self.b = np.zeros((0, self.r)), np.zeros((0, self.K)), np.zeros(self.K)
@@ -208,9 +208,12 @@ class Solver(Engine):
         Z = self.rng.standard_normal((count, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
-        V, value = several.ascend(self.X, g, np.vstack([self.V[self.A.any(axis=1)], Z]), 40, self.door.deadline)
+        begin, until = np.vstack([self.V[self.A.any(axis=1)], Z]), self.door.deadline
+        X, vectors, begin = several.placed(self.where, self.X, g, begin)
+        V, value = several.ascend(X, vectors, begin, 40, until)
         if self.X.size <= several.CLIMB:
-            V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]], until=self.door.deadline)
+            V, value = several.climb(X, vectors, several.best(V, value, CLIMBERS), until=until)
+        V, value = several.fetched(V, value)
         if self.door.X.shape[1] <= 2 and not self.late():
             found, arcs = several.enumeration(self.door.X, g)
             self.offer(found, q, power)

@@ -3,6 +3,9 @@
 Three proofs besides `norm` (docs/certificates.md). `enumeration`: in two dimensions F is linear on each of at most 2 n + 4
 arcs. `cones`: u-space is cut into simplicial cones until a quadratic bound closes each. `cover`: the same in w-space, where
 |F(u)| = max_{|w| = 1} w . F(u) and the support function S(w) = max_u w . F(u) is convex; each vertex w has a scalar proof.
+
+What is done for many neurons or cones at once (`values`, `ascend`, `climb`, `cell_bounds`) takes numpy arrays or, on a GPU, torch
+tensors: both have the same functions under the same names. Scalar proofs run on the device of their points.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +43,32 @@ CLIMB = 30_000  # entries of X up to which neurons climb along creases: more tak
 LEAST = 0.01  # seconds that are taken to be left
 
 Key = tuple[int, ...]  # a vertex of a cover
+Array = Any  # of numpy, or a tensor
+CPU = torch.device("cpu")
+
+
+def _room(array: Array) -> Any:
+    """The functions for such arrays."""
+    return torch if isinstance(array, torch.Tensor) else np
+
+
+def _on(device: torch.device, array: np.ndarray) -> Array:
+    """An array where it is worked with: as it is for a CPU, a tensor for a GPU."""
+    return array if device.type == "cpu" else torch.as_tensor(array, device=device)
+
+
+def placed(points: Points, *arrays: np.ndarray) -> tuple[Array, ...]:
+    """Arrays on the device of the points."""
+    return tuple(_on(points.device, array) for array in arrays)
+
+
+def fetched(*arrays: Array) -> tuple[np.ndarray, ...]:
+    return tuple(array.cpu().numpy() if isinstance(array, torch.Tensor) else array for array in arrays)
+
+
+def best(V: Array, value: Array, most: int) -> Array:
+    """The rows of V with the largest values, best first."""
+    return V[_room(value).argsort(-value)[:most]]
 
 
 @dataclass
@@ -70,63 +100,61 @@ def free_outputs(g: np.ndarray) -> int:
     return g.shape[1] - (not g.sum(axis=1).any())
 
 
-def values(X: np.ndarray, g: np.ndarray, V: np.ndarray) -> np.ndarray:
+def values(X: Array, g: Array, V: Array) -> Array:
     """|F(v)| / |v| of the rows of V."""
-    size = np.linalg.norm(V, axis=1).clip(1e-300)
+    xp = _room(V)
+    size = xp.linalg.norm(V, axis=1).clip(1e-300)
     parts = (V[start : start + BLOCK] for start in range(0, len(V), BLOCK))
-    return np.concatenate([np.linalg.norm((part @ X.T).clip(0) @ g, axis=1) for part in parts] or [size]) / size
+    return xp.concatenate([xp.linalg.norm((part @ X.T).clip(0) @ g, axis=1) for part in parts] or [size]) / size
 
 
-def ascend(
-    X: np.ndarray, g: np.ndarray, V: np.ndarray, steps: int, until: float = math.inf
-) -> tuple[np.ndarray, np.ndarray]:
+def ascend(X: Array, g: Array, V: Array, steps: int, until: float = math.inf) -> tuple[Array, Array]:
     """Ascend |F(v)| on the sphere from every row of V, at most `until`; each start has its own step, halved on failure."""
-    V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
+    xp = _room(V)
+    V = V / xp.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
     h = (V @ X.T).clip(0)
     F = h @ g
-    value = np.linalg.norm(F, axis=1)
-    step = np.ones((len(V), 1))
+    value = xp.linalg.norm(F, axis=1)
+    step = xp.ones_like(V[:, :1])
     for _ in range(steps):
         if time.perf_counter() > until:
             break
         slope = ((F / value[:, None].clip(1e-300)) @ g.T * (h > 0)) @ X
-        W = V + step * slope / np.linalg.norm(slope, axis=1, keepdims=True).clip(1e-300)
-        W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
+        W = V + step * slope / xp.linalg.norm(slope, axis=1, keepdims=True).clip(1e-300)
+        W /= xp.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
         h_new = (W @ X.T).clip(0)
         F_new = h_new @ g
-        new = np.linalg.norm(F_new, axis=1)
+        new = xp.linalg.norm(F_new, axis=1)
         up = new > value
-        V, h, F = (np.where(up[:, None], a, b) for a, b in ((W, V), (h_new, h), (F_new, F)))
-        value = np.where(up, new, value)
-        step = np.where(up[:, None], 1.5 * step, 0.5 * step)
+        V, h, F = (xp.where(up[:, None], a, b) for a, b in ((W, V), (h_new, h), (F_new, F)))
+        value = xp.where(up, new, value)
+        step = xp.where(up[:, None], 1.5 * step, 0.5 * step)
     return V, value
 
 
-def climb(
-    X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6, until: float = math.inf
-) -> tuple[np.ndarray, np.ndarray]:
+def climb(X: Array, g: Array, V: Array, rounds: int = 6, until: float = math.inf) -> tuple[Array, Array]:
     """Ascend |F(v)| where gradient steps stall, at the creases of terms with w . g_i < 0; no round begins after `until`.
 
     With w = F(v) / |F(v)| and c_i = w . g_i, replace c_i relu(t) by c_i 1[t_i > 0] t where c_i > 0: a lower bound of w . F that
     is concave and tight at v. Its maximiser on the ball is the shortest vector sum_i b_i x_i, b_i = c_i lambda_i with
     lambda_i in [0, 1] where c_i < 0.
     """
-    value = values(X, g, V)
+    xp, value = _room(V), values(X, g, V)
     for _ in range(rounds):
         if time.perf_counter() > until:
             break
         h = (V @ X.T).clip(0)
         F = h @ g
-        c = (F / np.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)
+        c = (F / xp.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)
         base = (c.clip(0) * (h > 0)) @ X
-        A = (c.clip(max=0)[:, :, None] * X).transpose(0, 2, 1)  # (L, r, n)
+        A = xp.swapaxes(c.clip(max=0)[:, :, None] * X, 1, 2)  # (L, r, n)
         W = base + _times(A, _box_least_squares(base, A, 80))
-        W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
+        W /= xp.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
         new = values(X, g, W)
         up = new > value
         if not up.any():
             break
-        V, value = np.where(up[:, None], W, V), np.where(up, new, value)
+        V, value = xp.where(up[:, None], W, V), xp.where(up, new, value)
     return V, value
 
 
@@ -155,7 +183,7 @@ def price(
         ):
             yield cover(points, g, goal, until, rng, unscale)
         elif method == "cones" and D <= CONE_DIMENSIONS:
-            yield cones(points.X0, g, goal, until)
+            yield cones(points.X0, g, goal, until, device=points.device)
 
 
 # --- norm and enumeration -----------------------------------------------------------------------------------------------
@@ -282,63 +310,66 @@ class Record:
         return entries, leaves
 
 
-def cell_bounds(V: np.ndarray, X: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Array]:
     """W, B (L, r, r), the multipliers (L, n), and which are needed: |F(sum_k a_k v_k)|^2 <= a' B a where |w|^2 |.|^2 = a' W a.
 
     On a cone relu(u . x_i) = sum_k a_k relu(tau_ik) - r_i with 0 <= r_i <= sum_k a_k relu(+- tau_ik), either sign. Along
     w = sum_k F(v_k) the terms with w . g_i < 0 take a mixture lambda of both signs, those with w . g_i > 0 are dropped; across
     w the better sign is taken with |g_i|. All is multiplied by |w|^2. See "cones" in docs/certificates.md.
     """
+    xp = _room(V)
     tau = V @ X.T  # (L, r, n)
     plus, minus = tau.clip(0), (-tau).clip(0)
     # What is 0 up to rounding may be on either side in exact arithmetic.
-    length = np.linalg.norm(V, axis=2)
-    near = 1e-13 * length[:, :, None] * np.linalg.norm(X, axis=1)
+    length = xp.linalg.norm(V, axis=2)
+    near = 1e-13 * length[:, :, None] * xp.linalg.norm(X, axis=1)
     free = (tau > -near).any(axis=1) & (tau < near).any(axis=1)  # (L, n)
     F = plus @ g  # (L, r, K)
     w = F.sum(axis=1)
-    lost = np.linalg.norm(w, axis=1) <= 1e-12 * np.linalg.norm(F, axis=2).sum(
-        axis=1
-    )  # a direction that is all rounding
-    lost &= F.any(axis=(1, 2))
-    w[~w.any(axis=1), :2] = 1.0, -1.0
+    each = xp.linalg.norm(F, axis=2)
+    lost = xp.linalg.norm(w, axis=1) <= 1e-12 * each.sum(axis=1)  # a direction that is all rounding
+    lost &= (F != 0).any(axis=2).any(axis=1)
+    usual = xp.zeros_like(w[:1])
+    usual[0, 0], usual[0, 1] = 1.0, -1.0
+    w = xp.where((w != 0).any(axis=1)[:, None], w, usual)
     ww = (w * w).sum(axis=1)
     s = w @ g.T  # (L, n)
-    along = np.einsum("lrk,lk->lr", F, w)
-    dent = np.where(free, (-s).clip(0), 0.0)
-    base = along + np.einsum("ln,lrn->lr", dent, minus)
+    along = xp.einsum("lrk,lk->lr", F, w)
+    dent = xp.where(free, (-s).clip(0), 0.0)
+    base = along + xp.einsum("ln,lrn->lr", dent, minus)
     A = dent[:, None, :] * tau  # alpha = base + A lambda
     lam = _box_least_squares(base / length, A / length[:, :, None])
-    lam = np.rint(lam * LAMBDA) / LAMBDA
-    alpha = base + np.einsum("lrn,ln->lr", A, lam)
+    lam = xp.round(lam * LAMBDA) / LAMBDA
+    alpha = base + xp.einsum("lrn,ln->lr", A, lam)
     more, even = tau.sum(axis=1), near.sum(axis=1)  # which sign is the better one; where rounding decides, neither is
-    rest = np.where((more <= 0)[:, None, :], plus, minus)
-    rest = np.where((np.abs(more) <= even)[:, None, :], np.abs(tau), rest) * free[:, None, :]
-    beta = -along + np.einsum("ln,lrn->lr", s.clip(0), rest)
-    A = np.maximum(alpha, beta)
-    gg, FF = (g * g).sum(axis=1), np.einsum("lrk,lsk->lrs", F, F)
-    across = np.sqrt((ww[:, None] * gg - s * s).clip(0))  # |w| |P g_i|
-    e = np.einsum("ln,lrn->lr", across, rest)
-    p = np.sqrt((ww[:, None] * np.einsum("lrr->lr", FF) - along**2).clip(0))
+    rest = xp.where((more <= 0)[:, None, :], plus, minus)
+    rest = xp.where((xp.abs(more) <= even)[:, None, :], xp.abs(tau), rest) * free[:, None, :]
+    beta = -along + xp.einsum("ln,lrn->lr", s.clip(0), rest)
+    A = xp.maximum(alpha, beta)
+    gg, FF = (g * g).sum(axis=1), xp.einsum("lrk,lsk->lrs", F, F)
+    across = xp.sqrt((ww[:, None] * gg - s * s).clip(0))  # |w| |P g_i|
+    e = xp.einsum("ln,lrn->lr", across, rest)
+    p = xp.sqrt((ww[:, None] * xp.einsum("lrr->lr", FF) - along**2).clip(0))
 
-    def outer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def outer(a: Array, b: Array) -> Array:
         return a[:, :, None] * b[:, None, :]
 
     B = outer(A, A) + ww[:, None, None] * FF - outer(along, along) + outer(p, e) + outer(e, p) + outer(e, e)
     B[lost] = LARGE
-    return ww[:, None, None] * (V @ V.transpose(0, 2, 1)), B, lam, dent > 0
+    return ww[:, None, None] * (V @ xp.swapaxes(V, 1, 2)), B, lam, dent > 0
 
 
-def _times(A: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _times(A: Array, z: Array) -> Array:
     """A z for each of the matrices A (L, r, n) and vectors z (L, n)."""
     return (A @ z[:, :, None])[:, :, 0]
 
 
-def _box_least_squares(c: np.ndarray, A: np.ndarray, steps: int = 40) -> np.ndarray:
+def _box_least_squares(c: Array, A: Array, steps: int = 40) -> Array:
     """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient."""
-    back = A.transpose(0, 2, 1)
-    rate = 1 / np.linalg.norm(A @ back, axis=(1, 2)).clip(1e-300)
-    lam = z = np.full((len(c), A.shape[2]), 0.5)
+    xp = _room(A)
+    back = xp.swapaxes(A, 1, 2)
+    rate = 1 / xp.linalg.norm(A @ back, axis=(1, 2)).clip(1e-300)
+    lam = z = xp.full_like(A[:, 0], 0.5)
     t = 1.0
     for _ in range(steps):
         slope = _times(back, c + _times(A, z))
@@ -348,14 +379,22 @@ def _box_least_squares(c: np.ndarray, A: np.ndarray, steps: int = 40) -> np.ndar
     return lam
 
 
-def cones(X: np.ndarray, g: np.ndarray, goal: float, until: float, slack: float = 1e-6) -> Proof:
+def cones(
+    X: np.ndarray,
+    g: np.ndarray,
+    goal: float,
+    until: float,
+    slack: float = 1e-6,
+    device: torch.device = CPU,
+) -> Proof:
     """max |F| <= about `goal` by subdivision of the orthants, or the best bound at time `until`.
 
     A cone that does not reach the goal is halved at its longest edge. The bound is inflated by `slack` in the end, to have
     room for the exact check.
     """
     used = np.flatnonzero(g.any(axis=1))
-    points, weights, D = X[used], g[used], X.shape[1]
+    D, put = X.shape[1], partial(_on, device)
+    points, weights = put(X[used]), put(g[used])
     V = np.array([np.diag(s) for s in itertools.product((1.0, -1.0), repeat=D)])
     record, ids, cells = Record(len(V)), np.arange(len(V)), len(V)
     lams: dict[int, list[list[int]]] = {}
@@ -369,13 +408,13 @@ def cones(X: np.ndarray, g: np.ndarray, goal: float, until: float, slack: float 
         for start in range(0, len(V), BLOCK):
             part = V[start : start + BLOCK]
             middle = (part / np.linalg.norm(part, axis=2, keepdims=True)).sum(axis=1)
-            value = values(points, weights, middle)
+            (value,) = fetched(values(points, weights, put(middle)))
             if value.max() > goal:
                 # No subdivision can reach the goal, and the neuron is worth more than the bound.
-                best, value = ascend(points, weights, middle[value > goal], 40, until)
-                best, _ = climb(points, weights, best[np.argsort(-value)[:40]], until=until)
-                return Proof(math.inf, g, "cones", {}, cells, best)
-            W, B, lam, need = cell_bounds(part, points, weights)
+                top, height = ascend(points, weights, put(middle[value > goal]), 40, until)
+                top, _ = climb(points, weights, best(top, height, 40), until=until)
+                return Proof(math.inf, g, "cones", {}, cells, *fetched(top))
+            W, B, lam, need = fetched(*cell_bounds(put(part), points, weights))
             good = copositive(goal**2 * W - B)
             if stop and not good.all():
                 high.append((W[~good], B[~good]))
@@ -429,9 +468,12 @@ def cover(
     """
     X, Xt = points.X, points.Xt
     free = free_outputs(g)
-    V, value = ascend(X, g, rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1])), 60, until)
+    begin = rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1]))
+    there, vectors_there, begin = placed(points, X, g, begin)
+    V, value = ascend(there, vectors_there, begin, 60, until)
     if X.size <= CLIMB:
-        V, value = climb(X, g, V, until=until)
+        V, value = climb(there, vectors_there, V, until=until)
+    V, value = fetched(V, value)
     rows = _integer_basis((V @ X.T).clip(0) @ g, value, free)
     starts = points.tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
@@ -446,10 +488,11 @@ def cover(
         if key not in estimate:
             c = weights(key)
             found, value = search.ascend(Xt, points.tensor(c), starts, 30, until=until)
-            top = found[torch.argsort(-value)[:10]].cpu().numpy()
             most = float(value.max())
             if most > 0 and X.size <= CLIMB:
-                most = float(climb(X, c[:, None], top, until=until)[1].max())
+                (top,) = fetched(found[torch.argsort(-value)[:10]])
+                column, top = placed(points, c[:, None], top)
+                most = float(climb(there, column, top, until=until)[1].max())
             estimate[key] = max(most, 0.0)
         return estimate[key] * slackness
 
