@@ -21,6 +21,7 @@ from .master import fit
 STEPS = 300
 TINY = 120  # targets below 2^-TINY: `verify` has 200 bits after the point for the values of a function
 ARMIJO = 1e-4
+BLOCK = 256  # rows of K at a time
 SHARE = 0.9  # of tol that the steps must reach; the rest is for rounding
 SOLVE, GRACE = (
     2.5e-11,
@@ -68,6 +69,15 @@ def f2(
     return solver.certificate(status)
 
 
+def _symmetric(K: np.ndarray) -> np.ndarray:
+    """What is below the diagonal of K stands above it too; in its place, by blocks: copies of a large K take longer than a step."""
+    for start in range(0, len(K), BLOCK):
+        part, rest = slice(start, start + BLOCK), slice(start + BLOCK, None)
+        K[part, rest] = K[rest, part].T
+        K[part, part] = np.tril(K[part, part]) + np.tril(K[part, part], -1).T
+    return K
+
+
 class _Newton:
     """f = sum_j beta_j k(x_j, .) in units of the door: objective Q(beta, b) + sum_i w_i loss, times the sum of the weights.
 
@@ -82,7 +92,7 @@ class _Newton:
                 f"{entered.door.data.name}: the targets are too tiny for a check of kernel values; rescale y"
             )
         self.problem, self.points, self.tol, self.progress = entered, entered.points, tol, progress
-        self.K = np.tril(K) + np.tril(K, -1).T
+        self.K = _symmetric(K)
         self.n, D = entered.door.X.shape
         shift = entered.door.shift
         self.lam = entered.total * math.ldexp(entered.decay, -2 * shift) if abs(shift) < 200 else 0.0
