@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import ortho_group
 from sklearn.linear_model import MultiTaskLasso
 
-from widemargin import margins, optima, verify
+from widemargin import margins, optima, theory, verify
 from widemargin.optima import groups, kernel_machines, problem, solver, wide_networks
 from widemargin.optima.outputs import TargetPoints
 from widemargin.pricing import several
@@ -358,6 +358,7 @@ def test_bad_input_is_said_in_one_sentence():
         (lambda: margins.multiclass_f1(data), "3 columns"),
         (lambda: margins.min_norm_l1(data), "3 columns"),
         (lambda: margins.min_norm_l2(data), "3 columns"),
+        (lambda: theory.guarantees(data), "3 columns"),
     ):
         with pytest.raises(InputError, match=word) as said:
             call()

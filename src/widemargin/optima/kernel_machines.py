@@ -70,7 +70,7 @@ def f2(
 
 
 def _symmetric(K: np.ndarray) -> np.ndarray:
-    """What is below the diagonal of K stands above it too; in its place, by blocks: copies of a large K take longer than a step."""
+    """What is below the diagonal of K stands above it too. In its place, by blocks: copies of a large K take long."""
     for start in range(0, len(K), BLOCK):
         part, rest = slice(start, start + BLOCK), slice(start + BLOCK, None)
         K[part, rest] = K[rest, part].T
