@@ -34,7 +34,7 @@ class Kind:
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     shown: tuple[str, ...] = ()  # keys of `extra` that belong to a summary
     drawn: tuple[str, ...] = ()  # besides its interval: "neurons", "decision" (its function in the plane)
-    targets: str = "signs"  # or "classes" 0..K-1, or "values"
+    targets: str = "signs"  # or "classes" 0..K-1, or "values", or "several values" for each point
     needs: str = ""  # an argument that only Python can give
     room: str = "margins"
 
@@ -163,6 +163,17 @@ _KINDS = (
         _same("bias", "seed", "device"),
         shown=("loss", "weight_decay", "output_bias"),
         targets="classes",
+        needs="weight_decay",
+        room="optima",
+    ),
+    Kind(
+        "f1-multitarget-optimum",
+        "f1",
+        ("objective",),
+        "least training objective, several targets",
+        _same("bias", "seed", "device"),
+        shown=("loss", "weight_decay", "output_bias"),
+        targets="several values",
         needs="weight_decay",
         room="optima",
     ),

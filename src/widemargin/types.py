@@ -65,6 +65,8 @@ CONVENTIONS = {
 class Dataset:
     """Points X (n, d) with targets y (n,): labels -1, +1 for margins, real values for regression.
 
+    y (n, K), K > 1, are K real targets for each point, which `optima.f1` takes with the squared loss.
+
     `classes` are the labels as the user wrote them, in the order (-1, +1); `notes` say what a loader changed.
 
     `name` stands in messages and pictures. Bad shapes, NaN and infinities raise an `InputError`.
@@ -89,16 +91,17 @@ class Dataset:
             raise InputError(f"{self.name}: X and y must hold numbers only ({said})") from None
         if X.ndim != 2:
             raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
-        if y.ndim != 1 or len(y) != len(X):
+        if y.ndim not in (1, 2) or len(y) != len(X) or (y.ndim == 2 and y.shape[1] < 2):
             raise InputError(f"{self.name}: X has {len(X)} rows but y has shape {y.shape}; give one target per row")
         if X.size == 0:
             raise InputError(
                 f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature"
             )
-        for what, bad in (("X", ~np.isfinite(X)), ("y", ~np.isfinite(y)[:, None])):
-            if bad.any():
-                row, column = np.argwhere(bad)[0]
-                where = f"row {row}, column {column}" if what == "X" else f"row {row}"
+        for what, values in (("X", X), ("y", y)):
+            bad = np.argwhere(~np.isfinite(values))
+            if len(bad):
+                row, *column = bad[0]
+                where = f"row {row}, column {column[0]}" if column else f"row {row}"
                 raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute it")
         X.setflags(write=False)
         y.setflags(write=False)
@@ -115,8 +118,16 @@ class Dataset:
         """Number of features."""
         return self.X.shape[1]
 
+    def single(self) -> np.ndarray:
+        """y (n,); an InputError if the points have several targets."""
+        if self.y.ndim == 2:
+            why = "but one label or target for each point is needed; give one (optima.f1 with loss='squared' takes several)"
+            raise InputError(f"{self.name}: y has {self.y.shape[1]} columns, {why}")
+        return self.y
+
     def signs(self) -> np.ndarray:
         """y as -1.0 / +1.0; an InputError if these are not labels of two classes."""
+        self.single()
         if not np.isin(self.y, (-1.0, 1.0)).all():
             values = np.unique(self.y)
             what = (
@@ -303,7 +314,7 @@ class Certificate:
         return {name: dict(zip(("lower", "upper"), self.bounds(name))) for name in names}
 
     def function(self, X: ArrayLike, data: Dataset | None = None) -> np.ndarray:
-        """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several classes.
+        """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several outputs.
 
         Its size in the certificate's convention is 1, so that min_i y_i f(x_i) is `lower` up to rounding. A certificate of a
         smallest norm gives its interpolant as it is, one of a least objective its network with the output bias. Kinds with
@@ -559,6 +570,7 @@ _STORED = {
     "rf": _rf,
     "f1-multiclass": _several,
     "f1-multiclass-optimum": _several,
+    "f1-multitarget-optimum": _several,
     "collapse": _collapse,
 }
 _ON_DATA = {

@@ -182,9 +182,9 @@ def test_cones_and_cover_agree_with_enumeration():
     plane = multiclass_f1(flat, tol=1e-4)
     check_f1(plane, flat, tol=1e-4)
     q, y = np.asarray(plane.dual), flat.y.astype(int)
-    exact = several.enumeration(flat.X, q, y)[0].upper
+    exact = several.enumeration(flat.X, several.vectors(q, y))[0].upper
     scale = 2.0 ** math.frexp(np.abs(space).max())[1]
-    found = several.cones(space / scale, q, y, exact / scale * 1.001, math.inf)
+    found = several.cones(space / scale, several.vectors(q, y), exact / scale * 1.001, math.inf)
     assert exact * (1 - 1e-9) <= found.upper * scale <= exact * 1.0011
     cert = multiclass_f1(Dataset(space, flat.y), tol=1e-2)
     check_f1(cert, Dataset(space, flat.y), tol=1e-2)

@@ -223,6 +223,7 @@ def test_the_corpus_is_accepted_and_holds_every_kind_and_proof(corpus, truth):
     types = {kind for _, _, kind in proofs}
     assert types >= set(PROOFS)
     assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones"), ("f1-optimum", "relu", "cones")} <= proofs
+    assert {("f1-multitarget-optimum", "relu", one) for one in ("enumeration", "cones", "cover")} <= proofs
     leaky = {(kind, proof) for kind, activation, proof in proofs if activation == "leaky:0.25"}
     assert leaky >= {("f1", one) for one in ("norm", "tree", "cones", "enumeration")}
     assert (

@@ -24,6 +24,10 @@ LABEL_COLUMNS = ("y", "label")
 SUFFIXES = (".csv", ".npz", ".npy")
 
 
+class ManyColumns(InputError):
+    """y has several columns, where labels are asked for."""
+
+
 def load_file(
     path: str | os.PathLike[str], label: str | None = None, *, targets: bool = False, multiclass: bool = False
 ) -> Dataset:
@@ -31,7 +35,7 @@ def load_file(
 
     - `.csv`: a header line, commas, numbers in UTF-8. The target is column `label`, by default the one named y or
       label; all other columns are features.
-    - `.npz`: arrays X (n, d) and y (n,); `label` names another array than y.
+    - `.npz`: arrays X (n, d) and y (n,), or y (n, K) with `targets`; `label` names another array than y.
     - `.npy`: two files with a comma between their paths, "X.npy,y.npy". A single path "foo.npy" is X and expects y in
       "foo_y.npy" beside it ("y.npy" beside "X.npy").
 
@@ -93,6 +97,8 @@ def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
         np.savez_compressed(binary, X=data.X, y=data.y)
         content = binary.getvalue()
     elif path.suffix.lower() == ".csv":
+        if data.y.ndim == 2:
+            raise InputError(f"{path}: a .csv file has one column of targets, not {data.y.shape[1]}; choose .npz")
         lines = [",".join([f"x{j}" for j in range(data.d)] + ["y"])]
         lines += [",".join(map(repr, [*row, target])) for row, target in zip(data.X.tolist(), data.y.tolist())]
         content = ("\n".join(lines) + "\n").encode()
@@ -185,6 +191,11 @@ def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool, multiclass:
         raise InputError(f"{name}: {len(X)} rows is too many; keep at most {MOST_POINTS}")
     if targets:
         return Dataset(X, _numbers(y, name, "y"), name)
+    if y.ndim == 2:
+        raise ManyColumns(
+            f"{name}: y has {y.shape[1]} columns, but labels are one for each point; give class numbers, or several targets with "
+            "the squared loss"
+        )
     Dataset(X, np.ones(y.shape), name)  # shapes first: a wrong length explains more than a wrong label
     index, classes = _class_numbers(y, name)
     if multiclass:

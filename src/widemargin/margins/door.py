@@ -166,8 +166,10 @@ def enter(
     progress: Progress | None = None,
     *,
     signs: bool = True,
+    several: bool = False,
 ) -> Door:
-    """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values.
+    """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values, and with `several`
+    there may be more than one for each point.
 
     A margin without neurons gives its bias for the space.
     """
@@ -180,7 +182,7 @@ def enter(
         not isinstance(time_limit, Real) or isinstance(time_limit, bool) or not time_limit > 0
     ):
         raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
-    y = data.signs() if signs else data.y
+    y = data.signs() if signs else data.y if several else data.single()
     bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
     X = extend(data.X, bias=bias)
     shift = math.frexp(float(np.abs(X).max()))[1]

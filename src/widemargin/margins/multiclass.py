@@ -57,7 +57,7 @@ GRID = 38  # dual weights of F1 are multiples of 2^-GRID, so that w . g_i is exa
 def class_numbers(data: Dataset) -> tuple[np.ndarray, int]:
     """y as integers and K, the number of classes; an InputError unless y takes exactly the values 0..K-1, K >= 2."""
     check_data(data)
-    y = data.y
+    y = data.single()
     wrong = np.flatnonzero((y != np.floor(y)) | (y < 0))
     advice = "number the classes 0, 1, ..., K-1 (a file: data.load with multiclass=True)"
     if len(wrong):
@@ -338,7 +338,7 @@ class Solver(Engine):
         self.V = np.zeros((0, self.r))  # neurons of the master problem
         self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
-        self.dual = several.norm(door.X, self.exact(q), y)
+        self.dual = several.norm(door.X, dual_vectors(self.exact(q), y))
         self.upper, self.centre, self.stale = self.dual.upper, q / q.sum(), 0
 
     def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
@@ -419,7 +419,7 @@ class Solver(Engine):
         V, value = several.ascend(self.X, g, starts, 40)
         V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]], until=self.door.deadline)
         if self.door.X.shape[1] <= 2:
-            found, arcs = several.enumeration(self.door.X, q, self.y)
+            found, arcs = several.enumeration(self.door.X, g)
             self.keep(found)
             V = np.vstack([V, arcs @ self.basis])
             value = np.append(value, several.values(self.X, g, arcs @ self.basis))
@@ -446,7 +446,7 @@ class Solver(Engine):
         """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
         until, met, g = max(self.door.deadline, time.perf_counter() + 0.2), self.V[:0], dual_vectors(q, self.y)
         unscale = partial(self.door.unscale, degree=1, up=True)
-        for found in several.price(self.points, q, self.y, goal, until, self.rng, unscale):
+        for found in several.price(self.points, g, goal, until, self.rng, unscale):
             near = self.keep(found)
             met = near[several.values(self.X, g, near) > goal]
             if len(met) or self.closed():
@@ -488,7 +488,7 @@ class Solver(Engine):
         return None, lower
 
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
-        return self.dual.saved, self.dual.upper, self.dual.q
+        return self.dual.saved, self.dual.upper, several.class_weights(self.dual.g)
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
         theta, outer = (self.theta, self.outer) if lower > 0 else (np.zeros((0, 0)), np.zeros((0, 0)))

@@ -238,11 +238,11 @@ def _title(one: Certificate) -> str:
 
 def load_data(one: Certificate) -> Dataset | None:
     """The data of a certificate, where its name still leads to it: with labels, or with numbers as targets."""
-    name, several = one.data_name, _row(one).targets == "classes"
+    name, classes = one.data_name, _row(one).targets == "classes"
     for column in (None, *_columns(name)):
-        for targets in (False,) if several else (False, True):
+        for targets in (False,) if classes else (False, True):
             with contextlib.suppress(InputError, OSError, ValueError):
-                data = datasets.load(name, column, multiclass=several, targets=targets)
+                data = datasets.load(name, column, multiclass=classes, targets=targets)
                 if data.sha256() == one.data_sha256:
                     return data
     return None

@@ -22,8 +22,12 @@ from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputErr
 from . import certificates, guarantees
 from .section import Digits, Figure, Section, badge, band, layout, line, number, spread, words
 
-KINDS = ("f1-optimum", "f2-optimum", "f1-multiclass-optimum")
-NETWORKS = ("f1-optimum", "f1-multiclass-optimum")  # which the command fit computes
+SEVERAL = {
+    "f1-multiclass-optimum": "classes",
+    "f1-multitarget-optimum": "targets",
+}  # and what there is an output for each of
+NETWORKS = ("f1-optimum", *SEVERAL)  # which the command fit computes
+KINDS = ("f2-optimum", *NETWORKS)
 
 
 @dataclass(frozen=True)
@@ -64,16 +68,13 @@ def check(cert: Certificate) -> None:
 
 
 def _wrong(cert: Certificate) -> str:
-    extra, several = cert.extra, cert.kind == "f1-multiclass-optimum"
+    extra = cert.extra
+    losses = {"f1-multiclass-optimum": (CLASSES,), "f1-multitarget-optimum": ("squared",)}.get(cert.kind, tuple(LOSSES))
     offset = extra.get("offset", 0.0)
     bounds = [cert.lower, cert.upper, extra["weight_decay"], *(offset if isinstance(offset, list) else [offset])]
     if cert.convention != "objective" or not all(_is_number(v) for v in bounds) or not 0 <= cert.lower <= cert.upper:
         return "its bounds are no bounds of an objective"
-    if (
-        extra["loss"] not in ((CLASSES,) if several else LOSSES)
-        or not extra["weight_decay"] > 0
-        or extra.get("output_bias") not in MODES
-    ):
+    if extra["loss"] not in losses or not extra["weight_decay"] > 0 or extra.get("output_bias") not in MODES:
         return "there is no such loss, decay or output bias"
     weights = extra.get("weights")
     if weights is not None and (np.shape(weights) != (cert.n,) or not np.isfinite(np.asarray(weights, float)).all()):
@@ -81,10 +82,14 @@ def _wrong(cert: Certificate) -> str:
     if cert.kind == "f2-optimum":
         if np.shape(extra["alpha"]) != (cert.n,) or not np.isfinite(np.asarray(extra["alpha"], float)).all():
             return "it does not have a number for each point"
-    elif several:
-        theta, outer = np.asarray(extra["theta"], float), np.asarray(extra["outer"], float)
-        shapes = (theta.shape, outer.shape) == ((len(outer), cert.d + bool(cert.bias)), (len(theta), extra["classes"]))
-        if (len(theta) and not shapes) or np.shape(extra["offset"]) != (extra["classes"],):
+    elif cert.kind in SEVERAL:
+        theta, outer, K = (
+            np.asarray(extra["theta"], float),
+            np.asarray(extra["outer"], float),
+            extra[SEVERAL[cert.kind]],
+        )
+        shapes = (theta.shape, outer.shape) == ((len(outer), cert.d + bool(cert.bias)), (len(theta), K))
+        if (len(theta) and not shapes) or np.shape(extra["offset"]) != (K,):
             return "its network does not have the shape of its data"
         if not np.isfinite(theta).all() or not np.isfinite(outer).all():
             return "its network has weights that are no numbers"
@@ -115,7 +120,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     if data is not None and any((one.n, one.d) != (data.n, data.d) for one in certs):  # one of the files is wrong
         data = None
     found = [shown(one, data) for one in certs]
-    section.facts({"data": first.data_name, "points": first.n, "features": first.d})
+    section.facts({"data": first.data_name, "points": first.n, "features": first.d} | _targets(certs))
     if data is None:
         section.paragraph(
             f"The points of {first.data_name} are not found, so margins, training errors and pictures of decisions are "
@@ -170,6 +175,12 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     section.settings("\n".join(commands), known, certificates.AGAIN + more)
     if bounds:
         guarantees.offer(section, data, time_limit)
+
+
+def _targets(certs: Sequence[Certificate]) -> dict[str, int]:
+    """How many real targets each point has, where it has several."""
+    found = [one.extra["targets"] for one in certs if one.kind == "f1-multitarget-optimum"]
+    return {"targets": found[0]} if found else {}
 
 
 def shown(cert: Certificate, data: Dataset | None) -> Shown:
@@ -303,7 +314,7 @@ def show_path(section: Section, members: Sequence[Shown]) -> None:
 
 def show_decisions(section: Section, single: Sequence[Shown], data: Dataset) -> None:
     """What the networks decide in the plane."""
-    if not set(np.unique(data.y)) <= {-1.0, 1.0}:
+    if data.y.ndim == 2 or not set(np.unique(data.y)) <= {-1.0, 1.0}:
         return
     section.open_grid()
     for one in single:

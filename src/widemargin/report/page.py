@@ -88,7 +88,7 @@ class Page:
 def build(
     things: Iterable[Any] | str | Path | Certificate,
     *,
-    title: str = "Margins",
+    title: str | None = None,
     bounds: bool = False,
     checks: bool = False,
     trial: int = 0,
@@ -102,8 +102,8 @@ def build(
     `bounds` every guarantee is evaluated on data and runs, with `checks` every inequality along runs; both take time.
     `columns` are the results of sweeps that are shown. `trial` is the network of a run whose neurons are shown.
 
-    `title` stands at the top; `time_limit` (seconds) is for what `bounds` needs. Margins keep the convention of their
-    certificate.
+    `title` stands at the top, "Margins" where none is given, or "Optima of training" where there is nothing else; `time_limit`
+    (seconds) is for what `bounds` needs. Margins keep the convention of their certificate.
 
     >>> import widemargin as wm
     >>> data = wm.data.dyadic(3)
@@ -178,7 +178,8 @@ def build(
                 reproductions.show(new("reproduction", reproductions.title(path)), path)
     if len(refused) == len(sections):
         raise refused[0]
-    return Page(title, tuple(sections))
+    only_optima = len(certs) == len(given) and all(one.kind in optima.KINDS for one in certs)
+    return Page(title or ("Optima of training" if only_optima else "Margins"), tuple(sections))
 
 
 def _listed(things: Any) -> list[Any]:

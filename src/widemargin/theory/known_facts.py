@@ -171,6 +171,7 @@ def facts(
     """
     if not 0 < delta < 1:
         raise InputError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    data.single()
     if run_or_net is None:
         return Facts(data, delta, seed=seed, time_limit=time_limit)
     if isinstance(run_or_net, tuple):

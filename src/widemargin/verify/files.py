@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .reading import MULTICLASS, OPTIMA, REGRESSION
+from .reading import MULTICLASS, OPTIMA, REGRESSION, SEVERAL
 
 ALWAYS = 1 << 22  # bytes that a gzipped certificate may unpack to, whatever its own size,
 RATIO = 60  # and how many times its own size on top of that; proofs pack 3 to 30 times
@@ -71,7 +71,8 @@ def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
 
 
 def read_data(path: str, kind: str, loss: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label.
+    """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label; of several
+    targets y (n, K).
 
     Two labels become -1 and +1 in sorted order, several classes 0, 1, ...; targets of regression stay as they are, and numbers
     do where the loss of a least objective is the squared one. What `widemargin.data.load_file` refuses is refused here, so
@@ -107,7 +108,7 @@ def _numbers(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def _targets(y: np.ndarray, kind: str) -> np.ndarray:
-    if kind in REGRESSION:
+    if kind in (*REGRESSION, *SEVERAL):
         return _numbers(y, "y")
     if y.dtype.kind not in "USb":
         y = _numbers(y, "y")
