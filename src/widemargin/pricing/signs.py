@@ -149,13 +149,14 @@ class Tree(Terms):
         max_nodes: float = np.inf,
         quadratic: bool = True,
         empties: bool = True,
-        beat: Callable[[], None] | None = None,
+        leave: Callable[[float], bool] | None = None,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed.
+        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed. `leave` is told the
+        bound again and again, and says whether to stop.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -189,10 +190,8 @@ class Tree(Terms):
         memory = GPU_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else CPU_BYTES
         look, before = 0.5 * LOOK * max_nodes, np.inf
         while pool.count:
-            if beat is not None:
-                beat()
             top, highest = pool.best(batch)
-            if highest <= limit:
+            if highest <= limit or (leave is not None and leave(highest)):
                 break
             # What is not written down was not proved in time.
             writing = 0.0 if log is None else nodes * WRITING[moments is not None]
