@@ -82,6 +82,11 @@ class LoggedQuadraticBounds:
     lam: Tensor
     pairs: list[list[tuple[int, int, float]]]
 
+    def times(self, factor: float) -> LoggedQuadraticBounds:
+        """What shows `factor` times the bounds at `factor` times the weights."""
+        pairs = [[(i, j, factor * pi) for i, j, pi in row] for row in self.pairs]
+        return LoggedQuadraticBounds(factor * self.a, factor * self.b, factor * self.lam, pairs)
+
 
 def concatenate(parts: list[QuadraticBounds]) -> QuadraticBounds:
     a, b = torch.cat([part.a for part in parts]), torch.cat([part.b for part in parts])

@@ -216,6 +216,7 @@ class Own:
                 if side.nodes == before:
                     return  # the largest leaf has no free point
                 self.pace = (time.monotonic() - began) / (side.nodes - before)
+            self.stretch()
             self.optimise(MOVES)
 
     def beat(self) -> None:
@@ -249,8 +250,24 @@ class Own:
                 break
         self.box = max(self.box, LEAST_BOX)
 
+    def stretch(self) -> None:
+        """As a larger bound would do: larger weights, where they are worth more. Bounds and what shows them grow with them."""
+        factor = self.goal.most / self.bound()
+        c = self.goal.mend(factor * self.c)
+        if (np.sign(c) != np.sign(self.c)).any() or not self.goal.worth(c, self.goal.most) > self.goal.worth(
+            self.c, self.bound()
+        ):
+            return
+        self.c = c
+        for side in self.sides:
+            side.weigh(c)
+            side.U = factor * side.U
+            side.shown = [(ids, entry.times(factor)) for ids, entry in side.shown]
+
     def consider(self, c: np.ndarray, steps: int) -> tuple[bool, list[np.ndarray]]:
         """All leaves at the weights c: whether these are kept, as they prove more, and cuts there."""
+        if (np.sign(c) != np.sign(self.c)).any():
+            return False, []  # trees over other points
         found, cuts, old = [], [], [(side.terms, side.moments) for side in self.sides]
         for side in self.sides:
             side.weigh(c)
