@@ -72,11 +72,6 @@ def price(
 
     over_cones: cones.Cones | None = None  # goes on in each of its turns where it stopped in the last
 
-    def leave(bound: float) -> bool:
-        if points.beat is not None:
-            points.beat()
-        return bound > far and time.monotonic() > patience
-
     def look(stage: Stage) -> Any:
         nonlocal over_cones
         deadline = min(until, time.monotonic() + stage.seconds)
@@ -91,13 +86,25 @@ def price(
         roots = tensor(points.roots @ points.basis) if len(points.roots) else None
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
+        first = 0.0
+
+        def leave(bound: float) -> bool:
+            nonlocal first
+            first = first or bound
+            if points.beat is not None:
+                points.beat()
+            # A tree that will close has gone half of the way by then, by ratio.
+            return not turns_with_cones and bound > max(far, math.sqrt(first * known)) and time.monotonic() > patience
+
         over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
         options |= {"max_nodes": stage.most, "quadratic": quadratic, "empties": points.flat, "leave": leave}
         return over_signs.run(known, tol, batch=batch, **options)
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
     turns: dict[str, list[tuple[float, float]]] = {}  # seconds and bound of each way after each of its turns
-    for stage in plan(points, folded, seconds, root, hard):
+    stages = plan(points, folded, seconds, root, hard)
+    turns_with_cones = any(stage.way == "cones" for stage in stages)
+    for stage in stages:
         if stage.if_far and best.bound < NEAR_ROOT * goal:
             continue
         began = time.monotonic()
@@ -121,7 +128,11 @@ def price(
         best.value, best.aborted = max(best.value, result.value), result.aborted
         best.nodes, best.directions = best.nodes + result.nodes, torch.cat([result.directions, best.directions])
         goal = max(target, known * (1 + tol)) * (1 + 1e-9)
-        best.left = best.bound > max(goal, far) and time.monotonic() > patience
+        if turns_with_cones and best.bound > max(goal, far) and time.monotonic() > patience:
+            left = until - time.monotonic()
+            best.left = min(outlook(past, max(known, target), past[-1][0] + left) for past in turns.values()) > far
+        else:
+            best.left = result.left
         if best.bound <= goal or result.aborted or best.left or time.monotonic() > until:
             break
         best.hard |= stage.way == "linear"

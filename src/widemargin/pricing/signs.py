@@ -185,13 +185,16 @@ class Tree(Terms):
             limit = max(target, best * (1 + tol)) + 1e-300
         ids = torch.zeros(1, dtype=torch.long, device=device)
         pool = Pool(sign=sign, slopes=b, state=state, U=U, ids=ids)
-        nodes, aborted = 1, False
+        nodes, aborted, left = 1, False, False
         # Bytes that open nodes may have; the nodes at which to look at the bound next, and the bound at half as many.
         memory = GPU_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else CPU_BYTES
         look, before = 0.5 * LOOK * max_nodes, np.inf
         while pool.count:
             top, highest = pool.best(batch)
-            if highest <= limit or (leave is not None and leave(highest)):
+            if highest <= limit:
+                break
+            if leave is not None and leave(highest):
+                left = True
                 break
             # What is not written down was not proved in time.
             writing = 0.0 if log is None else nodes * WRITING[moments is not None]
@@ -259,7 +262,7 @@ class Tree(Terms):
             bound = max(limit, highest)
         values, directions = torch.cat([f[0] for f in met]), torch.cat([f[1] for f in met])
         order = torch.argsort(-values)[:400]
-        return Priced(float(values.max()), bound, nodes, directions[order], log, aborted)
+        return Priced(float(values.max()), bound, nodes, directions[order], log, aborted, left=left)
 
     def quadratic_bounds(
         self, nodes: dict[str, Tensor], moments: Splitting | FrankWolfe, chosen: Tensor, log: Log | None
