@@ -36,6 +36,7 @@ FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
 PATIENCE = 0.2  # of the time, after which a bound that is far off is left
+HALF_WAY = 0.5  # a tree that will close has by then gone more of the way from its root to the maximum, by ratio
 PARALLEL = 30.0  # condition number of the points above which they count as nearly parallel
 
 
@@ -93,8 +94,8 @@ def price(
             first = first or bound
             if points.beat is not None:
                 points.beat()
-            # A tree that will close has gone half of the way by then, by ratio.
-            return not turns_with_cones and bound > max(far, math.sqrt(first * known)) and time.monotonic() > patience
+            slow = bound > max(far, known * (first / max(known, 1e-300)) ** HALF_WAY)
+            return slow and not turns_with_cones and time.monotonic() > patience
 
         over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
         options |= {"max_nodes": stage.most, "quadratic": quadratic, "empties": points.flat, "leave": leave}
