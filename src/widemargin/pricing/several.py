@@ -598,6 +598,12 @@ def _scalar(
     if Xt.shape[1] <= QUADRATIC_RANK and not points.far:
         stages = [(False, 50_000 if Xt.numel() < LINEAR_ENTRIES else 5000), (True, math.inf)]
     met = []
+
+    def told(bound: float) -> bool:
+        if points.beat is not None:
+            points.beat()
+        return False
+
     for quadratic, most in stages:
         result = tree.run(
             known,
@@ -607,7 +613,7 @@ def _scalar(
             target=target,
             max_nodes=most,
             quadratic=quadratic,
-            beat=points.beat,
+            leave=told,
         )
         nodes += result.nodes
         met.append(result.directions)
