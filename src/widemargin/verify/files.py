@@ -52,7 +52,9 @@ def load(path: str | Path) -> Any:
 
 def _read(path: str | Path, most: int = MOST) -> bytes:
     """The bytes of a regular file that is not too large; a pipe or a device might have no end."""
-    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
+    with os.fdopen(
+        os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
+    ) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("it is no regular file")
