@@ -6,7 +6,8 @@
     lock              held while a monitor writes; its process and machine, empty once it has ended
 
 Every file is written under another name first and then renamed. Writing is done once a second, in a thread of its own, so a
-killed process loses the last second's records at most, and a training loop waits for no disk.
+killed process loses the last second's records at most, and a training loop waits for no disk. Where the disk is full, as many
+rows as fit are written, the oldest first; the others are kept in memory and tried again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.disk import ALWAYS, RATIO, read_file, read_json
+from widemargin.forms import Misfit, listed, maybe, need, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
 from .record import Record
@@ -36,6 +39,32 @@ PAUSE = 1.0  # seconds between two writings
 SHARE = 64  # all writing together may take 1 / SHARE of the time
 PIECES = 64  # parts of a table in memory before they are joined
 FIXED = {"step": "int64", "name": "string", "whole": "bool", "degree": "int64", "exact": "bool", "wall": "double"}
+MOST = 1 << 32  # bytes of a file of records
+MOST_ROWS = 10**8
+ALWAYS_THERE = ("step", "name", "whole", "n", "psi", "margin", "error", "loss")  # in every record
+# What the configuration and the table of classes in a record hold.
+CONFIGURED = table(
+    {},
+    {
+        "model": maybe(text()),
+        "parameters": maybe(whole()),
+        "loss": maybe(text()),
+        "homogeneous": maybe(
+            table(
+                {},
+                {"names": listed(text(10_000)), "degree": maybe(whole(0, 10**6)), "summary": text(10**6),
+                 "notes": listed(text(10**6))},
+            )
+        ),
+    },
+)  # fmt: skip
+CLASSES = listed(
+    table(
+        {"class": whole(), "margin": number(finite=False), "error": number(finite=False)},
+        {name: number(finite=False) for name in ("n", "margin_mean", "dual_share")},
+    ),
+    most=10**5,
+)
 KINDS = {**FIXED, "classes": "string", "hardest": "list"}  # all other columns are double
 
 # A process forked in the middle of a writing could inherit pyarrow's locks as they are then: forks wait for its end.
@@ -131,6 +160,13 @@ class Store:
             self.configured = True
         if not len(self.tail):
             return
+        try:
+            self._write_rows(everything, began)
+        except OSError:
+            self._write_what_fits()
+            raise
+
+    def _write_rows(self, everything: bool, began: float) -> None:
         if not everything and time.monotonic() < self.next and len(self.tail) <= len(self.written):
             known = {b"after": str(len(self.written)).encode()}
             write_atomically(self.folder / NEWEST, _arrow(self.tail.replace_schema_metadata(known)))
@@ -143,6 +179,20 @@ class Store:
             self.next = time.monotonic() + SHARE * (time.thread_time() - began)
         self.written, self.tail = both, _table([])
         (self.folder / NEWEST).unlink(missing_ok=True)
+
+    def _write_what_fits(self) -> None:
+        """The disk has no room for all records beside those that are there: the first new ones, as many as fit."""
+        known = {b"after": str(len(self.written)).encode()}
+        there, low, high = _read(self.folder / NEWEST), 0, len(self.tail)
+        low = 0 if there is None else len(there)
+        while low < high:  # low rows are written, and more than high do not fit
+            middle = (low + high + 1) // 2
+            try:
+                some = self.tail.slice(0, middle).replace_schema_metadata(known)
+                write_atomically(self.folder / NEWEST, _arrow(some))
+                low = middle
+            except OSError:
+                high = middle - 1
 
     def _soon(self) -> None:
         """Have a thread write, a second after the last time."""
@@ -246,7 +296,12 @@ def load(folder: str | os.PathLike[str]) -> Any:
     written = _table([]) if written is None else written
     if newest is None:
         return written
-    after = int((newest.schema.metadata or {}).get(b"after", b"0"))
+    told = (newest.schema.metadata or {}).get(b"after", b"0")
+    if not told.isdigit() or len(told) > 12:
+        raise _damaged(Path(folder) / NEWEST, "it does not say after which records it goes on")
+    after = int(told)
+    if after > len(written):
+        raise _damaged(Path(folder) / RECORDS, f"it has {len(written)} records, and {NEWEST} goes on after {after}")
     return _joined([written, newest.slice(max(0, len(written) - after))]).replace_schema_metadata(None)
 
 
@@ -261,16 +316,48 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     >>> config("run")["loss"], config("run")["homogeneous"]["names"]
     ('ce', ['weight'])
     """
+    path = Path(folder) / CONFIG
     try:
-        found = json.loads((Path(folder) / CONFIG).read_bytes())
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        found = read_json(path)
+    except OSError:
         raise InputError(
             f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
-        )
+        ) from None
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    if not isinstance(found, dict):
+        raise _damaged(path, "it is no object")
     if found.get("format") != FORMAT:
-        raise InputError(f"{folder} was written by another version ({found.get('format')}); this one reads {FORMAT}")
+        said = str(found.get("format"))[:60]
+        raise InputError(f"{folder} was written by another version ({said}); this one reads {FORMAT}")
+    try:
+        CONFIGURED(found, "")
+    except (Misfit, RecursionError) as error:
+        raise _damaged(path, error) from None
+    return found
+
+
+def _damaged(path: Path, why: Any) -> InputError:
+    """One sentence: the file, what is wrong, and what can still be done."""
+    if isinstance(why, InputError):
+        return why
+    can = {
+        CONFIG: "the records beside it can be read with any reader of parquet files",
+        NEWEST: f"remove it to see the records in {RECORDS}, which are older",
+        RECORDS: f"what is in {NEWEST}, if it is there, can be read with pyarrow",
+    }
+    said = " ".join(str(why).split())[:200] or type(why).__name__
+    return InputError(f"{path} cannot be read ({said}): it is damaged; {can[path.name]}")
+
+
+def classes(text: str) -> list[dict[str, Any]]:
+    """The table of classes of a record; an InputError where it is none."""
+    try:
+        found = json.loads(text)
+        CLASSES(found, "classes")
+    except (ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"the table of classes in the records is damaged ({said}); leave --classes out") from None
     return found
 
 
@@ -309,12 +396,12 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
 def state(folder: str | os.PathLike[str]) -> str:
     """ "running", "ended", "killed", or "unknown" where the monitor is on another machine."""
     try:
-        pid, _, host = (Path(folder) / LOCK).read_text().strip().partition(" ")
-    except OSError:
+        pid, _, host = read_file(Path(folder) / LOCK, 10_000).decode().strip().partition(" ")
+    except (OSError, ValueError):
         return "unknown"
     if not pid:
         return "ended"
-    if host != platform.node() or os.name != "posix" or not pid.isdecimal():
+    if host != platform.node() or os.name != "posix" or not (pid.isascii() and pid.isdecimal() and len(pid) < 10):
         return "unknown"
     try:
         os.kill(int(pid), 0)  # asks whether it is there
@@ -384,15 +471,53 @@ def _read(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        content = path.read_bytes()
+        content = read_file(path, MOST)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return pq.read_table(io.BytesIO(content)) if path.name == RECORDS else pa.ipc.open_stream(content).read_all()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}); it is damaged") from None
+        if path.name == RECORDS:
+            file = pq.ParquetFile(io.BytesIO(content))
+            groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
+            unpacked = sum(group.total_byte_size for group in groups)
+            need(
+                unpacked <= ALWAYS + RATIO * len(content), "it", f"unpacks to {unpacked} bytes, far more than it holds"
+            )
+            need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
+            found = file.read()
+        else:
+            found = pa.ipc.open_stream(content).read_all()
+        found.validate(full=True)
+        _check_columns(found)
+    except Exception as error:  # damaged files raise nearly anything
+        raise _damaged(path, error) from None
+    return found
+
+
+def _check_columns(found: Any) -> None:
+    """A Misfit where a column is missing or of another type."""
+    import pyarrow as pa
+
+    names = found.column_names
+    need(len(set(names)) == len(names), "it", "has two columns of one name")
+    for name in FIXED if not len(found) else (*FIXED, *ALWAYS_THERE):
+        need(name in names, f"the column {name}", "is missing")
+    fits = {
+        "int64": pa.types.is_int64, "string": pa.types.is_string, "bool": pa.types.is_boolean, "double": pa.types.is_float64,
+        "list": lambda kind: pa.types.is_list(kind) and pa.types.is_int64(kind.value_type),
+    }  # fmt: skip
+    for field in found.schema:
+        kind = KINDS.get(field.name, "double")
+        need(fits[kind](field.type), f"the column {field.name[:60]!r}", f"holds {field.type}, not {kind}")
+    for name in ALWAYS_THERE if len(found) else ():
+        need(not found[name].null_count, f"the column {name}", "has holes")
+    if len(found):
+        n = found["n"].to_numpy()
+        need(bool((np.isfinite(n) & (n >= 0) & (n < 2**62)).all()), "the column n", "does not count examples")
+        for name in names:
+            share = name.removeprefix("margin_q") if name.startswith("margin_q") else "0"
+            need(
+                share.replace(".", "", 1).isdecimal() and len(share) < 20, f"the column {name[:60]!r}", "is no quantile"
+            )
 
 
 def _as_json(config: Mapping[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import widemargin
+from widemargin.saved import misfit
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
 from . import certificates, monitors, optima, reproductions, runs, sweeps
@@ -145,8 +146,10 @@ def build(
         if one.kind == "certificate":
             with tried(one):
                 cert = certificates.read(one.what) if isinstance(one.what, Path) else one.what
-                if cert.kind in optima.KINDS:
-                    optima.check(cert)
+                if cert is one.what and (
+                    wrong := misfit(cert.payload())
+                ):  # what is read from a file has been looked at
+                    raise InputError(f"this certificate of kind {cert.kind} is damaged ({wrong}); compute it again")
                 certs.append(cert)
         elif bounds:
             with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown

@@ -23,6 +23,7 @@ from widemargin.theory.track import Track, follow
 from widemargin.types import Certificate, Dataset, InputError, Trajectory
 
 from . import certificates, guarantees
+from .checking import Checked, recheck
 from .section import (
     COLOURS,
     LINES,
@@ -45,18 +46,8 @@ FRAMES = 41  # moments of the slider, at most
 SIDE = 51  # points along each side of a decision picture that moves
 NEURONS = 300  # that move
 EXAMPLES = 1_000  # margins in a distribution
-CONVENTIONS = (
-    "M2",
-    "M1",
-    "M4",
-    "M5",
-    "M6",
-    "M10",
-    "M7",
-    "M3",
-    "MT2",
-    "partial",
-)  # the first that was recorded is drawn
+# The first that was recorded is drawn.
+CONVENTIONS = ("M2", "M1", "M4", "M5", "M6", "M10", "M7", "M3", "MT2", "partial")
 COMPARED = ("M1", "M2", "M4", "M5")  # with the certified largest margin; M3 and M6 would need to know of the bias
 
 
@@ -112,10 +103,17 @@ def show(
         raise InputError(f"the run {folder} has trials 0 to {traj.trials - 1}, not {trial}")
     if not len(traj.t):
         raise InputError(f"the run {folder} has no records yet; resume it, or wait")
-    wrong = foreign(traj.config, cert) if cert is not None else ""
+    wrong, checked = "", Checked(None, "")
+    if cert is not None:
+        checked = recheck(cert, next((one for one in sets if one.sha256() == cert.data_sha256), None))
+        wrong = foreign(traj.config, cert) or (checked.words if checked.refused else "")
     if wrong:
         section.paragraph(f"The certificate beside this run is not drawn: {wrong}.", "quiet")
         cert = None
+    elif cert is not None and cert.proved and checked.holds is None:
+        section.paragraph(
+            f"The certificate beside this run was {checked.words}; the command verify checks it.", "quiet"
+        )
     facts(section, traj, cert)
     x, name, log = clock(traj)
     axis = {"x": name, "xlog": log}
