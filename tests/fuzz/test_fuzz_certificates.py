@@ -7,17 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from harm import check_memory, command, draw, ends, harmed_bytes, harmed_value, share
+
 from widemargin import optima, report, verify
 from widemargin.types import Certificate, Dataset, InputError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "verify"))
-from corpus import saved, seal, written_before  # noqa: E402
+from corpus import saved, seal, written_before
 
 
 def optima_made():
-    flat, several = Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5], [0.5, 0.5], [-2.0, 1.0]], [1, -1, 1, -1, 1]), [0, 1, 2, 1, 0]
+    flat, several = (
+        Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5], [0.5, 0.5], [-2.0, 1.0]], [1, -1, 1, -1, 1]),
+        [0, 1, 2, 1, 0],
+    )
     weights = [1.0, 2.0, 0.0, 0.5, 1.0]
     made = [
         (optima.f1(flat, loss="logistic", weight_decay=0.05), flat),
