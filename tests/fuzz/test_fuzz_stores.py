@@ -129,7 +129,8 @@ def test_going_on_in_a_damaged_store(results, tmp_path):
 def test_any_sql(results):
     rng = draw("sql")
     words = ["select", "*", "from", "runs", "where", "x", "=", "1", "(", ")", "median(", "stdev(", "exp(", "pow(", "'", '"', ";",
-             "group by", "attach 'a' as b", "pragma", "limit", "null", "union", "9e999", "--", "/*", "randomblob(9)", "cast(x as"]  # fmt: skip
+             "group by", "attach 'a' as b", "pragma", "limit", "null", "union", "9e999", "--", "/*"
+             "randomblob(9)", "cast(x as"]  # fmt: skip
     for _ in range(share(120)):
         command(
             "query",
@@ -144,7 +145,8 @@ def test_any_sql(results):
 
 PLAN = {
     "function": "margin", "name": "n", "repeats": 2, "seed": 1, "keep": ["lower"],
-    "fixed": {"kind": "linear", "data": "dyadic:d={x}"}, "grid": {"x": [1, 2]}, "random": {"u": {"low": 0.5, "high": 1.0}}, "samples": 2,
+    "fixed": {"kind": "linear", "data": "dyadic:d={x}"}, "grid": {"x": [1, 2]}, 
+    "random": {"u": {"low": 0.5, "high": 1.0}}, "samples": 2,
 }  # fmt: skip
 
 

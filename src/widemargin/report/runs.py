@@ -52,9 +52,16 @@ COMPARED = ("M1", "M2", "M4", "M5")  # with the certified largest margin; M3 and
 
 
 def read(folder: Path) -> tuple[Trajectory, list[Dataset], Certificate | None]:
-    """Trajectory, data, and the certificate if the run has one."""
-    path = folder / CERTIFICATE
-    return flows.load(folder), flows.load_data(folder), certificates.read(path) if path.is_file() else None
+    """Trajectory, data, and the certificate if the run has one; a note where that is damaged."""
+    path, traj, cert = folder / CERTIFICATE, flows.load(folder), None
+    if path.is_file():
+        try:
+            cert = certificates.read(path)
+        except InputError as error:
+            traj = dataclasses.replace(
+                traj, notes=(*traj.notes, f"The certificate beside this run is not drawn: {error}.")
+            )
+    return traj, flows.load_data(folder), cert
 
 
 def foreign_data(config: Mapping[str, Any], sets: Sequence[Dataset]) -> str:
