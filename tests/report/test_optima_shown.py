@@ -140,7 +140,7 @@ def test_several_classes_are_shown_like_two(tmp_path, monkeypatch):
         assert said in here and said in gone
     assert f"{100 * (f.argmax(axis=1) != y).mean():.3g} %" in here
     replace(cert, extra={**cert.extra, "outer": [[1.0]] * cert.atoms}).save("x.json")
-    with pytest.raises(InputError, match="extra.outer has the shape"):
+    with pytest.raises(InputError, match=r"extra\.outer has the shape"):
         report.build("x.json")
 
 

@@ -7,7 +7,8 @@ import csv
 import json
 import math
 import os
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from widemargin import data as datasets
 from widemargin import kinds
@@ -108,3 +109,21 @@ def _columns(name: str) -> list[str]:
         names = next(csv.reader(file), [])
         return names if len(names) <= 20 else []
     return []
+
+
+def foreign(config: Mapping[str, Any], cert: Certificate) -> str:
+    """Why a certificate says nothing about a run; empty where its bound holds for every network there."""
+    activation = config["net"].get("activation", "relu")
+    if cert.kind != "f1":
+        return f"the certificate is of kind {cert.kind}, not f1"
+    if [cert.data_sha256] != config["data"]["sha256"]:
+        return f"the certificate is of other data, {cert.data_name}"
+    if bool(cert.bias) != bool(config["bias"]):
+        return f"the certificate is {_with(cert.bias)} a bias and the run {_with(config['bias'])}"
+    if cert.activation != activation:
+        return f"the certificate is of activation {cert.activation} and the run of {activation}"
+    return ""
+
+
+def _with(bias: bool) -> str:
+    return "with" if bias else "without"

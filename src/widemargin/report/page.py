@@ -21,6 +21,7 @@ from widemargin.saved import misfit
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
 from . import certificates, monitors, optima, reproductions, runs, sweeps
+from .checking import foreign
 from .section import Section, escape
 
 MOST = 200  # things in a folder that are reported
@@ -212,7 +213,7 @@ def _given(thing: Any) -> list[Found]:
         raise InputError(f"the data of a trajectory must be a Dataset, or a list of them, not {str(data)[:60]!r}")
     if cert is not None and not isinstance(cert, Certificate):
         raise InputError(f"the certificate of a trajectory must be a Certificate or None, not {str(cert)[:60]!r}")
-    wrong = runs.foreign_data(traj.config, sets) or (runs.foreign(traj.config, cert) if cert else "")
+    wrong = runs.foreign_data(traj.config, sets) or (foreign(traj.config, cert) if cert else "")
     if wrong:
         raise InputError(f"{wrong}; give what belongs to the run on {traj.config['data']['names'][0]}")
     return [Found("trajectory", (traj, sets, cert))]

@@ -23,7 +23,7 @@ from widemargin.theory.track import Track, follow
 from widemargin.types import Certificate, Dataset, InputError, Trajectory
 
 from . import certificates, guarantees
-from .checking import Checked, recheck
+from .checking import Checked, foreign, recheck
 from .section import (
     COLOURS,
     LINES,
@@ -69,24 +69,6 @@ def foreign_data(config: Mapping[str, Any], sets: Sequence[Dataset]) -> str:
     if [one.sha256() for one in sets] == config["data"]["sha256"]:
         return ""
     return f"the data {sets[0].name} ({len(sets)} of {len(config['data']['sha256'])} sets) is not what the run was trained on"
-
-
-def foreign(config: Mapping[str, Any], cert: Certificate) -> str:
-    """Why a certificate says nothing about a run; empty where its bound holds for every network there."""
-    activation = config["net"].get("activation", "relu")
-    if cert.kind != "f1":
-        return f"the certificate is of kind {cert.kind}, not f1"
-    if [cert.data_sha256] != config["data"]["sha256"]:
-        return f"the certificate is of other data, {cert.data_name}"
-    if bool(cert.bias) != bool(config["bias"]):
-        return f"the certificate is {_with(cert.bias)} a bias and the run {_with(config['bias'])}"
-    if cert.activation != activation:
-        return f"the certificate is of activation {cert.activation} and the run of {activation}"
-    return ""
-
-
-def _with(bias: bool) -> str:
-    return "with" if bias else "without"
 
 
 def title(traj: Trajectory, name: str) -> str:
