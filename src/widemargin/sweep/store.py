@@ -38,6 +38,7 @@ LOCKS = "batches.lock"
 WAIT = 60.0  # seconds to wait for another writer
 MOST = 1_900  # columns that SQLite can hold, some left over
 CHUNK = 50_000  # rows that `load` holds as Python objects at a time
+FULL = "{} cannot be written: {}; what was stored before is safe, make room and run the same command again"
 HEAD = "Traceback (most recent call last):"
 TABLES = ("meta", "runs", "log", "failures", "sweeps")
 TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may see to a Ctrl-C
@@ -500,6 +501,8 @@ def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
         _check_tables(db, path)
         rows = db.execute("select name, value from meta limit 100").fetchall()
     except sqlite3.Error as error:
+        if "disk I/O" in str(error) or "is full" in str(error):
+            raise InputError(FULL.format(folder, error)) from None
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
     finally:
         if db is not None:
@@ -630,9 +633,7 @@ def _in_one_sentence(folder: Path) -> Iterator[None]:
                 f"{folder} is being written by another process that does not let go; try again later"
             ) from None
         if "full" in str(error) or "disk I/O" in str(error):
-            raise InputError(
-                f"{folder} cannot be written: {error}; what was stored before is safe, make room and run the same command again"
-            ) from None
+            raise InputError(FULL.format(folder, error)) from None
         raise InputError(f"{folder} cannot be written: {error}; choose another --store") from None
     except sqlite3.DatabaseError as error:
         raise InputError(
