@@ -125,6 +125,16 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def open_lock(path: Path) -> int:
+    """A descriptor of a file that is there to be locked, made where there is none; a pipe in its place is refused."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    handle = os.open(path, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise InputError(f"{show_path(path)} is no regular file; remove it, or choose another folder")
+    return handle
+
+
 def sync_folder(folder: Path) -> None:
     """Have the names in a folder on the disk, where the system can."""
     with contextlib.suppress(OSError):

@@ -231,8 +231,9 @@ def test_certificates_on_a_full_disk(tmp_path):
 
 def record(step):
     return Record(
-        step=step, name="step", whole=False, n=4, error=0.25, loss=math.sin(step), margin=math.cos(step), margin_mean=math.tan(step), quantiles={},
-        exact=True, psi=math.sqrt(step), log_loss_sum=-1.0, norm=2.0, degree=2, at_minimum=None, dual_entropy=0.1,
+        step=step, name="step", whole=False, n=4, error=0.25, loss=math.sin(step), margin=math.cos(step),
+        margin_mean=math.tan(step), quantiles={}, exact=True, psi=math.sqrt(step), log_loss_sum=-1.0,
+        norm=2.0, degree=2, at_minimum=None, dual_entropy=0.1,
     )  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def _value(text: str) -> Any:
     """A number, true or false where the text is one, otherwise the text."""
     try:
         value = json.loads(text.lower() if text.lower() in ("true", "false") else text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text
 

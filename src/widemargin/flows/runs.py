@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.disk import SMALL, check_archive, read_file, read_json
+from widemargin.disk import SMALL, check_archive, open_lock, read_file, read_json
 from widemargin.forms import (
     Misfit,
     either,
@@ -239,7 +239,7 @@ def held(folder: Path) -> Iterator[None]:
         return
     with _spoken(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = open_lock(folder / ".lock")
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

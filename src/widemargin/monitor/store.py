@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.disk import ALWAYS, RATIO, read_file, read_json
+from widemargin.disk import ALWAYS, RATIO, open_lock, read_file, read_json
 from widemargin.forms import Misfit, listed, maybe, need, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
@@ -530,7 +530,7 @@ def _locked(folder: Path) -> Any:
         import fcntl
     except ImportError:  # not posix
         return None
-    file = (folder / LOCK).open("a+")
+    file = os.fdopen(open_lock(folder / LOCK), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -543,6 +543,7 @@ def _locked(folder: Path) -> Any:
         raise InputError(f"another monitor is writing to {folder}, {where}, or choose another folder") from None
     except OSError:  # a file system without locks
         pass
+    file.seek(0)
     file.truncate(0)
     file.write(f"{os.getpid()} {platform.node()}\n")
     file.flush()

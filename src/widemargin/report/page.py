@@ -147,9 +147,8 @@ def build(
         if one.kind == "certificate":
             with tried(one):
                 cert = certificates.read(one.what) if isinstance(one.what, Path) else one.what
-                if cert is one.what and (
-                    wrong := misfit(cert.payload())
-                ):  # what is read from a file has been looked at
+                wrong = misfit(cert.payload()) if cert is one.what and cert.kind in optima.KINDS else ""
+                if wrong:  # what comes from a file has been looked at
                     raise InputError(f"this certificate of kind {cert.kind} is damaged ({wrong}); compute it again")
                 certs.append(cert)
         elif bounds:

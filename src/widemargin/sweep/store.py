@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import quote
 
 import widemargin
+from widemargin.disk import open_lock
 from widemargin.json_values import plain_json
 from widemargin.types import InputError, show
 
@@ -197,7 +198,7 @@ class Store:
             return True
         if self._locks is None:
             with _in_one_sentence(self.folder):
-                self._locks = open(self.folder / LOCKS, "ab")  # noqa: SIM115
+                self._locks = os.fdopen(open_lock(self.folder / LOCKS), "r+b")
         try:
             fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(key[:12], 16))
         except BlockingIOError:

@@ -100,7 +100,8 @@ def _stamp(path: str) -> str:
 
 @functools.lru_cache(1000)
 def _file_stamp(path: str, changed: int, size: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 def check(sweep: Sweep) -> None:
