@@ -12,6 +12,7 @@ import os
 import stat
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -101,10 +102,11 @@ def check_replaceable(path: Path) -> None:
         raise InputError(f"cannot write {show_path(path)}: it is there and is no file; give a file name")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
     """Write a file whole or not at all. What is there and is no file, such as a device, is not replaced.
 
-    The content is on the disk before the file gets its name, and the name is before this returns: it survives a power failure.
+    The content, bytes or a function that writes them to an open file, is on the disk before the file gets its name, and the name
+    is before this returns: it survives a power failure.
     """
     check_replaceable(path)
     try:
@@ -113,7 +115,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            if callable(content):
+                content(file)
+            else:
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)

@@ -21,9 +21,9 @@ import platform
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -37,6 +37,7 @@ FORMAT = "widemargin-monitor-1"
 RECORDS, NEWEST, CONFIG, LOCK = "records.parquet", "newest.arrow", "monitor.json", "lock"
 PAUSE = 1.0  # seconds between two writings
 SHARE = 64  # all writing together may take 1 / SHARE of the time
+PIECE = 50_000  # rows that are copied together
 PIECES = 64  # parts of a table in memory before they are joined
 FIXED = {"step": "int64", "name": "string", "whole": "bool", "degree": "int64", "exact": "bool", "wall": "double"}
 MOST = 1 << 32  # bytes of a file of records
@@ -93,7 +94,12 @@ class Store:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"cannot write records to {self.folder}: {why}; choose another folder") from None
         try:
-            self.written = load(self.folder) if resume and is_monitor(self.folder) else _table([])
+            there = load(self.folder) if resume and is_monitor(self.folder) else _table([])
+            # Step and wall clock of the last record that was there when it was opened, (0, 0) where none was.
+            self.last = (there["step"][-1].as_py(), there["wall"][-1].as_py() or 0.0) if len(there) else (0, 0.0)
+            self.written = _count(self.folder / RECORDS) if resume else 0  # rows in records.parquet,
+            self.tail = there.slice(self.written)  # those that are not in it yet,
+            self.fitted = len(self.tail)  # and how many of these are in newest.arrow
             self.config = _as_json(config)
             write_atomically(self.folder / CONFIG, self.config)
         except BaseException as error:
@@ -102,7 +108,6 @@ class Store:
                 raise InputError(f"cannot write records to {self.folder}: {error.strerror}; make room there") from None
             raise
         self.configured = True
-        self.tail = _table([])  # not in records.parquet yet
         self.fresh: list[dict[str, Any]] = []  # not in any file yet
         self.guard = threading.Lock()  # of `fresh` and `timer`
         self.timer: threading.Timer | None = None
@@ -111,13 +116,6 @@ class Store:
         self.problem, self.warned = "", False
         self.closed = False
         atexit.register(self.close)
-
-    @property
-    def last(self) -> tuple[int, float]:
-        """Step and wall clock of the last record that was there when it was opened, (0, 0) where none was."""
-        if not len(self.written):
-            return 0, 0.0
-        return self.written["step"][-1].as_py(), self.written["wall"][-1].as_py() or 0.0
 
     def configure(self, config: Mapping[str, Any]) -> None:
         with _WRITING:
@@ -149,8 +147,8 @@ class Store:
             try:
                 self._write_files(everything, began)
                 self.problem = ""
-            except (OSError, InputError) as error:
-                self.problem = str(error)
+            except (OSError, ValueError) as error:  # the latter where another program has changed records.parquet
+                self.problem = " ".join(str(error).split())
             self.before = time.monotonic()
             self.seconds += time.thread_time() - began
 
@@ -167,30 +165,30 @@ class Store:
             raise
 
     def _write_rows(self, everything: bool, began: float) -> None:
-        if not everything and time.monotonic() < self.next and len(self.tail) <= len(self.written):
-            known = {b"after": str(len(self.written)).encode()}
-            write_atomically(self.folder / NEWEST, _arrow(self.tail.replace_schema_metadata(known)))
+        if not everything and time.monotonic() < self.next and len(self.tail) <= self.written:
+            write_atomically(self.folder / NEWEST, _arrow(self._newest(len(self.tail))))
+            self.fitted = len(self.tail)
             self.next += SHARE * (time.thread_time() - began)  # these writings count too
             return
-        both = _joined([self.written, self.tail])
         try:
-            write_atomically(self.folder / RECORDS, _parquet(both))
+            write_atomically(self.folder / RECORDS, _parquet(self.tail, self.written, self.folder / RECORDS))
         finally:  # a full disk is not tried every second either
             self.next = time.monotonic() + SHARE * (time.thread_time() - began)
-        self.written, self.tail = both, _table([])
+        self.written, self.tail, self.fitted = self.written + len(self.tail), _table([]), 0
         (self.folder / NEWEST).unlink(missing_ok=True)
+
+    def _newest(self, count: int) -> Any:
+        """The first new rows, as newest.arrow has them: it says after how many in records.parquet they come."""
+        return self.tail.slice(0, count).replace_schema_metadata({b"after": str(self.written).encode()})
 
     def _write_what_fits(self) -> None:
         """The disk has no room for all records beside those that are there: the first new ones, as many as fit."""
-        known = {b"after": str(len(self.written)).encode()}
-        there, low, high = _read(self.folder / NEWEST), 0, len(self.tail)
-        low = 0 if there is None else len(there)
-        while low < high:  # low rows are written, and more than high do not fit
-            middle = (low + high + 1) // 2
+        high = len(self.tail)
+        while self.fitted < high:  # so many are written, and more than high do not fit
+            middle = (self.fitted + high + 1) // 2
             try:
-                some = self.tail.slice(0, middle).replace_schema_metadata(known)
-                write_atomically(self.folder / NEWEST, _arrow(some))
-                low = middle
+                write_atomically(self.folder / NEWEST, _arrow(self._newest(middle)))
+                self.fitted = middle
             except OSError:
                 high = middle - 1
 
@@ -221,7 +219,8 @@ class Store:
                 self.timer = None
         self.write(everything=True)
         if self.problem:
-            warnings.warn(f"the last {len(self.tail)} records are lost: {self.problem}", stacklevel=3)
+            lost = len(self.tail) - self.fitted
+            warnings.warn(f"the last {lost} records are lost: {self.problem}", stacklevel=3)
         self.closed = True
         self._unlock()
         atexit.unregister(self.close)
@@ -446,14 +445,41 @@ def _joined(tables: Sequence[Any]) -> Any:
     return joined.combine_chunks() if joined.num_columns and joined.column(0).num_chunks > PIECES else joined
 
 
-def _parquet(table: Any) -> bytes:
+def _parquet(tail: Any, before: int, path: Path) -> Callable[[BinaryIO], None]:
+    """What writes the `before` rows of that file, a piece at a time so that memory does not grow with it, and then `tail`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    content = io.BytesIO()
-    words = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    pq.write_table(table, content, use_dictionary=words)  # numbers hardly repeat: dictionaries of them take long
-    return content.getvalue()
+    def write(file: BinaryIO) -> None:
+        with contextlib.ExitStack() as stack:
+            old = stack.enter_context(pq.ParquetFile(path)) if before else None
+            known = [] if old is None else [old.schema_arrow.remove_metadata()]
+            schema = pa.unify_schemas([*known, tail.schema.remove_metadata()])
+            words = [field.name for field in schema if pa.types.is_string(field.type)]  # numbers hardly repeat:
+            writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
+            some: list[Any] = []
+            for batch in () if old is None else old.iter_batches(PIECE):
+                some.append(pa.Table.from_batches([batch]))
+                if sum(map(len, some)) >= PIECE:
+                    writer.write_table(_widened(some, schema))
+                    some = []
+            writer.write_table(_widened([*some, tail], schema))
+
+    return write
+
+
+def _widened(tables: Sequence[Any], schema: Any) -> Any:
+    """Tables one after the other, with all columns of the schema; those that they do not have are empty."""
+    import pyarrow as pa
+
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
+
+
+def _count(path: Path) -> int:
+    """Rows of a parquet file that has been read before."""
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(path).num_rows if path.is_file() else 0
 
 
 def _arrow(table: Any) -> bytes:
