@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import InputError, show
+from widemargin.errors import InputError, show
 
 SMALL = 1 << 26  # bytes of a file of settings, 64 MB
 ALWAYS = 1 << 26  # bytes that an archive may unpack to, whatever its own size,

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from widemargin import kinds
 from widemargin import verify as exact
-
-from . import kinds
-from .errors import InputError, show
-from .forms import (
+from widemargin.errors import InputError, show
+from widemargin.forms import (
     Form,
     Misfit,
     anything,
@@ -33,7 +32,7 @@ from .forms import (
     whole,
     word,
 )
-from .spaces import as_space
+from widemargin.spaces import as_space
 
 FORMAT = "widemargin-certificate-1"
 STATUSES = (
