@@ -44,11 +44,12 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     except (OSError, ValueError, TypeError) as error:
         why = getattr(error, "strerror", None) or "this is no legal path"
         raise InputError(f"cannot read {name}: {why}; check the path") from None
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        what = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
+        raise InputError(f"cannot read {name}: this is {what}; give a file")
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            what = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
-            raise InputError(f"cannot read {name}: this is {what}; give a file")
         if found.st_size > most:
             raise InputError(f"{name} has {found.st_size} bytes, and at most {most} are read; give a smaller file")
         try:

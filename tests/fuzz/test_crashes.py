@@ -3,8 +3,8 @@
 Each is tried a few times; the environment variable WIDEMARGIN_CRASHES sets another number (30, say).
 """
 
+import atexit
 import contextlib
-import io
 import math
 import os
 import resource
@@ -259,7 +259,7 @@ def test_monitors_that_are_killed(tmp_path):
 
             def told(everything=False):
                 write(everything)
-                tell(one.written + len(one.tail))  # all that had come when it began to write is on disk
+                tell(one.written + one.added)  # all that had come when it began to write is on disk
 
             one.write = told
             while True:
@@ -301,29 +301,43 @@ def test_a_monitor_on_a_full_disk_keeps_what_fits(tmp_path):
         assert 0 < kept < 3_000 and (kept + 600) * row > largest / 2  # not much more would have fitted
 
 
-def test_a_monitor_goes_on_when_there_is_room_again(tmp_path, monkeypatch):
+def test_a_monitor_goes_on_when_there_is_room_again(tmp_path):
     """What did not fit was kept."""
-    one, full = monitors.Store(tmp_path, CONFIG), True
-    write = monitors.write_atomically
-
-    def written(path, content):
-        if callable(content):
-            file = io.BytesIO()
-            content(file)
-            content = file.getvalue()
-        if full and len(content) > 12_000:
-            raise OSError(28, "No space left on device")
-        write(path, content)
-
-    monkeypatch.setattr(monitors, "write_atomically", written)
-    one.append([record(step) for step in range(900)])
-    one.write()
-    some = steps(tmp_path)
-    assert 0 < some < 900 and "No space left" in one.problem
-    with pytest.warns(UserWarning, match="records cannot be written"):
-        one.append([record(step) for step in range(900, 1000)])
-    one.write()
-    assert some <= steps(tmp_path) < 1000
-    full = False
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    one = monitors.Store(tmp_path, CONFIG)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+        one.append([record(step) for step in range(900)])
+        one.write()
+        some = steps(tmp_path)
+        assert 0 < some < 900 and "too large" in one.problem
+        with pytest.warns(UserWarning, match="records cannot be written"):
+            one.append([record(step) for step in range(900, 1000)])
+        one.write()
+        assert some <= steps(tmp_path) < 1000
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     one.close()
     assert steps(tmp_path) == 1000 and not (tmp_path / "newest.arrow").exists()
+
+
+def test_a_batch_that_was_half_written_does_not_count(tmp_path):
+    """And a monitor that goes on there loses nothing else."""
+    one = monitors.Store(tmp_path, CONFIG)
+    one.append([record(step) for step in range(10)])
+    one.write(everything=True)
+    one.next = math.inf
+    for step in (10, 11):
+        one.append([record(step)])
+        one.write()
+    assert steps(tmp_path) == 12 and (tmp_path / "newest.arrow").exists()
+    path = tmp_path / "newest.arrow"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert steps(tmp_path) == 11
+    one._unlock()
+    atexit.unregister(one.close)  # as if it had been killed
+    again = monitors.Store(tmp_path, CONFIG, resume=True)
+    assert again.last[0] == 10
+    again.append([record(step) for step in range(11, 14)])
+    again.close()
+    assert steps(tmp_path) == 14

@@ -2,12 +2,12 @@
 
     monitor.json      what is watched
     records.parquet   one row a record; written anew now and then, as often as 1.6 % of the time allows
-    newest.arrow      rows since then, where there are so many that writing all of them every second would cost too much
+    newest.arrow      rows since then; those of each second are added at its end, and what is not whole there does not count
     lock              held while a monitor writes; its process and machine, empty once it has ended
 
-Every file is written under another name first and then renamed. Writing is done once a second, in a thread of its own, so a
-killed process loses the last second's records at most, and a training loop waits for no disk. Where the disk is full, as many
-rows as fit are written, the oldest first; the others are kept in memory and tried again.
+Every other file is written under another name first and then renamed. Writing is done once a second, in a thread of its own, so a
+killed process loses the last second's records at most, and a training loop waits for no disk. What is written is not held in
+memory. Where the disk is full, as many rows as fit are written, the oldest first; the others are kept and tried again.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import itertools
 import json
 import os
 import platform
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -98,8 +99,9 @@ class Store:
             # Step and wall clock of the last record that was there when it was opened, (0, 0) where none was.
             self.last = (there["step"][-1].as_py(), there["wall"][-1].as_py() or 0.0) if len(there) else (0, 0.0)
             self.written = _count(self.folder / RECORDS) if resume else 0  # rows in records.parquet,
-            self.tail = there.slice(self.written)  # those that are not in it yet,
-            self.fitted = len(self.tail)  # and how many of these are in newest.arrow
+            self.added = 0  # those after them in newest.arrow, whose columns are
+            self.schema: Any = None
+            self.tail = there.slice(self.written)  # and those that are in neither yet
             self.config = _as_json(config)
             write_atomically(self.folder / CONFIG, self.config)
         except BaseException as error:
@@ -156,41 +158,62 @@ class Store:
         if not self.configured:
             write_atomically(self.folder / CONFIG, self.config)
             self.configured = True
-        if not len(self.tail):
+        if not len(self.tail) and not (everything and self.added):
             return
         try:
             self._write_rows(everything, began)
         except OSError:
-            self._write_what_fits()
+            self._add_what_fits()
             raise
 
     def _write_rows(self, everything: bool, began: float) -> None:
-        if not everything and time.monotonic() < self.next and len(self.tail) <= self.written:
-            write_atomically(self.folder / NEWEST, _arrow(self._newest(len(self.tail))))
-            self.fitted = len(self.tail)
+        soon = time.monotonic() < self.next and self.added + len(self.tail) <= self.written
+        if not everything and soon:
+            self._add(self.tail)
+            self.tail = _table([])
             self.next += SHARE * (time.thread_time() - began)  # these writings count too
             return
+        if not self.added and (self.folder / NEWEST).exists():  # of a monitor before, whose rows are in `tail`
+            (self.folder / NEWEST).unlink()
         try:
-            write_atomically(self.folder / RECORDS, _parquet(self.tail, self.written, self.folder / RECORDS))
+            write_atomically(self.folder / RECORDS, _parquet(self.tail, self.written, self.folder))
         finally:  # a full disk is not tried every second either
             self.next = time.monotonic() + SHARE * (time.thread_time() - began)
-        self.written, self.tail, self.fitted = self.written + len(self.tail), _table([]), 0
+        self.written, self.added, self.tail = self.written + self.added + len(self.tail), 0, _table([])
         (self.folder / NEWEST).unlink(missing_ok=True)
 
-    def _newest(self, count: int) -> Any:
-        """The first new rows, as newest.arrow has them: it says after how many in records.parquet they come."""
-        return self.tail.slice(0, count).replace_schema_metadata({b"after": str(self.written).encode()})
+    def _add(self, rows: Any) -> None:
+        """Put rows at the end of newest.arrow; on an error it is as it was before."""
+        path, after = self.folder / NEWEST, {b"after": str(self.written).encode()}
+        if not self.added or not set(rows.column_names) <= set(
+            self.schema.names
+        ):  # it begins, or has new columns from now on
+            both = rows if not self.added else _joined([_read(path).replace_schema_metadata(None), rows])
+            write_atomically(path, _arrow(both.replace_schema_metadata(after)))
+            self.schema = both.schema
+        else:
+            content = _arrow(_widened([rows], self.schema), bare=True)
+            with path.open("r+b", buffering=0) as file:
+                end = file.seek(0, os.SEEK_END)
+                try:
+                    if file.write(content) < len(content):
+                        raise OSError(28, "No space left on device", str(path))
+                    os.fsync(file.fileno())
+                except BaseException:
+                    file.truncate(end)
+                    raise
+        self.added += len(rows)
 
-    def _write_what_fits(self) -> None:
-        """The disk has no room for all records beside those that are there: the first new ones, as many as fit."""
-        high = len(self.tail)
-        while self.fitted < high:  # so many are written, and more than high do not fit
-            middle = (self.fitted + high + 1) // 2
+    def _add_what_fits(self) -> None:
+        """The disk has no room for all records: the first ones, as many as fit."""
+        some = len(self.tail)
+        while some:
             try:
-                write_atomically(self.folder / NEWEST, _arrow(self._newest(middle)))
-                self.fitted = middle
+                self._add(self.tail.slice(0, some))
+                self.tail = self.tail.slice(some)
+                some = min(some, len(self.tail))
             except OSError:
-                high = middle - 1
+                some //= 2
 
     def _soon(self) -> None:
         """Have a thread write, a second after the last time."""
@@ -219,8 +242,7 @@ class Store:
                 self.timer = None
         self.write(everything=True)
         if self.problem:
-            lost = len(self.tail) - self.fitted
-            warnings.warn(f"the last {lost} records are lost: {self.problem}", stacklevel=3)
+            warnings.warn(f"the last {len(self.tail)} records are lost: {self.problem}", stacklevel=3)
         self.closed = True
         self._unlock()
         atexit.unregister(self.close)
@@ -445,20 +467,26 @@ def _joined(tables: Sequence[Any]) -> Any:
     return joined.combine_chunks() if joined.num_columns and joined.column(0).num_chunks > PIECES else joined
 
 
-def _parquet(tail: Any, before: int, path: Path) -> Callable[[BinaryIO], None]:
-    """What writes the `before` rows of that file, a piece at a time so that memory does not grow with it, and then `tail`."""
+def _parquet(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], None]:
+    """What writes all rows of a folder, a piece at a time so that memory does not grow with them, and then `tail`.
+
+    `before` are in records.parquet, the others in newest.arrow.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     def write(file: BinaryIO) -> None:
         with contextlib.ExitStack() as stack:
-            old = stack.enter_context(pq.ParquetFile(path)) if before else None
-            known = [] if old is None else [old.schema_arrow.remove_metadata()]
-            schema = pa.unify_schemas([*known, tail.schema.remove_metadata()])
+            old = stack.enter_context(pq.ParquetFile(folder / RECORDS)) if before else None
+            newest = _stream(folder / NEWEST, stack)
+            known = [] if old is None else [old.schema_arrow]
+            known += [] if newest is None else [newest.schema]
+            schema = pa.unify_schemas([one.remove_metadata() for one in (*known, tail.schema)])
             words = [field.name for field in schema if pa.types.is_string(field.type)]  # numbers hardly repeat:
             writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
             some: list[Any] = []
-            for batch in () if old is None else old.iter_batches(PIECE):
+            batches = () if old is None else old.iter_batches(PIECE)
+            for batch in itertools.chain(batches, () if newest is None else _whole_ones(newest)):
                 some.append(pa.Table.from_batches([batch]))
                 if sum(map(len, some)) >= PIECE:
                     writer.write_table(_widened(some, schema))
@@ -468,11 +496,30 @@ def _parquet(tail: Any, before: int, path: Path) -> Callable[[BinaryIO], None]:
     return write
 
 
+def _stream(path: Path, stack: contextlib.ExitStack) -> Any:
+    """The rows of newest.arrow, to be read one batch after the other; None where there is none."""
+    import pyarrow as pa
+
+    if not path.exists():
+        return None
+    return pa.ipc.open_stream(stack.enter_context(path.open("rb")))
+
+
+def _whole_ones(stream: Any) -> Iterator[Any]:
+    """Batches up to the first that is not whole: a process was killed, or is at work, while it wrote that one."""
+    import pyarrow as pa
+
+    with contextlib.suppress(StopIteration, pa.ArrowInvalid, OSError):
+        while True:
+            yield stream.read_next_batch()
+
+
 def _widened(tables: Sequence[Any], schema: Any) -> Any:
     """Tables one after the other, with all columns of the schema; those that they do not have are empty."""
     import pyarrow as pa
 
-    return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive").select(schema.names)
+    plain = [one.replace_schema_metadata(None) for one in (schema.remove_metadata().empty_table(), *tables)]
+    return pa.concat_tables(plain, promote_options="permissive").select(schema.names)
 
 
 def _count(path: Path) -> int:
@@ -482,14 +529,11 @@ def _count(path: Path) -> int:
     return pq.read_metadata(path).num_rows if path.is_file() else 0
 
 
-def _arrow(table: Any) -> bytes:
-    """As it lies in memory: written every second, so it must cost next to nothing."""
-    import pyarrow as pa
-
-    content = io.BytesIO()
-    with pa.ipc.new_stream(content, table.schema) as stream:
-        stream.write_table(table)
-    return content.getvalue()
+def _arrow(table: Any, bare: bool = False) -> bytes:
+    """As it lies in memory; `bare` without the schema, to be put behind others."""
+    head = table.schema.serialize().to_pybytes()
+    batches = [batch.serialize().to_pybytes() for batch in table.combine_chunks().to_batches()]
+    return b"".join(batches if bare else [head, *batches])  # a stream without the mark that nothing follows
 
 
 def _read(path: Path) -> Any:
@@ -511,7 +555,8 @@ def _read(path: Path) -> Any:
             need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
             found = file.read()
         else:
-            found = pa.ipc.open_stream(content).read_all()
+            stream = pa.ipc.open_stream(content)
+            found = pa.Table.from_batches(_whole_ones(stream), stream.schema)
         found.validate(full=True)
         _check_columns(found)
     except Exception as error:  # damaged files raise nearly anything
