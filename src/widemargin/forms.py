@@ -71,7 +71,7 @@ def number(low: float = -math.inf, high: float = math.inf, finite: bool = True) 
     """A number in this range; also infinities and NaN where it need not be `finite`."""
 
     def check(value: Any, where: str) -> None:
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1.8e308
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1 << 1024
         if isinstance(value, float) and not math.isfinite(value):
             fits = not finite
         need(fits and not (value < low or value > high), where, "is no number" + _range(low, high))

@@ -427,7 +427,7 @@ def from_payload(found: Mapping[str, Any], path: str) -> Certificate:
         theta = theta if len(mass) else np.zeros((0, found["d"] + found["bias"]))
         primal = Measure(theta, mass, found["activation"], found["bias"])
     return Certificate(
-        **{key: found[key] for key in PLAIN},
+        **{key: float(found[key]) if key in ("lower", "upper") else found[key] for key in PLAIN},
         dual=dual,
         primal=primal,
         data_sha256=found["data"]["sha256"],

@@ -16,6 +16,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import widemargin
 from widemargin.saved import misfit
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
@@ -87,6 +89,7 @@ class Page:
         )
 
 
+@np.errstate(all="ignore")  # numbers in files may be of any size: what overflows is shown as inf, or not drawn
 def build(
     things: Iterable[Any] | str | Path | Certificate,
     *,
