@@ -426,8 +426,10 @@ def from_payload(found: Mapping[str, Any], path: str) -> Certificate:
         theta = np.array(found["primal"]["theta"], dtype=np.float64)
         theta = theta if len(mass) else np.zeros((0, found["d"] + found["bias"]))
         primal = Measure(theta, mass, found["activation"], found["bias"])
+    plain: dict[str, Any] = {key: found[key] for key in PLAIN}
+    plain |= {key: float(found[key]) for key in ("lower", "upper")}  # a file may have whole numbers there
     return Certificate(
-        **{key: float(found[key]) if key in ("lower", "upper") else found[key] for key in PLAIN},
+        **plain,
         dual=dual,
         primal=primal,
         data_sha256=found["data"]["sha256"],
