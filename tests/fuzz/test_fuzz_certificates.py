@@ -59,7 +59,7 @@ def test_whole_ones_are_read_shown_and_verified(made, tmp_path):
 def test_what_they_hold(made, tmp_path):
     """Digests are put right again, so that the content itself is looked at."""
     rng, path, refused = draw("certificates"), tmp_path / "c.json", 0
-    for _ in range(share(500)):
+    for _ in range(share(470)):
         payload, place = rng.choice(made)
         harmed = harmed_value(rng, payload)
         if isinstance(harmed, dict) and rng.random() < 0.9:

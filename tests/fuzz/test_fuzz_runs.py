@@ -132,7 +132,7 @@ def readers(folder):
 
 def test_readers(run, tmp_path):
     rng, (whole, _) = draw("runs"), run
-    for k in range(share(220)):
+    for k in range(share(190)):
         folder = tmp_path / "run"
         shutil.copytree(whole, folder)
         HARMS[k % len(HARMS)](rng, folder)

@@ -97,7 +97,7 @@ def test_damaged_stores(results, tmp_path):
     rng = draw("stores")
     asked = ["select * from runs", "select count(*), stdev(upper), median(lower) from runs", "select * from failures",
              "select plan from sweeps", "select max(x) from runs group by data"]  # fmt: skip
-    for k in range(share(200)):
+    for k in range(share(190)):
         folder = tmp_path / "results"
         shutil.copytree(results, folder)
         harm_store(rng, folder)
@@ -257,7 +257,7 @@ def harm_records(rng, folder):
 
 def test_damaged_records(records, tmp_path):
     rng = draw("monitors")
-    for k in range(share(240)):
+    for k in range(share(190)):
         folder = tmp_path / "run"
         shutil.copytree(records, folder)
         harm_records(rng, folder)
