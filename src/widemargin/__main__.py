@@ -4,11 +4,15 @@ Ctrl-C ends it with one line and status 130 at any moment. While modules are bei
 middle of an import would come out as something else, or not at all.
 """
 
-import contextlib
+from __future__ import annotations
+
 import os
 import signal
 import sys
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 INTERRUPTED = 130
 
@@ -37,8 +41,10 @@ def _imports(frame: FrameType | None) -> bool:
 
 def _say_interrupted() -> None:
     """One line, without what might be locked just now."""
-    with contextlib.suppress(OSError):
+    try:  # noqa: SIM105  as little as possible is imported before Ctrl-C is taken care of
         os.write(2, b"interrupted\n")
+    except OSError:
+        pass
 
 
 def main() -> int:
