@@ -17,8 +17,10 @@ from checks import files_entered, noise
 
 ORDER = [
     {"errors", "json_values"},
+    {"disk", "forms"},
     {"verify", "kernels", "kinds", "extras"},
     {"spaces", "needs_torch"},
+    {"saved"},
     {"types"},
     {"data", "plots"},
     {"pricing"},

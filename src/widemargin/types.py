@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import kernels, kinds
+from widemargin import kernels, kinds, saved
 from widemargin import verify as exact
+from widemargin.disk import write_atomically as write_atomically
 from widemargin.errors import InputError as InputError  # every room takes them from here
 from widemargin.errors import NotRecorded
 from widemargin.errors import show as show
+from widemargin.saved import FORMAT as FORMAT
 from widemargin.spaces import Space, as_space, extend
 
 __all__ = ["Certificate", "Dataset", "InputError", "Measure", "Trajectory"]
-
-FORMAT = "widemargin-certificate-1"
 
 # How a margin in M1 (signed unit mass on unit inner weights) reads in the conventions of the papers (docs/notation.md): the only
 # place that knows these factors. Only for activations of degree 1: networks of squared ReLUs are 3-homogeneous and have none.
@@ -401,26 +400,7 @@ class Certificate:
 
         Nothing is proved by reading it: `verify` does that. A file of another form, or changed since, raises an InputError.
         """
-        try:
-            found = exact.load(Path(path))
-        except ValueError as error:
-            why = str(error).removeprefix(f"{path}: ").split(";")[0]
-            raise InputError(
-                f"{path} is no certificate or cannot be read ({why}); give what the commands of widemargin wrote"
-            ) from None
-        form = found.get("format") if isinstance(found, dict) else None
-        if not str(form).startswith("widemargin-certificate"):
-            raise InputError(f"{path} is no certificate; give a file that Certificate.save or --save wrote")
-        if form != FORMAT:
-            raise InputError(f"{path} is of the form {str(form)[:40]}, and this version reads {FORMAT}")
-        missing = [key for key in SAVED if key not in found]
-        if missing or found.get("digest") != exact.digest(found):
-            why = f"{missing[0]} is missing" if missing else "its digest is not that of its content"
-            raise InputError(f"{path}: the certificate is damaged or was changed ({why}); save it again")
-        try:
-            return _from_payload(found, {"path": str(path)})
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            raise InputError(f"{path}: the certificate is damaged ({error}); save it again") from None
+        return from_payload(saved.read(path), str(path))
 
     def verify(self, data: Dataset) -> exact.Verdict:
         """Re-check both bounds in exact rational arithmetic, from the saved form alone."""
@@ -445,31 +425,22 @@ class Certificate:
 
 
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
-TEXTS = ("kind", "status", "bound", "activation", "convention")
-SAVED = (*PLAIN, "gap", "data", "primal", "dual", "proof", "extra")  # without these a file is no whole certificate
 
 
-def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certificate:
-    """A certificate from its saved form."""
-    for where, names in ((found, TEXTS), (found["data"], ("name", "sha256"))):
-        for name in names:
-            if not isinstance(where[name], str):
-                raise TypeError(f"{name} is no text")
-    if not isinstance(found.get("reason", ""), str):
-        raise TypeError("reason is no text")
-    for name in ("n", "d"):
-        if type(found[name]) is not int or found[name] < 1:
-            raise TypeError(f"{name} is no number of points or features")
+def from_payload(found: Mapping[str, Any], path: str) -> Certificate:
+    """A certificate from its saved form, as `saved.read` gives it."""
     kept, primal = found["dual"], None
-    whole = isinstance(kept, list) and any(type(w) is int and abs(w) > 2**53 for w in kept)
+    whole = any(type(w) is int and abs(w) > 2**53 for w in kept)
     dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
     if found["primal"] is not None:
         mass = np.array(found["primal"]["mass"], dtype=np.float64)
         theta = np.array(found["primal"]["theta"], dtype=np.float64)
         theta = theta if len(mass) else np.zeros((0, found["d"] + found["bias"]))
         primal = Measure(theta, mass, found["activation"], found["bias"])
+    plain: dict[str, Any] = {key: found[key] for key in PLAIN}
+    plain |= {key: float(found[key]) for key in ("lower", "upper")}  # a file may have whole numbers there
     return Certificate(
-        **{key: found[key] for key in PLAIN},
+        **plain,
         dual=dual,
         primal=primal,
         data_sha256=found["data"]["sha256"],
@@ -477,7 +448,7 @@ def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certifi
         reason=found.get("reason", ""),
         proof=found["proof"],
         extra=found["extra"],
-        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), **stats},
+        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), "path": path},
     )
 
 
@@ -654,24 +625,6 @@ class Trajectory:
                 ends = np.asarray(self.records[name])[-1]
                 return f"{line}, last {name} {np.median(ends):.6g}" + (" (median)" if self.trials > 1 else "")
         return line
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all. What is there and is no file, such as a device, is not replaced."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"cannot write {path}: it is there and is no file; give a file name")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def check_device(device: str) -> None:

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.disk import check_archive
 from widemargin.types import Dataset, InputError, write_atomically
 
 from .checks import MOST_POINTS, show
 
 LABEL_COLUMNS = ("y", "label")
 SUFFIXES = (".csv", ".npz", ".npy")
+MOST = 1 << 32  # bytes of a file
 
 
 class ManyColumns(InputError):
@@ -118,7 +120,7 @@ def read_npz(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, np
         with open(path, "rb") as file:
             if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):  # the second is an empty archive
                 raise InputError(f"{name}: this is not an .npz archive; write it with numpy.savez")
-            file.seek(0)
+            check_archive(file, name)
             archive: Any
             with np.load(file, allow_pickle=False) as archive:
                 for key in names:
@@ -163,7 +165,8 @@ def _partner(path: str) -> Path:
 def _regular_file(path: str | os.PathLike[str]) -> Path:
     """`path`, if a file can be read there."""
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
+        mode, size = found.st_mode, found.st_size
     except OSError as error:
         raise InputError(f"{show(os.fspath(path), 200)}: {error.strerror}; check the path") from None
     except ValueError:
@@ -171,6 +174,8 @@ def _regular_file(path: str | os.PathLike[str]) -> Path:
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise InputError(f"{show(os.fspath(path), 200)}: this is {what}; give the path of a data file")
+    if size > MOST:
+        raise InputError(f"{show(os.fspath(path), 200)}: the file has {size} bytes; at most {MOST} are read")
     return Path(path)
 
 
@@ -286,11 +291,13 @@ def _header(row: list[str], name: str) -> list[str]:
         raise InputError(f"{name}: the first line has numbers only; put a header with column names first")
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise InputError(f"{name}: the header has no comma; separate columns with commas")
+    seen: set[str] = set()
     for j, key in enumerate(header):
         if not key:
             raise InputError(f"{name}: column {j} has no name in the header; name it, or remove a row index")
-        if key in header[:j]:
+        if key in seen:
             raise InputError(f"{name}: two columns are named {show(key)}; give each a different name")
+        seen.add(key)
     return header
 
 

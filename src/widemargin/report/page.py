@@ -16,10 +16,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import widemargin
+from widemargin.saved import misfit
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
 from . import certificates, monitors, optima, reproductions, runs, sweeps
+from .checking import foreign
 from .section import Section, escape
 
 MOST = 200  # things in a folder that are reported
@@ -85,6 +89,7 @@ class Page:
         )
 
 
+@np.errstate(all="ignore")  # numbers in files may be of any size: what overflows is shown as inf, or not drawn
 def build(
     things: Iterable[Any] | str | Path | Certificate,
     *,
@@ -145,8 +150,9 @@ def build(
         if one.kind == "certificate":
             with tried(one):
                 cert = certificates.read(one.what) if isinstance(one.what, Path) else one.what
-                if cert.kind in optima.KINDS:
-                    optima.check(cert)
+                wrong = misfit(cert.payload()) if cert is one.what and cert.kind in optima.KINDS else ""
+                if wrong:  # what comes from a file has been looked at
+                    raise InputError(f"this certificate of kind {cert.kind} is damaged ({wrong}); compute it again")
                 certs.append(cert)
         elif bounds:
             with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown
@@ -210,7 +216,7 @@ def _given(thing: Any) -> list[Found]:
         raise InputError(f"the data of a trajectory must be a Dataset, or a list of them, not {str(data)[:60]!r}")
     if cert is not None and not isinstance(cert, Certificate):
         raise InputError(f"the certificate of a trajectory must be a Certificate or None, not {str(cert)[:60]!r}")
-    wrong = runs.foreign_data(traj.config, sets) or (runs.foreign(traj.config, cert) if cert else "")
+    wrong = runs.foreign_data(traj.config, sets) or (foreign(traj.config, cert) if cert else "")
     if wrong:
         raise InputError(f"{wrong}; give what belongs to the run on {traj.config['data']['names'][0]}")
     return [Found("trajectory", (traj, sets, cert))]
