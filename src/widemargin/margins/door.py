@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,12 +17,16 @@ import numpy as np
 from widemargin.spaces import Space, as_space, extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, show
 
-FOREVER = 1e18  # seconds
+from .limits import Limits, open_limits
+
 EPS = float(np.finfo(np.float64).eps)
 Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, message
 Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
 LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
+SMALL, SMALL_BITS = 1e-100, 500  # sizes below the first are computed of points times 2 to the second
+EXACT = 100_000  # numbers up to which sums are looked at in exact arithmetic
+PER_NUMBER = 200  # operations that a look at the lines through all points costs for each of their numbers
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,21 @@ class Door:
     y: np.ndarray
     size: np.ndarray  # norms of the rows of X
     shift: int
-    started: float
-    deadline: float
+    limits: Limits
     tol: float
     progress: Progress | None = None
+
+    @property
+    def started(self) -> float:
+        return self.limits.started
+
+    @property
+    def deadline(self) -> float:
+        return self.limits.deadline
+
+    def exact(self, index: np.ndarray) -> np.ndarray:
+        """The rows `index` as they are, (k, D): X has lost digits where the sizes of entries differ by more than 1e290."""
+        return extend(self.data.X[index], bias=self.bias)
 
     @property
     def space(self) -> Space:
@@ -98,7 +113,7 @@ class Door:
             status, reason = "rounding", LOST
         low, high = self.unscale(max(lower, 0.0), degree, up=False), self.unscale(upper, degree, up=True)
         if lost(status, low, high, tol):
-            status, reason = "rounding", zero or LOST
+            status, reason, q = "rounding", zero or LOST, q / q.sum()
         if (tell := self.teller(degree)) is not None:
             with suppress(KeyboardInterrupt):  # the work is done: there is nothing left to interrupt
                 tell(lower, upper, status)
@@ -165,11 +180,12 @@ def enter(
     time_limit: float | None,
     progress: Progress | None = None,
     *,
+    memory: float | None = None,
     signs: bool = True,
 ) -> Door:
     """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values.
 
-    A margin without neurons gives its bias for the space.
+    A margin without neurons gives its bias for the space. `memory` is in bytes; None is half of what is free.
     """
     started = time.perf_counter()
     check_data(data)
@@ -180,17 +196,20 @@ def enter(
         not isinstance(time_limit, Real) or isinstance(time_limit, bool) or not time_limit > 0
     ):
         raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
+    limits = open_limits(time_limit, memory, started)
     y = data.signs() if signs else data.y
     bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
     X = extend(data.X, bias=bias)
-    shift = math.frexp(float(np.abs(X).max()))[1]
+    shift = math.frexp(max(float(X.max()), -float(X.min())))[1]
     X = np.ldexp(X, -shift)
-    if (~(X * X).any(axis=1) & data.X.any(axis=1)).any():
+    size = np.sqrt(np.einsum("ij,ij->i", X, X))
+    small = np.flatnonzero(size < SMALL)
+    size[small] = np.ldexp(np.linalg.norm(np.ldexp(X[small], SMALL_BITS), axis=1), -SMALL_BITS)  # squares lose digits
+    if (X[small] * X[small]).any(axis=1)[extend(data.X[small], bias=bias).any(axis=1)].min(initial=True) == 0:
         raise InputError(
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
         )
-    deadline = math.inf if time_limit is None else started + float(min(time_limit, FOREVER))
-    return Door(data, bias, neurons, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, tol, progress)
+    return Door(data, bias, neurons, X, y, size, shift, limits, tol, progress)
 
 
 def product(A: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, float]:
@@ -222,22 +241,42 @@ def norm_bound(X: np.ndarray, c: np.ndarray, slope: float = 0.0) -> float:
     )
 
 
-def twins(door: Door) -> tuple[np.ndarray, str] | None:
-    """Integer weights that prove margin 0: a point without features, or one point with both labels."""
-    zero = np.flatnonzero(~door.X.any(axis=1))
-    if len(zero):
-        q = np.zeros(len(door.X))
-        q[zero[0]] = 1
-        return q, f"point {zero[0]} is the origin, where every function of this space vanishes"
-    first: dict[bytes, int] = {}
-    X = door.X + 0.0  # -0.0 becomes 0.0
-    for i, row in enumerate(X):
-        j = first.setdefault(row.tobytes(), i)
-        if door.y[i] != door.y[j]:
-            q = np.zeros(len(X))
-            q[[i, j]] = 1
-            return q, f"points {j} and {i} are equal but have different labels"
-    return None
+def equal_rows(X: np.ndarray) -> np.ndarray:
+    """(n,) the index of the first row of X (n, D) that is equal to each row."""
+    X = np.ascontiguousarray(X) + 0.0  # -0.0 becomes 0.0
+    factor = np.random.default_rng(0).integers(1, 2**62, X.shape[1]) * 2 + 1
+    code = np.zeros(len(X), dtype=np.int64)
+    for column, odd in zip(X.T, factor):
+        code += np.ascontiguousarray(column).view(np.int64) * odd  # modulo 2^64
+    order = np.argsort(code, kind="stable")
+    new = np.append(True, np.diff(code[order]) != 0)
+    first = np.empty(len(X), dtype=np.int64)
+    first[order] = order[new][np.cumsum(new) - 1]
+    other = np.flatnonzero(first != np.arange(len(X)))
+    if not np.array_equal(X[other], X[first[other]]):  # two rows with one code
+        _, index, back = np.unique(X, axis=0, return_index=True, return_inverse=True)
+        first = index[back.ravel()]
+    return first
+
+
+def twins(door: Door, *, origin: bool = True) -> tuple[np.ndarray, str] | None:
+    """Integer weights that prove margin 0: a point without features, or one point with both labels. Looks at the data as it is.
+
+    `origin`: whether functions vanish there.
+    """
+    X, q = door.data.X, np.zeros(door.data.n)
+    if origin and not door.bias:
+        zero = np.flatnonzero(door.size == 0)
+        if len(zero):
+            q[zero[0]] = 1
+            return q, f"point {zero[0]} is the origin, where every function of this space vanishes"
+    first = equal_rows(X)
+    wrong = np.flatnonzero(door.y != door.y[first])
+    if len(wrong) == 0:
+        return None
+    i = int(wrong[0])
+    q[[i, first[i]]] = 1
+    return q, f"points {first[i]} and {i} are equal but have different labels"
 
 
 def lost(status: str, low: float, high: float, tol: float) -> bool:
@@ -256,28 +295,32 @@ def nothing_left(upper: float, q: np.ndarray, size: np.ndarray) -> bool:
 
 def integer_weights(q: np.ndarray) -> np.ndarray | None:
     """Small integers proportional to q, if q is close to such."""
-    ratio = np.where(q > 1e-6 * q.max(), q / q.max(), 0)
+    some = np.flatnonzero(q > 1e-6 * q.max())
+    ratio = q[some] / q.max()
     for top in range(1, 61):
         guess = np.rint(top * ratio)
         if np.abs(top * ratio - guess).max() < 1e-4:
-            return guess
+            whole = np.zeros(len(q))
+            whole[some] = guess
+            return whole
     return None
 
 
-def vanishes(X: np.ndarray, c: np.ndarray, linear: bool) -> bool:
-    """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; in exact arithmetic.
+def vanishes(door: Door, c: np.ndarray, linear: bool) -> bool:
+    """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; of the data, in exact arithmetic.
 
     relu(t) = (t + |t|) / 2, and the functions |v . x| of different lines are linearly independent, so the second holds
     when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0. It is the same for a leaky ReLU.
     """
     index = np.flatnonzero(c)
-    if len(index) * X.shape[1] > 100_000:
+    D = door.X.shape[1]
+    if len(index) * D > EXACT:
         return False
-    total = [Fraction(0)] * X.shape[1]
+    total = [Fraction(0)] * D
     along: dict[tuple[Fraction, ...], Fraction] = defaultdict(Fraction)
-    for i in index:
+    for i, x in zip(index, door.exact(index).tolist()):
         weight = Fraction(float(c[i]))
-        row = [Fraction(float(x)) for x in X[i]]
+        row = [Fraction(v) for v in x]
         total = [t + weight * x for t, x in zip(total, row)]
         lead = next((x for x in row if x), Fraction(1))
         along[tuple(x / lead for x in row)] += weight * abs(lead)
@@ -289,7 +332,21 @@ def lines(X: np.ndarray) -> np.ndarray:
     size = np.linalg.norm(X, axis=1, keepdims=True)
     unit = X / np.where(size > 0, size, 1)
     lead = np.take_along_axis(unit, np.abs(unit.round(9)).argmax(1)[:, None], 1)
-    return np.unique((unit * np.sign(lead)).round(10) + 0.0, axis=0, return_inverse=True)[1].ravel()
+    return np.unique(equal_rows((unit * np.sign(lead)).round(10)), return_inverse=True)[1].ravel()
+
+
+def shared_lines(door: Door, y: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """(n,) the line through 0 of each point, and the points (k,) of each line on which `y` takes different values.
+
+    None are found where the time for a look at all points is not there: they are points with a margin of 0, and never needed.
+    """
+    n, D = door.X.shape
+    if door.limits.largest(n, lambda m: PER_NUMBER * m * D, lambda m: 8 * m * D) < n:
+        return np.arange(n), []
+    line = lines(door.X)
+    order = np.argsort(line, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(line[order])) + 1)
+    return line, [group for group in groups if len(group) > 1 and np.ptp(y[group]) > 0]
 
 
 def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
@@ -299,23 +356,25 @@ def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
     q has sum_i q_i y_i x_i = 0 and, on each line, sum_i q_i y_i ||x_i|| = 0: a linear program over the lines with both labels.
     A leaky ReLU is ((1 + slope) t + (1 - slope) |t|) / 2: the same q.
     """
-    line, y = lines(door.X), door.y
-    mixed: list[np.int64] = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
-    index = np.flatnonzero(np.isin(line, mixed))
-    if len(index) == 0:
+    (line, mixed), y = shared_lines(door, door.y), door.y
+    if not mixed:
         return None
-    pair = opposite_labels_on_a_ray(door, line, mixed)
+    pair = opposite_labels_on_a_ray(door, mixed)
     if pair is not None:
         return pair
+    index = np.sort(np.concatenate(mixed))
     X, sign = door.X[index], y[index]
-    onto = (line[index][None] == np.array(mixed)[:, None]) * (sign * door.size[index])  # (lines, k)
-    weights = cancelling_weights(np.vstack([(sign[:, None] * X).T, onto]))
+    if len(index) * (len(mixed) + X.shape[1]) > EXACT:
+        return None
+    names = np.array([line[group[0]] for group in mixed])
+    onto = (line[index][None] == names[:, None]) * (sign * door.size[index])  # (lines, k)
+    weights = cancelling_weights(np.vstack([(sign[:, None] * X).T, onto]), door.limits)
     if weights is None:
         return None
     q = np.zeros(len(y))
     q[index] = weights
     whole = integer_weights(q)
-    if whole is None or not vanishes(door.X, whole * y, linear=False):
+    if whole is None or not vanishes(door, whole * y, linear=False):
         return None
     some = np.flatnonzero(whole)
     text = ", ".join(map(str, some[:6])) + (" ..." if len(some) > 6 else "")
@@ -325,31 +384,40 @@ def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
     )
 
 
-def cancelling_weights(A: np.ndarray, method: str = "highs") -> np.ndarray | None:
-    """Weights q >= 0 (k,) of sum 1 with A q = 0 for A (m, k), up to rounding; None where there are none."""
+def cancelling_weights(A: np.ndarray, limits: Limits, method: str = "highs") -> np.ndarray | None:
+    """Weights q >= 0 (k,) of sum 1 with A q = 0 for A (m, k), up to rounding; None where there are none, or no time to find them."""
     from scipy.optimize import linprog
 
     k, b = A.shape[1], np.append(np.zeros(len(A)), 1.0)
-    result = linprog(np.zeros(k), A_eq=np.vstack([A, np.ones((1, k))]), b_eq=b, bounds=(0, None), method=method)
+    options = {} if math.isinf(limits.deadline) else {"time_limit": max(limits.left(), 0.01)}
+    result = linprog(
+        np.zeros(k), A_eq=np.vstack([A, np.ones((1, k))]), b_eq=b, bounds=(0, None), method=method, options=options
+    )
     return result.x.clip(0) if result.status == 0 else None
 
 
-def opposite_labels_on_a_ray(door: Door, line: np.ndarray, mixed: list[np.int64]) -> tuple[np.ndarray, str] | None:
-    """Points x and a x, a > 0, with different labels: weights a and 1 cancel, as a relu(v . x) = relu(v . a x)."""
-    for l in mixed:
-        index = np.flatnonzero(line == l)
-        lead = int(np.abs(door.X[index[0]]).argmax())
-        size = door.X[index, lead]  # the points are multiples of each other, in the ratio of these
+def on_rays(door: Door, mixed: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The points of each ray on the lines `mixed`, and their sizes relative to each other."""
+    for index in mixed:
+        size = door.X[index, int(np.abs(door.X[index[0]]).argmax())]
         for sign in (1, -1):
-            ray = index[np.sign(size) == sign]
-            plus, minus = ray[door.y[ray] > 0], ray[door.y[ray] < 0]
-            if len(plus) and len(minus):
-                i, j = int(plus[0]), int(minus[0])
-                q = np.zeros(len(door.y))
-                q[i], q[j] = abs(door.X[j, lead]), abs(door.X[i, lead])
-                if vanishes(door.X, q * door.y, linear=False):
-                    return (
-                        q,
-                        f"points {i} and {j} lie on one ray from the origin but have different labels; a bias may help",
-                    )
+            ray = np.sign(size) == sign
+            if ray.sum() > 1:
+                yield index[ray], np.abs(size[ray])
+
+
+def opposite_labels_on_a_ray(door: Door, mixed: list[np.ndarray]) -> tuple[np.ndarray, str] | None:
+    """Points x and a x, a > 0, with different labels: weights a and 1 cancel, as a relu(v . x) = relu(v . a x)."""
+    for ray, size in on_rays(door, mixed):
+        plus, minus = np.flatnonzero(door.y[ray] > 0), np.flatnonzero(door.y[ray] < 0)
+        if len(plus) and len(minus):
+            a, b = int(plus[0]), int(minus[0])
+            i, j = int(ray[a]), int(ray[b])
+            q = np.zeros(len(door.y))
+            q[i], q[j] = size[b], size[a]
+            if vanishes(door, q * door.y, linear=False):
+                return (
+                    q,
+                    f"points {i} and {j} lie on one ray from the origin but have different labels; a bias may help",
+                )
     return None
