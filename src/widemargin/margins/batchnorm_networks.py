@@ -31,6 +31,7 @@ AT_ONCE = 10_000  # points times neurons that are worked through whatever the cl
 SMALLEST, LARGEST_MOVE, TINY = 1e-100, 1e100, 1e-290  # of moves in scaled units: below the first none is looked for
 # A checker encloses preactivations with 192 bits after the point, and rounds squares of sums of integer weights there.
 CHECKED_BELOW, CHECKED, CHECKED_WHOLE = 2.0**-188, 2.0**-140, 2.0**-94
+UNDERFLOW = 1e-140  # size of a point whose square is lost
 DEAD = 0.25  # a neuron whose N(v) is not known to this relative accuracy counts as 0 below, and as anything above
 
 
@@ -111,10 +112,10 @@ def batchnorm(
     for name, solved in parts.items():
         dual = frozen[name].q  # the upper bound compares with the features before any move
         above, below = frozen[name].upper, max(solved.lower, 0.0)
-        if radius > 0:
+        if displacement > 0:
             above += _displacement_cost(features, scales[name], dual, radius)
-        if conflict is not None and "labels" in conflict[1]:
-            above = 0.0  # wherever the inner weights move, equal points have equal features
+        if conflict is not None:
+            above = 0.0  # wherever the inner weights move: equal points have equal features, and the mean has none
         below = min(below, above)
         extra[f"gamma_{name}"] = {"lower": below, "upper": above}
         extra[f"weights_{name}"] = solved.u.tolist()
@@ -301,7 +302,7 @@ def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
     first = door.X - door.X.mean(axis=0)
     Xbar = first - first.mean(axis=0)  # twice: what is lost does not depend on where the origin is
     size = np.linalg.norm(first, axis=1)
-    s = size + size.mean()
+    s = size + size.mean() + UNDERFLOW
     error = EPS * (n + d + 16)  # |computed <v, xbar_i> - truth| <= error s_i ||v||
     try:
         shifted = math.ldexp(eps, -2 * door.shift)
@@ -414,7 +415,7 @@ def _solve(
     features: _Features, scale: np.ndarray, tol: float, conflict: tuple[np.ndarray, str] | None, most: int
 ) -> _Part:
     n, m = len(features.s), len(scale)
-    if features.unknown and (conflict is None or "labels" not in conflict[1]):
+    if features.unknown and conflict is None:
         # mean_i relu(t_ij) <= sqrt(mean_i t_ij^2) <= 1 for any signs, so equal weights prove |scale| without a look at the data
         upper = float(np.linalg.norm(scale)) * (1 + 1e-12)
         return _Part(np.zeros(m), np.full(n, 1 / n), 0.0, upper, "unit variance", "time-limit")

@@ -307,7 +307,7 @@ def integer_weights(q: np.ndarray) -> np.ndarray | None:
 
 
 def vanishes(door: Door, c: np.ndarray, linear: bool) -> bool:
-    """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; of the data, in exact arithmetic.
+    """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; in exact arithmetic.
 
     relu(t) = (t + |t|) / 2, and the functions |v . x| of different lines are linearly independent, so the second holds
     when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0. It is the same for a leaky ReLU.
@@ -385,7 +385,7 @@ def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
 
 
 def cancelling_weights(A: np.ndarray, limits: Limits, method: str = "highs") -> np.ndarray | None:
-    """Weights q >= 0 (k,) of sum 1 with A q = 0 for A (m, k), up to rounding; None where there are none, or no time to find them."""
+    """Weights q >= 0 (k,) of sum 1 with A q = 0 for A (m, k), up to rounding; None where there are none, or no time."""
     from scipy.optimize import linprog
 
     k, b = A.shape[1], np.append(np.zeros(len(A)), 1.0)

@@ -120,7 +120,8 @@ def multiclass_linear(
             if all(vanishes(door, g[:, k], linear=True) for k in range(K)):
                 q, upper = whole.reshape(n, K), 0.0
                 zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
-    return _linear_certificate(door, K, (found.lower, upper), (q, zero), U, found.stopped, found.stats)
+    stats = found.stats | {"pairs": found.stats["in_play"]}
+    return _linear_certificate(door, K, (found.lower, upper), (q, zero), U, found.stopped, stats)
 
 
 def _linear_certificate(
@@ -201,7 +202,7 @@ def _enter(
     tol: float,
     time_limit: float | None,
     progress: Progress | None,
-    memory: float | None,
+    memory: float | None = None,
 ) -> tuple[Door, np.ndarray, int]:
     y, K = class_numbers(data)
     return enter(data, space, tol, time_limit, progress, memory=memory, signs=False), y, K
@@ -280,6 +281,7 @@ def multiclass_f1(
     bias: bool = False,
     tol: float = 1e-3,
     time_limit: float | None = 60.0,
+    memory: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Certificate:
@@ -302,7 +304,7 @@ def multiclass_f1(
     >>> abs(cert.lower - 0.5**0.5) < 1e-3, cert.verify(data).ok
     (True, True)
     """
-    door, y, K = _enter(data, ReLU(bias=bias), tol, time_limit, progress)
+    door, y, K = _enter(data, ReLU(bias=bias), tol, time_limit, progress, memory)
     with threads(1):
         return Solver(door, y, K, tol, seed, progress).run()
 

@@ -22,7 +22,7 @@ from .limits import Late
 from .qp import Progress as Steps
 from .qp import Tell
 
-AT_ONCE = 1000  # points up to which all are in play at once where a step allows it
+AT_ONCE = 2000  # points up to which all are in play at once where a step allows it
 START, JOIN = 400, 200  # points in play at first, and how many may join at least
 PATIENCE = 4  # rounds without a better bound once no more points can join
 
@@ -33,7 +33,7 @@ class Found:
 
     q: np.ndarray  # (n,)
     predictor: Any = None  # None: none was judged to be good at all points
-    lower: float = 0.0
+    lower: float = -math.inf
     upper: float = math.inf
     stopped: str = ""
     stats: dict[str, Any] = field(default_factory=dict)
@@ -89,9 +89,7 @@ def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Found:
     """Bounds that are `tol` apart where that can be had, with rounding, time and memory as they are."""
     door, n = problem.door, problem.n
     most = min(n, problem.most())
-    rows = (
-        np.arange(n) if most == n and (n <= AT_ONCE or math.isinf(door.deadline)) else problem.first(min(START, most))
-    )
+    rows = np.arange(n) if most == n <= AT_ONCE else problem.first(min(START, most))
     found, rounds, stuck = Found(np.zeros(n)), 0, 0
     while True:
         rounds += 1
@@ -114,7 +112,7 @@ def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Found:
             break
         lower = float(margins.min())
         if lower > found.lower:
-            better |= lower > found.lower * (1 + 1e-9)
+            better |= lower > max(found.lower, 0.0) * (1 + 1e-9)
             found.lower, found.predictor = lower, predictor
         stuck = 0 if better else stuck + 1
         if len(rows) == n or found.stopped or found.lower >= (1 - tol) * found.upper:
@@ -134,7 +132,8 @@ def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Found:
             except KeyboardInterrupt:
                 found.stopped = "interrupted"
                 break
-    found.stats |= {"rounds": rounds, "in play": len(rows)} if len(rows) < n or rounds > 1 else {}
+    found.lower = max(found.lower, 0.0)
+    found.stats |= {"rounds": rounds, "in_play": len(rows)}
     return found
 
 
@@ -160,8 +159,8 @@ def following(problem: Rows, rows: np.ndarray, q: np.ndarray, margins: np.ndarra
 class Features(Rows):
     """Predictors z . u with |u| <= 1 over features z_i (m,) of the points, labels included: margin = min_q |sum_i q_i z_i|.
 
-    `features` gives those (k, m) of points (an index or a slice); size_i >= |z_i| up to rounding, and the features of point i are off
-    by a vector of length `blur`_i at most. The predictor is u.
+    `features` gives those (k, m) of points (an index or a slice); size_i >= |z_i| up to rounding, and the features of point i are
+    off by a vector of length `blur`_i at most. The predictor is u.
     """
 
     def __init__(

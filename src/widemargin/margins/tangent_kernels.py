@@ -123,7 +123,7 @@ def ntk(
     transport "l2": E |theta|^2 <= 1 without truncation, never smaller than "sup": the hard margin of the kernel
     `ntk_kernel`, with rigorous bounds (tol 1e-6).
 
-    Where the time is not enough to judge all points on a sample, the bounds are 0 and the margin of transport l2, which is proved.
+    Where the time is not enough to judge all points on a sample, the bounds are 0 and that of transport l2, which is proved.
 
     part "outer" or "inner" uses only that layer's gradients (E-LR-4: at the network's initialisation only the outer part
     grows with the width).
@@ -205,6 +205,7 @@ def ntk(
         return above
     except KeyboardInterrupt:
         stopped, count = "interrupted", PILOT
+        floor = floor if floor.any() else _floor(problem, p, rng, replace(door.limits, deadline=math.inf))
 
     q = q / q.sum()
     extra: dict[str, Any] = {
