@@ -26,7 +26,7 @@ from widemargin.pricing.several import vectors as dual_vectors
 from widemargin.spaces import ReLU, Space
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
-from . import programs, rows
+from . import programs, rows, turns
 from .door import (
     EPS,
     EXACT,
@@ -47,7 +47,7 @@ from .neurons import lightest, new_directions
 
 STARTS = 192  # local searches per round
 COLUMNS = 40  # new neurons per round
-MOST_COLUMNS = 240  # neurons in a master problem
+MOST_COLUMNS, FEWEST_COLUMNS = 240, 60  # neurons in a master problem, and how many it must be able to have
 CLIMBERS = 60  # of them, those that are polished
 CENTRE = 0.7  # weight of the best dual so far in the second point that is priced
 PATIENCE = 8  # rounds without a better dual before the solver gives up
@@ -305,8 +305,37 @@ def multiclass_f1(
     (True, True)
     """
     door, y, K = _enter(data, ReLU(bias=bias), tol, time_limit, progress, memory)
-    with threads(1):
-        return Solver(door, y, K, tol, seed, progress).run()
+
+    def solve(door: Door, y: np.ndarray, K: int) -> Certificate:
+        with threads(1):
+            return Solver(door, y, K, tol, seed, progress).run()
+
+    most = max(min(turns.at_most(door), master_points(door, K)), 2 * K)
+    if most >= data.n:
+        return solve(door, y, K)
+
+    def part(some: Dataset, seconds: float | None) -> Certificate:  # which has all classes
+        return solve(*_enter(some, ReLU(bias=bias), tol, seconds, None, memory))
+
+    return turns.in_turns(door, most, part, partial(class_margins, door, y, K))
+
+
+def master_points(door: Door, K: int) -> int:
+    """Points that a master problem with a few neurons can have: one of its steps works out a matrix of all its pairs."""
+    width = FEWEST_COLUMNS * K
+    return door.limits.largest(len(door.y), lambda k: 4.0 * k * K * width**2, lambda k: 8.0 * k * K * width)
+
+
+def class_margins(door: Door, y: np.ndarray, K: int, found: Certificate, block: slice) -> np.ndarray:
+    """At most the margins of a certificate's network at the points of a block, in the units of the data."""
+    theta, outer = (np.array(found.extra[name]) for name in ("theta", "outer"))
+    if len(theta) == 0:
+        return np.zeros(len(y[block]))
+    scores = (door.X[block] @ theta.T).clip(0) @ outer
+    size = float(np.linalg.norm(outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
+    error = 8 * EPS * (door.X.shape[1] + len(theta) + K + 8) * door.size[block] * size
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp((margins(scores, y[block]) - error) / size * (1 - 4 * EPS), door.shift))
 
 
 class Solver(Engine):
@@ -322,6 +351,8 @@ class Solver(Engine):
         self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis)
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
+        P = self.n * (K - 1)
+        self.columns = door.limits.largest(MOST_COLUMNS, lambda m: 4.0 * P * (m * K) ** 2, lambda m: 8.0 * P * m * K)
         self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
         self.dual = several.norm(door.X, self.exact(q), y)
@@ -356,9 +387,10 @@ class Solver(Engine):
         g = dual_vectors(self.centre, self.y)
         V, value = several.ascend(self.X, g, starts, 40)
         order = np.argsort(-value)
-        self.take(V[order], 3 * COLUMNS)
-        self.take(unit[self.rng.permutation(self.n)], 2 * COLUMNS)
-        self.take(self.rng.standard_normal((COLUMNS, self.r)), COLUMNS)
+        share = min(COLUMNS, max(1, self.columns // 6))
+        self.take(V[order], 3 * share)
+        self.take(unit[self.rng.permutation(self.n)], 2 * share)
+        self.take(self.rng.standard_normal((share, self.r)), share)
 
     def take(self, V: np.ndarray, most: int) -> int:
         """Add up to `most` rows of V, best first, that are new.
@@ -379,8 +411,8 @@ class Solver(Engine):
             return False
         self.offer(self.V, W)
         size = np.linalg.norm(W, axis=1)
-        if len(self.V) > MOST_COLUMNS:
-            self.V = self.V[np.argsort(-size)[: MOST_COLUMNS // 2]]
+        if len(self.V) > self.columns:
+            self.V = self.V[np.argsort(-size)[: max(1, self.columns // 2)]]
         q = self.exact(q)
         # The dual of the master problem jumps; a mixture with the best one so far prices more steadily.
         mixed = self.exact(CENTRE * self.centre + (1 - CENTRE) * q)

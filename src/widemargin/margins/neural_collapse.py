@@ -396,7 +396,7 @@ def _upper(door: Door, rng: np.random.Generator) -> tuple[float, dict[str, Any],
     size = np.linalg.norm(X, axis=1)
     i = int(size.argmin())
     early = replace(door.limits, deadline=door.started + UPPER_SHARE * (door.deadline - door.started))
-    q, distance = np.eye(n)[i], float(size[i])
+    q, distance = np.eye(1, n, i)[0], float(size[i])
 
     def impossible(point: int, weights: np.ndarray, why: str) -> tuple[float, dict[str, Any], str]:
         proof = {"type": "cone", "point": point, "weights": weights.tolist(), "clique": [point]}
