@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import warnings
 from typing import Any
 
@@ -34,9 +33,15 @@ LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
 
 def points(rng: np.random.Generator) -> np.ndarray:
     """A few points that are bad in some way: (n, d)."""
+    with np.errstate(over="ignore"):
+        return _points(rng)
+
+
+def _points(rng: np.random.Generator) -> np.ndarray:
     n, d = int(rng.integers(1, 13)), int(rng.integers(1, 5))
     X = rng.standard_normal((n, d))
     for _ in range(int(rng.integers(1, 4))):
+        X = X.clip(-1e300, 1e300)
         way = int(rng.integers(16))
         i, j, k = int(rng.integers(n)), int(rng.integers(n)), int(rng.integers(d))
         if way == 0:
@@ -72,8 +77,7 @@ def points(rng: np.random.Generator) -> np.ndarray:
         else:
             X = np.vstack([X, X[: n // 2 + 1]])
             n = len(X)
-    with np.errstate(over="ignore"):
-        return np.nan_to_num(X, nan=0.0, posinf=1e300, neginf=-1e300)
+    return X.clip(-1e300, 1e300)
 
 
 def targets(rng: np.random.Generator, X: np.ndarray, what: str) -> np.ndarray:
@@ -110,7 +114,6 @@ def settings(rng: np.random.Generator, row: kinds.Kind, X: np.ndarray) -> dict[s
         keys["weight_decay"] = float(rng.choice([1e-300, 1e-8, 0.01, 1.0, 1e8]))
         keys["loss"] = "cross-entropy" if row.targets == "classes" else str(rng.choice(LOSSES))
     elif row.needs == "jacobian":
-        keys["jacobian"] = points(np.random.default_rng(int(rng.integers(2**31))))[:1].T @ np.ones((1, 1))
         J = rng.standard_normal((len(X), int(rng.integers(1, 8)))) * rng.choice(SCALES)
         J[int(rng.integers(len(X)))] = J[0] * rng.choice([1.0, 1 + 1e-12, -1.0])
         keys["jacobian"] = J
@@ -152,7 +155,3 @@ def complaint(certificate: Certificate, data: Dataset) -> str:
     if verdict.failed is not None:
         return said
     return said if certificate.proved and not verdict.ok else ""
-
-
-def all_pairs(*values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return list(itertools.product(*values))
