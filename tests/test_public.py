@@ -40,7 +40,7 @@ ROOMS = (
 )
 # Explained once, in the docstring of the room, or where they are used.
 COMMON = ("activation", "bias", "data", "device", "memory", "progress", "seed", "time_limit", "tol")
-KEYWORDS = ("bias", "device", "memory", "progress", "time_limit", "tol")  # never positional; a data set's seed may be
+KEYWORDS = ("bias", "device", "progress", "time_limit", "tol")  # never positional; a data set's seed may be
 DEFAULTS = {"device": ["cpu"], "progress": [None], "seed": [0], "bias": [True, False, None]}
 OTHER_WORDS = {  # for a tolerance, a time limit, a seed, progress, a device, a bias
     *("tolerance", "rtol", "atol", "precision"),

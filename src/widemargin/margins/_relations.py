@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .limits import Limits
+from .door import Limits
 
 LOOK = 256  # points between two looks at the clock
 Weights = dict[int, Fraction]

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import qp
-from .door import EPS
-from .limits import Limits
+from .door import EPS, Limits
 from .pairs import Pairs
 
 NODES, TREE_DIMENSIONS = 2000, 12

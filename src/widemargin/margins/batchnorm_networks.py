@@ -18,9 +18,8 @@ from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import rows
-from .door import EPS, EXACT, NOTHING, Door, Progress, bounds_factor, enter, product, twins
+from .door import EPS, EXACT, NOTHING, Door, Late, Progress, bounds_factor, enter, product, twins
 from .engine import LARGEST
-from .limits import Late
 from .qp import Progress as Steps
 
 BLOCK = 512  # neurons whose inner weights are in memory at a time
@@ -29,8 +28,7 @@ BLOCK_SIZE = 2**20  # preactivations in memory at a time
 MANY = 2**26  # points times neurons, or numbers of a Gram matrix, from which a shorter way is taken
 AT_ONCE = 10_000  # points times neurons that are worked through whatever the clock says
 SMALLEST, LARGEST_MOVE, TINY = 1e-100, 1e100, 1e-290  # of moves in scaled units: below the first none is looked for
-# A checker encloses preactivations with 192 bits after the point, and rounds squares of sums of integer weights there.
-CHECKED_BELOW, CHECKED, CHECKED_WHOLE = 2.0**-188, 2.0**-140, 2.0**-94
+CHECKED = 2.0**-180  # a checker encloses preactivations with 192 bits after the point, in units of their usual size
 UNDERFLOW = 1e-140  # size of a point whose square is lost
 DEAD = 0.25  # a neuron whose N(v) is not known to this relative accuracy counts as 0 below, and as anything above
 
@@ -130,7 +128,7 @@ def batchnorm(
         extra["move"] = np.ldexp(move, -door.shift).tolist() if move.size <= STORED else "omitted"
     zero = "" if conflict is None else conflict[1].replace("the origin", "the mean of the points")
     stopped = next((solved.stopped for solved in parts.values() if solved.stopped), "")
-    if not zero and lower <= 0 and upper <= NOTHING * math.sqrt(n) and not stopped:
+    if not zero and lower <= 0 and upper <= NOTHING * math.sqrt(n) * features.usual and not stopped:
         zero = f"the features are not separable up to rounding (margin at most {upper:.1g})"
     if displacement > 0 and not stopped:
         # a local search: nothing closes the gap
@@ -250,6 +248,7 @@ class _Features:
     s: np.ndarray  # (n,), sizes of points that the errors refer to
     dead: np.ndarray  # (m,) bool
     unknown: bool = False
+    usual: float = 1.0  # size of preactivations: below 1 beside a large eps
     move: np.ndarray | None = None  # (m, d)
 
     def rows(self, index: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -341,7 +340,8 @@ def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
     reach = np.zeros(m)
     reach[alive] = length[alive] / N[alive]
     rho = 2 * float((off[alive] / N[alive]).max(initial=0.0)) + 4 * EPS
-    return _Features(door, layer, Xbar, N, reach, rho, 2 * error, s, dead, unknown)
+    usual = min(1.0, float(np.abs(Xbar).max()) / math.sqrt(shifted)) if shifted > 0 else 1.0
+    return _Features(door, layer, Xbar, N, reach, rho, 2 * error, s, dead, unknown, usual)
 
 
 # --- the two hard margins -------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class _Margin(rows.Features):
     def __init__(self, features: _Features, scale: np.ndarray, most: int):
         door = features.door
         n, m = len(door.y), len(scale)
-        super().__init__(door, self.signed, m, labels=door.y, size=np.full(n, math.sqrt(n)))
+        super().__init__(door, self.signed, m, labels=door.y, size=np.full(n, math.sqrt(n) * features.usual))
         self.inner, self.scale, self.limit = features, scale, most
 
     def signed(self, index: Any) -> np.ndarray:
@@ -383,8 +383,7 @@ class _Margin(rows.Features):
         size = np.linalg.norm(self.Z, axis=1) * (1 + 1e-12)
         upper = bounds_factor(self.Z, size, np.zeros(self.m), q)[1]
         blur = self.inner.blur(rows, T, still, self.scale, known=False)
-        whole = bool((np.rint(q) == q).all())
-        return upper + float(q @ blur) / float(q.sum()) * (1 + 1e-12) + (CHECKED_WHOLE if whole else CHECKED)
+        return upper + float(q @ blur) / float(q.sum()) * (1 + 1e-12) + CHECKED * self.inner.usual
 
     def judge(self, predictor: Any, block: slice) -> np.ndarray:
         """At most z_i . u / ||u||, rounding subtracted; features of dead neurons are 0, and so are their weights u."""
@@ -394,7 +393,7 @@ class _Margin(rows.Features):
         scores, e = product(Z, predictor)
         length = float(np.linalg.norm(predictor)) or 1.0
         blur = self.inner.blur(block, T, still, self.scale, known=True)
-        margins = scores / length - (e + 4 * EPS) * size - blur - CHECKED_BELOW
+        margins = scores / length - (e + 4 * EPS) * size - blur - CHECKED * self.inner.usual
         return np.asarray(margins - np.abs(margins) * EPS * (self.m + 8))
 
     def width(self, predictor: Any) -> int:

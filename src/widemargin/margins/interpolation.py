@@ -50,20 +50,11 @@ class Solver(MarginSolver):
     """
 
     kind, convention, equal = "l1-regression", "norm", True
+    whole = True  # whether `door` has all free points: else its networks are no interpolants
     lost = "float64 cannot close the gap to tol: the points are close to a relation that holds for all networks"
 
-    def __init__(
-        self,
-        door: Door,
-        known: Relations,
-        power: int,
-        tol: float,
-        seed: int,
-        progress: Progress | None,
-        whole: bool = True,
-    ):
+    def __init__(self, door: Door, known: Relations, power: int, tol: float, seed: int, progress: Progress | None):
         super().__init__(door, tol, seed, "cpu", progress)
-        self.whole = whole  # whether `door` has all free points: else its networks are no interpolants
         self.relations, self.unit_power = known, power - door.shift  # norms are in units of 2^unit_power
         self.frame = make_frame(self.X, self.rng)
         size = np.linalg.norm(self.X, axis=1)
@@ -190,9 +181,8 @@ class Solver(MarginSolver):
         return min(self.least, high), high
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
-        if not self.whole:
-            return {"relations": [], "frame": []}
-        return {"relations": self.relations.saved(), "frame": (self.frame @ self.basis.T).tolist()}
+        frame = (self.frame @ self.basis.T).tolist()
+        return {"relations": self.relations.saved(), "frame": frame} if self.whole else {}
 
 
 def outward(value: float, power: int) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -311,7 +312,7 @@ def multiclass_f1(
         with threads(1):
             return Solver(door, y, K, tol, seed, progress).run()
 
-    most = max(min(turns.at_most(door), master_points(door, K)), 2 * K)
+    most = max(min(door.most(turns.WORK[1], turns.NUMBERS), master_points(door, K)), 2 * K)
     if most >= data.n:
         return solve(door, y, K)
 
@@ -319,6 +320,12 @@ def multiclass_f1(
         return solve(*_enter(some, ReLU(bias=bias), tol, seconds, None, memory))
 
     return turns.in_turns(door, most, part, partial(class_margins, door, y, K))
+
+
+def most_columns(door: Door, n: int, K: int) -> int:
+    """Neurons that a master problem of n points may have."""
+    pairs = float(n * (K - 1))
+    return door.limits.largest(MOST_COLUMNS, lambda m: 4 * pairs * (m * K) ** 2, lambda m: 8 * pairs * m * K)
 
 
 def master_points(door: Door, K: int) -> int:
@@ -352,8 +359,7 @@ class Solver(Engine):
         self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis)
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
-        P = self.n * (K - 1)
-        self.columns = door.limits.largest(MOST_COLUMNS, lambda m: 4.0 * P * (m * K) ** 2, lambda m: 8.0 * P * m * K)
+        self.columns = most_columns(door, self.n, K)
         self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
         self.dual = several.norm(door.X, self.exact(q), y)
@@ -489,7 +495,8 @@ class Solver(Engine):
     def keep(self, proof: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
         self.nodes += proof.nodes
-        self.take_dual(proof)
+        rounding = 1e-13 * float(proof.q.sum(axis=1) @ self.door.size)  # scaled points may have lost what is left
+        self.take_dual(replace(proof, upper=proof.upper + rounding))
         return proof.directions @ self.basis if proof.directions.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results

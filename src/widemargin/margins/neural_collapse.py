@@ -16,8 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
-from .door import EPS, Door, Progress, about, enter, integer_weights, vanishes
-from .limits import Late, Limits
+from .door import EPS, Door, Late, Limits, Progress, about, enter, integer_weights, vanishes
 
 AT_ONCE, START = (
     500,

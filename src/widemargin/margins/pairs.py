@@ -9,8 +9,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
-from .door import EPS, Door
-from .limits import Late
+from .door import EPS, Door, Late
 
 NEAREST = 300  # pairs that a linear program looks at
 ALL_PAIRS, FEW_PAIRS, PACE = (

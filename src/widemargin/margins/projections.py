@@ -16,8 +16,7 @@ from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from ._sign_tree import NODES, TREE_DIMENSIONS, SignTree
-from .door import EPS, Door, Progress, Tell, enter, twins
-from .limits import Late, Limits
+from .door import EPS, Door, Late, Limits, Progress, Tell, enter, twins
 from .pairs import NEAREST, Pairs, in_play, nearest
 
 FEW = 1000  # points that are judged whatever the clock says

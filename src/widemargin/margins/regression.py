@@ -16,9 +16,8 @@ from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import _relations, interpolation
-from .door import EPS, Door, about, check_progress, enter, equal_rows, product
+from .door import EPS, Door, Late, about, bytes_in_words, check_progress, enter, equal_rows, product, speed
 from .engine import LARGEST, Progress, threads
-from .limits import Late, bytes_in_words, speed
 
 RELATIONS_SHARE, PART = 0.3, 0.25  # of the time, for relations, and for one factorisation
 TINY = 1e-290  # weights that are all below this have lost digits
@@ -78,7 +77,9 @@ def min_norm_l1(
     power = math.frexp(float(np.abs(y).max()))[1]  # the largest target is scaled to [1/2, 1)
     door = dataclasses.replace(door, X=door.X[some], y=np.ldexp(y, -power), size=door.size[some])
     with threads(1):
-        return interpolation.Solver(door, known, power, tol, seed, progress, whole).run()
+        solver = interpolation.Solver(door, known, power, tol, seed, progress)
+        solver.whole = whole
+        return solver.run()
 
 
 def _known(

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from . import qp
-from .door import EPS, Door, bounds_factor, nothing_left, product
-from .limits import Late
+from .door import EPS, Door, Late, bounds_factor, nothing_left, product
 from .qp import Progress as Steps
 from .qp import Tell
 

@@ -46,9 +46,8 @@ from ._transport import (
     positive_transport,
     transport_margin,
 )
-from .door import EPS, Door, Progress, enter, twins
+from .door import EPS, Door, Late, Limits, Progress, enter, twins
 from .kernel_machines import Gram, f2
-from .limits import Late, Limits
 
 __all__ = [
     "Estimate",

@@ -16,8 +16,7 @@ import numpy as np
 
 from widemargin.types import Certificate, Dataset
 
-from .door import Door, about, twins
-from .limits import Late
+from .door import Door, Late, about, twins
 
 # Operations between two looks at the clock, by the degree of the neurons, and numbers in memory, for each entry of X in a solve.
 WORK, NUMBERS = {1: 4e3, 2: 8e4}, 60.0
@@ -28,12 +27,6 @@ PATIENCE = 2  # turns without anything better
 Judge = Callable[
     [Certificate, slice], np.ndarray
 ]  # at least what the network's margins are, rounding included, of a block
-
-
-def at_most(door: Door) -> int:
-    """Points that one solve may have."""
-    (n, D), work = door.X.shape, WORK[door.space.degree]
-    return door.limits.largest(n, lambda k: work * k * D, lambda k: NUMBERS * k * D)
 
 
 def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Certificate], judge: Judge) -> Certificate:

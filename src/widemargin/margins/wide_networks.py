@@ -91,7 +91,7 @@ def f1(
                 return squared.Solver(door, tol, seed, device, progress).run()
             return Solver(door, tol, seed, device, progress).run()
 
-    most = turns.at_most(door)
+    most = door.most(turns.WORK[space.degree], turns.NUMBERS)
     if most == data.n:
         return solve(door)
 
