@@ -1,4 +1,4 @@
-"""What margins share: scaling at the door, the clock and the memory, bounds that hold in spite of rounding, the test for margin 0.
+"""What margins share: scaling at the door, clock and memory, bounds that hold in spite of rounding, the test for margin 0.
 
 A call into a library (a factorisation, a program, a sort) does not look at the clock. So its size is chosen beforehand, such that
 it takes no more than a `step`, a small share of the time limit; loops over rows go block by block and look at the clock between.

@@ -52,7 +52,6 @@ MOST_COLUMNS, FEWEST_COLUMNS = 240, 60  # neurons in a master problem, and how m
 CLIMBERS = 60  # of them, those that are polished
 CENTRE = 0.7  # weight of the best dual so far in the second point that is priced
 PATIENCE = 8  # rounds without a better dual before the solver gives up
-FAINT = 1e-60  # what weights see of the scaled points below which squares of squares are lost: the norm bound is left
 GRID = 38  # dual weights of F1 are multiples of 2^-GRID, so that w . g_i is exact for small integer w
 
 
@@ -470,8 +469,6 @@ class Solver(Engine):
     def prove(self, q: np.ndarray, goal: float) -> np.ndarray:
         """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
         until, met, g = max(self.door.deadline, time.perf_counter() + 0.2), self.V[:0], dual_vectors(q, self.y)
-        if float(q.sum(axis=1) @ self.door.size) < FAINT:
-            return met
         unscale = partial(self.door.unscale, degree=1, up=True)
         for found in several.price(self.points, q, self.y, goal, until, self.rng, unscale):
             near = self.keep(found)
@@ -495,8 +492,9 @@ class Solver(Engine):
     def keep(self, proof: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
         self.nodes += proof.nodes
-        rounding = 1e-13 * float(proof.q.sum(axis=1) @ self.door.size)  # scaled points may have lost what is left
-        self.take_dual(replace(proof, upper=proof.upper + rounding))
+        self.take_dual(
+            replace(proof, upper=proof.upper + 1e-13 * float(proof.q.sum(axis=1) @ self.door.size))
+        )  # rounding
         return proof.directions @ self.basis if proof.directions.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results
