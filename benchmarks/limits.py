@@ -3,8 +3,9 @@
     python benchmarks/limits.py                          the table of docs/cost.md
     python benchmarks/limits.py --kinds f2 ntk --sizes 20000x5 --limits 5
 
-Prints wall and processor seconds on one thread, what is allowed (limit + 10 % + 0.5 s), and the interval. The data are two classes
-with a gap of 1 between them, `n`x`d`; reading them is not counted. On a busy machine compare processor seconds.
+Prints wall and processor seconds on one thread, how far the smaller of both is beyond limit + 10 % + 0.5 s, and the interval.
+The data are two classes with a gap of 1 between them, `n`x`d`; making them is not counted. On a busy machine compare processor
+seconds.
 """
 
 from __future__ import annotations

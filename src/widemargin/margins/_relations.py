@@ -41,7 +41,7 @@ class Relations:
 
 def find(X: np.ndarray, y: np.ndarray, degree: int = 1, limits: Limits | None = None) -> Relations:
     """Relations of the rows of X (n, D); `y` (n,) are the values they are tested against. `Late` where the time is over."""
-    values = [Fraction(float(v)) for v in y]
+    values = y.tolist()
     on_rays: list[tuple[int, dict[int, int]]] = []
     relations: list[tuple[int, dict[int, int]]] = []
     obstruction: dict[int, int] | None = None
@@ -54,11 +54,11 @@ def find(X: np.ndarray, y: np.ndarray, degree: int = 1, limits: Limits | None = 
         common = math.gcd(*whole.values())
         whole = {i: w // common for i, w in whole.items()}
         to.append((point, whole))
-        if obstruction is None and sum(w * values[i] for i, w in whole.items()) != 0:
+        if obstruction is None and sum(w * Fraction(values[i]) for i, w in whole.items()) != 0:
             obstruction, reason = whole, why
 
     rays: dict[tuple[tuple[int, ...], int], tuple[int, Fraction]] = {}
-    for i, row in enumerate(X.tolist()):
+    for i, row in enumerate(map(np.ndarray.tolist, X)):
         if limits is not None and i % LOOK == LOOK - 1:
             limits.check()
         if not any(row):

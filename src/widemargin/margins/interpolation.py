@@ -170,7 +170,7 @@ class Solver(MarginSolver):
         if proof is None:
             proof, upper = write(dual.points, dual.q, dual.sides, names, dual.upper)
         maximum = outward(upper, self.door.shift)
-        inner = sum(Fraction(a) * Fraction(b) for a, b in zip(q.tolist(), self.door.data.y.tolist()))
+        inner = sum(Fraction(a) * Fraction(b) for a, b in zip(dual.q.tolist(), self.door.data.y[names].tolist()))
         exact = inner / Fraction(maximum)
         self.least = min(math.nextafter(float(exact), 0.0), LARGEST) if exact < Fraction(LARGEST) else LARGEST
         return proof | {"maximum": maximum}, upper, q

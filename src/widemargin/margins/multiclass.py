@@ -458,7 +458,7 @@ class Solver(Engine):
             scores = (self.X @ V[keep].T).clip(0) @ W[keep]
             return float(margins(scores, self.y).min()) / float(size[keep].sum())
 
-        best = margin(size > 0)
+        best = margin(size > 0) if size.any() else 0.0
         if best > self.lower:
             shares = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 0.0)  # neurons with next to no mass only clutter the answer
             keep = next(k for k in (size > s * size.sum() for s in shares) if margin(k) >= best * (1 - 0.01 * self.tol))

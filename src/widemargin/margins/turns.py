@@ -21,7 +21,7 @@ from .door import Door, Late, about, twins
 # Operations between two looks at the clock, by the degree of the neurons, and numbers in memory, for each entry of X in a solve.
 WORK, NUMBERS = {1: 4e3, 2: 8e4}, 60.0
 FIRST, GROW = 0.25, 2.0  # share of the time left for a turn, and how many times as many points the next one may have
-START = 500  # points of the first turn
+START, FEWEST = 500, 20  # points of the first turn, and the fewest of one that comes after a turn without a network
 PATIENCE = 2  # turns without anything better
 
 Judge = Callable[
@@ -64,6 +64,13 @@ def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Cer
             break
         if door.limits.late():
             break
+        if not found.lower > 0:  # no network in its time: fewer points are easier
+            if len(rows) <= FEWEST or stuck > PATIENCE:
+                status = "stalled" if found.status != "time-limit" else "time-limit"
+                break
+            order = np.argsort(-_weight(found.dual), kind="stable")
+            rows = _with_all(np.sort(rows[order[: len(rows) // 2]]), labels)
+            continue
         below = np.setdiff1d(np.flatnonzero(margins < max(float(margins[rows].min()), 0.0)), rows)
         below = below[np.argsort(margins[below], kind="stable")]
         if (len(below) == 0 and found.status != "time-limit") or stuck > PATIENCE:
@@ -72,7 +79,7 @@ def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Cer
         kept = rows[np.argsort(-_weight(found.dual), kind="stable")]
         count = int(min(most, max(GROW * len(rows), START)))
         join = below[: max(count - len(kept), count // 3)]
-        rows = np.sort(np.append(kept[: count - len(join)], join))
+        rows = _with_all(np.sort(np.append(kept[: count - len(join)], join)), labels)
     return _together(door, best, network, lower, status, turns)
 
 
@@ -82,6 +89,12 @@ def first_rows(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.n
     kinds = np.unique(labels)
     share = max(1, count // len(kinds))
     return np.sort(np.concatenate([order[labels[order] == kind][:share] for kind in kinds]))
+
+
+def _with_all(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """`rows`, and a point of each label that has none among them."""
+    missing = np.setdiff1d(labels, labels[rows])
+    return np.union1d(rows, [np.flatnonzero(labels == label)[0] for label in missing]).astype(int)
 
 
 def _weight(dual: np.ndarray) -> np.ndarray:
