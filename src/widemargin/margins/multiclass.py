@@ -394,9 +394,12 @@ class Solver(Engine):
         V, value = several.ascend(self.X, g, starts, 40)
         order = np.argsort(-value)
         share = min(COLUMNS, max(1, self.columns // 6))
-        self.take(V[order], 3 * share)
-        self.take(unit[self.rng.permutation(self.n)], 2 * share)
-        self.take(self.rng.standard_normal((share, self.r)), share)
+        for U, k in (
+            (V[order], 3),
+            (unit[self.rng.permutation(self.n)], 2),
+            (self.rng.standard_normal((share, self.r)), 1),
+        ):
+            self.take(U, k * share)
 
     def take(self, V: np.ndarray, most: int) -> int:
         """Add up to `most` rows of V, best first, that are new.
