@@ -144,6 +144,7 @@ DOORS = {  # what users call, with everything by name
     "flows/training.py": {"train"},
     "margins/batchnorm_networks.py": {"batchnorm"},
     "margins/neural_collapse.py": {"collapse"},
+    "margins/tangent_kernels.py": {"ntk"},
     "monitor/monitor.py": {"MarginMonitor.__init__"},
     "optima/paths.py": {"path"},
     "optima/trained_networks.py": {"gap"},

@@ -125,10 +125,10 @@ def test_options_are_arguments_of_the_function(row):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_shared_keywords(name):
     known = inspect.signature(getattr(margins, name)).parameters
-    shared = {"tol", "time_limit", "progress", "seed", "device", "bias", "activation"}
+    shared = {"tol", "time_limit", "memory", "progress", "seed", "device", "bias", "activation"}
     for one in shared & set(known):
         assert known[one].kind is inspect.Parameter.KEYWORD_ONLY, one
-    expected = {"tol"} if name == "min_norm_l2" else {"tol", "time_limit", "progress"}
+    expected = {"tol", "time_limit", "progress"} | ({"memory"} if name != "width_margin_curve" else set())
     if name not in ("f2", "linear", "multiclass_linear", "tangent", "min_norm_l2"):
         expected |= {"seed"}
     if name in ("f1", "width_margin_curve"):

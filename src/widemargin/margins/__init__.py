@@ -7,6 +7,7 @@ bias         every point is extended by a last coordinate 1, whose weight is par
 activation   "relu", "srelu", "leaky" (slope 0.01) or "leaky:SLOPE"
 tol          the search ends where the bounds are this close, as a share of the margin
 time_limit   seconds, None for no limit; both bounds hold whenever it ends
+memory       bytes for matrices, None for half of what is free; what does not fit is solved for some points and judged at all
 seed         of random starts, neurons and samples
 device       where the search for neurons runs: "cpu", "cuda" or "cuda:NUMBER"
 progress     a function (seconds, lower, upper, message) that is called on the way

@@ -33,6 +33,7 @@ VERTEX, CELL = (
 )  # seconds for one of the 2 r vertices and 2^r cones, by dimension r of w, that a cover begins with
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
+FAINT = 1e-70  # values whose fourth powers are lost
 LARGE = 1e150  # a bound that proves nothing
 LAMBDA = 64  # multipliers of cones are integers over this
 W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
@@ -233,29 +234,31 @@ def copositive(C: np.ndarray) -> np.ndarray:
     """Whether a' C a >= 0 for all a >= 0 is shown for the matrices C (L, r, r): C, or C without its positive entries off
     the diagonal, is positive semidefinite."""
     diagonal = np.eye(C.shape[1], dtype=bool)
+    known = np.isfinite(C).all(axis=(1, 2))
+    C = np.where(known[:, None, None], C, 0.0)
     plain = np.einsum("lkk->lk", C).min(axis=1) >= 0
     size = np.sqrt(np.abs(np.einsum("lkk->lk", C)).clip(1e-300))
     C = C / (size[:, :, None] * size[:, None, :])
     good = np.linalg.eigvalsh(C)[:, 0] >= 0
     good |= np.linalg.eigvalsh(np.where(diagonal, C, C.clip(max=0)))[:, 0] >= 0
-    return good & plain
+    return good & plain & known
 
 
 def level(W: np.ndarray, B: np.ndarray) -> np.ndarray:
     """(L,) numbers s, nearly the least, for which s^2 W - B is shown to be copositive; inf where none is found."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is not copositive
         low = np.sqrt((np.einsum("lkk->lk", B) / np.einsum("lkk->lk", W).clip(1e-300)).max(axis=1).clip(1e-300))
-    high = low * (1 + 1e-12)
-    bad = np.ones(len(W), dtype=bool)
-    for _ in range(60):
-        bad[bad] = ~copositive(high[bad, None, None] ** 2 * W[bad] - B[bad])
-        if not bad.any():
-            break
-        low[bad], high[bad] = high[bad], 1.3 * high[bad]
-    for _ in range(40):
-        middle = np.sqrt(low * high)
-        good = copositive(middle[:, None, None] ** 2 * W - B)
-        low, high = np.where(good, low, middle), np.where(good, middle, high)
+        high = low * (1 + 1e-12)
+        bad = np.ones(len(W), dtype=bool)
+        for _ in range(60):
+            bad[bad] = ~copositive(high[bad, None, None] ** 2 * W[bad] - B[bad])
+            if not bad.any():
+                break
+            low[bad], high[bad] = high[bad], 1.3 * high[bad]
+        for _ in range(40):
+            middle = np.sqrt(low * high)
+            good = copositive(middle[:, None, None] ** 2 * W - B)
+            low, high = np.where(good, low, middle), np.where(good, middle, high)
     return np.where(bad, np.inf, high)
 
 
@@ -328,6 +331,7 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     w = F.sum(axis=1)
     each = xp.linalg.norm(F, axis=2)
     lost = xp.linalg.norm(w, axis=1) <= 1e-12 * each.sum(axis=1)  # a direction that is all rounding
+    lost |= (each < FAINT).all(axis=1)  # squares of squares are lost
     lost &= (F != 0).any(axis=2).any(axis=1)
     usual = xp.zeros_like(w[:1])
     usual[0, 0], usual[0, 1] = 1.0, -1.0
