@@ -98,6 +98,12 @@ def checked(function: F) -> F:
     return door  # type: ignore[return-value]
 
 
+def said(function: Callable[..., Any]) -> tuple[str, str]:
+    """The first paragraph of its docstring on one line, and the rest."""
+    first, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
+    return " ".join(first.split()), rest
+
+
 def explained(function: Callable[..., Any]) -> dict[str, str]:
     """What each argument must be, in words: its kind, or its type where it has none."""
     wanted = kinds(function)

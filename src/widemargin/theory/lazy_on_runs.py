@@ -178,12 +178,7 @@ def _of_net(facts: Facts, known: Facts) -> dict[str, Any]:
     """Arguments about the network and the run; without a two-layer network only the radius."""
     if not isinstance(facts.net, flows.TwoLayer):
         return {"radius": known.radius}
-    return {
-        "m": facts.net.m,
-        "radius": facts.radius,
-        "start": lr_start(facts),
-        "flow": conditions.gradient_flow(facts),
-    }
+    return {"m": facts.net.m, "radius": facts.radius, "start": lr_start(facts), "flow": conditions.gradient_flow(facts)}
 
 
 def lr_start(facts: Facts) -> bool | None:

@@ -13,7 +13,7 @@ from widemargin.types import Certificate, InputError
 
 from ._rooms import optimize, special
 from .arguments import Classes, Convention, Count, Factor, Loss, Positive, Probability, checked
-from .guarantee import Assumption, Guarantee, applied, states
+from .guarantee import Assumption, Guarantee, applied, assuming, states
 from .known_facts import Facts
 
 if TYPE_CHECKING:
@@ -66,12 +66,8 @@ def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, 
     return min(float(found.fun), math.log(classes))  # Theta = 0
 
 
-@states(
-    "MT-4",
-    says="The margin of a regularised minimiser of known norm is close to the largest margin.",
-    assumes=(MINIMISER, "gamma* > 0 is the largest margin"),
-    reference="MT (A.4), (A.5)",
-)
+@states("MT-4", "MT (A.4), (A.5)", quantity="margin")
+@assuming(MINIMISER, "gamma* > 0 is the largest margin")
 def minimizer_margin(
     norm: Positive,
     gamma_star: Positive,
@@ -81,7 +77,9 @@ def minimizer_margin(
     *,
     minimiser: bool | None = None,
 ) -> Guarantee:
-    """n ln(1 + (l-1) e^{-M gamma*}) >= ln(1 + e^{-M gamma}), M = ||Theta||^a, solved for gamma (MT-4):
+    """The margin of a regularised minimiser of known norm is close to the largest margin.
+
+    n ln(1 + (l-1) e^{-M gamma*}) >= ln(1 + e^{-M gamma}), M = ||Theta||^a, solved for gamma (MT-4):
 
     gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), about gamma* - ln(n (l-1))/M. Mean loss (E-MT-2); any r, lam.
     """
@@ -92,7 +90,6 @@ def minimizer_margin(
             Assumption(MINIMISER, minimiser),
             Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
         ),
-        quantity="margin",
         unit="M2" if a == 2 else "",
         numbers={
             "M": norm**a,
@@ -106,12 +103,8 @@ def _margin_at(M: float, gamma: float, n: int, classes: int) -> float:
     return -_log_expm1(math.log(n) + _log_softplus(math.log(classes - 1) - M * gamma)) / M
 
 
-@states(
-    "MT-3",
-    says="Minimisers of weakly regularised losses have nearly the largest margin, and their norm grows, as lam falls.",
-    assumes=(MINIMISER, "gamma* > 0 is the largest margin", "lam is small enough: n U < ln 2"),
-    reference="MT Theorem 2.1, Theorem A.3, Lemma A.2",
-)
+@states("MT-3", "MT Theorem 2.1, Theorem A.3, Lemma A.2", quantity="margin")
+@assuming(MINIMISER, "gamma* > 0 is the largest margin", "lam is small enough: n U < ln 2")
 def weak_regularization_margin(
     lam: Positive,
     gamma_star: Positive,
@@ -122,9 +115,12 @@ def weak_regularization_margin(
     *,
     minimiser: bool | None = None,
 ) -> Guarantee:
-    """MT-3 with a rate. U = min_M ln(1 + (l-1) e^{-M^a gamma*}) + lam M^r bounds the minimum, and the minimum is at least (1/n)
+    """Minimisers of weakly regularised losses have nearly the largest margin, and their norm grows, as lam falls.
+
+    MT-3 with a rate. U = min_M ln(1 + (l-1) e^{-M^a gamma*}) + lam M^r bounds the minimum, and the minimum is at least (1/n)
     ln(1 + e^{-M gamma*}), M = ||Theta||^a, since no margin exceeds gamma*. So M >= -ln(e^{nU} - 1)/gamma*, which grows without
-    end as lam -> 0, and `minimizer_margin`, increasing in M, gives the margin."""
+    end as lam -> 0, and `minimizer_margin`, increasing in M, gives the margin.
+    """
     U = least_upper_bound(gamma_star, lam, classes, r, a)
     M = -_log_expm1(math.log(n * U)) / gamma_star
     value = _margin_at(M, gamma_star, n, classes) if M > 0 else -math.inf
@@ -136,18 +132,13 @@ def weak_regularization_margin(
             Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
             Assumption("lam is small enough: n U < ln 2", n * U < math.log(2), f"n U = {n * U:.6g}"),
         ),
-        quantity="margin",
         unit="M2" if a == 2 else "",
         numbers={"norm_least": max(M, 0.0) ** (1 / a), "norm_most": (U / lam) ** (1 / r), "U": U},
     )
 
 
-@states(
-    "MT-5",
-    says="A point within a factor 2 of the least regularised loss has a constant fraction of the largest margin.",
-    assumes=("L(Theta) <= 2 min L", "gamma* > 0 is the largest margin", "X >= 1", "L_UB <= 1/(2n)"),
-    reference="MT Theorem 2.2",
-)
+@states("MT-5", "MT Theorem 2.2", quantity="margin")
+@assuming("L(Theta) <= 2 min L", "gamma* > 0 is the largest margin", "X >= 1", "L_UB <= 1/(2n)")
 def approximate_minimizer_margin(
     gamma_star: Positive,
     lam: Positive,
@@ -160,7 +151,9 @@ def approximate_minimizer_margin(
     within: bool | None = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """-gamma* ln(2n L_UB) / ((2 factor)^{a/r} X), X = ln((l-1) gamma*^{r/a}/lam), L_UB = 2 factor lam (X/gamma*)^{r/a} (MT-5).
+    """A point within a factor 2 of the least regularised loss has a constant fraction of the largest margin.
+
+    -gamma* ln(2n L_UB) / ((2 factor)^{a/r} X), X = ln((l-1) gamma*^{r/a}/lam), L_UB = 2 factor lam (X/gamma*)^{r/a} (MT-5).
 
     Valid at every lam with X >= 1 and L_UB <= 1/(2n), for L(Theta) <= factor min L. Printed: gamma*/(2 4^{a/r}) if
     lam = gamma*^{r/a}/(n(l-1))^c with c large enough; how large is `smallest_c` (E-MT-4: very small n need more).
@@ -187,7 +180,6 @@ def approximate_minimizer_margin(
         "gamma >= -gamma* ln(2n L_UB) / ((2 factor)^{a/r} X)",
         value,
         tuple(listed),
-        quantity="margin",
         unit="M2" if a == 2 else "",
         numbers={"c": c, "X": X},
     )
@@ -238,17 +230,15 @@ def _two_classes(where: str, loss: str, classes: int) -> None:
         raise InputError(f"{where}: the exponential loss has two classes, not {classes}")
 
 
-@states(
-    "WM-4",
-    says="A network of nearly the least objective of training with weight decay has nearly the largest margin; how nearly.",
-    assumes=(NEAR, REACHED),
-    reference="widemargin, from MT Theorem 2.1 (proof)",
-)
+@states("WM-4", "widemargin, from MT Theorem 2.1 (proof)", quantity="margin", unit="M1")
+@assuming(NEAR, REACHED)
 def decayed_margin(
     decay: Positive, gamma: Positive, n: Positive, *, factor: Factor = 1.0, loss: Loss = "logistic", classes: Classes = 2,
     near: bool | None = None, reached: bool | None = None,
 ) -> Guarantee:  # fmt: skip
-    """min_i y_i f(x_i)/|f| >= q gamma if objective(f) = mean loss + decay |f| is at most factor times the least: MT-3 and a rate.
+    """A network of nearly the least objective of training with weight decay has nearly the largest margin; how nearly.
+
+    min_i y_i f(x_i)/|f| >= q gamma if objective(f) = mean loss + decay |f| is at most factor times the least: MT-3 and a rate.
 
     q is the largest number with phi*(n decay/(q gamma)) >= n factor phi*(decay/gamma), phi*(s) = inf_{z >= 0} phi(z) + s z. For
     exp: (1 + ln(gamma/decay))(1 - q factor) = ln(n/q). It grows to 1/factor as the decay falls; -inf where there is none. |f| is
@@ -272,12 +262,7 @@ def decayed_margin(
     return Guarantee(
         "margin >= q gamma, phi*(n decay/(q gamma)) = n factor phi*(decay/gamma)",
         share * gamma,
-        (
-            Assumption(NEAR, near, f"factor = {factor:.6g}"),
-            Assumption(REACHED, reached, f"gamma = {gamma:.6g}"),
-        ),
-        quantity="margin",
-        unit="M1",
+        (Assumption(NEAR, near, f"factor = {factor:.6g}"), Assumption(REACHED, reached, f"gamma = {gamma:.6g}")),
         numbers={"share": share, "most": math.exp(target - math.log(n))},
     )
 
@@ -357,14 +342,13 @@ def relu_pair_gap(a: ArrayLike) -> np.ndarray:
     return a * (2 * special.ndtr(a) - 1) + 2 * np.expm1(-a * a / 2) / math.sqrt(2 * math.pi)
 
 
-@states(
-    "MT-19",
-    says="The kernel margin is at most the norm of the mean of y_i phi(x_i).",
-    assumes=("labels are -1 and +1",),
-    reference="MT Lemma 3.6",
-)
+@states("MT-19", "MT Lemma 3.6", quantity="constant", unit="M7")
+@assuming("labels are -1 and +1")
 def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
-    """gamma_2 <= sqrt(sum_ij y_i y_j k(x_i, x_j))/n: the dual min_q sqrt(q' K_y q) at q = 1/n (MT-19, exact)."""
+    """The kernel margin is at most the norm of the mean of y_i phi(x_i).
+
+    gamma_2 <= sqrt(sum_ij y_i y_j k(x_i, x_j))/n: the dual min_q sqrt(q' K_y q) at q = 1/n (MT-19, exact).
+    """
     gram, signs = np.asarray(K, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if gram.shape != (len(signs), len(signs)):
         raise InputError(
@@ -374,8 +358,6 @@ def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
         "gamma_2 <= ||mean y_i phi(x_i)||",
         math.sqrt(max(float(signs @ gram @ signs), 0.0)) / len(signs),
         (Assumption("labels are -1 and +1", bool(np.isin(signs, (-1, 1)).all())),),
-        quantity="constant",
-        unit="M7",
     )
 
 
@@ -386,12 +368,8 @@ def _uniform_dual_on(facts: Facts) -> Guarantee | None:
     return uniform_dual_bound(ReLU().kernel(facts.data.X), facts.data.y)
 
 
-@states(
-    "MT-18",
-    says="On the XOR law with noise coordinates the l1 margin stays while the kernel margin falls with n and d.",
-    assumes=("the points are independent draws of MT's law D", "d >= 7"),
-    reference="MT Theorem 3.5, Lemma 3.7",
-)
+@states("MT-18", "MT Theorem 3.5, Lemma 3.7", quantity="constant", unit="M7", fails=None)
+@assuming("the points are independent draws of MT's law D", "d >= 7")
 def kernel_margin_gap(
     n: Count,
     d: Count,
@@ -401,7 +379,9 @@ def kernel_margin_gap(
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Upper bound on the kernel margin of n points of D, while gamma_l1 >= sqrt(2)/4 always (MT-18).
+    """On the XOR law with noise coordinates the l1 margin stays while the kernel margin falls with n and d.
+
+    Upper bound on the kernel margin of n points of D, while gamma_l1 >= sqrt(2)/4 always (MT-18).
 
     Derived: sqrt((1/(2n) + s_d)/delta), s_d = c/((d-4)(d-6)), c = (12 + 32/pi)/(32 pi) = 0.2206. Proof: Q = ||mean y_i
     phi(x_i)||^2 in L2(tau) bounds gamma_2^2 (`uniform_dual_bound`) and E Q <= E k(x, x)/n + ||E y phi||^2, where E k(x, x) =
@@ -422,8 +402,6 @@ def kernel_margin_gap(
         "gamma_2 <= sqrt((1/(2n) + s_d)/delta), while gamma_l1 >= sqrt(2)/4",
         value,
         tuple(listed),
-        quantity="constant",
-        unit="M7",
         explicit=convention == "derived",
         probability=1 - delta if convention == "derived" else None,
         numbers={"gamma_l1": math.sqrt(2) / 4, "order": max(math.log(n) / math.sqrt(n), 1 / d), "mean_feature": mean},
@@ -435,12 +413,8 @@ def mean_feature_bound(d: int) -> float:
     return (12 + 32 / math.pi) / (32 * math.pi * (d - 4) * (d - 6)) if d >= 7 else math.inf
 
 
-@states(
-    "MT-21",
-    says="Weakly regularised least squares of a wide network: norm at most, and in the limit equal to, twice the least l1 norm.",
-    assumes=(MINIMISER, "width m >= n", "the targets can be interpolated"),
-    reference="MT Theorem D.3",
-)
+@states("MT-21", "MT Theorem D.3", quantity="norm")
+@assuming(MINIMISER, "width m >= n", "the targets can be interpolated")
 def regression_minimizer_norm(
     l1_norm: Positive,
     lam: Positive,
@@ -450,8 +424,11 @@ def regression_minimizer_norm(
     feasible: bool | None = None,
     minimiser: bool | None = None,
 ) -> Guarantee:
-    """||Theta_lam||^2 <= 2 ||alpha_l1||_1 for every lam, with equality in the limit; mean square <= 2 lam ||alpha_l1||_1 (MT-21):
-    the balanced network of alpha_l1 has squared norm 2 ||alpha_l1||_1 and interpolates."""
+    """Weakly regularised least squares of a wide network: norm at most, and in the limit equal to, twice the least l1 norm.
+
+    ||Theta_lam||^2 <= 2 ||alpha_l1||_1 for every lam, with equality in the limit; mean square <= 2 lam ||alpha_l1||_1 (MT-21):
+    the balanced network of alpha_l1 has squared norm 2 ||alpha_l1||_1 and interpolates.
+    """
     wide = None if m is None or n is None else m >= n
     return Guarantee(
         "||Theta_lam||^2 <= 2 ||alpha_l1||_1",
@@ -461,7 +438,6 @@ def regression_minimizer_norm(
             Assumption("width m >= n", wide, "" if wide is None else f"m = {m}, n = {n}"),
             Assumption("the targets can be interpolated", feasible),
         ),
-        quantity="norm",
         numbers={"training_risk": 2 * lam * l1_norm},
     )
 
@@ -478,18 +454,17 @@ def _regression_norm_on(facts: Facts) -> Guarantee | None:
     return regression_minimizer_norm(cert.upper, 1.0, m=facts.m, n=facts.n, feasible=True)
 
 
-@states(
-    "MT-23",
-    says="One random ReLU as a target has l1 norm at most 1 but squared kernel norm n on average, on any n points.",
-    assumes=(
-        "the target is relu(u . x), u uniform on the sphere and independent of the points",
-        "the kernel matrix is invertible",
-    ),
-    reference="MT Theorem D.6, Lemma D.7",
+@states("MT-23", "MT Theorem D.6, Lemma D.7", quantity="constant", unit="M7")
+@assuming(
+    "the target is relu(u . x), u uniform on the sphere and independent of the points",
+    "the kernel matrix is invertible",
 )
 def regression_gap(n: Count, *, uniform: bool | None = None, invertible: bool | None = None) -> Guarantee:
-    """E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
-    units ||alpha_l2||_2^2 has mean n/kappa, and equality holds (E-MT-10)."""
+    """One random ReLU as a target has l1 norm at most 1 but squared kernel norm n on average, on any n points.
+
+    E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
+    units ||alpha_l2||_2^2 has mean n/kappa, and equality holds (E-MT-10).
+    """
     return Guarantee(
         "E ||f||^2_{F2} = n while ||f||_{F1} <= 1",
         float(n),
@@ -497,8 +472,6 @@ def regression_gap(n: Count, *, uniform: bool | None = None, invertible: bool | 
             Assumption("the target is relu(u . x), u uniform on the sphere and independent of the points", uniform),
             Assumption("the kernel matrix is invertible", invertible),
         ),
-        quantity="constant",
-        unit="M7",
         numbers={"l1_norm": 1.0},
     )
 

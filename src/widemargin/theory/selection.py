@@ -19,7 +19,7 @@ from . import conditions
 from ._rooms import flows
 from .arguments import Convention, Count, Positive, Probability, checked
 from .conditions import at_least, given, in_unit_ball
-from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
 
@@ -37,16 +37,14 @@ def cap_probability(eps: Positive, d: Count) -> float:
     return half if cosine >= 0 else 1 - half
 
 
-@states(
-    "LR-31",
-    says="That many random directions contain one within eps of each of r targets",
-    assumes=("directions uniform on the sphere", "eps <= 2"),
-    reference="LR Lemma C.1",
-)
+@states("LR-31", "LR Lemma C.1", quantity="width")
+@assuming("directions uniform on the sphere", "eps <= 2")
 def covering_width(
     eps: Positive, d: Count, r: Count, delta: Probability, *, m: float | None = None, share: Positive = 1.0
 ) -> Guarantee:
-    """m >= 2 (2/eps)^d ln(r/delta): with probability 1 - delta every target has a direction within eps (LR-31).
+    """That many random directions contain one within eps of each of r targets
+
+    m >= 2 (2/eps)^d ln(r/delta): with probability 1 - delta every target has a direction within eps (LR-31).
 
     From Pr[cap] >= (1/2)(eps/2)^(d-1); `width_proof` is 2 (2/eps)^(d-1) ln(r/delta), which the proof needs, `width_exact` the
     smallest m with (1 - Pr[cap])^m <= delta/r for the exact probability. `share`: only such a share of the directions, at random,
@@ -65,26 +63,22 @@ def covering_width(
             Assumption("eps <= 2", bool(eps <= 2), f"eps is {eps:.6g}"),
             at_least("m", m, width),
         ),
-        quantity="width",
-        probability=1 - delta,
         numbers={"width_proof": proof, "width_exact": exact, "cap": cap / share},
     )
 
 
-@states(
-    "LR-25",
-    says="If a potential below ln||u||/2 grows at rate gamma Q, the margin of gradient flow ends at gamma or above",
-    assumes=(
-        "2-homogeneous network, exponential loss, flow on the sum",
-        "Phi <= ln||u||/2",
-        "dPhi/dt >= Q gamma from some time on",
-    ),
-    reference="LR Lemma A.6",
+@states("LR-25", "LR Lemma A.6", quantity="margin", unit="M2")
+@assuming(
+    "2-homogeneous network, exponential loss, flow on the sum",
+    "Phi <= ln||u||/2",
+    "dPhi/dt >= Q gamma from some time on",
 )
 def margin_from_potential(
     rate: Positive, *, below: bool | None = None, loss: str | None = None, degree: float | None = None
 ) -> Guarantee:
-    """liminf gamma(u_t) >= gamma_hat, the risk tends to 0 and ||u|| to infinity (LR-25, E-LR-11; M2 for two-layer networks).
+    """If a potential below ln||u||/2 grows at rate gamma Q, the margin of gradient flow ends at gamma or above
+
+    liminf gamma(u_t) >= gamma_hat, the risk tends to 0 and ||u|| to infinity (LR-25, E-LR-11; M2 for two-layer networks).
 
     `rate` is the smallest (dPhi/dt)/Q from some time on (`potential_rate`), `below` whether Phi <= (1/2) ln||u|| was seen.
     """
@@ -97,8 +91,6 @@ def margin_from_potential(
             given("Phi <= ln||u|| / 2", below),
             given(f"dPhi/dt >= {rate:.6g} Q at all later times", None, "a run shows it up to its end only"),
         ),
-        quantity="margin",
-        unit="M2",
     )
 
 
@@ -137,16 +129,9 @@ def collapse_of(X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike) -
     )
 
 
-@states(
-    "LR-28",
-    says="On neural collapse data gradient flow of exponential width ends with at least the margin of the collapsed network",
-    assumes=(
-        "exponential loss, gradient flow",
-        "neural collapse data (gamma_nc, eps)",
-        "||x|| <= 1",
-        "width exponential in d",
-    ),
-    reference="LR Theorem 3.2",
+@states("LR-28", "LR Theorem 3.2", quantity="margin", unit="M2", fails=None)
+@assuming(
+    "exponential loss, gradient flow", "neural collapse data (gamma_nc, eps)", "||x|| <= 1", "width exponential in d"
 )
 def collapse_margin(
     gamma_nc: Positive,
@@ -167,7 +152,9 @@ def collapse_margin(
     constant: float = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """For all large t psi/||W_t||^2 >= (gamma_nc - eps)/(2r) (printed: 8r), width 4 (2/eps)^(d-1) ln(r/delta) (LR-28, E-LR-14).
+    """On neural collapse data gradient flow of exponential width ends with at least the margin of the collapsed network
+
+    For all large t psi/||W_t||^2 >= (gamma_nc - eps)/(2r) (printed: 8r), width 4 (2/eps)^(d-1) ln(r/delta) (LR-28, E-LR-14).
 
     Derived: with the threshold 1 - eps^2/2 in the potential, points must be within gamma_nc eps/2 of their axis (printed:
     gamma_nc sqrt(eps/2)); then dPhi/dt >= Q (gamma_nc - eps)/(2r). A unit must lie within eps of each direction and have its
@@ -197,8 +184,6 @@ def collapse_margin(
             given("the start is a ~ N(0, 1/m), V ~ N(0, 1/d), both layers are trained", start),
             at_least("m", m, width),
         ),
-        quantity="margin",
-        unit="M2",
         probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
         numbers={
             "width": width,
@@ -253,15 +238,11 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
 # ---------------------------------------------------------------- scalar networks
 
 
-@states(
-    "LR-29",
-    says="A network whose units change only in size reaches a quarter of the global margin at exponential width",
-    assumes=(
-        "f = sum_j a_j relu(b_j v_j.x), v_j fixed and uniform, a_j, b_j = +-m^(-1/4)",
-        "exponential loss, gradient flow",
-        "width",
-    ),
-    reference="LR Theorem 3.3",
+@states("LR-29", "LR Theorem 3.3", quantity="margin", unit="M4", fails=None)
+@assuming(
+    "f = sum_j a_j relu(b_j v_j.x), v_j fixed and uniform, a_j, b_j = +-m^(-1/4)",
+    "exponential loss, gradient flow",
+    "width",
 )
 def scalar_margin(
     gamma: Positive,
@@ -278,7 +259,9 @@ def scalar_margin(
     constant: float = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """For all large t psi/(||a||^2 + ||b||^2) >= gamma_gl/4, the best being gamma_gl/2 (LR-29, E-LR-15).
+    """A network whose units change only in size reaches a quarter of the global margin at exponential width
+
+    For all large t psi/(||a||^2 + ||b||^2) >= gamma_gl/4, the best being gamma_gl/2 (LR-29, E-LR-15).
 
     Width 4 (4/gamma)^(d-1) ln(r/delta): some unit lies within gamma/2 of each direction of a reference network of r units and
     has its sign, with probability 1 - delta. Printed: 2 (4/gamma)^d ln(r/delta), probability 1 - 3 delta.
@@ -297,8 +280,6 @@ def scalar_margin(
             given("v_j uniform on the sphere, a_j and b_j uniform on +-m^(-1/4)", start),
             at_least("m", m, width),
         ),
-        quantity="margin",
-        unit="M4",
         probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
         numbers={
             "width": width,
@@ -320,13 +301,7 @@ def _scalar_margin(facts: Facts) -> Guarantee | None:
         {"m": facts.m, "loss": facts.loss, "start": True, "flow": conditions.gradient_flow(facts)} if scalar else {}
     )
     return scalar_margin(
-        found.lower,
-        len(found.primal.mass),
-        facts.d,
-        facts.n,
-        facts.delta,
-        radius=known.radius,
-        **keys,
+        found.lower, len(found.primal.mass), facts.d, facts.n, facts.delta, radius=known.radius, **keys
     )
 
 

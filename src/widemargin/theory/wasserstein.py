@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from widemargin.types import InputError
 
 from .arguments import POSITIVE, Convention, Count, Positive, checked
-from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
 
@@ -59,14 +59,13 @@ def logistic_regularity(X: ArrayLike, lam: Positive) -> Regularity:
     return Regularity(n, math.sqrt(n), 0.25, float(np.linalg.norm(size)) / 2, float(size.max()), lam, lam, 2 * lam)
 
 
-@states(
-    "MT-24",
-    says="The distributional logistic objective of two-layer ReLU networks has these Lipschitz and smoothness constants.",
-    assumes=("the activation is relu", "logistic loss, summed, with V = lam ||theta||^2"),
-    reference="MT Section 4, Example 4.2",
-)
+@states("MT-24", "MT Section 4, Example 4.2", quantity="constant")
+@assuming("the activation is relu", "logistic loss, summed, with V = lam ||theta||^2")
 def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None = True) -> Guarantee:
-    """`logistic_regularity` as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24)."""
+    """The distributional logistic objective of two-layer ReLU networks has these Lipschitz and smoothness constants.
+
+    `logistic_regularity` as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24).
+    """
     found = logistic_regularity(X, lam)
     return Guarantee(
         "|L'[rho](theta)| <= B_L on the sphere",
@@ -75,7 +74,6 @@ def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None 
             Assumption("the activation is relu", True, "stated by the caller"),
             Assumption("logistic loss, summed, with V = lam ||theta||^2", logistic, f"lam = {lam:g}"),
         ),
-        quantity="constant",
         numbers=asdict(found) | {"B_L": found.B_L, "c_1": found.c_1, "c_2": found.c_2},
     )
 
@@ -111,15 +109,9 @@ def decrease(log_sigma: float, eps: float, l: float, W2: float, B_L: float, c_1:
     return first, l * eps**2 / (4 * W2) - 2 * B_L * noise
 
 
-@states(
-    "MT-29",
-    says="The perturbed Wasserstein gradient flow comes within 2 eps of the least loss in time polynomial in d and 1/eps.",
-    assumes=(
-        "Phi and V are 2-homogeneous and differentiable",
-        "a solution of the dynamics exists",
-        "4 W^2 c_2 >= 2^(1+1/d) eps",
-    ),
-    reference="MT Theorem 4.3, Theorem E.4",
+@states("MT-29", "MT Theorem 4.3, Theorem E.4", quantity="time")
+@assuming(
+    "Phi and V are 2-homogeneous and differentiable", "a solution of the dynamics exists", "4 W^2 c_2 >= 2^(1+1/d) eps"
 )
 def perturbed_flow_time(
     eps: Positive,
@@ -131,7 +123,9 @@ def perturbed_flow_time(
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Time t with min_{s <= t} L[rho_s] - inf L <= 2 eps, and the noise rate sigma it needs (MT-29). theta in R^{d+1}.
+    """The perturbed Wasserstein gradient flow comes within 2 eps of the least loss in time polynomial in d and 1/eps.
+
+    Time t with min_{s <= t} L[rho_s] - inf L <= 2 eps, and the noise rate sigma it needs (MT-29). theta in R^{d+1}.
 
     Derived, with the polynomials that the paper hides: put W^2 = 4 L_0/b_V and let sigma be the largest power of 1/2 for which
     (i) sigma t B_L <= min(L_0, b_V/2), so that W_s^2 <= W^2 up to t by Lemma E.9, and (ii) the decrease g per time 2l, (E.15)
@@ -177,7 +171,6 @@ def perturbed_flow_time(
                 f"4 W^2 c_2/eps = {4 * W2 * c_2 / eps:.6g}",
             ),
         ),
-        quantity="time",
         explicit=convention == "derived",
         numbers=numbers,
     )
