@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -12,6 +13,7 @@ from widemargin.types import InputError
 
 from ._rooms import margins, torch
 from .arguments import Count, Positive, one_of
+from .conditions import Known, Measured
 from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 from .simplex import best_mixture
@@ -29,9 +31,9 @@ def frozen_ascent_margin(
     t: Count,
     growth: Positive,
     *,
-    steps: bool | None = None,
-    uniform: bool | None = None,
-    exponential: bool | None = None,
+    steps: Known = None,
+    uniform: Known = None,
+    exponential: Known = None,
     convention: Annotated[str, one_of("printed", "sharp")] = "printed",
 ) -> Guarantee:
     """Training the norms of neurons with frozen directions, the best margin approaches the l1 max margin like ln(t)/sqrt(t).
@@ -69,7 +71,7 @@ def step_sums(t: int) -> tuple[float, float]:
 @states("CB-16", "CB Lemmas 17, 18", quantity="norm")
 @assuming("beta(t+1) is the update of Proposition 6")
 def norm_growth(
-    margins_passed: ArrayLike, size: Positive, log_beta_0: float = 0.0, *, update: bool | None = None
+    margins_passed: ArrayLike, size: Positive, log_beta_0: float = 0.0, *, update: Known = None
 ) -> Guarantee:
     """Along that ascent the norm beta grows at least like the exponential of the margins it passes.
 
@@ -101,10 +103,10 @@ def output_ascent_margin(
     n: Count,
     t: Count,
     *,
-    inverse_betas: float | None = None,
-    steps: bool | None = None,
-    zero: bool | None = None,
-    exponential: bool | None = None,
+    inverse_betas: Measured = None,
+    steps: Known = None,
+    zero: Known = None,
+    exponential: Known = None,
 ) -> Guarantee:
     """Training the output layer alone, the best margin approaches the l2 max margin like 1/sqrt(t).
 
@@ -171,12 +173,17 @@ def replay(Z: np.ndarray, t: int, r0: float = 1.0) -> tuple[np.ndarray, np.ndarr
     return betas, passed
 
 
-@applied("CB-14")
-def _frozen_ascent_on(facts: Facts) -> Guarantee | None:
-    found = _ascent(facts, "NeuronNormAscent")
-    if found is None:
+def _ascent(facts: Facts, rule: str) -> tuple[np.ndarray, int] | None:
+    """Signed features (n, m) and the number of steps of a run by this rule."""
+    steps = facts.last("step") if facts.rule.get("class") == rule else None
+    if not steps:
         return None
-    Z, t = found
+    H = _features(facts)
+    return None if H is None else (H * facts.data.signs()[:, None], int(steps))
+
+
+@applied("CB-14", partial(_ascent, rule="NeuronNormAscent"), two_classes=True)
+def _frozen_ascent_on(facts: Facts, Z: np.ndarray, t: int) -> Guarantee | None:
     gamma = simplex_margin(Z)
     r = np.asarray(next(facts.start[name] for name in facts.net.trained))  # type: ignore[index,union-attr]
     if not gamma > 0 or t * Z.size > 1000 * MOST:
@@ -197,12 +204,8 @@ def _frozen_ascent_on(facts: Facts) -> Guarantee | None:
     )
 
 
-@applied("CB-18")
-def _output_ascent_on(facts: Facts) -> Guarantee | None:
-    found = _ascent(facts, "OutputLayerAscent")
-    if found is None:
-        return None
-    Z, t = found
+@applied("CB-18", partial(_ascent, rule="OutputLayerAscent"), two_classes=True)
+def _output_ascent_on(facts: Facts, Z: np.ndarray, t: int) -> Guarantee | None:
     cert = margins.f2(facts.data, kernel=_gram(Z * facts.data.signs()[:, None]), time_limit=facts.time_limit)
     if not cert.lower > 0:
         return None
@@ -220,12 +223,3 @@ def _output_ascent_on(facts: Facts) -> Guarantee | None:
 
 def _gram(H: np.ndarray) -> np.ndarray:
     return H @ H.T / H.shape[1]
-
-
-def _ascent(facts: Facts, rule: str) -> tuple[np.ndarray, int] | None:
-    """Signed features (n, m) and the number of steps of a run by this rule."""
-    steps = facts.last("step") if facts.rule.get("class") == rule else None
-    if not steps or not np.isin(facts.data.y, (-1.0, 1.0)).all():
-        return None
-    H = _features(facts)
-    return None if H is None else (H * facts.data.signs()[:, None], int(steps))

@@ -12,7 +12,7 @@ from widemargin.types import Dataset, InputError, Measure
 
 from . import conditions
 from .arguments import Convention, Count, Positive, Probability
-from .conditions import at_least, given, in_unit_ball
+from .conditions import Measured, at_least, given, in_unit_ball
 from .guarantee import Guarantee, assuming, from_log, log_of, states
 from .simplex import best_mixture
 
@@ -138,8 +138,8 @@ def width_for_comparator(
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
-    radius: float | None = None,
+    m: Measured = None,
+    radius: Measured = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """At exponential width random units contain a comparator with a quarter of the F1 margin

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from widemargin.spaces import ReLU, sphere
 
 from .arguments import Convention, Count, Positive, Probability, checked, one_of
+from .conditions import Known
 from .guarantee import Assumption, Guarantee, assuming, states
 
 HULL = 1.5  # of unit ReLUs: see rademacher_hull
@@ -143,7 +144,7 @@ def batchnorm_rademacher(
     n: Count,
     v0: Positive = 2.0,
     *,
-    fixed: bool | None = None,
+    fixed: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """The Rademacher complexity of batch-normalised networks near initialisation is bounded by the reach of their rows.

@@ -28,6 +28,7 @@ from widemargin.types import InputError
 from ._rooms import optimize, special
 from .arguments import Convention, Count, Positive, Probability, Ratio, Share, Space, checked, one_of
 from .complexity import rademacher_hull, rademacher_kernel
+from .conditions import Known, Measured
 from .guarantee import Assumption, Guarantee, assuming, states
 
 GRID = 1.2  # ratio of the margins tried in advance by our own bounds
@@ -84,28 +85,23 @@ def _separated(gamma: float) -> Assumption:
     return Assumption(SEPARATED, gamma > 0, f"gamma = {gamma:.6g}")
 
 
-def _within(
-    gamma: float, C: float, known: bool | None, what: str = "|f(x)| <= C for every f and x of the law"
-) -> Assumption:
+def _within(gamma: float, C: float, known: Known, what: str = "|f(x)| <= C for every f and x of the law") -> Assumption:
     if gamma > C:
         return Assumption(what, False, f"the margin {gamma:.6g} exceeds C = {C:.6g}")
     return Assumption(what, known, f"C = {C:.6g}" + (" is the largest value of the sample" if known is None else ""))
 
 
-def _union_of_halves(gamma: float, C: float, n: int, delta: float, empirical: bool) -> float:
+def _spread(convention: str, gamma: float, C: float, n: int, delta: float, empirical: bool = True) -> float:
     """Deviation terms of 4 Rad / gamma + ...: margins C 2^(1-j), j >= 1, with shares 1 / (j (j + 1)) of delta.
 
-    The margin used lies in (gamma/2, gamma], and its j + 1 is at most log2(8C/gamma).
+    The margin used lies in (gamma/2, gamma], and its j + 1 is at most log2(8C/gamma). Printed, as the papers quote it:
+    sqrt(ln log2(4C/gamma) / n) + sqrt(ln(1/delta) / (2n)).
     """
+    chance = math.sqrt(math.log(1 / delta) / (2 * n))
+    if convention == "printed":
+        return math.sqrt(math.log(math.log2(4 * max(C, gamma) / gamma)) / n) + chance
     union = 2 * math.log(math.log2(8 * max(C, gamma) / gamma))
-    if empirical:
-        return 3 * math.sqrt((math.log(2 / delta) + union) / (2 * n))
-    return math.sqrt(union / (2 * n)) + math.sqrt(math.log(1 / delta) / (2 * n))
-
-
-def _quoted(gamma: float, C: float, n: int, delta: float) -> float:
-    """sqrt(ln log2(4C/gamma) / n) + sqrt(ln(1/delta) / (2n)), as the papers quote it."""
-    return math.sqrt(math.log(math.log2(4 * max(C, gamma) / gamma)) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
+    return 3 * math.sqrt((math.log(2 / delta) + union) / (2 * n)) if empirical else math.sqrt(union / (2 * n)) + chance
 
 
 @states("MT-15", "MT Theorem C.1")
@@ -118,7 +114,7 @@ def ramp_margin_bound(
     n: Count,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     empirical: bool = True,
     convention: Convention = "derived",
 ) -> Guarantee:
@@ -130,9 +126,7 @@ def ramp_margin_bound(
     log2(8C/gamma)/n) + sqrt(ln(1/delta)/(2n)) for its mean (`empirical=False`). Printed: the latter with 4C and the empirical
     Rad; the shares 1/j^2 of delta which that needs add up to 1.64. `rademacher` is of the unit ball.
     """
-    printed = convention == "printed"
-    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
-    leading = 4 * rademacher / gamma
+    leading, spread = 4 * rademacher / gamma, _spread(convention, gamma, C, n, delta, empirical)
     return Guarantee(
         "P(y f(x) <= 0) <= mean ramp loss + 4 Rad/gamma + deviation",
         ramp_risk + leading + spread,
@@ -156,7 +150,7 @@ def class_margin_bound(
     n: Count,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     empirical: bool = True,
     convention: Convention = "derived",
 ) -> Guarantee:
@@ -166,19 +160,12 @@ def class_margin_bound(
 
     Derived as in `ramp_margin_bound`; `empirical=False` where Rad is a bound on its mean, such as B radius/sqrt(n).
     """
-    printed = convention == "printed"
-    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
+    leading, spread = 4 * rademacher / gamma, _spread(convention, gamma, C, n, delta, empirical)
     return Guarantee(
         "P(y f(x) <= 0) <= 4 Rad/gamma + deviation",
-        4 * rademacher / gamma + spread,
+        leading + spread,
         (_iid(), _separated(gamma), _within(gamma, C, C_known)),
-        numbers={
-            "leading": 4 * rademacher / gamma,
-            "deviation": spread,
-            "rademacher": rademacher,
-            "gamma": gamma,
-            "C": C,
-        },
+        numbers={"leading": leading, "deviation": spread, "rademacher": rademacher, "gamma": gamma, "C": C},
     )
 
 
@@ -191,7 +178,7 @@ def network_margin_bound(
     C: Positive,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """A two-layer ReLU network with normalised margin gamma has small test error.
@@ -203,8 +190,7 @@ def network_margin_bound(
     (`ramp_margin_bound`).
     """
     leading = 6 / gamma * math.sqrt(mean_square / n)
-    printed = convention == "printed"
-    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(2 * gamma, C, n, delta, True)
+    spread = _spread(convention, gamma if convention == "printed" else 2 * gamma, C, n, delta)
     return Guarantee(
         "P(y f(x) <= 0) <= (6/gamma) sqrt(D/n) + deviation",
         leading + spread,
@@ -223,7 +209,7 @@ def kernel_margin_bound(
     C: Positive,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
@@ -241,7 +227,7 @@ def kernel_margin_bound(
         spread = constant * (math.sqrt(log / n) + math.sqrt(math.log(1 / delta) / n))
     else:
         leading = 4 * rademacher_kernel(n * mean_square / (2 * d), n) / gamma
-        spread = _union_of_halves(gamma, size, n, delta, True)
+        spread = _spread(convention, gamma, size, n, delta)
     return Guarantee(
         "P(y f(x) <= 0) <= (2 sqrt 2/gamma) sqrt(D/(dn)) + deviation",
         leading + spread,
@@ -265,7 +251,6 @@ def _optimistic(
         (_iid(), _separated(gamma), Assumption("||x|| <= 1", radius <= 1 + 1e-12, f"largest ||x_i|| = {radius:.6g}")),
         unit=unit,
         explicit=False,
-        probability=1 - delta,
         numbers={"rademacher": rademacher, "constant": constant},
     )
 
@@ -312,7 +297,7 @@ def regression_bound(
     M: Positive = 1.0,
     kind: Annotated[str, one_of("l1", "l2")] = "l1",
     scale: Positive = 1.0,
-    lipschitz: bool | None = None,
+    lipschitz: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """A regression function of known norm has population loss close to its mean loss on the sample.
@@ -371,10 +356,10 @@ def projected_distance_bound(
     eps: Probability = 0.5,
     C_eps: Positive = 1.0,
     C_2: Positive = 1.0,
-    C: float | None = None,
+    C: Measured = None,
     space: Space = "f1",
     d: int | None = None,
-    R_known: bool | None = None,
+    R_known: Known = None,
 ) -> Guarantee:
     """If the classes stay apart after projection to r dimensions, the F1 max-margin classifier has small test error.
 
@@ -415,7 +400,7 @@ def projected_distance_margin(
     eps: Probability = 0.5,
     C_eps: Positive = 1.0,
     C: Positive = 1.0,
-    radius: float | None = None,
+    radius: Measured = None,
     space: Space = "f1",
     d: int | None = None,
 ) -> Guarantee:
@@ -495,7 +480,7 @@ def ball_margin_bound(
 
 
 def _grid_bound(
-    unit: str, rad: float, gamma: float, n: int, delta: float, radius: float | None, frob: float,
+    unit: str, rad: float, gamma: float, n: int, delta: float, radius: Measured, frob: float,
     scale: float, ratio: float, fixed: bool,
 ) -> Guarantee:  # fmt: skip
     g, share = (gamma, 1.0) if fixed else grid_margin(gamma, scale, ratio)
@@ -509,7 +494,6 @@ def _grid_bound(
         2 * rad / g + spread,
         tuple(listed),
         unit=unit,
-        probability=1 - delta,
         numbers={"leading": 2 * rad / g, "deviation": spread, "rademacher": rad, "grid": g, "gamma": gamma},
     )  # fmt: skip
 

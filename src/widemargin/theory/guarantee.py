@@ -335,12 +335,12 @@ def assuming(*hypotheses: str) -> Callable[[F], F]:
 
 
 def version(
-    id: str, reference: str, quantity: str | None = None, unit: str | None = None, fails: int | None = 1
+    id: str, reference: str, quantity: str | None = None, unit: str | None = None, fails: int | Mapping[str, int] = 1
 ) -> Callable[[F], F]:
     """Another form of a theorem: not registered, otherwise as `states`.
 
     What it returns has id, reference and convention, and `quantity` and `unit` where they are always the same. A theorem with an
-    argument delta holds with probability 1 - `fails` delta; None where the body says how probable it is.
+    argument delta holds with probability 1 - `fails` delta, by convention where it depends on that.
     """
 
     def sign(function: F) -> F:
@@ -353,8 +353,9 @@ def version(
             given = signature.bind(*args, **keys)
             given.apply_defaults()
             filled = always | {name: value for name, value in given.arguments.items() if name == "convention"}
-            if fails is not None and "delta" in given.arguments:
-                filled["probability"] = max(0.0, 1 - fails * given.arguments["delta"])
+            times = fails if isinstance(fails, int) else fails.get(given.arguments["convention"])
+            if times is not None and "delta" in given.arguments:
+                filled["probability"] = max(0.0, 1 - times * given.arguments["delta"])
             return replace(result, id=id, reference=reference, **filled)
 
         return signed  # type: ignore[return-value]
@@ -362,11 +363,23 @@ def version(
     return sign
 
 
-def applied(id: str) -> Callable[[A], A]:
-    """Register how a theorem is evaluated on Facts; return None where it has nothing to say about them."""
+def applied(
+    id: str, reads: Callable[[Facts], tuple[Any, ...] | None] | None = None, two_classes: bool | None = None
+) -> Callable[[A], A]:
+    """Register how a theorem is evaluated on Facts; return None, or no guarantee, where it has nothing to say about them.
+
+    The function is also given what `reads` makes of the facts, and is not called where that is None. `two_classes`: only for
+    labels that are all -1 or +1 (True), or are not (False).
+    """
 
     def register(function: A) -> A:
-        THEOREMS[id] = replace(THEOREMS[id], apply=function)
+        def apply(facts: Facts) -> Guarantee | list[Guarantee] | None:
+            if two_classes not in (None, facts.two_classes):
+                return None
+            read = () if reads is None else reads(facts)
+            return None if read is None else function(facts, *read) or None
+
+        THEOREMS[id] = replace(THEOREMS[id], apply=apply)
         return function
 
     return register

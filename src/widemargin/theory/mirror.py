@@ -21,7 +21,7 @@ from . import conditions
 from ._rooms import losses
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .comparators import width_for_comparator
-from .conditions import at_least, at_most, given, in_unit_ball
+from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball
 from .guarantee import Assumption, Guarantee, Huge, Value, assuming, from_log, from_loglog, log_of, states, version
 
 Phase = Annotated[str, one_of("early", "late")]
@@ -115,7 +115,7 @@ def first_time(condition: Callable[[float], bool], n: int) -> float:
     return high
 
 
-def _flow_assumptions(gamma: float, along: float | None, balanced: bool | None) -> list[Assumption]:
+def _flow_assumptions(gamma: float, along: Measured, balanced: Known) -> list[Assumption]:
     """`along`: the smallest margin of p during training, where it was measured."""
     measured = "the margin of p during training was not given" if along is None else f"it is {along:.6g}"
     return [
@@ -190,9 +190,9 @@ def norm_budget(
     *,
     start: Positive = 1.0,
     loss: Loss = "logistic",
-    along: float | None = None,
-    balanced: bool | None = None,
-    feature_size: float | None = None,
+    along: Measured = None,
+    balanced: Known = None,
+    feature_size: Measured = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """Until time t the norm of u and the spent loss stay below budgets set by the divergence of a good comparator
@@ -240,8 +240,8 @@ def early_margin(
     start: Positive = 1.0,
     norm_factor: Positive | None = None,
     loss: Loss = "logistic",
-    along: float | None = None,
-    balanced: bool | None = None,
+    along: Measured = None,
+    balanced: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """After a time polynomial in R/gamma the margin is at least gamma over a multiple of R
@@ -306,7 +306,7 @@ def smooth_margin_rate(
     gamma: Positive,
     n: Count,
     *,
-    start_psi: float | None = None,
+    start_psi: Measured = None,
     loss: Loss = "logistic",
     safe: bool = True,
     convention: Convention = "derived",
@@ -365,8 +365,8 @@ def late_margin(
     best: Positive = 1.0,
     share: Probability = 0.5,
     loss: Loss = "logistic",
-    along: float | None = None,
-    balanced: bool | None = None,
+    along: Measured = None,
+    balanced: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """After a doubly exponential time the margin is a constant share of gamma
@@ -440,15 +440,15 @@ def margin_of_product_net(
     t: Value | None,
     n: Count,
     p_max: Positive,
-    C1: float | None,
-    C2: float | None,
+    C1: Measured,
+    C2: Measured,
     *,
     start: Positive = 1.0,
     phase: Phase = "early",
     best: Positive = 1.0,
     share: Probability = 0.5,
     loss: Loss = "logistic",
-    balanced: bool | None = None,
+    balanced: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """If some comparator is good at the start and features move slowly, gradient flow reaches a margin
@@ -548,8 +548,8 @@ def margin_of_normalized_net(
     delta: Probability,
     t: Value | None = None,
     *,
-    m: float | None = None,
-    radius: float | None = None,
+    m: Measured = None,
+    radius: Measured = None,
     phase: Phase = "early",
     share: Probability = 0.5,
     constant: float = 1.0,

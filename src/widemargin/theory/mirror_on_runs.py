@@ -5,24 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from . import conditions
+from . import conditions, mirror
 from ._rooms import flows, torch
 from .comparators import Comparator, best_p_bar, width_for_comparator
 from .guarantee import Guarantee, Value, applied, from_log
 from .known_facts import Facts
-from .mirror import (
-    early_margin,
-    gradient_constants,
-    late_margin,
-    margin_from_risk,
-    margin_of_normalized_net,
-    margin_of_product_net,
-    norm_budget,
-)
 
 LOSSES = ("logistic", "exp")
 TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the comparators that are tried on a network
@@ -37,14 +29,14 @@ def _margin_from_risk(facts: Facts) -> Guarantee | None:
     unit = next((one for one in ("M5", "M1", "M2", "M6") if one in sizes), None)
     if unit is None or not 0 < (size := float(sizes[unit][0])) < math.inf:
         return None
-    return margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
+    return mirror.margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
 
 
 @applied("UH-21")
 def _width_for_comparator(facts: Facts) -> Guarantee | None:
     unit = facts.unit
-    found = unit.margin("f1")
-    if found is None or not found.lower > 0:
+    found = unit.positive("f1")
+    if found is None:
         return None
     normalized = isinstance(facts.net, flows.Normalized)
     return width_for_comparator(
@@ -55,16 +47,15 @@ def _width_for_comparator(facts: Facts) -> Guarantee | None:
 @applied("UH-23")
 def _margin_of_normalized_net(facts: Facts) -> list[Guarantee] | None:
     unit = facts.unit
-    found = unit.margin("f1")
-    if found is None or not found.lower > 0 or facts.n < 2:
+    found = unit.positive("f1")
+    if found is None or facts.n < 2:
         return None
     m = facts.m if isinstance(facts.net, flows.Normalized) else None
-    log_t = facts.last("log_t_mean") if m is not None and unit is facts else None
-    t = None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
+    t = _time(facts) if m is not None and unit is facts else None
     keys: dict[str, Any] = {"m": m, "radius": unit.radius}
     return [
-        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, **keys),
-        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
+        mirror.margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, **keys),
+        mirror.margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
     ]
 
 
@@ -100,7 +91,7 @@ def _start(facts: Facts) -> _Start | None:
     C1: float | None = 0.0 if isinstance(net, flows.Scalar) else None
     C2 = C1
     if isinstance(net, flows.Normalized):
-        C1, C2 = float(gradient_constants(facts.start["V"], facts.data.X).numbers["bound"]), 0.0
+        C1, C2 = float(mirror.gradient_constants(facts.start["V"], facts.data.X).numbers["bound"]), 0.0
     return _Start(good, float(u.sum()), balanced, C1, C2, facts.radius)
 
 
@@ -114,6 +105,13 @@ def _better(found: list[Guarantee]) -> Guarantee | None:
     return max(found, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None)
 
 
+def _by_flow(best: Guarantee, facts: Facts) -> Guarantee:
+    """With what is known of the rule of the run as the assumption about it."""
+    flow = conditions.gradient_flow(facts)
+    notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
+    return replace(best, assumptions=notes)
+
+
 @applied("UH-16")
 def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
     begin, t = _start(facts), _time(facts)
@@ -122,7 +120,7 @@ def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
     out = []
     for phase in ("early", "late"):
         found = [
-            margin_of_product_net(
+            mirror.margin_of_product_net(
                 one.margin,
                 one.kl,
                 t,
@@ -140,10 +138,8 @@ def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
         ]
         best = _better(found)
         if best is not None:
-            flow = conditions.gradient_flow(facts)
-            notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
-            out.append(replace(best, assumptions=notes))
-    return out or None
+            out.append(_by_flow(best, facts))
+    return out
 
 
 def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None:
@@ -155,38 +151,22 @@ def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None
     keys: dict[str, Any] = {"start": begin.size, "loss": facts.loss, "balanced": begin.balanced}
     found = []
     for one in begin.comparators:
-        if theorem is late_margin:
-            given_t = late_margin(
+        if theorem is mirror.late_margin:
+            given_t = mirror.late_margin(
                 one.kl, one.margin, facts.n, t, best=max(begin.best, one.margin), along=one.margin, **keys
             )
         else:
             given_t = theorem(one.kl, one.margin, t, facts.n, along=one.margin, **keys)
         found.append(given_t)
-    if theorem is norm_budget:
+    if theorem is mirror.norm_budget:
         best = min(found, key=lambda one: float(one.value), default=None)
     else:
         best = _better(found)
-    if best is None:
-        return None
-    flow = conditions.gradient_flow(facts)
-    return replace(
-        best, assumptions=tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
-    )
+    return best and _by_flow(best, facts)
 
 
-@applied("UH-12")
-def _norm_budget(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, norm_budget)
-
-
-@applied("UH-13")
-def _early_margin(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, early_margin)
-
-
-@applied("UH-15")
-def _late_margin(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, late_margin)
+for id, theorem in (("UH-12", mirror.norm_budget), ("UH-13", mirror.early_margin), ("UH-15", mirror.late_margin)):
+    applied(id)(partial(_frozen, theorem=theorem))
 
 
 @applied("UH-22")
@@ -194,4 +174,4 @@ def _gradient_constants(facts: Facts) -> Guarantee | None:
     W = facts.end if facts.end is not None else facts.start
     if not isinstance(facts.net, flows.Normalized) or W is None:
         return None
-    return gradient_constants(W["V"], facts.data.X)
+    return mirror.gradient_constants(W["V"], facts.data.X)

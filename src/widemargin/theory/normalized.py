@@ -7,6 +7,7 @@ U = (a, c); points with ||x - mu|| <= 1. Throughout eps_N >= max(1, max_j 1/N(v_
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from widemargin.types import Dataset, InputError
 
 from ._rooms import flows, margins
 from .arguments import Convention, Count, Finite, Nonnegative, Positive, Probability, one_of
+from .conditions import Known, Measured
 from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
 CENTRED = "||x - mu|| <= 1 for all points"
 MARGIN = "gamma = gamma_a + gamma_c is a margin of the initial features, with Delta_V <= gamma/32"
+LAW, STEP = "the initial law is BN's", "the step size is eta"
+TRAINED = (MARGIN, LAW, CENTRED, "m within the stated widths", "t is not too large", STEP)
 
 
 # ---------------------------------------------------------------- the normaliser
@@ -101,7 +105,7 @@ def perturbation_constants(
     eps_V: Positive = 2.0,
     c: Positive = 0.5,
     *,
-    centred: bool | None = None,
+    centred: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """While the inner weights move less than c/eps_N, the normalisers and the projections stay under control.
@@ -128,15 +132,15 @@ def perturbation_constants(
 
 
 @states("BN-15", "BN Lemma C.1", quantity="output", fails=4)
-@assuming("the initial law is BN's", CENTRED, "max_j 1/N(v_j) <= eps_N")
+@assuming(LAW, CENTRED, "max_j 1/N(v_j) <= eps_N")
 def initial_output_bound(
     eps_N: Positive,
     n: Count,
     delta: Probability = 0.05,
     *,
-    law: bool | None = None,
-    centred: bool | None = None,
-    normal: bool | None = None,
+    law: Known = None,
+    centred: Known = None,
+    normal: Known = None,
 ) -> Guarantee:
     """The initial outputs are at most 4 eps_N ln(n/delta).
 
@@ -146,42 +150,36 @@ def initial_output_bound(
     return Guarantee(
         "max_i |p_i(W_0)| <= 4 eps_N ln(n/delta)",
         4 * eps_N * math.log(n / delta),
-        (
-            Assumption("the initial law is BN's", law),
-            Assumption(CENTRED, centred),
-            Assumption("max_j 1/N(v_j) <= eps_N", normal),
-        ),
+        (Assumption(LAW, law), Assumption(CENTRED, centred), Assumption("max_j 1/N(v_j) <= eps_N", normal)),
         numbers={"gaussian": 2 * eps_N * math.sqrt(2 * math.log(2 * n / delta))},
     )
 
 
+def _few(m: float, d: int, delta: float) -> Assumption:
+    have, most = math.log(m), math.log(delta) + d / 8
+    return Assumption("m <= delta exp(d/8)", have <= most, f"ln m = {have:.6g}, ln delta + d/8 = {most:.6g}")
+
+
 @states("BN-16", "BN Lemma C.2", quantity="norm", fails=3)
-@assuming("the initial law is BN's", "m <= delta exp(d/8)", "d >= 2")
-def initial_norm_bounds(m: Count, d: Count, delta: Probability = 0.05, *, law: bool | None = None) -> Guarantee:
+@assuming(LAW, "m <= delta exp(d/8)", "d >= 2")
+def initial_norm_bounds(m: Count, d: Count, delta: Probability = 0.05, *, law: Known = None) -> Guarantee:
     """Initial weights have bounded norms: ||a|| near 1, rows of V between 1/5 and 2.
 
     ||a|| <= 1 + sqrt(2 ln(1/delta)/m); max_j ||v_j|| <= 1 + sqrt(2 ln(m/delta)/d) <= 2; max_j 1/||v_j|| <= 5 (BN-16), each
     with probability 1 - delta. The middle bound includes the union over j that the first display of the paper lacks
     (E-BN-10).
     """
-    few = math.log(m) <= math.log(delta) + d / 8
     return Guarantee(
         "||a|| <= 1 + sqrt(2 ln(1/delta)/m), ||v_j|| <= 2, 1/||v_j|| <= 5",
         1 + math.sqrt(2 * math.log(1 / delta) / m),
-        (
-            Assumption("the initial law is BN's", law),
-            Assumption(
-                "m <= delta exp(d/8)", few, f"ln m = {math.log(m):.6g}, ln delta + d/8 = {math.log(delta) + d / 8:.6g}"
-            ),
-            Assumption("d >= 2", d >= 2, f"d = {d}"),
-        ),
+        (Assumption(LAW, law), _few(m, d, delta), Assumption("d >= 2", d >= 2, f"d = {d}")),
         numbers={"v_most": 1 + math.sqrt(2 * math.log(m / delta) / d), "v_cap": 2.0, "inverse_cap": 5.0},
     )
 
 
 @states("BN-9", "BN Proposition 1.1", quantity="margin", unit="M9")
 @assuming("the network is wide enough for its features to be near their mean")
-def dyadic_margin(d: Count, *, wide: bool | None = None) -> Guarantee:
+def dyadic_margin(d: Count, *, wide: Known = None) -> Guarantee:
     """On the dyadic points the batch-normalised margin is at least sqrt(d)/40 times the linear margin.
 
     gamma_linear = sqrt(3/(4^(d+1) - 4)), gamma >= (sqrt(d)/40) gamma_linear (BN-9). The coefficients are
@@ -210,7 +208,7 @@ def preactivation_bounds(
     c: Positive = 0.5,
     effective: Nonnegative = 0.0,
     *,
-    centred: bool | None = None,
+    centred: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """Preactivations change by at most K times the movement of their row.
@@ -281,7 +279,6 @@ def _width_assumptions(
     gamma: float, eps_N: float, n: int, t: float, m: float, d: int, delta: float, convention: str
 ) -> list[Assumption]:
     need = least_width(gamma, eps_N, n, t, delta, convention)
-    most = math.log(delta) + d / 8
     return [
         Assumption(MARGIN, None, f"gamma = {gamma:.6g}"),
         Assumption("eps_N >= 1", eps_N >= 1, f"eps_N = {eps_N:.6g}"),
@@ -290,9 +287,7 @@ def _width_assumptions(
             math.log(m) >= need - 1e-12,
             f"ln m = {math.log(m):.6g}, required {need:.6g}",
         ),
-        Assumption(
-            "m <= delta exp(d/8)", math.log(m) <= most, f"ln m = {math.log(m):.6g}, ln delta + d/8 = {most:.6g}"
-        ),
+        _few(m, d, delta),
     ]
 
 
@@ -374,7 +369,7 @@ def alignment_bound(
 @states("BN-22", "BN Lemma E.2, Corollaries E.3, E.4", quantity="constant")
 @assuming("0 <= g <= 1", "each example is fresh: W_s depends on earlier examples only")
 def martingale_transfer(
-    total: Finite, delta: Probability = 0.05, *, fresh: bool | None = None, convention: Convention = "derived"
+    total: Finite, delta: Probability = 0.05, *, fresh: Known = None, convention: Convention = "derived"
 ) -> Guarantee:
     """Along SGD the sum of expected values is at most 4 times the observed sum plus 4 ln(1/delta).
 
@@ -426,14 +421,7 @@ def proof_slack(
 
 
 @states("BN-10", "BN Theorem 2.1, Theorem E.5", quantity="test error of iterates", fails=20)
-@assuming(
-    MARGIN,
-    "the initial law is BN's",
-    CENTRED,
-    "m within the stated widths",
-    "t is not too large",
-    "the step size is eta",
-)
+@assuming(*TRAINED)
 def sgd_error(
     gamma: Positive,
     eps_N: Positive,
@@ -443,7 +431,7 @@ def sgd_error(
     t: Positive,
     delta: Probability = 0.05,
     *,
-    eta: float | None = None,
+    eta: Measured = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """SGD on a wide batch-normalised network reaches test error of order 1/(gamma^2 t), and its weights move little.
@@ -477,12 +465,12 @@ def sgd_error(
     )
 
 
-def _training(eta: float | None, step: float, slack: dict[str, float], printed: bool) -> list[Assumption]:
+def _training(eta: Measured, step: float, slack: dict[str, float], printed: bool) -> list[Assumption]:
     used = None if eta is None else math.isclose(eta, step, rel_tol=1e-6)
     found = [
-        Assumption("the initial law is BN's", None),
+        Assumption(LAW, None),
         Assumption(CENTRED, None),
-        Assumption("the step size is eta", used, f"eta = {step:.6g}" + ("" if eta is None else f", used {eta:.6g}")),
+        Assumption(STEP, used, f"eta = {step:.6g}" + ("" if eta is None else f", used {eta:.6g}")),
     ]
     if not printed:
         failed = [name for name, room in slack.items() if room < -1e-9]
@@ -509,14 +497,7 @@ def _plan(
 
 
 @states("BN-11", "BN Theorem 2.2, Theorem F.4", quantity="test error of iterates", fails=20)
-@assuming(
-    MARGIN,
-    "the initial law is BN's",
-    CENTRED,
-    "m within the stated widths",
-    "t is not too large",
-    "the step size is eta",
-)
+@assuming(*TRAINED)
 def gd_error(
     gamma: Positive,
     eps_N: Positive,
@@ -526,7 +507,7 @@ def gd_error(
     t: Positive,
     delta: Probability = 0.05,
     *,
-    eta: float | None = None,
+    eta: Measured = None,
     convention: Annotated[str, one_of("derived", "proof", "printed")] = "derived",
 ) -> Guarantee:
     """Gradient descent on a wide batch-normalised network reaches small test error, and its weights move little.
@@ -580,48 +561,29 @@ def _network(facts: Facts) -> tuple[np.ndarray, np.ndarray, np.ndarray, float] |
     return V, facts.data.X - np.asarray(mean), np.sqrt(((V @ np.asarray(root).T) ** 2).sum(1) + net.eps), net.eps
 
 
-@applied("BN-5")
-def _normalizer_on(facts: Facts) -> Guarantee | None:
-    found = _network(facts)
-    if found is None:
-        return None
-    V, Xbar, _, eps = found
+@applied("BN-5", _network)
+def _normalizer_on(facts: Facts, V: np.ndarray, Xbar: np.ndarray, N: np.ndarray, eps: float) -> Guarantee:
     least = max(0.0, float(np.linalg.eigvalsh(Xbar.T @ Xbar / facts.n)[0])) if facts.d <= 2000 else 0.0
     return normalizer_bound(eps, least, len(V), facts.d, facts.delta)
 
 
-@applied("BN-15")
-def _initial_output_on(facts: Facts) -> Guarantee | None:
-    found = _network(facts)
-    if found is None:
-        return None
-    _, Xbar, N, _ = found
+@applied("BN-15", _network)
+def _initial_output_on(facts: Facts, V: np.ndarray, Xbar: np.ndarray, N: np.ndarray, eps: float) -> Guarantee:
     inside = bool(np.linalg.norm(Xbar, axis=1).max() <= 1 + 1e-12)
     return initial_output_bound(float((1 / N).max()), facts.n, facts.delta, law=True, centred=inside, normal=True)
 
 
-@applied("BN-16")
-def _initial_norms_on(facts: Facts) -> Guarantee | None:
-    found = _network(facts)
-    return None if found is None else initial_norm_bounds(len(found[0]), facts.d, facts.delta, law=True)
+@applied("BN-16", _network)
+def _initial_norms_on(facts: Facts, V: np.ndarray, *_: Any) -> Guarantee:
+    return initial_norm_bounds(len(V), facts.d, facts.delta, law=True)
 
 
-@applied("BN-10")
-def _sgd_on(facts: Facts) -> Guarantee | None:
-    return _error_on(facts, sgd_error, "SGD")
-
-
-@applied("BN-11")
-def _gd_on(facts: Facts) -> Guarantee | None:
-    return _error_on(facts, gd_error, "GD")
-
-
-def _error_on(facts: Facts, theorem_function: Any, rule: str) -> Guarantee | None:
+def _error_on(
+    facts: Facts, V: np.ndarray, Xbar: np.ndarray, N: np.ndarray, eps: float, *, theorem: Any, rule: str
+) -> Guarantee | None:
     """gamma_a at the initial features, exactly (omega = v/N, Delta_V = 0); gamma_c >= 0 is left out."""
-    found = _network(facts)
-    if found is None or facts.rule.get("class") != rule or facts.loss != "logistic":
+    if facts.rule.get("class") != rule or facts.loss != "logistic":
         return None
-    V, Xbar, N, _ = found
     H = (Xbar @ (V / N[:, None]).T).clip(0) / math.sqrt(len(V))  # (n, m)
     cert = margins.f2(Dataset(Xbar, facts.data.y, facts.data.name), kernel=H @ H.T, time_limit=facts.time_limit)
     steps = facts.last("step")
@@ -629,16 +591,12 @@ def _error_on(facts: Facts, theorem_function: Any, rule: str) -> Guarantee | Non
         return None
     eps_N = max(1.0, float((1 / N).max()))
     lr = facts.rule.get("lr")
-    return theorem_function(
-        float(cert.lower),
-        eps_N,
-        len(V),
-        facts.n,
-        facts.d,
-        steps,
-        facts.delta,
-        eta=float(lr) if isinstance(lr, int | float) else None,
-    )
+    eta = float(lr) if isinstance(lr, int | float) else None
+    return theorem(float(cert.lower), eps_N, len(V), facts.n, facts.d, steps, facts.delta, eta=eta)
+
+
+applied("BN-10", _network)(partial(_error_on, theorem=sgd_error, rule="SGD"))
+applied("BN-11", _network)(partial(_error_on, theorem=gd_error, rule="GD"))
 
 
 @applied("BN-9")

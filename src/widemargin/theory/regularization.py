@@ -13,12 +13,14 @@ from widemargin.types import Certificate, InputError
 
 from ._rooms import optimize, special
 from .arguments import Classes, Convention, Count, Factor, Loss, Positive, Probability, checked
+from .conditions import Known
 from .guarantee import Assumption, Guarantee, applied, assuming, states
 from .known_facts import Facts
 
 if TYPE_CHECKING:
     from widemargin.optima import Path
 
+BEST = "gamma* > 0 is the largest margin"
 MINIMISER = "Theta is a global minimiser"
 NEAR = "the objective is at most factor times the least one"
 REACHED = "some network of norm 1 has the margin gamma > 0"
@@ -66,16 +68,14 @@ def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, 
     return min(float(found.fun), math.log(classes))  # Theta = 0
 
 
+def _best(gamma_star: float) -> Assumption:
+    return Assumption(BEST, None, f"gamma* = {gamma_star:.6g}")
+
+
 @states("MT-4", "MT (A.4), (A.5)", quantity="margin")
-@assuming(MINIMISER, "gamma* > 0 is the largest margin")
+@assuming(MINIMISER, BEST)
 def minimizer_margin(
-    norm: Positive,
-    gamma_star: Positive,
-    n: Count,
-    classes: Classes = 2,
-    a: Positive = 2,
-    *,
-    minimiser: bool | None = None,
+    norm: Positive, gamma_star: Positive, n: Count, classes: Classes = 2, a: Positive = 2, *, minimiser: Known = None
 ) -> Guarantee:
     """The margin of a regularised minimiser of known norm is close to the largest margin.
 
@@ -86,10 +86,7 @@ def minimizer_margin(
     return Guarantee(
         "gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), M = ||Theta||^a",
         _margin_at(norm**a, gamma_star, n, classes),
-        (
-            Assumption(MINIMISER, minimiser),
-            Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
-        ),
+        (Assumption(MINIMISER, minimiser), _best(gamma_star)),
         unit="M2" if a == 2 else "",
         numbers={
             "M": norm**a,
@@ -104,7 +101,7 @@ def _margin_at(M: float, gamma: float, n: int, classes: int) -> float:
 
 
 @states("MT-3", "MT Theorem 2.1, Theorem A.3, Lemma A.2", quantity="margin")
-@assuming(MINIMISER, "gamma* > 0 is the largest margin", "lam is small enough: n U < ln 2")
+@assuming(MINIMISER, BEST, "lam is small enough: n U < ln 2")
 def weak_regularization_margin(
     lam: Positive,
     gamma_star: Positive,
@@ -113,7 +110,7 @@ def weak_regularization_margin(
     r: Positive = 2,
     a: Positive = 2,
     *,
-    minimiser: bool | None = None,
+    minimiser: Known = None,
 ) -> Guarantee:
     """Minimisers of weakly regularised losses have nearly the largest margin, and their norm grows, as lam falls.
 
@@ -129,7 +126,7 @@ def weak_regularization_margin(
         value,
         (
             Assumption(MINIMISER, minimiser),
-            Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
+            _best(gamma_star),
             Assumption("lam is small enough: n U < ln 2", n * U < math.log(2), f"n U = {n * U:.6g}"),
         ),
         unit="M2" if a == 2 else "",
@@ -138,7 +135,7 @@ def weak_regularization_margin(
 
 
 @states("MT-5", "MT Theorem 2.2", quantity="margin")
-@assuming("L(Theta) <= 2 min L", "gamma* > 0 is the largest margin", "X >= 1", "L_UB <= 1/(2n)")
+@assuming("L(Theta) <= 2 min L", BEST, "X >= 1", "L_UB <= 1/(2n)")
 def approximate_minimizer_margin(
     gamma_star: Positive,
     lam: Positive,
@@ -148,7 +145,7 @@ def approximate_minimizer_margin(
     a: Positive = 2,
     *,
     factor: Positive = 2.0,
-    within: bool | None = None,
+    within: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
     """A point within a factor 2 of the least regularised loss has a constant fraction of the largest margin.
@@ -161,10 +158,7 @@ def approximate_minimizer_margin(
     X = math.log(classes - 1) + r / a * math.log(gamma_star) - math.log(lam)
     N = n * (classes - 1)
     c = (X - math.log(classes - 1)) / math.log(N) if N > 1 else math.inf
-    listed = [
-        Assumption("L(Theta) <= factor min L", within, f"factor {factor:g}"),
-        Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
-    ]
+    listed = [Assumption("L(Theta) <= factor min L", within, f"factor {factor:g}"), _best(gamma_star)]
     if convention == "printed":
         need = smallest_c(n, classes, r / a) if N > 1 else 0.0
         listed.append(Assumption("c is large enough", c >= need, f"c = {c:.6g}, smallest {need:.6g}"))
@@ -234,7 +228,7 @@ def _two_classes(where: str, loss: str, classes: int) -> None:
 @assuming(NEAR, REACHED)
 def decayed_margin(
     decay: Positive, gamma: Positive, n: Positive, *, factor: Factor = 1.0, loss: Loss = "logistic", classes: Classes = 2,
-    near: bool | None = None, reached: bool | None = None,
+    near: Known = None, reached: Known = None,
 ) -> Guarantee:  # fmt: skip
     """A network of nearly the least objective of training with weight decay has nearly the largest margin; how nearly.
 
@@ -361,21 +355,19 @@ def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
     )
 
 
-@applied("MT-19")
+@applied("MT-19", two_classes=True)
 def _uniform_dual_on(facts: Facts) -> Guarantee | None:
-    if not np.isin(facts.data.y, (-1.0, 1.0)).all() or facts.n > 5000:
-        return None
-    return uniform_dual_bound(ReLU().kernel(facts.data.X), facts.data.y)
+    return None if facts.n > 5000 else uniform_dual_bound(ReLU().kernel(facts.data.X), facts.data.y)
 
 
-@states("MT-18", "MT Theorem 3.5, Lemma 3.7", quantity="constant", unit="M7", fails=None)
+@states("MT-18", "MT Theorem 3.5, Lemma 3.7", quantity="constant", unit="M7", fails={"derived": 1})
 @assuming("the points are independent draws of MT's law D", "d >= 7")
 def kernel_margin_gap(
     n: Count,
     d: Count,
     delta: Probability = 0.05,
     *,
-    law: bool | None = None,
+    law: Known = None,
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
@@ -403,7 +395,6 @@ def kernel_margin_gap(
         value,
         tuple(listed),
         explicit=convention == "derived",
-        probability=1 - delta if convention == "derived" else None,
         numbers={"gamma_l1": math.sqrt(2) / 4, "order": max(math.log(n) / math.sqrt(n), 1 / d), "mean_feature": mean},
     )
 
@@ -421,8 +412,8 @@ def regression_minimizer_norm(
     *,
     m: int | None = None,
     n: int | None = None,
-    feasible: bool | None = None,
-    minimiser: bool | None = None,
+    feasible: Known = None,
+    minimiser: Known = None,
 ) -> Guarantee:
     """Weakly regularised least squares of a wide network: norm at most, and in the limit equal to, twice the least l1 norm.
 
@@ -442,11 +433,9 @@ def regression_minimizer_norm(
     )
 
 
-@applied("MT-21")
+@applied("MT-21", two_classes=False)
 def _regression_norm_on(facts: Facts) -> Guarantee | None:
     if facts.net is not None and facts.net.outputs > 1:
-        return None
-    if np.isin(facts.data.y, (-1.0, 1.0)).all():
         return None
     cert = facts.margin("min_norm_l1")
     if cert is None or not math.isfinite(cert.upper) or cert.upper <= 0:
@@ -459,7 +448,7 @@ def _regression_norm_on(facts: Facts) -> Guarantee | None:
     "the target is relu(u . x), u uniform on the sphere and independent of the points",
     "the kernel matrix is invertible",
 )
-def regression_gap(n: Count, *, uniform: bool | None = None, invertible: bool | None = None) -> Guarantee:
+def regression_gap(n: Count, *, uniform: Known = None, invertible: Known = None) -> Guarantee:
     """One random ReLU as a target has l1 norm at most 1 but squared kernel norm n on average, on any n points.
 
     E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
@@ -476,9 +465,9 @@ def regression_gap(n: Count, *, uniform: bool | None = None, invertible: bool | 
     )
 
 
-@applied("MT-23")
+@applied("MT-23", two_classes=False)
 def _regression_gap_on(facts: Facts) -> Guarantee | None:
-    if np.isin(facts.data.y, (-1.0, 1.0)).all() or facts.n > 2000:
+    if facts.n > 2000:
         return None
     K = ReLU().kernel(facts.data.X)
     least = float(np.linalg.eigvalsh(K)[0])

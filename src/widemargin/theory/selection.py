@@ -18,7 +18,7 @@ from widemargin.types import InputError
 from . import conditions
 from ._rooms import flows
 from .arguments import Convention, Count, Positive, Probability, checked
-from .conditions import at_least, given, in_unit_ball
+from .conditions import Known, Measured, at_least, given, in_unit_ball
 from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
@@ -40,7 +40,7 @@ def cap_probability(eps: Positive, d: Count) -> float:
 @states("LR-31", "LR Lemma C.1", quantity="width")
 @assuming("directions uniform on the sphere", "eps <= 2")
 def covering_width(
-    eps: Positive, d: Count, r: Count, delta: Probability, *, m: float | None = None, share: Positive = 1.0
+    eps: Positive, d: Count, r: Count, delta: Probability, *, m: Measured = None, share: Positive = 1.0
 ) -> Guarantee:
     """That many random directions contain one within eps of each of r targets
 
@@ -74,7 +74,7 @@ def covering_width(
     "dPhi/dt >= Q gamma from some time on",
 )
 def margin_from_potential(
-    rate: Positive, *, below: bool | None = None, loss: str | None = None, degree: float | None = None
+    rate: Positive, *, below: Known = None, loss: str | None = None, degree: Measured = None
 ) -> Guarantee:
     """If a potential below ln||u||/2 grows at rate gamma Q, the margin of gradient flow ends at gamma or above
 
@@ -129,7 +129,7 @@ def collapse_of(X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike) -
     )
 
 
-@states("LR-28", "LR Theorem 3.2", quantity="margin", unit="M2", fails=None)
+@states("LR-28", "LR Theorem 3.2", quantity="margin", unit="M2", fails={"derived": 1, "printed": 3})
 @assuming(
     "exponential loss, gradient flow", "neural collapse data (gamma_nc, eps)", "||x|| <= 1", "width exponential in d"
 )
@@ -141,13 +141,13 @@ def collapse_margin(
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
-    polar: float | None = None,
-    across: float | None = None,
-    covered: bool | None = None,
+    m: Measured = None,
+    polar: Measured = None,
+    across: Measured = None,
+    covered: Known = None,
     loss: str | None = None,
-    radius: float | None = None,
-    start: bool | None = None,
+    radius: Measured = None,
+    start: Known = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
     convention: Convention = "derived",
@@ -184,16 +184,11 @@ def collapse_margin(
             given("the start is a ~ N(0, 1/m), V ~ N(0, 1/d), both layers are trained", start),
             at_least("m", m, width),
         ),
-        probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
-        numbers={
-            "width": width,
-            "test_error_up_to_a_constant": conditions.order_of_test_error(value, n, delta, constant),
-            "test_error_constant": constant,
-        },
+        numbers={"width": width, **conditions.orders_of_test_error(constant, n, delta, test_error=value)},
     )
 
 
-def _number_at_most(what: str, value: float | None, allowed: float) -> Assumption:
+def _number_at_most(what: str, value: Measured, allowed: float) -> Assumption:
     holds = None if value is None else bool(value <= allowed * (1 + 1e-9))
     return Assumption(f"{what} <= {allowed:.6g}", holds, "not given" if value is None else f"it is {value:.6g}")
 
@@ -205,8 +200,8 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
 
     two_layer = isinstance(facts.net, flows.TwoLayer)
     known = facts if two_layer else facts.unit
-    found = known.margin("f1")
-    if found is None or not found.lower > 0 or found.primal is None:
+    found = known.positive("f1")
+    if found is None or found.primal is None:
         return None
     beta, signs = found.primal.theta, np.sign(found.primal.mass)
     at = collapse_of(known.data.X, known.data.signs(), beta, signs)
@@ -238,7 +233,7 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
 # ---------------------------------------------------------------- scalar networks
 
 
-@states("LR-29", "LR Theorem 3.3", quantity="margin", unit="M4", fails=None)
+@states("LR-29", "LR Theorem 3.3", quantity="margin", unit="M4", fails={"derived": 1, "printed": 3})
 @assuming(
     "f = sum_j a_j relu(b_j v_j.x), v_j fixed and uniform, a_j, b_j = +-m^(-1/4)",
     "exponential loss, gradient flow",
@@ -251,10 +246,10 @@ def scalar_margin(
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
+    m: Measured = None,
     loss: str | None = None,
-    radius: float | None = None,
-    start: bool | None = None,
+    radius: Measured = None,
+    start: Known = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
     convention: Convention = "derived",
@@ -280,12 +275,10 @@ def scalar_margin(
             given("v_j uniform on the sphere, a_j and b_j uniform on +-m^(-1/4)", start),
             at_least("m", m, width),
         ),
-        probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
         numbers={
             "width": width,
             "width_exact": cover.numbers["width_exact"],
-            "test_error_up_to_a_constant": conditions.order_of_test_error(gamma / 4, n, delta, constant),
-            "test_error_constant": constant,
+            **conditions.orders_of_test_error(constant, n, delta, test_error=gamma / 4),
         },
     )
 
@@ -294,8 +287,8 @@ def scalar_margin(
 def _scalar_margin(facts: Facts) -> Guarantee | None:
     scalar = isinstance(facts.net, flows.Scalar)
     known = facts if scalar else facts.unit
-    found = known.margin("f1")
-    if found is None or not found.lower > 0 or found.primal is None:
+    found = known.positive("f1")
+    if found is None or found.primal is None:
         return None
     keys: dict[str, Any] = (
         {"m": facts.m, "loss": facts.loss, "start": True, "flow": conditions.gradient_flow(facts)} if scalar else {}
@@ -307,7 +300,7 @@ def _scalar_margin(facts: Facts) -> Guarantee | None:
 
 @applied("LR-31")
 def _covering_width(facts: Facts) -> Guarantee | None:
-    found = facts.unit.margin("f1")
-    if found is None or not found.lower > 0 or found.primal is None:
+    found = facts.unit.positive("f1")
+    if found is None or found.primal is None:
         return None
     return covering_width(found.lower / 2, facts.d, len(found.primal.mass), facts.delta)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from widemargin.types import InputError
 
 from .arguments import POSITIVE, Convention, Count, Positive, checked
+from .conditions import Known
 from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
@@ -78,10 +79,10 @@ def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None 
     )
 
 
-@applied("MT-24")
+@applied("MT-24", two_classes=True)
 def _constants_on(facts: Facts) -> Guarantee | None:
     lam = facts.rule.get("lam") if facts.rule.get("class") in ("WassersteinFlow", "PerturbedWassersteinFlow") else None
-    if lam is None or not lam > 0 or not np.isin(facts.data.y, (-1.0, 1.0)).all():
+    if lam is None or not lam > 0:
         return None
     return distributional_constants(facts.data.X, float(lam), logistic=facts.loss == "logistic")
 
@@ -119,7 +120,7 @@ def perturbed_flow_time(
     L_0: Positive,
     constants: Regularity,
     *,
-    differentiable: bool | None = None,
+    differentiable: Known = None,
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
@@ -176,11 +177,11 @@ def perturbed_flow_time(
     )
 
 
-@applied("MT-29")
+@applied("MT-29", two_classes=True)
 def _time_on(facts: Facts) -> Guarantee | None:
     """A run of the perturbed flow on the logistic loss, to a tenth of the loss n ln 2 of the zero network."""
     lam = facts.rule.get("lam") if facts.rule.get("class") == "PerturbedWassersteinFlow" else None
-    if lam is None or not lam > 0 or facts.loss != "logistic" or not np.isin(facts.data.y, (-1.0, 1.0)).all():
+    if lam is None or not lam > 0 or facts.loss != "logistic":
         return None
     L_0 = facts.n * math.log(2)
     return perturbed_flow_time(
