@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
@@ -134,22 +135,17 @@ class Run:
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to this folder; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: two processes in one folder are then the user's care
-        yield
-        return
+    lock = FileLock(folder / ".lock", timeout=0)
     with _spoken(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock.acquire()
+        except Timeout:
             raise InputError(f"another process is training in {folder}; wait for it") from None
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 @contextlib.contextmanager

@@ -93,18 +93,17 @@ def descended(
 
 
 def compare(
-    n: int, trials: int, m: int, rungs: int, inner: int, steps: int, limit: float, regression: bool, device: str,
-    seed: int, tests: int = 2000,
-) -> dict[str, np.ndarray]:  # fmt: skip
+    n: int, size: Mapping[str, Any], regression: bool, device: str, seed: int, tests: int = 2000
+) -> dict[str, np.ndarray]:
     """Test error, value, leading term of the bound (and fit) of both students and of the kernel, (trials,) each.
 
-    Beside them the learning rate of the descent, and for n up to 100 the certified l1 value of trial 0.
+    Beside them the learning rate of the descent, and for n up to 100 the certified l1 value of trial 0. `size` is that of SIZES.
     """
-    teachers = [1000 * seed + b for b in range(trials)]
+    teachers = [1000 * seed + b for b in range(size["trials"])]
     sets = [relu_teacher(20, n, seed=one, regression=regression) for one in teachers]
     held = [relu_teacher(20, tests, seed=one, regression=regression, sample=1) for one in teachers]
-    path = minimisers(sets, m, rungs, inner, regression, device, seed)
-    descent, lr = descended(sets, m, steps, regression, device, seed)
+    path = minimisers(sets, size["m"], size["rungs"], size["inner"], regression, device, seed)
+    descent, lr = descended(sets, size["m"], size["steps"], regression, device, seed)
     found: dict[str, np.ndarray] = {"lr": np.array(lr)}
     for arm, W in zip(ARMS, (path, descent)):
         nets = [Measure.from_network(V, a) for V, a in zip(W["V"], W["a"])]
@@ -115,7 +114,7 @@ def compare(
     found["certified"] = np.full(2, math.nan)
     if n <= 100:  # beyond, the search does not end in the time given
         solve: Any = margins.min_norm_l1 if regression else partial(margins.f1, device=device)
-        found["certified"] = np.array(interval_of(solve(sets[0], tol=1e-2, time_limit=limit)))
+        found["certified"] = np.array(interval_of(solve(sets[0], tol=1e-2, time_limit=size["limit"])))
     return found
 
 
@@ -165,7 +164,7 @@ def reproduce(job: Job) -> Outcome:
             job.keep(
                 f"{task}-{n}",
                 {"n": n, "task": task, **rest},
-                partial(compare, n, regression=task == "regression", device=job.device, seed=job.seed, **rest),
+                partial(compare, n, size, task == "regression", job.device, job.seed),
             )
             for n in ns.tolist()
         ]
