@@ -31,13 +31,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "bn-dyadic",
-    paper="BN",
+    "bn-dyadic", paper="BN", quick=4, full=15, claims=("BN-8", "BN-9"),
     shows="Proposition 1.1: margins on the dyadic data set against d, linear and batch-normalised",
-    quick=4,
-    full=15,
-    claims=("BN-8", "BN-9"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """gamma_linear, the sign weights of the proof at infinite and finite width, the certified gamma_a, and the bound."""
     size = SIZES[job.scale]

@@ -36,13 +36,9 @@ FAIR = 10_000  # BN takes 10000 to 30000 steps of Adam: what it says of its marg
 
 
 @reproduction(
-    "bn-1",
-    paper="BN",
+    "bn-1", paper="BN", quick=25, full=150, claims=("BN-24",),
     shows="Figure 1: gamma_a and gamma_c against width on CIFAR-10 cats and dogs, certified beside Adam",
-    quick=25,
-    full=150,
-    claims=("BN-24",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """gamma_a, gamma_c of Assumption 1.2 (M9): the certified optimum, and BN's estimate by reference networks (BN-24)."""
     size = SIZES[job.scale]

@@ -51,13 +51,9 @@ STEPS_OF_10 = {"SGD": "SGD", "GD": "GD", "SGD x10": "SGD"}  # name of a series -
 
 
 @reproduction(
-    "bn-movement",
-    paper="BN",
+    "bn-movement", paper="BN", quick=25, full=40, claims=("BN-10", "BN-11", "BN-25"),
     shows="Section 2: how far the outer and the inner weights move, against width, at BN's step size",
-    quick=25,
-    full=40,
-    claims=("BN-10", "BN-11", "BN-25"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """max_s ||U_s - U_0||, U = (a, c), and ||V_s - V_0|| against m; step 1/(28 eps_N gamma^(2/3) m^(1/3)) of BN-10."""
     size = SIZES[job.scale]

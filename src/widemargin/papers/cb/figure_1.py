@@ -83,13 +83,9 @@ FLOW_AFTER = "gradient flow instead of the authors' ascent, after the ascent had
 
 
 @reproduction(
-    "cb-1",
-    paper="CB",
+    "cb-1", paper="CB", quick=80, full=1160, claims=("CB-28",),
     shows="Figure 1: decision boundaries in the plane, both layers against output layer, four training sets",
-    quick=80,
-    full=1160,
-    claims=("CB-28",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     several = size["sets"]

@@ -61,13 +61,9 @@ def judge_2b(ns: Sequence[int], errors: dict[str, np.ndarray]) -> list[Verdict]:
 
 
 @reproduction(
-    "cb-2b",
-    paper="CB",
+    "cb-2b", paper="CB", quick=30, full=274, claims=("CB-29",),
     shows="Figure 2b: test error against the number of samples, both layers and output layer",
-    quick=30,
-    full=274,
-    claims=("CB-29",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     seeds = [size["trials"] * job.seed + b for b in range(size["trials"])]

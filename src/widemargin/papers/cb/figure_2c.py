@@ -61,13 +61,9 @@ def judge_2c(ds: Sequence[int], errors: dict[str, np.ndarray]) -> list[Verdict]:
 
 
 @reproduction(
-    "cb-2c",
-    paper="CB",
+    "cb-2c", paper="CB", quick=45, full=302, claims=("CB-29",),
     shows="Figure 2c: test error against the dimension, both layers and output layer",
-    quick=45,
-    full=302,
-    claims=("CB-29",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     seeds = [size["trials"] * job.seed + b for b in range(size["trials"])]

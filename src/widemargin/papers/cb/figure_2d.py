@@ -54,13 +54,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "cb-2d",
-    paper="CB",
+    "cb-2d", paper="CB", quick=105, full=665, claims=("CB-29", "CB-11", "E-CB-10"),
     shows="Figure 2d: F1 margin after training both layers against the width, with the certified maximum",
-    quick=105,
-    full=665,
-    claims=("CB-29", "CB-11", "E-CB-10"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     ms = size["ms"]

@@ -44,13 +44,9 @@ class Read:
 
 
 @reproduction(
-    "cb-rates",
-    paper="CB",
+    "cb-rates", paper="CB", quick=90, full=373, claims=("CB-13", "CB-14", "CB-17", "CB-18", "CB-32"),
     shows="Propositions 6 and 7: margin gap against iterations on log axes, with the proved bounds",
-    quick=90,
-    full=373,
-    claims=("CB-13", "CB-14", "CB-17", "CB-18", "CB-32"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     six = job.keep("prop6", size, lambda: _prop6_run(job, size, _rate_sets(job, size)))

@@ -166,13 +166,9 @@ def judge_figure_2(family: str, alphas: Sequence[float], one: Mapping[str, np.nd
 
 
 @reproduction(
-    "lr-2",
-    paper="LR",
+    "lr-2", paper="LR", quick=35, full=90, claims=("LR-33", "LR-19"),
     shows="Figure 2: gradient flow escapes a bad KKT point",
-    quick=35,
-    full=90,
-    claims=("LR-33", "LR-19"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """LR Figure 2 (LR-33, LR-19): the sketch with what training finds, and margins against alpha."""
     size = SIZES[job.scale]

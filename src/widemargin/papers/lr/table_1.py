@@ -199,13 +199,9 @@ def _own_width(job: Job, size: Mapping[str, Any], raw: Raw) -> list[Verdict]:
 
 
 @reproduction(
-    "lr-table1",
-    paper="LR",
+    "lr-table1", paper="LR", quick=280, full=549, claims=("LR-34", "LR-29", "LR-11", "LR-12"),
     shows="Table 1: samples, width and steps on 2-sparse parity for test errors 0.2, 0.1 and 0.05",
-    quick=280,
-    full=549,
-    claims=("LR-34", "LR-29", "LR-11", "LR-12"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """LR Table 1 (LR-34): every row as an algorithm, and exponents in d and 1/eps fitted to what it needs."""
     size = SIZES[job.scale]

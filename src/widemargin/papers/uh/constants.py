@@ -35,13 +35,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "uh-constants",
-    paper="UH",
+    "uh-constants", paper="UH", quick=45, full=330, claims=("UH-16", "UH-22"),
     shows="Theorem 3.1: the constants C1 and C2 against width, shallow and deep",
-    quick=45,
-    full=330,
-    claims=("UH-16", "UH-22"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     found: Arrays = {"shallow_widths": np.array(size["shallow"]), "widths": np.array(size["deep"])}

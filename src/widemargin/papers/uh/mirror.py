@@ -29,13 +29,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "uh-mirror",
-    paper="UH",
+    "uh-mirror", paper="UH", quick=8, full=20, claims=("UH-9",),
     shows="Lemma 3.2: |a b| under gradient descent against the mirror flow, as the step goes to 0",
-    quick=8,
-    full=20,
-    claims=("UH-9",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     cube = data.parity(4, marginal="full")

@@ -54,13 +54,9 @@ def length2(W: Params, names: Sequence[str]) -> Tensor:
 
 
 @reproduction(
-    "uh-monotone",
-    paper="UH",
+    "uh-monotone", paper="UH", quick=45, full=60, claims=("UH-18",),
     shows="Theorem 3.6: the normalised margin of a residual network and a transformer never falls",
-    quick=45,
-    full=60,
-    claims=("UH-18",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     found: Arrays = {"steps": np.array(size["steps"])}

@@ -77,13 +77,9 @@ def parity_kernel_margin(d: int, k: int, part: str = "outer") -> float:
 
 
 @reproduction(
-    "uh-parity",
-    paper="UH",
+    "uh-parity", paper="UH", quick=120, full=240, claims=("UH-25",),
     shows="Example 4.1: F1, F2 and tangent margins of parities over d and k, and samples needed against d",
-    quick=120,
-    full=240,
-    claims=("UH-25",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     key = {name: size[name] for name in ("f1", "odd", "kernels")}
