@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+import measure_slow
 import widemargin
 from checks import files_entered, noise
 
@@ -184,6 +185,28 @@ def test_the_lists_of_doors_name_files_that_there_are():
     assert {*DOORS} <= {str(file.relative_to(SRC)) for file in FILES}
     code = "class A:\n    def f(self, a, *, b): ...\n    @staticmethod\n    def g(a): ...\ndef h(a, b, /, c): ..."
     assert parameters(ast.parse(code)) == {"A.f": 2, "A.g": 1, "h": 3}
+
+
+def test_the_list_of_slow_tests(request: pytest.FixtureRequest):
+    """It names tests that there are, and they are marked; those that stay in `make check` are not on it."""
+    slow = measure_slow.listed()
+    lines = measure_slow.LIST.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(slow) > 0 and [*slow] == sorted(slow), "write it with `make slow`"
+    root, tests = Path(__file__).parents[1], {}
+    for name in slow:
+        file, _, test = name.partition("::")
+        if file not in tests:
+            tests[file] = {n.name for n in ast.walk(ast.parse((root / file).read_text())) if isinstance(n, ast.FunctionDef)}
+        assert test.rpartition("::")[2] in tests[file], f"{name} is gone: take it from {measure_slow.LIST.name}"
+    for item in request.session.items:
+        if measure_slow.name_of(item) in slow:
+            assert item.get_closest_marker("slow") is not None
+
+
+def test_what_a_measurement_changes_in_the_list_of_slow_tests():
+    before = {"a": 2.0, "b": 2.0, "gone fast": 2.0, "not run": 0.6}
+    took = {"a": 3.0, "b": 0.3, "gone fast": 0.2, "new": 0.6, "fast": 0.4}
+    assert measure_slow.chosen(before, took) == {"a": 3.0, "b": 0.3, "not run": 0.6, "new": 0.6}
 
 
 def test_test_files_have_names_of_their_own():

@@ -81,9 +81,12 @@ def measure_errors(
     return {key: np.array(value) for key, value in found.items()}
 
 
-def advantage(
-    values: Sequence[int], letter: str, errors: dict[str, np.ndarray], over: str, claim: str, words: str
-) -> Verdict:
+def advantages(values: Sequence[int], letter: str, errors: dict[str, np.ndarray]) -> list[Verdict]:
+    """Both layers against the output layer, in the limit and stopped, at every value of n or d."""
+    return [_advantage(values, letter, errors, over, name) for over, name in (("output", LIMIT), ("stopped", STOPPED))]
+
+
+def _advantage(values: Sequence[int], letter: str, errors: dict[str, np.ndarray], over: str, name: str) -> Verdict:
     """Test error of `over` minus that of both layers above 0 at every value: all intervals above, or one below, or neither."""
     gaps = [interval(row) for row in errors[over] - errors["both"]]
     each = [decide(low, high, 0.0, math.inf) for _, low, high in gaps]
@@ -92,9 +95,9 @@ def advantage(
     open_at = [f"{letter} = {value}" for value, one in zip(values, each) if one == UNDECIDED]
     mean, low, high = gaps[worst]
     return Verdict(
-        claim,
+        f"Mean test error of both layers below that of {name}, at every {letter}",
         mean,
-        words,
+        f"the superiority of training both layers (for all {letter})",
         holds,
         f"least sure difference, at {letter} = {values[worst]}: 95 percent in [{low:.3g}, {high:.3g}], {errors[over].shape[1]} "
         f"trials; largest {max(one[0] for one in gaps):.3g}",

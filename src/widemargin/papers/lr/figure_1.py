@@ -111,6 +111,10 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
         reason = "within two standard errors" if holds == UNDECIDED else ""
         return Verdict(claim, measured, paper, holds, f"{word} {gain:.3f} +- {error:.3f}", reason, chosen)
 
+    def judge_top(claim: str, paper: str, norm: str) -> Verdict:
+        low, high = (top_share(one[norm]) for one in pair)
+        return judge(claim, f"{high.mean():.3f} against {low.mean():.3f}", paper, high - low, chosen=TENTH)
+
     median = [np.median(one["rotation"], axis=1) for one in pair]
     more = median[1] - median[0]
     found = [
@@ -147,14 +151,11 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
             relative[0] - relative[1],
         )
     )
-    top = [top_share(one["norm"]) for one in pair]
     found.append(
-        judge(
+        judge_top(
             "the largest tenth of the neurons has a larger share of the norm at m = 256 by two standard errors",
-            f"{top[1].mean():.3f} against {top[0].mean():.3f}",
             "greater norm imbalance (in words only; this measure is ours)",
-            top[1] - top[0],
-            chosen=TENTH,
+            "norm",
         )
     )
     found.append(_judge_noise(median[0], median[1]))
@@ -168,14 +169,11 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
             "fall",
         )
     )
-    top = [top_share(one["late_norm"]) for one in pair]
     found.append(
-        judge(
+        judge_top(
             "the norm imbalance stays (ours): much later the largest tenth has a larger share at m = 256 by two errors",
-            f"{top[1].mean():.3f} against {top[0].mean():.3f}",
             "nothing on the horizon",
-            top[1] - top[0],
-            chosen=TENTH,
+            "late_norm",
         )
     )
     return found
