@@ -32,7 +32,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if name_of(item) in slow:
             item.add_marker(pytest.mark.slow)
-    if hasattr(config, "workerinput"):  # of two processes none should begin with the longest file when the other is done
+    if hasattr(
+        config, "workerinput"
+    ):  # of two processes none should begin with the longest file when the other is done
         for name, seconds in slow.items():
             weight[name.partition("::")[0]] += seconds
         items.sort(key=lambda item: -weight[item.nodeid.partition("::")[0]])

@@ -196,7 +196,9 @@ def test_the_list_of_slow_tests(request: pytest.FixtureRequest):
     for name in slow:
         file, _, test = name.partition("::")
         if file not in tests:
-            tests[file] = {n.name for n in ast.walk(ast.parse((root / file).read_text())) if isinstance(n, ast.FunctionDef)}
+            tests[file] = {
+                n.name for n in ast.walk(ast.parse((root / file).read_text())) if isinstance(n, ast.FunctionDef)
+            }
         assert test.rpartition("::")[2] in tests[file], f"{name} is gone: take it from {measure_slow.LIST.name}"
     for item in request.session.items:
         if measure_slow.name_of(item) in slow:

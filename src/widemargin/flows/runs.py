@@ -261,7 +261,7 @@ def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
 
 
 def _newest(folder: Path, digest: str) -> tuple[dict[str, Any] | None, list[str]]:
-    found: list[dict[str, Any]] = []
+    whole: list[dict[str, Any]] = []
     damaged: list[str] = []
     for name in ("checkpoint-0", "checkpoint-1"):
         path = folder / name
@@ -275,13 +275,13 @@ def _newest(folder: Path, digest: str) -> tuple[dict[str, Any] | None, list[str]
         elif len(_parts(folder)) < point["parts"]:
             damaged.append(f"{name} (its records are missing)")
         else:
-            found.append(point)
-    if damaged and not found:
+            whole.append(point)
+    if damaged and not whole:
         what = " and ".join(damaged)
         raise InputError(f"{folder}: {what} damaged and there is no other checkpoint; remove the folder, start again")
-    if not found:
+    if not whole:
         return None, []
-    point = max(found, key=lambda one: one["turn"])
+    point = max(whole, key=lambda one: one["turn"])
     notes = [f"{name} is damaged: the other checkpoint, of step {point['step']}, was used" for name in damaged]
     return point, notes
 

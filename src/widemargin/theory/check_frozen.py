@@ -38,8 +38,8 @@ class Features:
     @cached_property
     def simplex(self) -> tuple[np.ndarray, np.ndarray]:
         """gamma_1^(m) = max over the simplex of min_i z_i . a (B,), attained by the returned a (B, m)."""
-        found = [best_mixture(z) for z in self.Z]
-        best = [np.full(z.shape[1], 1 / z.shape[1]) if a is None else a for z, a in zip(self.Z, found)]
+        mixtures = [best_mixture(z) for z in self.Z]
+        best = [np.full(z.shape[1], 1 / z.shape[1]) if a is None else a for z, a in zip(self.Z, mixtures)]
         return np.array([(z @ a).min() for z, a in zip(self.Z, best)]), np.stack(best)
 
     @cached_property

@@ -56,10 +56,10 @@ class _Lazy:
         for Z in F.numpy():
             A = np.hstack([-Z, np.ones((len(Z), 1))])
             limits = [(-1 / math.sqrt(m), 1 / math.sqrt(m))] * m + [(None, None)]
-            found = linprog(-np.eye(m + 1)[-1], A, np.zeros(len(Z)), bounds=limits)
-            if found.x is None:
+            solution = linprog(-np.eye(m + 1)[-1], A, np.zeros(len(Z)), bounds=limits)
+            if solution.x is None:
                 return None
-            rows.append(found.x[:-1].clip(-1 / math.sqrt(m), 1 / math.sqrt(m)))
+            rows.append(solution.x[:-1].clip(-1 / math.sqrt(m), 1 / math.sqrt(m)))
         return np.stack(rows)
 
     def toward(self, W: Params) -> np.ndarray:

@@ -105,8 +105,8 @@ class _Mirror:
         """p (B, m)."""
         picked = _picked(self.track)
         Z = np.concatenate([self.z(self.weights[k]).expand(self.track.shape[1], -1, -1).numpy() for k in picked], 1)
-        found = [best_mixture(one) for one in Z]
-        return None if any(one is None for one in found) else np.stack(found)  # type: ignore[arg-type]
+        mixtures = [best_mixture(one) for one in Z]
+        return None if any(one is None for one in mixtures) else np.stack(mixtures)  # type: ignore[arg-type]
 
     @cached_property
     def along(self) -> np.ndarray:
@@ -496,7 +496,7 @@ def _constants(track: Track, W: Params) -> tuple[np.ndarray, np.ndarray] | None:
     parameters = sum(W[name][0].numel() for name in inner)
     if track.n * net.m * parameters > LARGE or track.n * net.m > 4000:
         return None
-    one, two = [], []
+    own_pairs, other_pairs = [], []
     for b in range(B):
         here = {name: value[b] for name, value in W.items()}
         point = X[b % len(X)]
@@ -509,9 +509,9 @@ def _constants(track: Track, W: Params) -> tuple[np.ndarray, np.ndarray] | None:
         own = torch.einsum("ijp,rjp->irj", J, J).abs().amax()
         flat = J.flatten(0, 1)  # (n m, P)
         gram = (flat @ flat.mT).abs().reshape(track.n, net.m, track.n, net.m).amax((0, 2))
-        one.append(float(own))
-        two.append(float(gram.fill_diagonal_(0).amax()))
-    return np.array(one), np.array(two)
+        own_pairs.append(float(own))
+        other_pairs.append(float(gram.fill_diagonal_(0).amax()))
+    return np.array(own_pairs), np.array(other_pairs)
 
 
 @check("UH-17", "UH proof of Theorem 3.1", reads=_mirror)
@@ -520,10 +520,10 @@ def feature_drift(view: _Mirror) -> Part | None:
     track, p = view.track, view.comparator
     if not isinstance(track.net, flows.Normalized | flows.Product):
         return None
-    found = [_constants(track, W) for W in view.weights]
-    if any(one is None for one in found):
+    constants = [_constants(track, W) for W in view.weights]
+    if any(one is None for one in constants):
         return None
-    C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in found]), axis=0) for k in (0, 1))  # type: ignore[index]
+    C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in constants]), axis=0) for k in (0, 1))  # type: ignore[index]
     G, off = integral(view.s, view.slope_share)
     drift = np.abs(view.along - view.along[0]).max(2)
     most = np.maximum.accumulate(view.size, axis=0)
@@ -548,10 +548,10 @@ def gradient_constants(track: Track, W: list[Params]) -> Iterator[Part]:
         return
     C1, C2 = np.full(track.shape, np.nan), np.full(track.shape, np.nan)
     for k in _picked(track):
-        found = _constants(track, W[k])
-        if found is None:
+        pair = _constants(track, W[k])
+        if pair is None:
             return
-        C1[k], C2[k] = found
+        C1[k], C2[k] = pair
     largest = (track.problem.X**2).sum(2).amax(1).expand(track.shape[1]).numpy()
     shortest = (track.start["V"] ** 2).sum(2).amin(1).numpy()
     bound = np.broadcast_to(largest / shortest, track.shape)

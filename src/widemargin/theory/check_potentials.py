@@ -49,9 +49,9 @@ def _cones(X: np.ndarray, y: np.ndarray) -> _Cones | None:
     means = [X[group == g].mean(0) for g in np.unique(group)]
     if all(np.linalg.norm(mean) > 0 for mean in means):
         beta = np.stack([mean / np.linalg.norm(mean) for mean in means])
-        found = _fit_cones(X, y, beta, np.array([y[group == g][0] for g in np.unique(group)]))
-        if found is not None:
-            return found
+        cones = _fit_cones(X, y, beta, np.array([y[group == g][0] for g in np.unique(group)]))
+        if cones is not None:
+            return cones
     with contextlib.suppress(InputError, AttributeError, KeyError, TypeError, ValueError):
         certificate = margins.collapse(Dataset(X, y))  # type: ignore[attr-defined]
         return _fit_cones(X, y, np.asarray(certificate.extra["beta"]), np.asarray(certificate.extra["signs"]))

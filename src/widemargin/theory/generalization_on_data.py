@@ -33,8 +33,8 @@ def _margins_M1(facts: Facts) -> list[tuple[str, float]]:
     """Margins in M1: the largest one of the data, as certified, and that of the trained network, where they are positive."""
     reached = facts.normalized("M1") if _is_hull(facts) else None
     best = facts.positive("f1")
-    found = [("F1 network of largest margin", None if best is None else best.lower), (NETWORK, reached)]
-    return [(name, gamma) for name, gamma in found if gamma is not None and gamma > 0]
+    margins = [("F1 network of largest margin", None if best is None else best.lower), (NETWORK, reached)]
+    return [(name, gamma) for name, gamma in margins if gamma is not None and gamma > 0]
 
 
 def _for(who: str, guarantee: Guarantee) -> Guarantee:
@@ -94,8 +94,8 @@ def _kernel_on(facts: Facts) -> list[Guarantee] | None:
     cert, D = facts.positive("f2"), _frobenius(facts) ** 2 / facts.n
     if cert is None:
         return None
-    one = bounds.kernel_margin_bound(cert.lower, facts.n, facts.d, D, facts.radius, facts.delta)
-    return [_for("kernel classifier of largest margin", one)]
+    guarantee = bounds.kernel_margin_bound(cert.lower, facts.n, facts.d, D, facts.radius, facts.delta)
+    return [_for("kernel classifier of largest margin", guarantee)]
 
 
 @applied("MT-16")
@@ -106,16 +106,16 @@ def _rademacher_on(facts: Facts) -> list[Guarantee]:
 @applied("MT-22", two_classes=False)
 def _regression_on(facts: Facts) -> list[Guarantee] | None:
     """The interpolants of least norm under the loss min(1, |f - y|): mean loss 0, M = 1, c = 1 (its range [0, 1] is inside)."""
-    found = []
+    guarantees = []
     for kind, solver in (("l1", "min_norm_l1"), ("l2", "min_norm_l2")):
         cert = facts.margin(solver)
         if cert is not None and cert.proved and math.isfinite(cert.upper) and cert.upper > 0:
             frob = _frobenius(facts)
-            one = bounds.regression_bound(
+            guarantee = bounds.regression_bound(
                 0.0, cert.upper, frob, facts.n, facts.d, facts.delta, kind=kind, lipschitz=True
             )
-            found.append(_for("interpolant of least norm, loss min(1, |f - y|)", one))
-    return found
+            guarantees.append(_for("interpolant of least norm, loss min(1, |f - y|)", guarantee))
+    return guarantees
 
 
 @applied("CB-20")
@@ -140,38 +140,38 @@ def _interclass(facts: Facts) -> list[tuple[int, float]]:
     if not facts.two_classes or len(np.unique(facts.data.y)) < 2:
         return []
     X, y = facts.data.X, facts.data.y
-    found = []
+    distances = []
     for r in range(1, min(LOW_RANK, facts.d - 1) + 1):
         if np.sum(y > 0) * np.sum(y < 0) <= PAIRS:  # a short search: the constants are not known anyway
             cert = facts.margin("projected", rank=r, restarts=2, tol=0.05)
-            found.append((r, 0.0 if cert is None else float(cert.lower)))
+            distances.append((r, 0.0 if cert is None else float(cert.lower)))
     halves = np.array_split(X[y > 0], max(1, int((y > 0).sum()) // 500))
-    found.append((facts.d, min(float(distance.cdist(part, X[y < 0]).min()) for part in halves)))
-    return [(r, Delta) for r, Delta in found if Delta > 0]
+    distances.append((facts.d, min(float(distance.cdist(part, X[y < 0]).min()) for part in halves)))
+    return [(r, Delta) for r, Delta in distances if Delta > 0]
 
 
 @applied("WM-2", two_classes=True)
 def _ball_on(facts: Facts) -> list[Guarantee] | None:
-    square, found = _frobenius(facts) ** 2, []
+    square, guarantees = _frobenius(facts) ** 2, []
     for kind, trace, unit in (("linear", square, "M11"), ("f2", square / (2 * facts.d), "M7")):
         cert = facts.positive(kind)
         if cert is not None:
-            one = bounds.ball_margin_bound(cert.lower, trace, facts.n, facts.delta, unit=unit)
-            found.append(_for(f"{NAMES[kind]} of largest margin", one))
-    return found
+            guarantee = bounds.ball_margin_bound(cert.lower, trace, facts.n, facts.delta, unit=unit)
+            guarantees.append(_for(f"{NAMES[kind]} of largest margin", guarantee))
+    return guarantees
 
 
 @applied("WM-3", two_classes=True)
 def _pac_bayes_on(facts: Facts) -> list[Guarantee]:
     """The max-margin classifiers themselves; any margins of a fixed classifier may be used, not only those the solver
     certifies."""
-    found: list[Guarantee] = []
+    guarantees: list[Guarantee] = []
     for kind in ("linear", "f2"):
         cert = facts.positive(kind)
         if cert is not None:
-            one = bounds.pac_bayes_margin_bound(_angles(facts, cert), facts.n, facts.delta)
-            found.append(_for(f"{NAMES[kind]} of largest margin", one))
-    return found
+            guarantee = bounds.pac_bayes_margin_bound(_angles(facts, cert), facts.n, facts.delta)
+            guarantees.append(_for(f"{NAMES[kind]} of largest margin", guarantee))
+    return guarantees
 
 
 def _angles(facts: Facts, cert: Certificate) -> np.ndarray:

@@ -98,10 +98,10 @@ class Facts:
             solver = getattr(margins, kind)
             if "time_limit" in inspect.signature(solver).parameters:
                 keys.setdefault("time_limit", self.time_limit)
-            found = None
+            cert = None
             with contextlib.suppress(InputError):
-                found = solver(self.data, **keys)
-            self._certs[key] = found
+                cert = solver(self.data, **keys)
+            self._certs[key] = cert
         return self._certs[key]
 
     def positive(self, kind: str) -> Certificate | None:

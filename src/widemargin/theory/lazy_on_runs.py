@@ -29,14 +29,14 @@ def _margins_of_linear_data(facts: Facts) -> list[Guarantee] | None:
 def _ntk_from_positive_network(facts: Facts) -> Guarantee | None:
     if len(np.unique(facts.data.y)) > 1 or facts.data.y[0] != 1:
         return None
-    found = facts.positive("f1")
-    if found is None or found.primal is None:
+    best = facts.positive("f1")
+    if best is None or best.primal is None:
         return None
     sizes = np.linalg.norm(facts.data.X, axis=1)
     return lazy.ntk_from_positive_network(
-        found.lower,
+        best.lower,
         facts.d,
-        positive_weights=bool((found.primal.mass > 0).all()),
+        positive_weights=bool((best.primal.mass > 0).all()),
         one_label=True,
         unit_points=bool(np.allclose(sizes, 1, rtol=0, atol=1e-9)),
     )
@@ -76,10 +76,10 @@ def _sgd_test_error(facts: Facts) -> Guarantee | None:
     steps = facts.last("step") if run else None
     if not steps:
         needed = lazy.steps_for_sgd(TARGET, gamma, facts.delta)
-        found = lazy.sgd_test_error(gamma, needed, facts.delta, radius=known.radius)
+        guarantee = lazy.sgd_test_error(gamma, needed, facts.delta, radius=known.radius)
         says = f"{needed:.6g} steps of SGD on fresh examples reach test error {TARGET:g} at some step"
-        return _sourced(replace(found, statement=says, value=needed, quantity="samples"), known, gamma)
-    found = lazy.sgd_test_error(
+        return _sourced(replace(guarantee, statement=says, value=needed, quantity="samples"), known, gamma)
+    guarantee = lazy.sgd_test_error(
         gamma,
         steps,
         facts.delta,
@@ -90,7 +90,7 @@ def _sgd_test_error(facts: Facts) -> Guarantee | None:
         fresh=_fresh(facts, int(steps)),
         start=lr_start(facts),
     )
-    return _sourced(found, known, gamma)
+    return _sourced(guarantee, known, gamma)
 
 
 def _near_start(facts: Facts) -> tuple[Facts, float] | None:
@@ -103,8 +103,10 @@ def _near_start(facts: Facts) -> tuple[Facts, float] | None:
 @applied("LR-16", _near_start)
 def _training_risk_of_flow(facts: Facts, known: Facts, gamma: float) -> Guarantee:
     t = facts.last("t_mean") if known is facts and isinstance(facts.net, flows.TwoLayer) else None
-    found = lazy.training_risk_of_flow(gamma, t if t else float(facts.n), facts.n, facts.delta, **_of_net(facts, known))
-    return _sourced(found, known, gamma)
+    guarantee = lazy.training_risk_of_flow(
+        gamma, t if t else float(facts.n), facts.n, facts.delta, **_of_net(facts, known)
+    )
+    return _sourced(guarantee, known, gamma)
 
 
 @applied("LR-17", _near_start)
@@ -137,21 +139,21 @@ def outer_margin(facts: Facts) -> float | None:
 
 
 def _sampled(facts: Facts) -> float:
-    found = facts.margin("ntk", part="outer", confidence=CONFIDENCE)
-    return 0.0 if found is None else found.lower
+    cert = facts.margin("ntk", part="outer", confidence=CONFIDENCE)
+    return 0.0 if cert is None else cert.lower
 
 
 def _from_linear(facts: Facts) -> float:
-    found = facts.positive("linear")
-    return 0.0 if found is None else found.lower / 2 * lazy.truncated_mean(facts.d)
+    cert = facts.positive("linear")
+    return 0.0 if cert is None else cert.lower / 2 * lazy.truncated_mean(facts.d)
 
 
-def _sourced(found: Guarantee, known: Facts, gamma: float) -> Guarantee:
+def _sourced(guarantee: Guarantee, known: Facts, gamma: float) -> Guarantee:
     """With where the margin of the sample comes from as one more assumption."""
     proved = gamma <= _from_linear(known)
     detail = "proved, from the linear margin" if proved else f"a sampled bound, right with probability {CONFIDENCE}"
     source = Assumption(f"the NTK margin (outer layer) of the sample is at least {gamma:.6g}", True, detail)
-    return replace(found, assumptions=(source, *found.assumptions))
+    return replace(guarantee, assumptions=(source, *guarantee.assumptions))
 
 
 def _of_net(facts: Facts, known: Facts) -> dict[str, Any]:

@@ -35,27 +35,27 @@ def _margin_from_risk(facts: Facts) -> Guarantee | None:
 @applied("UH-21")
 def _width_for_comparator(facts: Facts) -> Guarantee | None:
     unit = facts.unit
-    found = unit.positive("f1")
-    if found is None:
+    best = unit.positive("f1")
+    if best is None:
         return None
     normalized = isinstance(facts.net, flows.Normalized)
     return width_for_comparator(
-        found.lower, facts.d, facts.n, facts.delta, m=facts.m if normalized else None, radius=unit.radius
+        best.lower, facts.d, facts.n, facts.delta, m=facts.m if normalized else None, radius=unit.radius
     )
 
 
 @applied("UH-23")
 def _margin_of_normalized_net(facts: Facts) -> list[Guarantee] | None:
     unit = facts.unit
-    found = unit.positive("f1")
-    if found is None or facts.n < 2:
+    best = unit.positive("f1")
+    if best is None or facts.n < 2:
         return None
     m = facts.m if isinstance(facts.net, flows.Normalized) else None
     t = _time(facts) if m is not None and unit is facts else None
     keys: dict[str, Any] = {"m": m, "radius": unit.radius}
     return [
-        mirror.margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, **keys),
-        mirror.margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
+        mirror.margin_of_normalized_net(best.lower, facts.d, facts.n, facts.delta, t, **keys),
+        mirror.margin_of_normalized_net(best.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
     ]
 
 
@@ -85,8 +85,8 @@ def _start(facts: Facts) -> _Start | None:
     if (u <= 0).any():
         return None
     size = float(np.abs(Z).max())
-    found = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
-    good = [one for one in found if one.margin > 0 and one.kl < math.inf]
+    comparators = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
+    good = [one for one in comparators if one.margin > 0 and one.kl < math.inf]
     balanced = bool(np.allclose(np.abs(facts.start["a"]), np.abs(facts.start["b"]), rtol=1e-9, atol=0))
     C1: float | None = 0.0 if isinstance(net, flows.Scalar) else None
     C2 = C1
@@ -100,9 +100,11 @@ def _time(facts: Facts) -> Value | None:
     return None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
 
 
-def _better(found: list[Guarantee]) -> Guarantee | None:
+def _better(guarantees: list[Guarantee]) -> Guarantee | None:
     """The largest of those that apply; if none does, the one with the fewest assumptions that fail."""
-    return max(found, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None)
+    return max(
+        guarantees, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None
+    )
 
 
 def _by_flow(best: Guarantee, facts: Facts) -> Guarantee:
@@ -119,24 +121,24 @@ def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
         return None
     out = []
     for phase in ("early", "late"):
-        found = [
+        guarantees = [
             mirror.margin_of_product_net(
-                one.margin,
-                one.kl,
+                p.margin,
+                p.kl,
                 t,
                 facts.n,
-                one.largest,
+                p.largest,
                 begin.C1,
                 begin.C2,
                 start=begin.size,
                 phase=phase,
-                best=max(begin.best, one.margin),
+                best=max(begin.best, p.margin),
                 loss=facts.loss or "logistic",
                 balanced=begin.balanced,
             )
-            for one in begin.comparators
+            for p in begin.comparators
         ]
-        best = _better(found)
+        best = _better(guarantees)
         if best is not None:
             out.append(_by_flow(best, facts))
     return out
@@ -149,19 +151,19 @@ def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None
     if begin is None:
         return None
     keys: dict[str, Any] = {"start": begin.size, "loss": facts.loss, "balanced": begin.balanced}
-    found = []
-    for one in begin.comparators:
+    guarantees = []
+    for p in begin.comparators:
         if theorem is mirror.late_margin:
             given_t = mirror.late_margin(
-                one.kl, one.margin, facts.n, t, best=max(begin.best, one.margin), along=one.margin, **keys
+                p.kl, p.margin, facts.n, t, best=max(begin.best, p.margin), along=p.margin, **keys
             )
         else:
-            given_t = theorem(one.kl, one.margin, t, facts.n, along=one.margin, **keys)
-        found.append(given_t)
+            given_t = theorem(p.kl, p.margin, t, facts.n, along=p.margin, **keys)
+        guarantees.append(given_t)
     if theorem is mirror.norm_budget:
-        best = min(found, key=lambda one: float(one.value), default=None)
+        best = min(guarantees, key=lambda one: float(one.value), default=None)
     else:
-        best = _better(found)
+        best = _better(guarantees)
     return best and _by_flow(best, facts)
 
 

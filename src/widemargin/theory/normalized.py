@@ -467,19 +467,19 @@ def sgd_error(
 
 def _training(eta: Measured, step: float, slack: dict[str, float], printed: bool) -> list[Assumption]:
     used = None if eta is None else math.isclose(eta, step, rel_tol=1e-6)
-    found = [
+    listed = [
         Assumption(LAW, None),
         Assumption(CENTRED, None),
         Assumption(STEP, used, f"eta = {step:.6g}" + ("" if eta is None else f", used {eta:.6g}")),
     ]
     if not printed:
         failed = [name for name, room in slack.items() if room < -1e-9]
-        found.append(
+        listed.append(
             Assumption(
                 "every inequality of the proof holds", not failed, "fails: " + ", ".join(failed) if failed else ""
             )
         )
-    return found
+    return listed
 
 
 def _plan(

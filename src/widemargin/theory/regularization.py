@@ -64,8 +64,8 @@ def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, 
         M = math.exp(log_M)
         return _softplus(math.log(classes - 1) - M**a * gamma) + lam * M**r
 
-    found = optimize.minimize_scalar(value, bounds=(middle - 8, middle + 4), method="bounded", options={"xatol": 1e-10})
-    return min(float(found.fun), math.log(classes))  # Theta = 0
+    least = optimize.minimize_scalar(value, bounds=(middle - 8, middle + 4), method="bounded", options={"xatol": 1e-10})
+    return min(float(least.fun), math.log(classes))  # Theta = 0
 
 
 def _best(gamma_star: float) -> Assumption:
@@ -315,13 +315,13 @@ def guaranteed_along(path: Path, best: Certificate) -> Path:
     if first.extra.get("weights") is not None:
         w = np.asarray(first.extra["weights"], dtype=np.float64)
         n = math.fsum(w) / float(w[w > 0].min())
-    found = [
+    margins = [
         float(decayed_margin(one.weight_decay, best.lower, n, factor=max(1.0, one.upper / one.lower), loss=loss).value)
         if one.lower > 0
         else -math.inf
         for one in path
     ]
-    return path.beside(guaranteed=found, largest=[best.upper] * len(path))
+    return path.beside(guaranteed=margins, largest=[best.upper] * len(path))
 
 
 # ---------------------------------------------------------------- the l1 - l2 gap

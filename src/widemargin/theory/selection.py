@@ -200,10 +200,10 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
 
     two_layer = isinstance(facts.net, flows.TwoLayer)
     known = facts if two_layer else facts.unit
-    found = known.positive("f1")
-    if found is None or found.primal is None:
+    best = known.positive("f1")
+    if best is None or best.primal is None:
         return None
-    beta, signs = found.primal.theta, np.sign(found.primal.mass)
+    beta, signs = best.primal.theta, np.sign(best.primal.mass)
     at = collapse_of(known.data.X, known.data.signs(), beta, signs)
     narrow = 2 * at.across / at.gamma if at.gamma > 0 else math.inf  # the smallest eps for the cone
     eps = min(at.polar, 1.0)
@@ -287,20 +287,18 @@ def scalar_margin(
 def _scalar_margin(facts: Facts) -> Guarantee | None:
     scalar = isinstance(facts.net, flows.Scalar)
     known = facts if scalar else facts.unit
-    found = known.positive("f1")
-    if found is None or found.primal is None:
+    best = known.positive("f1")
+    if best is None or best.primal is None:
         return None
     keys: dict[str, Any] = (
         {"m": facts.m, "loss": facts.loss, "start": True, "flow": conditions.gradient_flow(facts)} if scalar else {}
     )
-    return scalar_margin(
-        found.lower, len(found.primal.mass), facts.d, facts.n, facts.delta, radius=known.radius, **keys
-    )
+    return scalar_margin(best.lower, len(best.primal.mass), facts.d, facts.n, facts.delta, radius=known.radius, **keys)
 
 
 @applied("LR-31")
 def _covering_width(facts: Facts) -> Guarantee | None:
-    found = facts.unit.positive("f1")
-    if found is None or found.primal is None:
+    best = facts.unit.positive("f1")
+    if best is None or best.primal is None:
         return None
-    return covering_width(found.lower / 2, facts.d, len(found.primal.mass), facts.delta)
+    return covering_width(best.lower / 2, facts.d, len(best.primal.mass), facts.delta)

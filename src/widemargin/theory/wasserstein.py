@@ -67,15 +67,15 @@ def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None 
 
     `logistic_regularity` as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24).
     """
-    found = logistic_regularity(X, lam)
+    regularity = logistic_regularity(X, lam)
     return Guarantee(
         "|L'[rho](theta)| <= B_L on the sphere",
-        found.B_L,
+        regularity.B_L,
         (
             Assumption("the activation is relu", True, "stated by the caller"),
             Assumption("logistic loss, summed, with V = lam ||theta||^2", logistic, f"lam = {lam:g}"),
         ),
-        numbers=asdict(found) | {"B_L": found.B_L, "c_1": found.c_1, "c_2": found.c_2},
+        numbers=asdict(regularity) | {"B_L": regularity.B_L, "c_1": regularity.c_1, "c_2": regularity.c_2},
     )
 
 

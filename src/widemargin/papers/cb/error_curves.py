@@ -44,7 +44,7 @@ def measure_errors(
     stopped    the output layer after as many
     output     the output layer in the limit of its training: the max-margin classifier of the same random neurons
     """
-    found: dict[str, list[np.ndarray]] = {name + end: [] for name in STYLES for end in ("", "_train")}
+    errors: dict[str, list[np.ndarray]] = {name + end: [] for name in STYLES for end in ("", "_train")}
     for name, sets, held_out in tests:
         for arm in STYLES:
 
@@ -76,9 +76,9 @@ def measure_errors(
                 }
 
             kept = job.keep(f"{name}-{arm}", size | {"at": name, "train": ARMS.get(arm, arm)}, compute)
-            found[arm].append(kept["test"])
-            found[f"{arm}_train"].append(kept["train"])
-    return {key: np.array(value) for key, value in found.items()}
+            errors[arm].append(kept["test"])
+            errors[f"{arm}_train"].append(kept["train"])
+    return {key: np.array(value) for key, value in errors.items()}
 
 
 def advantages(values: Sequence[int], letter: str, errors: dict[str, np.ndarray]) -> list[Verdict]:
