@@ -1,5 +1,7 @@
-"""Puts this folder on the path, so that tests in any subfolder can import `checks`; marks the tests of slow.txt as slow, and skips
-`gpu` tests without a GPU."""
+"""Puts this folder on the path, so that tests in any subfolder can import `checks`.
+
+Marks the tests of slow.txt as slow, and skips `gpu` tests without a GPU.
+"""
 
 import contextlib
 import signal
