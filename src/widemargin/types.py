@@ -391,23 +391,23 @@ class Certificate:
         Nothing is proved by reading it: `verify` does that. A file of another form, or changed since, raises an InputError.
         """
         try:
-            payload = exact.load(Path(path))
+            found = exact.load(Path(path))
         except ValueError as error:
             why = str(error).removeprefix(f"{path}: ").split(";")[0]
             raise InputError(
                 f"{path} is no certificate or cannot be read ({why}); give what the commands of widemargin wrote"
             ) from None
-        form = payload.get("format") if isinstance(payload, dict) else None
+        form = found.get("format") if isinstance(found, dict) else None
         if not str(form).startswith("widemargin-certificate"):
             raise InputError(f"{path} is no certificate; give a file that Certificate.save or --save wrote")
         if form != FORMAT:
             raise InputError(f"{path} is of the form {str(form)[:40]}, and this version reads {FORMAT}")
-        missing = [key for key in SAVED if key not in payload]
-        if missing or payload.get("digest") != exact.digest(payload):
+        missing = [key for key in SAVED if key not in found]
+        if missing or found.get("digest") != exact.digest(found):
             why = f"{missing[0]} is missing" if missing else "its digest is not that of its content"
             raise InputError(f"{path}: the certificate is damaged or was changed ({why}); save it again")
         try:
-            return _from_payload(payload, {"path": str(path)})
+            return _from_payload(found, {"path": str(path)})
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             raise InputError(f"{path}: the certificate is damaged ({error}); save it again") from None
 
@@ -438,35 +438,35 @@ TEXTS = ("kind", "status", "bound", "activation", "convention")
 SAVED = (*PLAIN, "gap", "data", "primal", "dual", "proof", "extra")  # without these a file is no whole certificate
 
 
-def _from_payload(payload: Mapping[str, Any], stats: Mapping[str, Any]) -> Certificate:
+def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certificate:
     """A certificate from its saved form."""
-    for where, names in ((payload, TEXTS), (payload["data"], ("name", "sha256"))):
+    for where, names in ((found, TEXTS), (found["data"], ("name", "sha256"))):
         for name in names:
             if not isinstance(where[name], str):
                 raise TypeError(f"{name} is no text")
-    if not isinstance(payload.get("reason", ""), str):
+    if not isinstance(found.get("reason", ""), str):
         raise TypeError("reason is no text")
     for name in ("n", "d"):
-        if type(payload[name]) is not int or payload[name] < 1:
+        if type(found[name]) is not int or found[name] < 1:
             raise TypeError(f"{name} is no number of points or features")
-    kept, primal = payload["dual"], None
+    kept, primal = found["dual"], None
     whole = isinstance(kept, list) and any(type(w) is int and abs(w) > 2**53 for w in kept)
     dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
-    if payload["primal"] is not None:
-        mass = np.array(payload["primal"]["mass"], dtype=np.float64)
-        theta = np.array(payload["primal"]["theta"], dtype=np.float64)
-        theta = theta if len(mass) else np.zeros((0, payload["d"] + payload["bias"]))
-        primal = Measure(theta, mass, payload["activation"], payload["bias"])
+    if found["primal"] is not None:
+        mass = np.array(found["primal"]["mass"], dtype=np.float64)
+        theta = np.array(found["primal"]["theta"], dtype=np.float64)
+        theta = theta if len(mass) else np.zeros((0, found["d"] + found["bias"]))
+        primal = Measure(theta, mass, found["activation"], found["bias"])
     return Certificate(
-        **{key: payload[key] for key in PLAIN},
+        **{key: found[key] for key in PLAIN},
         dual=dual,
         primal=primal,
-        data_sha256=payload["data"]["sha256"],
-        data_name=payload["data"]["name"],
-        reason=payload.get("reason", ""),
-        proof=payload["proof"],
-        extra=payload["extra"],
-        stats={"seconds": payload.get("seconds"), "seed": payload.get("seed"), **stats},
+        data_sha256=found["data"]["sha256"],
+        data_name=found["data"]["name"],
+        reason=found.get("reason", ""),
+        proof=found["proof"],
+        extra=found["extra"],
+        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), **stats},
     )
 
 
@@ -616,11 +616,11 @@ class Trajectory:
 
     def last(self, trial: int = 0) -> dict[str, Any]:
         """The last records of one trial that are single numbers, and its status."""
-        row: dict[str, Any] = {"trial": trial, "status": self.status[trial]}
+        found: dict[str, Any] = {"trial": trial, "status": self.status[trial]}
         for name, values in self.records.items():
             if values.ndim == 2 and len(values):
-                row[name] = values[-1, trial].item()
-        return row
+                found[name] = values[-1, trial].item()
+        return found
 
     def summary(self) -> dict[str, Any]:
         """What `widemargin train --json` prints: the last records of every trial."""

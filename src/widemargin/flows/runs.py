@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
@@ -135,6 +134,8 @@ class Run:
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to this folder; the lock goes with the process, however it ends."""
+    from filelock import FileLock, Timeout
+
     lock = FileLock(folder / ".lock", timeout=0)
     with _spoken(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -261,7 +262,7 @@ def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
 
 
 def _newest(folder: Path, digest: str) -> tuple[dict[str, Any] | None, list[str]]:
-    whole: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     damaged: list[str] = []
     for name in ("checkpoint-0", "checkpoint-1"):
         path = folder / name
@@ -275,13 +276,13 @@ def _newest(folder: Path, digest: str) -> tuple[dict[str, Any] | None, list[str]
         elif len(_parts(folder)) < point["parts"]:
             damaged.append(f"{name} (its records are missing)")
         else:
-            whole.append(point)
-    if damaged and not whole:
+            found.append(point)
+    if damaged and not found:
         what = " and ".join(damaged)
         raise InputError(f"{folder}: {what} damaged and there is no other checkpoint; remove the folder, start again")
-    if not whole:
+    if not found:
         return None, []
-    point = max(whole, key=lambda one: one["turn"])
+    point = max(found, key=lambda one: one["turn"])
     notes = [f"{name} is damaged: the other checkpoint, of step {point['step']}, was used" for name in damaged]
     return point, notes
 
