@@ -232,22 +232,20 @@ class Run:
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to this folder; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: two processes in one folder are then the user's care
-        yield
-        return
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock", timeout=0)
     with _spoken(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = open_lock(folder / ".lock")
-    try:
+        os.close(open_lock(folder / ".lock"))  # a pipe in its place is refused
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock.acquire()
+        except Timeout:
             raise InputError(f"another process is training in {folder}; wait for it") from None
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 @contextlib.contextmanager

@@ -520,10 +520,10 @@ def _open(
 
 def _spec(thing: Any) -> dict[str, Any]:
     """Class and fields of a net or rule, as JSON."""
-    found: dict[str, Any] = {"class": type(thing).__name__}
+    spec: dict[str, Any] = {"class": type(thing).__name__}
     if dataclasses.is_dataclass(thing):
-        found |= {one.name: _plain(getattr(thing, one.name)) for one in dataclasses.fields(thing)}
-    return found
+        spec |= {one.name: _plain(getattr(thing, one.name)) for one in dataclasses.fields(thing)}
+    return spec
 
 
 def _plain(value: Any) -> Any:
