@@ -466,11 +466,11 @@ def _of_trials(point: Mapping[str, Any], trials: int) -> None:
 
 
 def check_shapes(
-    point: Mapping[str, Any], like: Mapping[str, np.ndarray], fresh: Mapping[str, Any], grows: bool
+    point: Mapping[str, Any], like: Mapping[str, np.ndarray], fresh: Mapping[str, Any], grows: bool, points: int
 ) -> None:
     """Whether the parameters of a checkpoint are those of the net, `like`, and its state one of the rule's, `fresh`.
 
-    An InputError else. A rule that `grows` may have added neurons, the second dimension.
+    An InputError else. A rule that `grows` may have added neurons, the second dimension. `points` is n.
     """
     try:
         for name in ("start", "final"):
@@ -482,6 +482,8 @@ def check_shapes(
             for key, value in point[name][1].items():
                 if key in fresh and fresh[key] is not None:
                     _as_fresh(value, fresh[key], f"{name}.{key[:60]}", grows)
+                elif value is not None:  # what a rule knows after its first step only
+                    _later(value, key, len(point["status"]), points, f"{name}.{key[:60]}")
     except Misfit as error:
         raise InputError(
             f"the checkpoint does not fit the network and the rule ({error}); remove it to go on from the other one, or "
@@ -517,6 +519,21 @@ def _as_fresh(value: Any, fresh: Any, where: str, grows: bool) -> None:
             _as_fresh(value[key], fresh[key], f"{where}.{key}", grows)
     elif isinstance(fresh, bool | int | float):
         need(isinstance(value, int | float), where, "is no number")
+
+
+LATER = {"log_scale": 1, "drift": 1, "dual": 2, "gates": 3}  # dimensions: trials, points, neurons
+
+
+def _later(value: Any, key: str, trials: int, points: int, where: str) -> None:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            _later(one, "", trials, points, f"{where}.{name[:60]}")
+        return
+    fits = isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == trials
+    need(fits, where, f"is no tensor of {trials} trials")
+    if key in LATER:
+        need(value.ndim == LATER[key] and value.is_floating_point(), where, f"does not have {LATER[key]} dimensions")
+        need(value.ndim < 2 or value.shape[1] == points, where, f"is not of {points} points")
 
 
 def _parts(folder: Path) -> list[Path]:
