@@ -18,7 +18,7 @@ from widemargin.spaces import Space, as_space
 from widemargin.types import Certificate, Dataset, Measure, check_device
 
 from . import _polish, programs, qp, squared, turns
-from .door import EPS, Door, Progress, check_progress, choose_space, enter, norm_bound, not_separable, twins
+from .door import EPS, Door, Progress, check_progress, choose_space, enter, norm_bound, not_separable, speed, twins
 from .engine import threads
 from .neurons import Neurons, lightest
 
@@ -160,13 +160,16 @@ class Solver(Neurons):
         self.dual = self.norm_bound()  # there from the first moment on
         self.upper = self.dual.upper
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best
-        self.priced = math.inf  # value of the last cone program's dual
-        self.hard = False  # whether trees over signs need quadratic bounds
+        self.priced, self.hard = (
+            math.inf,
+            False,
+        )  # value of the last cone program's dual; whether trees need quadratic bounds
         chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
-        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, most))
+        work = 4e11 if gpu else min(4e8, door.limits.step() * speed() / 320)
+        self.starts = int(np.clip(work / (self.n * self.r), 8, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""
