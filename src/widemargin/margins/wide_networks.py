@@ -101,6 +101,11 @@ def f1(
     return turns.in_turns(door, most, part, partial(network_margins, door))
 
 
+def search_work(door: Door) -> float:
+    """Starts times entries of X of the local searches on a CPU, which do not look at the clock."""
+    return min(4e8, door.limits.step() * speed() / 320)
+
+
 def network_margins(door: Door, found: Certificate, block: slice) -> np.ndarray:
     """At most the margins of a certificate's network at the points of a block, in the units of the data."""
     primal = found.primal
@@ -160,16 +165,13 @@ class Solver(Neurons):
         self.dual = self.norm_bound()  # there from the first moment on
         self.upper = self.dual.upper
         self.q = self.centre = self.dual.q  # last dual, and the one that looks best
-        self.priced, self.hard = (
-            math.inf,
-            False,
-        )  # value of the last cone program's dual; whether trees need quadratic bounds
+        self.priced = math.inf  # value of the last cone program's dual
+        self.hard = False  # whether trees over signs need quadratic bounds
         chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
-        work = 4e11 if gpu else min(4e8, door.limits.step() * speed() / 320)
-        self.starts = int(np.clip(work / (self.n * self.r), 8, most))
+        self.starts = int(np.clip(4e11 / self.X.size if gpu else search_work(door) / self.X.size, 8, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""
