@@ -3,9 +3,9 @@
     python benchmarks/limits.py                          the table of docs/cost.md
     python benchmarks/limits.py --kinds f2 ntk --sizes 20000x5 --limits 5
 
-Prints wall and processor seconds on one thread, how far the smaller of both is beyond limit + 10 % + 0.5 s, and the interval.
-The data are two classes with a gap of 1 between them, `n`x`d`; making them is not counted. On a busy machine compare processor
-seconds.
+Prints wall and processor seconds on one thread, how far the first are beyond limit + 10 % + 0.5 s, and the interval. The data are
+two classes with a gap of 1 between them, `n`x`d`; making them is not counted. On a busy machine use `--clock cpu`: then solvers
+look at processor time, and both columns show it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=offered, choices=offered)
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="NxD")
     parser.add_argument("--limits", nargs="+", type=float, default=LIMITS)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="what limits are measured by [wall]")
     options = parser.parse_args()
+    if options.clock == "cpu":  # on a busy machine: as an idle one would do, but for the clocks inside libraries
+        time.perf_counter = time.monotonic = time.process_time
     torch.set_num_threads(1)
     print(f"{platform.machine()}, Python {platform.python_version()}, one thread")
     print("| kind | n x d | limit | wall | processor | over | lower | upper | status |")
@@ -75,7 +78,7 @@ def main() -> None:
                 except MemoryError:
                     said = "- | - | MemoryError"
                 wall, used = time.perf_counter() - wall, time.process_time() - used
-                over = max(0.0, min(wall, used) - 1.1 * limit - 0.5)
+                over = max(0.0, wall - 1.1 * limit - 0.5)
                 worst = max(worst, over)
                 print(f"| {name} | {size} | {limit:g} | {wall:.1f} | {used:.1f} | {over:.1f} | {said} |", flush=True)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

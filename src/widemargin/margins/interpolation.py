@@ -181,9 +181,8 @@ class Solver(MarginSolver):
         return min(self.least, high), high
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
-        return (
-            {"relations": self.relations.saved(), "frame": (self.frame @ self.basis.T).tolist()} if self.whole else {}
-        )
+        frame = (self.frame @ self.basis.T).tolist()
+        return {"relations": self.relations.saved(), "frame": frame} if self.whole else {}
 
 
 def outward(value: float, power: int) -> float:

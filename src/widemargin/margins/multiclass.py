@@ -321,6 +321,11 @@ def multiclass_f1(
     return turns.in_turns(door, most, part, partial(class_margins, door, y, K))
 
 
+def rounded(proof: several.Proof, door: Door) -> several.Proof:
+    """The proof with room for what the scaled points may have lost."""
+    return replace(proof, upper=proof.upper + 1e-13 * float(proof.q.sum(axis=1) @ door.size))
+
+
 def most_columns(door: Door, n: int, K: int) -> int:
     """Neurons that a master problem of n points may have."""
     pairs = float(n * (K - 1))
@@ -394,12 +399,9 @@ class Solver(Engine):
         V, value = several.ascend(self.X, g, starts, 40)
         order = np.argsort(-value)
         share = min(COLUMNS, max(1, self.columns // 6))
-        for U, k in (
-            (V[order], 3),
-            (unit[self.rng.permutation(self.n)], 2),
-            (self.rng.standard_normal((share, self.r)), 1),
-        ):
-            self.take(U, k * share)
+        self.take(V[order], 3 * share)
+        self.take(unit[self.rng.permutation(self.n)], 2 * share)
+        self.take(self.rng.standard_normal((share, self.r)), share)
 
     def take(self, V: np.ndarray, most: int) -> int:
         """Add up to `most` rows of V, best first, that are new.
@@ -495,9 +497,7 @@ class Solver(Engine):
     def keep(self, proof: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
         self.nodes += proof.nodes
-        self.take_dual(
-            replace(proof, upper=proof.upper + 1e-13 * float(proof.q.sum(axis=1) @ self.door.size))
-        )  # rounding
+        self.take_dual(rounded(proof, self.door))
         return proof.directions @ self.basis if proof.directions.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results

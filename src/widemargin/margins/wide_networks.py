@@ -29,7 +29,7 @@ from widemargin.spaces import Space, as_space
 from widemargin.types import Certificate, Dataset, Measure, check_device
 
 from . import _polish, programs, qp, squared, turns
-from .door import EPS, Door, Progress, check_progress, choose_space, enter, norm_bound, not_separable, twins
+from .door import EPS, Door, Progress, check_progress, choose_space, enter, norm_bound, not_separable, speed, twins
 from .engine import threads
 from .neurons import Neurons, lightest
 
@@ -114,6 +114,11 @@ def f1(
     return turns.in_turns(door, most, part, partial(network_margins, door))
 
 
+def search_work(door: Door) -> float:
+    """Starts times entries of X of the local searches on a CPU, which do not look at the clock."""
+    return min(4e8, door.limits.step() * speed() / 320)
+
+
 def network_margins(door: Door, found: Certificate, block: slice) -> np.ndarray:
     """At most the margins of a certificate's network at the points of a block, in the units of the data."""
     primal = found.primal
@@ -179,7 +184,7 @@ class Solver(Neurons):
         self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
-        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, most))
+        self.starts = int(np.clip(4e11 / self.X.size if gpu else search_work(door) / self.X.size, 8, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""
