@@ -11,18 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import (
-    QUADRATIC_RANK,
-    Priced,
-    listed,
-    margin_goal,
-    own,
-    price,
-    price_together,
-    worth_moving,
-    worth_products,
-    write,
-)
+from widemargin.pricing import QUADRATIC_RANK, Priced, listed, own, price, worth_products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import maxima
 from widemargin.spaces import Space, as_space
@@ -45,13 +34,11 @@ HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over
 ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
 PRODUCTS_FIRST = 80  # points from which bounds from products come before trees, not after
 TREES_SHARE = 0.4  # of the time, for trees that come before
-FAR = 1.5  # bound over lower bound, after a fifth of the time for it, at which trees get weights of their own
 MEND = 2.0  # estimate over lower bound above which the dual of the cone program is mended; 1.02 crawled on disks n=256
 WORKING, WORKING_RANK = 200, 8  # more points than that, in at most so many dimensions, are not all in play
 START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may join in a round
 GROW_AT = 0.2  # of tol: how far below those in play a margin is worth a new point
 CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
-WEIGHTLESS = 1e-6  # of the largest weight: what points without weight start with where weights move
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
@@ -480,7 +467,6 @@ class Solver(Neurons):
             self.own_bound("products", 0.35)
         new, known, sides = 0, max(value, self.lower), []
         end = self.door.deadline if self.multiplied or root else time.perf_counter() + TREES_SHARE * self.left()
-        movable = not root and not self.equal and worth_moving(self.points)
         for side, s in enumerate((1.0, -1.0)):
             c = s * self.weights(q)
             # Early on, a q that is clearly not optimal is not worth a proof: take its violators and go on. But a first rough
@@ -498,13 +484,9 @@ class Solver(Neurons):
                 give_up=min(self.upper, self.lower * (1 + 10 * self.tol)) if early else np.inf,
                 root=root,
                 hard=self.hard,
-                far=FAR * self.lower if movable else np.inf,
             )
             self.nodes += priced.nodes
             self.hard |= priced.hard
-            if priced.left:
-                new += self.prove_together(q, end)
-                break
             V = priced.directions.cpu().numpy()
             new += self.add(V[self.phi(V @ self.X.T) @ c > self.lower * (1 + 0.1 * self.tol)], s, 40)
             sides.append(priced)
@@ -512,23 +494,10 @@ class Solver(Neurons):
             if priced.aborted:
                 self.estimate = max(self.estimate, known) if q is self.centre else self.estimate
                 return new
-        else:
-            self.take_dual(Dual(max(priced.bound for priced in sides), q, "tree", self.points, tuple(sides)))
+        self.take_dual(Dual(max(priced.bound for priced in sides), q, "tree", self.points, tuple(sides)))
         if not root and time.perf_counter() > end:
             self.own_bound("products", 0.5)
         return new
-
-    def prove_together(self, q: np.ndarray, end: float) -> int:
-        """The same from q on to weights at which trees prove more, where they are far off at q."""
-        start = self.y * np.maximum(q, WEIGHTLESS * q.max())
-        goal = margin_goal(self.points, self.lower * (1 + 0.8 * max(self.tol, ROUGH[1])))
-        neurons = self.s[:, None] * self.phi(self.V @ self.X.T)
-        c, sides = price_together(
-            self.points, goal.mend(start), goal, neurons, max(0.0, min(end - time.perf_counter(), 1e9))
-        )
-        self.take_dual(Dual(max(priced.bound for priced in sides), np.abs(c), "tree", self.points, sides))
-        self.nodes += sum(priced.nodes for priced in sides)
-        return sum(self.add(side.directions.cpu().numpy()[:40], s, 40) for s, side in zip((1.0, -1.0), sides))
 
     # ------------------------------------------------------------------ results
 

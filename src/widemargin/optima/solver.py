@@ -16,7 +16,7 @@ import torch
 from widemargin.margins.door import EPS, norm_bound
 from widemargin.margins.engine import LARGEST, Engine, Progress
 from widemargin.margins.neurons import prune_masses
-from widemargin.pricing import Goal, Priced, listed, price, price_together, products, worth_moving, write
+from widemargin.pricing import Priced, listed, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.pricing.search import maxima
@@ -37,8 +37,6 @@ PRICE = 0.5  # twice the price lowers the bound to about a quarter
 FEW = 200  # points up to which trees have all the time, and products none, where there are several points per dimension
 ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 AGAIN = 3  # searches from other starts before a proof that takes long
-FAR = 1.1  # bound over decay, after a fifth of the time for it, at which trees get weights of their own
-INSIDE = 1 - 1e-4  # of the limits of weights: where the dual has slopes
 SLIDES = 6  # steps of the neurons in a round
 BEGIN, GRACE = (
     1e-5,
@@ -149,8 +147,7 @@ class Solver(Engine):
         """Both signs s of weights c that sum to about 1, as pricing has them; `numbers` are in units of c."""
         unit = 2.0 ** -power_of(c)
         scaled: dict[str, Any] = {
-            name: unit * value if name in ("known", "target", "give_up", "far") else value
-            for name, value in numbers.items()
+            name: unit * value if name in ("known", "target", "give_up") else value for name, value in numbers.items()
         }
         return price(self.where, s * unit * c, **scaled)
 
@@ -336,14 +333,9 @@ class Solver(Engine):
                 give_up=math.inf if last else target,
                 root=root,
                 hard=self.hard,
-                far=max(target, FAR * self.points.lam) if not root and worth_moving(self.where) else math.inf,
             )
             self.nodes += priced.nodes
             self.hard |= priced.hard
-            if priced.left:
-                self.attempted = left
-                self.prove_together(c)
-                return True
             V = priced.directions.cpu().numpy()
             self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
             if priced.aborted:
@@ -351,39 +343,6 @@ class Solver(Engine):
         self.attempted = self.attempted if root else left
         self.offer(c, (sides[1.0], sides[-1.0]))
         return True
-
-    def prove_together(self, start: np.ndarray) -> None:
-        """From the weights `start` on to weights at which trees prove more, where they are far off."""
-        points, power = self.points, power_of(start)
-        unit, y, w = 2.0**-power, points.y, points.w.clip(1e-300)
-        low, high = self.smooth.limits(y)
-        neurons = (np.vstack([self.W, self.V]) @ self.X.T).clip(0)
-        neurons /= np.linalg.norm(np.vstack([self.W, self.V]), axis=1)[:, None].clip(1e-300)
-
-        def slopes(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            first, second = self.smooth.dual_slopes(y, c / unit / w)
-            return first / unit, second / w / unit**2
-
-        def mend(c: np.ndarray) -> np.ndarray:
-            every = feasible(points, self.loss, c / unit, self.b)
-            return unit * max(every, key=lambda c: dual_value(points, self.loss, c))
-
-        goal = Goal(
-            lambda c, bound: self.proved(c / unit, bound / unit),
-            slopes,
-            mend,
-            unit * points.lam,
-            self.upper / (1 + 0.9 * self.share * self.tol),
-            INSIDE * unit * w * np.where(start > 0, high, -low),
-            points.offset and not points.ridge,
-            1 / points.ridge / unit**2 if points.ridge else 0.0,
-        )
-        seconds = max(0.0, min(self.left(), 1e9))
-        c, sides = price_together(self.where, unit * start, goal, np.vstack([neurons, -neurons]), seconds)
-        self.nodes += sum(priced.nodes for priced in sides)
-        c, bound = c / unit, max(priced.bound for priced in sides) / unit
-        if (value := self.proved(c, bound)) > self.dual.value:
-            self.dual, self.lower = Dual(value, c, bound, sides, power), value
 
     def worthwhile(self, left: float) -> bool:
         """Whether a proof at weights that leave this much open may end better than the last one, whose left `attempted`."""

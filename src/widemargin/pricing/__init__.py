@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import cones, pairing, products, signs, weights, writing
+from . import cones, pairing, products, signs, writing
 from .enumeration import enumerate3
 from .moments import QUADRATIC_RANK as QUADRATIC_RANK
 from .points import Points, Priced
-from .weights import Goal as Goal
-from .weights import margin_goal as margin_goal
 
 STRAIGHT_NODES = 200_000  # nodes of linear bounds tried before the tree over signs turns to quadratic ones
 NEAR_ROOT = 1.1  # quadratic root bound over target up to which that is near
@@ -35,8 +33,6 @@ SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each 
 FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
 ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
-PATIENCE = 0.2  # of the time, after which a bound that is far off is left
-HALF_WAY = 0.5  # a tree that will close has by then gone more of the way from its root to the maximum, by ratio
 PARALLEL = 30.0  # condition number of the points above which they count as nearly parallel
 
 
@@ -51,13 +47,11 @@ def price(
     give_up: float = math.inf,
     root: bool = False,
     hard: bool = False,
-    far: float = math.inf,
 ) -> Priced:
     """Bound the maximum by max(target, max(known, best found) (1 + tol)), or as far as `seconds` allow.
 
     `known` is a value that need not be met on this side. Past `give_up` a value found ends it. `root`: only what costs next to
-    nothing. `hard`: linear bounds of signs are known not to be enough. A bound above `far` after a fifth of the time ends it:
-    other weights are then the better bet (`price_together`).
+    nothing. `hard`: linear bounds of signs are known not to be enough.
     """
     if listed(points, c):
         # A leaky ReLU is relu(t) - slope relu(-t): each point is there with its opposite.
@@ -67,7 +61,6 @@ def price(
         value, bound, found = enumerate3(X, weights)
         return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
-    patience = time.monotonic() + PATIENCE * seconds
     folded, linear = points.folded(c)
     tensor = points.tensor
 
@@ -76,36 +69,24 @@ def price(
     def look(stage: Stage) -> Any:
         nonlocal over_cones
         deadline = min(until, time.monotonic() + stage.seconds)
-        options: dict[str, Any] = {"deadline": deadline, "target": target, "give_up": give_up}
+        options: dict[str, Any] = {"deadline": deadline, "target": target, "give_up": give_up, "beat": points.beat}
         if stage.way == "cones":
             if over_cones is None:
                 assert points.frame is not None
                 frame = points.frame.astype(np.float64) @ points.basis
                 frame = frame / np.abs(frame).max()
                 over_cones = cones.Cones(points.Xt, tensor(folded), tensor(frame), tensor(linear @ points.X))
-            return over_cones.run(known, tol, batch=65536 if gpu else 512, beat=points.beat, **options)
+            return over_cones.run(known, tol, batch=65536 if gpu else 512, **options)
         roots = tensor(points.roots @ points.basis) if len(points.roots) else None
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
-        first = 0.0
-
-        def leave(bound: float) -> bool:
-            nonlocal first
-            first = first or bound
-            if points.beat is not None:
-                points.beat()
-            slow = bound > max(far, known * (first / max(known, 1e-300)) ** HALF_WAY)
-            return slow and not turns_with_cones and time.monotonic() > patience
-
         over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X))
-        options |= {"max_nodes": stage.most, "quadratic": quadratic, "empties": points.flat, "leave": leave}
+        options |= {"max_nodes": stage.most, "quadratic": quadratic, "empties": points.flat}
         return over_signs.run(known, tol, batch=batch, **options)
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0
     turns: dict[str, list[tuple[float, float]]] = {}  # seconds and bound of each way after each of its turns
-    stages = plan(points, folded, seconds, root, hard)
-    turns_with_cones = any(stage.way == "cones" for stage in stages)
-    for stage in stages:
+    for stage in plan(points, folded, seconds, root, hard):
         if stage.if_far and best.bound < NEAR_ROOT * goal:
             continue
         began = time.monotonic()
@@ -129,12 +110,7 @@ def price(
         best.value, best.aborted = max(best.value, result.value), result.aborted
         best.nodes, best.directions = best.nodes + result.nodes, torch.cat([result.directions, best.directions])
         goal = max(target, known * (1 + tol)) * (1 + 1e-9)
-        if turns_with_cones and best.bound > max(goal, far) and time.monotonic() > patience:
-            left = until - time.monotonic()
-            best.left = min(outlook(past, max(known, target), past[-1][0] + left) for past in turns.values()) > far
-        else:
-            best.left = result.left
-        if best.bound <= goal or result.aborted or best.left or time.monotonic() > until:
+        if best.bound <= goal or result.aborted or time.monotonic() > until:
             break
         best.hard |= stage.way == "linear"
     return best
@@ -199,24 +175,6 @@ def listed(points: Points, c: np.ndarray) -> bool:
 def worth_products(n: int, r: int) -> bool:
     """Whether bounds from products are worth a try beside trees, for n points of rank r."""
     return r >= products.LEAST_RANK and 2 <= n <= min(products.MOST_POINTS, products.POINTS_PER_RANK * r)
-
-
-def worth_moving(points: Points) -> bool:
-    """Whether trees can have weights of their own: signs and opposites of points must be what they are at all weights."""
-    return 3 < points.r <= QUADRATIC_RANK and not (points.far or points.slope or len(points.mirrors))
-
-
-def price_together(
-    points: Points, c: np.ndarray, goal: Goal, neurons: np.ndarray, seconds: float
-) -> tuple[np.ndarray, tuple[Priced, ...]]:
-    """Weights of the signs of c at which trees prove most (`weights`), from c on, and both sides at them.
-
-    `neurons` (k, n) are slopes s relu(v . x_i) of the objective in the weights, those of the best directions known.
-    """
-    best = np.argsort(-(neurons @ c))[: weights.CUTS]
-    own = weights.Own(points, goal, c, time.monotonic() + seconds, neurons[best])
-    own.run()
-    return own.c, tuple(side.priced() for side in own.sides)
 
 
 @dataclass

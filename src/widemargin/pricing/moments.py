@@ -82,11 +82,6 @@ class LoggedQuadraticBounds:
     lam: Tensor
     pairs: list[list[tuple[int, int, float]]]
 
-    def times(self, factor: float) -> LoggedQuadraticBounds:
-        """What shows `factor` times the bounds at `factor` times the weights."""
-        pairs = [[(i, j, factor * pi) for i, j, pi in row] for row in self.pairs]
-        return LoggedQuadraticBounds(factor * self.a, factor * self.b, factor * self.lam, pairs)
-
 
 def concatenate(parts: list[QuadraticBounds]) -> QuadraticBounds:
     a, b = torch.cat([part.a for part in parts]), torch.cat([part.b for part in parts])
@@ -176,13 +171,9 @@ class Splitting:
         """t (B, rows) and q (B, n') at z."""
         return z[:, : self.d] @ self.unit.T, z[:, self.d :] @ self.square.T
 
-    def near(self, state: Tensor) -> Tensor:
-        """The moments [V m; m' 1] of a state, feasible but for what later steps change (B, d + 1, d + 1)."""
-        return project(self.whole(state.split(self.widths, 1)[3]))
-
     def moments(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Means of t and t^2 of the positive points, in units of their lengths (B, p)."""
-        Z, X = self.near(state), self.unit[: self.p].to(state.dtype)
+        Z, X = project(self.whole(state.split(self.widths, 1)[3])), self.unit[: self.p].to(state.dtype)
         return Z[:, : self.d, self.d] @ X.T, ((X @ Z[:, : self.d, : self.d]) * X).sum(2)
 
     # ------------------------------------------------------------------ steps

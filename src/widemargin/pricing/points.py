@@ -143,7 +143,6 @@ class Priced:
     log: Any  # the tree, for the proof; None where it was too large to keep
     aborted: bool = False
     hard: bool = False  # whether linear bounds of signs were not enough
-    left: bool = False  # whether it was left because the bound was far off
 
 
 def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

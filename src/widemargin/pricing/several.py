@@ -602,12 +602,6 @@ def _scalar(
     if Xt.shape[1] <= QUADRATIC_RANK and not points.far:
         stages = [(False, 50_000 if Xt.numel() < LINEAR_ENTRIES else 5000), (True, math.inf)]
     met = []
-
-    def told(bound: float) -> bool:
-        if points.beat is not None:
-            points.beat()
-        return False
-
     for quadratic, most in stages:
         result = tree.run(
             known,
@@ -617,7 +611,7 @@ def _scalar(
             target=target,
             max_nodes=most,
             quadratic=quadratic,
-            leave=told,
+            beat=points.beat,
         )
         nodes += result.nodes
         met.append(result.directions)

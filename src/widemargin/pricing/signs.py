@@ -149,14 +149,13 @@ class Tree(Terms):
         max_nodes: float = np.inf,
         quadratic: bool = True,
         empties: bool = True,
-        leave: Callable[[float], bool] | None = None,
+        beat: Callable[[], None] | None = None,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed. `leave` is told the
-        bound again and again, and says whether to stop.
+        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -185,16 +184,15 @@ class Tree(Terms):
             limit = max(target, best * (1 + tol)) + 1e-300
         ids = torch.zeros(1, dtype=torch.long, device=device)
         pool = Pool(sign=sign, slopes=b, state=state, U=U, ids=ids)
-        nodes, aborted, left = 1, False, False
+        nodes, aborted = 1, False
         # Bytes that open nodes may have; the nodes at which to look at the bound next, and the bound at half as many.
         memory = GPU_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else CPU_BYTES
         look, before = 0.5 * LOOK * max_nodes, np.inf
         while pool.count:
+            if beat is not None:
+                beat()
             top, highest = pool.best(batch)
             if highest <= limit:
-                break
-            if leave is not None and leave(highest):
-                left = True
                 break
             # What is not written down was not proved in time.
             writing = 0.0 if log is None else nodes * WRITING[moments is not None]
@@ -262,7 +260,7 @@ class Tree(Terms):
             bound = max(limit, highest)
         values, directions = torch.cat([f[0] for f in met]), torch.cat([f[1] for f in met])
         order = torch.argsort(-values)[:400]
-        return Priced(float(values.max()), bound, nodes, directions[order], log, aborted, left=left)
+        return Priced(float(values.max()), bound, nodes, directions[order], log, aborted)
 
     def quadratic_bounds(
         self, nodes: dict[str, Tensor], moments: Splitting | FrankWolfe, chosen: Tensor, log: Log | None
