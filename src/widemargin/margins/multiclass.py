@@ -323,7 +323,7 @@ def multiclass_f1(
 
 def rounded(proof: several.Proof, door: Door) -> several.Proof:
     """The proof with room for what the scaled points may have lost."""
-    return replace(proof, upper=proof.upper + 1e-13 * float(proof.q.sum(axis=1) @ door.size))
+    return replace(proof, upper=proof.upper + 1e-13 * float(proof.g.clip(0).sum(axis=1) @ door.size))
 
 
 def most_columns(door: Door, n: int, K: int) -> int:
