@@ -139,7 +139,10 @@ class Dataset:
 
     def sha256(self) -> str:
         """The hash by which certificates know the data (`verify.data_hash`)."""
-        return exact.data_hash(self.X, self.y)
+        state = hashlib.sha256(f"{self.n} {self.d}\n".encode())
+        for numbers in (self.X, self.y):
+            state.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
+        return state.hexdigest()
 
     def __str__(self) -> str:
         return f"{self.name}: n={self.n}, d={self.d}"

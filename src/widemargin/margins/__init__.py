@@ -18,12 +18,12 @@ from typing import Any
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
 from .batchnorm_networks import batchnorm
+from .engine import prune
 from .given_neurons import frozen
 from .kernel_machines import f2, random_features
 from .linear_classifiers import linear
 from .multiclass import multiclass_f1, multiclass_linear
 from .neural_collapse import collapse
-from .neurons import prune
 from .projections import projected
 from .regression import min_norm_l1, min_norm_l2
 from .tangent_kernels import (

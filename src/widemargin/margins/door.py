@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +286,13 @@ def check_data(data: Any) -> None:
         raise InputError(
             f"data must be a Dataset, not {type(data).__name__}; give widemargin.Dataset(X, y) or widemargin.data.load(...)"
         )
+
+
+def check_seed(kind: str, seed: Any) -> int:
+    """The seed as an integer from 0 to 2^63 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**63:
+        raise InputError(f"{kind}: seed must be an integer from 0 to {2**63 - 1}, not {show(seed)}")
+    return int(seed)
 
 
 def check_progress(progress: Any) -> None:

@@ -24,8 +24,7 @@ from widemargin.types import Certificate, Measure
 
 from ._relations import Relations
 from .door import EPS, Door, Progress
-from .engine import LARGEST
-from .neurons import prune_masses
+from .engine import LARGEST, prune_masses
 from .wide_networks import Solver as MarginSolver
 
 PATTERNS = 120  # patterns in a cone program

@@ -43,8 +43,7 @@ from .door import (
     twins,
     vanishes,
 )
-from .engine import Engine, threads
-from .neurons import lightest, new_directions
+from .engine import Engine, lightest, new_directions, threads
 
 STARTS = 192  # local searches per round
 COLUMNS = 40  # new neurons per round

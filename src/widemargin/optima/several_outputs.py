@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from widemargin.margins.door import EPS
-from widemargin.margins.engine import LARGEST, Engine, Progress
-from widemargin.margins.neurons import prune_masses
+from widemargin.margins.engine import LARGEST, Engine, Progress, prune_masses
 from widemargin.pricing import several
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from widemargin.margins.door import EPS, norm_bound
-from widemargin.margins.engine import LARGEST, Engine, Progress
-from widemargin.margins.neurons import prune_masses
+from widemargin.margins.engine import LARGEST, Engine, Progress, prune_masses
 from widemargin.pricing import Priced, listed, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
