@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 # Two processes of one thread each: small problems are slower on several threads.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# A file is run by one process, the longest first (tests/conftest.py).
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all check bench format docs docs-update clean
+.PHONY: demo test test-all check slow bench format docs docs-update clean
 demo: $(STAMP)
 	$(BIN)/widemargin demo --out demo-output
 
@@ -20,6 +21,10 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(PYTEST) -m "not slow and not long"
+
+# Which tests `make check` leaves out.
+slow: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p measure_slow
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/margins.py

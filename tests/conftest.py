@@ -1,11 +1,17 @@
-"""Puts this folder on the path, so that tests in any subfolder can import `checks`, and skips `gpu` tests without a GPU."""
+"""Puts this folder on the path, so that tests in any subfolder can import `checks`.
+
+Marks the tests of slow.txt as slow, and skips `gpu` tests without a GPU.
+"""
 
 import contextlib
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from measure_slow import listed, name_of
 
 # A job in the background (`make test &`) is started with Ctrl-C ignored, and so would be all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,7 +28,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before those that -m leaves out are taken away
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow, weight = listed(), Counter[str]()
+    for item in items:
+        if name_of(item) in slow:
+            item.add_marker(pytest.mark.slow)
+    if hasattr(
+        config, "workerinput"
+    ):  # of two processes none should begin with the longest file when the other is done
+        for name, seconds in slow.items():
+            weight[name.partition("::")[0]] += seconds
+        items.sort(key=lambda item: -weight[item.nodeid.partition("::")[0]])
     if torch.cuda.is_available():
         return
     for item in items:

@@ -12,9 +12,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from widemargin import Certificate, Dataset, cli, data, margins, optima, theory
+from widemargin import Certificate, Dataset, InputError, cli, data, margins, optima, theory
 from widemargin.cli import fit as command
 from widemargin.optima import losses
+from widemargin.verify import __main__ as checker
 
 SPEC = "clusters:n=16,d=2,k=2,seed=0"
 DATA = data.load(SPEC)
@@ -359,3 +360,51 @@ def test_several_classes_from_fit_to_report(tmp_path, capsys):
     page = (tmp_path / "r.html").read_text()
     assert "several classes" in page and "cross-entropy" in page
     assert "take the loss cross-entropy" in refused("fit", table, "--weight-decay", 0.1)
+
+
+def test_several_targets_from_fit_to_report(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 2))
+    Y = np.column_stack([np.abs(X[:, 0]), X[:, 0] * X[:, 1]])
+    np.savez("two.npz", X=X, y=Y)
+    asked = ("--loss", "squared", "--weight-decay", "0.05", "--tol", "0.02")
+    assert cli.main(["fit", "two.npz", *asked, "--json", "--save", "c.json"]) == 0
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert "2 targets for each point" in err and len(said["offset"]) == 2
+    assert said["kind"] == "f1-multitarget-optimum" and said["status"] == "certified" and said["atoms"] > 0
+    assert said["mean_loss"] + 0.05 * said["norm"] == pytest.approx(said["upper"], rel=1e-9)
+    assert cli.main(["verify", "c.json", "two.npz"]) == 0 and checker.main(["c.json", "two.npz"]) == 0
+    np.savez("other.npz", X=X, y=Y + 1e-9)
+    assert cli.main(["verify", "c.json", "other.npz"]) == 1 and checker.main(["c.json", "other.npz"]) == 1
+    torch.manual_seed(0)
+    torch.save(network(outputs=2).state_dict(), "m.pt")
+    assert cli.main(["gap", "m.pt", "two.npz", *asked, "--save", "g.json"]) == 0
+    assert cli.main(["fit", "two.npz", *asked[:2], "--path", "3", "--tol", "0.1", "--save", "p.json"]) == 0
+    assert "the best of any width is between" in capsys.readouterr().out
+    files = ["c.json", "g.json", *(f"p.{k}.json" for k in (1, 2, 3))]
+    assert cli.main(["report", *files, "--out", "r.html"]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "several targets" in page and "<h1>Optima of training</h1>" in page and "are not found, so" not in page
+    assert "--loss squared --weight-decay 0.05" in page
+    # What cannot be.
+    assert "2 columns" in refused("fit", "two.npz", "--weight-decay", 0.1)
+    assert "2 columns" in refused("fit", "two.npz", "--loss", "cross-entropy", "--weight-decay", 0.1)
+    assert "2 columns" in refused("margin", "two.npz")
+    assert "choose .npz" in refused_data(Dataset(X, Y), "two.csv")
+    np.savez("words.npz", X=X, y=np.array([["a", "b"]] * 20))
+    assert "holds text" in refused("fit", "words.npz", *asked)
+    np.savez("nan.npz", X=X, y=np.where(Y > 1, np.nan, Y))
+    assert "row" in refused("fit", "nan.npz", *asked) and "column" in refused("fit", "nan.npz", *asked)
+    np.savez("short.npz", X=X, y=Y[:5])
+    assert "(5, 2)" in refused("fit", "short.npz", *asked)
+    torch.save(network(outputs=3).state_dict(), "three.pt")
+    status, out, err = run("gap", "three.pt", "two.npz", *asked)
+    assert (status, out) == (2, "") and "3 outputs" in err.splitlines()[-1]  # after the line that says what y is
+
+
+def refused_data(points, name):
+    with pytest.raises(InputError) as said:
+        data.save_dataset(points, name)
+    return str(said.value)

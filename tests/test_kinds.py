@@ -22,7 +22,8 @@ DATA = Dataset(X, [1, 1, 1, -1, -1, -1], "halves")
 CLASSES = Dataset(X, [0, 0, 1, 1, 2, 2], "thirds")
 VALUES = Dataset(X, [0.5, -1.0, 2.0, 0.3, 1.1, -0.7], "values")
 CONES = Dataset([[1.0, 0.01], [1.1, -0.01], [-1.0, 0.02], [-1.2, 0.0]], [1, 1, -1, -1], "cones")
-TARGETS = {"signs": DATA, "classes": CLASSES, "values": VALUES}
+SEVERAL = Dataset(X, np.column_stack([VALUES.y, X[:, 0] * X[:, 1]]), "several values")
+TARGETS = {"signs": DATA, "classes": CLASSES, "values": VALUES, "several values": SEVERAL}
 PUBLIC = [
     "batchnorm", "collapse", "f1", "f2", "frozen", "linear", "min_norm_l1", "min_norm_l2", "multiclass_f1", "multiclass_linear",
     "ntk", "projected", "random_features", "tangent", "width_margin_curve",
@@ -52,6 +53,8 @@ def solved(name: str, **keys) -> Certificate:
         keys["weight_decay"] = 0.05
         if row.targets == "classes":
             keys["loss"] = "cross-entropy"
+        if row.targets == "several values":
+            keys["loss"] = "squared"
     elif row.needs:
         keys[row.needs] = X @ np.array([[1.0, 0.2, 0.0], [0.1, 1.0, -0.3]])
     if "directions" in inspect.signature(function).parameters:
@@ -122,10 +125,10 @@ def test_options_are_arguments_of_the_function(row):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_shared_keywords(name):
     known = inspect.signature(getattr(margins, name)).parameters
-    shared = {"tol", "time_limit", "progress", "seed", "device", "bias", "activation"}
+    shared = {"tol", "time_limit", "memory", "progress", "seed", "device", "bias", "activation"}
     for one in shared & set(known):
         assert known[one].kind is inspect.Parameter.KEYWORD_ONLY, one
-    expected = {"tol"} if name == "min_norm_l2" else {"tol", "time_limit", "progress"}
+    expected = {"tol", "time_limit", "progress"} | ({"memory"} if name != "width_margin_curve" else set())
     if name not in ("f2", "linear", "multiclass_linear", "tangent", "min_norm_l2"):
         expected |= {"seed"}
     if name in ("f1", "width_margin_curve"):
@@ -243,9 +246,12 @@ def test_the_function_of_a_certificate(name, certs, tmp_path):
         loss = np.logaddexp(0, -data.y * values).mean() if values.ndim == 1 else 0.0
         if name == "f1-optimum":
             size = cert.primal.norm
-        elif name == "f1-multiclass-optimum":
-            own = values[np.arange(data.n), data.y.astype(int)]
-            loss = (np.log(np.exp(values).sum(axis=1)) - own).mean()
+        elif values.ndim == 2:
+            if data.y.ndim == 2:
+                loss = ((data.y - values) ** 2).sum() / (2 * data.n)
+            else:
+                own = values[np.arange(data.n), data.y.astype(int)]
+                loss = (np.log(np.exp(values).sum(axis=1)) - own).mean()
             theta, outer = (np.linalg.norm(cert.extra[part], axis=1) for part in ("theta", "outer"))
             size = float(theta @ outer)
         else:

@@ -39,7 +39,7 @@ ROOMS = (
     "verify",
 )
 # Explained once, in the docstring of the room, or where they are used.
-COMMON = ("activation", "bias", "data", "device", "progress", "seed", "time_limit", "tol")
+COMMON = ("activation", "bias", "data", "device", "memory", "progress", "seed", "time_limit", "tol")
 KEYWORDS = ("bias", "device", "progress", "time_limit", "tol")  # never positional; a data set's seed may be
 DEFAULTS = {"device": ["cpu"], "progress": [None], "seed": [0], "bias": [True, False, None]}
 OTHER_WORDS = {  # for a tolerance, a time limit, a seed, progress, a device, a bias
@@ -54,7 +54,6 @@ FITTING = {  # other words that say what they mean there
     ("GradientFlow", "rtol"),  # the error of a step relative to |W|, not when a search ends; saved runs have it
 }
 RECORDS = {"Certificate", "Estimate", "Measure", "Progress", "Record"}  # their fields have an order
-WITHOUT_LIMIT = {"min_norm_l2"}  # one linear system
 CONVENTIONS = {  # of what a function returns, by its room and name
     ("optima" if "objective" in kind.conventions else "margins", kind.function): kind.conventions
     for kind in kinds.KINDS.values()
@@ -130,7 +129,7 @@ def misnamed(item: Any) -> list[str]:
         if name == "time_limit" and not (one.default is None or one.default > 0):
             found.append("time_limit is neither None nor positive where it is left out")
     if not isinstance(item, type) and inspect.signature(item).return_annotation in ("Certificate", Certificate):
-        wanted = {"tol"} | ({"time_limit", "progress"} if item.__name__ not in WITHOUT_LIMIT else set())
+        wanted = {"tol", "time_limit", "progress"}
         found += [f"it has no {name}" for name in sorted(wanted - set(there))]
     return found
 

@@ -46,11 +46,11 @@ def inline(monkeypatch):
 
 
 def test_a_sweep_and_queries(folder, inline):
-    status, out, err = run("sweep", "a.toml", "--json")
+    status, out, err = run("sweep", "a.toml", "--trust", "--json")
     found = json.loads(out)
     assert status == 0 and (found["done"], found["total"], found["failed"]) == (6, 6, 0)
     assert found["store"] == "a_results" and "6 of 6 runs are in a_results, 6 of them new" in err
-    status, out, err = run("sweep", "a.toml", "--store", "a_results")
+    status, out, err = run("sweep", "a.toml", "--trust", "--store", "a_results")
     assert status == 0 and out == "" and "0 of them new" in err
     sql = "select x, avg(y) as mean, max(far) as far from runs group by x order by x"
     status, out, _ = run("query", "a_results", sql, "--json")
@@ -146,7 +146,7 @@ def test_a_long_table_is_cut_and_says_so(folder):
 
 def test_failures_are_told(folder, inline):
     (folder / "a.toml").write_text('function = "mine:f"\nrepeats = 2\n[fixed]\nbad = 2\n[grid]\nx = [1, 2, 3]\n')
-    status, out, err = run("sweep", "a.toml")
+    status, out, err = run("sweep", "a.toml", "--trust")
     assert status == 1 and out == ""
     assert "failed: bad=2, x=2, trial=1: ValueError: 2 is [bad]" in err and "2 runs failed" in err
     status, out, _ = run("query", "a_results", "select params, traceback from failures", "--json")
@@ -156,7 +156,7 @@ def test_failures_are_told(folder, inline):
 
 def test_failures_cannot_steer_a_terminal(folder, inline):
     (folder / "mine.py").write_text('def f(x):\n    raise ValueError("a\\u202eb\\x1b[2J\\nfake: ok")\n')
-    status, _, err = run("sweep", "a.toml")
+    status, _, err = run("sweep", "a.toml", "--trust")
     assert status == 1 and "failed: x=1, trial=0: ValueError: a?b?[2J" in err
     assert "fake" not in err and all(c.isprintable() for c in err.replace("\n", ""))
 
@@ -166,14 +166,14 @@ def test_a_name_cannot_steer_a_terminal(folder, inline, monkeypatch):
 
     monkeypatch.setattr(command, "EVERY", 0.0)
     (folder / "a.toml").write_text('name = "a\\u001b[2J"\nfunction = "mine:f"\n[grid]\nx = [1, 2, 3]\n')
-    status, _, err = run("sweep", "a.toml")
+    status, _, err = run("sweep", "a.toml", "--trust")
     assert status == 0 and "a?[2J: 3 of 3 runs" in err and "\x1b" not in err
 
 
 def test_dry_run(folder):
-    status, out, _ = run("sweep", "a.toml", "--dry-run", "--workers", "2")
+    status, out, _ = run("sweep", "a.toml", "--trust", "--dry-run", "--workers", "2")
     assert status == 0 and "6 runs, 0 of them stored already; 1 batch to do" in out
-    status, out, _ = run("sweep", "a.toml", "--dry-run", "--json")
+    status, out, _ = run("sweep", "a.toml", "--trust", "--dry-run", "--json")
     assert status == 0 and json.loads(out)["runs"] == 6 and not (folder / "a_results").exists()
 
 
@@ -191,28 +191,28 @@ BAD = [
 @pytest.mark.parametrize("text, words", BAD, ids=[words for _, words in BAD])
 def test_bad_files_are_refused(text, words, folder, inline):
     (folder / "a.toml").write_text(text)
-    assert words in refused("sweep", "a.toml")
+    assert words in refused("sweep", "a.toml", "--trust")
     assert "keep" in text or not (folder / "a_results").exists()
 
 
 def test_bad_words_are_refused(folder):
     assert "there is no file nowhere.toml" in refused("sweep", "nowhere.toml")
-    assert "must be an integer from 1" in refused("sweep", "a.toml", "--workers", "0")
-    assert "invalid choice: 'slurm'" in refused("sweep", "a.toml", "--engine", "slurm")
-    assert "an address is that of a cluster" in refused("sweep", "a.toml", "--address", "1.2.3.4:5")
-    assert "cannot be written" in refused("sweep", "a.toml", "--store", "mine.py")
-    assert "no parameter device" in refused("sweep", "a.toml", "--devices", "cuda:0")
+    assert "must be an integer from 1" in refused("sweep", "a.toml", "--trust", "--workers", "0")
+    assert "invalid choice: 'slurm'" in refused("sweep", "a.toml", "--trust", "--engine", "slurm")
+    assert "an address is that of a cluster" in refused("sweep", "a.toml", "--trust", "--address", "1.2.3.4:5")
+    assert "cannot be written" in refused("sweep", "a.toml", "--trust", "--store", "mine.py")
+    assert "no parameter device" in refused("sweep", "a.toml", "--trust", "--devices", "cuda:0")
     assert "holds no results of a sweep" in refused("query", "nowhere", "select 1")
     assert not (folder / "a_results").exists() and not (folder / "nowhere").exists()
     pytest.importorskip("ray", reason="Ray is not installed")
     assert "no Ray cluster answers at 127.0.0.1:1" in refused(
-        "sweep", "a.toml", "--engine", "ray", "--address", "127.0.0.1:1"
+        "sweep", "a.toml", "--trust", "--engine", "ray", "--address", "127.0.0.1:1"
     )
     assert not (folder / "a_results").exists()
 
 
 def test_stores_that_are_none(folder, inline):
-    run("sweep", "a.toml")
+    run("sweep", "a.toml", "--trust")
     assert "no such column: z" in refused("query", "a_results", "select z from runs")
     assert "a query can only read" in refused("query", "a_results", "delete from runs")
     path = folder / "a_results" / "results.sqlite"
@@ -220,10 +220,10 @@ def test_stores_that_are_none(folder, inline):
     db.execute("update meta set value = '0.0.1' where name = 'version'")
     db.commit()
     db.close()
-    assert "was written by widemargin 0.0.1" in refused("sweep", "a.toml")
+    assert "was written by widemargin 0.0.1" in refused("sweep", "a.toml", "--trust")
     assert run("query", "a_results", "select count(*) as n from runs", "--json")[1] == '[{"n": 6}]\n'
     path.write_bytes(b"x" * 5000)
-    assert "is damaged" in refused("sweep", "a.toml")
+    assert "is damaged" in refused("sweep", "a.toml", "--trust")
     assert path.read_bytes() == b"x" * 5000
 
 
@@ -234,7 +234,7 @@ def test_ctrl_c_keeps_everything_and_leaves_nobody_behind(folder):
     (folder / "a.toml").write_text(
         'function = "mine:f"\npack = 1\nrepeats = 100\n[fixed]\npause = 0.1\n[grid]\nx = [1]\n'
     )
-    words = [sys.executable, "-m", "widemargin", "sweep", "a.toml", "--workers", "2"]
+    words = [sys.executable, "-m", "widemargin", "sweep", "a.toml", "--trust", "--workers", "2"]
     driver = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while True:
         time.sleep(0.05)
@@ -266,3 +266,67 @@ def group(leader):
             if int(of) == leader and state != "Z":
                 found.append(int(entry))
     return found
+
+
+def test_a_file_from_someone_else_runs_nothing(folder):
+    """Neither a module beside the file nor one of Python's own, not even to count runs."""
+    (folder / "widemargin.data.py").write_text("raise SystemExit('ran')")
+    for function in ("mine:f", "os:system", "widemargin.data:load2", "widemargin.types:write_atomically", "subprocess:run",
+                     "widemargin.cli.reproduce:subprocess", "widemargin:data", ":f", "mine:"):  # fmt: skip
+        (folder / "a.toml").write_text(f'function = "{function}"\n[grid]\nx = [1]\ncommand = ["touch ran"]\n')
+        for more in ((), ("--dry-run",)):
+            said = refused("sweep", "a.toml", *more)
+            assert f"a.toml asks to run the function '{function}'" in said and "--trust" in said
+    assert sorted(path.name for path in folder.iterdir()) == ["a.toml", "mine.py", "widemargin.data.py"]
+    (folder / "a.toml").write_text('function = "widemargin.data:load"\n[grid]\nsource = ["dyadic:d=2"]\n')
+    assert "returned a Dataset" in refused(
+        "sweep", "a.toml", "--dry-run"
+    )  # that one is run, and is no function for a sweep
+
+
+def test_a_grid_of_very_many_points_is_counted(folder):
+    """And not expanded."""
+    grid = "\n".join(f"{name} = {list(range(1, 1001))}" for name in ("x", "trial1", "pause1", "bad1"))
+    (folder / "mine.py").write_text("def f(x, trial1, pause1, bad1):\n    return {'y': x}\n")
+    (folder / "a.toml").write_text(f'function = "mine:f"\n[grid]\n{grid}\n')
+    status, out, _ = run("sweep", "a.toml", "--trust", "--dry-run", "--json", "--workers", "1")
+    found = json.loads(out)
+    assert status == 0 and (found["runs"], found["done"], found["batches"]) == (10**12, 0, 10**12 // 8)
+
+
+def test_a_query_ends_in_time(folder):
+    sweep.Store("s").close()
+    status, _, said = run("query", "s", ENDLESS.format("x"), "--time-limit", "0.2")
+    assert status == 2 and "took longer than 0.2 seconds" in said
+
+
+def test_a_deviation_of_huge_numbers_is_a_number(folder):
+    one = sweep.Store("s")
+    runs = [sweep.Run(str(k) * 32, {"x": k}, 0) for k in range(4)]
+    one.add("a", "f", "1", 0, runs, [{"v": v, "w": 1.6e308, "z": 0.0} for v in (-9e307, 9e307, -9e307, 9e307)], 0.0)
+    one.close()
+    status, out, _ = run(
+        "query", "s", "select stdev(v) as a, median(w) as b, stdev(z) as c, stdev(key) as d from runs", "--json"
+    )
+    (found,) = json.loads(out)
+    assert status == 0 and abs(found["a"] / (9e307 * (4 / 3) ** 0.5) - 1) < 1e-12
+    assert (found["b"], found["c"], found["d"]) == (1.6e308, 0.0, None)
+
+
+def test_a_view_in_place_of_a_table_is_refused(folder):
+    """One that never ends, as a file from someone else may have it."""
+    import sqlite3
+
+    sweep.Store("s").close()
+    endless = (
+        "with recursive c(name, value) as (select 'a', 'b' union all select name || 'a', value from c) select * from c"
+    )
+    for name in ("meta", "runs", "sweeps", "log"):
+        with sqlite3.connect("s/results.sqlite") as db:
+            db.execute(f"drop table {name}")
+            db.execute(f"create view {name} as {endless}")
+        db.close()
+        assert f"{name} is no plain table" in refused("query", "s", "select 1")
+        assert f"{name} is no plain table" in refused("sweep", "a.toml", "--trust", "--store", "s")
+        (folder / "s" / "results.sqlite").unlink()
+        sweep.Store("s").close()

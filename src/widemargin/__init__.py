@@ -1,9 +1,13 @@
 """widemargin: certified margins of neural networks, and the training that reaches them."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+import importlib
+
+TYPE_CHECKING = False  # that of `typing`, whose import the command line need not wait for
 if TYPE_CHECKING:
+    from typing import Any
+
     from widemargin import (
         data,
         flows,

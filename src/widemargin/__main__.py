@@ -1,8 +1,73 @@
-"""`python -m widemargin`."""
+"""The command `widemargin`, and `python -m widemargin`.
 
+Ctrl-C ends it with one line and status 130 at any moment. While modules are being imported it ends at once: an exception in the
+middle of an import would come out as something else, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
 import sys
 
-from widemargin.cli import main
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+INTERRUPTED = 130
+
+
+class _CtrlC:
+    """What Ctrl-C does. `came` says that it did: code in between may have made another exception of it, or swallowed it."""
+
+    importing, came = True, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        if self.importing or _imports(frame):
+            _say_interrupted()
+            os._exit(INTERRUPTED)
+        raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being imported. Files are whole or absent then, as at any time."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _say_interrupted() -> None:
+    """One line, without what might be locked just now."""
+    try:  # noqa: SIM105  as little as possible is imported before Ctrl-C is taken care of
+        os.write(2, b"interrupted\n")
+    except OSError:
+        pass
+
+
+def main() -> int:
+    """Run the command line; the exit status."""
+    asked = _CtrlC()
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # jobs in the background ignore Ctrl-C
+    if ours:
+        signal.signal(signal.SIGINT, asked)
+    from widemargin.cli import main as command
+
+    asked.importing = False
+    try:
+        status = command()
+    except BaseException as error:
+        if not asked.came or isinstance(error, SystemExit):
+            raise
+        _say_interrupted()
+        status = INTERRUPTED
+    finally:
+        if ours:  # what is left is to end, and nothing of that can be interrupted
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return status
+
 
 if __name__ == "__main__":
     sys.exit(main())

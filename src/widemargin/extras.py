@@ -23,6 +23,7 @@ EXTRA = {
     "pyarrow": "pyarrow",
     "plotly": "plotly",
     "joblib": "joblib",
+    "filelock": "filelock",
 }  # what the extra `train` brings: the name that is imported, and the package
 
 

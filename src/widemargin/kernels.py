@@ -19,6 +19,8 @@ import math
 
 import numpy as np
 
+STEEP = 0.9  # cosine beyond which the angle is taken from differences
+
 
 def relu(X: np.ndarray, Z: np.ndarray | None = None) -> np.ndarray:
     c, r, p, D = _cosines(X, Z)
@@ -41,12 +43,17 @@ def ntk(X: np.ndarray, Z: np.ndarray | None = None, part: str = "total") -> np.n
 
 
 def _inner(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """x.z (pi - t) / (2 pi); t from |u - v| and |u + v|, which loses nothing near 0 and pi, where arccos would."""
+    """x.z (pi - t) / (2 pi); near 0 and pi, where arccos loses digits, t is taken from |u - v| and |u + v|."""
     K = X @ Z.T
     top = max(float(np.abs(X).max()), float(np.abs(Z).max()), 1e-300)
     U, V = (A / top / np.linalg.norm(A / top, axis=1, keepdims=True).clip(1e-300) for A in (X, Z))
     for i, row in enumerate(U):
-        t = 2 * np.arctan2(np.linalg.norm(row - V, axis=1), np.linalg.norm(row + V, axis=1))
+        c = V @ row
+        t = np.arccos(c.clip(-1, 1))
+        near = np.flatnonzero(np.abs(c) > STEEP)
+        if len(near):
+            v = V[near]
+            t[near] = 2 * np.arctan2(np.linalg.norm(row - v, axis=1), np.linalg.norm(row + v, axis=1))
         K[i] *= (math.pi - t) / (2 * math.pi)
     return K
 

@@ -4,13 +4,14 @@ The command line, sweeps, the report and pictures read it, so that a new kind is
 `optima` and a rule of the checker. The checker keeps a list of its own (`verify.KINDS`): it trusts nothing from here.
 
 What the functions in `margins` have in common. Points come first, as a `Dataset`; what a kind cannot do without (`directions`,
-`width`, `rank`, a `space`) may follow by position; everything else goes by keyword, `bias` above all. Five keywords mean the same
+`width`, `rank`, a `space`) may follow by position; everything else goes by keyword, `bias` above all. Six keywords mean the same
 in all of them, and a function has those that can have an effect there:
 
     tol         the relative gap at which it stops; everywhere
-    time_limit  seconds after which it returns what it has; everywhere but in `min_norm_l2`, a single factorisation
+    time_limit  seconds after which it returns what it has; everywhere
+    memory      bytes that its matrices may take; half of what is free where it is left out; everywhere but in width_margin_curve
     seed        of all that is random; where nothing is (f2, both linear ones, tangent, min_norm_l2) there is none
-    progress    progress(seconds, lower, upper, message), called after every round, or once where there is one; as time_limit
+    progress    progress(seconds, lower, upper, message), called after every round, or once where there is one; everywhere
     device      of the search, cpu or cuda; in f1 and in width_margin_curve, whose solver can use a GPU
 """
 
@@ -34,7 +35,7 @@ class Kind:
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     shown: tuple[str, ...] = ()  # keys of `extra` that belong to a summary
     drawn: tuple[str, ...] = ()  # besides its interval: "neurons", "decision" (its function in the plane)
-    targets: str = "signs"  # or "classes" 0..K-1, or "values"
+    targets: str = "signs"  # or "classes" 0..K-1, or "values", or "several values" for each point
     needs: str = ""  # an argument that only Python can give
     room: str = "margins"
 
@@ -163,6 +164,17 @@ _KINDS = (
         _same("bias", "seed", "device"),
         shown=("loss", "weight_decay", "output_bias"),
         targets="classes",
+        needs="weight_decay",
+        room="optima",
+    ),
+    Kind(
+        "f1-multitarget-optimum",
+        "f1",
+        ("objective",),
+        "least training objective, several targets",
+        _same("bias", "seed", "device"),
+        shown=("loss", "weight_decay", "output_bias"),
+        targets="several values",
         needs="weight_decay",
         room="optima",
     ),

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import kernels, kinds
+from widemargin import kernels, kinds, saved
 from widemargin import verify as exact
+from widemargin.disk import write_atomically as write_atomically
 from widemargin.errors import InputError as InputError  # every room takes them from here
 from widemargin.errors import NotRecorded
 from widemargin.errors import show as show
+from widemargin.saved import FORMAT as FORMAT
 from widemargin.spaces import Space, as_space, extend
 
 __all__ = ["Certificate", "Dataset", "InputError", "Measure", "Trajectory"]
-
-FORMAT = "widemargin-certificate-1"
 
 # How a margin in M1 (signed unit mass on unit inner weights) reads in the conventions of the papers (docs/notation.md): the only
 # place that knows these factors. Only for activations of degree 1: networks of squared ReLUs are 3-homogeneous and have none.
@@ -65,6 +64,8 @@ CONVENTIONS = {
 class Dataset:
     """Points X (n, d) with targets y (n,): labels -1, +1 for margins, real values for regression.
 
+    y (n, K), K > 1, are K real targets for each point, which `optima.f1` takes with the squared loss.
+
     `classes` are the labels as the user wrote them, in the order (-1, +1); `notes` say what a loader changed.
 
     `name` stands in messages and pictures. Bad shapes, NaN and infinities raise an `InputError`.
@@ -89,16 +90,17 @@ class Dataset:
             raise InputError(f"{self.name}: X and y must hold numbers only ({said})") from None
         if X.ndim != 2:
             raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
-        if y.ndim != 1 or len(y) != len(X):
+        if y.ndim not in (1, 2) or len(y) != len(X) or (y.ndim == 2 and y.shape[1] < 2):
             raise InputError(f"{self.name}: X has {len(X)} rows but y has shape {y.shape}; give one target per row")
         if X.size == 0:
             raise InputError(
                 f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature"
             )
-        for what, bad in (("X", ~np.isfinite(X)), ("y", ~np.isfinite(y)[:, None])):
-            if bad.any():
-                row, column = np.argwhere(bad)[0]
-                where = f"row {row}, column {column}" if what == "X" else f"row {row}"
+        for what, values in (("X", X), ("y", y)):
+            bad = np.argwhere(~np.isfinite(values))
+            if len(bad):
+                row, *column = bad[0]
+                where = f"row {row}, column {column[0]}" if column else f"row {row}"
                 raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute it")
         X.setflags(write=False)
         y.setflags(write=False)
@@ -115,8 +117,16 @@ class Dataset:
         """Number of features."""
         return self.X.shape[1]
 
+    def single(self) -> np.ndarray:
+        """y (n,); an InputError if the points have several targets."""
+        if self.y.ndim == 2:
+            why = "but one label or target for each point is needed; give one (optima.f1 with loss='squared' takes several)"
+            raise InputError(f"{self.name}: y has {self.y.shape[1]} columns, {why}")
+        return self.y
+
     def signs(self) -> np.ndarray:
         """y as -1.0 / +1.0; an InputError if these are not labels of two classes."""
+        self.single()
         if not np.isin(self.y, (-1.0, 1.0)).all():
             values = np.unique(self.y)
             what = (
@@ -129,7 +139,10 @@ class Dataset:
 
     def sha256(self) -> str:
         """The hash by which certificates know the data (`verify.data_hash`)."""
-        return exact.data_hash(self.X, self.y)
+        state = hashlib.sha256(f"{self.n} {self.d}\n".encode())
+        for numbers in (self.X, self.y):
+            state.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
+        return state.hexdigest()
 
     def __str__(self) -> str:
         return f"{self.name}: n={self.n}, d={self.d}"
@@ -303,7 +316,7 @@ class Certificate:
         return {name: dict(zip(("lower", "upper"), self.bounds(name))) for name in names}
 
     def function(self, X: ArrayLike, data: Dataset | None = None) -> np.ndarray:
-        """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several classes.
+        """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several outputs.
 
         Its size in the certificate's convention is 1, so that min_i y_i f(x_i) is `lower` up to rounding. A certificate of a
         smallest norm gives its interpolant as it is, one of a least objective its network with the output bias. Kinds with
@@ -390,26 +403,7 @@ class Certificate:
 
         Nothing is proved by reading it: `verify` does that. A file of another form, or changed since, raises an InputError.
         """
-        try:
-            found = exact.load(Path(path))
-        except ValueError as error:
-            why = str(error).removeprefix(f"{path}: ").split(";")[0]
-            raise InputError(
-                f"{path} is no certificate or cannot be read ({why}); give what the commands of widemargin wrote"
-            ) from None
-        form = found.get("format") if isinstance(found, dict) else None
-        if not str(form).startswith("widemargin-certificate"):
-            raise InputError(f"{path} is no certificate; give a file that Certificate.save or --save wrote")
-        if form != FORMAT:
-            raise InputError(f"{path} is of the form {str(form)[:40]}, and this version reads {FORMAT}")
-        missing = [key for key in SAVED if key not in found]
-        if missing or found.get("digest") != exact.digest(found):
-            why = f"{missing[0]} is missing" if missing else "its digest is not that of its content"
-            raise InputError(f"{path}: the certificate is damaged or was changed ({why}); save it again")
-        try:
-            return _from_payload(found, {"path": str(path)})
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            raise InputError(f"{path}: the certificate is damaged ({error}); save it again") from None
+        return from_payload(saved.read(path), str(path))
 
     def verify(self, data: Dataset) -> exact.Verdict:
         """Re-check both bounds in exact rational arithmetic, from the saved form alone."""
@@ -434,31 +428,22 @@ class Certificate:
 
 
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
-TEXTS = ("kind", "status", "bound", "activation", "convention")
-SAVED = (*PLAIN, "gap", "data", "primal", "dual", "proof", "extra")  # without these a file is no whole certificate
 
 
-def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certificate:
-    """A certificate from its saved form."""
-    for where, names in ((found, TEXTS), (found["data"], ("name", "sha256"))):
-        for name in names:
-            if not isinstance(where[name], str):
-                raise TypeError(f"{name} is no text")
-    if not isinstance(found.get("reason", ""), str):
-        raise TypeError("reason is no text")
-    for name in ("n", "d"):
-        if type(found[name]) is not int or found[name] < 1:
-            raise TypeError(f"{name} is no number of points or features")
+def from_payload(found: Mapping[str, Any], path: str) -> Certificate:
+    """A certificate from its saved form, as `saved.read` gives it."""
     kept, primal = found["dual"], None
-    whole = isinstance(kept, list) and any(type(w) is int and abs(w) > 2**53 for w in kept)
+    whole = any(type(w) is int and abs(w) > 2**53 for w in kept)
     dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
     if found["primal"] is not None:
         mass = np.array(found["primal"]["mass"], dtype=np.float64)
         theta = np.array(found["primal"]["theta"], dtype=np.float64)
         theta = theta if len(mass) else np.zeros((0, found["d"] + found["bias"]))
         primal = Measure(theta, mass, found["activation"], found["bias"])
+    plain: dict[str, Any] = {key: found[key] for key in PLAIN}
+    plain |= {key: float(found[key]) for key in ("lower", "upper")}  # a file may have whole numbers there
     return Certificate(
-        **{key: found[key] for key in PLAIN},
+        **plain,
         dual=dual,
         primal=primal,
         data_sha256=found["data"]["sha256"],
@@ -466,7 +451,7 @@ def _from_payload(found: Mapping[str, Any], stats: Mapping[str, Any]) -> Certifi
         reason=found.get("reason", ""),
         proof=found["proof"],
         extra=found["extra"],
-        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), **stats},
+        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), "path": path},
     )
 
 
@@ -559,6 +544,7 @@ _STORED = {
     "rf": _rf,
     "f1-multiclass": _several,
     "f1-multiclass-optimum": _several,
+    "f1-multitarget-optimum": _several,
     "collapse": _collapse,
 }
 _ON_DATA = {
@@ -642,24 +628,6 @@ class Trajectory:
                 ends = np.asarray(self.records[name])[-1]
                 return f"{line}, last {name} {np.median(ends):.6g}" + (" (median)" if self.trials > 1 else "")
         return line
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all. What is there and is no file, such as a device, is not replaced."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"cannot write {path}: it is there and is no file; give a file name")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def check_device(device: str) -> None:

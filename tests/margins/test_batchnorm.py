@@ -363,7 +363,7 @@ def test_the_cost_of_a_displacement_is_a_lipschitz_bound():
     rng = np.random.default_rng(1)
     for _ in range(50):
         q = rng.random(9) ** 4
-        cost = _displacement_cost(known, data.y, np.ones(1), q, 1.0)
+        cost = _displacement_cost(known, np.ones(1), q, 1.0)
         c = q / q.sum() * data.y
         steepest = max(
             np.linalg.norm((c * pattern) @ known.Xbar)

@@ -11,7 +11,7 @@ import torch
 from checks import assert_encloses, changed
 from widemargin import data as datasets
 from widemargin import verify
-from widemargin.margins import f1, linear, multiclass, multiclass_f1, multiclass_linear, programs
+from widemargin.margins import f1, linear, multiclass_f1, multiclass_linear, programs, rows
 from widemargin.pricing import several
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -105,7 +105,8 @@ def test_linear_against_another_solver(n, d, K, seed, bias):
 def test_linear_with_pairs_in_turn_equals_all_at_once(monkeypatch):
     data = datasets.load("digits:classes=0-1-2,n=60", multiclass=True)
     whole = multiclass_linear(data)
-    monkeypatch.setattr(multiclass, "ALL_PAIRS", 1)
+    monkeypatch.setattr(rows, "AT_ONCE", 1)
+    monkeypatch.setattr(rows, "START", 30)
     parts = multiclass_linear(data)
     assert whole.stats["pairs"] == 120 and parts.stats["pairs"] <= 120
     assert whole.status == parts.status == "certified"
@@ -182,9 +183,9 @@ def test_cones_and_cover_agree_with_enumeration():
     plane = multiclass_f1(flat, tol=1e-4)
     check_f1(plane, flat, tol=1e-4)
     q, y = np.asarray(plane.dual), flat.y.astype(int)
-    exact = several.enumeration(flat.X, q, y)[0].upper
+    exact = several.enumeration(flat.X, several.vectors(q, y))[0].upper
     scale = 2.0 ** math.frexp(np.abs(space).max())[1]
-    found = several.cones(space / scale, q, y, exact / scale * 1.001, math.inf)
+    found = several.cones(space / scale, several.vectors(q, y), exact / scale * 1.001, math.inf)
     assert exact * (1 - 1e-9) <= found.upper * scale <= exact * 1.0011
     cert = multiclass_f1(Dataset(space, flat.y), tol=1e-2)
     check_f1(cert, Dataset(space, flat.y), tol=1e-2)

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, Measure
 from widemargin.margins import f1
-from widemargin.margins.neurons import prune_masses
+from widemargin.margins.engine import prune_masses
 from widemargin.margins.widths import prune, width_margin_curve
 
 XOR = Dataset([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], [1.0, 1.0, -1.0, -1.0])

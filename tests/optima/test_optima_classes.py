@@ -11,8 +11,7 @@ import torch
 
 from widemargin import margins, optima, verify
 from widemargin.optima import groups
-from widemargin.optima.classes import balanced
-from widemargin.optima.groups import ClassPoints
+from widemargin.optima.outputs import ClassPoints, balanced
 from widemargin.types import Certificate, Dataset, InputError
 
 MODES = (None, "free", "decayed")

@@ -175,7 +175,7 @@ def test_enumeration_is_that_of_the_definition():
     points, y = rng.standard_normal((9, 2)), np.arange(9) % 3
     q = rng.random((9, 3))
     q[np.arange(9), y] = 0
-    proof, _ = several.enumeration(points, q, y)
+    proof, _ = several.enumeration(points, several.vectors(q, y))
     turn = np.linspace(0, 2 * np.pi, 20001)
     seen = several.values(points, several.vectors(q, y), np.column_stack([np.cos(turn), np.sin(turn)]))
     assert len(seen) == 20001 and seen.max() <= proof.upper <= seen.max() * (1 + 1e-3)

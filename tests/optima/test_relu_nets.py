@@ -286,3 +286,20 @@ def test_the_old_names_are_kept():
     from widemargin.margins import estimators
 
     assert margins.MaxMarginClassifier is estimators.MaxMarginClassifier is MaxMarginClassifier
+
+
+@pytest.mark.parametrize(
+    ("model", "labels"),
+    [
+        (ReluNetClassifier(1e-4, tol=1e-9, time_limit=0.05), Y),
+        (ReluNetClassifier(1e-4, tol=1e-9, time_limit=0.05), THREE),
+        (ReluNetClassifier(1e-4, "cross-entropy", tol=1e-9, time_limit=0.05), THREE),
+        (ReluNetRegressor(1e-4, tol=1e-9, time_limit=0.05), TARGETS),
+        (ReluNetRegressor(1e-4, tol=1e-9, time_limit=0.05), X),
+        (MaxMarginClassifier(C=1e4, tol=1e-9, time_limit=0.05), Y),
+    ],
+)
+def test_a_warning_points_at_the_line_that_called(model, labels):
+    with pytest.warns(ConvergenceWarning, match="not certified") as said:
+        model.fit(np.hstack([X, X**2, np.sin(5 * X)]), labels)
+    assert {warning.filename for warning in said if warning.category is ConvergenceWarning} == {__file__}

@@ -140,6 +140,32 @@ def test_points_that_are_flat_but_for_rounding_have_no_empty_leaves(thin, monkey
         assert any(isinstance(leaf, dict) and "empty" in leaf for leaf in side["leaves"]) == flat
 
 
+def test_relations_that_are_too_long_for_a_certificate_are_not_written(monkeypatch):
+    """Entries from 1e-140 to 60: the minors of the points have up to 1770 bits, and no number in a file more than 1100."""
+    monkeypatch.setattr(signs, "NEWTON_NODES", 0)
+    rng = np.random.default_rng(732001)
+    X, c = rng.standard_normal((26, 4)) * [0.05, 1.0, 0.05, 60.0], rng.standard_normal(26)
+    X[np.arange(26), rng.integers(0, 4, 26)] = 10.0 ** -rng.integers(80, 140, 26)
+    tree = signs.Tree(torch.as_tensor(X), torch.as_tensor(c))
+    found = tree.run(0.0, 1e-3, deadline=math.inf, batch=64, quadratic=False)
+    whole, k = integers(X)
+    weights, kc = integers(c)
+
+    def written() -> tuple[list[int], str]:
+        side, bound = writing.write(found.log, X, c, np.zeros(4), np.zeros((0, 4), dtype=int), 1.0)
+        empty = [leaf["empty"] for leaf in side["leaves"] if isinstance(leaf, dict)]
+        problem = Problem(whole, k, [1] * len(X), 1)
+        try:
+            relu_tree(problem, weights.tolist(), 1 << kc, Fraction(bound) * 2, side, "tree")
+        except Refused as fail:
+            return [b.bit_length() for leaf in empty for _, b in leaf], fail.item
+        return [b.bit_length() for leaf in empty for _, b in leaf], ""
+
+    assert max(written()[0], default=0) <= 1100 and written()[1] == ""
+    monkeypatch.setattr(writing, "LONGEST", math.inf)
+    assert max(written()[0]) > 1100 and "not an integer in the allowed range" in written()[1]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_rank_modulo_a_prime_is_the_rank(seed: int):
     rng = np.random.default_rng(seed)

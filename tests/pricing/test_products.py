@@ -31,11 +31,11 @@ def best(data: Dataset, seconds: float = math.inf) -> products.Products:
     return found
 
 
-def by_clarabel(X: np.ndarray, y: np.ndarray) -> float:
-    """The relaxation with all products in play, as a program over moments, by another solver.
+def by_clarabel(X: np.ndarray, y: np.ndarray, cuts: bool) -> float:
+    """The relaxation with all products in play, and with all cuts or none, as a program over moments, by another solver.
 
     maximise gamma over moments Y (of 1, v, w) of both signs: positive semidefinite, the products of (1, w, s) >= 0, w_i s_i = 0,
-    tr Y_vv = Y_00, the Y_00 sum to one, and y_i (Y+_{0 w_i} - Y-_{0 w_i}) >= gamma.
+    tr Y_vv = Y_00, the Y_00 sum to one, and y_i (Y+_{0 w_i} - Y-_{0 w_i}) >= gamma. Cuts: |Y_{z v}| <= Y_{z 0} for all z of w, s.
     """
     import clarabel
     from scipy import sparse
@@ -54,7 +54,7 @@ def by_clarabel(X: np.ndarray, y: np.ndarray) -> float:
 
     trace = sum(row(e, e) for e in np.eye(N)[1 : 1 + r]) - row(np.eye(N)[0], np.eye(N)[0])
     nothing = np.zeros(size)
-    equal, least = [], []
+    equal, least, within = [], [], []
     for left in (True, False):
 
         def put(one: np.ndarray, gamma: float = 0.0, left: bool = left) -> np.ndarray:
@@ -62,18 +62,21 @@ def by_clarabel(X: np.ndarray, y: np.ndarray) -> float:
 
         equal += [put(trace)] + [put(row(Z[1 + i], Z[1 + n + i])) for i in range(n)]
         least += [put(row(Z[a], Z[b])) for a in range(1 + 2 * n) for b in range(a)]
+        within += [put(row(z, e)) for z in Z[1:] for e in np.eye(N)[: 1 + r]] if cuts else []
     one = row(np.eye(N)[0], np.eye(N)[0])
     total = np.concatenate([one, one, [0.0]])
     margins = [
         y[i] * np.concatenate([row(Z[0], Z[1 + i]), -row(Z[0], Z[1 + i]), [0.0]]) - np.eye(2 * size + 1)[-1]
         for i in range(n)
     ]
-    blocks = [np.array([*equal, total]), -np.array(least + margins), -np.eye(2 * size + 1)[: 2 * size]]
+    inside = -np.array(within).reshape(-1, 2 * size + 1)
+    blocks = [np.array([*equal, total]), -np.array(least + margins), inside, -np.eye(2 * size + 1)[: 2 * size]]
     right = np.zeros(sum(map(len, blocks)))
     right[len(equal)] = 1.0
     cones = [
         clarabel.ZeroConeT(len(equal) + 1),
         clarabel.NonnegativeConeT(len(blocks[1])),
+        *[clarabel.SecondOrderConeT(1 + r)] * (len(within) // (1 + r)),
         clarabel.PSDTriangleConeT(N),
         clarabel.PSDTriangleConeT(N),
     ]
@@ -90,13 +93,72 @@ def by_clarabel(X: np.ndarray, y: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_another_solver_finds_the_same_relaxation(seed: int):
+def test_another_solver_finds_the_same_relaxation(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(seed)
     n, r = (6, 4) if seed % 2 else (5, 5)
     X, y = rng.standard_normal((n, r)) * rng.choice([0.3, 1.0, 4.0], (n, 1)), np.resize([1.0, -1.0, 1.0], n)
-    found = best(Dataset(X, y))
-    other = by_clarabel(X, y)
-    assert other * (1 - 1e-6) <= found.bound <= other * (1 + 5e-3)  # solved to 2e-3, from above
+    found, with_cuts = best(Dataset(X, y)), by_clarabel(X, y, cuts=True)
+    assert (
+        with_cuts * (1 - 1e-6) <= found.bound <= with_cuts * (1 + 1e-2)
+    )  # solved to 2e-3, from above; cuts are tangents
+    monkeypatch.setattr(products, "CUTS_AFTER", math.inf)
+    plain, without = best(Dataset(X, y)), by_clarabel(X, y, cuts=False)
+    assert without * (1 - 1e-6) <= plain.bound <= without * (1 + 5e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 3e4])
+def test_cuts_lower_the_bound_and_are_checked(scale: float, monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(8)
+    data = Dataset(scale * rng.standard_normal((20, 10)), np.where(rng.random(20) < 0.5, 1.0, -1.0), "noise")
+    found = best(data)
+    certificate = certified(data, found)
+    check_certificate(certificate, data)
+    rows = certificate.proof["sides"][0]["cuts"]["rows"]
+    assert len(rows) == len(found.program.cuts) > 0
+    assert certificate.upper <= found.bound * (1 + 1e-6)  # next to nothing is lost in writing
+    monkeypatch.setattr(products, "CUTS_AFTER", math.inf)
+    plain = best(data)
+    assert not len(plain.program.cuts) and found.bound < 0.99 * plain.bound
+
+
+def test_a_part_of_cuts_is_nonnegative_on_the_ball():
+    """What the checker takes for p is the least integer that is at least |u|."""
+    from widemargin.verify.products import _lengths
+
+    assert _lengths(np.array([[3, 4], [0, 0], [6, 8], [6, 9], [1, 0]], dtype=object), 0) == [5, 0, 10, 11, 1]
+    assert _lengths(np.array([[6, 8], [6, 9], [1, 0]], dtype=object), 1) == [5, 6, 1]  # u is half of that
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda side: side["cuts"]["rows"][0].append(1),
+        lambda side: side["cuts"]["base"].append(side["cuts"]["base"][0]),
+        lambda side: side["cuts"].update(base=[99, *side["cuts"]["base"][1:]]),
+        lambda side: side["cuts"].pop("base"),
+        lambda side: side["cuts"].update(rows=side["cuts"]["rows"][:-1]),  # a pair names the last one
+        lambda side: side["cuts"].update(rows=side["cuts"]["rows"] * 50),
+        lambda side: side.update(cuts=[1]),
+        lambda side: side["cuts"]["rows"][0].__setitem__(0, 0.5),
+        lambda side: side["cuts"]["rows"].__setitem__(0, [-v for v in side["cuts"]["rows"][0]]),
+        lambda side: [row.__setitem__(slice(None), [2 * v for v in row]) for row in side["cuts"]["rows"]],
+    ],
+)
+def test_damaged_cuts_are_refused(noisy, change):
+    data, certificate = noisy
+    payload = copy.deepcopy(certificate.payload())
+    change(payload["proof"]["sides"][0])
+    payload.pop("digest")
+    from widemargin.verify import digest
+
+    assert not check(payload | {"digest": digest(payload)}, data.X, data.y).ok
+
+
+@pytest.fixture(scope="module")
+def noisy() -> tuple[Dataset, Certificate]:
+    rng = np.random.default_rng(8)
+    data = Dataset(rng.standard_normal((20, 10)), np.where(rng.random(20) < 0.5, 1.0, -1.0), "noise")
+    return data, certified(data, best(data))
 
 
 @pytest.mark.parametrize("seed", range(10, 14))

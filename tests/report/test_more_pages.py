@@ -58,7 +58,7 @@ def shown(built, title):
     [
         ({"kind": "frozen"}, "of kind frozen, not f1"),
         ({"data_sha256": "0" * 64, "data_name": "strange"}, "of other data, strange"),
-        ({"bias": False}, "without a bias and the run with"),
+        ({"bias": False, "primal": None}, "without a bias and the run with"),
         ({"activation": "srelu"}, "activation srelu and the run of relu"),
     ],
 )

@@ -263,10 +263,12 @@ def test_the_function_that_is_drawn_has_the_certified_margin(kind):
     np.testing.assert_allclose((data.y * f(data.X)).min(), cert.lower, rtol=1e-6)
 
 
-def test_a_saved_certificate_is_read_and_a_changed_one_is_not(tmp_path, certs):
+def test_a_saved_certificate_is_read_and_a_changed_one_is_not(tmp_path, certs, monkeypatch):
     certs[0].save(tmp_path / "c.json")
     read = certificates.read(tmp_path / "c.json")
-    assert read.summary() == certs[0].summary() and read.data_sha256 == certs[0].data_sha256 and not read.proof
+    assert read.summary() == certs[0].summary() and read.data_sha256 == certs[0].data_sha256 and read.proof
+    monkeypatch.setattr(certificates, "PROOF", 10)
+    assert not certificates.read(tmp_path / "c.json").proof  # a large one is not kept
     text = (tmp_path / "c.json").read_text()
     (tmp_path / "c.json").write_text(text.replace('"lower": 0.', '"lower": 1.', 1))
     with pytest.raises(InputError, match="digest"):
@@ -526,3 +528,74 @@ def test_verdicts_and_pictures_of_a_reproduction(page):
     assert badges == ["yes", "no", "unknown"] and "0.5 +- 0.01" in text and "1 (x)" in text
     assert base64.b64encode(PNG).decode() in text
     assert "widemargin reproduce cb-9 --scale quick --device cpu --seed 3" in "".join(found.text)
+
+
+def proved(page):
+    """What stands in the column "proved"."""
+    text = page.sections[0].render()
+    return [html.unescape(word).strip() for word in re.findall(r'data-name="proved">.*?</span> (.*?)</span>', text)]
+
+
+def test_a_page_checks_small_proofs_again(certs, monkeypatch):
+    """And says of the others that it did not; a proof that fails is told."""
+    import widemargin.report.checking as checking
+
+    assert proved(report.build(certs[0])) == ["proved, re-checked"]
+    wrong = replace(certs[0], upper=certs[0].lower * (1 + 1e-12))
+    page = report.build(wrong)
+    (said,) = proved(page)
+    assert said.startswith("REFUSED by the checker: ") and "larger than upper" in said
+    (bar,) = next(iter(Parsed(page.html()).figures.values()))["data"]
+    assert bar["line"]["color"] == "@quiet"
+    assert proved(report.build(replace(certs[0], data_name="gone.csv"))) == ["not re-checked (its data is not here)"]
+    monkeypatch.setattr(checking, "PROOF", 10)
+    assert proved(report.build(certs[0])) == ["not re-checked (too large for a page)"]
+
+
+def test_the_certificate_of_a_run_is_checked_again(run, certs, tmp_path, monkeypatch):
+    import shutil
+
+    import widemargin.report.checking as checking
+
+    shutil.copytree(run, tmp_path / "run")
+    assert "Dotted: no network" in report.build(tmp_path / "run").sections[0].render()
+    flows.save_certificate(tmp_path / "run", replace(certs[0], upper=certs[0].lower))
+    text = report.build(tmp_path / "run").sections[0].render()
+    assert "is not drawn: REFUSED by the checker" in text and "Dotted: no network" not in text
+    path = tmp_path / "run" / "certificate.json.gz"
+    path.write_bytes(path.read_bytes()[:-5])  # the run itself is shown all the same
+    text = report.build(tmp_path / "run").sections[0].render()
+    assert "certificate.json.gz" in text and "is not drawn" in text and "Normalised margin" in text
+    monkeypatch.setattr(checking, "PROOF", 10)
+    flows.save_certificate(tmp_path / "run", certs[0])
+    assert "was not re-checked (too large for a page)" in report.build(tmp_path / "run").sections[0].render()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "parity:d=400,n=1000000",
+        "mnist:path=/dev/zero",
+        "cifar",
+        "parity:d=20,n=64,units=99999999999",
+        "teacher:units=10000000",
+    ],
+)
+def test_a_page_does_not_make_data_that_a_file_names(name, certs, monkeypatch):
+    """A certificate of two kilobytes may name gigabytes."""
+    from widemargin import data as datasets
+
+    def refuse(*_, **__):
+        raise AssertionError("it was made")
+
+    monkeypatch.setattr(datasets, "load", refuse)
+    page = report.build(replace(certs[0], data_name=name))
+    assert proved(page) == ["not re-checked (its data is not here)"]
+
+
+def test_a_kind_or_convention_makes_no_link(certs):
+    """plotly reads some HTML; what a certificate calls itself is text."""
+    for change in ({"kind": "<a href='http://x'>f1</a>"}, {"convention": "<a href='http://x'>M1</a>"}):
+        page = report.build(replace(certs[0], **change))
+        drawn = json.dumps(Parsed(page.html()).figures)
+        assert "<a" not in drawn and "&lt;a href=" in drawn

@@ -182,20 +182,25 @@ def test_what_the_decorator_of_checks_does(attack, monkeypatch):
         monkeypatch.setitem(CHECKS, id, None)
         del CHECKS[id]
 
-    @check("X-1", says="two", reference="Section 1", reads=lambda track: track if track.rule == "GD" else None)
+    @check("X-1", "Section 1", reads=lambda track: track if track.rule == "GD" else None)
     def two(view, log_norm):
         yield part("first", log_norm, log_norm + 1)
         yield part("second", np.log(log_norm * 0), 0.0, id="X-1 printed", reference="Section 2")  # ln 0: no warning
 
-    @check("X-2", says="one", reference="Section 3")
+    @check("X-2", "X-5", "Section 3")
     def one(track, p):
+        """The worst
+        point.
+
+        More of it.
+        """
         return part("worst point", p, p.max(2, keepdims=True), scale=1 + np.abs(p))
 
-    @check("X-3", says="needs what no run has", reference="Section 4")
+    @check("X-3", "Section 4")
     def lacking(track, nothing):
         raise AssertionError("called without its records")
 
-    @check("X-4", says="never applies", reference="Section 5")
+    @check("X-4", "Section 5")
     def never(track):
         yield from ()
 
@@ -206,11 +211,12 @@ def test_what_the_decorator_of_checks_does(attack, monkeypatch):
     nearest = worst(track.p, track.p.max(2, keepdims=True), 0.0, 1 + np.abs(track.p))
     assert (found.left == nearest["left"]).all() and (found.scale == nearest["scale"]).all()
     assert (found.id, found.word) == ("X-2", "yes") and CHECKS["X-2"].function is one
+    assert (CHECKS["X-2"].says, CHECKS["X-2"].claims) == ("The worst point.", ("X-2", "X-5"))
     assert lacking(track) is None and never(track) is None
     config = track.run.config | {"rule": track.run.config["rule"] | {"class": "SGD"}}
     assert two(dataclasses.replace(track, run=dataclasses.replace(track.run, config=config))) is None
     with pytest.raises(ValueError, match="twice"):
-        check("X-1", says="again", reference="Section 1")(lacking)
+        check("X-1", "Section 1")(lacking)
 
 
 @pytest.mark.parametrize("rule", [flows.SmoothMarginAscent(), flows.GD(lr=0.1), flows.GradientFlow()], ids=str)

@@ -148,6 +148,15 @@ def optima_made():
         cert = optima.f1(data, loss="cross-entropy", tol=1e-2, time_limit=20, **keys)
         name = f"optimum of classes {keys['output_bias']} {data.d}"
         out.append((name, saved(cert), data.X, data.y))
+    targets = rng.standard_normal((9, 3)).round(2)
+    for data, keys in [
+        (Dataset(flat.X, targets), {"weight_decay": 0.05, "output_bias": None, "bias": False, "weights": weights}),
+        (Dataset(flat.X, targets[:, :2]), {"weight_decay": 0.05, "output_bias": "free"}),
+        (Dataset(more.X[:9], targets[:, :2]), {"weight_decay": 0.04, "output_bias": "decayed", "weights": weights}),
+    ]:
+        cert = optima.f1(data, loss="squared", tol=1e-2, time_limit=20, **keys)
+        name = f"optimum of targets {keys['output_bias']} {data.d}"
+        out.append((name, saved(cert), data.X, data.y))
     for data, keys in asked[:6]:
         cert = optima.f2(data, **keys)
         name = " ".join(["kernel optimum", *[str(v) for v in keys.values() if not isinstance(v, np.ndarray)]])
@@ -281,6 +290,7 @@ def question(payload):
         "f1-optimum": ["loss", "weight_decay", "output_bias", "weights"],
         "f2-optimum": ["loss", "weight_decay", "output_bias", "weights"],
         "f1-multiclass-optimum": ["loss", "weight_decay", "output_bias", "weights"],
+        "f1-multitarget-optimum": ["loss", "weight_decay", "output_bias", "weights"],
     }
     convention = payload.get("convention") if kind == "f2" else None
     what = [kind, convention, payload.get("activation") if kind != "linear" else None, payload.get("bias")]

@@ -438,7 +438,7 @@ def test_the_checker_runs_where_only_numpy_is_installed(tmp_path):
 # ------------------------------------------------------------ empty leaves
 
 
-def with_empty(entries, upper=1.0, points=(0, 1, 2, 3), X=None):
+def with_empty(entries, upper=1.0, points=(0, 1, 2, 3), X=None, second=None):
     """Weights +1/4 at e1, -e1, e2 and 0, four leaves by the signs at e1 and -e1; side +1 has the maximum sqrt(2) / 4."""
     X = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]) if X is None else X
     tree, none = [0, 1, -1, -1, 1, -1, -1], [0] * len(points)
@@ -447,7 +447,7 @@ def with_empty(entries, upper=1.0, points=(0, 1, 2, 3), X=None):
         "shift": 0,
         "points": list(points),
         "tree": tree,
-        "leaves": [entries, none, none, {"empty": [[0, 1], [1, 1]]}],
+        "leaves": [entries, second or none, none, {"empty": [[0, 1], [1, 1]]}],
     }
     minus = {"sign": -1, "shift": 0, "points": [], "tree": [-1], "leaves": [[]]}
     proof = {"type": "tree", "sides": [plus, minus]}
@@ -458,7 +458,9 @@ def test_empty_leaves():
     """On the first leaf v . e1 >= 0 and -v . e1 >= 0. The others are bounded by 1/8 + sqrt(5) / 8, with e2 free."""
     high = (1 + math.sqrt(5)) / 8
     assert with_empty({"empty": [[0, 1], [1, 1]]}, high * (1 + 1e-12)) is None
-    assert with_empty({"empty": [[0, 2], [1, 1], [1, 1], [1, 1], [0, 1]]}) is None  # what comes twice is added
+    assert with_empty({"empty": [[0, 2], [1, 1], [1, 1]]}) is None  # what comes twice is added
+    good = {"empty": [[0, 1], [1, 1]]}
+    assert "do not add up to zero" in with_empty(good, second=good)  # there e1 is active and -e1 is not
     assert "larger than upper" in with_empty({"empty": [[0, 1], [1, 1]]}, high * (1 - 1e-12))
     for entries, word in (
         ([[0, 1]], "do not add up to zero"),

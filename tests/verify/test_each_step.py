@@ -29,6 +29,54 @@ def f1(X, y, upper, dual, plus):
     return verdict("f1", X, y, 0.0, upper, dual=dual, proof=tree_sides(plus, len(X)))
 
 
+# ------------------------------------------------------------ products
+
+
+# x = 4 in one dimension: with t = 4 v = w - s, 2 + 2 v^2 - w + w s / 4 = (w - 4)^2 / 8 + s^2 / 8, so relu(t) <= 4
+FOUR = {"sign": 1, "points": [0], "shift": 2, "lam": 8, "free": [1], "pairs": []}
+NONE = {"sign": -1, "points": [0], "shift": 0, "lam": 0, "free": [0], "pairs": [[0, 1, 1]]}
+
+
+def multiplied(upper, X=((4.0,),), y=(1,), dual=(1.0,), minus=NONE, **plus):
+    proof = {"type": "products", "sides": [FOUR | plus, minus]}
+    return verdict("f1", np.array(X), list(y), 0.0, upper, dual=list(dual), proof=proof).failed
+
+
+def test_the_corner_of_products_is_rounded_down():
+    assert multiplied(4.0) is None
+    assert multiplied(4.0 - 1 / 16) == "products side +1: the bound is larger than upper"  # half a unit of 2^-3
+
+
+@pytest.mark.parametrize(
+    "fields,failed",
+    [
+        ({"pairs": [[0, 1, -1]], "lam": 0, "free": [0], "shift": 0}, "pairs: not an integer"),  # 0 - w + w
+        ({"lam": -8}, "lam: not an integer"),
+        ({"pairs": [[-1, 1, 1]]}, "pairs: not an integer"),
+        ({"pairs": [[1, 3, 1]]}, "pairs: not an integer"),
+        ({"pairs": [[1, 1, 1]]}, "not of two different parts"),
+        ({"pairs": [[1, 0, 1]]}, "not of two different parts"),
+        ({"pairs": [[0, 1, True]]}, "pairs: not an integer"),
+        ({"free": [1.0]}, "free: not an integer"),
+        ({"points": [], "free": []}, "a point with weight is missing"),
+    ],
+)
+def test_products_have_signs_and_places(fields, failed):
+    assert failed in multiplied(3.0, **fields)
+
+
+def test_a_point_of_products_comes_once():
+    """x = 4 with +1/2 and x = 2 with -1/2 have the maximum 1; with the second one twice it would be 0."""
+    X, y, dual = [[4.0], [2.0]], [1, -1], [0.5, 0.5]
+    minus = {"sign": -1, "points": [0, 1], "shift": 2, "lam": 1, "free": [0, 1], "pairs": [[0, 1, 2]]}
+    assert multiplied(1.0, X, y, dual, minus) == "products side +1: a point with weight is missing"
+    twice = {"points": [0, 1, 1], "free": [0, 0, 0], "pairs": [], "lam": 0, "shift": 0}
+    assert multiplied(0.5, X, y, dual, minus, **twice) == "products side +1: points are not increasing"
+    assert (
+        multiplied(0.5, X, y, dual, minus, points=[1, 0], free=[0, 0]) == "products side +1: points are not increasing"
+    )
+
+
 # ------------------------------------------------------------ trees
 
 
@@ -43,6 +91,34 @@ def test_every_point_with_positive_weight_is_in_the_tree():
     side = {"points": [1], "tree": [-1], "leaves": [[0]]}
     found = f1(PLANE, [1, -1], 0.1, [0.5, 0.5], side)
     assert found.failed == "tree side +1: point 0 has positive weight and is not among points"
+
+
+def test_a_tree_ends_with_its_last_leaf():
+    side = {"points": [0, 1], "tree": [-1, -1], "leaves": [[0, 0], [0, 0]]}
+    assert f1(PLANE, [1, -1], 9.0, [0.5, 0.5], side).failed == "tree side +1: the tree goes on after its last leaf"
+
+
+def test_what_free_points_have_is_below_upper():
+    """e_1 is free: 1/2, and a vector of length 1/2 for what is left, which is -1/2 with upper = 0."""
+    side = {"points": [0], "tree": [-1], "leaves": [[0]]}
+    assert f1([[1.0, 0.0]], [1], 0.0, [1.0], side).failed == "tree side +1, leaf 0: its bound is larger than upper"
+
+
+def test_a_reflection_moves_the_points_exactly():
+    """That of (0, -1) in (3, 2) is (12, -5) / 13, which rounded down is (0, -1) again: the maximum is at v = (0, -1)."""
+    side = {"points": [0], "tree": [-1], "leaves": [[0, 0]], "roots": [[3, 2]], "rho": [3.0, 2.0]}
+    assert (
+        f1([[0.0, -1.0]], [1], 9.0, [1.0], side).failed
+        == "tree side +1: root 0 is not a symmetry of the weighted points"
+    )
+
+
+def test_a_symmetry_is_one_of_the_points_before_they_are_folded():
+    """(relu(v_1) + relu(-v_2)) / 2 has the maximum sqrt(1/2), at v_1 = -v_2; folded, both points weigh the same."""
+    X, dual = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [0.5, 0.0, 0.0, 0.5]
+    side = {"points": [0, 2], "tree": [-1], "shift": 2, "leaves": [[0, 0, 1]], "mirrors": [[0, 1], [2, 3]]}
+    side |= {"roots": [[-1, 1]], "rho": [-1.0, 1.0]}
+    assert f1(X, [1] * 4, 0.5, dual, side).failed == "tree side +1: root 0 is not a symmetry of the weighted points"
 
 
 def test_a_negative_weight_counts_once_at_most():
@@ -70,6 +146,9 @@ def test_quadratic_leaves_have_signs():
         ({"a": [0], "b": [1], "lam": 0, "pairs": [[0, 0, -1]]}, "leaf 0: pairs"),
     ):
         assert failed in f1(X, [1], 0.5, [1.0], side | {"leaves": [leaf, [0]]}).failed
+    both = {"points": [0, 1], "tree": [0, 1, -1, -1, -1], "leaves": [leaf | {"a": [0, 0], "b": [0, 0]}, [0, 0], [0, 0]]}
+    both["leaves"][0] |= {"lam": 0, "pairs": [[0, 1, -1]]}
+    assert "leaf 0: pairs: not an integer" in f1(PLANE, [1, 1], 0.5, [0.5, 0.5], both).failed
     free = {"points": [0, 1], "tree": [0, -1, -1], "leaves": [{"a": [0, 0], "b": [0, 0], "lam": 0}, [0, 0]]}
     free["leaves"][0]["pairs"] = [[0, 1, 1]]
     assert "leaf 0: pairs name a point" in f1(PLANE, [1, 1], 0.5, [0.5, 0.5], free).failed
@@ -77,6 +156,18 @@ def test_quadratic_leaves_have_signs():
     leaf = {"a": [0, 0], "b": [0, 0, -1], "lam": 1}
     found = f1([[1.0, 0.0], [-1.0, 0.0]], [1, 1], 9.0, [0.5, 0.5], roots | {"leaves": [leaf]})
     assert found.failed.endswith("leaf 0: a root has a negative multiplier")
+
+
+def test_the_linear_rest_of_a_leaky_neuron_is_in_the_span():
+    """e_1 with +3/4 and e_2 with -1/4, slope 1/4: the maximum is |(3/4, -1/16)|, of which the points of the tree have 3/4."""
+    X, dual, activation = [[1.0, 0.0], [0.0, 1.0]], [0.75, 0.25], "leaky:0.25"
+    leaf = {"a": [0], "b": [9], "lam": 6}  # in sixteenths: (1 - 1/4) 3/4, and half of 3/4
+    plus = {"sign": 1, "shift": 4, "points": [0], "tree": [0, -1, -1], "leaves": [leaf, [0]]}
+    minus = {"sign": -1, "shift": 4, "points": [1], "tree": [0, -1, -1], "leaves": [[0], [0]]}
+    proof = {"type": "tree", "sides": [plus, minus]}
+    for upper, failed in ((0.7527, None), (0.7513, "tree side +1, leaf 0: its bound is larger than upper")):
+        found = verdict("f1", X, [1, -1], 0.0, upper, dual=dual, proof=proof, activation=activation)
+        assert found.failed == failed
 
 
 def test_triples_of_an_eigen_tree_use_fixed_points():

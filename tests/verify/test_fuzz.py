@@ -22,6 +22,7 @@ PROOFS = (  # every type: all are in the corpus, and mutants are given them
     "pairing",
     "products",
     "tree",
+    "mixed",
     "enumeration",
     "eigen",
     "eigen-tree",
@@ -58,7 +59,7 @@ WORDS = [
     *PROOFS,
     *("certified", "not-separable", "no-interpolation", "found"),
     *("time-limit", "stalled", "rounding", "not-found", "omitted"),
-    *("logistic", "squared", "hinge", "squared-hinge", "exp", "free", "decayed"),
+    *("logistic", "squared", "hinge", "squared-hinge", "exp", "cross-entropy", "free", "decayed"),
 ]
 NUMBERS = [0, 1, -1, 2, 0.5, -0.5, 1e-9, 1e300, -1e300, 5e-324, 2**32, 2**32 + 1, 2**62, 2**1100 - 1, -(2**1099)]
 
@@ -222,6 +223,7 @@ def test_the_corpus_is_accepted_and_holds_every_kind_and_proof(corpus, truth):
     types = {kind for _, _, kind in proofs}
     assert types >= set(PROOFS)
     assert {("f1", "relu", "cones"), ("l1-regression", "relu", "cones"), ("f1-optimum", "relu", "cones")} <= proofs
+    assert {("f1-multitarget-optimum", "relu", one) for one in ("enumeration", "cones", "cover")} <= proofs
     leaky = {(kind, proof) for kind, activation, proof in proofs if activation == "leaky:0.25"}
     assert leaky >= {("f1", one) for one in ("norm", "tree", "cones", "enumeration")}
     assert (

@@ -176,7 +176,10 @@ def test_kernels_of_many_points_are_refused_at_once():
     n = 16385
     X, dual = np.ones((n, 1)), {"dual": [1.0] + [0.0] * (n - 1)}
     said = "all pairs of more than 16384 points are not looked at"
-    assert verdict("f2", X, np.ones(n), 0.0, 9.0, extra={"kernel": "relu"}, **dual).failed.endswith(said)
+    many = {"dual": [2.0**-14] * (n - 1) + [2.0**-60]}
+    found = verdict("f2", X, np.ones(n), 0.0, 9.0, extra={"kernel": "relu"}, **many)
+    assert found.failed == "format: extra.kernel: more than 16384^2 pairs are not looked at"
+    assert verdict("f2", X, np.ones(n), 0.0, 9.0, extra={"kernel": "relu"}, **dual).failed is None  # one has a weight
     assert verdict("l2-regression", X, np.ones(n), 0.0, 9.0, extra={"kernel": "relu"}, **dual).failed.endswith(said)
     assert sampled(X, np.ones(n), 0.0, 9.0).failed.endswith(said)
     moved = {"part": "a", "width": 1, "eps": 0.0, "displacement": 1.0}

@@ -4,12 +4,16 @@ import copy
 import math
 import random
 from decimal import Decimal, getcontext
+from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from corpus import seal
+from test_attacks import forged
 
 from widemargin import Dataset, optima, verify
+from widemargin.verify import optimum
 from widemargin.verify.logs import ONE, exp_above, log_ends, softplus_above
 from widemargin.verify.reading import Refused
 
@@ -264,3 +268,101 @@ def test_the_dual_bound_by_hand():
         less = low - (theta * dual.sum() / 7) ** 2 / (2 * decay)
         assert verify.check(seal(decayed | {"lower": less * (1 - 1e-12)}), X, DATA.y).ok == (less > 0)
         assert not verify.check(seal(decayed | {"lower": less * (1 + 1e-12)}), X, DATA.y).ok
+
+
+def test_the_share_of_the_dual_is_rounded_down():
+    for scale, most in (
+        (Fraction(1, 3), Fraction(2)),
+        (Fraction(7), Fraction(10, 3)),
+        (Fraction(1), Fraction(1, 10**40)),
+    ):
+        theta, least = optimum._feasible(scale, most), min(scale, most)
+        assert least * (1 - Fraction(1, 2**90)) < theta < least and theta.denominator.bit_count() == 1
+
+
+@pytest.mark.parametrize("loss", ["squared", "squared-hinge"])
+def test_what_a_curved_loss_takes_from_the_dual_is_rounded_up(loss):
+    """u y - u^2 / (2 w) with w = 3: the last part is no multiple of any power of two."""
+    one = SimpleNamespace(y=[1], ky=0)
+    found = optimum._dual_below(one, loss, [1], 0, [3], 0, Fraction(1))
+    assert Fraction(5, 6) - Fraction(1, ONE) < found < Fraction(5, 6)
+
+
+@pytest.mark.parametrize("label", [1, -1])
+@pytest.mark.parametrize("value", [1, -1])
+def test_margins_are_rounded_down_before_the_exponential(label, value, monkeypatch):
+    seen = []
+    monkeypatch.setattr(optimum, "exp_above", lambda x: seen.append(x) or 1)
+    one, k = SimpleNamespace(y=[label], ky=0), 300
+    optimum._loss_above(one, "exp", [value], k, Fraction(0), [1])
+    assert 0 <= Fraction(seen[0], ONE) + label * Fraction(value, 1 << k) < Fraction(1, ONE)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared"])
+@pytest.mark.parametrize("low,high", [(5, 8), (-8, -5), (-5, 8), (-8, 5)])
+def test_values_in_the_space_of_a_kernel_are_taken_where_the_loss_is_larger(loss, low, high):
+    """A value is between low / 3 or low / 7 and high / 3 or high / 7, whichever is further out."""
+    K = SimpleNamespace(product=lambda a: ([low], [high]), least=Fraction(3), most=Fraction(7))
+    ends = Fraction(low, 7 if low > 0 else 3), Fraction(high, 3 if high > 0 else 7)
+    unit = Fraction(1, 1 << optimum.VALUE_BITS)
+    for label, far in ((1, -1), (-1, 1)):
+        y = label if loss == "hinge" else 100 * label
+        (found,) = optimum._worst(SimpleNamespace(y=[y], ky=0), loss, K, [1], 0, Fraction(0))
+        assert 0 <= far * (found * unit - ends[0 if far < 0 else 1]) < unit
+        near = SimpleNamespace(y=[-y], ky=0)  # a target on the other side
+        assert optimum._worst(near, loss, K, [1], 0, Fraction(0)) != [found]
+
+
+def test_differences_of_outputs_are_rounded_up_before_the_exponential(monkeypatch):
+    seen = []
+    monkeypatch.setattr(optimum, "exp_above", lambda x: seen.append(x) or ONE)
+    optimum._cross_entropy_above([0, 1, -1, 1 << 300], 300)  # 0, a little more, a little less, 1
+    assert [x + ONE for x in seen] == [0, 1, 0, ONE]
+
+
+DRAWN = np.array([[0, 4, 2], [1, 0, 1], [2, 2, 0], [0, 3, 0], [0, 0, 5], [1, 0, 0], [0, 0, 0]]) / 16
+CLASSES = np.array([0, 1, 2, 0, 1, 2, 0])
+
+
+def refusal(lower, upper, mode, offset, dual=DRAWN):
+    extra = {"loss": "cross-entropy", "weight_decay": 0.2, "output_bias": mode, "offset": list(offset)}
+    extra |= {"theta": [], "outer": []}
+    proof, dual = {"type": "norm", "maximum": 10.0}, np.asarray(dual).tolist()
+    body = forged("f1-multiclass-optimum", X, CLASSES, lower, upper, dual=dual, extra=extra, proof=proof)
+    return verify.check(body, X, CLASSES).failed
+
+
+@pytest.mark.parametrize("mode", [None, "decayed"])
+def test_the_bounds_of_several_classes_by_hand(mode):
+    """Entropies less what a bias may gain, at a dual that was made up; and the objective of constant outputs."""
+    theta = 0.2 * 7 / 10
+    z = theta * DRAWN
+    z[np.arange(7), CLASSES] = 1 - z.sum(1)
+    low = float(-(z * np.log(np.where(z > 0, z, 1))).sum() / 7)
+    b, high = np.zeros(3), math.log(3)
+    if mode is not None:
+        b = np.array([0.5, -0.25, 0.0])
+        high = float(np.mean(np.log(np.exp(b).sum()) - b[CLASSES]) + 0.2 * b @ b / 2)
+        sums = theta * (np.eye(3)[CLASSES] * DRAWN.sum(1, keepdims=True) - DRAWN).sum(0) / 7
+        low -= float(sums @ sums / (2 * 0.2))
+    less, more = 1 - 1e-12, 1 + 1e-12
+    assert 0 < low < high and refusal(low * less, high * more, mode, b) is None
+    assert refusal(low * more, high * more, mode, b) == "lower bound: the weights prove less"
+    assert refusal(low * less, high * less, mode, b) == "upper bound: the objective of the network is larger"
+
+
+def test_what_the_dual_of_several_classes_must_satisfy():
+    def changed_row(i, row):
+        dual = DRAWN.copy()
+        dual[i] = row
+        return dual
+
+    assert refusal(0.0, 2.0, None, [0, 0, 0]) is None
+    assert refusal(0.0, 2.0, None, [0, 0, 0.5]) == "upper bound: extra.offset is not 0, but there is no output bias"
+    assert refusal(0.0, 2.0, "free", [0, 0, 0]).startswith("dual: the vectors do not sum to zero")
+    for row, failed in (
+        ([-1 / 16, 0, 2 / 16], "dual: row 1 has a negative entry"),
+        ([0.75, 0, 0.5], "dual: row 1 is larger than the weight of its point"),
+        ([0, 0.5, 0.25], "dual: row 1 has a weight on its own class"),
+    ):
+        assert refusal(0.0, 2.0, None, [0, 0, 0], changed_row(1, row)) == failed

@@ -1019,3 +1019,13 @@ def test_the_constants_of_quadratic_leaves_round_lengths_by_the_sign_of_the_slop
     kappa = Fraction(_constants([-2], [b], flat, np.array([1]), [c], 1, 0, 0), 1 << ROOT_BITS)
     rest = (kappa - 10) / (c - b)  # |x| as the rule has it: kappa = slope |x| + 2 |x|^2
     assert rest**2 < 5 if c < b else rest**2 > 5
+
+
+@pytest.mark.parametrize("a", [3, 7, 48])
+def test_the_constants_of_quadratic_leaves_are_never_below_the_parabola(a):
+    """slope^2 / (4 a) is rounded up where it is no multiple of the unit: 5^2 2^(2k + 64) / (4 a) is none for these a."""
+    s, k, total = 1, 1, 1
+    flat = SimpleNamespace(squares=[1], lengths=[(1 << ROOT_BITS, 1 << ROOT_BITS)])
+    kappa = Fraction(_constants([a], [-3], flat, np.array([1]), [1], total, s, k), 1 << (s + 2 * k + ROOT_BITS))
+    exact = Fraction(5, 2) ** 2 / (4 * Fraction(a, 2))  # slope c - b = 1 + 3/2
+    assert exact < kappa < exact + Fraction(1, 1 << ROOT_BITS)

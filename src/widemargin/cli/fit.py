@@ -376,7 +376,8 @@ def add(command: Command) -> None:
         "--loss",
         choices=LOSSES,
         default="logistic",
-        help="squared takes any targets, cross-entropy any number of classes [logistic]",
+        help="squared takes any targets, several for each point too (y (n, K) in an .npz file), cross-entropy any number of "
+        "classes [logistic]",
     )
     one.add_argument("--weight-decay", metavar="WD", type=_decay, help="of mean loss + (WD / 2) |weights|^2")
     one.add_argument(

@@ -30,6 +30,7 @@ from .options import (
     read_certificate,
     readable,
     seeded,
+    sized,
     sources,
     threaded,
     timed,
@@ -98,6 +99,8 @@ def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None
     keys = {name: value for name, value in (asked | {"tol": options.tol}).items() if value is not None}
     if "progress" in inspect.signature(function).parameters:
         keys["progress"] = report
+    if (memory := getattr(options, "memory", None)) is not None:
+        keys["memory"] = memory
     return function(data, time_limit=options.time_limit, **keys)
 
 
@@ -250,6 +253,7 @@ def add(command: Command) -> None:
     readable(one)
     precise(one, None, "1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9")
     timed(one, "seconds for each kind; the result then says time-limit, and both bounds hold")
+    sized(one)
     seeded(one)
     one.add_argument(
         "--width", metavar="M", type=integer(1, 10**6), default=1000, help="random neurons of frozen, rf, bn [1000]"

@@ -154,3 +154,19 @@ def precise(one: Parser, default: float | None, text: str) -> None:
 def timed(one: Parser, text: str) -> None:
     kind = number(0, math.inf, "a positive number of seconds")
     one.add_argument("--time-limit", metavar="S", default=60.0, type=kind, help=f"{text} [60]")
+
+
+def sized(one: Parser) -> None:
+    one.add_argument(
+        "--memory", metavar="BYTES", type=amount, help="for matrices, as in 4GB or 500MB [half of what is free]"
+    )
+
+
+def amount(text: str) -> float:
+    """Bytes: a number, or one with kB, MB, GB or TB (or KiB, MiB, GiB, TiB) behind it."""
+    word = text.strip().lower()
+    for power, letter in enumerate("kmgt", 1):
+        for ending, unit in ((f"{letter}ib", 1024.0), (f"{letter}b", 1000.0)):
+            if word.endswith(ending):
+                return number(0, math.inf, "a size such as 4GB or 500MB")(word.removesuffix(ending)) * unit**power
+    return number(0, math.inf, "a size such as 4GB or 500MB")(word.removesuffix("b"))

@@ -68,7 +68,7 @@ def add(command: Command) -> None:
         "of a reproduction, or a folder that holds several of them",
     )
     one.add_argument("--out", metavar="FILE.html", default="report.html", help="the page [report.html]")
-    one.add_argument("--title", default="Margins", help="of the page [Margins]")
+    one.add_argument("--title", help="of the page [Margins, or Optima of training where there are no others]")
     one.add_argument("--bounds", action="store_true", help="also evaluate every guarantee, which takes time")
     one.add_argument("--checks", action="store_true", help="also check every inequality along the runs")
     one.add_argument("--trial", metavar="B", type=integer(0, 10**6), default=0, help="the network that is drawn [0]")

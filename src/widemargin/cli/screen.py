@@ -15,6 +15,7 @@ from widemargin.types import write_atomically
 if TYPE_CHECKING:
     from rich.console import Console
 
+LONGEST = 2000  # characters of a complaint
 EVERY = 10.0  # seconds between lines of progress where there is no terminal
 
 Progress = Callable[[float, float, float, str], None]
@@ -51,6 +52,7 @@ def say(text: str) -> None:
 
 def complain(text: str) -> int:
     line = " ".join(text.split())  # one line, whatever the names in it hold
+    line = line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
     say(f"widemargin: {''.join(c if c.isprintable() else '?' for c in line)}")
     return 2
 

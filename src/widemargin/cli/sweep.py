@@ -19,7 +19,7 @@ from typing import Any
 from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
-from .options import INTERRUPTED, Command, integer, legal
+from .options import INTERRUPTED, Command, integer, legal, timed
 from .screen import EVERY, plain, print_rich, say, terminal
 
 ROWS = 200  # that a table on the screen shows
@@ -30,7 +30,7 @@ def sweep(options: argparse.Namespace) -> int:
     """Run a sweep; status 1 if a run failed."""
     from widemargin import sweep as sweeps
 
-    plan = sweeps.Sweep.load(options.file)
+    plan = sweeps.Sweep.load(options.file, trust=options.trust)
     store = options.store or f"{Path(options.file).stem}_results"
     if not legal(store):
         raise InputError(f"cannot write {store[:80]!r}: this is no legal folder name; choose another --store")
@@ -135,7 +135,7 @@ def query(options: argparse.Namespace) -> int:
     """Print what an SQL query on a store returns."""
     from widemargin import sweep as sweeps
 
-    names, rows = sweeps.query(options.store, options.sql)
+    names, rows = sweeps.query(options.store, options.sql, time_limit=options.time_limit)
     if options.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(names)
@@ -192,12 +192,16 @@ def add(command: Command) -> None:
         "--address", metavar="A", help="of a Ray or Dask cluster [RAY_ADDRESS, or a new one on this machine]"
     )
     one.add_argument("--devices", metavar="D,D", help="GPUs to share the batches, such as cuda:0,cuda:1")
+    one.add_argument(
+        "--trust", action="store_true", help="run the function that FILE names, also if it is none of widemargin"
+    )
     one.add_argument("--dry-run", action="store_true", help="count runs and batches, and time a few; store nothing")
     one.add_argument("--json", action="store_true", help="print one object")
 
     one = command("query", query, "read the results of a sweep by SQL")
     one.add_argument("store", metavar="DIR", help="the --store of a sweep")
     one.add_argument("sql", metavar="SQL", help='such as "select width, avg(margin_M2) from runs group by width"')
+    timed(one, "seconds for the query")
     which = one.add_mutually_exclusive_group()
     which.add_argument("--json", action="store_true", help="print a list of objects")
     which.add_argument("--csv", action="store_true", help="print comma-separated values")

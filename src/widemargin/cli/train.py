@@ -165,7 +165,8 @@ def _net_and_rule(options: argparse.Namespace, data: Dataset) -> tuple[Any, Any]
     from dataclasses import fields
 
     from widemargin.flows import nets
-    from widemargin.flows.names import rate_field, rule_kind
+    from widemargin.flows.fields import only_plain
+    from widemargin.flows.names import rate_field, rule_from_words, rule_kind
 
     make = rule_kind(options.algorithm)
     names = [one.name for one in fields(make)]
@@ -191,18 +192,17 @@ def _net_and_rule(options: argparse.Namespace, data: Dataset) -> tuple[Any, Any]
             )
     if options.net == "batchnorm" and not for_net.get("minibatch"):
         for_net["data"] = data.X
-    try:
-        net = nets.make_net(options.net, data.d + int(options.bias), options.width, **for_net)
-        return net, make(**for_rule)
-    except TypeError as error:  # a word where a number belongs
-        raise InputError(f"--option {', '.join(options.option)}: a value is of the wrong kind ({error})") from None
+    plain = {key: value for key, value in for_net.items() if key != "data"}
+    for_net |= only_plain(nets.CLASSES[options.net], plain, f"--net {options.net}")
+    net = nets.make_net(options.net, data.d + int(options.bias), options.width, **for_net)
+    return net, rule_from_words(options.algorithm, for_rule)
 
 
 def _value(text: str) -> Any:
     """A number, true or false where the text is one, otherwise the text."""
     try:
         value = json.loads(text.lower() if text.lower() in ("true", "false") else text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text
 

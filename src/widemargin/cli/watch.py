@@ -198,6 +198,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def _summary(columns: Columns, classes: bool) -> dict[str, Any]:
     """The last record, and how psi / |w_hat|^L has moved since psi > 0."""
+    from widemargin.monitor import store
 
     def last(name: str) -> float | None:
         return float(columns[name][-1]) if name in columns else None
@@ -212,7 +213,7 @@ def _summary(columns: Columns, classes: bool) -> dict[str, Any]:
     }
     if classes:
         tables = [text for text in columns.get("classes", ()) if text]
-        rows = json.loads(tables[-1]) if tables else []
+        rows = store.classes(tables[-1]) if tables else []
         said["classes"] = sorted(rows, key=lambda row: (row["margin"], -row["error"]))
     return said
 

@@ -16,12 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.disk import check_archive
 from widemargin.types import Dataset, InputError, write_atomically
 
 from .checks import MOST_POINTS, show
 
 LABEL_COLUMNS = ("y", "label")
 SUFFIXES = (".csv", ".npz", ".npy")
+MOST = 1 << 32  # bytes of a file
+
+
+class ManyColumns(InputError):
+    """y has several columns, where labels are asked for."""
 
 
 def load_file(
@@ -31,7 +37,7 @@ def load_file(
 
     - `.csv`: a header line, commas, numbers in UTF-8. The target is column `label`, by default the one named y or
       label; all other columns are features.
-    - `.npz`: arrays X (n, d) and y (n,); `label` names another array than y.
+    - `.npz`: arrays X (n, d) and y (n,), or y (n, K) with `targets`; `label` names another array than y.
     - `.npy`: two files with a comma between their paths, "X.npy,y.npy". A single path "foo.npy" is X and expects y in
       "foo_y.npy" beside it ("y.npy" beside "X.npy").
 
@@ -93,6 +99,8 @@ def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
         np.savez_compressed(binary, X=data.X, y=data.y)
         content = binary.getvalue()
     elif path.suffix.lower() == ".csv":
+        if data.y.ndim == 2:
+            raise InputError(f"{path}: a .csv file has one column of targets, not {data.y.shape[1]}; choose .npz")
         lines = [",".join([f"x{j}" for j in range(data.d)] + ["y"])]
         lines += [",".join(map(repr, [*row, target])) for row, target in zip(data.X.tolist(), data.y.tolist())]
         content = ("\n".join(lines) + "\n").encode()
@@ -112,7 +120,7 @@ def read_npz(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, np
         with open(path, "rb") as file:
             if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):  # the second is an empty archive
                 raise InputError(f"{name}: this is not an .npz archive; write it with numpy.savez")
-            file.seek(0)
+            check_archive(file, name)
             archive: Any
             with np.load(file, allow_pickle=False) as archive:
                 for key in names:
@@ -157,7 +165,8 @@ def _partner(path: str) -> Path:
 def _regular_file(path: str | os.PathLike[str]) -> Path:
     """`path`, if a file can be read there."""
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
+        mode, size = found.st_mode, found.st_size
     except OSError as error:
         raise InputError(f"{show(os.fspath(path), 200)}: {error.strerror}; check the path") from None
     except ValueError:
@@ -165,6 +174,8 @@ def _regular_file(path: str | os.PathLike[str]) -> Path:
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise InputError(f"{show(os.fspath(path), 200)}: this is {what}; give the path of a data file")
+    if size > MOST:
+        raise InputError(f"{show(os.fspath(path), 200)}: the file has {size} bytes; at most {MOST} are read")
     return Path(path)
 
 
@@ -185,6 +196,11 @@ def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool, multiclass:
         raise InputError(f"{name}: {len(X)} rows is too many; keep at most {MOST_POINTS}")
     if targets:
         return Dataset(X, _numbers(y, name, "y"), name)
+    if y.ndim == 2:
+        raise ManyColumns(
+            f"{name}: y has {y.shape[1]} columns, but labels are one for each point; give class numbers, or several targets with "
+            "the squared loss"
+        )
     Dataset(X, np.ones(y.shape), name)  # shapes first: a wrong length explains more than a wrong label
     index, classes = _class_numbers(y, name)
     if multiclass:
@@ -275,11 +291,13 @@ def _header(row: list[str], name: str) -> list[str]:
         raise InputError(f"{name}: the first line has numbers only; put a header with column names first")
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise InputError(f"{name}: the header has no comma; separate columns with commas")
+    seen: set[str] = set()
     for j, key in enumerate(header):
         if not key:
             raise InputError(f"{name}: column {j} has no name in the header; name it, or remove a row index")
-        if key in header[:j]:
+        if key in seen:
             raise InputError(f"{name}: two columns are named {show(key)}; give each a different name")
+        seen.add(key)
     return header
 
 

@@ -139,7 +139,8 @@ def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Datase
     Words and truth values are classes, which become -1 and +1 for every loss, and for other losses two numbers do so as well.
     With the cross-entropy labels of any kind are classes 0, ..., K-1. `Dataset.notes` say what was taken for what.
 
-    `source` and `label` are those of `load`, `loss` is one of `optima.f1`. X is (n, d), y (n,).
+    `source` and `label` are those of `load`, `loss` is one of `optima.f1`. X is (n, d), y (n,), or (n, K) where an .npz or .npy
+    file has K targets for each point.
 
     >>> from pathlib import Path
     >>> import widemargin as wm
@@ -154,7 +155,9 @@ def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Datase
     except InputError as error:
         try:  # one value, or more than two: numbers, which losses of labels refuse later, and say so
             found = load(source, label, targets=True)
-        except InputError:
+        except InputError as other:
+            if isinstance(error, files.ManyColumns) and loss == "squared":
+                raise other from None
             with contextlib.suppress(InputError):
                 if len(load(source, label, multiclass=True).classes) > 2:
                     error = InputError(f"{error}, or take the loss cross-entropy")
@@ -165,11 +168,12 @@ def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Datase
         return found
     numbers = load(source, label, targets=True)
     values = np.unique(numbers.y)
-    if set(values) <= {-1.0, 1.0}:
+    if set(values) <= {-1.0, 1.0} and numbers.y.ndim == 1:
         return numbers
+    many = f"{numbers.y.shape[1]} targets for each point," if numbers.y.ndim == 2 else "targets"
     listed = " and ".join(f"{v:g}" for v in values) if len(values) <= 2 else f"from {values[0]:g} to {values[-1]:g}"
     return dataclasses.replace(
-        numbers, notes=(*numbers.notes, f"squared loss: targets {listed}, as they are in the data")
+        numbers, notes=(*numbers.notes, f"squared loss: {many} {listed}, as they are in the data")
     )
 
 

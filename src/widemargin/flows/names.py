@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +10,8 @@ from widemargin.types import InputError
 
 from . import rules
 from .contract import Rule
+from .events import parse_until
+from .fields import check_fields, only_plain
 
 
 def rule_kinds() -> dict[str, type[Rule]]:
@@ -63,4 +66,17 @@ def make_rule(name: str, **options: Any) -> Rule:
     for key in given:
         if key not in known:
             raise InputError(f"the algorithm {name} has no option {key!r}; it knows {', '.join(known)}")
+    check_fields(kind, given, f"the algorithm {name}")
     return kind(**given)
+
+
+def rule_from_words(name: str, given: Mapping[str, Any]) -> Rule:
+    """The rule of a name, with fields as a command line or a file gives them: `until` is the text of an event."""
+    kind = rule_kind(name)
+    events = {
+        one.name: parse_until(given[one.name])
+        for one in fields(kind)
+        if str(one.type).startswith("Event") and isinstance(given.get(one.name), str)
+    }
+    plain = {key: value for key, value in given.items() if key not in events}
+    return kind(**only_plain(kind, plain, f"the algorithm {name}"), **events)

@@ -103,9 +103,9 @@ class View:
     @cached_property
     def neurons(self) -> tuple[Tensor, Tensor]:
         """Mass (B, m) of W, not of the true parameters, and unit directions (B, m, d)."""
-        found = self.problem.net.neurons(self.W)
-        assert found is not None  # `applies` has asked
-        return found
+        neurons = self.problem.net.neurons(self.W)
+        assert neurons is not None  # `applies` has asked
+        return neurons
 
     @cached_property
     def q(self) -> Tensor:

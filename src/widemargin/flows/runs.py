@@ -17,7 +17,7 @@ import hashlib
 import io
 import json
 import os
-import zipfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from widemargin.disk import SMALL, check_archive, open_lock, read_file, read_json
+from widemargin.forms import (
+    Misfit,
+    either,
+    listed,
+    maybe,
+    need,
+    number,
+    table,
+    text,
+    truth,
+    whole,
+    word,
+)
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
 FORMAT = "widemargin-run-1"
@@ -39,7 +53,88 @@ FORMERLY = {  # what classes of rules were called when a folder was written
     "PerturbedWGF": "PerturbedWassersteinFlow",
 }
 
+MOST = 1 << 34  # bytes of a checkpoint, of the data or of a part of the records
+STATUSES = ("running", "finished", "reached", "diverged")
+
 Row = dict[str, np.ndarray]
+
+# What the files hold; a point is what a checkpoint keeps, whose tensors all have an entry for each trial.
+CONFIG = table(
+    {
+        "data": table({"names": listed(text(4000), 1), "sha256": listed(text(64), 1), "n": whole(1)}),
+        "test": maybe(text(64)),
+        "net": table({"net": text(40), "d": maybe(whole(1)), "m": maybe(whole(1))}),
+        "rule": table({"class": text(200)}),
+        "loss": text(40),
+        "steps": maybe(whole(1)),
+        "time": maybe(number(0)),
+        "clock": word("mean", "cb"),
+        "until": maybe(text()),
+        "trials": either(listed(whole(), 1), whole(1, 10**8)),
+        "seed": whole(),
+        "bias": truth,
+        "observe": listed(text(200)),
+        "times": listed(number(0), 1),
+        "device": text(40),
+        "dtype": word("float32", "float64"),
+    },
+    {"check_every": maybe(whole(1))},
+)
+
+
+def _tensor(value: Any, where: str) -> None:
+    need(isinstance(value, torch.Tensor) and not value.is_sparse and not value.is_quantized, where, "is no tensor")
+    need(value.dtype in (torch.float64, torch.float32, torch.int64, torch.int32, torch.int8, torch.bool, torch.uint8),
+         where, f"holds {value.dtype}")  # fmt: skip
+
+
+def _state(value: Any, where: str) -> None:
+    """A field of a rule's state: a tensor, a dictionary of them, a number, or nothing."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            need(isinstance(key, str), where, "has a key that is no text")
+            _state(one, f"{where}.{key[:60]}")
+    elif not (value is None or isinstance(value, bool | int | float)):
+        _tensor(value, where)
+
+
+def _pending(value: Any, where: str) -> None:
+    need(isinstance(value, Mapping), where, "is no object")
+    for key, row in value.items():
+        whole()(key, f"{where}: a key")
+        table({}, others=_tensor)(row, f"{where}[{key}]")
+
+
+WEIGHTS = table({}, others=_tensor)
+
+
+def _parts_of(value: Any, where: str) -> None:
+    need(isinstance(value, list) and len(value) == 2, where, "is no pair")
+    WEIGHTS(value[0], f"{where}[0]")
+    table({}, others=_state)(value[1], f"{where}[1]")
+
+
+POINT = table(
+    {
+        "step": whole(),
+        "seconds": number(0),
+        "status": listed(word(*STATUSES), 1),
+        "ended": listed(whole(-1), 1),
+        "cursor": listed(whole(), 1),
+        "closed": truth,
+        "latest": table({}, others=number(finite=False)),
+        "pending": _pending,
+        "final": WEIGHTS,
+        "start": WEIGHTS,
+        "now": _parts_of,
+        "aside": maybe(_parts_of),
+        "good": maybe(_parts_of),
+        "on_host": listed(text(200)),
+        "config": text(64),
+        "parts": whole(0, 10**9),
+        "turn": whole(),
+    },
+)
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
@@ -96,18 +191,21 @@ class Run:
         if differs:
             raise InputError(f"{folder} holds a run of another configuration: {'; '.join(differs)}")
         run = Run(folder, kept)
-        point, run.notes = _newest(folder, config_digest(kept))
+        point, run.notes = _newest(folder, kept)
         run.parts = point["parts"] if point else 0
         run.turn = point["turn"] + 1 if point else 0
-        with _spoken(folder):
-            (folder / "records").mkdir(exist_ok=True)
-            for path in _parts(folder)[run.parts :]:
+        return run, point
+
+    def mend(self) -> None:
+        """Remove what a killed process left: parts beyond the checkpoint, and files that it was writing."""
+        with _spoken(self.folder):
+            (self.folder / "records").mkdir(exist_ok=True)
+            for path in _parts(self.folder)[self.parts :]:
                 path.unlink()
             # What a killed process was writing has a name that begins with a dot.
-            for where in (folder, folder / "records"):
+            for where in (self.folder, self.folder / "records"):
                 for path in where.glob(".*.*"):
                     path.unlink()
-        return run, point
 
     # ------------------------------------------------------------ writing
 
@@ -128,28 +226,26 @@ class Run:
 
     def rows(self) -> list[Row]:
         """The rows written so far."""
-        return _rows(self.folder, self.parts)
+        return _rows(self.folder, self.parts, trials_of(self.config))
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to this folder; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: two processes in one folder are then the user's care
-        yield
-        return
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock", timeout=0)
     with _spoken(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+        os.close(open_lock(folder / ".lock"))  # a pipe in its place is refused
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock.acquire()
+        except Timeout:
             raise InputError(f"another process is training in {folder}; wait for it") from None
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -172,17 +268,41 @@ def is_run(folder: Path) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
+    """What was asked for; an InputError where the folder is no run, or the file is damaged."""
+    path = folder / "config.json"
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = read_json(path, SMALL)
     except OSError as error:
         raise InputError(
             f"{folder} is not a run: config.json: {error.strerror}; give a folder written by train"
         ) from None
     except ValueError as error:
-        raise InputError(f"{folder / 'config.json'} is damaged ({error}); start the run again") from None
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is damaged ({error}); start the run again") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise InputError(f"{folder / 'config.json'} is not of the form {FORMAT}; give a folder written by train")
+        raise InputError(f"{path} is not of the form {FORMAT}; give a folder written by train")
+    with _whole(path, "records and parameters are still there, but what they mean is lost: start the run again"):
+        CONFIG(config, "")
+        sets, trials = config["data"], trials_of(config)
+        need(len(sets["names"]) == len(sets["sha256"]), "data", "does not have a hash for each name")
+        need(len(sets["names"]) in (1, trials), "data", f"has {len(sets['names'])} sets for {trials} trials")
+        need(config["times"] == sorted(config["times"]), "times", "are not in order")
     return config
+
+
+def trials_of(config: Mapping[str, Any]) -> int:
+    """How many networks are trained."""
+    return config["trials"] if isinstance(config["trials"], int) else len(config["trials"])
+
+
+@contextlib.contextmanager
+def _whole(path: Path, can: str) -> Iterator[None]:
+    """What does not have its form, as one sentence; `can` says what can still be done."""
+    try:
+        yield
+    except Misfit as error:
+        raise InputError(f"{path} is damaged ({error}); {can}") from None
 
 
 def load(folder: str | os.PathLike[str]) -> Trajectory:
@@ -200,10 +320,10 @@ def load(folder: str | os.PathLike[str]) -> Trajectory:
     """
     path = Path(folder)
     config = read_config(path)
-    point, notes = _newest(path, config_digest(config))
+    point, notes = _newest(path, config)
     if point is None:
         raise InputError(f"{path} has no checkpoint yet; resume the run, or wait for its first one")
-    return trajectory(_rows(path, point["parts"]), point, current(config), tuple(notes))
+    return trajectory(_rows(path, point["parts"], trials_of(config)), point, current(config), tuple(notes))
 
 
 def trajectory(
@@ -229,8 +349,24 @@ def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
     """
     path = Path(folder)
     config = read_config(path)
-    arrays = _read_npz(path / "data.npz")
-    return [Dataset(X, y, name) for X, y, name in zip(arrays["X"], arrays["y"], config["data"]["names"])]
+    file, kept = path / "data.npz", config["data"]
+    arrays = _read_npz(file)
+    can = "the records can still be drawn (widemargin plot), but not checked: start the run again"
+    with _whole(file, can):
+        for name, ndim in (("X", 3), ("y", 2)):
+            need(name in arrays, name, "is missing")
+            need(
+                arrays[name].ndim == ndim and arrays[name].dtype.kind in "fiu",
+                name,
+                f"has no {ndim} dimensions of numbers",
+            )
+        need(
+            len(arrays["X"]) == len(arrays["y"]) == len(kept["names"]), "X", f"does not have {len(kept['names'])} sets"
+        )
+    sets = [Dataset(X, y, name) for X, y, name in zip(arrays["X"], arrays["y"], kept["names"])]
+    with _whole(file, can):
+        need([one.sha256() for one in sets] == kept["sha256"], "X, y:", "these are not the points of the run")
+    return sets
 
 
 def load_certificate(folder: str | os.PathLike[str]) -> Certificate | None:
@@ -247,7 +383,12 @@ def load_certificate(folder: str | os.PathLike[str]) -> Certificate | None:
     'f1'
     """
     path = Path(folder) / CERTIFICATE
-    return Certificate.load(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return Certificate.load(path)
+    except InputError as error:
+        raise InputError(f"{error}, or remove it: the run itself does not need it") from None
 
 
 def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
@@ -264,61 +405,172 @@ def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
     cert.save(Path(folder) / CERTIFICATE)
 
 
-def _newest(folder: Path, digest: str) -> tuple[dict[str, Any] | None, list[str]]:
+def _newest(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest whole checkpoint, if there is one, and a sentence about each that is not whole."""
     found: list[dict[str, Any]] = []
-    damaged: list[str] = []
+    damaged: dict[str, str] = {}
     for name in ("checkpoint-0", "checkpoint-1"):
         path = folder / name
         if not path.exists():
             continue
-        point = _read_checkpoint(path)
-        if point is None:
-            damaged.append(name)
-        elif point["config"] != digest:
+        try:
+            point = _read_checkpoint(path)
+            _of_trials(point, trials_of(config))
+        except Misfit as error:
+            damaged[name] = str(error)
+            continue
+        if point["config"] != config_digest(config):
             raise InputError(f"{path} belongs to a run of another configuration; it was put here from elsewhere")
-        elif len(_parts(folder)) < point["parts"]:
-            damaged.append(f"{name} (its records are missing)")
+        if len(_parts(folder)) < point["parts"]:
+            damaged[name] = "its records are missing"
         else:
             found.append(point)
     if damaged and not found:
-        what = " and ".join(damaged)
+        what = " and ".join(f"{name} ({why})" for name, why in damaged.items())
         raise InputError(f"{folder}: {what} damaged and there is no other checkpoint; remove the folder, start again")
     if not found:
         return None, []
     point = max(found, key=lambda one: one["turn"])
-    notes = [f"{name} is damaged: the other checkpoint, of step {point['step']}, was used" for name in damaged]
+    notes = [f"{name} is damaged ({why}): the other checkpoint, of step {point['step']}, was used"
+             for name, why in damaged.items()]  # fmt: skip
     return point, notes
 
 
-def _read_checkpoint(path: Path) -> dict[str, Any] | None:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """What a checkpoint keeps; a Misfit where it is damaged."""
+    raw = read_file(path, MOST)
     head = len(MAGIC)
-    if raw[:head] != MAGIC or raw[head : head + 64] != hashlib.sha256(raw[head + 65 :]).hexdigest().encode():
-        return None
-    return torch.load(io.BytesIO(raw[head + 65 :]), map_location="cpu", weights_only=True)
+    whole_ = raw[:head] == MAGIC and raw[head : head + 64] == hashlib.sha256(raw[head + 65 :]).hexdigest().encode()
+    need(whole_, "its content", "is not what was written")
+    body = io.BytesIO(raw[head + 65 :])
+    try:
+        check_archive(body, path.name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            point = torch.load(body, map_location="cpu", weights_only=True)
+    except Exception as error:  # what is no checkpoint raises nearly anything
+        raise Misfit(f"no tensors: {' '.join(str(error).split())[:80] or type(error).__name__}") from None
+    try:
+        POINT(point, "")
+    except RecursionError:
+        raise Misfit("it has objects within objects, too deep to be read") from None
+    return point
+
+
+def _of_trials(point: Mapping[str, Any], trials: int) -> None:
+    for name in ("status", "ended", "cursor"):
+        need(len(point[name]) == trials, name, f"has {len(point[name])} entries for {trials} trials")
+    for name in ("final", "start"):
+        for key, value in point[name].items():
+            need(value.ndim > 0 and len(value) == trials, f"{name}.{key[:60]}", f"is not of {trials} trials")
+
+
+def check_shapes(
+    point: Mapping[str, Any], like: Mapping[str, np.ndarray], fresh: Mapping[str, Any], grows: bool, points: int
+) -> None:
+    """Whether the parameters of a checkpoint are those of the net, `like`, and its state one of the rule's, `fresh`.
+
+    An InputError else. A rule that `grows` may have added neurons, the second dimension. `points` is n.
+    """
+    try:
+        for name in ("start", "final"):
+            _alike(point[name], like, name, grows and name == "final")
+        for name in ("now", "aside", "good"):
+            if point[name] is None:
+                continue
+            _alike(point[name][0], like, name, grows)
+            for key, value in point[name][1].items():
+                if key in fresh and fresh[key] is not None:
+                    _as_fresh(value, fresh[key], f"{name}.{key[:60]}", grows)
+                elif value is not None:  # what a rule knows after its first step only
+                    _later(value, key, len(point["status"]), points, f"{name}.{key[:60]}")
+    except Misfit as error:
+        raise InputError(
+            f"the checkpoint does not fit the network and the rule ({error}); remove it to go on from the other one, or "
+            "start again in a new folder"
+        ) from None
+
+
+def _alike(found: Mapping[str, Any], like: Mapping[str, np.ndarray], where: str, grows: bool) -> None:
+    need(
+        set(found) == set(like),
+        where,
+        f"has the parameters {', '.join(sorted(found))[:100]}, not {', '.join(sorted(like))}",
+    )
+    widths = set()
+    for name, value in found.items():
+        want, there = like[name].shape, tuple(value.shape)
+        if grows and len(there) > 1 and len(want) > 1:
+            widths.add(there[1] - want[1])
+            want, there = (want[0], *want[2:]), (there[0], *there[2:])
+        need(want == there, f"{where}.{name}", f"has the shape {tuple(value.shape)}, not {like[name].shape}")
+        need(value.is_floating_point(), f"{where}.{name}", "does not hold numbers with a point")
+    need(len(widths) <= 1, where, "has layers of different widths")
+
+
+def _as_fresh(value: Any, fresh: Any, where: str, grows: bool) -> None:
+    if isinstance(fresh, torch.Tensor):
+        need(isinstance(value, torch.Tensor) and value.dtype == fresh.dtype, where, f"is not of type {fresh.dtype}")
+        fits = value.ndim == fresh.ndim and (grows or value.shape == fresh.shape) and len(value) == len(fresh)
+        need(fits, where, f"has the shape {tuple(value.shape)}, not {tuple(fresh.shape)}")
+    elif isinstance(fresh, Mapping):
+        need(isinstance(value, Mapping) and set(value) == set(fresh), where, "has other entries than the rule's")
+        for key in fresh:
+            _as_fresh(value[key], fresh[key], f"{where}.{key}", grows)
+    elif isinstance(fresh, bool | int | float):
+        need(isinstance(value, int | float), where, "is no number")
+
+
+LATER = {"log_scale": 1, "drift": 1, "dual": 2, "gates": 3}  # dimensions: trials, points, neurons
+
+
+def _later(value: Any, key: str, trials: int, points: int, where: str) -> None:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            _later(one, "", trials, points, f"{where}.{name[:60]}")
+        return
+    fits = isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == trials
+    need(fits, where, f"is no tensor of {trials} trials")
+    if key in LATER:
+        need(value.ndim == LATER[key] and value.is_floating_point(), where, f"does not have {LATER[key]} dimensions")
+        need(value.ndim < 2 or value.shape[1] == points, where, f"is not of {points} points")
 
 
 def _parts(folder: Path) -> list[Path]:
     return sorted((folder / "records").glob("*.npz"))
 
 
-def _rows(folder: Path, parts: int) -> list[Row]:
+def _rows(folder: Path, parts: int, trials: int) -> list[Row]:
+    """The rows of the first parts, all with the same records, of the same shapes."""
     rows: list[Row] = []
     for path in _parts(folder)[:parts]:
         arrays = _read_npz(path)
+        with _whole(path, "the parameters at the end are still there; start the run again to have its records"):
+            need("t" in arrays and arrays["t"].ndim == 1, "t", "is missing, or no list")
+            for name, values in arrays.items():
+                need(values.dtype.kind == "f", name, "does not hold numbers with a point")
+                need(values.ndim > 0 and len(values) == len(arrays["t"]), name, "is not as long as t")
+                need(name == "t" or (values.ndim > 1 and values.shape[1] == trials), name, f"is not of {trials} trials")
+                if rows:
+                    fits = name in rows[0] and rows[0][name].shape == values.shape[1:]
+                    need(fits, name, "is not of the shape that it has in the parts before")
+            need(not rows or len(arrays) == len(rows[0]), "it", "has not all records that the parts before have")
+            need(bool(np.isfinite(arrays["t"]).all()), "t", "is not finite")
         rows += [{name: values[i] for name, values in arrays.items()} for i in range(len(arrays["t"]))]
     return rows
 
 
 def _read_npz(path: Path) -> Row:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is damaged ({error}); remove the folder and start the run again") from None
+        content = io.BytesIO(read_file(path, MOST))
+        check_archive(content, str(path))
+        with np.load(content, allow_pickle=False) as file:
+            return {name: np.asarray(file[name]) for name in file.files}
+    except InputError:
+        raise
+    except Exception as error:  # damaged archives raise nearly anything
+        said = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InputError(f"{path} is damaged ({said}); remove the folder and start the run again") from None
 
 
 def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:

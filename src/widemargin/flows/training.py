@@ -113,6 +113,8 @@ def train(
         run, point = _open(keep, config, sets, test)
         loop = _Loop(problem, held_out, rule, observers, plan, numbers, seed)
         rows = loop.restore(point, run.rows()) if run is not None and point is not None else loop.begin()
+        if run is not None:
+            run.mend()
         said = tuple(run.notes) if run is not None else ()
         asked = stack.enter_context(_interrupts())
         rows, trouble = _drive(loop, rows, run, asked, keep.seconds, record.progress)
@@ -394,8 +396,10 @@ class _Loop:
 
     def restore(self, point: Mapping[str, Any], rows: list[runs.Row]) -> list[runs.Row]:
         device, on_host = self.problem.X.device, set(point["on_host"])
+        drawn = self.problem.net.init(self.numbers, self.seed)
         self.start = {name: v.to(device) for name, v in point["start"].items()}
-        fresh = self.rule.init(self.problem, self.start)
+        fresh = self.rule.init(self.problem, {name: torch.tensor(v).to(self.problem.X) for name, v in drawn.items()})
+        runs.check_shapes(point, drawn, vars(fresh), self.rule.grows, self.problem.n)
 
         def placed(parts: Any) -> tuple[Params, State] | None:
             if parts is None:
@@ -408,6 +412,15 @@ class _Loop:
         self.stepper = Stepper(self.problem, self.rule, W, state)
         self.aside, self.good = placed(point["aside"]), placed(point["good"])
         self.step = self.step_saved = point["step"]
+        expected = self._values(*self.now(), False) if rows else {}
+        odd = {
+            name: value for name, value in expected.items() if name not in rows[0] or rows[0][name].shape != value.shape
+        }
+        if rows and (odd or len(rows[0]) != len(expected) + 1):
+            what = ", ".join(sorted(odd or set(rows[0]) - set(expected) - {"t"}))
+            raise InputError(
+                f"the records on disk are not those of this run ({what[:200]}); start again in a new folder"
+            )
         self.seconds, self.closed, self.latest = point["seconds"], point["closed"], dict(point["latest"])
         self.status = np.array(point["status"], dtype=object)
         self.ended, self.cursor = np.array(point["ended"]), np.array(point["cursor"], dtype=np.int64)
@@ -507,10 +520,10 @@ def _open(
 
 def _spec(thing: Any) -> dict[str, Any]:
     """Class and fields of a net or rule, as JSON."""
-    found: dict[str, Any] = {"class": type(thing).__name__}
+    spec: dict[str, Any] = {"class": type(thing).__name__}
     if dataclasses.is_dataclass(thing):
-        found |= {one.name: _plain(getattr(thing, one.name)) for one in dataclasses.fields(thing)}
-    return found
+        spec |= {one.name: _plain(getattr(thing, one.name)) for one in dataclasses.fields(thing)}
+    return spec
 
 
 def _plain(value: Any) -> Any:

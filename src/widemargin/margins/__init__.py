@@ -7,6 +7,7 @@ bias         every point is extended by a last coordinate 1, whose weight is par
 activation   "relu", "srelu", "leaky" (slope 0.01) or "leaky:SLOPE"
 tol          the search ends where the bounds are this close, as a share of the margin
 time_limit   seconds, None for no limit; both bounds hold whenever it ends
+memory       bytes for matrices, None for half of what is free; what does not fit is solved for some points and judged at all
 seed         of random starts, neurons and samples
 device       where the search for neurons runs: "cpu", "cuda" or "cuda:NUMBER"
 progress     a function (seconds, lower, upper, message) that is called on the way
@@ -17,12 +18,12 @@ from typing import Any
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
 from .batchnorm_networks import batchnorm
+from .engine import prune
 from .given_neurons import frozen
 from .kernel_machines import f2, random_features
 from .linear_classifiers import linear
 from .multiclass import multiclass_f1, multiclass_linear
 from .neural_collapse import collapse
-from .neurons import prune
 from .projections import projected
 from .regression import min_norm_l1, min_norm_l2
 from .tangent_kernels import (

@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from .door import Limits
+
+LOOK = 256  # points between two looks at the clock
 Weights = dict[int, Fraction]
 
 
@@ -30,14 +33,15 @@ class Relations:
     relations: list[tuple[int, dict[int, int]]]
     obstruction: dict[int, int] | None
     reason: str = ""
+    complete: bool = True  # whether all points were looked at
 
     def saved(self) -> list[dict[str, Any]]:
         return [{"point": i, "weights": [[j, w] for j, w in weights.items()]} for i, weights in self.relations]
 
 
-def find(X: np.ndarray, y: np.ndarray, degree: int = 1) -> Relations:
-    """Relations of the rows of X (n, D); `y` (n,) are the values they are tested against."""
-    values = [Fraction(float(v)) for v in y]
+def find(X: np.ndarray, y: np.ndarray, degree: int = 1, limits: Limits | None = None) -> Relations:
+    """Relations of the rows of X (n, D); `y` (n,) are the values they are tested against. `Late` where the time is over."""
+    values = y.tolist()
     on_rays: list[tuple[int, dict[int, int]]] = []
     relations: list[tuple[int, dict[int, int]]] = []
     obstruction: dict[int, int] | None = None
@@ -50,11 +54,13 @@ def find(X: np.ndarray, y: np.ndarray, degree: int = 1) -> Relations:
         common = math.gcd(*whole.values())
         whole = {i: w // common for i, w in whole.items()}
         to.append((point, whole))
-        if obstruction is None and sum(w * values[i] for i, w in whole.items()) != 0:
+        if obstruction is None and sum(w * Fraction(values[i]) for i, w in whole.items()) != 0:
             obstruction, reason = whole, why
 
     rays: dict[tuple[tuple[int, ...], int], tuple[int, Fraction]] = {}
-    for i, row in enumerate(X.tolist()):
+    for i, row in enumerate(map(np.ndarray.tolist, X)):
+        if limits is not None and i % LOOK == LOOK - 1:
+            limits.check()
         if not any(row):
             why = f"point {i} is the origin, where every function vanishes, but its target is not 0"
             note(on_rays, i, {i: Fraction(1)}, why)
@@ -73,6 +79,8 @@ def find(X: np.ndarray, y: np.ndarray, degree: int = 1) -> Relations:
         note(on_rays, i, {i: Fraction(1), j: -ratio}, why)
     basis: list[tuple[int, list[Fraction], Weights]] = []  # (pivot, reduced row, the relation it stands for)
     for line, sign in list(rays):
+        if limits is not None and basis:
+            limits.check()
         if sign < 0 or (line, -1) not in rays:
             continue
         (p, a), (m, b) = rays[line, 1], rays[line, -1]

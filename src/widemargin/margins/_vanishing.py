@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .door import Door, cancelling_weights, integer_weights, lines, twins
+from .door import Door, cancelling_weights, integer_weights, lines, on_rays, shared_lines, twins
 
 NULL_POINTS = 8  # a proof that the margin is 0 lists all sign patterns of so many points
 
@@ -28,9 +28,9 @@ def zero_margin(door: Door) -> tuple[np.ndarray, dict[str, Any], float, str] | N
         if (q > 0).sum() == 1:
             return q, {"type": "eigen", "sides": [{"sign": s, "lam": 0} for s in (1, -1)]}, 0.0, reason
     else:
-        weights = null_weights(X, y)
+        weights = null_weights(door)
         if weights is None:
-            weights = same_ray(X, y)
+            weights = same_ray(door)
             if weights is None:
                 return None
             upper = 1e-11 * float(weights @ door.size**2)  # the weights are right up to rounding only
@@ -43,60 +43,60 @@ def zero_margin(door: Door) -> tuple[np.ndarray, dict[str, Any], float, str] | N
     points = np.flatnonzero(q)
     if len(points) > NULL_POINTS or (twin is None and upper == 0 and X.shape[1] > 12):
         return None
+    if not np.array_equal(np.ldexp(X[points], door.shift), door.exact(points)):
+        return None  # the scaled points have lost digits
     sides = [null_tree(X, s * y * q / q.sum(), points, twin is not None) | {"sign": s} for s in (1, -1)]
     return q, {"type": "eigen-tree", "sides": sides}, upper, reason
 
 
-def same_ray(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+def same_ray(door: Door) -> np.ndarray | None:
     """Weights on two points x and a x, a > 0 exactly, with different labels: f(a x) = a^2 f(x) for every network f."""
-    line = lines(X)
-    lead = np.abs(X).argmax(1)
-    for l in np.flatnonzero(np.bincount(line) > 1):
-        members = np.flatnonzero(line == l)
-        way = np.sign(X[members, lead[members[0]]])
-        for i, j in itertools.product(members[y[members] > 0][:20], members[y[members] < 0][:20]):
-            if way[members == i] != way[members == j]:
-                continue
-            a, b = ([Fraction(float(x)) for x in X[k]] for k in (i, j))
-            if all(x * b[lead[i]] == z * a[lead[i]] for x, z in zip(a, b)):
+    y = door.y
+    for ray, size in on_rays(door, shared_lines(door, y)[1]):
+        plus, minus = np.flatnonzero(y[ray] > 0)[:20], np.flatnonzero(y[ray] < 0)[:20]
+        for g, h in itertools.product(plus, minus):
+            a, b = ([Fraction(v) for v in row] for row in door.exact(ray[[g, h]]).tolist())
+            lead = max(range(len(a)), key=lambda k: abs(a[k]))
+            if all(x * b[lead] == z * a[lead] for x, z in zip(a, b)):
                 q = np.zeros(len(y))
-                q[i], q[j] = (X[j] ** 2).sum(), (X[i] ** 2).sum()
+                q[ray[g]], q[ray[h]] = size[h] ** 2, size[g] ** 2
                 return q / q.sum()
     return None
 
 
-def null_weights(X: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+def null_weights(door: Door) -> np.ndarray | None:
     """Integer weights q >= 0 with sum_i q_i y_i relu(v . x_i)^2 = 0 for all v, exactly, if such are found."""
-    line, D = lines(X), X.shape[1]
-    u = X / np.linalg.norm(X, axis=1, keepdims=True)
-    first = np.unique(line, return_index=True)[1]
-    along = np.sign((u * u[first][line]).sum(1))  # which way along its line
-    kind = y * along
-    count = [np.bincount(line[kind == k], minlength=line.max() + 1) for k in (1, -1)]
-    mixed = np.flatnonzero((count[0] > 0) & (count[1] > 0))
-    index = np.flatnonzero(np.isin(line, mixed))
-    if len(index) == 0 or D > 40 or len(index) > 2000:
+    X, y, D = door.X, door.y, door.X.shape[1]
+    lead = np.take_along_axis(X, np.abs(X).argmax(1)[:, None], 1)[:, 0]
+    line, mixed = shared_lines(door, y * np.sign(lead))  # which way along its line
+    if not mixed or D > 40:
         return None
-    P, sign = X[index], y[index]
+    index = np.sort(np.concatenate(mixed))
+    if len(index) > 2000:
+        return None
+    P, sign, along = X[index], y[index], np.sign(lead[index])
     i, j = np.triu_indices(D)
     size = (P**2).sum(1)
-    odd = (line[index][None] == mixed[:, None]) * (sign * along[index] * size)  # (lines, k)
-    weights = cancelling_weights(np.vstack([(sign[:, None] * P[:, i] * P[:, j]).T, odd]), "highs-ds")
+    names = np.array([line[group[0]] for group in mixed])
+    odd = (line[index][None] == names[:, None]) * (sign * along * size)  # (lines, k)
+    A = np.vstack([(sign[:, None] * P[:, i] * P[:, j]).T, odd])
+    weights = cancelling_weights(A, door.limits, "highs-ds")
     if weights is None:
         return None
     q = np.zeros(len(y))
     q[index] = weights
     whole = integer_weights(q)
-    return whole if whole is not None and vanishes(X, whole * y) else None
+    return whole if whole is not None and vanishes(door, whole * y) else None
 
 
-def vanishes(X: np.ndarray, c: np.ndarray) -> bool:
+def vanishes(door: Door, c: np.ndarray) -> bool:
     """Whether sum_i c_i relu(v . x_i)^2 = 0 for all v, in exact arithmetic."""
-    D = X.shape[1]
+    D = door.X.shape[1]
     even = [Fraction(0)] * (D * (D + 1) // 2)
     odd: dict[tuple[Fraction, ...], Fraction] = {}
-    for i in np.flatnonzero(c):
-        weight, row = Fraction(float(c[i])), [Fraction(float(x)) for x in X[i]]
+    index = np.flatnonzero(c)
+    for i, x in zip(index, door.exact(index).tolist()):
+        weight, row = Fraction(float(c[i])), [Fraction(v) for v in x]
         even = [e + weight * row[a] * row[b] for e, (a, b) in zip(even, zip(*np.triu_indices(D)))]
         lead = next((x for x in row if x), Fraction(1))
         key = tuple(x / lead for x in row)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,19 @@ from widemargin.data import dyadic
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import qp
-from .door import EPS, Door, Progress, bounds_factor, enter, product, twins
+from . import rows
+from .door import EPS, EXACT, NOTHING, Door, Late, Progress, bounds_factor, enter, product, twins
 from .engine import LARGEST
+from .qp import Progress as Steps
 
 BLOCK = 512  # neurons whose inner weights are in memory at a time
 STORED = 200_000  # numbers of moved inner weights that a certificate keeps
+BLOCK_SIZE = 2**20  # preactivations in memory at a time
+MANY = 2**26  # points times neurons, or numbers of a Gram matrix, from which a shorter way is taken
+AT_ONCE = 10_000  # points times neurons that are worked through whatever the clock says
+SMALLEST, LARGEST_MOVE, TINY = 1e-100, 1e100, 1e-290  # of moves in scaled units: below the first none is looked for
+CHECKED = 2.0**-180  # a checker encloses preactivations with 192 bits after the point, in units of their usual size
+UNDERFLOW = 1e-140  # size of a point whose square is lost
 DEAD = 0.25  # a neuron whose N(v) is not known to this relative accuracy counts as 0 below, and as anything above
 
 
@@ -39,6 +47,7 @@ def batchnorm(
     moves: int = 8,
     tol: float = 1e-3,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """gamma = gamma_a + gamma_c of BN Assumption 1.2 (convention M9), each part a hard margin (`part`: "a", "c" or "sum").
@@ -72,23 +81,25 @@ def batchnorm(
     for name, value in (("eps", eps), ("displacement", displacement)):
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} must be zero or a positive number, not {value!r}")
-    door = enter(data, ReLU(bias=False), tol, time_limit, progress)
+    door = enter(data, ReLU(bias=False), tol, time_limit, progress, memory=memory)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
-    features = _normalize(door, layer, eps)
-    n, m = features.T.shape
+    m, n = len(layer.a), data.n
     names = ("a", "c") if part == "sum" else (part,)
     scales = {"a": np.full(m, 1 / math.sqrt(m)), "c": layer.a / math.sqrt(m)}
-    conflict = twins(replace(door, X=features.Xbar))
+    radius = _radius(door, displacement, m)
+    conflict = twins(door, origin=False)
+    features = _normalize(door, layer, eps)
+    if conflict is None:
+        conflict = _at_the_mean(door, features)
 
-    def solve(T: np.ndarray) -> dict[str, _Part]:
-        return {name: _solve(T, door, scales[name], tol, conflict) for name in names}
+    def solve(features: _Features, most: int) -> dict[str, _Part]:
+        return {name: _solve(features, scales[name], tol, conflict, most) for name in names}
 
-    parts, T, move = solve(features.T), features.T, None
-    radius = math.ldexp(displacement, door.shift) * math.sqrt(m)  # of the ball in Frobenius norm, in scaled units
-    frozen = parts
-    if radius > 0 and conflict is None:
-        parts, move = _ascend(features, parts, scales, door, radius, moves, solve)
-        T = features.T if move is None else features.T + features.Xbar @ move.T
+    size = _in_play(door, m)
+    parts = solve(features, size)
+    moved, frozen = features, parts
+    if radius > SMALLEST and conflict is None and not features.unknown and size == n and layer.fits(door):
+        parts, moved = _ascend(features, parts, scales, radius, moves, lambda there: solve(there, size))
     extra: dict[str, Any] = {
         "part": part,
         "eps": float(eps),
@@ -97,26 +108,27 @@ def batchnorm(
     } | layer.record()
     lower, upper = 0.0, 0.0
     for name, solved in parts.items():
-        below = _lower(features, T, move, scales[name], solved, door)
         dual = frozen[name].q  # the upper bound compares with the features before any move
-        above = _upper(features, scales[name], dual, door)
-        if radius > 0:
-            above += _displacement_cost(features, door.y, scales[name], dual, radius)
-        if conflict is not None and "labels" in conflict[1]:
-            above = 0.0  # wherever the inner weights move, equal points have equal features
-        below = max(below, 0.0)
+        above, below = frozen[name].upper, max(solved.lower, 0.0)
+        if displacement > 0:
+            above += _displacement_cost(features, scales[name], dual, radius)
+        if conflict is not None:
+            above = 0.0  # wherever the inner weights move: equal points have equal features, and the mean has none
+        below = min(below, above)
         extra[f"gamma_{name}"] = {"lower": below, "upper": above}
         extra[f"weights_{name}"] = solved.u.tolist()
         if name != names[0]:  # that of the first is the certificate's own
             extra[f"dual_{name}"] = dual.tolist()
         lower, upper = lower + below, upper + above
-    with np.errstate(divide="ignore"):
+    lower, upper = lower * (1 - 2 * EPS), upper * (1 + 2 * EPS)  # of sums of two, as a checker sees them
+    move = moved.move
+    with np.errstate(divide="ignore", over="ignore"):
         extra["eps_N"] = min(float(np.ldexp((1 / features.N).max(), -door.shift)), LARGEST)
     if move is not None:
         extra["move"] = np.ldexp(move, -door.shift).tolist() if move.size <= STORED else "omitted"
     zero = "" if conflict is None else conflict[1].replace("the origin", "the mean of the points")
     stopped = next((solved.stopped for solved in parts.values() if solved.stopped), "")
-    if not zero and lower <= 0 and upper <= 1e-9 * math.sqrt(n) and not stopped:
+    if not zero and lower <= 0 and upper <= NOTHING * math.sqrt(n) * features.usual and not stopped:
         zero = f"the features are not separable up to rounding (margin at most {upper:.1g})"
     if displacement > 0 and not stopped:
         # a local search: nothing closes the gap
@@ -154,9 +166,22 @@ class _Layer:
     seed: int = 0
     trial: int = 0
     sha256: str = ""
+    held: np.ndarray | None = None
+
+    def fits(self, door: Door) -> bool:
+        """Whether all inner weights may be in memory at once."""
+        return 8 * 8 * self.d * len(self.a) <= door.limits.memory
+
+    def keep(self) -> None:
+        """Hold the drawn weights in memory from now on."""
+        self.held = np.concatenate([V for _, V in self.blocks()])
 
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """V in blocks of rows; fills in the hash of a and V."""
+        if self.held is not None:
+            for start in range(0, len(self.a), BLOCK):
+                yield slice(start, start + BLOCK), self.held[start : start + BLOCK]
+            return
         m, state = len(self.a), hashlib.sha256(self.a.astype("<f8").tobytes())
         rng = np.random.default_rng([self.seed, self.trial])
         rng.standard_normal(m)  # a
@@ -210,9 +235,11 @@ def _inner_layer(d: int, width: int, seed: int, trial: int, V0: ArrayLike | None
 
 @dataclass(frozen=True)
 class _Features:
-    """T_ij = <v_j / N_j, xbar_i>, off by error s_i reach_j + rho |T_ij| at most; 0 in dead columns, where |truth| <= sqrt(n)."""
+    """Preactivations T_ij = <v_j / N_j + move_j, xbar_i>, off by error s_i reach_j + rho |<v_j / N_j, xbar_i>| at most; 0 in dead
+    columns, where |truth| <= sqrt(n). `unknown`: there was no time to find N_j."""
 
-    T: np.ndarray  # (n, m)
+    door: Door
+    layer: _Layer
     Xbar: np.ndarray  # (n, d)
     N: np.ndarray  # (m,)
     reach: np.ndarray  # (m,), ||v_j|| / N_j
@@ -220,38 +247,101 @@ class _Features:
     error: float
     s: np.ndarray  # (n,), sizes of points that the errors refer to
     dead: np.ndarray  # (m,) bool
+    unknown: bool = False
+    usual: float = 1.0  # size of preactivations: below 1 beside a large eps
+    move: np.ndarray | None = None  # (m, d)
+
+    def rows(self, index: Any) -> tuple[np.ndarray, np.ndarray]:
+        """T of some points, and the same without the move; (k, m)."""
+        X = self.Xbar[index]
+        T = np.empty((len(X), len(self.N)))
+        alive = ~self.dead & (self.N > 0)
+        for block, V in self.layer.blocks():
+            on = alive[block]
+            T[:, block] = np.where(on, (X @ V.T) / np.where(on, self.N[block], 1.0), 0.0)
+        return (T, T) if self.move is None else (T + X @ self.move.T, T)
+
+    def blur(self, index: Any, T: np.ndarray, still: np.ndarray, scale: np.ndarray, known: bool) -> np.ndarray:
+        """For each point, at least the length of the errors of its row of features; `known`: dead neurons have no weight."""
+        reach = self.reach if self.move is None else self.reach + np.linalg.norm(self.move, axis=1)
+        weights, lengths = np.abs(scale), np.sqrt((T * T) @ scale**2)
+        if self.move is not None:
+            lengths = lengths + np.sqrt((still * still) @ scale**2)
+        dead = 0.0 if known else math.sqrt(len(self.s)) * float(np.linalg.norm(weights[self.dead]))
+        return np.asarray(
+            self.error * self.s[index] * float(np.linalg.norm(weights * reach)) + self.rho * lengths + dead
+        )
+
+
+def _radius(door: Door, displacement: float, m: int) -> float:
+    """Of the ball of moves in Frobenius norm, in scaled units."""
+    with np.errstate(over="ignore", under="ignore"):
+        radius = float(np.ldexp(displacement, door.shift)) * math.sqrt(m)
+    if radius > LARGEST_MOVE or (displacement > 0 and radius < TINY):
+        raise InputError(f"batchnorm: displacement={displacement:g} is out of proportion to these points; leave it out")
+    return radius
+
+
+def _at_the_mean(door: Door, features: _Features) -> tuple[np.ndarray, str] | None:
+    """A point that is the mean of all, exactly: all its features are 0."""
+    near = np.flatnonzero(np.linalg.norm(features.Xbar, axis=1) <= 4 * features.error * features.s)
+    if len(near) == 0 or door.X.size > EXACT:
+        return None
+    X = [[Fraction(v) for v in row] for row in door.data.X.tolist()]
+    total = [sum(column) for column in zip(*X)]
+    for i in near:
+        if all(len(X) * v == t for v, t in zip(X[i], total)):
+            return np.eye(1, len(X), int(i))[0], f"point {i} is the mean of the points, where every function vanishes"
+    return None
 
 
 def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
-    """The preactivations, block by block: Sigma (d, d) is never formed, since v' Sigma v = ||Xbar v||^2 / n."""
-    n, d = door.X.shape
+    """N_j = sqrt(v_j' Sigma v_j + eps) from the points themselves, or where these are many from the factor R of Xbar = Q R."""
+    (n, d), m, limits = door.X.shape, len(layer.a), door.limits
     first = door.X - door.X.mean(axis=0)
     Xbar = first - first.mean(axis=0)  # twice: what is lost does not depend on where the origin is
     size = np.linalg.norm(first, axis=1)
-    s = size + size.mean()
+    s = size + size.mean() + UNDERFLOW
     error = EPS * (n + d + 16)  # |computed <v, xbar_i> - truth| <= error s_i ||v||
     try:
         shifted = math.ldexp(eps, -2 * door.shift)
     except OverflowError:
         raise InputError("batchnorm: eps is too large for these points; divide both by a constant") from None
-    m = len(layer.a)
-    T, N, length = np.empty((n, m)), np.empty(m), np.empty(m)
-    for rows, V in layer.blocks():
-        P = Xbar @ V.T  # (n, block)
-        N[rows] = np.sqrt((P * P).mean(axis=0) + shifted)
-        length[rows] = np.linalg.norm(V, axis=1)
-        T[:, rows] = P
+    rows, lost = Xbar, 0.0
+    N, length = np.zeros(m), np.zeros(m)
+    if layer.fits(door):
+        layer.keep()
+    else:
+        for _ in layer.blocks():  # for the hash
+            pass
+    unknown = False
+    try:
+        if n > 4 * d and n * m > MANY:
+            rows, lost = np.zeros((0, d)), 16 * EPS * (n + d) * d  # Higham (2002), Theorem 19.4
+            for block in limits.blocks(n, d):
+                rows = np.linalg.qr(np.vstack([rows, Xbar[block]]), mode="r")
+        for block, V in layer.blocks():
+            limits.check()
+            step = max(1, BLOCK_SIZE // len(V))
+            squares = np.zeros(len(V))
+            for start in range(0, len(rows), step):
+                P = rows[start : start + step] @ V.T  # (k, block)
+                squares += np.einsum("ij,ij->j", P, P)
+            N[block] = np.sqrt(squares / n + shifted)
+            length[block] = np.linalg.norm(V, axis=1)
+    except Late:
+        unknown = n * m > AT_ONCE
+        if not unknown:
+            return _normalize(replace(door, limits=replace(limits, deadline=math.inf)), layer, eps)
     # N is 1-Lipschitz in P / sqrt(n)
-    off = error * length * float(np.linalg.norm(s)) / math.sqrt(n) + EPS * (n + 8) * N
-    zero = length == 0
-    dead = (off > DEAD * N) & ~zero
+    off = (error + lost) * length * float(np.linalg.norm(s)) / math.sqrt(n) + EPS * (n + 8) * N
+    dead = ((off > DEAD * N) & (length > 0)) | unknown
     alive = ~dead & (N > 0)
-    T[:, ~alive] = 0
-    T[:, alive] /= N[alive]
     reach = np.zeros(m)
     reach[alive] = length[alive] / N[alive]
     rho = 2 * float((off[alive] / N[alive]).max(initial=0.0)) + 4 * EPS
-    return _Features(T, Xbar, N, reach, rho, 2 * error, s, dead)
+    usual = min(1.0, float(np.abs(Xbar).max()) / math.sqrt(shifted)) if shifted > 0 else 1.0
+    return _Features(door, layer, Xbar, N, reach, rho, 2 * error, s, dead, unknown, usual)
 
 
 # --- the two hard margins -------------------------------------------------------------------------------------------
@@ -259,101 +349,121 @@ def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
 
 @dataclass(frozen=True)
 class _Part:
-    """Outer weights u and dual weights q of one part, and the margin of u, not yet corrected for rounding."""
+    """Outer weights u and dual weights q of one part, and its bounds, rounding included."""
 
     u: np.ndarray  # (m,)
     q: np.ndarray  # (n,)
-    value: float
+    lower: float
+    upper: float
     method: str = ""
     stopped: str = ""
 
 
-def _signed(T: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    Z = T.clip(0)
-    Z *= y[:, None]
-    Z *= scale
-    return Z  # (n, m)
+class _Margin(rows.Features):
+    """gamma_a or gamma_c of given features."""
+
+    def __init__(self, features: _Features, scale: np.ndarray, most: int):
+        door = features.door
+        n, m = len(door.y), len(scale)
+        super().__init__(door, self.signed, m, labels=door.y, size=np.full(n, math.sqrt(n) * features.usual))
+        self.inner, self.scale, self.limit = features, scale, most
+
+    def signed(self, index: Any) -> np.ndarray:
+        T, still = self.inner.rows(index)
+        self.seen = (T, still)
+        return np.asarray(T.clip(0) * self.door.y[index, None] * self.scale)  # (k, m)
+
+    def solve(self, rows: np.ndarray, tol: float, tell: Any) -> tuple[Any, Steps]:
+        u, steps = super().solve(rows, tol, tell)
+        return np.where(self.Z.any(axis=0), u, 0.0), steps
+
+    def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
+        """At least ||Z' q|| / sum q, rounding added."""
+        T, still = self.inner.rows(rows)
+        size = np.linalg.norm(self.Z, axis=1) * (1 + 1e-12)
+        upper = bounds_factor(self.Z, size, np.zeros(self.m), q)[1]
+        blur = self.inner.blur(rows, T, still, self.scale, known=False)
+        return upper + float(q @ blur) / float(q.sum()) * (1 + 1e-12) + CHECKED * self.inner.usual
+
+    def judge(self, predictor: Any, block: slice) -> np.ndarray:
+        """At most z_i . u / ||u||, rounding subtracted; features of dead neurons are 0, and so are their weights u."""
+        Z = self.signed(block)
+        T, still = self.seen
+        size = np.linalg.norm(Z, axis=1) * (1 + 1e-12)
+        scores, e = product(Z, predictor)
+        length = float(np.linalg.norm(predictor)) or 1.0
+        blur = self.inner.blur(block, T, still, self.scale, known=True)
+        margins = scores / length - (e + 4 * EPS) * size - blur - CHECKED * self.inner.usual
+        return np.asarray(margins - np.abs(margins) * EPS * (self.m + 8))
+
+    def width(self, predictor: Any) -> int:
+        return 4 * self.m
+
+    def most(self) -> int:
+        return self.limit
 
 
-def _solve(T: np.ndarray, door: Door, scale: np.ndarray, tol: float, found: tuple[np.ndarray, str] | None) -> _Part:
-    Z = _signed(T, door.y, scale)
-    empty = np.flatnonzero(~Z.any(axis=1))
-    if found is not None or len(empty):
-        q = np.eye(len(Z))[empty[0]] if found is None else found[0]
-        return _Part(q @ Z, q, 0.0, "zero")
-    progress = qp.solve_factor(Z, tol / 4, door.deadline)
-    u = np.where(Z.any(axis=0), qp.direction(Z, progress.q, tol / 2), 0.0)
-    length = float(np.linalg.norm(u))
-    value = float((Z @ u).min()) / length if length else 0.0
-    return _Part(u, progress.q, value, progress.method, progress.stopped)
+def _in_play(door: Door, m: int) -> int:
+    """How many points a margin may have in play."""
+    n = len(door.y)
+    plain = rows.Features(door, lambda index: door.X[index], m, labels=door.y, size=door.size)
+    return min(n, plain.most(), door.limits.largest(n, lambda k: 4.0 * k * m * door.X.shape[1], lambda k: 6.0 * k * m))
 
 
-def _blur(features: _Features, T: np.ndarray, move: np.ndarray | None, scale: np.ndarray) -> np.ndarray:
-    """For each point, at least the length of the errors of its row of features."""
-    reach = features.reach if move is None else features.reach + np.linalg.norm(move, axis=1)
-    weights, rows = np.abs(scale), np.sqrt((T * T) @ scale**2)
-    if move is not None:
-        rows += np.sqrt((features.T**2) @ scale**2)
-    unknown = math.sqrt(len(T)) * float(np.linalg.norm(weights[features.dead]))
-    return features.error * features.s * float(np.linalg.norm(weights * reach)) + features.rho * rows + unknown
-
-
-def _lower(
-    features: _Features, T: np.ndarray, move: np.ndarray | None, scale: np.ndarray, one: _Part, door: Door
-) -> float:
-    """At most min_i z_i . u / ||u||, rounding subtracted; features of dead neurons are 0, and so are their weights u."""
-    Z = _signed(T, door.y, scale)
-    size = np.linalg.norm(Z, axis=1) * (1 + 1e-12)
-    known = replace(features, dead=np.zeros_like(features.dead))
-    scores, e = product(Z, one.u)
-    length = float(np.linalg.norm(one.u)) or 1.0
-    lower = float((scores / length - (e + 4 * EPS) * size - _blur(known, T, move, scale)).min())
-    return lower - abs(lower) * EPS * (len(one.u) + 8)
-
-
-def _upper(features: _Features, scale: np.ndarray, q: np.ndarray, door: Door) -> float:
-    """At least ||Z' q|| / sum q, rounding added."""
-    Z = _signed(features.T, door.y, scale)
-    size = np.linalg.norm(Z, axis=1) * (1 + 1e-12)
-    upper = bounds_factor(Z, size, np.zeros(Z.shape[1]), q)[1]
-    return upper + float(q @ _blur(features, features.T, None, scale)) / float(q.sum()) * (1 + 1e-12)
+def _solve(
+    features: _Features, scale: np.ndarray, tol: float, conflict: tuple[np.ndarray, str] | None, most: int
+) -> _Part:
+    n, m = len(features.s), len(scale)
+    if features.unknown and conflict is None:
+        # mean_i relu(t_ij) <= sqrt(mean_i t_ij^2) <= 1 for any signs, so equal weights prove |scale| without a look at the data
+        upper = float(np.linalg.norm(scale)) * (1 + 1e-12)
+        return _Part(np.zeros(m), np.full(n, 1 / n), 0.0, upper, "unit variance", "time-limit")
+    problem = _Margin(features, scale, most)
+    if conflict is not None:
+        some = np.flatnonzero(conflict[0])
+        problem.Z = problem.signed(some)
+        return _Part(np.zeros(m), conflict[0], 0.0, problem.upper(some, conflict[0][some]), "zero")
+    found = rows.solve(problem, tol)
+    u = np.zeros(m) if found.predictor is None else found.predictor
+    return _Part(u, found.q, found.lower, found.upper, found.stats["method"], found.stopped)
 
 
 # --- moved inner weights --------------------------------------------------------------------------------------------
 
 
-def _displacement_cost(features: _Features, y: np.ndarray, scale: np.ndarray, q: np.ndarray, radius: float) -> float:
+def _displacement_cost(features: _Features, scale: np.ndarray, q: np.ndarray, radius: float) -> float:
     """How much ||Z' q|| can rise: entry j by |scale_j| L ||delta_j||, and ||delta||_F <= radius.
 
     L = (1/2) ||sum_i q_i y_i xbar_i|| + (1/2) (sum_ik q_i q_k <xbar_i, xbar_k>^2)^(1/4), or sum_i q_i ||xbar_i|| if smaller,
     for sum q = 1: relu(t) = (t + |t|) / 2, and sum_i q_i |<xbar_i, delta>| <= ||delta|| sqrt(largest eigenvalue of
     sum_i q_i xbar_i xbar_i') (Cauchy and Schwarz), which is at most the Frobenius norm.
     """
-    q, X, s = q / q.sum(), features.Xbar, features.s
+    some = np.flatnonzero(q)
+    q, y, X, s = q[some] / q.sum(), features.door.y[some], features.Xbar[some], features.s[some]
     error = features.error + EPS * (len(q) + 8)
-    plain = float(q @ (np.linalg.norm(X, axis=1) + error * s))
-    mean = float(np.linalg.norm((q * y) @ X)) + error * float(q @ s)
-    square = math.sqrt(max(float(q @ ((X @ X.T) ** 2 @ q)), 0.0)) + 2 * error * float(q @ s**2)
-    L = min(plain, (mean + math.sqrt(square)) / 2)
-    return float(np.abs(scale).max()) * radius * L * (1 + 1e-12)
+    L = plain = float(q @ (np.linalg.norm(X, axis=1) + error * s))
+    if len(some) ** 2 * X.shape[1] <= MANY:
+        mean = float(np.linalg.norm((q * y) @ X)) + error * float(q @ s)
+        square = math.sqrt(max(float(q @ ((X @ X.T) ** 2 @ q)), 0.0)) + 2 * error * float(q @ s**2)
+        L = min(plain, (mean + math.sqrt(square)) / 2)
+    return float(np.abs(scale).max()) * radius * L * (1 + 1e-12) + TINY
 
 
 def _ascend(
     features: _Features,
     parts: dict[str, _Part],
     scales: dict[str, np.ndarray],
-    door: Door,
     radius: float,
     moves: int,
-    solve: Callable[[np.ndarray], dict[str, _Part]],
-) -> tuple[dict[str, _Part], np.ndarray | None]:
+    solve: Callable[[_Features], dict[str, _Part]],
+) -> tuple[dict[str, _Part], _Features]:
     """Projected ascent of sum of margins over the ball ||delta||_F <= radius; its gradient is that at the optimal (u, q)."""
-    best, move, step = parts, np.zeros((features.T.shape[1], features.Xbar.shape[1])), 1.0
-    T, moved = features.T, False
+    door, best, now, step = features.door, parts, features, 1.0
     radius *= 1 - 1e-12
     for _ in range(moves):
-        if time.perf_counter() > door.deadline:
+        if door.limits.late():
             break
+        T = now.rows(slice(None))[0]
         slope = np.zeros(T.shape)  # d value / d T
         for name, part in best.items():
             length = float(np.linalg.norm(part.u)) or 1.0
@@ -361,22 +471,25 @@ def _ascend(
         G = (slope * (T > 0)).T @ features.Xbar  # (m, d)
         G[features.dead] = 0
         length = float(np.linalg.norm(G))
-        if length == 0:
+        if not length > 0:
             break
-        trial = move + step * radius / length * G
-        trial *= min(1.0, radius / float(np.linalg.norm(trial)))
-        there = features.T + features.Xbar @ trial.T
+        trial = (0.0 if now.move is None else now.move) + step * radius * (G / length)
+        size = float(np.linalg.norm(trial))
+        if not 0 < size < math.inf:
+            break
+        trial *= min(1.0, radius / size)
+        there = replace(features, move=trial)
         other = solve(there)
-        gain = sum(part.value for part in other.values()) - sum(part.value for part in best.values())
+        gain = sum(part.lower for part in other.values()) - sum(part.lower for part in best.values())
         if gain > 0:
-            best, move, T, moved = other, trial, there, True
+            best, now = other, there
             if (tell := door.teller(0)) is not None:
-                tell(sum(part.value for part in best.values()), math.inf, "moved the inner weights")
-            if gain <= 1e-6 * sum(part.value for part in best.values()):
+                tell(sum(part.lower for part in best.values()), math.inf, "moved the inner weights")
+            if gain <= 1e-6 * sum(part.lower for part in best.values()):
                 break
         else:
             step /= 2
-    return (best, move) if moved else (parts, None)
+    return best, now
 
 
 # --- the paper's other quantities -----------------------------------------------------------------------------------

@@ -1,15 +1,22 @@
-"""What margins share: scaling at the door, bounds that hold in spite of rounding, and the test for margin 0."""
+"""What margins share: scaling at the door, clock and memory, bounds that hold in spite of rounding, the test for margin 0.
+
+A call into a library (a factorisation, a program, a sort) does not look at the clock. So its size is chosen beforehand, such that
+it takes no more than a `step`, a small share of the time limit; loops over rows go block by block and look at the clock between.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +24,126 @@ import numpy as np
 from widemargin.spaces import Space, as_space, extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, show
 
-FOREVER = 1e18  # seconds
 EPS = float(np.finfo(np.float64).eps)
 Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, message
 Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
 LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
+SMALL, SMALL_BITS = 1e-100, 500  # sizes below the first are computed of points times 2 to the second
+EXACT = 100_000  # numbers up to which sums are looked at in exact arithmetic
+PER_NUMBER = 200  # operations that a look at the lines through all points costs for each of their numbers
+SHARE, LEAST = 0.05, 0.05  # a step is this share of the time limit, and that many seconds more
+BLOCK = 2**21  # numbers in one block of rows
+USUAL = 4e9  # bytes that are taken to be free where nobody says how many are
+GROUPS = Path("/sys/fs/cgroup")
+
+
+class Late(Exception):
+    """The time limit came in the middle of something that no bound needs."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds and bytes. Times are those of time.perf_counter."""
+
+    started: float
+    deadline: float
+    memory: float
+
+    def left(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def late(self) -> bool:
+        return time.perf_counter() > self.deadline
+
+    def check(self) -> None:
+        """Raise `Late` where the time is over."""
+        if self.late():
+            raise Late
+
+    def step(self) -> float:
+        """Seconds that one call may take which does not look at the clock."""
+        return SHARE * (self.deadline - self.started) + LEAST
+
+    def blocks(self, n: int, width: int, most: int = BLOCK) -> Iterator[slice]:
+        """Slices of n rows with about `most` numbers each, where a row has `width`; raises `Late` between them."""
+        step = max(1, int(min(most, self.memory / 32)) // max(1, width))
+        for start in range(0, n, step):
+            if start:
+                self.check()
+            yield slice(start, min(start + step, n))
+
+    def largest(self, most: int, operations: Callable[[int], float], numbers: Callable[[int], float]) -> int:
+        """The largest size up to `most` (at least 1) whose `operations` fit into a step and whose `numbers` into the memory."""
+
+        def fits(size: int) -> bool:
+            return 8 * numbers(size) <= self.memory and (
+                math.isinf(self.deadline) or operations(size) <= self.step() * speed()
+            )
+
+        if fits(most):
+            return most
+        low, high = 1, most  # it fits, it does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+
+def open_limits(time_limit: float | None, memory: float | None, started: float) -> Limits:
+    deadline = math.inf if time_limit is None else started + float(min(time_limit, 1e18))
+    if memory is None:
+        return Limits(started, deadline, 0.5 * free_memory())
+    if isinstance(memory, bool) or not isinstance(memory, int | float | np.number) or not 0 < memory < math.inf:
+        raise InputError(f"memory must be a positive number of bytes, not {show(memory)}")
+    return Limits(started, deadline, float(memory))
+
+
+@functools.cache
+def speed() -> float:
+    """Floating-point operations a second of a dense factorisation on this machine, from one that takes a millisecond or two."""
+    A = np.random.default_rng(0).standard_normal((256, 256))
+    A = A @ A.T + 256 * np.eye(256)
+    best = math.inf
+    for _ in range(3):
+        began = time.perf_counter()
+        np.linalg.cholesky(A)
+        best = min(best, time.perf_counter() - began)
+    return min(max(256**3 / 3 / best, 1e9), 1e11)
+
+
+def free_memory() -> float:
+    """Bytes that can be used before the machine, or the group of processes that this one is in, runs out of them."""
+    free = math.inf
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = 1024.0 * int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    if math.isinf(free):
+        try:
+            free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        except (AttributeError, ValueError, OSError):  # not on every system
+            free = USUAL
+    for most, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit, now = int((GROUPS / most).read_text()), int((GROUPS / used).read_text())
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+        free = min(free, float(max(limit - now, 0)))
+    return max(free, 1e8)
+
+
+def bytes_in_words(count: float) -> str:
+    """A number of bytes for a sentence: 3.2 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
 
 
 @dataclass(frozen=True)
@@ -39,10 +160,26 @@ class Door:
     y: np.ndarray
     size: np.ndarray  # norms of the rows of X
     shift: int
-    started: float
-    deadline: float
+    limits: Limits
     tol: float
     progress: Progress | None = None
+
+    @property
+    def started(self) -> float:
+        return self.limits.started
+
+    @property
+    def deadline(self) -> float:
+        return self.limits.deadline
+
+    def most(self, operations: float, numbers: float) -> int:
+        """How many points may be worked with at once that cost so many operations and numbers for each of their entries."""
+        n, D = self.X.shape
+        return self.limits.largest(n, lambda k: operations * k * D, lambda k: numbers * k * D)
+
+    def exact(self, index: np.ndarray) -> np.ndarray:
+        """The rows `index` as they are, (k, D): X has lost digits where the sizes of entries differ by more than 1e290."""
+        return extend(self.data.X[index], bias=self.bias)
 
     @property
     def space(self) -> Space:
@@ -98,7 +235,7 @@ class Door:
             status, reason = "rounding", LOST
         low, high = self.unscale(max(lower, 0.0), degree, up=False), self.unscale(upper, degree, up=True)
         if lost(status, low, high, tol):
-            status, reason = "rounding", zero or LOST
+            status, reason, q = "rounding", zero or LOST, q / q.sum()
         if (tell := self.teller(degree)) is not None:
             with suppress(KeyboardInterrupt):  # the work is done: there is nothing left to interrupt
                 tell(lower, upper, status)
@@ -151,6 +288,13 @@ def check_data(data: Any) -> None:
         )
 
 
+def check_seed(kind: str, seed: Any) -> int:
+    """The seed as an integer from 0 to 2^63 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**63:
+        raise InputError(f"{kind}: seed must be an integer from 0 to {2**63 - 1}, not {show(seed)}")
+    return int(seed)
+
+
 def check_progress(progress: Any) -> None:
     if progress is not None and not callable(progress):
         raise InputError(
@@ -165,11 +309,14 @@ def enter(
     time_limit: float | None,
     progress: Progress | None = None,
     *,
+    memory: float | None = None,
     signs: bool = True,
+    several: bool = False,
 ) -> Door:
-    """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values.
+    """Data through the door; without `signs` its targets may be any numbers, such as class numbers or values, and with `several`
+    there may be more than one for each point.
 
-    A margin without neurons gives its bias for the space.
+    A margin without neurons gives its bias for the space. `memory` is in bytes; None is half of what is free.
     """
     started = time.perf_counter()
     check_data(data)
@@ -180,17 +327,20 @@ def enter(
         not isinstance(time_limit, Real) or isinstance(time_limit, bool) or not time_limit > 0
     ):
         raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
-    y = data.signs() if signs else data.y
+    limits = open_limits(time_limit, memory, started)
+    y = data.signs() if signs else data.y if several else data.single()
     bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
     X = extend(data.X, bias=bias)
-    shift = math.frexp(float(np.abs(X).max()))[1]
+    shift = math.frexp(max(float(X.max()), -float(X.min())))[1]
     X = np.ldexp(X, -shift)
-    if (~(X * X).any(axis=1) & data.X.any(axis=1)).any():
+    size = np.sqrt(np.einsum("ij,ij->i", X, X))
+    small = np.flatnonzero(size < SMALL)
+    size[small] = np.ldexp(np.linalg.norm(np.ldexp(X[small], SMALL_BITS), axis=1), -SMALL_BITS)  # squares lose digits
+    if (X[small] * X[small]).any(axis=1)[extend(data.X[small], bias=bias).any(axis=1)].min(initial=True) == 0:
         raise InputError(
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
         )
-    deadline = math.inf if time_limit is None else started + float(min(time_limit, FOREVER))
-    return Door(data, bias, neurons, X, y, np.linalg.norm(X, axis=1), shift, started, deadline, tol, progress)
+    return Door(data, bias, neurons, X, y, size, shift, limits, tol, progress)
 
 
 def product(A: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, float]:
@@ -222,22 +372,42 @@ def norm_bound(X: np.ndarray, c: np.ndarray, slope: float = 0.0) -> float:
     )
 
 
-def twins(door: Door) -> tuple[np.ndarray, str] | None:
-    """Integer weights that prove margin 0: a point without features, or one point with both labels."""
-    zero = np.flatnonzero(~door.X.any(axis=1))
-    if len(zero):
-        q = np.zeros(len(door.X))
-        q[zero[0]] = 1
-        return q, f"point {zero[0]} is the origin, where every function of this space vanishes"
-    first: dict[bytes, int] = {}
-    X = door.X + 0.0  # -0.0 becomes 0.0
-    for i, row in enumerate(X):
-        j = first.setdefault(row.tobytes(), i)
-        if door.y[i] != door.y[j]:
-            q = np.zeros(len(X))
-            q[[i, j]] = 1
-            return q, f"points {j} and {i} are equal but have different labels"
-    return None
+def equal_rows(X: np.ndarray) -> np.ndarray:
+    """(n,) the index of the first row of X (n, D) that is equal to each row."""
+    X = np.ascontiguousarray(X) + 0.0  # -0.0 becomes 0.0
+    factor = np.atleast_1d(np.random.default_rng(0).integers(1, 2**62, X.shape[1]) * 2 + 1)
+    code = np.zeros(len(X), dtype=np.int64)
+    for k in range(X.shape[1]):
+        code += np.ascontiguousarray(X[:, k]).view(np.int64) * factor[k]  # modulo 2^64
+    order = np.argsort(code, kind="stable")
+    new = np.append(True, np.diff(code[order]) != 0)
+    first = np.empty(len(X), dtype=np.int64)
+    first[order] = order[new][np.cumsum(new) - 1]
+    other = np.flatnonzero(first != np.arange(len(X)))
+    if not np.array_equal(X[other], X[first[other]]):  # two rows with one code
+        _, index, back = np.unique(X, axis=0, return_index=True, return_inverse=True)
+        first = index[back.ravel()]
+    return first
+
+
+def twins(door: Door, *, origin: bool = True) -> tuple[np.ndarray, str] | None:
+    """Integer weights that prove margin 0: a point without features, or one point with both labels. Looks at the data as it is.
+
+    `origin`: whether functions vanish there.
+    """
+    X, q = door.data.X, np.zeros(door.data.n)
+    if origin and not door.bias:
+        zero = np.flatnonzero(door.size == 0)
+        if len(zero):
+            q[zero[0]] = 1
+            return q, f"point {zero[0]} is the origin, where every function of this space vanishes"
+    first = equal_rows(X)
+    wrong = np.flatnonzero(door.y != door.y[first])
+    if len(wrong) == 0:
+        return None
+    i = int(wrong[0])
+    q[[i, first[i]]] = 1
+    return q, f"points {first[i]} and {i} are equal but have different labels"
 
 
 def lost(status: str, low: float, high: float, tol: float) -> bool:
@@ -256,28 +426,32 @@ def nothing_left(upper: float, q: np.ndarray, size: np.ndarray) -> bool:
 
 def integer_weights(q: np.ndarray) -> np.ndarray | None:
     """Small integers proportional to q, if q is close to such."""
-    ratio = np.where(q > 1e-6 * q.max(), q / q.max(), 0)
+    some = np.flatnonzero(q > 1e-6 * q.max())
+    ratio = q[some] / q.max()
     for top in range(1, 61):
         guess = np.rint(top * ratio)
         if np.abs(top * ratio - guess).max() < 1e-4:
-            return guess
+            whole = np.zeros(len(q))
+            whole[some] = guess
+            return whole
     return None
 
 
-def vanishes(X: np.ndarray, c: np.ndarray, linear: bool) -> bool:
+def vanishes(door: Door, c: np.ndarray, linear: bool) -> bool:
     """Whether sum_i c_i x_i = 0, and unless `linear` also sum_i c_i relu(v . x_i) = 0 for all v; in exact arithmetic.
 
     relu(t) = (t + |t|) / 2, and the functions |v . x| of different lines are linearly independent, so the second holds
     when sum_i c_i x_i = 0 and sum_i c_i ||x_i|| = 0 over the points of each line through 0. It is the same for a leaky ReLU.
     """
     index = np.flatnonzero(c)
-    if len(index) * X.shape[1] > 100_000:
+    D = door.X.shape[1]
+    if len(index) * D > EXACT:
         return False
-    total = [Fraction(0)] * X.shape[1]
+    total = [Fraction(0)] * D
     along: dict[tuple[Fraction, ...], Fraction] = defaultdict(Fraction)
-    for i in index:
+    for i, x in zip(index, door.exact(index).tolist()):
         weight = Fraction(float(c[i]))
-        row = [Fraction(float(x)) for x in X[i]]
+        row = [Fraction(v) for v in x]
         total = [t + weight * x for t, x in zip(total, row)]
         lead = next((x for x in row if x), Fraction(1))
         along[tuple(x / lead for x in row)] += weight * abs(lead)
@@ -289,7 +463,21 @@ def lines(X: np.ndarray) -> np.ndarray:
     size = np.linalg.norm(X, axis=1, keepdims=True)
     unit = X / np.where(size > 0, size, 1)
     lead = np.take_along_axis(unit, np.abs(unit.round(9)).argmax(1)[:, None], 1)
-    return np.unique((unit * np.sign(lead)).round(10) + 0.0, axis=0, return_inverse=True)[1].ravel()
+    return np.unique(equal_rows((unit * np.sign(lead)).round(10)), return_inverse=True)[1].ravel()
+
+
+def shared_lines(door: Door, y: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """(n,) the line through 0 of each point, and the points (k,) of each line on which `y` takes different values.
+
+    None are found where the time for a look at all points is not there: they are points with a margin of 0, and never needed.
+    """
+    n, D = door.X.shape
+    if door.limits.largest(n, lambda m: PER_NUMBER * m * D, lambda m: 8 * m * D) < n:
+        return np.arange(n), []
+    line = lines(door.X)
+    order = np.argsort(line, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(line[order])) + 1)
+    return line, [group for group in groups if len(group) > 1 and np.ptp(y[group]) > 0]
 
 
 def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
@@ -299,23 +487,25 @@ def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
     q has sum_i q_i y_i x_i = 0 and, on each line, sum_i q_i y_i ||x_i|| = 0: a linear program over the lines with both labels.
     A leaky ReLU is ((1 + slope) t + (1 - slope) |t|) / 2: the same q.
     """
-    line, y = lines(door.X), door.y
-    mixed: list[np.int64] = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
-    index = np.flatnonzero(np.isin(line, mixed))
-    if len(index) == 0:
+    (line, mixed), y = shared_lines(door, door.y), door.y
+    if not mixed:
         return None
-    pair = opposite_labels_on_a_ray(door, line, mixed)
+    pair = opposite_labels_on_a_ray(door, mixed)
     if pair is not None:
         return pair
+    index = np.sort(np.concatenate(mixed))
     X, sign = door.X[index], y[index]
-    onto = (line[index][None] == np.array(mixed)[:, None]) * (sign * door.size[index])  # (lines, k)
-    weights = cancelling_weights(np.vstack([(sign[:, None] * X).T, onto]))
+    if len(index) * (len(mixed) + X.shape[1]) > EXACT:
+        return None
+    names = np.array([line[group[0]] for group in mixed])
+    onto = (line[index][None] == names[:, None]) * (sign * door.size[index])  # (lines, k)
+    weights = cancelling_weights(np.vstack([(sign[:, None] * X).T, onto]), door.limits)
     if weights is None:
         return None
     q = np.zeros(len(y))
     q[index] = weights
     whole = integer_weights(q)
-    if whole is None or not vanishes(door.X, whole * y, linear=False):
+    if whole is None or not vanishes(door, whole * y, linear=False):
         return None
     some = np.flatnonzero(whole)
     text = ", ".join(map(str, some[:6])) + (" ..." if len(some) > 6 else "")
@@ -325,31 +515,40 @@ def not_separable(door: Door) -> tuple[np.ndarray, str] | None:
     )
 
 
-def cancelling_weights(A: np.ndarray, method: str = "highs") -> np.ndarray | None:
-    """Weights q >= 0 (k,) of sum 1 with A q = 0 for A (m, k), up to rounding; None where there are none."""
+def cancelling_weights(A: np.ndarray, limits: Limits, method: str = "highs") -> np.ndarray | None:
+    """Weights q >= 0 (k,) of sum 1 with A q = 0 for A (m, k), up to rounding; None where there are none, or no time."""
     from scipy.optimize import linprog
 
     k, b = A.shape[1], np.append(np.zeros(len(A)), 1.0)
-    result = linprog(np.zeros(k), A_eq=np.vstack([A, np.ones((1, k))]), b_eq=b, bounds=(0, None), method=method)
+    options = {} if math.isinf(limits.deadline) else {"time_limit": max(limits.left(), 0.01)}
+    result = linprog(
+        np.zeros(k), A_eq=np.vstack([A, np.ones((1, k))]), b_eq=b, bounds=(0, None), method=method, options=options
+    )
     return result.x.clip(0) if result.status == 0 else None
 
 
-def opposite_labels_on_a_ray(door: Door, line: np.ndarray, mixed: list[np.int64]) -> tuple[np.ndarray, str] | None:
-    """Points x and a x, a > 0, with different labels: weights a and 1 cancel, as a relu(v . x) = relu(v . a x)."""
-    for l in mixed:
-        index = np.flatnonzero(line == l)
-        lead = int(np.abs(door.X[index[0]]).argmax())
-        size = door.X[index, lead]  # the points are multiples of each other, in the ratio of these
+def on_rays(door: Door, mixed: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The points of each ray on the lines `mixed`, and their sizes relative to each other."""
+    for index in mixed:
+        size = door.X[index, int(np.abs(door.X[index[0]]).argmax())]
         for sign in (1, -1):
-            ray = index[np.sign(size) == sign]
-            plus, minus = ray[door.y[ray] > 0], ray[door.y[ray] < 0]
-            if len(plus) and len(minus):
-                i, j = int(plus[0]), int(minus[0])
-                q = np.zeros(len(door.y))
-                q[i], q[j] = abs(door.X[j, lead]), abs(door.X[i, lead])
-                if vanishes(door.X, q * door.y, linear=False):
-                    return (
-                        q,
-                        f"points {i} and {j} lie on one ray from the origin but have different labels; a bias may help",
-                    )
+            ray = np.sign(size) == sign
+            if ray.sum() > 1:
+                yield index[ray], np.abs(size[ray])
+
+
+def opposite_labels_on_a_ray(door: Door, mixed: list[np.ndarray]) -> tuple[np.ndarray, str] | None:
+    """Points x and a x, a > 0, with different labels: weights a and 1 cancel, as a relu(v . x) = relu(v . a x)."""
+    for ray, size in on_rays(door, mixed):
+        plus, minus = np.flatnonzero(door.y[ray] > 0), np.flatnonzero(door.y[ray] < 0)
+        if len(plus) and len(minus):
+            a, b = int(plus[0]), int(minus[0])
+            i, j = int(ray[a]), int(ray[b])
+            q = np.zeros(len(door.y))
+            q[i], q[j] = size[b], size[a]
+            if vanishes(door, q * door.y, linear=False):
+                return (
+                    q,
+                    f"points {i} and {j} lie on one ray from the origin but have different labels; a bias may help",
+                )
     return None

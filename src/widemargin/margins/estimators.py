@@ -66,7 +66,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
         The neurons.
     tol, time_limit, seed
-        For f1: when the search ends, and its random starts. f2 uses `tol` only.
+        When the search ends, and for f1 its random starts.
     ridge : float
         Only used where no function interpolates (equal points with different targets, say) or none was found in time.
         Then f = sum_j b_j k(x_j, .) with b = (k + ridge * (mean of k's diagonal) * I)^-1 y, least squares with a small
@@ -122,7 +122,8 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         data = Dataset(points, column_or_1d(targets))
         self.certificate_ = self._solve(data)
         cert = self.certificate_
-        self.soft_ = cert.status == "no-interpolation" or (self.space == "f1" and cert.primal is None)
+        unmet = cert.upper >= regression.LARGEST  # no function was found that meets all targets
+        self.soft_ = cert.status == "no-interpolation" or unmet or (self.space == "f1" and cert.primal is None)
         self.measure_ = None if self.soft_ else cert.primal
         self.norm_ = math.inf if cert.upper >= regression.LARGEST else cert.upper
         self._function = self.measure_ if self.measure_ is not None else self._expand(data)
@@ -138,9 +139,10 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
 
     def _solve(self, data: Dataset) -> Certificate:
         options: dict[str, Any] = {"bias": bool(self.bias), "activation": self.activation, "tol": self.tol}
+        options |= {"time_limit": self.time_limit}
         if self.space == "f2":
             return regression.min_norm_l2(data, **options)
-        return regression.min_norm_l1(data, time_limit=self.time_limit, seed=self.seed, **options)
+        return regression.min_norm_l1(data, seed=self.seed, **options)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Values (n,) at the points X (n, d)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,13 @@ from numpy.typing import ArrayLike
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, Measure
 
-from . import programs
-from .door import EPS, Progress, enter, nothing_left, product, twins
+from . import programs, rows
+from .door import EPS, Door, Progress, enter, nothing_left, product, twins
 from .kernel_machines import unit_directions
+from .qp import Progress as Steps
+from .qp import Tell
+
+LP_WORK = 400  # operations for each entry of a linear program's matrix that pass before it looks at the clock
 
 
 def frozen(
@@ -26,6 +29,7 @@ def frozen(
     seed: int = 0,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin of signed measures on given directions (convention M1 restricted to them), as a linear program.
@@ -45,41 +49,30 @@ def frozen(
     >>> abs(cert.lower - 2**0.5 / 4) < 1e-6, cert.verify(xor).ok
     (True, True)
     """
-    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress, memory=memory)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
-    D, degree = V.shape[1], door.space.degree
-    length = np.linalg.norm(V, axis=1) ** degree
-    Z = door.space.phi(door.X @ V.T) / length * door.y[:, None]  # (n, m)
-    size = door.size**degree
-    blur = EPS * (degree * (D + 4) + 4)  # of one feature, relative to size
-    found = twins(door)
+    twin, problem = twins(door), Neurons(door, V)
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     primal, zero, stopped, lower = None, "", "", 0.0
-    if found is None:
-        left = None if math.isinf(door.deadline) else door.deadline - time.perf_counter()
-        a, q, stopped = programs.matrix_game(Z, left)
-        keep = np.flatnonzero(a)
-        if len(keep):
-            primal = Measure(V[keep], a[keep] / length[keep], activation, bias)
-            scores, e = product(door.space.phi(door.X @ primal.theta.T), primal.mass)
-            lower = float((scores * door.y / primal.norm - (e + 2 * blur) * size).min())
-            lower -= abs(lower) * EPS * (2 * len(keep) + degree * D + 8)
-            stats["atoms"] = len(keep)
+    if twin is None:
+        found = rows.solve(problem, tol)
+        q, lower, upper, stopped = found.q, found.lower, found.upper, found.stopped
+        if found.predictor is not None:
+            primal, stats["atoms"] = found.predictor, len(found.predictor.mass)
+        if lower <= 0 and nothing_left(upper, q, problem.size) and not stopped:
+            zero = f"the features are not separable up to rounding ({upper / problem.size.max():.1g} of their size)"
     else:
-        q, zero = found
-    sums, e = product(Z.T, q)
-    exact = found is not None and zero and not sums.any()
-    upper = 0.0 if exact else float(np.abs(sums).max()) + (e + blur) * float(q @ size)
-    upper *= (1 + 2 * EPS * (len(q) + 4)) / float(q.sum())
-    if not zero and lower <= 0 and nothing_left(upper, q, size) and not stopped:
-        zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
+        q, zero = twin
+        some = np.flatnonzero(q)
+        problem.Z = problem.features(some)
+        upper = problem.upper(some, q[some]) if (q[some] @ problem.Z).any() else 0.0
     if zero or lower <= 0:
         primal = None
     return door.certificate(
         "frozen",
         (lower, upper),
         q,
-        degree=degree,
+        degree=door.space.degree,
         convention="M1",
         stopped=stopped,
         zero=zero,
@@ -87,3 +80,45 @@ def frozen(
         extra={"directions": V.tolist()},
         stats=stats,
     )
+
+
+class Neurons(rows.Rows):
+    """The linear program over the neurons V (m, D); the predictor is a measure of some of them."""
+
+    def __init__(self, door: Door, V: np.ndarray):
+        self.V, self.degree = V, door.space.degree
+        super().__init__(door, len(door.y), door.y, door.size**self.degree)
+        self.length = np.linalg.norm(V, axis=1) ** self.degree
+        self.blur = EPS * (self.degree * (V.shape[1] + 4) + 4)  # of one feature, relative to size
+
+    def features(self, index: Any) -> np.ndarray:
+        door = self.door
+        return np.asarray(door.space.phi(door.X[index] @ self.V.T) / self.length * door.y[index, None])  # (k, m)
+
+    def solve(self, rows: np.ndarray, tol: float, tell: Tell | None) -> tuple[Any, Steps]:
+        self.Z = self.features(rows)
+        left = None if math.isinf(self.door.deadline) else self.door.limits.left()
+        a, q, stopped = programs.matrix_game(self.Z, left)
+        keep = np.flatnonzero(a)
+        measure = Measure(self.V[keep], a[keep] / self.length[keep], self.door.space.activation, self.door.bias)
+        return measure, Steps(tol, q=q, steps=1, method="linear program", stopped=stopped)
+
+    def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
+        sums, e = product(self.Z.T, q)
+        upper = float(np.abs(sums).max()) + (e + self.blur) * float(q @ self.size[rows])
+        return upper * (1 + 2 * EPS * (len(q) + 4)) / float(q.sum())
+
+    def judge(self, predictor: Any, block: slice) -> np.ndarray:
+        door, m = self.door, len(predictor.mass)
+        if m == 0:
+            return np.zeros(len(door.y[block]))
+        scores, e = product(door.space.phi(door.X[block] @ predictor.theta.T), predictor.mass)
+        margins = scores * door.y[block] / predictor.norm - (e + 2 * self.blur) * self.size[block]
+        return np.asarray(margins - np.abs(margins) * EPS * (2 * m + self.degree * self.V.shape[1] + 8))
+
+    def width(self, predictor: Any) -> int:
+        return 2 * len(predictor.mass)
+
+    def most(self) -> int:
+        m = len(self.V)
+        return self.door.limits.largest(self.n, lambda k: LP_WORK * k * m, lambda k: 10.0 * k * m)

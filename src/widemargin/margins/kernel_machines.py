@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,11 @@ from scipy import linalg
 from widemargin.spaces import Space, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import qp
+from . import qp, rows
 from .door import (
     EPS,
     Door,
     Progress,
-    bounds_factor,
     choose_space,
     enter,
     integer_weights,
@@ -26,6 +27,9 @@ from .door import (
     twins,
     vanishes,
 )
+from .qp import Tell
+
+MATRIX_BLOCK = 2**19  # entries of a kernel matrix between two looks at the clock
 
 Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
 
@@ -39,6 +43,7 @@ def f2(
     kernel: Kernel | None = None,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin in the unit ball of F2 (convention M7; gram for a kernel of one's own): the hard margin of the kernel SVM.
@@ -70,37 +75,40 @@ def f2(
     elif kernel is not None and activation is not None:
         raise InputError(f"activation={activation!r} has no meaning for a kernel of one's own; leave one of them out")
     space = choose_space(space, bias, activation)
-    door = enter(data, space, tol, time_limit, progress)
-    y, plain = door.y, as_space(space.activation)
+    door = enter(data, space, tol, time_limit, progress, memory=memory)
+    y, plain, D = door.y, as_space(space.activation), door.X.shape[1]
     extra: dict[str, Any]
     if kernel is None:
-        K, degree = _mirror(plain.kernel(door.X)), space.degree  # door.X has the bias coordinate
-        D = door.X.shape[1]
-        size = np.sqrt(K.diagonal())
-        blur, extra = EPS * (2 * D + 30) * 2 ** (degree - 1), {"kernel": space.activation}
-        found = twins(door)
+        degree, X = space.degree, door.X  # which has the bias coordinate
+        one = float(plain.kernel(np.eye(1, D))[0, 0])  # k depends on sizes and angles alone
+        size, blur = math.sqrt(one) * door.size**degree, EPS * (2 * D + 30) * 2 ** (degree - 1)
+        problem = Gram(door, lambda a, b: plain.kernel(X[a], X[b]), size, blur)
+        extra, twin, whole = {"kernel": space.activation}, twins(door), True
     else:
-        K, degree = _gram(data, door, kernel), 0
+        degree = 0
+        K, whole = _gram(data, door, kernel)
         extra = {"kernel": "given", "gram": K.tolist()}
-        size, blur, found = np.sqrt(K.diagonal()), 0.0, _zero_point(K, y)
-    K *= y
-    K *= y[:, None]
+        problem = Gram(door, lambda a, b: K[a][:, b], np.sqrt(K.diagonal()), 0.0)
+        twin = _zero_point(K, y)
     stats: dict[str, Any] = {}
-    if found is None:
-        solved = qp.solve(K, tol / 4, door.deadline, door.teller(degree))
-        q, zero, stopped = solved.q, "", solved.stopped
-        lower, upper, noise = _bounds(K, size, blur, q)
-        stats = {"steps": solved.steps, "method": solved.method, "support": int((q > 0).sum())}
-        if lower <= 0 and upper <= 4 * noise and not stopped:
-            zero = f"a mixture of the points vanishes in F2 up to rounding ({upper / size.max():.1g} of their size)"
-            whole = integer_weights(q)
-            if whole is not None and degree == 1 and vanishes(door.X, whole * y, linear=False):
-                q, zero = whole, "a mixture of the points vanishes in F2, exactly: no function separates the classes"
-                upper = _bounds(K, size, blur, q)[1]
+    if twin is None:
+        found = rows.solve(problem, tol, door.teller(degree))
+        q, zero, stopped, lower, upper = found.q, "", found.stopped, found.lower, found.upper
+        stats = found.stats | {"support": int((q > 0).sum())}
+        if lower <= 0 and upper <= 4 * problem.noise and not stopped:
+            zero = f"a mixture of the points vanishes in F2 up to rounding ({upper / problem.size.max():.1g} of their size)"
+            integers = integer_weights(q)
+            if integers is not None and degree == 1 and vanishes(door, integers * y, linear=False):
+                q, zero = integers, "a mixture of the points vanishes in F2, exactly: no function separates the classes"
+                upper = problem.bound(q)
+        alpha = found.predictor.weights if found.predictor is not None else q
     else:
-        (q, zero), lower, stopped = found, 0.0, ""
-        upper = _bounds(K, size, blur, q)[1] if K[q > 0].any() else 0.0
-    extra["alpha"] = q.tolist()
+        (q, zero), lower, stopped = twin, 0.0, ""
+        upper, alpha = problem.bound(q), q
+    if not whole and not stopped:
+        stopped = "time-limit"  # not all of the matrix was looked at: nothing is certified
+        zero = ""
+    extra["alpha"] = alpha.tolist()
     return door.certificate(
         "f2",
         (lower, upper),
@@ -123,6 +131,7 @@ def random_features(
     seed: int = 0,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin of m fixed features with l2 outer weights (convention M7, finite).
@@ -142,29 +151,33 @@ def random_features(
     >>> abs(cert.lower - 1) < 1e-6, cert.verify(data).ok
     (True, True)
     """
-    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress)
+    door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress, memory=memory)
     V, drawn = unit_directions(directions, door.X.shape[1], seed)
-    m, degree = len(V), door.space.degree
+    m, degree, phi, y = len(V), door.space.degree, door.space.phi, door.y
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)
-    Z = door.space.phi(door.X @ unit.T) * door.y[:, None] / np.sqrt(m)  # (n, m), row norms at most size
     size = door.size**degree
     blur = EPS * (degree * (2 * V.shape[1] + 10) + 4)  # of one feature, relative to size
+
+    def features(index: Any) -> np.ndarray:
+        return np.asarray(phi(door.X[index] @ unit.T) * y[index, None] / np.sqrt(m))  # (k, m), row norms at most size
+
+    problem = rows.Features(door, features, m, labels=y, size=size, blur=blur * size)
     conflict = twins(door)
     stats: dict[str, Any] = {"seed": seed if drawn else None}
-    if conflict is None and not Z.any(axis=1).all():
-        i = int(np.flatnonzero(~Z.any(axis=1))[0])
-        conflict = np.eye(len(Z))[i], f"all features of point {i} are zero"
+    a, lower, stopped = np.zeros(m), 0.0, ""
     if conflict is None:
-        solved = qp.solve_factor(Z, tol / 4, door.deadline, door.teller(degree))
-        q, zero, stopped = solved.q, "", solved.stopped
-        stats |= {"steps": solved.steps, "method": solved.method}
+        found = rows.solve(problem, tol, door.teller(degree))
+        q, zero, stopped, lower, upper = found.q, "", found.stopped, found.lower, found.upper
+        stats |= found.stats
+        a = a if found.predictor is None else found.predictor
+        if lower <= 0 and nothing_left(upper, q, size) and not stopped:
+            zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
+            if found.stats["method"] == "zero":
+                zero = f"all features of point {int(q.argmax())} are zero"
     else:
-        (q, zero), stopped = conflict, ""
-    a = qp.direction(Z, q, tol / 2)
-    lower, upper = bounds_factor(Z, size, a, q)
-    lower, upper = float((lower - blur * size).min()), upper + blur * float(q @ size) / float(q.sum())
-    if not zero and lower <= 0 and nothing_left(upper, q, size) and not stopped:
-        zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
+        q, zero = conflict
+        problem.Z = features(some := np.flatnonzero(q))
+        upper = problem.upper(some, q[some])
     extra = {"directions": V.tolist(), "a": a.tolist()}
     return door.certificate(
         "rf",
@@ -196,8 +209,8 @@ def unit_directions(directions: int | ArrayLike, D: int, seed: int) -> tuple[np.
     return V, False
 
 
-def _gram(data: Dataset, door: Door, kernel: Kernel) -> np.ndarray:
-    """The given kernel as a checked symmetric matrix."""
+def _gram(data: Dataset, door: Door, kernel: Kernel) -> tuple[np.ndarray, bool]:
+    """The given kernel as a checked symmetric matrix, and whether the time was enough to see that it is one of a kernel."""
     points = door.space.extend(data.X)
     values = kernel(points, points) if callable(kernel) else kernel
     try:
@@ -216,12 +229,15 @@ def _gram(data: Dataset, door: Door, kernel: Kernel) -> np.ndarray:
     K = _mirror(K)
     if (K.diagonal() < 0).any():
         raise InputError("the kernel matrix is not positive semidefinite: its diagonal has a negative entry")
+    if 0 < top < 1e-250 or top > 1e250:
+        raise InputError(f"the kernel matrix has entries of size {top:.3g}; multiply it by a constant")
+    part = door.limits.largest(n, lambda k: k**3 / 3, lambda k: 3.0 * k * k)
     if top > 0:
         try:
-            qp._factorize(K / top, 1e-10)
+            qp._factorize(K[:part, :part] / top, 1e-10)
         except linalg.LinAlgError:
             raise InputError("the kernel matrix is not positive semidefinite") from None
-    return K
+    return K, part == n
 
 
 def _mirror(K: np.ndarray) -> np.ndarray:
@@ -246,8 +262,82 @@ def _zero_point(K: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str] | None:
     return None
 
 
-def _bounds(K: np.ndarray, size: np.ndarray, blur: float, q: np.ndarray) -> tuple[float, float, float]:
-    """lower <= min (Kq) / sqrt(q'Kq), upper >= sqrt(q'Kq) / sum q, and the size of rounding in upper.
+@dataclass(frozen=True)
+class Expansion:
+    """f = sum_i weights_i y_i k(x_i, .), of which the `some` with weight are kept, and at least the square of its norm."""
+
+    weights: np.ndarray  # (n,)
+    some: np.ndarray
+    square: float
+
+
+class Gram(rows.Rows):
+    """A hard margin in the space of a kernel: `entries` gives k(x_i, x_j) of two sets of points, off by blur size_i size_j."""
+
+    def __init__(self, door: Door, entries: Callable[[Any, Any], np.ndarray], size: np.ndarray, blur: float):
+        super().__init__(door, len(door.y), door.y, size)
+        self.entries, self.blur, self.noise = entries, blur, 0.0
+        self.K, self.first_time = np.zeros((0, 0)), True
+
+    def matrix(self, index: np.ndarray) -> np.ndarray:
+        """K_ij = y_i y_j k(x_i, x_j) of some points, exactly symmetric."""
+        k, y = len(index), self.door.y[index]
+        if self.first_time:
+            K = self.entries(index, index)
+        else:
+            K = np.empty((k, k))
+            for block in self.door.limits.blocks(k, k, MATRIX_BLOCK):
+                K[block] = self.entries(index[block], index)
+        K = _mirror(K)
+        K *= y
+        K *= y[:, None]
+        return K
+
+    def solve(self, rows: np.ndarray, tol: float, tell: Tell | None) -> tuple[Any, qp.Progress]:
+        self.K = self.matrix(rows)
+        self.first_time = False
+        steps = qp.solve(self.K, tol, self.door.deadline, tell)
+        _, _, square, _ = _bounds(self.K, self.size[rows], self.blur, steps.q)
+        weights = np.zeros(self.n)
+        weights[rows] = steps.q
+        return Expansion(weights, np.flatnonzero(weights), square), steps
+
+    def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
+        _, upper, _, self.noise = _bounds(self.K, self.size[rows], self.blur, q)
+        return upper
+
+    def bound(self, q: np.ndarray) -> float:
+        """The upper bound that weights (n,) of a few points prove, exactly 0 where they see nothing."""
+        some = np.flatnonzero(q)
+        K = self.matrix(some)
+        return _bounds(K, self.size[some], self.blur, q[some])[1] if K.any() else 0.0
+
+    def judge(self, predictor: Any, block: slice) -> np.ndarray:
+        f, door = predictor, self.door
+        if len(self.K) == self.n:
+            K, q = self.K[block], f.weights
+        else:
+            K, q = self.entries(block, f.some) * door.y[block, None] * door.y[f.some], f.weights[f.some]
+        if not f.square > 0:
+            return np.zeros(len(K))
+        Kq, e = product(K, q)
+        margins = (Kq - self.spread(K, block, f.weights, q, e)) / math.sqrt(f.square)
+        return np.asarray(margins - np.abs(margins) * 8 * EPS)
+
+    def spread(self, K: np.ndarray, block: slice, weights: np.ndarray, q: np.ndarray, e: float) -> np.ndarray:
+        """The error of K q."""
+        room = float(weights @ self.size) * self.size[block] if self.blur else np.abs(K) @ q
+        return (e + self.blur + 8 * EPS) * room
+
+    def width(self, predictor: Any) -> int:
+        return 4 * (self.n if len(self.K) == self.n else len(predictor.some))
+
+    def most(self) -> int:
+        return self.door.limits.largest(self.n, lambda k: k**3 / 3, lambda k: 5.0 * k * k)
+
+
+def _bounds(K: np.ndarray, size: np.ndarray, blur: float, q: np.ndarray) -> tuple[float, float, float, float]:
+    """lower <= min (Kq) / sqrt(q'Kq), upper >= sqrt(q'Kq) / sum q, square >= q'Kq, and the size of rounding in upper.
 
     With blur > 0, |K_ij| <= size_i size_j and each entry of K may be off by blur size_i size_j.
     """
@@ -259,4 +349,4 @@ def _bounds(K: np.ndarray, size: np.ndarray, blur: float, q: np.ndarray) -> tupl
     lower = float((Kq - spread).min()) / np.sqrt(square) if square > 0 else 0.0
     wide = 1 + 2 * EPS * (len(q) + 8)
     upper = float(np.sqrt(square)) / total * wide
-    return float(lower - abs(lower) * 8 * EPS), upper, float(np.sqrt(error)) / total
+    return float(lower - abs(lower) * 8 * EPS), upper, square, float(np.sqrt(error)) / total

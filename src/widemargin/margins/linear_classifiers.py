@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from widemargin.types import Certificate, Dataset
 
-from . import qp
-from .door import Progress, bounds_factor, enter, integer_weights, nothing_left, twins, vanishes
+from . import rows
+from .door import Progress, enter, integer_weights, nothing_left, twins, vanishes
 
 
 def linear(
@@ -14,6 +16,7 @@ def linear(
     bias: bool = False,
     tol: float = 1e-9,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Largest margin of x -> u . x (convention M11), as a convex quadratic program.
@@ -29,23 +32,23 @@ def linear(
     >>> abs(cert.lower - 5) < 1e-6, cert.verify(data).ok
     (True, True)
     """
-    door = enter(data, bias, tol, time_limit, progress)
-    Z = door.X * door.y[:, None]
-    found = twins(door)
+    door = enter(data, bias, tol, time_limit, progress, memory=memory)
+    twin, y = twins(door), door.y
     stats: dict[str, object] = {}
-    if found is None:
-        solved = qp.solve_factor(Z, tol / 4, door.deadline, door.teller())
-        q, zero, stopped = solved.q, "", solved.stopped
-        stats = {"steps": solved.steps, "method": solved.method}
-        u = qp.direction(Z, q, tol / 2)
-        lower, upper = bounds_factor(Z, door.size, u, q)
+    if twin is None:
+        problem = rows.Features(
+            door, lambda index: door.X[index] * y[index, None], door.X.shape[1], labels=y, size=door.size
+        )
+        found = rows.solve(problem, tol, door.teller())
+        q, zero, stopped, lower, upper, stats = found.q, "", found.stopped, found.lower, found.upper, found.stats
+        u = found.predictor if found.predictor is not None else np.zeros(door.X.shape[1])
         if lower <= 0 and nothing_left(upper, q, door.size) and not stopped:
             zero = "0 lies in the convex hull of the points y_i x_i up to rounding"
             whole = integer_weights(q)
-            if whole is not None and vanishes(Z, whole, linear=True):
+            if whole is not None and vanishes(door, whole * y, linear=True):
                 q, upper, zero = whole, 0.0, "0 lies in the convex hull of the points y_i x_i (exactly)"
     else:
-        (q, zero), lower, upper, u, stopped = found, 0.0, 0.0, 0 * Z[0], ""
+        (q, zero), lower, upper, u, stopped = twin, 0.0, 0.0, np.zeros(door.X.shape[1]), ""
     return door.certificate(
         "linear",
         (lower, upper),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,28 +27,27 @@ from widemargin.pricing.several import vectors as dual_vectors
 from widemargin.spaces import ReLU, Space
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
-from . import programs, qp
+from . import programs, rows, turns
 from .door import (
     EPS,
+    EXACT,
     Door,
     Progress,
     cancelling_weights,
     check_data,
     enter,
     integer_weights,
-    lines,
     nothing_left,
-    product,
+    on_rays,
+    shared_lines,
     twins,
     vanishes,
 )
-from .engine import Engine, threads
-from .neurons import lightest, new_directions
+from .engine import Engine, lightest, new_directions, threads
 
-ALL_PAIRS = 2_000_000  # entries of the matrix of pairs up to which the linear program takes all pairs at once
 STARTS = 192  # local searches per round
 COLUMNS = 40  # new neurons per round
-MOST_COLUMNS = 240  # neurons in a master problem
+MOST_COLUMNS, FEWEST_COLUMNS = 240, 60  # neurons in a master problem, and how many it must be able to have
 CLIMBERS = 60  # of them, those that are polished
 CENTRE = 0.7  # weight of the best dual so far in the second point that is priced
 PATIENCE = 8  # rounds without a better dual before the solver gives up
@@ -57,7 +57,7 @@ GRID = 38  # dual weights of F1 are multiples of 2^-GRID, so that w . g_i is exa
 def class_numbers(data: Dataset) -> tuple[np.ndarray, int]:
     """y as integers and K, the number of classes; an InputError unless y takes exactly the values 0..K-1, K >= 2."""
     check_data(data)
-    y = data.y
+    y = data.single()
     wrong = np.flatnonzero((y != np.floor(y)) | (y < 0))
     advice = "number the classes 0, 1, ..., K-1 (a file: data.load with multiclass=True)"
     if len(wrong):
@@ -88,6 +88,7 @@ def multiclass_linear(
     bias: bool = False,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Largest multi-class margin of x -> U x (convention MT2-linear), as a convex quadratic program over pairs.
@@ -102,74 +103,40 @@ def multiclass_linear(
     >>> abs(cert.lower - 2**0.5) < 1e-5, cert.verify(data).ok
     (True, True)
     """
-    door, y, K = _enter(data, bias, tol, time_limit, progress)
+    door, y, K = _enter(data, bias, tol, time_limit, progress, memory)
     n, D = door.X.shape
-    found = _twins(door, y, K)
-    if found is not None:
-        return _linear_certificate(door, K, 0.0, 0.0, *found, np.zeros((K, D)), "", tol, {})
-    points, others = _pairs(y, K)
-    everything = len(points) * K * D <= ALL_PAIRS
-    chosen = np.arange(len(points)) if everything else np.unique(np.linspace(0, len(points) - 1, 40 * K).astype(int))
-    lower, upper, rounds = -np.inf, np.inf, 0
-    U, q, stopped = np.zeros((K, D)), np.zeros((n, K)), ""
-    while True:
-        rounds += 1
-        Z = _pair_rows(door.X, y, K, points[chosen], others[chosen])
-        solved = qp.solve_factor(Z, tol / 4, door.deadline)
-        stopped = solved.stopped
-        trial = qp.direction(Z, solved.q, tol / 2).reshape(K, D)
-        weights = np.zeros((n, K))
-        weights[points[chosen], others[chosen]] = solved.q
-        low, high = _linear_bounds(door, y, trial, weights)
-        if low > lower:
-            lower, U = low, trial
-        if high < upper:
-            upper, q = high, weights
-        if (tell := door.teller()) is not None:
-            try:
-                tell(lower, upper, f"round {rounds}, {len(chosen)} pairs")
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-        if lower >= (1 - tol) * upper or len(chosen) == len(points) or stopped:
-            break
-        scores = door.X @ trial.T
-        slack = scores[points, y[points]] - scores[points, others]
-        outside = np.setdiff1d(np.arange(len(points)), chosen)
-        worst = outside[np.argsort(slack[outside])[: max(200, len(chosen) // 2)]]
-        worst = worst[slack[worst] < slack[chosen].min() * (1 - tol / 8)]
-        keep = chosen[solved.q > 1e-9 * solved.q.max()]
-        if len(worst) == 0 or rounds > 50:  # rounding, or pairs that come and go: take them all
-            chosen = np.arange(len(points))
-        else:
-            chosen = np.union1d(keep if rounds % 5 else chosen, worst)
-    zero = ""
-    if lower <= 0 and nothing_left(upper, q.sum(1), door.size) and not stopped:
+    twin = _twins(door, y, K)
+    if twin is not None:
+        return _linear_certificate(door, K, (0.0, 0.0), twin, np.zeros((K, D)), "", {})
+    problem = Pairs(door, y, K)
+    found = rows.solve(problem, tol, door.teller())
+    q, U, zero, upper = problem.on_points(found.q), found.predictor, "", found.upper
+    U = np.zeros((K, D)) if U is None else U.reshape(K, D)
+    if found.lower <= 0 and nothing_left(upper, q.sum(1), door.size) and not found.stopped:
         zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' up to rounding"
         whole = integer_weights(q.ravel())
         if whole is not None:
             g = dual_vectors(whole.reshape(n, K), y)
-            if all(vanishes(door.X, g[:, k], linear=True) for k in range(K)):
+            if all(vanishes(door, g[:, k], linear=True) for k in range(K)):
                 q, upper = whole.reshape(n, K), 0.0
                 zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
-    stats = {"steps": solved.steps, "method": solved.method, "rounds": rounds, "pairs": len(chosen)}
-    return _linear_certificate(door, K, lower, upper, q, zero, U, stopped, tol, stats)
+    stats = found.stats | {"pairs": found.stats["in_play"]}
+    return _linear_certificate(door, K, (found.lower, upper), (q, zero), U, found.stopped, stats)
 
 
 def _linear_certificate(
     door: Door,
     K: int,
-    lower: float,
-    upper: float,
-    q: np.ndarray,
-    zero: str,
+    bounds: tuple[float, float],
+    dual: tuple[np.ndarray, str],
     U: np.ndarray,
     stopped: str,
-    tol: float,
     stats: dict[str, Any],
 ) -> Certificate:
+    q, zero = dual
     return door.certificate(
         "linear-multiclass",
-        (lower, upper),
+        bounds,
         q,
         degree=1,
         convention="MT2-linear",
@@ -180,19 +147,35 @@ def _linear_certificate(
     )
 
 
-def _linear_bounds(door: Door, y: np.ndarray, U: np.ndarray, q: np.ndarray) -> tuple[float, float]:
-    """lower <= margin of U / ||U||_F, upper >= ||sum_i g_i x_i'||_F / sum q, in spite of rounding."""
-    K, D = U.shape
-    scores, e = product(door.X, U.T)
-    length = float(np.linalg.norm(U)) or 1.0
-    # |U_y| + |U_j| <= sqrt(2) |U|, and the same for the entries of g_i
-    lower = float((margins(scores, y) / length - 2 * (e + 4 * EPS) * door.size).min())
-    lower -= abs(lower) * EPS * (K * D + 8)
-    nearest, e = product(door.X.T, dual_vectors(q, y))
-    weights = q.sum(axis=1)
-    upper = float(np.linalg.norm(nearest)) * (1 + EPS * (K * D + 8))
-    upper += 2 * (e + (K + 4) * EPS) * float(weights @ door.size)
-    return lower, upper / float(weights.sum()) * (1 + 2 * EPS * q.size + 8 * EPS)
+class Pairs(rows.Features):
+    """A row for each (point, wrong class); the predictor is U (K D,)."""
+
+    def __init__(self, door: Door, y: np.ndarray, K: int):
+        self.y, self.K, self.others = y, K, np.nonzero(np.arange(K) != y[:, None])[1]  # K - 1 for each point
+        size = np.repeat(math.sqrt(2) * door.size, K - 1)
+        super().__init__(door, self.pair_rows, K * door.X.shape[1], labels=np.repeat(y, K - 1), size=size)
+        self.blur = EPS * (K + 4) * size
+
+    def pair_rows(self, index: Any) -> np.ndarray:
+        chosen = np.arange(self.n)[index] if isinstance(index, slice) else index
+        return _pair_rows(self.door.X, self.y, self.K, chosen // (self.K - 1), self.others[chosen])
+
+    def judge(self, predictor: Any, block: slice) -> np.ndarray:
+        pairs = np.arange(self.n)[block]
+        points, U, X = pairs // (self.K - 1), predictor.reshape(self.K, -1), self.door.X
+        across = U[self.labels[pairs]] - U[self.others[pairs]]  # (k, D)
+        margins = np.einsum("ij,ij->i", X[points], across) / (float(np.linalg.norm(U)) or 1.0)
+        margins -= EPS * (X.shape[1] + 12) * self.size[block] + self.blur[block]
+        return np.asarray(margins - np.abs(margins) * EPS * (self.m + 8))
+
+    def width(self, predictor: Any) -> int:
+        return 4 * self.door.X.shape[1]
+
+    def on_points(self, q: np.ndarray) -> np.ndarray:
+        """Weights (n, K) of weights of pairs."""
+        out = np.zeros((len(self.y), self.K))
+        out[np.repeat(np.arange(len(self.y)), self.K - 1), self.others] = q
+        return out
 
 
 def _pairs(y: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
@@ -214,10 +197,15 @@ def _pair_rows(X: np.ndarray, y: np.ndarray, K: int, points: np.ndarray, others:
 
 
 def _enter(
-    data: Dataset, space: Space | bool, tol: float, time_limit: float | None, progress: Progress | None
+    data: Dataset,
+    space: Space | bool,
+    tol: float,
+    time_limit: float | None,
+    progress: Progress | None,
+    memory: float | None = None,
 ) -> tuple[Door, np.ndarray, int]:
     y, K = class_numbers(data)
-    return enter(data, space, tol, time_limit, progress, signs=False), y, K
+    return enter(data, space, tol, time_limit, progress, memory=memory, signs=False), y, K
 
 
 def _twins(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
@@ -237,19 +225,14 @@ def _twins(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
 
 def _two_on_a_ray(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
     """Points x and a x, a > 0, of different classes: weights a and 1 cancel."""
-    line = lines(door.X)
-    for l in np.flatnonzero(np.bincount(line) > 1):
-        index = np.flatnonzero(line == l)
-        lead = int(np.abs(door.X[index[0]]).argmax())
-        for sign in (1, -1):
-            ray = index[np.sign(door.X[index, lead]) == sign]
-            other = ray[y[ray] != y[ray[0]]] if len(ray) else ray
-            if len(other):
-                i, j = int(ray[0]), int(other[0])
-                q = np.zeros((len(y), K))
-                q[i, y[j]], q[j, y[i]] = abs(door.X[j, lead]), abs(door.X[i, lead])
-                if _vanishes(door, q, y):
-                    return q, f"points {i} and {j} lie on one ray from the origin but differ in class; a bias may help"
+    for ray, size in on_rays(door, shared_lines(door, y)[1]):
+        other = np.flatnonzero(y[ray] != y[ray[0]])
+        if len(other):
+            i, j = int(ray[0]), int(ray[other[0]])
+            q = np.zeros((len(y), K))
+            q[i, y[j]], q[j, y[i]] = size[other[0]], size[0]
+            if _vanishes(door, q, y):
+                return q, f"points {i} and {j} lie on one ray from the origin but differ in class; a bias may help"
     return None
 
 
@@ -259,16 +242,18 @@ def _not_separable(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] 
     A linear program over the lines through 0 with several classes: sum_i g_i x_i' = 0, and on each line
     sum_i g_i ||x_i|| = 0.
     """
-    line = lines(door.X)
-    mixed = [l for l in np.flatnonzero(np.bincount(line) > 1) if len(set(y[line == l])) > 1]
+    line, mixed = shared_lines(door, y)
     if not mixed:
         return None
-    index = np.flatnonzero(np.isin(line, mixed))
+    index = np.sort(np.concatenate(mixed))
     X, label, size = door.X[index], y[index], door.size[index]
+    if len(index) * (K - 1) * K * (len(mixed) + X.shape[1]) > 10 * EXACT:
+        return None
     points, others = _pairs(label, K)
-    onto = (line[index][:, None] == np.array(mixed)) * size[:, None]  # (k, lines)
+    names = np.array([line[group[0]] for group in mixed])
+    onto = (line[index][:, None] == names) * size[:, None]  # (k, lines)
     Z = _pair_rows(np.hstack([X, onto]), label, K, points, others)
-    weights = cancelling_weights(Z.T)
+    weights = cancelling_weights(Z.T, door.limits)
     if weights is None:
         return None
     q = np.zeros((len(y), K))
@@ -284,7 +269,7 @@ def _not_separable(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] 
 
 def _vanishes(door: Door, q: np.ndarray, y: np.ndarray) -> bool:
     g = dual_vectors(q, y)
-    return all(vanishes(door.X, g[:, k], linear=False) for k in range(g.shape[1]))
+    return all(vanishes(door, g[:, k], linear=False) for k in range(g.shape[1]))
 
 
 # --- F1 -----------------------------------------------------------------------------------------------------------------
@@ -296,6 +281,7 @@ def multiclass_f1(
     bias: bool = False,
     tol: float = 1e-3,
     time_limit: float | None = 60.0,
+    memory: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Certificate:
@@ -318,9 +304,49 @@ def multiclass_f1(
     >>> abs(cert.lower - 0.5**0.5) < 1e-3, cert.verify(data).ok
     (True, True)
     """
-    door, y, K = _enter(data, ReLU(bias=bias), tol, time_limit, progress)
-    with threads(1):
-        return Solver(door, y, K, tol, seed, progress).run()
+    door, y, K = _enter(data, ReLU(bias=bias), tol, time_limit, progress, memory)
+
+    def solve(door: Door, y: np.ndarray, K: int) -> Certificate:
+        with threads(1):
+            return Solver(door, y, K, tol, seed, progress).run()
+
+    most = max(min(door.most(turns.WORK[1], turns.NUMBERS), master_points(door, K)), 2 * K)
+    if most >= data.n:
+        return solve(door, y, K)
+
+    def part(some: Dataset, seconds: float | None) -> Certificate:  # which has all classes
+        return solve(*_enter(some, ReLU(bias=bias), tol, seconds, None, memory))
+
+    return turns.in_turns(door, most, part, partial(class_margins, door, y, K))
+
+
+def rounded(proof: several.Proof, door: Door) -> several.Proof:
+    """The proof with room for what the scaled points may have lost."""
+    return replace(proof, upper=proof.upper + 1e-13 * float(proof.g.clip(0).sum(axis=1) @ door.size))
+
+
+def most_columns(door: Door, n: int, K: int) -> int:
+    """Neurons that a master problem of n points may have."""
+    pairs = float(n * (K - 1))
+    return door.limits.largest(MOST_COLUMNS, lambda m: 4 * pairs * (m * K) ** 2, lambda m: 8 * pairs * m * K)
+
+
+def master_points(door: Door, K: int) -> int:
+    """Points that a master problem with a few neurons can have: one of its steps works out a matrix of all its pairs."""
+    width = FEWEST_COLUMNS * K
+    return door.limits.largest(len(door.y), lambda k: 4.0 * k * K * width**2, lambda k: 8.0 * k * K * width)
+
+
+def class_margins(door: Door, y: np.ndarray, K: int, found: Certificate, block: slice) -> np.ndarray:
+    """At most the margins of a certificate's network at the points of a block, in the units of the data."""
+    theta, outer = (np.array(found.extra[name]) for name in ("theta", "outer"))
+    if len(theta) == 0:
+        return np.zeros(len(y[block]))
+    scores = (door.X[block] @ theta.T).clip(0) @ outer
+    size = float(np.linalg.norm(outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
+    error = 8 * EPS * (door.X.shape[1] + len(theta) + K + 8) * door.size[block] * size
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp((margins(scores, y[block]) - error) / size * (1 - 4 * EPS), door.shift))
 
 
 class Solver(Engine):
@@ -336,9 +362,10 @@ class Solver(Engine):
         self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis)
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
+        self.columns = most_columns(door, self.n, K)
         self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
-        self.dual = several.norm(door.X, self.exact(q), y)
+        self.dual = several.norm(door.X, dual_vectors(self.exact(q), y))
         self.upper, self.centre, self.stale = self.dual.upper, q / q.sum(), 0
 
     def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
@@ -370,9 +397,10 @@ class Solver(Engine):
         g = dual_vectors(self.centre, self.y)
         V, value = several.ascend(self.X, g, starts, 40)
         order = np.argsort(-value)
-        self.take(V[order], 3 * COLUMNS)
-        self.take(unit[self.rng.permutation(self.n)], 2 * COLUMNS)
-        self.take(self.rng.standard_normal((COLUMNS, self.r)), COLUMNS)
+        share = min(COLUMNS, max(1, self.columns // 6))
+        self.take(V[order], 3 * share)
+        self.take(unit[self.rng.permutation(self.n)], 2 * share)
+        self.take(self.rng.standard_normal((share, self.r)), share)
 
     def take(self, V: np.ndarray, most: int) -> int:
         """Add up to `most` rows of V, best first, that are new.
@@ -393,8 +421,8 @@ class Solver(Engine):
             return False
         self.offer(self.V, W)
         size = np.linalg.norm(W, axis=1)
-        if len(self.V) > MOST_COLUMNS:
-            self.V = self.V[np.argsort(-size)[: MOST_COLUMNS // 2]]
+        if len(self.V) > self.columns:
+            self.V = self.V[np.argsort(-size)[: max(1, self.columns // 2)]]
         q = self.exact(q)
         # The dual of the master problem jumps; a mixture with the best one so far prices more steadily.
         mixed = self.exact(CENTRE * self.centre + (1 - CENTRE) * q)
@@ -419,7 +447,7 @@ class Solver(Engine):
         V, value = several.ascend(self.X, g, starts, 40)
         V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]], until=self.door.deadline)
         if self.door.X.shape[1] <= 2:
-            found, arcs = several.enumeration(self.door.X, q, self.y)
+            found, arcs = several.enumeration(self.door.X, g)
             self.keep(found)
             V = np.vstack([V, arcs @ self.basis])
             value = np.append(value, several.values(self.X, g, arcs @ self.basis))
@@ -434,7 +462,7 @@ class Solver(Engine):
             scores = (self.X @ V[keep].T).clip(0) @ W[keep]
             return float(margins(scores, self.y).min()) / float(size[keep].sum())
 
-        best = margin(size > 0)
+        best = margin(size > 0) if size.any() else 0.0
         if best > self.lower:
             shares = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 0.0)  # neurons with next to no mass only clutter the answer
             keep = next(k for k in (size > s * size.sum() for s in shares) if margin(k) >= best * (1 - 0.01 * self.tol))
@@ -446,7 +474,7 @@ class Solver(Engine):
         """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
         until, met, g = max(self.door.deadline, time.perf_counter() + 0.2), self.V[:0], dual_vectors(q, self.y)
         unscale = partial(self.door.unscale, degree=1, up=True)
-        for found in several.price(self.points, q, self.y, goal, until, self.rng, unscale):
+        for found in several.price(self.points, g, goal, until, self.rng, unscale):
             near = self.keep(found)
             met = near[several.values(self.X, g, near) > goal]
             if len(met) or self.closed():
@@ -468,7 +496,7 @@ class Solver(Engine):
     def keep(self, proof: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
         self.nodes += proof.nodes
-        self.take_dual(proof)
+        self.take_dual(rounded(proof, self.door))
         return proof.directions @ self.basis if proof.directions.size else np.zeros((0, self.r))
 
     # ------------------------------------------------------------------ results
@@ -488,7 +516,7 @@ class Solver(Engine):
         return None, lower
 
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
-        return self.dual.saved, self.dual.upper, self.dual.q
+        return self.dual.saved, self.dual.upper, several.class_weights(self.dual.g)
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
         theta, outer = (self.theta, self.outer) if lower > 0 else (np.zeros((0, 0)), np.zeros((0, 0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,14 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
-from .door import EPS, Progress, about, integer_weights, vanishes
+from .door import EPS, Door, Late, Limits, Progress, about, enter, integer_weights, vanishes
 
+AT_ONCE, START = (
+    500,
+    200,
+)  # points up to which cones are looked for with all of them, and with how many of more at first
+UPPER_SHARE = 0.4  # of the time, for the bound
+CLIQUE_POINTS = 2000  # of which points are looked for that cannot share a cone
 LEAST_EPS = 1e-3  # eps is at least this part of what is allowed: the width in LR Theorem 3.2 grows with 1 / eps
 
 
@@ -33,6 +39,7 @@ def collapse(
     tol: float = 1e-3,
     seed: int = 0,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """The margin gamma_nc / r of neural collapse data (convention "NC"): LR Assumption 3.1 (LR-27), read as E-LR-13 says.
@@ -63,18 +70,16 @@ def collapse(
     >>> abs(cert.lower - 1 / 3) < 1e-6, cert.verify(data).ok
     (True, True)
     """
-    started = time.perf_counter()
-    y = data.signs()
-    X = data.X
+    door = enter(data, False, tol, time_limit, progress, memory=memory)
+    X, y, limits = data.X, door.y, door.limits
     largest = float(np.abs(X).max())
     if not 1e-100 < largest < 1e100:
         raise InputError(f"{data.name}: the largest entry is {largest:g}; rescale the points to a size near 1")
+    least = math.ldexp(float(door.size[door.size > 0].min()), door.shift)
+    if least < 1e-120:
+        raise InputError(f"{data.name}: the smallest point has size {least:g}; rescale or remove the tiny ones")
     if most_cones < 1:
         raise InputError(f"most_cones must be at least 1, not {most_cones!r}")
-    if not 0 < tol < 1:
-        raise InputError(f"tol must lie between 0 and 1, not {tol!r}")
-    if time_limit is not None and not time_limit > 0:
-        raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
     if (beta is None) != (signs is None):
         raise InputError("give beta and signs together, or neither")
     for name, value in (("eps", eps), ("gamma_nc", gamma_nc)):
@@ -82,13 +87,12 @@ def collapse(
             raise InputError(f"{name} must be a positive number, not {value!r}")
     if eps is not None and gamma_nc is not None and not eps < gamma_nc:
         raise InputError(f"eps must be smaller than gamma_nc, but eps = {eps:g} and gamma_nc = {gamma_nc:g}")
-    deadline = math.inf if time_limit is None else started + time_limit
 
     def tell(lower: float, message: str) -> None:
         if progress is not None:
-            progress(time.perf_counter() - started, lower, upper, message)
+            progress(time.perf_counter() - limits.started, lower, upper, message)
 
-    upper, proof, none = _upper(X, y, np.random.default_rng(seed))
+    upper, proof, none = _upper(door, np.random.default_rng(seed))
     stopped = False
     cones: Cones | None = None
     if beta is not None:
@@ -97,14 +101,14 @@ def collapse(
             raise InputError(f"beta must be r rows of d = {data.d} numbers, none of them zero")
         if s.shape != (len(B),) or not np.isin(s, (-1, 1)).all():
             raise InputError(f"signs must be {len(B)} numbers -1 or +1, one per row of beta")
-        cones, reason = _judge(X, y, _unit(B), s, eps, gamma_nc, strict)
+        cones, reason = _judge(X, y, _unit(B), s, Wanted(eps, gamma_nc, strict, most_cones))
     elif none:
         reason = none
     else:
-        cones, reason, stopped = _search(X, y, eps, gamma_nc, strict, most_cones, deadline, tell)
+        cones, reason, stopped = _found(door, Wanted(eps, gamma_nc, strict, most_cones), tell)
     q = np.array(proof["weights"], dtype=float)
     extra: dict[str, Any] = {"strict": bool(strict)}
-    lower, status = 0.0, "not-found"
+    lower, status = 0.0, "time-limit" if stopped else "not-found"
     if cones is not None:
         r = len(cones.beta)
         lower = cones.gamma / r * (1 - 4 * EPS)
@@ -136,7 +140,7 @@ def collapse(
         reason=reason,
         proof=proof,
         extra=extra,
-        stats={"seconds": time.perf_counter() - started, "seed": seed},
+        stats={"seconds": time.perf_counter() - limits.started, "seed": seed},
     )
 
 
@@ -157,20 +161,25 @@ def _unit(V: np.ndarray) -> np.ndarray:
     return V / np.linalg.norm(V, axis=1, keepdims=True)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What the user fixed."""
+
+    eps: float | None
+    gamma_nc: float | None
+    strict: bool
+    most_cones: int
+
+
 def _judge(
-    X: np.ndarray,
-    y: np.ndarray,
-    beta: np.ndarray,
-    signs: np.ndarray,
-    eps: float | None,
-    gamma_nc: float | None,
-    strict: bool,
+    X: np.ndarray, y: np.ndarray, beta: np.ndarray, signs: np.ndarray, wanted: Wanted
 ) -> tuple[Cones | None, str]:
     """The cones with these directions, with the best gamma_nc and eps (or those given), or the reason why they fail.
 
     Given beta, positive products must be those of cones. So gamma_nc = min beta_k . x_i over them is best, as a larger one allows
     a smaller eps; and eps lies between what the widths need and what the polar points allow. Rounding goes against us.
     """
+    eps, gamma_nc, strict = wanted.eps, wanted.gamma_nc, wanted.strict
     inner = X @ beta.T  # (n, r)
     own = inner > 0
     size = np.linalg.norm(X, axis=1)
@@ -217,30 +226,57 @@ def _judge(
 # ---------------------------------------------------------------- finding cones
 
 
+def _found(door: Door, wanted: Wanted, tell: Callable[[float, str], None]) -> tuple[Cones | None, str, bool]:
+    """Cones of all points, the reason where there are none, and whether the time was over. They are found for some of the points;
+    those that do not fit join in."""
+    X, y, limits = door.data.X, door.y, door.limits
+    rng = np.random.default_rng(0)
+    most = limits.largest(len(y), lambda k: 200.0 * k * k, lambda k: 8.0 * k * k)
+    rows = np.arange(len(y))
+    if len(y) > min(AT_ONCE, most):
+        rows = np.sort(rng.permutation(len(y))[: min(START, most)])
+        rows = np.union1d(rows, [np.flatnonzero(y == label)[0] for label in np.unique(y)])
+    while True:
+        cones, reason, stopped = _search(X[rows], y[rows], wanted, limits, tell)
+        if len(rows) == len(y) or cones is None:
+            return cones, reason, stopped
+        judged, why = _judge(X, y, cones.beta, cones.signs, wanted)
+        if judged is not None:
+            return judged, why, stopped
+        if stopped or limits.late() or len(rows) >= most:
+            return None, "the time was over before cones were found that hold all points", True
+        bad = np.setdiff1d(np.flatnonzero(_beside(X, y, cones)), rows)
+        if len(bad) == 0:
+            bad = np.setdiff1d(np.arange(len(y)), rows)
+        rows = np.union1d(rows, rng.permutation(bad)[: min(len(rows), most - len(rows))])
+
+
+def _beside(X: np.ndarray, y: np.ndarray, cones: Cones) -> np.ndarray:
+    """(n,) which points are neither in a cone of their label nor in all other polars."""
+    inner = X @ cones.beta.T  # (n, r)
+    inside = (inner >= cones.gamma) & (cones.signs == y[:, None])
+    return ~(inside | (inner <= -cones.eps)).all(axis=1) | ~inside.any(axis=1)
+
+
 def _search(
-    X: np.ndarray,
-    y: np.ndarray,
-    eps: float | None,
-    gamma_nc: float | None,
-    strict: bool,
-    most_cones: int,
-    deadline: float,
-    tell: Callable[[float, str], None],
+    X: np.ndarray, y: np.ndarray, wanted: Wanted, limits: Limits, tell: Callable[[float, str], None]
 ) -> tuple[Cones | None, str, bool]:
     best: Cones | None = None
     least = float(np.linalg.norm(X, axis=1).min())
     tried = 0
-    for cluster in _partitions(X, y, most_cones):
-        r = int(cluster.max()) + 1
-        if best is not None and best.value >= least / r:
-            break  # gamma_nc <= min ||x||: more cones give less
-        if time.perf_counter() > deadline:
-            return best, "the time was over before all partitions were tried", True
-        tried += 1
-        found = _fit(X, y, cluster, eps, gamma_nc, strict)
-        if found is not None and (best is None or found.value > best.value):
-            best = found
-            tell(best.gamma / r, f"{r} cones")
+    try:
+        for cluster in _partitions(X, y, wanted.most_cones):
+            r = int(cluster.max()) + 1
+            if best is not None and best.value >= least / r:
+                break  # gamma_nc <= min ||x||: more cones give less
+            limits.check()
+            tried += 1
+            for found in _fit(X, y, cluster, wanted, limits):
+                if best is None or found.value > best.value:
+                    best = found
+                    tell(best.gamma / r, f"{r} cones")
+    except Late:
+        return best, "the time was over before all partitions were tried", True
     return best, f"none of {tried} partitions of the points into clusters has such cones; others were not tried", False
 
 
@@ -267,29 +303,28 @@ def _partitions(X: np.ndarray, y: np.ndarray, most: int) -> Iterator[np.ndarray]
         yield cluster
 
 
-def _fit(
-    X: np.ndarray, y: np.ndarray, cluster: np.ndarray, eps: float | None, gamma_nc: float | None, strict: bool
-) -> Cones | None:
-    """The best cones found for a partition. For given gamma_nc and eps the cones of all clusters are hard-margin problems:
+def _fit(X: np.ndarray, y: np.ndarray, cluster: np.ndarray, wanted: Wanted, limits: Limits) -> Iterator[Cones]:
+    """Better and better cones for a partition. For given gamma_nc and eps the cones of all clusters are hard-margin problems:
 
         beta . x_i >= h_i = max(gamma_nc, sqrt(||x_i||^2 - width^2)) in the cluster,  -beta . x_j >= eps outside,  ||beta|| <= 1,
 
     solvable if and only if the margin of the points x_i / h_i, -x_j / eps is at least 1 (a longer beta is then better still).
     """
-    r = int(cluster.max()) + 1
+    r, eps, gamma_nc, strict = int(cluster.max()) + 1, wanted.eps, wanted.gamma_nc, wanted.strict
     signs = np.array([y[cluster == k][0] for k in range(r)])
     size = np.linalg.norm(X, axis=1)
     best: Cones | None = None
     if size.min() <= 2 and any((X[cluster == k] @ X[cluster == k].T).min() <= 0 for k in range(r)):
-        return None  # in one cone x_i . x_j >= gamma_nc^2 (1 - eps / 2), and eps < gamma_nc <= min ||x||
+        return  # in one cone x_i . x_j >= gamma_nc^2 (1 - eps / 2), and eps < gamma_nc <= min ||x||
 
     def directions(h: np.ndarray, e: float) -> np.ndarray | None:
         """beta_k with the largest least ratio of products to h (inside) and e (outside); None if a cluster cannot be cut off."""
         rows = []
         for k in range(r):
+            limits.check()
             inside = cluster == k
             Z = X * np.where(inside, 1 / h, -1 / e)[:, None]
-            u = qp.direction(Z, qp.solve_factor(Z, 1e-7).q, 1e-6)
+            u = qp.direction(Z, qp.solve_factor(Z, 1e-7, limits.deadline).q, 1e-6)
             if not u.any() or (Z @ u).min() <= 0:
                 return None
             rows.append(u / np.linalg.norm(u))
@@ -297,20 +332,23 @@ def _fit(
 
     def offer(beta: np.ndarray) -> Cones | None:
         nonlocal best
-        cones, _ = _judge(X, y, beta, signs, eps, gamma_nc, strict)
+        cones, _ = _judge(X, y, beta, signs, wanted)
         if cones is not None and (best is None or cones.value > best.value):
             best = cones
         return cones
 
     def balls() -> np.ndarray:
         """Mean directions: the narrowest cones, nearly."""
-        return _unit(np.array([(X[cluster == k] / size[cluster == k, None]).sum(axis=0) for k in range(r)]))
+        return np.array([(X[cluster == k] / size[cluster == k, None]).sum(axis=0) for k in range(r)])
 
-    offer(balls())
+    if (middle := balls()).any(axis=1).all():
+        offer(_unit(middle))
+    if best is not None:
+        yield best
     least = float(size.min())
     first = directions(size, float(np.median(size)))
     if first is None:
-        return best
+        return
     offer(first)
 
     def attempt(gamma: float, e: float) -> None:
@@ -326,12 +364,13 @@ def _fit(
         return best is not None and best.gamma - best.eps >= (1 - 2 * LEAST_EPS) * least
 
     # The trade-off of own and polar points: a grid, then closer to the best.
-    wanted = [eps] if eps is not None else list(least * np.geomspace(2e-3, 0.9, 8))
+    asked = [eps] if eps is not None else list(least * np.geomspace(2e-3, 0.9, 8))
     for gamma in [gamma_nc] if gamma_nc is not None else [0.95 * least, 0.8 * least, 0.6 * least]:
-        for e in wanted:
+        for e in asked:
             if not enough() and e < gamma:
                 attempt(gamma, e)
         if best is not None:
+            yield best
             break
     for factors in ((0.5, 0.7, 0.85, 1.0, 1.2), (0.9, 0.95, 1.0, 1.05)):
         if best is None or eps is not None or enough():
@@ -339,23 +378,24 @@ def _fit(
         start = best
         for f in factors:
             attempt(start.gamma, start.eps * f)
-    return best
+        yield best
 
 
 # ---------------------------------------------------------------- what any cones could give
 
 
-def _upper(X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[float, dict[str, Any], str]:
+def _upper(door: Door, rng: np.random.Generator) -> tuple[float, dict[str, Any], str]:
     """A bound of gamma_nc / r over all structures, its proof, and a reason where there are provably none.
 
     If i is in a cone with beta and q >= 0 lives on i and the other class, then with z = q_i x_i - sum_j q_j x_j
     q_i gamma_nc + (sum_j q_j) eps <= beta . z <= ||z||. Two points share a cone only if they have one label and
     x_i . x_j >= gamma_nc^2 (1 - eps / 2), which is positive if eps < 2, and so if eps < gamma_nc <= min ||x|| <= 2.
     """
-    n = len(X)
+    X, y, n = door.data.X, door.y, door.data.n
     size = np.linalg.norm(X, axis=1)
     i = int(size.argmin())
-    q, distance = np.eye(n)[i], float(size[i])
+    early = replace(door.limits, deadline=door.started + UPPER_SHARE * (door.deadline - door.started))
+    q, distance = np.eye(1, n, i)[0], float(size[i])
 
     def impossible(point: int, weights: np.ndarray, why: str) -> tuple[float, dict[str, Any], str]:
         proof = {"type": "cone", "point": point, "weights": weights.tolist(), "clique": [point]}
@@ -363,52 +403,61 @@ def _upper(X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> tuple[floa
 
     if distance == 0:
         return impossible(i, q, f"point {i} is the origin")
-    for label in np.unique(y):
+    each = {label: np.flatnonzero(y == label) for label in np.unique(y)}
+    most = early.largest(n, lambda k: 20.0 * k * X.shape[1] ** 2, lambda k: 4.0 * k * X.shape[1])
+    # Of many points of a class some are looked at: weights on these are weights on all.
+    some = {label: own if len(own) <= most else np.sort(rng.permutation(own)[:most]) for label, own in each.items()}
+    for label, own in each.items():
         # one class alone: 0 in its convex hull leaves no half-space for the cones of the other label
-        own = np.flatnonzero(y == label)
         if len(own) < n:
+            own = some[label]
             Z = X[own] / size[own, None]
-            weights = qp.solve_factor(Z, 1e-10).q
+            weights = qp.solve_factor(Z, 1e-10, early.deadline).q
             if np.linalg.norm(weights @ Z) < 1e-7:
-                whole = _relation(X, own, weights / size[own])
+                whole = _relation(door, own, weights / size[own])
                 if whole is not None:
                     point = int(np.flatnonzero(y != label)[0])
                     return impossible(point, whole, f"0 lies in the convex hull of the points of label {label:g}")
-    for j in range(n):
-        others = np.flatnonzero(y != y[j])
-        if not len(others):
-            continue
+    order = np.arange(n) if n <= most else rng.permutation(n)
+    for j in order if len(each) == 2 else ():
+        if early.late():
+            break
+        others = some[-y[j]]
         weights, far = optimize.nnls(X[others].T, X[j])
         if far <= 1e-9 * size[j]:
-            whole = _relation(X, np.append(j, others), np.append(1.0, weights), minus=True)
+            whole = _relation(door, np.append(j, others), np.append(1.0, weights), minus=True)
             if whole is not None:
-                return impossible(j, whole, f"point {j} lies in the cone of the other class")
+                return impossible(int(j), whole, f"point {j} lies in the cone of the other class")
         if far < distance * (1 - 1e-9):
-            i, distance, q = j, float(far), np.eye(n)[j]
-            q[others] = weights
+            i, distance, q = int(j), float(far), np.zeros(n)
+            q[j], q[others] = 1.0, weights
     c = np.where(np.arange(n) == i, q, -q)
     slip = 8 * EPS * (n + X.shape[1]) * float(q @ size)
     distance = (float(np.linalg.norm(c @ X)) + slip) / float(q[i])
-    clique = _clique(X, y, rng, signs_matter=distance < 2 and float(size.min()) < 2 * (1 - 1e-9))
+    clique = _clique(door, rng, signs_matter=distance < 2 and float(size.min()) < 2 * (1 - 1e-9))
     upper = distance / len(clique) * (1 + 8 * EPS)
     none = f"up to rounding point {i} lies in the cone of the other class" if distance < 1e-9 * size[i] else ""
     return upper, {"type": "cone", "point": i, "weights": q.tolist(), "clique": clique}, none
 
 
-def _relation(X: np.ndarray, index: np.ndarray, weights: np.ndarray, minus: bool = False) -> np.ndarray | None:
+def _relation(door: Door, index: np.ndarray, weights: np.ndarray, minus: bool = False) -> np.ndarray | None:
     """Small integers (n,) proportional to the weights for which sum +-q x = 0 exactly, if there are any."""
     whole = integer_weights(weights)
     if whole is None or not whole.any():
         return None
-    q = np.zeros(len(X))
+    q, c = np.zeros(len(door.y)), np.zeros(len(door.y))
     q[index] = whole
-    c = np.zeros(len(X))
     c[index] = np.where(np.arange(len(index)) == 0, whole, -whole) if minus else whole
-    return q if vanishes(X, c, linear=True) else None
+    return q if vanishes(door, c, linear=True) else None
 
 
-def _clique(X: np.ndarray, y: np.ndarray, rng: np.random.Generator, signs_matter: bool) -> list[int]:
+def _clique(door: Door, rng: np.random.Generator, signs_matter: bool) -> list[int]:
     """Points no two of which can share a cone: different labels, or x_i . x_j <= 0. Greedy, from a few orders."""
+    n, limits = len(door.y), door.limits
+    chosen_points = np.arange(n)
+    if n > (most := min(CLIQUE_POINTS, limits.largest(n, lambda k: 200.0 * k * k, lambda k: 4.0 * k * k))):
+        chosen_points = np.sort(rng.permutation(n)[:most])
+    X, y = door.data.X[chosen_points], door.y[chosen_points]
     G = X @ X.T
     size = np.linalg.norm(X, axis=1)
     apart = y[:, None] != y
@@ -419,6 +468,8 @@ def _clique(X: np.ndarray, y: np.ndarray, rng: np.random.Generator, signs_matter
     np.fill_diagonal(apart, False)
     best: list[int] = []
     for start in range(min(len(X), 20)):
+        if start and limits.late():
+            break
         free = np.ones(len(X), dtype=bool)
         chosen: list[int] = []
         order = rng.permutation(len(X))
@@ -431,4 +482,4 @@ def _clique(X: np.ndarray, y: np.ndarray, rng: np.random.Generator, signs_matter
             free &= apart[pick]
         if len(chosen) > len(best):
             best = chosen
-    return sorted(best)
+    return sorted(int(chosen_points[k]) for k in best)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import math
 import operator
-import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy import optimize, sparse
-from scipy.spatial.distance import cdist
 
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
-from .door import EPS, Door, Progress, Tell, enter
+from ._sign_tree import NODES, TREE_DIMENSIONS, SignTree
+from .door import EPS, Door, Late, Limits, Progress, Tell, enter, twins
+from .pairs import NEAREST, Pairs, in_play, nearest
 
+FEW = 1000  # points that are judged whatever the clock says
+LOST_SQUARES = 1e-160  # distance whose square is lost
+TINY = 1e-250  # squared distance, in scaled units, below which digits are lost
 WHOLE = 20  # up to this many dimensions an interior-point method finishes the relaxation
-NEAREST = 300  # pairs that a linear program looks at
 CLIMB = 20  # linear programs from one start
 ROUNDS = 40  # of the interior-point method, each with more pairs
 STAGES = 12  # of the smoothed problem, each with a third of the smoothing
-NODES, TREE_DIMENSIONS = 2000, 12  # of the tree over signs, for rank 1
 
 
 def projected(
@@ -35,6 +36,7 @@ def projected(
     seed: int = 0,
     restarts: int = 16,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Projected interclass distance (convention "distance"), CB (10) (CB-19).
@@ -55,7 +57,7 @@ def projected(
     >>> abs(cert.lower - 5) < 1e-2, cert.verify(data).ok
     (True, True)
     """
-    door = enter(data, False, tol, time_limit, progress)
+    door = enter(data, False, tol, time_limit, progress, memory=memory)
     try:
         rank = operator.index(rank)
     except TypeError:
@@ -66,45 +68,54 @@ def projected(
         raise InputError(f"restarts must be at least 1, not {restarts!r}")
     if len(np.unique(door.y)) < 2:
         raise InputError(f"{data.name}: a distance between classes needs points of both labels")
-    pairs = Pairs.of(door.X, door.y)
+    chosen_points, twin = in_play(door), twins(door, origin=False)
+    if twin is not None:  # what shows that the distance is 0 must be among the pairs
+        chosen_points = np.union1d(chosen_points, np.flatnonzero(twin[0]))
+    pairs = Pairs.of(door, chosen_points)
+    whole = len(chosen_points) == data.n
     stopped, zero = "", ""
     relaxation: float | None = None
-    nearest = pairs.order(pairs.squares())[:1]
-    if pairs.squares()[tuple(nearest.T)][0] == 0:
-        i, k = pairs.names(nearest)[0]
-        zero = f"points {i} and {k} are equal but have different labels"
-        frame, chosen, proof = np.eye(rank, data.d), Chosen(nearest, np.ones(1)), _trace_proof(pairs, nearest)
+    close = pairs.order(pairs.squares())[:1]
+    if twin is not None:
+        zero, ends = twin[1], np.flatnonzero(twin[0])
+        plus, minus = ends if door.y[ends[0]] > 0 else ends[::-1]
+        at = np.array([[np.flatnonzero(pairs.plus == plus)[0], np.flatnonzero(pairs.minus == minus)[0]]])
+        frame, chosen, proof = np.eye(rank, data.d), Chosen(at, np.ones(1)), _trace_proof(pairs, at)
         lower = upper = 0.0
-    elif pairs.k <= rank:  # no projection is needed: the closest pair decides
-        frame = np.eye(data.d) if rank == data.d else np.vstack([pairs.basis, np.zeros((rank - pairs.k, data.d))])
-        chosen, proof = Chosen(nearest, np.ones(1)), _trace_proof(pairs, nearest)
+    elif pairs.squares()[tuple(close.T)][0] < TINY or (pairs.k <= rank and whole):
+        # no projection is needed, as the closest pair decides; or it is so close that float64 cannot tell more
+        frame = np.eye(data.d) if rank == data.d else np.vstack([pairs.basis, np.zeros((rank, data.d))])[:rank]
+        chosen, proof = Chosen(close, np.ones(1)), _trace_proof(pairs, close)
         lower, upper = _reached(door, frame), _shown(door, pairs, rank, proof)
     else:
-        rng = np.random.default_rng(seed)
-        search = Search(pairs, rank, tol, door.deadline, door.teller())
+        search = Search(pairs, rank, tol, door.limits, door.teller())
         try:
-            _solve(search, rng, restarts)
+            with np.errstate(all="ignore"), suppress(np.linalg.LinAlgError):  # what comes of it is judged
+                _solve(search, np.random.default_rng(seed), restarts)
         except KeyboardInterrupt:
             stopped = "interrupted"
-        stopped = stopped or ("time-limit" if time.perf_counter() > door.deadline else "")
+        stopped = stopped or ("time-limit" if door.limits.late() else "")
         frame, chosen = search.F @ pairs.basis, search.best
         lower = _reached(door, frame)
         proof = _spectral_proof(door, pairs, rank, chosen)
         upper = _shown(door, pairs, rank, proof)
-        trace = _trace_proof(pairs, nearest)
+        trace = _trace_proof(pairs, close)
         if (other := _shown(door, pairs, rank, trace)) <= upper:
-            upper, proof, chosen = other, trace, Chosen(nearest, np.ones(1))
+            upper, proof, chosen = other, trace, Chosen(close, np.ones(1))
         relaxation = door.unscale(upper, 1, up=True)
         if rank == 1 and pairs.k <= TREE_DIMENSIONS and not stopped and lower < (1 - tol) * upper:
-            tree = SignTree(pairs, search, tol, door.deadline)
-            tree.grow()
-            frame = tree.v[None] @ pairs.basis
-            lower = max(lower, _reached(door, frame))
-            frame = frame if _reached(door, frame) >= lower else search.F @ pairs.basis
+            tree = SignTree(pairs, search.F[0], math.sqrt(max(search.low, 0.0)), tol, door.limits)
+            with np.errstate(all="ignore"), suppress(np.linalg.LinAlgError):
+                tree.grow()
+            other_frame = tree.v[None] @ pairs.basis
+            if (reached := _reached(door, other_frame)) > lower:
+                lower, frame = reached, other_frame
             value, shown = tree.proof(pairs)
             if value < upper:
                 upper, proof = value, shown
             stopped = tree.stopped
+        if not stopped and not whole and lower < (1 - tol) * upper:
+            stopped = "time-limit"
     q = np.zeros(data.n)
     for (i, k), w in zip(pairs.names(chosen.at), chosen.weight / chosen.weight.sum()):
         q[i] += w / 2
@@ -130,59 +141,6 @@ def projected(
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Pairs (a, b) of a row of A (label +1) and one of B (label -1), in k coordinates that span all differences."""
-
-    A: np.ndarray  # (n+, k)
-    B: np.ndarray  # (n-, k)
-    basis: np.ndarray  # (k, d): coordinates c are basis @ (x - mean)
-    plus: np.ndarray  # the index of each row of A in the data
-    minus: np.ndarray
-    X: np.ndarray  # (n, d), scaled
-
-    @staticmethod
-    def of(X: np.ndarray, y: np.ndarray) -> Pairs:
-        plus, minus = np.flatnonzero(y > 0), np.flatnonzero(y < 0)
-        C = X - X.mean(axis=0)
-        _, s, V = np.linalg.svd(C, full_matrices=False)
-        k = max(1, int((s > s.max() * max(X.shape) * EPS).sum()))
-        basis = V[:k] if k < X.shape[1] else np.eye(X.shape[1])
-        C = C @ basis.T  # (n, k)
-        return Pairs(C[plus], C[minus], basis, plus, minus, X)
-
-    @property
-    def k(self) -> int:
-        return self.A.shape[1]
-
-    def squares(self, L: np.ndarray | None = None) -> np.ndarray:
-        """||L z||^2 of all differences z, (n+, n-); L (r, k), or the distances of the points themselves."""
-        if L is None:
-            return cdist(self.X[self.plus], self.X[self.minus], "sqeuclidean")
-        return cdist(self.A @ L.T, self.B @ L.T, "sqeuclidean")
-
-    def inner(self, M: np.ndarray) -> np.ndarray:
-        """<M, z z'> of all differences, fast and with more rounding than `squares`."""
-        AM, BM = self.A @ M, self.B @ M
-        own = (AM * self.A).sum(axis=1)[:, None] + (BM * self.B).sum(axis=1)
-        return own - 2 * (AM @ self.B.T)
-
-    @staticmethod
-    def order(values: np.ndarray, most: int = NEAREST) -> np.ndarray:
-        """(m, 2) positions of the smallest entries, increasing."""
-        flat = values.ravel()
-        index = np.argpartition(flat, most)[:most] if most < flat.size else np.arange(flat.size)
-        index = index[np.argsort(flat[index], kind="stable")]
-        return np.column_stack(np.unravel_index(index, values.shape))
-
-    def z(self, at: np.ndarray) -> np.ndarray:
-        return self.A[at[:, 0]] - self.B[at[:, 1]]  # (m, k)
-
-    def names(self, at: np.ndarray) -> list[tuple[int, int]]:
-        """The indices in the data of pairs."""
-        return [(int(self.plus[a]), int(self.minus[b])) for a, b in at]
-
-
-@dataclass(frozen=True)
 class Chosen:
     at: np.ndarray  # (m, 2)
     weight: np.ndarray  # (m,) positive
@@ -195,7 +153,7 @@ class Search:
     pairs: Pairs
     rank: int
     tol: float
-    deadline: float
+    limits: Limits
     tell: Tell | None = None
     F: np.ndarray = field(init=False)
     low: float = field(default=-1.0, init=False)  # min ||F z||^2
@@ -204,7 +162,7 @@ class Search:
 
     @property
     def late(self) -> bool:
-        return time.perf_counter() > self.deadline
+        return self.limits.late()
 
     @property
     def closed(self) -> bool:
@@ -239,12 +197,14 @@ def _solve(search: Search, rng: np.random.Generator, restarts: int) -> None:
     search.offer(_orthonormal(np.vstack([scatter, rng.standard_normal((r, pairs.k))])[:r]))
     M = _relaxation(search)
     # Random frames with covariance M: where the relaxation is tight, its top eigenvectors are the answer.
+    if search.late:
+        return
     values, vectors = np.linalg.eigh(M)
     root = vectors * np.sqrt(values.clip(0))  # (k, k)
     starts = [
         search.F,
         vectors[:, ::-1][:, :r].T,
-        *(_orthonormal(np.vstack([u, root.T[::-1]])[:r]) for u in _splits(pairs)),
+        *(_orthonormal(np.vstack([u, root.T[::-1]])[:r]) for u in _splits(search)),
     ]
     starts += [_orthonormal(rng.standard_normal((r, pairs.k)) @ root.T) for _ in range(restarts)]
     starts += [_orthonormal(rng.standard_normal((r, pairs.k))) for _ in range(restarts // 2)]
@@ -252,35 +212,42 @@ def _solve(search: Search, rng: np.random.Generator, restarts: int) -> None:
     for F in starts:
         if search.closed or search.late:
             return
-        F = _ascended(pairs, F)
+        F = _ascended(search, F)
         found.append((search.offer(F), F))
     found.sort(key=lambda pair: -pair[0])
     small = r * (pairs.k - r) <= 60
     for _, F in found[: 4 if small else 1]:
-        climber = Climber(pairs, F)
+        climber = Climber(pairs, F, search.limits)
         steps = CLIMB if small else CLIMB // 4  # each is a linear program in r (k - r) unknowns
         while not search.closed and not search.late and climber.steps < steps and climber.step():
             pass
         search.offer(climber.F)
 
 
-def _splits(pairs: Pairs) -> list[np.ndarray]:
+def _splits(search: Search) -> list[np.ndarray]:
     """Directions that may separate the classes by a threshold: of least squares, and of the largest margin with a bias."""
+    pairs = search.pairs
     C = np.vstack([pairs.A, pairs.B])
     y = np.repeat([1.0, -1.0], [len(pairs.A), len(pairs.B)])
     rows = np.hstack([C, np.full((len(C), 1), 3 * float(np.linalg.norm(C, axis=1).max()))])
-    both = [np.linalg.lstsq(rows, y, rcond=None)[0], qp.solve_factor(rows * y[:, None], 1e-4).q @ (rows * y[:, None])]
+    both = [
+        np.linalg.lstsq(rows, y, rcond=None)[0],
+        qp.solve_factor(rows * y[:, None], 1e-4, search.limits.deadline).q @ (rows * y[:, None]),
+    ]
     return [u[:-1] for u in both if u[:-1].any()]
 
 
-def _ascended(pairs: Pairs, F: np.ndarray) -> np.ndarray:
+def _ascended(search: Search, F: np.ndarray) -> np.ndarray:
     """F after gradient steps on the soft minimum of ||F z||^2, with less and less smoothing."""
+    pairs = search.pairs
     A, B = pairs.A, pairs.B
     values = pairs.squares(F)
     for part in (0.3, 0.1, 0.03, 0.01):
         mu = part * max(float(np.quantile(values, min(1.0, 50 / values.size))), 1e-300)
         step = 0.0
         for _ in range(30):
+            if search.late:
+                return F
             low = float(values.min())
             q = np.exp((low - values) / mu)  # (n+, n-)
             value = low - mu * math.log(float(q.sum()))
@@ -313,6 +280,7 @@ class Climber:
 
     pairs: Pairs
     F: np.ndarray  # (r, k)
+    limits: Limits
     radius: float = 0.1
     steps: int = 0
     value: float = field(init=False)
@@ -334,7 +302,12 @@ class Climber:
         c = np.append(np.zeros(slope.shape[1]), -1.0)
         while self.radius > 1e-9:
             limits = [(-self.radius, self.radius)] * slope.shape[1] + [(None, None)]
-            result = optimize.linprog(c, rows, (f * f).sum(axis=1) / scale, bounds=limits, method="highs")
+            seconds = {"time_limit": min(max(self.limits.left(), 0.01), 1e6)}
+            result = optimize.linprog(
+                c, rows, (f * f).sum(axis=1) / scale, bounds=limits, method="highs", options=seconds
+            )
+            if result.status == 1:  # the time is over
+                return False
             if result.status == 0:
                 if -result.fun <= 1 + 1e-12:
                     return False
@@ -366,7 +339,7 @@ def _relaxation(search: Search) -> np.ndarray:
     for _ in range(ROUNDS):
         if search.closed or search.late or search.high - best <= 0.1 * search.tol * search.high:
             break
-        solved = _fantope(pairs.z(at) / scale, r, search.deadline)
+        solved = _fantope(pairs.z(at) / scale, r, search.limits)
         if solved is None:
             break
         U, weight = solved
@@ -393,19 +366,20 @@ def _smoothed(search: Search) -> tuple[np.ndarray, float]:
     pairs, r = search.pairs, search.rank
     k = pairs.k
     M = np.eye(k) * r / k
-    best, least = M, float(pairs.inner(M).min())
-    mu, step = 0.2 * least, 0.0
+    values = pairs.inner(M)
+    best, least = M, float(values.min())
+    mu, step = max(0.2 * least, 1e-12 * float(values.max())), 0.0  # rounding may leave nothing of the least
     for _ in range(STAGES):
         moved, momentum = M, 1.0
         for iteration in range(150):
             gradient, value = _soft_gradient(pairs, pairs.inner(moved), mu)
             step = 1.5 * step or 0.1 * k / max(float(np.linalg.norm(gradient)), 1e-300)
-            while True:  # backtracking
+            for _ in range(60):  # backtracking
                 new = _to_fantope(moved + step * gradient, r)
                 change = new - moved
                 after = pairs.inner(new)
                 room = float((gradient * change).sum()) - float((change * change).sum()) / (2 * step)
-                if _soft(after, mu) >= value + room - 1e-12 * abs(value) or step < 1e-12:
+                if _soft(after, mu) >= value + room - 1e-12 * abs(value) or step < 1e-12 or search.late:
                     break
                 step /= 2
             if float(((new - moved) * (new - M)).sum()) < 0:
@@ -415,7 +389,7 @@ def _smoothed(search: Search) -> tuple[np.ndarray, float]:
             M, momentum = new, following
             if after.min() > least:
                 best, least = M, float(after.min())
-            if iteration % 10 == 9:
+            if iteration % 10 == 9 or search.late:
                 gap = _prove_soft(search, after, mu) - float(after.min())
                 if gap <= 1.5 * mu * math.log(after.size) + 0.05 * search.tol * search.high or search.late:
                     break
@@ -462,7 +436,7 @@ def _to_fantope(M: np.ndarray, r: int) -> np.ndarray:
     return (V * (e - shift).clip(0, 1)) @ V.T
 
 
-def _fantope(Z: np.ndarray, r: int, deadline: float) -> tuple[np.ndarray, np.ndarray] | None:
+def _fantope(Z: np.ndarray, r: int, limits: Limits) -> tuple[np.ndarray, np.ndarray] | None:
     """The relaxation for a few pairs z (m, s): M (s, s) and the weights of the pairs."""
     import clarabel  # where used: the package must import on machines without it
 
@@ -487,7 +461,7 @@ def _fantope(Z: np.ndarray, r: int, deadline: float) -> tuple[np.ndarray, np.nda
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_threads = 1
-    settings.time_limit = min(max(deadline - time.perf_counter(), 0.1), 1e6)
+    settings.time_limit = min(max(limits.left(), 0.05), 1e6)
     cones = [
         clarabel.ZeroConeT(1),
         clarabel.NonnegativeConeT(m),
@@ -503,118 +477,32 @@ def _fantope(Z: np.ndarray, r: int, deadline: float) -> tuple[np.ndarray, np.nda
     return M, weight
 
 
-# ---------------------------------------------------------------- rank 1: a tree over signs
-
-
-@dataclass
-class SignTree:
-    """Rank 1: for every pair v . z >= t or -v . z >= t. With some signs s fixed, t <= ||sum q s z|| for weights q on these pairs.
-
-    Best first: the largest bound is branched on the pair that its best v sees least. The first sign is +1, by symmetry.
-    """
-
-    pairs: Pairs
-    search: Search
-    tol: float
-    deadline: float
-    v: np.ndarray = field(init=False)
-    low: float = field(init=False)
-    stopped: str = field(default="", init=False)
-    nodes: list[Node] = field(default_factory=list, init=False)
-
-    def grow(self) -> None:
-        self.v, self.low = self.search.F[0], math.sqrt(self.search.low)
-        root = self._node(self.pairs.order(self.pairs.squares(), 1)[0][None], (1.0,))
-        queue = [(-root.value, 0)]
-        try:
-            while queue:
-                bound, index = heapq.heappop(queue)
-                if self.low >= (1 - 0.5 * self.tol) * -bound:
-                    break
-                if time.perf_counter() > self.deadline:
-                    self.stopped = "time-limit"
-                    break
-                if len(self.nodes) > NODES:
-                    self.stopped = "stalled"
-                    break
-                node = self.nodes[index]
-                at = np.vstack([node.at, node.blind[None]])
-                for sign in (1.0, -1.0):
-                    child = self._node(at, (*node.signs, sign))
-                    node.children.append(len(self.nodes) - 1)
-                    heapq.heappush(queue, (-child.value, len(self.nodes) - 1))
-        except KeyboardInterrupt:
-            self.stopped = "interrupted"
-
-    def _node(self, at: np.ndarray, signs: tuple[float, ...]) -> Node:
-        S = self.pairs.z(at) * np.array(signs)[:, None]
-        q = qp.solve_factor(S, 1e-10).q
-        v = q @ S
-        size = float(np.linalg.norm(v))
-        value = size / float(q.sum())
-        v = v / size if size > 0 else self.v
-        squares = self.pairs.squares(v[None])
-        squares[tuple(at.T)] = math.inf  # fixed already
-        blind = np.array(np.unravel_index(squares.argmin(), squares.shape))
-        least = min(float(squares.min()), float((S @ v).min()) ** 2 if size > 0 else 0.0)
-        if least > self.low**2:
-            self.v, self.low = v, math.sqrt(least)
-        if not np.isfinite(squares).any():
-            value = min(value, self.low)  # all pairs are fixed
-        node = Node(at, signs, q, value, blind)
-        self.nodes.append(node)
-        return node
-
-    def proof(self, pairs: Pairs) -> tuple[float, dict[str, Any]]:
-        """The bound in scaled units, rounding included, and the tree in preorder."""
-        number: dict[tuple[int, int], int] = {}
-        tree: list[int] = []
-        leaves: list[list[float]] = []
-        worst = 0.0
-
-        def place(pair: np.ndarray) -> int:
-            return number.setdefault((int(pair[0]), int(pair[1])), len(number))
-
-        place(self.nodes[0].at[0])
-        stack = [0]
-        while stack:
-            node = self.nodes[stack.pop()]
-            if node.children and len(node.children) == 2:
-                tree.append(place(node.blind))
-                stack += node.children[::-1]
-                continue
-            tree.append(-1)
-            leaves.append(node.q.tolist())
-            Z = pairs.X[pairs.plus[node.at[:, 0]]] - pairs.X[pairs.minus[node.at[:, 1]]]
-            size = float(np.abs(Z).max()) * math.sqrt(Z.shape[1])
-            value = float(np.linalg.norm((node.q * np.array(node.signs)) @ Z)) / float(node.q.sum())
-            worst = max(worst, value * (1 + 1e-14) + 4 * EPS * (len(Z) + Z.shape[1]) * size)
-        names = [list(name) for name in pairs.names(np.array(list(number)))]
-        return worst, {"type": "signs", "pairs": names, "tree": tree, "leaves": leaves}
-
-
-@dataclass
-class Node:
-    at: np.ndarray  # the fixed pairs (m, 2), in the order of the path
-    signs: tuple[float, ...]
-    q: np.ndarray  # (m,)
-    value: float
-    blind: np.ndarray  # the pair to branch on
-    children: list[int] = field(default_factory=list)
-
-
 # ---------------------------------------------------------------- bounds that hold in spite of rounding
 
 
 def _reached(door: Door, frame: np.ndarray) -> float:
-    """min ||F z|| / sqrt(max_j sum_k |F F'|_jk), rounding subtracted: the projection to the rows of F keeps at least that."""
-    W = door.X @ frame.T  # (n, r)
-    size = float(door.size.max()) * float(np.linalg.norm(frame, axis=1).max())
-    least = math.sqrt(float(cdist(W[door.y > 0], W[door.y < 0], "sqeuclidean").min()))
+    """min ||F z|| / sqrt(max_j sum_k |F F'|_jk), rounding subtracted: the projection to the rows of F keeps at least that.
+
+    0 where the time is over before all pairs have been looked at.
+    """
+    if not np.isfinite(frame).all() or not frame.any():
+        return 0.0
     exact = np.array_equal(frame, np.eye(len(frame)))
+    try:
+        W = (
+            door.X
+            if exact
+            else np.concatenate([door.X[b] @ frame.T for b in door.limits.blocks(len(door.y), frame.size)])
+        )
+        least = float(nearest(W[door.y > 0], W[door.y < 0], door)[0].min())  # W (n, r)
+    except Late:
+        if len(door.y) > FEW:
+            return 0.0
+        return _reached(dataclasses.replace(door, limits=dataclasses.replace(door.limits, deadline=math.inf)), frame)
+    size = float(door.size.max()) * float(np.linalg.norm(frame, axis=1).max())
     slip = 0.0 if exact else 4 * EPS * (door.X.shape[1] + 4) * size * math.sqrt(len(frame))
     gram = float(np.abs(frame @ frame.T).sum(axis=1).max()) * (1 + EPS * (frame.shape[1] + len(frame) + 8))
-    return max(0.0, (least - slip) * (1 - EPS * (len(frame) + 12)) / math.sqrt(gram))
+    return max(0.0, (least - slip - LOST_SQUARES) * (1 - EPS * (len(frame) + 12)) / math.sqrt(gram))
 
 
 def _trace_proof(pairs: Pairs, at: np.ndarray) -> dict[str, Any]:
@@ -651,4 +539,4 @@ def _shown(door: Door, pairs: Pairs, rank: int, proof: dict[str, Any]) -> float:
         B = np.array(proof["B"])
         each = (B * B).sum(axis=1) * (w / w.sum() if proof["type"] == "fantope-pairs" else 1.0)
         square = rank * proof["t"] + float(each.sum())
-    return math.sqrt(square) * (1 + EPS * (len(w) + door.X.shape[1] + 16))
+    return math.sqrt(square) * (1 + EPS * (len(w) + door.X.shape[1] + 16)) + LOST_SQUARES

@@ -107,9 +107,11 @@ def direction(Z: np.ndarray, q: np.ndarray, tol: float) -> np.ndarray:
     index = np.flatnonzero(q > 1e-7 * q.max())
     if scores.min() >= (1 - tol) * (u @ u) or len(index) * Z.shape[1] > 1_000_000:
         return u
-    other = linalg.lstsq(Z[index], np.ones(len(index)), check_finite=False)[0]
+    with np.errstate(over="ignore", under="ignore"):  # what does not fit is not taken
+        other = linalg.lstsq(Z[index], np.ones(len(index)), check_finite=False)[0]
     if not np.isfinite(other).all() or not other.any():
         return u
+    u, other = (v / (np.abs(v).max() or 1.0) for v in (u, other))  # of any length
     return max(u, other, key=lambda v: float((Z @ v).min() / np.linalg.norm(v)) if v.any() else -np.inf)
 
 

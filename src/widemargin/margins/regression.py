@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from . import _relations, interpolation
-from .door import EPS, about, enter, product
+from .door import EPS, Door, Late, about, bytes_in_words, check_progress, enter, equal_rows, product, speed
 from .engine import LARGEST, Progress, threads
 
+RELATIONS_SHARE, PART = 0.3, 0.25  # of the time, for relations, and for one factorisation
 TINY = 1e-290  # weights that are all below this have lost digits
 
 
@@ -27,6 +30,7 @@ def min_norm_l1(
     activation: str = "relu",
     tol: float = 1e-3,
     time_limit: float | None = 60.0,
+    memory: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Certificate:
@@ -42,6 +46,9 @@ def min_norm_l1(
     values y, by a relation in `dual` that holds for all networks (both bounds are the largest float); status
     "rounding": the points are too close to such a relation for float64; status "stalled": four rounds brought nothing better.
 
+    Where time or memory are not enough for a network that meets all points, the lower bound is that of some of them and `upper`
+    is the largest float: not proved.
+
     `progress(seconds, lower, upper, message)` is called after every round.
 
     Reference: Wei, Lee, Liu and Ma (2019), (D.3).
@@ -55,20 +62,50 @@ def min_norm_l1(
     if activation != "relu":
         raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
     space = as_space(activation, bias=bias)
-    door = enter(data, space, tol, time_limit, signs=False)
-    known = _relations.find(door.X, data.y)
+    door = enter(data, space, tol, time_limit, memory=memory, signs=False)
+    check_progress(progress)
+    known, some = _known(door, interpolation.operations, interpolation.numbers)
     if known.obstruction is not None:
         stats = {"seconds": time.perf_counter() - door.started, "seed": seed}
         return _impossible(data, "l1-regression", known, bias, activation, stats)
-    free = known.free
-    y = data.y[free]
-    if not y.any():
+    y = data.y[some]
+    if not data.y[known.free].any():
         stats = {"seconds": time.perf_counter() - door.started, "seed": seed, "rounds": 0, "nodes": 0}
         return _zero(data, known, bias, stats)
+    whole = len(some) == len(known.free) and known.complete
+    known = dataclasses.replace(known, free=some)
     power = math.frexp(float(np.abs(y).max()))[1]  # the largest target is scaled to [1/2, 1)
-    door = dataclasses.replace(door, data=data, X=door.X[free], y=np.ldexp(y, -power), size=door.size[free])
+    door = dataclasses.replace(door, X=door.X[some], y=np.ldexp(y, -power), size=door.size[some])
     with threads(1):
-        return interpolation.Solver(door, known, power, tol, seed, progress).run()
+        solver = interpolation.Solver(door, known, power, tol, seed, progress)
+        solver.whole = whole
+        return solver.run()
+
+
+def _known(
+    door: Door, operations: Callable[[int], float], numbers: Callable[[int], float]
+) -> tuple[_relations.Relations, np.ndarray]:
+    """The relations of the points, and those of the free points that there are time and memory for: with the largest targets for
+    their size, as these need the largest norm."""
+    n, y, limits = door.data.n, door.data.y, door.limits
+    early = dataclasses.replace(limits, deadline=door.started + RELATIONS_SHARE * (door.deadline - door.started))
+    try:
+        known = _relations.find(door.exact(np.arange(n)), y, door.space.degree, early)
+    except Late:
+        known = _relations.Relations(np.flatnonzero(door.size > 0), [], None, complete=False)
+    free = known.free
+    share = PART * (door.deadline - door.started) * speed() if math.isfinite(door.deadline) else math.inf
+    most = len(free)
+    if operations(most) > share or 8 * numbers(most) > limits.memory or not known.complete:
+        sizes = np.unique(np.geomspace(1, max(most, 1), 200).astype(int))
+        fits = [k for k in sizes if operations(int(k)) <= share and 8 * numbers(int(k)) <= limits.memory]
+        most = int(max(fits, default=1))
+    if most >= len(free):
+        return known, free
+    need = np.abs(y[free] / (np.abs(y).max() or 1.0)) / door.size[free] ** door.space.degree
+    first = equal_rows(door.data.X[free])
+    order = np.argsort(-np.where(first == np.arange(len(free)), need, -1.0), kind="stable")[:most]
+    return known, np.sort(free[order])
 
 
 def _zero(data: Dataset, known: _relations.Relations, bias: bool, stats: dict[str, Any]) -> Certificate:
@@ -130,7 +167,16 @@ def _impossible(
     )
 
 
-def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", tol: float = 1e-6) -> Certificate:
+def min_norm_l2(
+    data: Dataset,
+    *,
+    bias: bool = False,
+    activation: str = "relu",
+    tol: float = 1e-6,
+    time_limit: float | None = None,
+    memory: float | None = None,
+    progress: Progress | None = None,
+) -> Certificate:
     """Smallest F2 norm of a function with f(x_i) = y_i, k the random feature kernel of a uniform probability measure.
 
         norm = min { ||f|| : f(x_i) = y_i } = sqrt(y' k^-1 y) = max_b  y.b / sqrt(b' k b)
@@ -139,7 +185,8 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     The upper bound is the norm of that f plus the cost ||y - k b|| / sqrt(smallest eigenvalue of k) of its residual.
     Status "no-interpolation": y breaks a relation in `dual` that holds for all functions of the space (the norm is
     infinite, both bounds are the largest float), or, not proved, k is singular up to rounding and y not in its range;
-    status "rounding": k is too close to singular for an upper bound within tol.
+    status "rounding": k is too close to singular for an upper bound within tol. Where time or memory are not enough for the
+    matrix of all points, the lower bound is that of some of them and `upper` is the largest float: not proved.
 
     Reference: Wei, Lee, Liu and Ma (2019), (D.4) and Claim D.8, whose ||alpha||_2 is this over sqrt(vol of the sphere).
 
@@ -151,15 +198,15 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
     """
     space = as_space(activation, bias=bias)
     activation = space.activation
-    door = enter(data, space, tol, None, signs=False)
-    known = _relations.find(door.X, data.y, space.degree)
+    door = enter(data, space, tol, time_limit, progress, memory=memory, signs=False)
+    known, some = _known(door, lambda n: 6.0 * n**3, lambda n: 6.0 * n * n)
+    whole_set = len(some) == len(known.free) and known.complete
     stats: dict[str, Any] = {"seconds": time.perf_counter() - door.started, "seed": None}
     if known.obstruction is not None:
         return _impossible(data, "l2-regression", known, bias, activation, stats, {"kernel": activation})
-    keep = known.free if data.y.any() else np.arange(data.n)
+    keep = some if len(some) else np.arange(1)
     X, y = door.X[keep], data.y[keep]
-    whole = as_space(activation).kernel(door.X)
-    k = whole[np.ix_(keep, keep)]
+    k = as_space(activation).kernel(X)
     n, D, degree = len(X), X.shape[1], space.degree
     bound = np.sqrt(k.diagonal())  # |k_ij| <= bound_i bound_j
     blur = EPS * (2 * D + 30) * degree * 2
@@ -197,6 +244,9 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
             upper = max(upper, lower)
         if not proved or lower < (1 - tol) * upper:
             status, reason = "rounding", "the kernel matrix is too close to singular to prove more in float64"
+    if not whole_set and status != "no-interpolation":
+        upper, status, proved = LARGEST, "time-limit", False
+        reason = f"the kernel matrix of all points needs more time or {bytes_in_words(48.0 * len(known.free) ** 2)} of memory"
     power = -degree * door.shift  # the norm scales like y and like X^-degree
     dual = np.zeros(data.n)
     extra = _kernel_extra(smallest, -2 * power, activation)
@@ -207,10 +257,14 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         raise InputError(
             f"{data.name}: the weights of the kernels leave the range of float64; multiply X, or y, by a constant"
         )
+    low, high = _scaled(max(lower, 0.0), scale, power, up=False), _scaled(upper, scale, power, up=True)
+    if progress is not None:
+        with suppress(KeyboardInterrupt):  # the work is done
+            progress(time.perf_counter() - door.started, low, high, status)
     return Certificate(
         kind="l2-regression",
-        lower=_scaled(max(lower, 0.0), scale, power, up=False),
-        upper=_scaled(upper, scale, power, up=True),
+        lower=low,
+        upper=high,
         dual=dual,
         status=status,
         proved=proved,
@@ -221,7 +275,7 @@ def min_norm_l2(data: Dataset, *, bias: bool = False, activation: str = "relu", 
         **about(data),
         reason=reason,
         proof={"type": "dual"},
-        extra=extra | {"relations": known.saved()},
+        extra=extra | {"relations": known.saved() if whole_set else []},
         stats=stats | {"seconds": time.perf_counter() - door.started, "smallest_eigenvalue": smallest},
     )
 

@@ -19,8 +19,7 @@ from widemargin.types import Measure
 
 from ._vanishing import zero_margin
 from .door import Door, Progress
-from .engine import Engine
-from .neurons import new_directions
+from .engine import Engine, new_directions
 from .programs import ColumnLP
 
 STARTS = 384  # most local searches per side and round

@@ -34,7 +34,7 @@ from widemargin import kernels
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
-from . import qp
+from . import qp, rows
 from ._transport import (
     Estimate,
     Moments,
@@ -46,8 +46,8 @@ from ._transport import (
     positive_transport,
     transport_margin,
 )
-from .door import EPS, Door, Progress, enter, twins
-from .kernel_machines import _bounds, f2
+from .door import EPS, Door, Late, Limits, Progress, enter, twins
+from .kernel_machines import Gram, f2
 
 __all__ = [
     "Estimate",
@@ -74,6 +74,9 @@ MOST, MOST_WORK = (
     2**32,
 )  # evaluation samples, and these times (points + dimensions + bins), that a checker draws again
 RANGE = 1e100  # between the sizes of the points
+MOST_POINTS = 16384  # that a checker looks at in a sample
+KERNEL_SHARE = 0.25  # of the time, for the margin of transport l2
+FEWEST = 100  # samples that are worth an evaluation
 
 
 def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total", bias: bool = False) -> np.ndarray:
@@ -105,6 +108,7 @@ def ntk(
     tol: float | None = None,
     seed: int = 0,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """The NTK margin (convention M8, or M8-l2): the largest min_i E <theta(w), dp_i(w)> over transports theta.
@@ -117,6 +121,8 @@ def ntk(
 
     transport "l2": E |theta|^2 <= 1 without truncation, never smaller than "sup": the hard margin of the kernel
     `ntk_kernel`, with rigorous bounds (tol 1e-6).
+
+    Where the time is not enough to judge all points on a sample, the bounds are 0 and that of transport l2, which is proved.
 
     part "outer" or "inner" uses only that layer's gradients (E-LR-4: at the network's initialisation only the outer part
     grows with the width).
@@ -138,46 +144,67 @@ def ntk(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
-    door = enter(data, ReLU(bias=bias), tol, time_limit, progress)
+    door = enter(data, ReLU(bias=bias), tol, time_limit, progress, memory=memory)
     if transport == "l2":
         return _kernel_margin(door, part, transport, tol)
-    kernel = _kernel_margin(replace(door, progress=None), part, transport, 1e-6)
+    early = replace(door.limits, deadline=door.started + KERNEL_SHARE * (door.deadline - door.started))
+    kernel = _kernel_margin(replace(door, limits=early, progress=None), part, transport, 1e-6)
     if progress is not None:
         progress(time.perf_counter() - door.started, 0.0, kernel.upper, "the margin of transport l2 is no smaller")
     if kernel.status == "not-separable":
         return kernel
+    above = replace(  # what is proved in any case
+        kernel,
+        lower=0.0,
+        status="time-limit",
+        reason="the time was over before all points were judged on a sample; the upper bound is that of transport l2",
+    )
 
     small = door.size[door.size > 0].min()
-    if small * RANGE <= door.size.max():
+    if small <= 2 / RANGE:
         raise InputError(
-            f"{data.name}: the sizes of the points differ by more than {RANGE:g}; rescale or remove the tiny ones"
+            f"{data.name}: the sizes of the points differ by more than {RANGE / 2:g}; rescale or remove the tiny ones"
         )
-    problem = Problem(door.X, door.y, _radial(door.X.shape[1], part))
+    whole = Problem(door.X, door.y, _radial(door.X.shape[1], part))
     bins = BINS if part == "total" else 1
-    most = min(MOST, MOST_WORK // (problem.n + problem.D + bins))
+    most = min(MOST, MOST_WORK // (whole.n + whole.D + bins))
     if samples is not None and samples > most:
-        raise InputError(f"samples={samples} is too many for {problem.n} points; ask for at most {most}")
+        raise InputError(f"samples={samples} is too many for {whole.n} points; ask for at most {most}")
+    if most < 2 or whole.n > MOST_POINTS:
+        return replace(above, reason=f"a sample is for {MOST_POINTS} points at most; the bound is that of transport l2")
     rng = np.random.default_rng([seed, 0])
     q, stopped = np.asarray(kernel.dual, dtype=np.float64), ""
-    control = (0.0, 0.0)
-    floor = _floor(problem, q, rng)
+    control, count = (0.0, 0.0), PILOT
+    chosen = _trained_points(door, q)
+    problem, floor = Problem(whole.X[chosen], whole.y[chosen], whole.table), np.zeros(whole.table.shape[1])
     try:
-        q, floor = _train(problem, q, PILOT, rng, tol, door.deadline)
-        sums = _sums(problem, q, floor, control, _directions(rng, PILOT, problem.D))
-        deviation, value = float(np.sqrt(sums.points.variance().max())), float(sums.whole.mean)
-        # the weights fit the noise of their sample: the margin of the worst point falls by about that noise
-        wanted = min(1.5 * deviation * math.sqrt(2 * math.log(problem.n + 1)) / max(tol * value, 1e-300), 1e9) ** 2
-        effort = max(1.0, 0 if samples is None else samples * problem.n / WORK)
-        room = min(effort * TRAINING / (problem.n + 40) ** 2, 2**25 / problem.D)
-        q, floor = _train(problem, q, int(np.clip(wanted, PILOT, max(room, PILOT))), rng, tol, door.deadline)
-        control, count, rate = _plan(problem, q, floor, rng, tol, confidence)
-        count = min(count if samples is None else int(samples), most)
+        try:
+            p = q[chosen] / q[chosen].sum()
+            p, floor = _train(problem, p, PILOT, rng, tol, door.limits)
+            sums = _sums(problem, p, floor, control, _directions(rng, PILOT, problem.D), door.limits)
+            deviation, value = float(np.sqrt(sums.points.variance().max())), float(sums.whole.mean)
+            # the weights fit the noise of their sample: the margin of the worst point falls by about that noise
+            wanted = min(1.5 * deviation * math.sqrt(2 * math.log(whole.n + 1)) / max(tol * value, 1e-300), 1e9) ** 2
+            effort = max(1.0, 0 if samples is None else samples * whole.n / WORK)
+            room = min(effort * TRAINING / (problem.n + 40) ** 2, 2**25 / problem.D)
+            p, floor = _train(problem, p, int(np.clip(wanted, PILOT, max(room, PILOT))), rng, tol, door.limits)
+            control, count = _plan(problem, p, floor, rng, tol, confidence, door.limits)
+        finally:
+            q = np.zeros(whole.n)
+            q[chosen] = p
         # All samples that the key names must be drawn, so what the clock allows is settled before the first.
-        allowed = 0.8 * rate * max(door.deadline - time.perf_counter(), 0)
-        if count > max(allowed, PILOT):
-            count, stopped = max(int(allowed), PILOT), "time-limit"
+        control, rate = _evaluation_speed(whole, q, floor, control, rng, door.limits)
+        count = min(count if samples is None else int(samples), most)
+        allowed = 0.7 * rate * max(door.limits.left(), 0)
+        if count > allowed:
+            count, stopped = int(allowed), "time-limit"
+            if count < FEWEST:
+                return above
+    except Late:
+        return above
     except KeyboardInterrupt:
         stopped, count = "interrupted", PILOT
+        floor = floor if floor.any() else _floor(problem, p, rng, replace(door.limits, deadline=math.inf))
 
     q = q / q.sum()
     extra: dict[str, Any] = {
@@ -191,12 +218,16 @@ def ntk(
         "confidence": float(confidence),
         "key": 2,
     }
+    until = replace(door.limits, deadline=door.deadline + door.limits.step())
     try:
-        sums = _sums(problem, q, floor, control, _evaluation(data, q, extra, problem.D))
-    except KeyboardInterrupt:
-        stopped, extra["samples"] = "interrupted", PILOT
-        sums = _sums(problem, q, floor, control, _evaluation(data, q, extra, problem.D))
-    lower, upper = _interval(problem, q, control, sums, confidence)
+        try:
+            sums = _sums(whole, q, floor, control, _evaluation(data, q, extra, whole.D), until)
+        except KeyboardInterrupt:
+            stopped, extra["samples"] = "interrupted", PILOT
+            sums = _sums(whole, q, floor, control, _evaluation(data, q, extra, whole.D), until)
+        lower, upper = _interval(whole, q, control, sums, confidence, until)
+    except Late:
+        return above
     count = extra["samples"]
     certificate = door.certificate(
         "ntk",
@@ -208,6 +239,10 @@ def ntk(
         extra=extra,
         stats={"seed": int(seed), "samples": count, "confidence": confidence, "l2": kernel.upper},
     )
+    if certificate.upper >= above.upper and certificate.lower == 0:
+        return replace(
+            above, status=certificate.status, reason="the sample shows no more than the margin of transport l2"
+        )
     reason = f"both bounds hold with probability at least {confidence!r} over the {count} evaluation samples"
     if certificate.status != "certified":
         reason += "; more samples or a larger tol would close the gap"
@@ -221,6 +256,7 @@ def tangent(
     gram: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
     tol: float = 1e-6,
     time_limit: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """The tangent margin of a network at one point W: max_{|theta| <= 1} min_i y_i <theta, df(x_i; W)>.
@@ -250,11 +286,14 @@ def tangent(
             raise InputError(f"the jacobian must have shape ({data.n}, P), one row per point, not {J.shape}")
         if not np.isfinite(J).all():
             raise InputError("the jacobian has NaN or infinity")
+        size = np.abs(J).max(axis=1)
+        if size.max() > 1e120 or size[size > 0].min(initial=1.0) < 1e-120:
+            raise InputError("the jacobian has rows of a size beyond 1e-120..1e120; multiply it by a constant")
         gram = J @ J.T
     else:
         gram = gram(data.X) if callable(gram) else gram
     assert gram is not None
-    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit, progress=progress)
+    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit, memory=memory, progress=progress)
     return replace(found, kind="tangent", convention="tangent", reason=found.reason.replace("F2", "the tangent space"))
 
 
@@ -268,26 +307,23 @@ def check_part(part: str) -> None:
 
 def _kernel_margin(door: Door, part: str, transport: str, tol: float) -> Certificate:
     """The hard margin of the NTK kernel, rounding included."""
-    y, D = door.y, door.X.shape[1]
-    K = ntk_kernel(door.X, part=part)
-    K = np.tril(K) + np.tril(K, -1).T
+    X, D = door.X, door.X.shape[1]
     share = {"outer": 1 / (2 * D), "inner": 0.5, "total": 0.5 + 1 / (2 * D)}[part]  # k(x, x) / |x|^2
-    size, blur = door.size * math.sqrt(share), EPS * (2 * D + 25)
-    K *= y
-    K *= y[:, None]
+    size = door.size * math.sqrt(share)
+    problem = Gram(door, lambda a, b: ntk_kernel(X[a], X[b], part=part), size, EPS * (2 * D + 25))
     stats: dict[str, Any] = {}
-    found = twins(door)
-    if found is None:
-        solved = qp.solve(K, tol / 4, door.deadline, door.teller())
-        q, zero, stopped = solved.q, "", solved.stopped
-        lower, upper, noise = _bounds(K, size, blur, q)
-        stats = {"steps": solved.steps, "method": solved.method, "support": int((q > 0).sum())}
-        if lower <= 0 and upper <= 4 * noise and not stopped:
+    twin = twins(door)
+    if twin is None:
+        found = rows.solve(problem, tol, door.teller())
+        q, zero, stopped, lower, upper = found.q, "", found.stopped, found.lower, found.upper
+        stats = found.stats | {"support": int((q > 0).sum())}
+        if lower <= 0 and upper <= 4 * problem.noise and not stopped:
             zero = f"a mixture of the gradients vanishes up to rounding ({upper / size.max():.1g} of their size)"
+        alpha = q if found.predictor is None else found.predictor.weights
     else:
-        (q, zero), lower, stopped = found, 0.0, ""
-        upper = 0.0 if not K[q > 0].any() else _bounds(K, size, blur, q)[1]
-    extra = {"part": part, "transport": transport, "kernel": "ntk", "alpha": q.tolist()}
+        (q, zero), lower, stopped = twin, 0.0, ""
+        upper, alpha = problem.bound(q), q
+    extra = {"part": part, "transport": transport, "kernel": "ntk", "alpha": alpha.tolist()}
     return door.certificate(
         "ntk",
         (lower, upper),
@@ -414,7 +450,12 @@ def _pieces(problem: Problem, blocks: Iterator[np.ndarray]) -> Iterator[np.ndarr
 
 
 def _sums(
-    problem: Problem, q: np.ndarray, floor: np.ndarray, control: tuple[float, float], blocks: Iterator[np.ndarray]
+    problem: Problem,
+    q: np.ndarray,
+    floor: np.ndarray,
+    control: tuple[float, float],
+    blocks: Iterator[np.ndarray],
+    limits: Limits,
 ) -> Sums:
     """Moments of the paired variables."""
     (a, b), (outer, inner) = control, problem.layers
@@ -422,6 +463,7 @@ def _sums(
     P2, R2 = problem.table[2:] ** 2
     sums = Sums(Moments((problem.n,)), Moments(()))
     for directions in _pieces(problem, blocks):
+        limits.check()
         z, value = np.zeros((len(directions), problem.n)), np.zeros(len(directions))
         for side in _sides(problem, c, directions):
             A, B = side.weights(problem, floor)
@@ -453,10 +495,10 @@ def _spans(problem: Problem, q: np.ndarray, control: tuple[float, float]) -> tup
 
 
 def _interval(
-    problem: Problem, q: np.ndarray, control: tuple[float, float], sums: Sums, confidence: float
+    problem: Problem, q: np.ndarray, control: tuple[float, float], sums: Sums, confidence: float, limits: Limits
 ) -> tuple[float, float]:
     """The two bounds, from n + 1 one-sided statements."""
-    known = _known(problem, q, control)
+    known = _known(problem, q, control, limits)
     spans, span = _spans(problem, q, control)
     width = bernstein(sums.points, spans, problem.n + 1, confidence)
     lower = float((known + sums.points.mean - width - SAFETY * spans).min())
@@ -465,11 +507,38 @@ def _interval(
     return lower - SAFETY * abs(lower), float(q @ known) / 2 + float(sums.whole.mean) + wide + slack
 
 
-def _known(problem: Problem, q: np.ndarray, control: tuple[float, float]) -> np.ndarray:
+def _known(problem: Problem, q: np.ndarray, control: tuple[float, float], limits: Limits) -> np.ndarray:
     """y_i E [a u relu(s.x_i) + b 1[s.x_i > 0] g.x_i], in closed form."""
-    a, b = control
-    K = a * ntk_kernel(problem.X, part="outer") + b * ntk_kernel(problem.X, part="inner")
-    return np.asarray(problem.y * (K @ (q * problem.y)))
+    (a, b), X, some, out = control, problem.X, np.flatnonzero(q), np.zeros(problem.n)
+    c = (q * problem.y)[some]
+    for block in limits.blocks(problem.n if a or b else 0, len(some), 2**19):
+        for factor, part in ((a, "outer"), (b, "inner")):
+            if factor:
+                out[block] += factor * (ntk_kernel(X[block], X[some], part=part) @ c)
+    return np.asarray(problem.y * out)
+
+
+def _evaluation_speed(
+    problem: Problem,
+    q: np.ndarray,
+    floor: np.ndarray,
+    control: tuple[float, float],
+    rng: np.random.Generator,
+    limits: Limits,
+) -> tuple[tuple[float, float], float]:
+    """The control variates that there is time for, and how many samples a second the evaluation takes after them."""
+    if math.isinf(limits.deadline):
+        return control, math.inf
+    some, part = np.flatnonzero(q), min(problem.n, 50)
+    began = time.perf_counter()
+    _known(Problem(problem.X[:part], problem.y[:part], problem.table), np.full(part, 1.0), control, limits)
+    pace = (time.perf_counter() - began) / part**2
+    if pace * problem.n * len(some) > 0.2 * limits.left():
+        control = (0.0, 0.0)
+    count = int(np.clip(BLOCK // problem.n, 8, 512))
+    began = time.perf_counter()
+    _sums(problem, q, floor, control, _directions(rng, count, problem.D), limits)
+    return control, count / max(time.perf_counter() - began, 1e-6)
 
 
 def _evaluation(data: Dataset, q: np.ndarray, extra: dict[str, Any], D: int) -> Iterator[np.ndarray]:
@@ -483,10 +552,20 @@ def _evaluation(data: Dataset, q: np.ndarray, extra: dict[str, Any], D: int) -> 
 # --- weights and sample sizes ----------------------------------------------------------------------------------------
 
 
-def _floor(problem: Problem, q: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _trained_points(door: Door, q: np.ndarray) -> np.ndarray:
+    """The points whose weights are trained: all, or those with the largest weights that eigenvalues can be had of."""
+    n = len(q)
+    most = door.limits.largest(n, lambda k: 25.0 * k**3, lambda k: 12.0 * k * k)
+    if most == n:
+        return np.arange(n)
+    return np.sort(np.argsort(-q, kind="stable")[: max(most, 1)])
+
+
+def _floor(problem: Problem, q: np.ndarray, rng: np.random.Generator, limits: Limits) -> np.ndarray:
     S2, C2 = problem.table[:2] ** 2
     total, count = np.zeros(problem.table.shape[1]), 0
     for directions in _pieces(problem, _directions(rng, PILOT, problem.D)):
+        limits.check()
         for side in _sides(problem, q * problem.y, directions):
             total += np.sqrt(side.u[:, None] ** 2 * S2 + side.size()[:, None] * C2).sum(axis=0)
             count += len(side.u)
@@ -494,7 +573,7 @@ def _floor(problem: Problem, q: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def _train(
-    problem: Problem, q: np.ndarray, count: int, rng: np.random.Generator, tol: float, deadline: float
+    problem: Problem, q: np.ndarray, count: int, rng: np.random.Generator, tol: float, limits: Limits
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights q near the minimum of E sum_k huber(f_k), by iteratively reweighted least squares, and the floor.
 
@@ -504,7 +583,7 @@ def _train(
     X, y, n = problem.X, problem.y, problem.n
     directions = np.concatenate(list(_directions(rng, count, problem.D)))
     inner, outer, gram = ntk_kernel(X, part="inner"), ntk_kernel(X, part="outer"), X @ X.T
-    floor = _floor(problem, q, rng)
+    floor = _floor(problem, q, rng, limits)
     best, best_q = -math.inf, q
     for _ in range(12):
         a, b = _mean_weights(problem, q, floor, directions[:PILOT])
@@ -516,7 +595,7 @@ def _train(
                     R += side.relu.T @ (side.relu * (A - a)[:, None])
                 if problem.layers[1]:
                     M += side.active.T @ (side.active * (B - b)[:, None])
-            if time.perf_counter() > deadline:
+            if limits.late():
                 return best_q, floor
         K = (R + gram * M) / (2 * count) + a * outer + b * inner
         K = y[:, None] * y * (K + K.T) / 2
@@ -527,7 +606,7 @@ def _train(
             best, best_q = reached, q
         if reached >= 1 - tol / 20:
             break
-        q = qp.solve(_nonnegative(K), 1e-6, deadline).q
+        q = qp.solve(_nonnegative(K), 1e-6, limits.deadline).q
     return best_q, floor
 
 
@@ -558,8 +637,9 @@ def _plan(
     rng: np.random.Generator,
     tol: float,
     confidence: float,
-) -> tuple[tuple[float, float], int, float]:
-    """Control variates, the number of evaluation samples, and how many a second are drawn, from a pilot.
+    limits: Limits,
+) -> tuple[tuple[float, float], int]:
+    """Control variates and the number of evaluation samples, from a pilot.
 
     The lower bound should lose at most tol / 2: (sqrt(2 V L) + sqrt(2 V ln n)) / sqrt(N) + 7 span L / (3 N), the second
     root for the minimum over the points.
@@ -568,10 +648,9 @@ def _plan(
     a, b = _mean_weights(problem, q, floor, pilot)
     L = math.log(2 * (problem.n + 1) / (1 - confidence))
     best: tuple[float, tuple[float, float]] = (math.inf, (0.0, 0.0))
-    started, controls = time.perf_counter(), list(dict.fromkeys([(0.0, 0.0), (0.0, b), (a, 0.0), (a, b)]))
-    for control in controls:
-        sums = _sums(problem, q, floor, control, iter([pilot]))
-        value = (float(q @ _known(problem, q, control)) / 2 + float(sums.whole.mean)) * tol / 2
+    for control in dict.fromkeys([(0.0, 0.0), (0.0, b), (a, 0.0), (a, b)]):
+        sums = _sums(problem, q, floor, control, iter([pilot]), limits)
+        value = (float(q @ _known(problem, q, control, limits)) / 2 + float(sums.whole.mean)) * tol / 2
         root = math.sqrt(float(sums.points.variance().max())) * (
             math.sqrt(2 * L) + math.sqrt(2 * math.log(problem.n + 1))
         )
@@ -579,5 +658,4 @@ def _plan(
         # the positive x = sqrt(N) with root / x + linear / x^2 = value
         wanted = min((root + math.sqrt(root**2 + 4 * max(value, 0) * linear)) / max(2 * value, 1e-300), 1e9) ** 2
         best = min(best, (wanted, control))
-    rate = len(controls) * PILOT / max(time.perf_counter() - started, 1e-6)
-    return best[1], int(max(min(best[0], WORK / problem.n), PILOT)), rate
+    return best[1], int(max(min(best[0], WORK / problem.n), PILOT))

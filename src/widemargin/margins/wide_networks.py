@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,9 @@ from widemargin.pricing.search import maxima
 from widemargin.spaces import Space, as_space
 from widemargin.types import Certificate, Dataset, Measure, check_device
 
-from . import _polish, programs, qp, squared
-from .door import Door, Progress, choose_space, enter, norm_bound, not_separable, twins
-from .engine import threads
-from .neurons import Neurons, lightest
+from . import _polish, programs, qp, squared, turns
+from .door import EPS, Door, Progress, check_progress, choose_space, enter, norm_bound, not_separable, speed, twins
+from .engine import Neurons, lightest, threads
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
 CONE_COLUMNS = 8000  # patterns * rank in a cone program
@@ -49,6 +49,7 @@ def f1(
     activation: str | None = None,
     tol: float = 1e-3,
     time_limit: float | None = 60.0,
+    memory: float | None = None,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -79,12 +80,42 @@ def f1(
     space = choose_space(space, bias, activation)
     as_space(space.activation)  # an InputError for a space of one's own: proofs are for the activations that are known
     check_device(device)
-    door = enter(data, space, tol, time_limit)
-    # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
-    with threads(1 if door.X.size < LARGE else torch.get_num_threads()):
-        if space.degree == 2:
-            return squared.Solver(door, tol, seed, device, progress).run()
-        return Solver(door, tol, seed, device, progress).run()
+    door = enter(data, space, tol, time_limit, memory=memory)
+    check_progress(progress)
+
+    def solve(door: Door) -> Certificate:
+        # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
+        with threads(1 if door.X.size < LARGE else torch.get_num_threads()):
+            if space.degree == 2:
+                return squared.Solver(door, tol, seed, device, progress).run()
+            return Solver(door, tol, seed, device, progress).run()
+
+    most = door.most(turns.WORK[space.degree], turns.NUMBERS)
+    if most == data.n:
+        return solve(door)
+
+    def part(some: Dataset, seconds: float | None) -> Certificate:
+        return solve(enter(some, space, tol, seconds, memory=memory))
+
+    return turns.in_turns(door, most, part, partial(network_margins, door))
+
+
+def search_work(door: Door) -> float:
+    """Starts times entries of X of the local searches on a CPU, which do not look at the clock."""
+    return min(4e8, door.limits.step() * speed() / 320)
+
+
+def network_margins(door: Door, found: Certificate, block: slice) -> np.ndarray:
+    """At most the margins of a certificate's network at the points of a block, in the units of the data."""
+    primal = found.primal
+    if primal is None:
+        return np.zeros(len(door.y[block]))
+    space, m = door.space, len(primal.mass)
+    score = door.y[block] * (space.phi(door.X[block] @ primal.theta.T) @ primal.mass)
+    error = 4 * space.degree * EPS * (door.X.shape[1] + m + 8) * door.size[block] ** space.degree
+    margins = (score - error * float(np.abs(primal.mass).sum())) / (primal.norm * (1 + 1e-14 * (8 + m**0.5)))
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(margins * (1 - 4 * EPS), door.shift * space.degree))
 
 
 @dataclass
@@ -139,7 +170,7 @@ class Solver(Neurons):
         self.multiplied = not chance  # whether products have been tried, or need not be
         self.searched = 0.0  # seconds of the last local search
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
-        self.starts = int(np.clip((4e11 if gpu else 4e8) / (self.n * self.r), 32, most))
+        self.starts = int(np.clip(4e11 / self.X.size if gpu else search_work(door) / self.X.size, 8, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""

@@ -15,8 +15,7 @@ from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, M
 
 from . import programs
 from .door import Progress, enter
-from .engine import threads
-from .neurons import prune
+from .engine import prune, threads
 from .wide_networks import f1
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]

@@ -77,8 +77,8 @@ def _works(device: torch.device) -> bool:
     if _kernel() is None:
         return False
     try:
-        found = _run(torch.tensor([[1.0, 3.0, -torch.inf, 2.5]], device=device), torch.tensor([1], device=device))
+        answer = _run(torch.tensor([[1.0, 3.0, -torch.inf, 2.5]], device=device), torch.tensor([1], device=device))
     except Exception:
         return False
     want = torch.tensor([[3 - torch.log(torch.tensor(1.0).exp() + torch.tensor(2.5).exp())], [0.5]])
-    return bool(torch.allclose(found.cpu(), want, atol=1e-5))
+    return bool(torch.allclose(answer.cpu(), want, atol=1e-5))

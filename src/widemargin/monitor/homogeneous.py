@@ -127,11 +127,7 @@ class Homogeneous:
 
 
 def find_homogeneous(
-    model: nn.Module,
-    batch: Any,
-    *,
-    forward: Callable[[nn.Module, Any], Any] | None = None,
-    tol: float | None = None,
+    model: nn.Module, batch: Any, *, forward: Callable[[nn.Module, Any], Any] | None = None, tol: float | None = None
 ) -> Homogeneous:
     """The parameters that are trained and that the logits are homogeneous in, jointly, as far as scaling shows it.
 
@@ -254,8 +250,8 @@ class _Prober:
     def scale(self, names: Sequence[str]) -> Probe:
         """Scale these together by 2, and then by other factors as long as the outputs follow the same power."""
         for first in (2.0, GENTLE):
-            found = self.scaled(names, first)
-            grown = math.sqrt(self._square(found) / self._square(self.base))
+            outputs = self.scaled(names, first)
+            grown = math.sqrt(self._square(outputs) / self._square(self.base))
             if 0 < grown < math.inf:
                 break
         else:
@@ -263,7 +259,7 @@ class _Prober:
         degree = max(-HIGHEST, min(HIGHEST, round(math.log(grown) / math.log(first))))
         exact, rounded = 0.0, 0.0  # products with other factors are rounded, to bfloat16 perhaps somewhere inside
         for factor in (first, *self._others(first, degree)):
-            off = self._off(found if factor == first else self.scaled(names, factor), factor**degree)
+            off = self._off(outputs if factor == first else self.scaled(names, factor), factor**degree)
             if math.frexp(factor)[0] == 0.5:
                 exact = max(exact, off)
             else:
@@ -360,12 +356,12 @@ class _Prober:
         """Some entries of the outputs, the same ones each time, of all ranks."""
         flat = values.double().reshape(-1)
         where = torch.linspace(0, len(flat) - 1, PICKS, dtype=torch.float64, device=flat.device).round().long()
-        found = flat[where]
+        entries = flat[where]
         if self.sharded:
-            parts = [torch.empty_like(found) for _ in range(torch.distributed.get_world_size())]
-            torch.distributed.all_gather(parts, found)
-            found = torch.cat(parts)
-        return found.cpu()
+            parts = [torch.empty_like(entries) for _ in range(torch.distributed.get_world_size())]
+            torch.distributed.all_gather(parts, entries)
+            entries = torch.cat(parts)
+        return entries.cpu()
 
 
 @contextmanager
@@ -513,13 +509,15 @@ class _Euler:
             return []
         some = np.random.default_rng(0).permutation(len(f))[: 2 * len(names) + 16]
         terms, f, ones = terms[some], f[some], np.ones((len(some), 1))
-        found = linprog(  # the largest error, and then the sum of the weights
+        solution = linprog(  # the largest error, and then the sum of the weights
             [1e-4] * len(names) + [1.0],
             A_ub=np.block([[terms, -ones], [-terms, -ones]]),
             b_ub=np.concatenate([f, -f]),
             bounds=[(0, 1)] * len(names) + [(0, self.screen)],
         )
-        return [] if found.x is None else [name for name, x in zip(names, found.x) if x > max(found.x[:-1]) / 2]
+        return (
+            [] if solution.x is None else [name for name, x in zip(names, solution.x) if x > max(solution.x[:-1]) / 2]
+        )
 
 
 @dataclass
@@ -574,8 +572,8 @@ def _choose(prober: _Prober, euler: _Euler) -> _Found:
 
 def _modules(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
     """The parameters of every module, the smallest first."""
-    found = [[name for name in names if not path or name.startswith(path + ".")] for path, _ in model.named_modules()]
-    return sorted((members for members in found if len(members) > 1), key=len)
+    groups = [[name for name in names if not path or name.startswith(path + ".")] for path, _ in model.named_modules()]
+    return sorted((members for members in groups if len(members) > 1), key=len)
 
 
 def _search(prober: _Prober) -> Homogeneous:

@@ -28,13 +28,13 @@ TARGETS = ("targets", "target", "labels", "label", "y")
 def _callbacks() -> tuple[type, ...]:
     """Callback of the package that is in use, which a trainer's own checks ask for; of both if that is unknown."""
     loaded = [name for name in PACKAGES if sys.modules.get(name) is not None]
-    found = []
+    callbacks = []
     for name in loaded or PACKAGES:
         with contextlib.suppress(ModuleNotFoundError):
-            found.append(importlib.import_module(name).Callback)
-    if not found:
+            callbacks.append(importlib.import_module(name).Callback)
+    if not callbacks:
         raise InputError("neither lightning nor pytorch_lightning is installed; pip install 'widemargin[lightning]'")
-    return tuple(found)
+    return tuple(callbacks)
 
 
 class LightningMargins(*_callbacks()):  # type: ignore[misc]
@@ -93,8 +93,8 @@ class LightningMargins(*_callbacks()):  # type: ignore[misc]
         return f"LightningMargins{{'data': {names}, 'out': {str(self.options.get('out', ''))!r}}}"
 
     def state_dict(self) -> dict[str, Any]:
-        found = self._found if self.monitor is None else self.monitor.homogeneous
-        return {"homogeneous": None if found is None else asdict(found)}
+        homogeneous = self._found if self.monitor is None else self.monitor.homogeneous
+        return {"homogeneous": None if homogeneous is None else asdict(homogeneous)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the same homogeneous parameters, and in the same folder. Steps are counted by the trainer."""
@@ -165,11 +165,11 @@ class LightningMargins(*_callbacks()):  # type: ignore[misc]
             self._norm = error  # of no importance if training_step returns no logits
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        found = _logits_and_targets(outputs)
-        self._reuse = self._reuse and (found is not None or outputs is None)
+        pair = _logits_and_targets(outputs)
+        self._reuse = self._reuse and (pair is not None or outputs is None)
         stepped = trainer.global_step != self._before
-        if found is not None and self._norm is not None:
-            self._spared(lambda: self._step(*found, step=trainer.global_step, accumulate=not stepped))
+        if pair is not None and self._norm is not None:
+            self._spared(lambda: self._step(*pair, step=trainer.global_step, accumulate=not stepped))
         if stepped and self.every_n_steps and trainer.global_step % self.every_n_steps == 0:
             self._measure(trainer, pl_module, on_step=True)
 

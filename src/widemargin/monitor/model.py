@@ -153,9 +153,9 @@ def logits_of(output: Any) -> Tensor:
     """The logits in what a model returned."""
     if isinstance(output, Tensor):
         return output
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if isinstance(found, Tensor):
-        return found
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
     raise InputError(
         f"the model returned {_kind(output)} and not logits; give forward=, a function of model and batch that returns logits "
         "and targets"
@@ -229,9 +229,9 @@ def blocks(names: Sequence[str]) -> dict[str, list[str]]:
 
     model.layers.0.self_attn.q_proj.weight is in model.layers.0, lm_head.weight in lm_head.
     """
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in names:
         parts = name.split(".")
         cut = next((k + 1 for k, part in enumerate(parts) if part.isdigit()), max(1, len(parts) - 1))
-        found.setdefault(".".join(parts[:cut]), []).append(name)
-    return found
+        groups.setdefault(".".join(parts[:cut]), []).append(name)
+    return groups

@@ -334,8 +334,8 @@ class MarginMonitor:
     @property
     def last(self) -> Record | None:
         """The newest record, None before the first."""
-        found = self.records
-        return found[-1] if found else None
+        records = self.records
+        return records[-1] if records else None
 
     # ------------------------------------------------------------ the homogeneous parameters
 
@@ -583,15 +583,15 @@ class MarginMonitor:
 
     def _find_together(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None, source: int = 0) -> None:
         """A sharded model is scaled by all ranks at once; else one rank does it and tells the others."""
-        found: Homogeneous | None = None
+        homogeneous: Homogeneous | None = None
         problem: Exception | None = None
         if self._sharded or self.rank == source:
             try:
-                found = self._find(batch, call)
+                homogeneous = self._find(batch, call)
             except Exception as error:
                 problem = error
         ranks.fail_together(problem)
-        self._settle(ranks.one_for_all(found, source))
+        self._settle(ranks.one_for_all(homogeneous, source))
 
     # ------------------------------------------------------------ keeping
 
@@ -608,12 +608,12 @@ class MarginMonitor:
                 logger(named(record, self.everything), record.step)
 
     def _config(self) -> dict[str, Any]:
-        found = self.homogeneous
+        homogeneous = self.homogeneous
         return {
             "model": type(unwrap(self.model)).__name__,
             "loss": self.kind,
             "parameters": sum(p.numel() for p in self.named.values()),
-            "homogeneous": None if found is None else found.as_dict(),
+            "homogeneous": None if homogeneous is None else homogeneous.as_dict(),
         }
 
 

@@ -25,11 +25,11 @@ def rank() -> int:
 
 def everyone(value: Any) -> list[Any]:
     """Every rank's value, by rank."""
-    found: list[Any] = [None] * world()
-    if len(found) == 1:
+    answers: list[Any] = [None] * world()
+    if len(answers) == 1:
         return [value]
-    torch.distributed.all_gather_object(found, value)
-    return found
+    torch.distributed.all_gather_object(answers, value)
+    return answers
 
 
 def one_for_all(value: Any, source: int = 0) -> Any:

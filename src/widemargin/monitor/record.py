@@ -223,9 +223,9 @@ def from_numbers(
     if psi is None:
         psi = float(loss.inverse(torch.tensor(log_loss, dtype=torch.float64)))
     least = float(numbers[t.LEAST])
-    found: dict[str, Any] = {"quantiles": {}, "exact": True, "at_minimum": None, "whole": tally is not None}
+    values: dict[str, Any] = {"quantiles": {}, "exact": True, "at_minimum": None, "whole": tally is not None}
     if tally is not None:
-        found |= _details(tally, levels, count, least)
+        values |= _details(tally, levels, count, least)
     return Record(
         n=count,
         error=float(numbers[t.WRONG]) / count,
@@ -235,7 +235,7 @@ def from_numbers(
         psi=psi,
         log_loss_sum=log_loss,
         dual_entropy=max(0.0, float(numbers[t.DUAL_ENTROPY])),
-        **found,
+        **values,
         **known,
     )
 

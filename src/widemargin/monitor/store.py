@@ -2,11 +2,12 @@
 
     monitor.json      what is watched
     records.parquet   one row a record; written anew now and then, as often as 1.6 % of the time allows
-    newest.arrow      rows since then, where there are so many that writing all of them every second would cost too much
+    newest.arrow      rows since then; those of each second are added at its end, and what is not whole there does not count
     lock              held while a monitor writes; its process and machine, empty once it has ended
 
-Every file is written under another name first and then renamed. Writing is done once a second, in a thread of its own, so a
-killed process loses the last second's records at most, and a training loop waits for no disk.
+Every other file is written under another name first and then renamed. Writing is done once a second, in a thread of its own, so a
+killed process loses the last second's records at most, and a training loop waits for no disk. What is written is not held in
+memory. Where the disk is full, as many rows as fit are written, the oldest first; the others are kept and tried again.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import itertools
 import json
 import os
 import platform
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from widemargin.disk import ALWAYS, RATIO, open_lock, read_file, read_json
+from widemargin.forms import Misfit, listed, maybe, need, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
 from .record import Record
@@ -34,8 +38,35 @@ FORMAT = "widemargin-monitor-1"
 RECORDS, NEWEST, CONFIG, LOCK = "records.parquet", "newest.arrow", "monitor.json", "lock"
 PAUSE = 1.0  # seconds between two writings
 SHARE = 64  # all writing together may take 1 / SHARE of the time
+PIECE = 50_000  # rows that are copied together
 PIECES = 64  # parts of a table in memory before they are joined
 FIXED = {"step": "int64", "name": "string", "whole": "bool", "degree": "int64", "exact": "bool", "wall": "double"}
+MOST = 1 << 32  # bytes of a file of records
+MOST_ROWS = 10**8
+ALWAYS_THERE = ("step", "name", "whole", "n", "psi", "margin", "error", "loss")  # in every record
+# What the configuration and the table of classes in a record hold.
+CONFIGURED = table(
+    {},
+    {
+        "model": maybe(text()),
+        "parameters": maybe(whole()),
+        "loss": maybe(text()),
+        "homogeneous": maybe(
+            table(
+                {},
+                {"names": listed(text(10_000)), "degree": maybe(whole(0, 10**6)), "summary": text(10**6),
+                 "notes": listed(text(10**6))},
+            )
+        ),
+    },
+)  # fmt: skip
+CLASSES = listed(
+    table(
+        {"class": whole(), "margin": number(finite=False), "error": number(finite=False)},
+        {name: number(finite=False) for name in ("n", "margin_mean", "dual_share")},
+    ),
+    most=10**5,
+)
 KINDS = {**FIXED, "classes": "string", "hardest": "list"}  # all other columns are double
 
 # A process forked in the middle of a writing could inherit pyarrow's locks as they are then: forks wait for its end.
@@ -64,7 +95,13 @@ class Store:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"cannot write records to {self.folder}: {why}; choose another folder") from None
         try:
-            self.written = load(self.folder) if resume and is_monitor(self.folder) else _table([])
+            there = load(self.folder) if resume and is_monitor(self.folder) else _table([])
+            # Step and wall clock of the last record that was there when it was opened, (0, 0) where none was.
+            self.last = (there["step"][-1].as_py(), there["wall"][-1].as_py() or 0.0) if len(there) else (0, 0.0)
+            self.written = _count(self.folder / RECORDS) if resume else 0  # rows in records.parquet,
+            self.added = 0  # those after them in newest.arrow, whose columns are
+            self.schema: Any = None
+            self.tail = there.slice(self.written)  # and those that are in neither yet
             self.config = _as_json(config)
             write_atomically(self.folder / CONFIG, self.config)
         except BaseException as error:
@@ -73,7 +110,6 @@ class Store:
                 raise InputError(f"cannot write records to {self.folder}: {error.strerror}; make room there") from None
             raise
         self.configured = True
-        self.tail = _table([])  # not in records.parquet yet
         self.fresh: list[dict[str, Any]] = []  # not in any file yet
         self.guard = threading.Lock()  # of `fresh` and `timer`
         self.timer: threading.Timer | None = None
@@ -82,13 +118,6 @@ class Store:
         self.problem, self.warned = "", False
         self.closed = False
         atexit.register(self.close)
-
-    @property
-    def last(self) -> tuple[int, float]:
-        """Step and wall clock of the last record that was there when it was opened, (0, 0) where none was."""
-        if not len(self.written):
-            return 0, 0.0
-        return self.written["step"][-1].as_py(), self.written["wall"][-1].as_py() or 0.0
 
     def configure(self, config: Mapping[str, Any]) -> None:
         with _WRITING:
@@ -120,8 +149,8 @@ class Store:
             try:
                 self._write_files(everything, began)
                 self.problem = ""
-            except (OSError, InputError) as error:
-                self.problem = str(error)
+            except (OSError, ValueError) as error:  # the latter where another program has changed records.parquet
+                self.problem = " ".join(str(error).split())
             self.before = time.monotonic()
             self.seconds += time.thread_time() - began
 
@@ -129,20 +158,62 @@ class Store:
         if not self.configured:
             write_atomically(self.folder / CONFIG, self.config)
             self.configured = True
-        if not len(self.tail):
+        if not len(self.tail) and not (everything and self.added):
             return
-        if not everything and time.monotonic() < self.next and len(self.tail) <= len(self.written):
-            known = {b"after": str(len(self.written)).encode()}
-            write_atomically(self.folder / NEWEST, _arrow(self.tail.replace_schema_metadata(known)))
+        try:
+            self._write_rows(everything, began)
+        except OSError:
+            self._add_what_fits()
+            raise
+
+    def _write_rows(self, everything: bool, began: float) -> None:
+        soon = time.monotonic() < self.next and self.added + len(self.tail) <= self.written
+        if not everything and soon:
+            self._add(self.tail)
+            self.tail = _table([])
             self.next += SHARE * (time.thread_time() - began)  # these writings count too
             return
-        both = _joined([self.written, self.tail])
+        if not self.added and (self.folder / NEWEST).exists():  # of a monitor before, whose rows are in `tail`
+            (self.folder / NEWEST).unlink()
         try:
-            write_atomically(self.folder / RECORDS, _parquet(both))
+            write_atomically(self.folder / RECORDS, _parquet(self.tail, self.written, self.folder))
         finally:  # a full disk is not tried every second either
             self.next = time.monotonic() + SHARE * (time.thread_time() - began)
-        self.written, self.tail = both, _table([])
+        self.written, self.added, self.tail = self.written + self.added + len(self.tail), 0, _table([])
         (self.folder / NEWEST).unlink(missing_ok=True)
+
+    def _add(self, rows: Any) -> None:
+        """Put rows at the end of newest.arrow; on an error it is as it was before."""
+        path, after = self.folder / NEWEST, {b"after": str(self.written).encode()}
+        if not self.added or not set(rows.column_names) <= set(
+            self.schema.names
+        ):  # it begins, or has new columns from now on
+            both = rows if not self.added else _joined([_read(path).replace_schema_metadata(None), rows])
+            write_atomically(path, _arrow(both.replace_schema_metadata(after)))
+            self.schema = both.schema
+        else:
+            content = _arrow(_widened([rows], self.schema), bare=True)
+            with path.open("r+b", buffering=0) as file:
+                end = file.seek(0, os.SEEK_END)
+                try:
+                    if file.write(content) < len(content):
+                        raise OSError(28, "No space left on device", str(path))
+                    os.fsync(file.fileno())
+                except BaseException:
+                    file.truncate(end)
+                    raise
+        self.added += len(rows)
+
+    def _add_what_fits(self) -> None:
+        """The disk has no room for all records: the first ones, as many as fit."""
+        some = len(self.tail)
+        while some:
+            try:
+                self._add(self.tail.slice(0, some))
+                self.tail = self.tail.slice(some)
+                some = min(some, len(self.tail))
+            except OSError:
+                some //= 2
 
     def _soon(self) -> None:
         """Have a thread write, a second after the last time."""
@@ -246,7 +317,12 @@ def load(folder: str | os.PathLike[str]) -> Any:
     written = _table([]) if written is None else written
     if newest is None:
         return written
-    after = int((newest.schema.metadata or {}).get(b"after", b"0"))
+    told = (newest.schema.metadata or {}).get(b"after", b"0")
+    if not told.isdigit() or len(told) > 12:
+        raise _damaged(Path(folder) / NEWEST, "it does not say after which records it goes on")
+    after = int(told)
+    if after > len(written):
+        raise _damaged(Path(folder) / RECORDS, f"it has {len(written)} records, and {NEWEST} goes on after {after}")
     return _joined([written, newest.slice(max(0, len(written) - after))]).replace_schema_metadata(None)
 
 
@@ -261,16 +337,48 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     >>> config("run")["loss"], config("run")["homogeneous"]["names"]
     ('ce', ['weight'])
     """
+    path = Path(folder) / CONFIG
     try:
-        found = json.loads((Path(folder) / CONFIG).read_bytes())
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        found = read_json(path)
+    except OSError:
         raise InputError(
             f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
-        )
+        ) from None
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    if not isinstance(found, dict):
+        raise _damaged(path, "it is no object")
     if found.get("format") != FORMAT:
-        raise InputError(f"{folder} was written by another version ({found.get('format')}); this one reads {FORMAT}")
+        said = str(found.get("format"))[:60]
+        raise InputError(f"{folder} was written by another version ({said}); this one reads {FORMAT}")
+    try:
+        CONFIGURED(found, "")
+    except (Misfit, RecursionError) as error:
+        raise _damaged(path, error) from None
+    return found
+
+
+def _damaged(path: Path, why: Any) -> InputError:
+    """One sentence: the file, what is wrong, and what can still be done."""
+    if isinstance(why, InputError):
+        return why
+    can = {
+        CONFIG: "the records beside it can be read with any reader of parquet files",
+        NEWEST: f"remove it to see the records in {RECORDS}, which are older",
+        RECORDS: f"what is in {NEWEST}, if it is there, can be read with pyarrow",
+    }
+    said = " ".join(str(why).split())[:200] or type(why).__name__
+    return InputError(f"{path} cannot be read ({said}): it is damaged; {can[path.name]}")
+
+
+def classes(text: str) -> list[dict[str, Any]]:
+    """The table of classes of a record; an InputError where it is none."""
+    try:
+        found = json.loads(text)
+        CLASSES(found, "classes")
+    except (ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"the table of classes in the records is damaged ({said}); leave --classes out") from None
     return found
 
 
@@ -309,12 +417,12 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
 def state(folder: str | os.PathLike[str]) -> str:
     """ "running", "ended", "killed", or "unknown" where the monitor is on another machine."""
     try:
-        pid, _, host = (Path(folder) / LOCK).read_text().strip().partition(" ")
-    except OSError:
+        pid, _, host = read_file(Path(folder) / LOCK, 10_000).decode().strip().partition(" ")
+    except (OSError, ValueError):
         return "unknown"
     if not pid:
         return "ended"
-    if host != platform.node() or os.name != "posix" or not pid.isdecimal():
+    if host != platform.node() or os.name != "posix" or not (pid.isascii() and pid.isdecimal() and len(pid) < 10):
         return "unknown"
     try:
         os.kill(int(pid), 0)  # asks whether it is there
@@ -359,24 +467,73 @@ def _joined(tables: Sequence[Any]) -> Any:
     return joined.combine_chunks() if joined.num_columns and joined.column(0).num_chunks > PIECES else joined
 
 
-def _parquet(table: Any) -> bytes:
+def _parquet(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], None]:
+    """What writes all rows of a folder, a piece at a time so that memory does not grow with them, and then `tail`.
+
+    `before` are in records.parquet, the others in newest.arrow.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    content = io.BytesIO()
-    words = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    pq.write_table(table, content, use_dictionary=words)  # numbers hardly repeat: dictionaries of them take long
-    return content.getvalue()
+    def write(file: BinaryIO) -> None:
+        with contextlib.ExitStack() as stack:
+            old = stack.enter_context(pq.ParquetFile(folder / RECORDS)) if before else None
+            newest = _stream(folder / NEWEST, stack)
+            known = [] if old is None else [old.schema_arrow]
+            known += [] if newest is None else [newest.schema]
+            schema = pa.unify_schemas([one.remove_metadata() for one in (*known, tail.schema)])
+            words = [field.name for field in schema if pa.types.is_string(field.type)]  # numbers hardly repeat:
+            writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
+            some: list[Any] = []
+            batches = () if old is None else old.iter_batches(PIECE)
+            for batch in itertools.chain(batches, () if newest is None else _whole_ones(newest)):
+                some.append(pa.Table.from_batches([batch]))
+                if sum(map(len, some)) >= PIECE:
+                    writer.write_table(_widened(some, schema))
+                    some = []
+            writer.write_table(_widened([*some, tail], schema))
+
+    return write
 
 
-def _arrow(table: Any) -> bytes:
-    """As it lies in memory: written every second, so it must cost next to nothing."""
+def _stream(path: Path, stack: contextlib.ExitStack) -> Any:
+    """The rows of newest.arrow, to be read one batch after the other; None where there is none."""
     import pyarrow as pa
 
-    content = io.BytesIO()
-    with pa.ipc.new_stream(content, table.schema) as stream:
-        stream.write_table(table)
-    return content.getvalue()
+    if not path.exists():
+        return None
+    return pa.ipc.open_stream(stack.enter_context(path.open("rb")))
+
+
+def _whole_ones(stream: Any) -> Iterator[Any]:
+    """Batches up to the first that is not whole: a process was killed, or is at work, while it wrote that one."""
+    import pyarrow as pa
+
+    with contextlib.suppress(StopIteration, pa.ArrowInvalid, OSError):
+        while True:
+            yield stream.read_next_batch()
+
+
+def _widened(tables: Sequence[Any], schema: Any) -> Any:
+    """Tables one after the other, with all columns of the schema; those that they do not have are empty."""
+    import pyarrow as pa
+
+    plain = [one.replace_schema_metadata(None) for one in (schema.remove_metadata().empty_table(), *tables)]
+    return pa.concat_tables(plain, promote_options="permissive").select(schema.names)
+
+
+def _count(path: Path) -> int:
+    """Rows of a parquet file that has been read before."""
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(path).num_rows if path.is_file() else 0
+
+
+def _arrow(table: Any, bare: bool = False) -> bytes:
+    """As it lies in memory; `bare` without the schema, to be put behind others."""
+    head = table.schema.serialize().to_pybytes()
+    batches = [batch.serialize().to_pybytes() for batch in table.combine_chunks().to_batches()]
+    return b"".join(batches if bare else [head, *batches])  # a stream without the mark that nothing follows
 
 
 def _read(path: Path) -> Any:
@@ -384,15 +541,54 @@ def _read(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        content = path.read_bytes()
+        content = read_file(path, MOST)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return pq.read_table(io.BytesIO(content)) if path.name == RECORDS else pa.ipc.open_stream(content).read_all()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}); it is damaged") from None
+        if path.name == RECORDS:
+            file = pq.ParquetFile(io.BytesIO(content))
+            groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
+            unpacked = sum(group.total_byte_size for group in groups)
+            need(
+                unpacked <= ALWAYS + RATIO * len(content), "it", f"unpacks to {unpacked} bytes, far more than it holds"
+            )
+            need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
+            found = file.read()
+        else:
+            stream = pa.ipc.open_stream(content)
+            found = pa.Table.from_batches(_whole_ones(stream), stream.schema)
+        found.validate(full=True)
+        _check_columns(found)
+    except Exception as error:  # damaged files raise nearly anything
+        raise _damaged(path, error) from None
+    return found
+
+
+def _check_columns(found: Any) -> None:
+    """A Misfit where a column is missing or of another type."""
+    import pyarrow as pa
+
+    names = found.column_names
+    need(len(set(names)) == len(names), "it", "has two columns of one name")
+    for name in FIXED if not len(found) else (*FIXED, *ALWAYS_THERE):
+        need(name in names, f"the column {name}", "is missing")
+    fits = {
+        "int64": pa.types.is_int64, "string": pa.types.is_string, "bool": pa.types.is_boolean, "double": pa.types.is_float64,
+        "list": lambda kind: pa.types.is_list(kind) and pa.types.is_int64(kind.value_type),
+    }  # fmt: skip
+    for field in found.schema:
+        kind = KINDS.get(field.name, "double")
+        need(fits[kind](field.type), f"the column {field.name[:60]!r}", f"holds {field.type}, not {kind}")
+    for name in ALWAYS_THERE if len(found) else ():
+        need(not found[name].null_count, f"the column {name}", "has holes")
+    if len(found):
+        n = found["n"].to_numpy()
+        need(bool((np.isfinite(n) & (n >= 0) & (n < 2**62)).all()), "the column n", "does not count examples")
+        for name in names:
+            share = name.removeprefix("margin_q") if name.startswith("margin_q") else "0"
+            need(
+                share.replace(".", "", 1).isdecimal() and len(share) < 20, f"the column {name[:60]!r}", "is no quantile"
+            )
 
 
 def _as_json(config: Mapping[str, Any]) -> bytes:
@@ -405,7 +601,7 @@ def _locked(folder: Path) -> Any:
         import fcntl
     except ImportError:  # not posix
         return None
-    file = (folder / LOCK).open("a+")
+    file = os.fdopen(open_lock(folder / LOCK), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -418,6 +614,7 @@ def _locked(folder: Path) -> Any:
         raise InputError(f"another monitor is writing to {folder}, {where}, or choose another folder") from None
     except OSError:  # a file system without locks
         pass
+    file.seek(0)
     file.truncate(0)
     file.write(f"{os.getpid()} {platform.node()}\n")
     file.flush()

@@ -21,6 +21,7 @@ def above(problem: Problem, network: Measure, b: float) -> float:
     norm = network.norm
     t = (door.X @ network.theta.T).clip(0) @ network.mass + b
     error = 4 * EPS * (door.X.shape[1] + m + 8) * (norm * door.size + abs(b) + np.abs(points.y))
+    error = error if m else np.zeros_like(error)  # a constant is what it is
     value = float(points.w @ problem.loss.value_above(points.y, t, error))
     value += points.lam * norm + 0.5 * points.ridge * b * b
     return value * (1 + EPS * (door.X.shape[0] + m + door.X.shape[1] + 64))

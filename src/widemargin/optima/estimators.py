@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from typing import Any
 
@@ -32,8 +33,16 @@ def warn_if_open(cert: Certificate, tol: float) -> None:
             f"and no network of any width is below {cert.lower:.6g}, a gap of {100 * cert.gap:.3g} %. Both bounds hold; "
             "a larger time_limit, tol or weight_decay helps",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=_outside(),
         )
+
+
+def _outside() -> int:
+    """The stacklevel of the line that called into this package: how deep a warning lies differs between estimators."""
+    frame, level = sys._getframe(1), 1  # that of whoever warns
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("widemargin."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class _ReluNet(BaseEstimator):
@@ -77,10 +86,10 @@ def _merged(
     points and however they are repeated.
     """
     w = np.ones(len(X)) if sample_weight is None else sample_weight
-    rows = np.column_stack([X + 0.0, y + 0.0])[w > 0]  # -0.0 is 0.0
+    rows, d = np.column_stack([X + 0.0, y + 0.0])[w > 0], X.shape[1]  # -0.0 is 0.0
     rows, index = np.unique(rows, axis=0, return_inverse=True)
     w = np.bincount(index.ravel(), w[w > 0])
-    return rows[:, :-1], rows[:, -1], None if (w == 1).all() else w
+    return rows[:, :d], rows[:, d] if y.ndim == 1 else rows[:, d:], None if (w == 1).all() else w
 
 
 class ReluNetClassifier(ClassifierMixin, _ReluNet):
@@ -206,7 +215,9 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
 
 
 class ReluNetRegressor(RegressorMixin, _ReluNet):
-    """The two-layer ReLU network, of any width, with the least `mean of (y - f)^2 / 2 + (weight_decay / 2) |weights|^2`.
+    """The two-layer ReLU network, of any width, with the least `mean of |y - f|^2 / 2 + (weight_decay / 2) |weights|^2`.
+
+    y is (n,), or (n, K) with K targets for each point: then it is one network with K outputs, and one certificate.
 
     Parameters
     ----------
@@ -252,19 +263,28 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         self.device = device
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ReluNetRegressor:
-        """Points X (n, d) with targets y (n,); a point with `sample_weight` 2 is there twice."""
-        points, targets = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
+        """Points X (n, d) with targets y (n,) or (n, K); a point with `sample_weight` 2 is there twice."""
+        points, targets = validate_data(
+            self, to_numpy(X), to_numpy(y), dtype=np.float64, multi_output=True, y_numeric=True
+        )
         weights = _weights(sample_weight, points)
-        targets = column_or_1d(targets, warn=True).astype(np.float64)
+        if targets.ndim != 2 or targets.shape[1] == 1:
+            targets = column_or_1d(targets, warn=True)
+        targets = targets.astype(np.float64)
         points, targets, weights = _merged(points, targets, weights)
         self.data_, self.certificate_ = self._solve(points, targets, weights, "squared")
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """Values (n,) at the points X (n, d)."""
+        """Values (n,), or (n, K) of K targets, at the points X (n, d)."""
         check_is_fitted(self)
         points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self.certificate_.function(points)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 def _weights(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | None:

@@ -17,9 +17,10 @@ from widemargin.margins.engine import threads
 from widemargin.pricing import several
 from widemargin.types import Dataset, InputError, check_device
 
-from . import classes, groups, problem
+from . import problem, several_outputs
 from .bounds import power_of
 from .master import fit
+from .outputs import GRID
 from .solver import Solver
 
 
@@ -69,8 +70,8 @@ def largest_decay(
         )
     check_device(device)
     entered = problem.enter(data, loss, 1.0, bias, output_bias, weights, tol, time_limit)
-    if isinstance(entered, problem.ClassProblem):
-        return _of_classes(entered, tol, seed)
+    if isinstance(entered, problem.SeveralProblem):
+        return _of_several(entered, tol, seed, device)
     with threads(1), np.errstate(all="ignore"):
         solver = Solver(entered, tol, seed, device, None)
         points, chosen = entered.points, entered.loss
@@ -99,23 +100,23 @@ def largest_decay(
     return Interval(max(0.0, low * unit * (1 - 1e-14)), high * unit * (1 + 1e-14))
 
 
-def _of_classes(entered: problem.ClassProblem, tol: float, seed: int) -> Interval:
-    """The same with g_i = w_i (e_{y_i} - softmax(b)) for c_i."""
+def _of_several(entered: problem.SeveralProblem, tol: float, seed: int, device: str) -> Interval:
+    """The same with vectors g_i for c_i, minus the slopes of the losses at the best constant."""
     with threads(1), np.errstate(all="ignore"):
-        solver = classes.Solver(entered, tol, seed, "cpu", None)
+        solver = several_outputs.Solver(entered, tol, seed, device, None)
         points = entered.points
         if points.offset:
-            solver.b = groups.best_offset(points, np.zeros((solver.n, points.K)))
-        q, power = solver.weights()
-        value, g = float(solver.search(q, power)[1][0]), several.vectors(q, points.y)
-        bound = several.norm(entered.door.X, q, points.y).upper
+            solver.b = points.best_offset(np.zeros((solver.n, points.K)))
+        q, power = points.dual_weights(solver.outputs())
+        value, g = float(solver.search(q, power)[1][0]), points.vectors(q)
+        bound = several.norm(entered.door.X, g).upper
         if entered.door.X.shape[1] <= 2:
-            bound = several.enumeration(entered.door.X, q, points.y)[0].upper
+            bound = several.enumeration(entered.door.X, g)[0].upper
         unscale = partial(entered.door.unscale, degree=1, up=True)
         until = min(entered.door.deadline, time.perf_counter() + 1e9)
         while bound > value * (1 + tol) and entered.door.X.shape[1] > 2:
             higher = False
-            for proof in several.price(solver.where, q, points.y, value * (1 + 0.5 * tol), until, solver.rng, unscale):
+            for proof in several.price(solver.where, g, value * (1 + 0.5 * tol), until, solver.rng, unscale):
                 bound = min(bound, proof.upper)
                 near = proof.directions @ solver.basis if proof.directions.size else solver.V[:0]
                 met = float(several.values(solver.X, g, near).max(initial=0.0))
@@ -126,8 +127,8 @@ def _of_classes(entered: problem.ClassProblem, tol: float, seed: int) -> Interva
             if not higher or time.perf_counter() > until:
                 break
     # q is on a grid: all vectors together are off by at most 4 n K steps of it.
-    error = 2.0 ** -(classes.GRID - 2) * points.K * solver.n * float(entered.door.size.max())
-    unit = math.ldexp(1.0, entered.door.shift + power) / entered.total
+    error = 2.0 ** -(GRID - 2) * points.K * solver.n * float(entered.door.size.max())
+    unit = math.ldexp(1.0, entered.door.shift + entered.power + power) / entered.total
     return Interval(max(0.0, (value - error) * unit * (1 - 1e-14)), (bound + error) * unit * (1 + 1e-14))
 
 

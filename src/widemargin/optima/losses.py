@@ -163,7 +163,7 @@ LOSSES = {
 }
 
 
-CLASSES = "cross-entropy"  # of several outputs, in groups.py
+CLASSES = "cross-entropy"  # of several outputs, in outputs.py
 
 
 # What PyTorch and others call them: how a name begins, in small letters.

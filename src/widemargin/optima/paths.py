@@ -14,9 +14,9 @@ from widemargin.margins.door import Progress, check_progress
 from widemargin.margins.multiclass import margins
 from widemargin.types import Certificate, Dataset, InputError, check_device, show
 
-from .groups import cross_entropy
 from .largest import largest_decay
 from .losses import CLASSES, named
+from .outputs import cross_entropy
 from .problem import enter
 from .wide_networks import solver, threads_for
 
@@ -223,8 +223,8 @@ def _named(progress: Progress | None, decay: float) -> Progress | None:
 def point(cert: Certificate, data: Dataset) -> Point:
     """What the function of a certificate does on its data. In the kernel space `norm` is |f|, and nothing has neurons."""
     kept = cert.extra
-    if kept["loss"] == CLASSES:
-        return _point_of_classes(cert, data)
+    if kept["loss"] == CLASSES or data.y.ndim == 2:
+        return _point_of_several(cert, data)
     weights, offset = kept.get("weights"), float(kept.get("offset", 0.0))
     w = np.ones(data.n) if weights is None else np.asarray(weights, dtype=np.float64)
     network = cert.primal
@@ -251,12 +251,16 @@ def norm_of(cert: Certificate) -> float:
     return float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
 
 
-def _point_of_classes(cert: Certificate, data: Dataset) -> Point:
-    kept, y = cert.extra, data.y.astype(np.int64)
+def _point_of_several(cert: Certificate, data: Dataset) -> Point:
+    kept, norm = cert.extra, norm_of(cert)
     t = cert.function(data.X)  # (n, K)
     w = np.ones(data.n) if kept.get("weights") is None else np.asarray(kept["weights"], dtype=np.float64)
-    norm = norm_of(cert)
+    decay, total = float(kept["weight_decay"]), math.fsum(w)
+    if data.y.ndim == 2:
+        losses = 0.5 * ((data.y - t) ** 2).sum(axis=1)
+        return Point(cert, decay, float(w @ losses) / total, norm, math.nan, math.nan)
+    y = data.y.astype(np.int64)
     score = margins(t, y)
     margin = float(score[w > 0].min()) / norm if norm > 0 else math.nan
-    mean, error = (float(w @ v) / math.fsum(w) for v in (cross_entropy(t, y), score <= 0))
-    return Point(cert, float(kept["weight_decay"]), mean, norm, margin, error)
+    mean, error = (float(w @ v) / total for v in (cross_entropy(t, y), score <= 0))
+    return Point(cert, decay, mean, norm, margin, error)

@@ -15,9 +15,9 @@ from widemargin.margins.multiclass import class_numbers
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, show
 
-from .groups import ClassPoints
-from .losses import CLASSES, Loss, is_classes, named
+from .losses import Loss, is_classes, named
 from .master import Points
+from .outputs import ClassPoints, Outputs, TargetPoints
 
 MODES = (None, "free", "decayed")
 
@@ -80,13 +80,14 @@ class Problem(Training):
 
 
 @dataclass(frozen=True)
-class ClassProblem(Training):
-    """Several classes, with the cross-entropy."""
+class SeveralProblem(Training):
+    """Several outputs: classes, or targets, which are divided by 2^power."""
 
-    points: ClassPoints
+    points: Outputs
+    power: int = 0
 
     def saved(self, b: np.ndarray, power: int) -> dict[str, Any]:
-        return self.about(CLASSES, b.tolist(), power)
+        return self.about(self.points.loss, np.ldexp(b, self.power).tolist(), self.power + power)
 
 
 def enter(
@@ -98,14 +99,17 @@ def enter(
     weights: ArrayLike | None,
     tol: float,
     time_limit: float | None,
-) -> Problem | ClassProblem:
+) -> Problem | SeveralProblem:
     training = setting(data, weight_decay, bias, output_bias, weights, tol, time_limit)
-    return of_classes(training) if is_classes(loss) else of_labels(training, loss)
+    if is_classes(loss):
+        return of_classes(training)
+    return of_targets(training, loss) if data.y.ndim == 2 else of_labels(training, loss)
 
 
 def of_labels(training: Training, loss: str) -> Problem:
     """One output: labels -1 and +1, or targets of the squared loss."""
     data, chosen = training.door.data, named(loss)
+    data.single()
     if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
         raise InputError(f"{data.name}: the loss {loss} needs labels -1 and +1, but y {_instead(data.y)}")
     one = len(np.unique(data.y[training.w > 0])) == 1
@@ -134,7 +138,7 @@ def _instead(y: np.ndarray) -> str:
     )
 
 
-def of_classes(training: Training) -> ClassProblem:
+def of_classes(training: Training) -> SeveralProblem:
     """One output for each class, and the cross-entropy."""
     data = training.door.data
     y, K = class_numbers(data)
@@ -146,7 +150,21 @@ def of_classes(training: Training) -> ClassProblem:
         )
     lam, ridge = training.scaled()
     points = ClassPoints(y, K, training.w, lam, training.output_bias is not None, ridge)
-    return ClassProblem(**vars(training), points=points)
+    return SeveralProblem(**vars(training), points=points)
+
+
+def of_targets(training: Training, loss: str) -> SeveralProblem:
+    """Several real targets for each point, and the squared loss."""
+    data = training.door.data
+    if named(loss).labels:
+        raise InputError(
+            f"{data.name}: y has {data.y.shape[1]} columns, and the loss {loss} needs one label for each point; "
+            "loss='squared' takes several targets"
+        )
+    power = _power(float(np.abs(data.y).max()) or 1.0)
+    lam, ridge = training.scaled(power)
+    points = TargetPoints(np.ldexp(data.y, -power), training.w, lam, training.output_bias is not None, ridge)
+    return SeveralProblem(**vars(training), points=points, power=power)
 
 
 def setting(
@@ -170,7 +188,7 @@ def setting(
         raise InputError(f"output_bias must be 'free', 'decayed' or None, not {show(output_bias)}")
     if not isinstance(bias, bool | np.bool_):
         raise InputError(f"bias must be True or False, not {show(bias)}")
-    door = through_the_door(data, ReLU(bias=bool(bias)), tol, time_limit, signs=False)
+    door = through_the_door(data, ReLU(bias=bool(bias)), tol, time_limit, signs=False, several=True)
     w, given = _weights(data, weights)
     weight_power = _power(float(w.max()))
     return Training(door, decay, output_bias, given, np.ldexp(w, -weight_power), weight_power)

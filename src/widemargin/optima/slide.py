@@ -24,6 +24,7 @@ from .master import Points
 
 VARIABLES, MOST_KINKS = 1500, 400  # more of them take seconds
 AGAIN = 3  # times a step may be worked out again with the kinks that it crossed
+LEAST = 0.3  # seconds on the real clock that a program is given: one that is cut short ends elsewhere every time
 KINKS = 6  # of a neuron, besides one for each dimension, that are there from the start
 
 
@@ -130,7 +131,7 @@ def _model(
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_threads = 1
-    settings.time_limit = max(time_limit, 0.1)
+    settings.time_limit = max(time_limit, LEAST)
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
     kinds = [clarabel.NonnegativeConeT(2 * q)] * (q > 0) + [clarabel.SecondOrderConeT(r + 1)] * K
     solution = clarabel.DefaultSolver(P, cost, A, np.zeros(A.shape[0]), kinds, settings).solve()

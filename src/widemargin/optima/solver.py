@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from widemargin.margins.door import EPS, norm_bound
-from widemargin.margins.engine import LARGEST, Engine, Progress
-from widemargin.margins.neurons import prune_masses
+from widemargin.margins.engine import LARGEST, Engine, Progress, prune_masses
 from widemargin.pricing import Priced, listed, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
@@ -38,6 +37,10 @@ FEW = 200  # points up to which trees have all the time, and products none, wher
 ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 AGAIN = 3  # searches from other starts before a proof that takes long
 SLIDES = 6  # steps of the neurons in a round
+BEGIN, GRACE = (
+    1e-5,
+    0.3,
+)  # seconds for each entry of X that a proof of a side takes at the least; and how far it may go beyond
 
 
 @dataclass
@@ -165,6 +168,10 @@ class Solver(Engine):
         if not len(self.W):
             _, self.b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
             self.keep()
+            heard = self.points.y[self.points.w > 0]
+            if not self.loss.labels and self.points.offset and not self.points.ridge and (heard == heard[0]).all():
+                self.b = float(heard[0])  # equal targets, to the last bit
+                self.keep()
         self.smoothen()
         self.search(self.pull())
         self.tell("first network")
@@ -299,6 +306,8 @@ class Solver(Engine):
         good = left <= near * self.share * self.tol * estimate and self.worthwhile(left)
         if not (good or last or (first and self.n * self.r <= CHEAP)):
             return False
+        if 2 * BEGIN * self.n * self.r > self.left() + GRACE:
+            return False  # it would only begin
         root = first and not (good or last)
         if not root:
             more = self.search_again(c, value)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
-from .problem import ClassProblem, enter
+from .problem import SeveralProblem, enter
 from .solver import Solver
 from .wide_networks import solver, threads_for
 
@@ -145,16 +145,17 @@ def gap(
     """How far a trained network is from the best of any width, both in `mean loss + (weight_decay / 2) |parameters|^2`.
 
     `model` is torch.nn.Sequential(Linear, ReLU, Linear) of any width, with or without biases, with one output, or for
-    loss="cross-entropy" one for each class 0, ..., K-1 in y; or the state dict of such a network, under any names, or a
-    checkpoint that has it under "state_dict", "model_state_dict" or "model". Networks of the same form compete: with biases
-    where it has some. `output_bias`: "decayed" (and None) where one weight_decay is for all parameters, which is the usual case;
-    "free" where the last bias is not decayed. The losses are those of `optima.f1`, with labels -1 and +1 (targets of BCE:
-    2 * y - 1); "squared" is half of MSELoss.
+    loss="cross-entropy" one for each class 0, ..., K-1 in y, or for loss="squared" one for each column of y; or the state dict
+    of such a network, under any names, or a checkpoint that has it under "state_dict", "model_state_dict" or "model". Networks of
+    the same form compete: with biases where it has some. `output_bias`: "decayed" (and None) where one weight_decay is for all
+    parameters, which is the usual case; "free" where the last bias is not decayed. The losses are those of `optima.f1`, with
+    labels -1 and +1 (targets of BCE: 2 * y - 1); "squared" is half of MSELoss, with K outputs K / 2 times MSELoss.
 
     `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one. Its extra["trained"] keeps the other
     fields, so that a saved certificate still says how far the network was from the best.
 
-    X is (n, d) and y (n,), as numpy arrays, lists or tensors; `weights` (n,) are those of the points in the mean.
+    X is (n, d) and y (n,), or (n, K) of several targets, as numpy arrays, lists or tensors; `weights` (n,) are those of the
+    points in the mean.
 
     >>> import torch
     >>> import widemargin as wm
@@ -176,17 +177,19 @@ def gap(
         )
     mode = None if net.c is None else "decayed" if output_bias is None else output_bias
     entered = enter(data, loss, weight_decay, net.b is not None, mode, weights, tol, time_limit)
-    K = entered.points.K if isinstance(entered, ClassProblem) else 1
+    K = entered.points.K if isinstance(entered, SeveralProblem) else 1
     if len(net.a) != K:
-        several = "" if K > 1 else "; for several outputs there is loss='cross-entropy'"
+        several = (
+            "" if K > 1 else "; for several outputs there are loss='cross-entropy', and loss='squared' with y (n, K)"
+        )
         raise InputError(f"the network has {len(net.a)} outputs, but the loss {loss} needs {K} for this y{several}")
 
     bias = np.zeros(len(net.W)) if net.b is None else net.b
     c = np.zeros(K) if net.c is None else net.c
     with np.errstate(over="ignore", invalid="ignore"):
         t = (data.X @ net.W.T + bias).clip(0) @ net.a.T + c  # (n, K)
-        if isinstance(entered, ClassProblem):
-            losses = entered.points.losses(t)
+        if isinstance(entered, SeveralProblem):
+            losses = np.ldexp(entered.points.losses(np.ldexp(t, -entered.power)), 2 * entered.power)
         else:
             losses = entered.loss.value(data.y, t[:, 0])
         mean = float(entered.w @ losses) / entered.total

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
-from . import classes, problem
+from . import problem, several_outputs
 from .solver import Solver
 
 LARGE = 100_000  # entries of X from which more than one thread pays
@@ -43,7 +43,8 @@ def f1(
     have biases, which are decayed like other weights. `output_bias`: "free", "decayed" (weight_decay / 2 b^2), or None.
     Losses: logistic, squared (of any targets), hinge, squared-hinge, exp; docs/optima.md has all of them. cross-entropy: classes
     y = 0, ..., K-1 and networks with K outputs, |f| = sum_j |a_j| |v_j| with a_j in R^K; they are in extra["theta"] and
-    extra["outer"], and the certificate is of kind f1-multiclass-optimum (`device` plays no part).
+    extra["outer"], and the certificate is of kind f1-multiclass-optimum. Squared with y (n, K): K real targets for each point,
+    |y_i - f(x_i)|^2 / 2, such networks, and kind f1-multitarget-optimum.
 
     `upper` is the objective of `primal` with the output bias extra["offset"]. `lower` is what `dual` proves. Stops when
     upper - lower <= tol * lower, at `time_limit` seconds, or on Ctrl-C, and returns both bounds as they are then.
@@ -66,10 +67,10 @@ def f1(
 
 
 def solver(
-    entered: problem.Problem | problem.ClassProblem, tol: float, seed: int, device: str, progress: Progress | None
-) -> Solver | classes.Solver:
-    if isinstance(entered, problem.ClassProblem):
-        return classes.Solver(entered, tol, seed, device, progress)
+    entered: problem.Problem | problem.SeveralProblem, tol: float, seed: int, device: str, progress: Progress | None
+) -> Solver | several_outputs.Solver:
+    if isinstance(entered, problem.SeveralProblem):
+        return several_outputs.Solver(entered, tol, seed, device, progress)
     return Solver(entered, tol, seed, device, progress)
 
 

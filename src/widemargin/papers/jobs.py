@@ -114,12 +114,12 @@ class Job:
             except (OSError, ValueError, EOFError, zipfile.BadZipFile):
                 path.unlink()  # damaged: compute it again
         self.say(name)
-        found = {k: np.asarray(v) for k, v in compute().items()}
+        arrays = {k: np.asarray(v) for k, v in compute().items()}
         content = io.BytesIO()
-        np.savez_compressed(content, **found)  # type: ignore[arg-type]
+        np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content.getvalue())
-        return found
+        return arrays
 
     def train(self, name: str, data: Dataset | list[Dataset], net: flows.Net, rule: Any, **keys: Any) -> Trajectory:
         """`flows.train` on the job's device, checkpointed and resumed under `name`."""
@@ -222,7 +222,7 @@ def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
     >>> {one.paper for one in papers.find(["mt"])}
     {'MT'}
     """
-    found: dict[str, Reproduction] = {}
+    chosen: dict[str, Reproduction] = {}
     for word in asked:
         some = [
             one
@@ -232,8 +232,8 @@ def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
         ]
         if not some:
             raise InputError(f"there is no reproduction {word!r}; there are {', '.join(REPRODUCTIONS)}, or all")
-        found |= {one.id: one for one in some}
-    return list(found.values())
+        chosen |= {one.id: one for one in some}
+    return list(chosen.values())
 
 
 def run(
@@ -281,10 +281,10 @@ def _again(one: Reproduction, job: Job, verdicts: Sequence[Verdict]) -> list[Ver
     """The verdicts with what another seed says to those whose settings were chosen after a look."""
     assert job.folder is not None
     other = replace(job, seed=job.seed + OTHER, folder=job.folder / "again")
-    found = {verdict.claim: verdict.to_dict() for verdict in one.function(other).verdicts}
+    before = {verdict.claim: verdict.to_dict() for verdict in one.function(other).verdicts}
 
     def beside(verdict: Verdict) -> Verdict:
-        there = found.get(verdict.claim) if verdict.chosen_after else None
+        there = before.get(verdict.claim) if verdict.chosen_after else None
         if there is None:
             return verdict
         return replace(

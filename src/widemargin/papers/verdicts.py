@@ -61,18 +61,20 @@ def count(verdicts: Iterable[Mapping[str, Any] | Verdict]) -> dict[str, int]:
     >>> count([Verdict("a", 1, "1", True), Verdict("b", 1, "2", False), {"holds": UNDECIDED}])
     {'true': 1, 'false': 1, 'undecided': 1, 'not informative': 0}
     """
-    found = [one.holds if isinstance(one, Verdict) else one["holds"] for one in verdicts]
-    return {str(word).lower(): sum(one == word for one in found) for word in HOLDS}
+    answers = [one.holds if isinstance(one, Verdict) else one["holds"] for one in verdicts]
+    return {str(word).lower(): sum(one == word for one in answers) for word in HOLDS}
 
 
 def table(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Verdicts as a table in markdown."""
     lines = ["| claim | measured | paper | holds |", "|---|---|---|---|"]
-    for one in verdicts:
-        holds = word(one["holds"]) + (f": {one['reason']}" if one["reason"] else "")
-        if one.get("chosen_after"):
-            holds += f" (chosen after: {one['chosen_after']}{'; ' + other(one) if one.get('again') else ''})"
-        lines.append(f"| {one['claim']} | {measured(one)} | {one['paper']} | {holds} |")
+    for verdict in verdicts:
+        holds = word(verdict["holds"]) + (f": {verdict['reason']}" if verdict["reason"] else "")
+        if verdict.get("chosen_after"):
+            holds += (
+                f" (chosen after: {verdict['chosen_after']}{'; ' + other(verdict) if verdict.get('again') else ''})"
+            )
+        lines.append(f"| {verdict['claim']} | {measured(verdict)} | {verdict['paper']} | {holds} |")
     return "\n".join(lines) + "\n"
 
 
@@ -80,18 +82,18 @@ def word(holds: Holds) -> str:
     return holds if isinstance(holds, str) else "yes" if holds else "no"
 
 
-def measured(one: Mapping[str, Any]) -> str:
+def measured(verdict: Mapping[str, Any]) -> str:
     """What a verdict (as a dictionary) measured, with its uncertainty, in words."""
-    shown = one["measured"] if isinstance(one["measured"], str) else f"{one['measured']:.4g}"
-    more = one.get("uncertainty")
+    shown = verdict["measured"] if isinstance(verdict["measured"], str) else f"{verdict['measured']:.4g}"
+    more = verdict.get("uncertainty")
     if more is None:
         return shown
     return shown + (f" ({more})" if isinstance(more, str) else f" +- {more:.2g}")
 
 
-def other(one: Mapping[str, Any]) -> str:
+def other(verdict: Mapping[str, Any]) -> str:
     """What a verdict says at the seed that was not looked at."""
-    again = one["again"]
+    again = verdict["again"]
     return f"at seed {again['seed']}: {measured(again)}, {word(again['holds'])}"
 
 

@@ -74,8 +74,8 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
     axes.set_xscale("log" if log else "linear")
     axes.set_xlim(left, right)
     what = list(dict.fromkeys(kinds.quantity(c.convention) for c in certs))
-    one = {"margin": "margin, each in the convention in brackets", "norm": "smallest norm"}
-    axes.set_xlabel(one.get(what[0], what[0]) if len(what) == 1 else f"{' or '.join(what)}, as in brackets")
+    shared = {"margin": "margin, each in the convention in brackets", "norm": "smallest norm"}
+    axes.set_xlabel(shared.get(what[0], what[0]) if len(what) == 1 else f"{' or '.join(what)}, as in brackets")
     title = f"Certified {' and '.join(f'{word}s' for word in what)}, {short(certs[0].data_name)}"
     axes.set_title(title, loc="left", pad=26 if known else 10)
     return figure

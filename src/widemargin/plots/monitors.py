@@ -56,40 +56,40 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     shown = steps[steps > 0]
     log = len(shown) > 0 and shown.max() >= LOG_RATIO * shown.min()
     fitted = np.flatnonzero(_column(series[main], "psi") > 0)
-    for draw, one in zip(panels, axes):
-        draw(one)
+    for draw, panel in zip(panels, axes):
+        draw(panel)
         if log:
-            one.set_xscale("log")
+            panel.set_xscale("log")
         left, right = (shown.min(), shown.max()) if log else (steps.min(), steps.max())
-        one.set_xlim(left, right if right > left else left + 1)
-        one.set_xlabel("step")
+        panel.set_xlim(left, right if right > left else left + 1)
+        panel.set_xlabel("step")
         if len(fitted):
-            one.axvline(series[main]["step"][fitted[0]], color=INK, lw=0.9, ls=":", zorder=1)
-    for one in axes[len(panels) :]:
-        one.set_visible(False)
+            panel.axvline(series[main]["step"][fitted[0]], color=INK, lw=0.9, ls=":", zorder=1)
+    for panel in axes[len(panels) :]:
+        panel.set_visible(False)
     said = f"{main}: fitted (psi > 0, dotted line) at step {series[main]['step'][fitted[0]]}" if len(fitted) else ""
     said = said or f"{main}: not fitted (psi is never above 0)"
     figure.suptitle(short(f"{title}. {said}" if title else said, 150), x=0.01, ha="left", fontsize=12)
     return figure
 
 
-def _column(one: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def _column(series: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Floats; nan where there are none, and instead of infinities."""
-    values = one[name].astype(float) if name in one else np.full(len(one["step"]), np.nan)
+    values = series[name].astype(float) if name in series else np.full(len(series["step"]), np.nan)
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def _styles(series: Mapping[str, Any], main: str) -> dict[str, dict[str, Any]]:
     """A colour and a dash for every name; training batches, which scatter, in thin grey behind."""
     rest = [(MINUS, "--"), (THIRD, "-."), (INK, ":"), (QUIET, "-"), (MINUS, ":"), (THIRD, "--")]
-    found: dict[str, dict[str, Any]] = {main: {"color": PLUS, "ls": "-", "lw": 1.9, "zorder": 3}}
+    styles: dict[str, dict[str, Any]] = {main: {"color": PLUS, "ls": "-", "lw": 1.9, "zorder": 3}}
     others = [name for name in series if name not in (main, "step")]
     for k, name in enumerate(others):
         colour, dash = rest[k % len(rest)]
-        found[name] = {"color": colour, "ls": dash, "lw": 1.9, "zorder": 3}
+        styles[name] = {"color": colour, "ls": dash, "lw": 1.9, "zorder": 3}
     if "step" in series and main != "step":
-        found["step"] = {"color": QUIET, "ls": "-", "lw": 0.7, "alpha": 0.6, "zorder": 2}
-    return found
+        styles["step"] = {"color": QUIET, "ls": "-", "lw": 0.7, "alpha": 0.6, "zorder": 2}
+    return styles
 
 
 def _curve(axes: Axes, step: np.ndarray, y: np.ndarray, **style: Any) -> None:
@@ -106,28 +106,28 @@ def _few(step: np.ndarray, *columns: np.ndarray) -> tuple[np.ndarray, ...]:
     return step[chosen], *(column[chosen] for column in columns)
 
 
-def _power(one: Mapping[str, np.ndarray]) -> str:
+def _power(series: Mapping[str, np.ndarray]) -> str:
     """|w|^L in mathematics, empty where margins are not normalised."""
-    degree = _column(one, "degree")
-    if not np.isfinite(degree[-1]) or not np.isfinite(_column(one, "margin_normalized")).any():
+    degree = _column(series, "degree")
+    if not np.isfinite(degree[-1]) or not np.isfinite(_column(series, "margin_normalized")).any():
         return ""
     return "|w|" if degree[-1] == 1 else f"|w|^{{{degree[-1]:.0f}}}"
 
 
-def _blocks(one: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {key.removeprefix("norm/"): _column(one, key) for key in one if key.startswith("norm/")}
+def _blocks(series: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {key.removeprefix("norm/"): _column(series, key) for key in series if key.startswith("norm/")}
 
 
-def _draw_normalized(axes: Axes, one: Mapping[str, np.ndarray], main: str) -> None:
-    power = _power(one)
+def _draw_normalized(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
+    power = _power(series)
     over, ending = (f"/{power}", "_normalized") if power else ("", "")
-    smooth, hard = _column(one, f"psi{ending}"), _column(one, f"margin{ending}")
+    smooth, hard = _column(series, f"psi{ending}"), _column(series, f"margin{ending}")
     label = f"smallest margin{f'${over}$' if over else ''}"
-    _curve(axes, one["step"], hard, color=MINUS, ls="--", lw=1.9, label=f"{label}, ends at {hard[-1]:.4g}", zorder=3)
+    _curve(axes, series["step"], hard, color=MINUS, ls="--", lw=1.9, label=f"{label}, ends at {hard[-1]:.4g}", zorder=3)
     label = rf"smooth margin $\psi{over}$, ends at {smooth[-1]:.4g}"
     top = float(np.nanmax(np.concatenate([smooth, hard, [-1e300]])))
     if top > 0:
-        _curve(axes, one["step"], smooth, color=PLUS, lw=1.9, label=label, zorder=4)
+        _curve(axes, series["step"], smooth, color=PLUS, lw=1.9, label=label, zorder=4)
         axes.set_ylim(-0.15 * top, 1.35 * top)  # the start, far below, would flatten the rest
     else:  # psi is a sum over examples, not to be compared with a margin below 0
         axes.plot([], [], color=PLUS, lw=1.9, label=label + " (not drawn)")
@@ -197,15 +197,15 @@ def _draw_weights(axes: Axes, series: Mapping[str, Any]) -> None:
     axes.legend(frameon=False, fontsize=8.5, loc="upper left", ncols=2)
 
 
-def _draw_fan(axes: Axes, one: Mapping[str, np.ndarray], main: str) -> None:
+def _draw_fan(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
     """Quantiles of the margins over the examples, in units of |w|^L where it is known."""
-    power, step = _power(one), one["step"]
+    power, step = _power(series), series["step"]
     scale = np.ones(len(step))
     if power:  # in logarithms: |w|^L may leave floating point
-        degree, norm = _column(one, "degree"), _column(one, "norm")
+        degree, norm = _column(series, "degree"), _column(series, "norm")
         scale = np.exp(np.clip(-degree * np.log(np.where(norm > 0, norm, np.nan)), -700, 700))
-    levels = sorted(float(key.removeprefix("margin_q")) for key in one if key.startswith("margin_q"))
-    q = {level: _column(one, f"margin_q{level:g}") * scale for level in levels}
+    levels = sorted(float(key.removeprefix("margin_q")) for key in series if key.startswith("margin_q"))
+    q = {level: _column(series, f"margin_q{level:g}") * scale for level in levels}
     bands = [(level, 100 - level) for level in levels if 0 < level < 50 and 100 - level in q][-2:]
     for (low, high), alpha in zip(bands, (0.16, 0.32)[-len(bands) :]):
         x, a, b = _few(step, q[low], q[high])
@@ -218,14 +218,14 @@ def _draw_fan(axes: Axes, one: Mapping[str, np.ndarray], main: str) -> None:
     axes.legend(frameon=False, fontsize=8.5, loc="best", ncols=2)
 
 
-def _draw_effective(axes: Axes, one: Mapping[str, np.ndarray], main: str) -> None:
+def _draw_effective(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
     """exp of the entropy of the dual variables, and the examples close to the smallest margin."""
-    n = _column(one, "n")
-    _curve(axes, one["step"], n, color=QUIET, lw=0.9, label="all examples")
-    _curve(axes, one["step"], _column(one, "effective"), color=PLUS, lw=1.9, label="effective number of examples")
-    near = _column(one, "at_minimum")
+    n = _column(series, "n")
+    _curve(axes, series["step"], n, color=QUIET, lw=0.9, label="all examples")
+    _curve(axes, series["step"], _column(series, "effective"), color=PLUS, lw=1.9, label="effective number of examples")
+    near = _column(series, "at_minimum")
     if np.isfinite(near).any():
-        _curve(axes, one["step"], near, color=MINUS, ls="--", lw=1.4, label="within 1 % of the smallest margin")
+        _curve(axes, series["step"], near, color=MINUS, ls="--", lw=1.4, label="within 1 % of the smallest margin")
     axes.set_yscale("log")
     axes.set_ylim(0.7, 1.6 * float(n.max()))
     axes.set_title(f"Examples that drive training, {short(main, 12)}", loc="left")

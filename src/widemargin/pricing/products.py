@@ -7,12 +7,13 @@ numbers z = (1, w, s) are nonnegative. So for any g_i, any N_ab >= 0 on pairs of
 
 and that holds for all v and w as soon as the quadratic form on the right, in (1, v, w), is positive semidefinite. The least
 kappa + lam over both sides (c = q y and -q y), over N, g and over q itself is a semidefinite program, the dual of one over
-the moments of (1, v, w). `pairing` is the special case in which the form is a sum of squares of two points each: on MNIST's 4
-against 9 with 200 points it is 25 % above the network, this 5 %.
+the moments of (1, v, w). On the unit ball p - u . v with p >= |u| is nonnegative, too, and z may have such parts (cuts): their
+products with w_i say that the moment of w_i v is no longer than that of w_i. `pairing` is the special case in which the form is
+a sum of squares of two points each: on MNIST's 4 against 9 with 200 points it is 25 % above the network, this 5 %.
 
 The program is solved by a primal-dual interior point method (predictor and corrector, the direction of Helmberg, Kojima
 and Monteiro). Every constraint is an entry of a matrix, so its linear system is made of products of entries. Only
-some pairs are in play: first those of near points, then those at which the moments found are negative.
+some pairs are in play: first those of near points, then those at which the moments found are negative, and cuts at moments found.
 Whatever it stops with, N, g, lam and q are feasible, so the bound is valid. In place of the least bound the weights may have
 another goal, such as the dual of a training problem.
 """
@@ -23,11 +24,13 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import linalg
 from torch import Tensor
 
 NEAR = 6  # points nearest to a point, up to sign, with which its products come first; 3 were far worse on MNIST
@@ -43,9 +46,13 @@ ROUGH = 5e-2  # and at which the first ones do, which are there to find the pair
 STEP = 0.9  # of the way to the boundary
 START = 0.02  # N over g at the start, where everything is far larger than at the end: from there all is smooth
 STEPS = 80
+CUTS_AFTER = 2  # rounds: before, it is not yet seen which are broken,
+MOST_CUTS = 4  # for each point
+BROKEN = 1e-3  # by how much, relative, a moment of z v must be longer than that of z for a cut
 LITTLE = 1e-3  # by how much a bound must fall for another round
 SLACK = 1e-9  # by which a written form is larger: a checker sees a rounded factor of it,
 LOST = 1e-7  # and what kappa, which depends on its inverse, is given for rounding
+CUT_BITS = 26  # of a cut's length
 SHIFT = 40  # bits after the point in a proof, beside those that its largest numbers lack
 
 
@@ -112,6 +119,7 @@ class Program:
         n, r = self.n, self.r
         index = torch.arange(n, device=X.device)
         self.w, self.s, self.zero = 1 + index, 1 + n + index, torch.zeros_like(index)  # places in z
+        self.cuts = X.new_zeros(0, 1 + r)  # each (p, -u) with p >= |u|: the part p - u . v of z
         self.Z = X.new_zeros(1 + 2 * n, 1 + r + n)  # z = Z (1, v, w)
         self.Z[0, 0] = 1
         self.Z[self.w, r + self.w] = 1
@@ -121,6 +129,13 @@ class Program:
     @property
     def price(self) -> float:
         return self.goal.price * self.unit
+
+    def with_cuts(self, cuts: Tensor) -> Program:
+        """The same with these parts after the others, (k, 1 + r)."""
+        other, plain = copy(self), self.Z[: 1 + 2 * self.n]
+        other.cuts = cuts
+        other.Z = torch.cat([plain, torch.cat([cuts, cuts.new_zeros(len(cuts), self.n)], 1)])
+        return other
 
     def near(self) -> tuple[Tensor, Tensor]:
         """Pairs that matter first: w_i s_j and s_i w_j of points in nearly one direction, w_i w_j and s_i s_j of others."""
@@ -139,7 +154,7 @@ class Program:
 
     def form(self, side: Side, q: Tensor, N: Tensor, g: Tensor, kappa: float, lam: float) -> Tensor:
         """The matrix (1 + r + n, ...) of the quadratic form; linear in all but `side`, which gives the places."""
-        F = q.new_zeros(1 + 2 * self.n, 1 + 2 * self.n)
+        F = q.new_zeros(len(self.Z), len(self.Z))
         F.index_put_((self.zero, self.w), -side.sign * q * self.weight, accumulate=True)
         F.index_put_((side.a, side.b), -N, accumulate=True)
         F.index_put_((self.w, self.s), g, accumulate=True)
@@ -434,9 +449,18 @@ def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> 
     return at
 
 
+def steepest(program: Program, at: Iterate, k: int) -> Tensor:
+    """Cuts (m, 1 + r) that the moments of a side break: of each part z the unit u for which z (1 - u . v) is most negative."""
+    moments = program.Z[1 : 1 + 2 * program.n] @ at.U[k][:, : 1 + program.r]  # of z and z v
+    mean, along = moments[:, 0], moments[:, 1:]
+    length = along.norm(dim=1)
+    broken = length > mean * (1 + BROKEN)
+    return torch.cat([torch.ones_like(length)[:, None], -along / length[:, None]], 1)[broken]
+
+
 def violated(program: Program, at: Iterate, k: int, most: int) -> tuple[Tensor, Tensor]:
     """Pairs for the next round: those that carry weight, and those whose moments are most negative."""
-    side, n = at.sides[k], program.n
+    side, width = at.sides[k], len(program.Z)
     T = program.Z @ at.U[k] @ program.Z.T
     size = T.diagonal().clamp_min(1e-300).sqrt()
     correlation = torch.triu(T / size[:, None] / size, 1)
@@ -447,8 +471,21 @@ def violated(program: Program, at: Iterate, k: int, most: int) -> tuple[Tensor, 
     keep = keep[carries[keep] > 1e-3 * carries.max()]
     worst, where = torch.topk(-correlation.flatten(), min(most, correlation.numel()))
     where = where[worst > 1e-3][: max(0, most - len(keep))]
-    width = 1 + 2 * n
     return torch.cat([side.a[keep], where // width]), torch.cat([side.b[keep], where % width])
+
+
+def next_round(program: Program, at: Iterate, most: int) -> tuple[Program, list[tuple[Tensor, Tensor]]]:
+    """The program with the cuts that its solution breaks, and pairs for both sides; cuts in no pair are dropped."""
+    wide = program.with_cuts(torch.cat([program.cuts, *(steepest(program, at, k) for k in (0, 1))]))
+    pairs = [violated(wide, at, k, most) for k in (0, 1)]
+    first = 1 + 2 * program.n
+    used = torch.unique(torch.cat([part for pair in pairs for part in pair]))
+    used = used[used >= first][: MOST_CUTS * program.n]
+    place = torch.full_like(wide.Z[:, 0], -1, dtype=torch.long)
+    place[:first] = torch.arange(first, device=used.device)
+    place[used] = first + torch.arange(len(used), device=used.device)
+    pairs = [(place[a], place[b]) for a, b in pairs]
+    return wide.with_cuts(wide.cuts[used - first]), [(a[a.minimum(b) >= 0], b[a.minimum(b) >= 0]) for a, b in pairs]
 
 
 def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterator[Products]:
@@ -480,7 +517,11 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
             break
         if best <= enough or 2 * time.perf_counter() - began > deadline:
             break
-        pairs = [violated(program, at, k, most if number < 3 else 3 * most // 2) for k in (0, 1)]
+        more = most if number < 3 else 3 * most // 2
+        if number < CUTS_AFTER:
+            pairs = [violated(program, at, k, more) for k in (0, 1)]
+        else:
+            program, pairs = next_round(program, at, more)
 
 
 def renewed(found: Products, x: Tensor) -> Products | None:
@@ -501,16 +542,24 @@ def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) 
     """
     program, n = found.program, found.program.n
     grow = program.unit * scale * times  # of the form, and of every bound
-    length = torch.cat([torch.ones_like(program.lengths[:1]), program.lengths.repeat(2) * scale])  # of z
+    base, rows, program, bits = whole_cuts(program, scale)
+    length = torch.cat(
+        [
+            torch.ones_like(program.lengths[:1]),
+            program.lengths.repeat(2) * scale,
+            program.Z.new_full((len(rows),), 2.0**bits),
+        ]
+    )  # of z
     order = np.argsort(names)
     place = np.empty(n, dtype=int)
     place[order] = np.arange(n)
-    place = np.concatenate([[0], 1 + place, 1 + n + place])
+    cuts = {"cuts": {"base": place[base].tolist(), "rows": rows}} if rows else {}
+    place = np.concatenate([[0], 1 + place, 1 + n + place, 1 + 2 * n + np.arange(len(rows))])
     sides, upper = [], 0.0
     for side in found.sides:
         of_N, of_g = grow / (length[side.a] * length[side.b]), grow / length[1 : 1 + n] ** 2
         largest = max(float((side.g * of_g).abs().max()), side.lam * grow)
-        shift = max(0, SHIFT - math.floor(math.log2(largest)))
+        shift = max(0, SHIFT - math.floor(math.log2(largest))) + bits * bool(rows)
         unit = 2.0**shift
         N = torch.floor(side.N * of_N * unit)
         g = torch.ceil((side.g * (1 + SLACK) + SLACK * side.g.abs().mean()) * of_g * unit)
@@ -529,6 +578,25 @@ def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) 
                 "free": [int(v) for v in g.cpu().numpy()[order]],
                 "pairs": [[i, j, int(v)] for i, j, v in pairs if v > 0],
             }
+            | cuts
         )
         upper = max(upper, kappa * (1 + LOST) * grow + lam / unit)
     return {"type": "products", "sides": sides}, upper
+
+
+def whole_cuts(program: Program, scale: float) -> tuple[np.ndarray, list[list[int]], Program, int]:
+    """The cuts as integer combinations of some points, times 2^bits: these points, the rows, the program with them, bits."""
+    if not len(program.cuts):
+        return np.zeros(0, dtype=int), [], program, 0
+    X = program.X.cpu().numpy()
+    points = (program.lengths.cpu().numpy() * scale)[:, None] * X  # as in the data
+    base = linalg.qr(X.T, mode="r", pivoting=True)[1][
+        : min(X.shape)
+    ]  # points that span all directions, none of them nearly flat
+    bits = CUT_BITS + max(0, math.ceil(math.log2(program.r * float(np.linalg.norm(points[base], axis=1).max()))))
+    wanted = -program.cuts[:, 1:].cpu().numpy()  # (k, r) unit vectors
+    whole = np.rint(np.ldexp(np.linalg.lstsq(points[base].T, wanted.T)[0].T, bits))
+    u = whole @ points[base]
+    most = np.ceil(np.linalg.norm(u, axis=1) * (1 + 1e-12))
+    cuts = torch.as_tensor(np.ldexp(np.column_stack([most, -u]), -bits)).to(program.cuts)
+    return base, [[int(v) for v in row] for row in whole], program.with_cuts(cuts), bits

@@ -1,8 +1,11 @@
-"""Pricing with several classes, max_{|u| <= 1} |F(u)| with F(u) = sum_i g_i relu(u . x_i) in R^K: search and proofs.
+"""Pricing with several outputs, max_{|u| <= 1} |F(u)| with F(u) = sum_i g_i relu(u . x_i) in R^K: search and proofs.
 
 Three proofs besides `norm` (docs/certificates.md). `enumeration`: in two dimensions F is linear on each of at most 2 n + 4
 arcs. `cones`: u-space is cut into simplicial cones until a quadratic bound closes each. `cover`: the same in w-space, where
 |F(u)| = max_{|w| = 1} w . F(u) and the support function S(w) = max_u w . F(u) is convex; each vertex w has a scalar proof.
+
+What is done for many neurons or cones at once (`values`, `ascend`, `climb`, `cell_bounds`) takes numpy arrays or, on a GPU, torch
+tensors: both have the same functions under the same names. Scalar proofs run on the device of their points.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,13 +26,14 @@ from .moments import QUADRATIC_RANK
 from .points import Points
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
-COVER_CLASSES = 10
+COVER_OUTPUTS = 9  # dimensions of w up to which covers are tried
 VERTEX, CELL = (
     0.03,
     3e-4,
-)  # seconds for one of the 2 (K - 1) vertices and 2^(K - 1) cones, by dimension, that a cover begins with
+)  # seconds for one of the 2 r vertices and 2^r cones, by dimension r of w, that a cover begins with
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
+FAINT = 1e-70  # values whose fourth powers are lost
 LARGE = 1e150  # a bound that proves nothing
 LAMBDA = 64  # multipliers of cones are integers over this
 W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
@@ -39,14 +44,40 @@ CLIMB = 30_000  # entries of X up to which neurons climb along creases: more tak
 LEAST = 0.01  # seconds that are taken to be left
 
 Key = tuple[int, ...]  # a vertex of a cover
+Array = Any  # of numpy, or a tensor
+CPU = torch.device("cpu")
+
+
+def _room(array: Array) -> Any:
+    """The functions for such arrays."""
+    return torch if isinstance(array, torch.Tensor) else np
+
+
+def _on(device: torch.device, array: np.ndarray) -> Array:
+    """An array where it is worked with: as it is for a CPU, a tensor for a GPU."""
+    return array if device.type == "cpu" else torch.as_tensor(array, device=device)
+
+
+def placed(points: Points, *arrays: np.ndarray) -> tuple[Array, ...]:
+    """Arrays on the device of the points."""
+    return tuple(_on(points.device, array) for array in arrays)
+
+
+def fetched(*arrays: Array) -> tuple[np.ndarray, ...]:
+    return tuple(array.cpu().numpy() if isinstance(array, torch.Tensor) else array for array in arrays)
+
+
+def best(V: Array, value: Array, most: int) -> Array:
+    """The rows of V with the largest values, best first."""
+    return V[_room(value).argsort(-value)[:most]]
 
 
 @dataclass
 class Proof:
-    """upper >= max_u |F(u)| for the weights q (n, K), in the units of X; `saved` is what the certificate stores."""
+    """upper >= max_u |F(u)| for the vectors g (n, K), in the units of X; `saved` is what the certificate stores."""
 
     upper: float
-    q: np.ndarray
+    g: np.ndarray
     bound: str
     saved: dict[str, Any]
     nodes: int = 0
@@ -54,115 +85,120 @@ class Proof:
 
 
 def vectors(q: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """g_i = sum_j q_ij (e_{y_i} - e_j), (n, K)."""
+    """g_i = sum_j q_ij (e_{y_i} - e_j), (n, K): those of weights q (n, K) of classes y."""
     g = -q
     g[np.arange(len(y)), y] = q.sum(axis=1)
     return g
 
 
-def values(X: np.ndarray, g: np.ndarray, V: np.ndarray) -> np.ndarray:
+def class_weights(g: np.ndarray) -> np.ndarray:
+    """The q whose `vectors` g are: they are negative at other classes only."""
+    return (-g).clip(0) + 0.0
+
+
+def free_outputs(g: np.ndarray) -> int:
+    """The dimension of the space that F is looked at in: the hyperplane sum w = 0 if all g_i lie there, as those of classes."""
+    return g.shape[1] - (not g.sum(axis=1).any())
+
+
+def values(X: Array, g: Array, V: Array) -> Array:
     """|F(v)| / |v| of the rows of V."""
-    size = np.linalg.norm(V, axis=1).clip(1e-300)
+    xp = _room(V)
+    size = xp.linalg.norm(V, axis=1).clip(1e-300)
     parts = (V[start : start + BLOCK] for start in range(0, len(V), BLOCK))
-    return np.concatenate([np.linalg.norm((part @ X.T).clip(0) @ g, axis=1) for part in parts] or [size]) / size
+    return xp.concatenate([xp.linalg.norm((part @ X.T).clip(0) @ g, axis=1) for part in parts] or [size]) / size
 
 
-def ascend(
-    X: np.ndarray, g: np.ndarray, V: np.ndarray, steps: int, until: float = math.inf
-) -> tuple[np.ndarray, np.ndarray]:
+def ascend(X: Array, g: Array, V: Array, steps: int, until: float = math.inf) -> tuple[Array, Array]:
     """Ascend |F(v)| on the sphere from every row of V, at most `until`; each start has its own step, halved on failure."""
-    V = V / np.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
+    xp = _room(V)
+    V = V / xp.linalg.norm(V, axis=1, keepdims=True).clip(1e-300)
     h = (V @ X.T).clip(0)
     F = h @ g
-    value = np.linalg.norm(F, axis=1)
-    step = np.ones((len(V), 1))
+    value = xp.linalg.norm(F, axis=1)
+    step = xp.ones_like(V[:, :1])
     for _ in range(steps):
         if time.perf_counter() > until:
             break
         slope = ((F / value[:, None].clip(1e-300)) @ g.T * (h > 0)) @ X
-        W = V + step * slope / np.linalg.norm(slope, axis=1, keepdims=True).clip(1e-300)
-        W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
+        W = V + step * slope / xp.linalg.norm(slope, axis=1, keepdims=True).clip(1e-300)
+        W /= xp.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
         h_new = (W @ X.T).clip(0)
         F_new = h_new @ g
-        new = np.linalg.norm(F_new, axis=1)
+        new = xp.linalg.norm(F_new, axis=1)
         up = new > value
-        V, h, F = (np.where(up[:, None], a, b) for a, b in ((W, V), (h_new, h), (F_new, F)))
-        value = np.where(up, new, value)
-        step = np.where(up[:, None], 1.5 * step, 0.5 * step)
+        V, h, F = (xp.where(up[:, None], a, b) for a, b in ((W, V), (h_new, h), (F_new, F)))
+        value = xp.where(up, new, value)
+        step = xp.where(up[:, None], 1.5 * step, 0.5 * step)
     return V, value
 
 
-def climb(
-    X: np.ndarray, g: np.ndarray, V: np.ndarray, rounds: int = 6, until: float = math.inf
-) -> tuple[np.ndarray, np.ndarray]:
+def climb(X: Array, g: Array, V: Array, rounds: int = 6, until: float = math.inf) -> tuple[Array, Array]:
     """Ascend |F(v)| where gradient steps stall, at the creases of terms with w . g_i < 0; no round begins after `until`.
 
     With w = F(v) / |F(v)| and c_i = w . g_i, replace c_i relu(t) by c_i 1[t_i > 0] t where c_i > 0: a lower bound of w . F that
     is concave and tight at v. Its maximiser on the ball is the shortest vector sum_i b_i x_i, b_i = c_i lambda_i with
     lambda_i in [0, 1] where c_i < 0.
     """
-    value = values(X, g, V)
+    xp, value = _room(V), values(X, g, V)
     for _ in range(rounds):
         if time.perf_counter() > until:
             break
         h = (V @ X.T).clip(0)
         F = h @ g
-        c = (F / np.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)
+        c = (F / xp.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)
         base = (c.clip(0) * (h > 0)) @ X
-        A = (c.clip(max=0)[:, :, None] * X).transpose(0, 2, 1)  # (L, r, n)
+        A = xp.swapaxes(c.clip(max=0)[:, :, None] * X, 1, 2)  # (L, r, n)
         W = base + _times(A, _box_least_squares(base, A, 80))
-        W /= np.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
+        W /= xp.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
         new = values(X, g, W)
         up = new > value
         if not up.any():
             break
-        V, value = np.where(up[:, None], W, V), np.where(up, new, value)
+        V, value = xp.where(up[:, None], W, V), xp.where(up, new, value)
     return V, value
 
 
 def price(
     points: Points,
-    q: np.ndarray,
-    y: np.ndarray,
+    g: np.ndarray,
     goal: float,
     until: float,
     rng: np.random.Generator,
     unscale: Callable[[float], float],
 ) -> Iterator[Proof]:
-    """Proofs of the value of q, hopefully `goal`, those first that are likely to be short; callers stop when one is enough."""
-    D, K = points.X0.shape[1], q.shape[1]
+    """Proofs of the value of g, hopefully `goal`, those first that are likely to be short; callers stop when one is enough."""
+    D, free = points.X0.shape[1], free_outputs(g)
     if D <= 2:
-        yield enumeration(points.X0, q, y)[0]
+        yield enumeration(points.X0, g)[0]
         return
     # A cover needs few cones if w has one or two dimensions, cones if u has few.
-    flat = K == 2 or (K == 3 and D > 3)
+    flat = free == 1 or (free == 2 and D > 3)
     for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
         if k and time.perf_counter() > until:
             return
         if (
             method == "cover"
-            and K <= COVER_CLASSES
-            and time.perf_counter() + (K - 1) * (2 * VERTEX + CELL * 2 ** (K - 1)) < until
+            and free <= COVER_OUTPUTS
+            and time.perf_counter() + free * (2 * VERTEX + CELL * 2**free) < until
         ):
-            yield cover(points, q, y, goal, until, rng, unscale)
+            yield cover(points, g, goal, until, rng, unscale)
         elif method == "cones" and D <= CONE_DIMENSIONS:
-            yield cones(points.X0, q, y, goal, until)
+            yield cones(points.X0, g, goal, until, device=points.device)
 
 
 # --- norm and enumeration -----------------------------------------------------------------------------------------------
 
 
-def norm(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> Proof:
+def norm(X: np.ndarray, g: np.ndarray) -> Proof:
     """relu(t) = (t + |t|) / 2:  |F(u)| <= |sum_i g_i x_i'| / 2 + sum_i |g_i| |x_i| / 2."""
-    g = vectors(q, y)
     part = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
     upper = (float(np.linalg.norm(g.T @ X)) + part) / 2
-    return Proof(upper * (1 + 1e-12) + 1e-14 * part, q, "norm", {"type": "norm"})
+    return Proof(upper * (1 + 1e-12) + 1e-14 * part, g, "norm", {"type": "norm"})
 
 
-def enumeration(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> tuple[Proof, np.ndarray]:
+def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
     """At most two dimensions: the maximum of |F|, and the best direction of every arc (arcs, D), best first."""
-    g = vectors(q, y)
     n, D = X.shape
     flat = np.hstack([X, np.zeros((n, 2 - D))])
     used = flat[g.any(axis=1) & flat.any(axis=1)]
@@ -188,7 +224,7 @@ def enumeration(X: np.ndarray, q: np.ndarray, y: np.ndarray) -> tuple[Proof, np.
     order = np.argsort(-value)
     size = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
     upper = float(value[order[0]]) * (1 + 1e-11) + 1e-13 * size
-    return Proof(upper, q, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
+    return Proof(upper, g, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
 
 
 # --- quadratic bounds on simplicial cones -------------------------------------------------------------------------------
@@ -198,29 +234,31 @@ def copositive(C: np.ndarray) -> np.ndarray:
     """Whether a' C a >= 0 for all a >= 0 is shown for the matrices C (L, r, r): C, or C without its positive entries off
     the diagonal, is positive semidefinite."""
     diagonal = np.eye(C.shape[1], dtype=bool)
+    known = np.isfinite(C).all(axis=(1, 2))
+    C = np.where(known[:, None, None], C, 0.0)
     plain = np.einsum("lkk->lk", C).min(axis=1) >= 0
     size = np.sqrt(np.abs(np.einsum("lkk->lk", C)).clip(1e-300))
     C = C / (size[:, :, None] * size[:, None, :])
     good = np.linalg.eigvalsh(C)[:, 0] >= 0
     good |= np.linalg.eigvalsh(np.where(diagonal, C, C.clip(max=0)))[:, 0] >= 0
-    return good & plain
+    return good & plain & known
 
 
 def level(W: np.ndarray, B: np.ndarray) -> np.ndarray:
     """(L,) numbers s, nearly the least, for which s^2 W - B is shown to be copositive; inf where none is found."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is not copositive
         low = np.sqrt((np.einsum("lkk->lk", B) / np.einsum("lkk->lk", W).clip(1e-300)).max(axis=1).clip(1e-300))
-    high = low * (1 + 1e-12)
-    bad = np.ones(len(W), dtype=bool)
-    for _ in range(60):
-        bad[bad] = ~copositive(high[bad, None, None] ** 2 * W[bad] - B[bad])
-        if not bad.any():
-            break
-        low[bad], high[bad] = high[bad], 1.3 * high[bad]
-    for _ in range(40):
-        middle = np.sqrt(low * high)
-        good = copositive(middle[:, None, None] ** 2 * W - B)
-        low, high = np.where(good, low, middle), np.where(good, middle, high)
+        high = low * (1 + 1e-12)
+        bad = np.ones(len(W), dtype=bool)
+        for _ in range(60):
+            bad[bad] = ~copositive(high[bad, None, None] ** 2 * W[bad] - B[bad])
+            if not bad.any():
+                break
+            low[bad], high[bad] = high[bad], 1.3 * high[bad]
+        for _ in range(40):
+            middle = np.sqrt(low * high)
+            good = copositive(middle[:, None, None] ** 2 * W - B)
+            low, high = np.where(good, low, middle), np.where(good, middle, high)
     return np.where(bad, np.inf, high)
 
 
@@ -275,63 +313,67 @@ class Record:
         return entries, leaves
 
 
-def cell_bounds(V: np.ndarray, X: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Array]:
     """W, B (L, r, r), the multipliers (L, n), and which are needed: |F(sum_k a_k v_k)|^2 <= a' B a where |w|^2 |.|^2 = a' W a.
 
     On a cone relu(u . x_i) = sum_k a_k relu(tau_ik) - r_i with 0 <= r_i <= sum_k a_k relu(+- tau_ik), either sign. Along
     w = sum_k F(v_k) the terms with w . g_i < 0 take a mixture lambda of both signs, those with w . g_i > 0 are dropped; across
     w the better sign is taken with |g_i|. All is multiplied by |w|^2. See "cones" in docs/certificates.md.
     """
+    xp = _room(V)
     tau = V @ X.T  # (L, r, n)
     plus, minus = tau.clip(0), (-tau).clip(0)
     # What is 0 up to rounding may be on either side in exact arithmetic.
-    length = np.linalg.norm(V, axis=2)
-    near = 1e-13 * length[:, :, None] * np.linalg.norm(X, axis=1)
+    length = xp.linalg.norm(V, axis=2)
+    near = 1e-13 * length[:, :, None] * xp.linalg.norm(X, axis=1)
     free = (tau > -near).any(axis=1) & (tau < near).any(axis=1)  # (L, n)
     F = plus @ g  # (L, r, K)
     w = F.sum(axis=1)
-    lost = np.linalg.norm(w, axis=1) <= 1e-12 * np.linalg.norm(F, axis=2).sum(
-        axis=1
-    )  # a direction that is all rounding
-    lost &= F.any(axis=(1, 2))
-    w[~w.any(axis=1), :2] = 1.0, -1.0
+    each = xp.linalg.norm(F, axis=2)
+    lost = xp.linalg.norm(w, axis=1) <= 1e-12 * each.sum(axis=1)  # a direction that is all rounding
+    lost |= (each < FAINT).all(axis=1)  # squares of squares are lost
+    lost &= (F != 0).any(axis=2).any(axis=1)
+    usual = xp.zeros_like(w[:1])
+    usual[0, 0], usual[0, 1] = 1.0, -1.0
+    w = xp.where((w != 0).any(axis=1)[:, None], w, usual)
     ww = (w * w).sum(axis=1)
     s = w @ g.T  # (L, n)
-    along = np.einsum("lrk,lk->lr", F, w)
-    dent = np.where(free, (-s).clip(0), 0.0)
-    base = along + np.einsum("ln,lrn->lr", dent, minus)
+    along = xp.einsum("lrk,lk->lr", F, w)
+    dent = xp.where(free, (-s).clip(0), 0.0)
+    base = along + xp.einsum("ln,lrn->lr", dent, minus)
     A = dent[:, None, :] * tau  # alpha = base + A lambda
     lam = _box_least_squares(base / length, A / length[:, :, None])
-    lam = np.rint(lam * LAMBDA) / LAMBDA
-    alpha = base + np.einsum("lrn,ln->lr", A, lam)
+    lam = xp.round(lam * LAMBDA) / LAMBDA
+    alpha = base + xp.einsum("lrn,ln->lr", A, lam)
     more, even = tau.sum(axis=1), near.sum(axis=1)  # which sign is the better one; where rounding decides, neither is
-    rest = np.where((more <= 0)[:, None, :], plus, minus)
-    rest = np.where((np.abs(more) <= even)[:, None, :], np.abs(tau), rest) * free[:, None, :]
-    beta = -along + np.einsum("ln,lrn->lr", s.clip(0), rest)
-    A = np.maximum(alpha, beta)
-    gg, FF = (g * g).sum(axis=1), np.einsum("lrk,lsk->lrs", F, F)
-    across = np.sqrt((ww[:, None] * gg - s * s).clip(0))  # |w| |P g_i|
-    e = np.einsum("ln,lrn->lr", across, rest)
-    p = np.sqrt((ww[:, None] * np.einsum("lrr->lr", FF) - along**2).clip(0))
+    rest = xp.where((more <= 0)[:, None, :], plus, minus)
+    rest = xp.where((xp.abs(more) <= even)[:, None, :], xp.abs(tau), rest) * free[:, None, :]
+    beta = -along + xp.einsum("ln,lrn->lr", s.clip(0), rest)
+    A = xp.maximum(alpha, beta)
+    gg, FF = (g * g).sum(axis=1), xp.einsum("lrk,lsk->lrs", F, F)
+    across = xp.sqrt((ww[:, None] * gg - s * s).clip(0))  # |w| |P g_i|
+    e = xp.einsum("ln,lrn->lr", across, rest)
+    p = xp.sqrt((ww[:, None] * xp.einsum("lrr->lr", FF) - along**2).clip(0))
 
-    def outer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def outer(a: Array, b: Array) -> Array:
         return a[:, :, None] * b[:, None, :]
 
     B = outer(A, A) + ww[:, None, None] * FF - outer(along, along) + outer(p, e) + outer(e, p) + outer(e, e)
     B[lost] = LARGE
-    return ww[:, None, None] * (V @ V.transpose(0, 2, 1)), B, lam, dent > 0
+    return ww[:, None, None] * (V @ xp.swapaxes(V, 1, 2)), B, lam, dent > 0
 
 
-def _times(A: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _times(A: Array, z: Array) -> Array:
     """A z for each of the matrices A (L, r, n) and vectors z (L, n)."""
     return (A @ z[:, :, None])[:, :, 0]
 
 
-def _box_least_squares(c: np.ndarray, A: np.ndarray, steps: int = 40) -> np.ndarray:
+def _box_least_squares(c: Array, A: Array, steps: int = 40) -> Array:
     """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient."""
-    back = A.transpose(0, 2, 1)
-    rate = 1 / np.linalg.norm(A @ back, axis=(1, 2)).clip(1e-300)
-    lam = z = np.full((len(c), A.shape[2]), 0.5)
+    xp = _room(A)
+    back = xp.swapaxes(A, 1, 2)
+    rate = 1 / xp.linalg.norm(A @ back, axis=(1, 2)).clip(1e-300)
+    lam = z = xp.full_like(A[:, 0], 0.5)
     t = 1.0
     for _ in range(steps):
         slope = _times(back, c + _times(A, z))
@@ -341,49 +383,60 @@ def _box_least_squares(c: np.ndarray, A: np.ndarray, steps: int = 40) -> np.ndar
     return lam
 
 
-def cones(X: np.ndarray, q: np.ndarray, y: np.ndarray, goal: float, until: float, slack: float = 1e-6) -> Proof:
+def cones(
+    X: np.ndarray,
+    g: np.ndarray,
+    goal: float,
+    until: float,
+    slack: float = 1e-6,
+    device: torch.device = CPU,
+) -> Proof:
     """max |F| <= about `goal` by subdivision of the orthants, or the best bound at time `until`.
 
     A cone that does not reach the goal is halved at its longest edge. The bound is inflated by `slack` in the end, to have
     room for the exact check.
     """
-    g = vectors(q, y)
     used = np.flatnonzero(g.any(axis=1))
-    points, weights, D = X[used], g[used], X.shape[1]
+    D, put = X.shape[1], partial(_on, device)
+    points, weights = put(X[used]), put(g[used])
     V = np.array([np.diag(s) for s in itertools.product((1.0, -1.0), repeat=D)])
     record, ids, cells = Record(len(V)), np.arange(len(V)), len(V)
     lams: dict[int, list[list[int]]] = {}
-    upper = goal
+    upper, each, kept = goal, 0.0, 1.0  # seconds for a cone, and the share of them that was halved, of the last ones
     while len(V):
-        stop = time.perf_counter() > until or cells > MOST_CELLS or bool(np.abs(V).max() > 2.0**50)
+        began = time.perf_counter()
+        # These and their halves, which take twice as long where they are the last ones.
+        later = began + each * len(V) * (1 + 4 * kept) > until
+        stop = later or cells > MOST_CELLS or bool(np.abs(V).max() > 2.0**50)
         keep, high = np.zeros(len(V), dtype=bool), []
         for start in range(0, len(V), BLOCK):
             part = V[start : start + BLOCK]
             middle = (part / np.linalg.norm(part, axis=2, keepdims=True)).sum(axis=1)
-            value = values(points, weights, middle)
+            (value,) = fetched(values(points, weights, put(middle)))
             if value.max() > goal:
                 # No subdivision can reach the goal, and the neuron is worth more than the bound.
-                best, value = ascend(points, weights, middle[value > goal], 40)
-                best, _ = climb(points, weights, best[np.argsort(-value)[:40]])
-                return Proof(math.inf, q, "cones", {}, cells, best)
-            W, B, lam, need = cell_bounds(part, points, weights)
+                top, height = ascend(points, weights, put(middle[value > goal]), 40, until)
+                top, _ = climb(points, weights, best(top, height, 40), until=until)
+                return Proof(math.inf, g, "cones", {}, cells, *fetched(top))
+            W, B, lam, need = fetched(*cell_bounds(put(part), points, weights))
             good = copositive(goal**2 * W - B)
             if stop and not good.all():
                 high.append((W[~good], B[~good]))
+            whole = np.rint(lam * LAMBDA).astype(np.int64)
             for j in range(len(part)) if stop else np.flatnonzero(good).tolist():
-                index = np.flatnonzero(need[j]).tolist()
-                lams[int(ids[start + j])] = [[int(used[i]), round(lam[j, i] * LAMBDA)] for i in index]
+                lams[int(ids[start + j])] = np.column_stack([used[need[j]], whole[j, need[j]]]).tolist()
             keep[start : start + BLOCK] = ~good
         if high:
             upper = max(upper, _highest(*(np.concatenate(part) for part in zip(*high))))
         if stop or not keep.any():
             break
+        each, kept = (time.perf_counter() - began) / len(V), float(keep.mean())
         V, edges = split(V[keep])
         ids = record.add(ids[keep], edges)
         cells += len(V)
     entries, leaves = record.preorder()
     saved = {"type": "cones", "tree": entries, "leaves": [lams[j] for j in leaves]}
-    return Proof(upper * (1 + slack), q, "cones", saved, cells)
+    return Proof(upper * (1 + slack), g, "cones", saved, cells)
 
 
 def _highest(W: np.ndarray, B: np.ndarray) -> float:
@@ -402,15 +455,15 @@ def _highest(W: np.ndarray, B: np.ndarray) -> float:
 
 def cover(
     points: Points,
-    q: np.ndarray,
-    y: np.ndarray,
+    g: np.ndarray,
     goal: float,
     until: float,
     rng: np.random.Generator,
     unscale: Callable[[float], float],
     slack: float = 1e-6,
 ) -> Proof:
-    """max |F| by scalar proofs of S(w) = max_u w . F(u) at the vertices w of cones that cover the hyperplane sum w = 0.
+    """max |F| by scalar proofs of S(w) = max_u w . F(u) at the vertices w of cones that cover R^K, or the hyperplane sum w = 0
+    where all g_i lie in it.
 
     On a cone S(sum_k a_k w_k) <= sum_k a_k b_k, so |z|^2 <= sum_k a_k b_k for z = F(u) = sum_k a_k w_k in it, and |z| <= s as
     soon as s^2 W - b b' is copositive, W the Gram matrix of the w_k. Cones are halved where estimates of S ask for it; then
@@ -418,13 +471,15 @@ def cover(
     rounded up.
     """
     X, Xt = points.X, points.Xt
-    g = vectors(q, y)
-    K = g.shape[1]
-    V, value = ascend(X, g, rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1])), 60)
+    free = free_outputs(g)
+    begin = rng.standard_normal((int(np.clip(5e6 / X.size, 24, 256)), X.shape[1]))
+    there, vectors_there, begin = placed(points, X, g, begin)
+    V, value = ascend(there, vectors_there, begin, 60, until)
     if X.size <= CLIMB:
-        V, value = climb(X, g, V)
-    rows = _integer_basis((V @ X.T).clip(0) @ g, value)
-    starts = torch.as_tensor(V)
+        V, value = climb(there, vectors_there, V, until=until)
+    V, value = fetched(V, value)
+    rows = _integer_basis((V @ X.T).clip(0) @ g, value, free)
+    starts = points.tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
     estimate: dict[Key, float] = {}
     proved: dict[Key, tuple[float, dict[str, Any] | None]] = {}
@@ -436,11 +491,12 @@ def cover(
     def guess(key: Key) -> float:
         if key not in estimate:
             c = weights(key)
-            found, value = search.ascend(Xt, torch.as_tensor(c), starts, 30)
-            top = found[torch.argsort(-value)[:10]].numpy()
+            found, value = search.ascend(Xt, points.tensor(c), starts, 30, until=until)
             most = float(value.max())
             if most > 0 and X.size <= CLIMB:
-                most = float(climb(X, c[:, None], top)[1].max())
+                (top,) = fetched(found[torch.argsort(-value)[:10]])
+                column, top = placed(points, c[:, None], top)
+                most = float(climb(there, column, top, until=until)[1].max())
             estimate[key] = max(most, 0.0)
         return estimate[key] * slackness
 
@@ -458,7 +514,7 @@ def cover(
         real = cells / 2.0**W_BITS
         return level(real @ real.transpose(0, 2, 1), b[:, :, None] * b[:, None, :])
 
-    cells = np.array([np.array(s)[:, None] * rows for s in itertools.product((1.0, -1.0), repeat=K - 1)])
+    cells = np.array([np.array(s)[:, None] * rows for s in itertools.product((1.0, -1.0), repeat=free)])
     record, ids = Record(len(cells)), np.arange(len(cells))
 
     # Two vertices show how many there is time for.
@@ -466,12 +522,12 @@ def cover(
     for sign in (1, -1):
         prove(_key(sign * rows[0]), 1.0, (until - began) / 8)
     each = max((time.perf_counter() - began) / 2, 0.01)
-    most = min(VERTICES, max(4 * K, int((until - began) / each)))
+    most = min(VERTICES, max(4 * (free + 1), int((until - began) / each)))
 
     def refine(high: np.ndarray, of: Callable[[Key], float]) -> np.ndarray:
         """Halve the highest cone until the goal is reached; the levels of all cones."""
         nonlocal cells, ids
-        while K > 2 and len(estimate) < most and high.max() > goal and time.perf_counter() < until:
+        while free > 1 and len(estimate) < most and high.max() > goal and time.perf_counter() < until:
             j = int(high.argmax())
             halves, edge = split(cells[[j]])
             if np.abs(halves).max() > W_LIMIT:
@@ -501,15 +557,16 @@ def cover(
     if all(side is not None for _, side in proved.values()):
         entries = record.preorder()[0]
         saved = {"type": "cover", "basis": rows.astype(int).tolist(), "tree": entries, "vertices": vertices}
-    return Proof(upper, q, "cover", saved, nodes, np.vstack(met) @ points.basis.T)
+    return Proof(upper, g, "cover", saved, nodes, np.vstack(met) @ points.basis.T)
 
 
 def _key(w: np.ndarray) -> Key:
     return tuple(int(v) for v in w)
 
 
-def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """A basis (K - 1, K) of the hyperplane sum w = 0, nearly orthogonal, integers near 2^W_BITS times unit vectors.
+def _integer_basis(images: np.ndarray, value: np.ndarray, free: int) -> np.ndarray:
+    """A basis (free, K) of R^K, or for free = K - 1 of the hyperplane sum w = 0, nearly orthogonal: integers near 2^W_BITS times
+    unit vectors.
 
     The first points to the largest image F(u), the next to the largest rests: so few directions matter.
     """
@@ -517,13 +574,14 @@ def _integer_basis(images: np.ndarray, value: np.ndarray) -> np.ndarray:
     rows: list[np.ndarray] = []
     images, value = (array / (float(np.abs(array).max()) or 1.0) for array in (images, value))
     rest = np.vstack([images * value[:, None], 1e-9 * np.eye(K)])
-    rest = rest - rest.mean(axis=1, keepdims=True)
-    for _ in range(K - 1):
+    flat = free < K
+    rest = rest - rest.mean(axis=1, keepdims=True) if flat else rest
+    for _ in range(free):
         b = rest[np.linalg.norm(rest, axis=1).argmax()]
         b = b / np.linalg.norm(b)
         rest = rest - np.outer(rest @ b, b)
         whole = np.rint(b * 2.0**W_BITS)
-        whole[np.abs(whole).argmax()] -= whole.sum()
+        whole[np.abs(whole).argmax()] -= whole.sum() if flat else 0.0
         rows.append(whole)
     return np.array(rows)
 
@@ -537,7 +595,7 @@ def _scalar(
         used: list[int] = np.flatnonzero(c).tolist()
         side = {"shift": 0, "points": used, "tree": [-1], "leaves": [[0] * len(used)]}
         return side, 0.0, 0, np.zeros((0, points.r))
-    tree = signs.Tree(Xt, torch.as_tensor(c))
+    tree = signs.Tree(Xt, points.tensor(c))
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
     stages: list[tuple[bool, float]] = [(False, math.inf)]
@@ -560,7 +618,7 @@ def _scalar(
         known = max(known, result.value)
         if result.bound <= max(target, known * (1 + 1e-6)) * (1 + 1e-9) or time.monotonic() > deadline:
             break
-    found = torch.cat(met).numpy()
+    found = torch.cat(met).cpu().numpy()
     if result.log is None:
         return None, result.bound * (1 + 1e-12), nodes, found
     roots = np.zeros((0, D), dtype=int)

@@ -16,6 +16,7 @@ from .cones import Shape
 from .signs import ACTIVE, FREE, INACTIVE, Log
 
 UNIT = 32  # multipliers of points with negative weight are integers over 2^UNIT
+LONGEST = 1100  # bits of the largest integer that a certificate may hold
 BLOCK = 4096
 ANCESTORS = 4  # how far up a leaf looks for a better quadratic bound
 
@@ -137,7 +138,10 @@ def cones_side(X0: np.ndarray, frame: Sequence[Sequence[int]], shape: Shape) -> 
 
 
 def _relation(X: np.ndarray, state: np.ndarray) -> list[list[int]] | None:
-    """[i, b_i], b_i > 0 integers with sum_i b_i s_i x_i = 0 exactly, over points whose signs s_i are fixed; None if not found."""
+    """[i, b_i], b_i > 0 integers with sum_i b_i s_i x_i = 0 exactly, over points whose signs s_i are fixed; None if not found.
+
+    They are minors of the points: with entries of very different sizes they may be longer than a certificate can hold.
+    """
     fixed = np.flatnonzero(state != FREE)
     signs = np.where(state[fixed] == ACTIVE, 1, -1)
     A = (signs[:, None] * X[fixed] / np.linalg.norm(X[fixed], axis=1, keepdims=True)).T  # (D, k)
@@ -160,6 +164,8 @@ def _relation(X: np.ndarray, state: np.ndarray) -> list[list[int]] | None:
     common = math.lcm(*(w.denominator for w in weights))
     whole = [int(w * common) for w in weights]
     factor = math.gcd(*whole)
+    if (max(whole) // factor).bit_length() > LONGEST:
+        return None
     return [[int(fixed[i]), w // factor] for i, w in zip(support, whole)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from widemargin import data as datasets
 from widemargin import kinds
 from widemargin import verify as exact
 from widemargin.plots.style import DRAWN_SHARE, LOG_RATIO
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError, Measure
 
 from . import guarantees
-from .section import Digits, Figure, Section, badge, label, layout, number, numbers, words
+from .checking import PROOF, Checked, load_data, recheck
+from .section import Digits, Figure, Section, label, layout, number, numbers, words
 
 GRID = 101  # points along each side of a picture of the decision
 MOST_DRAWN = 400  # neurons drawn
@@ -32,9 +31,10 @@ def is_one(path: Path) -> bool:
 
 
 def read(path: Path) -> Certificate:
-    """A saved certificate, complete and unchanged since it was saved, without its proof, which a page does not show."""
+    """A saved certificate, complete and unchanged since it was saved; without its proof where that is too large to check."""
     try:
-        return replace(Certificate.load(path), proof={})
+        found = Certificate.load(path)
+        return found if path.stat().st_size <= PROOF else replace(found, proof={})
     except InputError:
         if _called_one(path) is not False:
             raise
@@ -54,9 +54,10 @@ def _called_one(path: Path) -> bool | None:
 
 def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:
     """Those of the same data together; margins, norms and objectives apart, as they have no axis in common."""
-    groups: dict[tuple[str, str], list[Certificate]] = {}
+    groups: dict[tuple[Any, ...], list[Certificate]] = {}
     for one in certs:
-        groups.setdefault((one.data_sha256 or one.data_name, kinds.quantity(one.convention)), []).append(one)
+        about = (one.data_sha256 or one.data_name, one.n, one.d)
+        groups.setdefault((*about, kinds.quantity(one.convention)), []).append(one)
     return list(groups.values())
 
 
@@ -68,10 +69,12 @@ def title(certs: Sequence[Certificate]) -> str:
 
 def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, time_limit: float = 60.0) -> None:
     first = certs[0]
+    data = load_data(first)
+    checked = [recheck(one, data) for one in certs]
     section.facts({"data": first.data_name, "points": first.n, "features": first.d})
     section.figure(
         "Certified intervals",
-        intervals(certs),
+        intervals(certs, checked),
         "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper), in its own "
         "convention; grey: the upper bound is not proved."
         if kinds.quantity(first.convention) == "margin"
@@ -79,8 +82,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         "that was found (upper).",
         90 + 84 * len(certs),
     )
-    table(section, certs)
-    data = load_data(first) if first.d == 2 or bounds else None
+    table(section, certs, checked)
     names = [f"{kinds.label(one.kind)} ({one.convention})" for one in certs]
     for one, name in zip(certs, names):
         if one.atoms and one.primal is not None and "neurons" in _row(one).drawn:
@@ -102,6 +104,10 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         guarantees.offer(section, data, time_limit)
 
 
+RECHECKED = (
+    "Re-checked: the proof was verified for this page, in exact arithmetic. Not re-checked: what the file says of itself; the "
+    "command verify checks it."
+)
 ADD = "Not kept, so to be added: {}."
 LABEL = "the folder of the file, and --label NAME if one was given"
 AGAIN = "Tolerance and time limit are not kept in a certificate. The command verify checks the saved proof in exact arithmetic."
@@ -129,20 +135,23 @@ def show_decisions(section: Section, certs: Sequence[Certificate], names: Sequen
     section.close_grid()
 
 
-def intervals(certs: Sequence[Certificate]) -> Figure:
-    """One bar for each certificate."""
+def intervals(certs: Sequence[Certificate], checked: Sequence[Checked] = ()) -> Figure:
+    """One bar for each certificate; `checked` is what is known of each, where something is."""
+    checked = checked or [Checked(None, "")] * len(certs)
     traces: list[Figure] = []
     names = [_title(c) for c in certs]
     names = [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]  # a row each, even for twins
     notes = []
-    for name, one in zip(names, certs):
-        colour = "@ink" if one.proved else "@quiet"
+    for name, one, known in zip(names, certs, checked):
+        colour = "@quiet" if not one.proved or known.refused else "@ink"
         range_, said = f"[{number(one.lower, 7)}, {number(one.upper, 7)}]", one.status
         if not one.proved:
             sampled = one.bound == "confidence"
             chance = one.extra.get("confidence")
             unproved = f", {kinds.argued(one.convention)} bound not proved"
             said += f", NOT proved: probability {chance}" if sampled else unproved
+        elif known.refused:
+            said = known.words
         traces.append(
             {
                 "type": "scatter",
@@ -180,23 +189,24 @@ def intervals(certs: Sequence[Certificate]) -> Figure:
     }
 
 
-def table(section: Section, certs: Sequence[Certificate]) -> None:
+def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Checked]) -> None:
     names = ["kind", "convention", "lower", "upper", "gap", "status", "proved", "bound", "atoms", "seconds"]
     rows: list[list[Any]] = []
-    for one in certs:
+    for one, known in zip(certs, checked):
         seconds = one.stats.get("seconds")
         lower, upper, gap = (
             Digits(number(getattr(one, key), n)) for key, n in (("lower", 9), ("upper", 9), ("gap", 2))
         )
-        proved = badge(bool(one.proved), "proved" if one.proved else "not proved")
         took = None if seconds is None else Digits(number(seconds, 3))
         kind, atoms = kinds.label(one.kind), one.atoms or None
-        rows.append([kind, one.convention, lower, upper, gap, one.status, proved, one.bound, atoms, took])
+        rows.append([kind, one.convention, lower, upper, gap, one.status, known.badge, one.bound, atoms, took])
     said = "; ".join(
         f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows)
     )
     what = kinds.quantity(certs[0].convention)
-    section.table("Certificates", names, rows, f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}.")
+    section.table(
+        "Certificates", names, rows, f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}. {RECHECKED}"
+    )
     for one in certs:
         if one.reason:
             section.paragraph(f"{one.kind}: {one.reason}.")
@@ -232,30 +242,8 @@ def _row(one: Certificate) -> kinds.Kind:
 def _title(one: Certificate) -> str:
     """In a picture of intervals; of optima in two lines."""
     if kinds.quantity(one.convention) == "objective":
-        return f"{kinds.label(one.kind)}<br>{kinds.detail(one.kind, one.extra).removeprefix(', ')}"
-    return f"{kinds.label(one.kind)} ({one.convention})"
-
-
-def load_data(one: Certificate) -> Dataset | None:
-    """The data of a certificate, where its name still leads to it: with labels, or with numbers as targets."""
-    name, several = one.data_name, _row(one).targets == "classes"
-    for column in (None, *_columns(name)):
-        for targets in (False,) if several else (False, True):
-            with contextlib.suppress(InputError, OSError, ValueError):
-                data = datasets.load(name, column, multiclass=several, targets=targets)
-                if data.sha256() == one.data_sha256:
-                    return data
-    return None
-
-
-def _columns(name: str) -> list[str]:
-    """Columns of a small CSV file: a certificate does not keep which of them holds the labels."""
-    if not name.lower().endswith(".csv"):
-        return []
-    with contextlib.suppress(OSError, ValueError, csv.Error), open(name, newline="", encoding="utf-8-sig") as file:
-        names = next(csv.reader(file), [])
-        return names if len(names) <= 20 else []
-    return []
+        return f"{label(kinds.label(one.kind))}<br>{label(kinds.detail(one.kind, one.extra).removeprefix(', '))}"
+    return label(f"{kinds.label(one.kind)} ({one.convention})")
 
 
 def show_neurons(section: Section, measure: Measure) -> None:

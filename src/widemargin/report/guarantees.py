@@ -54,7 +54,7 @@ def show(
 
 def offer(section: Section, data: Dataset | None, time_limit: float) -> None:
     """The guarantees of the data of a certificate, where it is here and has labels."""
-    if data is None or not set(np.unique(data.y)) <= {-1.0, 1.0}:
+    if data is None or data.y.ndim == 2 or not set(np.unique(data.y)) <= {-1.0, 1.0}:
         section.paragraph("No guarantees were evaluated, since the data is not here or has no labels -1, +1.", "quiet")
     else:
         show(section, data, None, 0, time_limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,20 @@ import numpy as np
 
 from widemargin import kinds
 from widemargin.optima import Gap
-from widemargin.optima.losses import CLASSES, LOSSES
 from widemargin.optima.paths import norm_of, point
-from widemargin.optima.problem import MODES
 from widemargin.optima.trained_networks import of as gap_of
-from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
+from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset
 
 from . import certificates, guarantees
-from .section import Digits, Figure, Section, badge, band, layout, line, number, spread, words
+from .checking import Checked, load_data, recheck
+from .section import Digits, Figure, Section, band, layout, line, number, spread, words
 
-KINDS = ("f1-optimum", "f2-optimum", "f1-multiclass-optimum")
-NETWORKS = ("f1-optimum", "f1-multiclass-optimum")  # which the command fit computes
+SEVERAL = {
+    "f1-multiclass-optimum": "classes",
+    "f1-multitarget-optimum": "targets",
+}  # and what there is an output for each of
+NETWORKS = ("f1-optimum", *SEVERAL)  # which the command fit computes
+KINDS = ("f2-optimum", *NETWORKS)
 
 
 @dataclass(frozen=True)
@@ -50,60 +53,6 @@ class Shown:
         return json.dumps([self.cert.kind, *kept])
 
 
-def check(cert: Certificate) -> None:
-    """An InputError where a saved optimum, whose digest is right, does not hold what an optimum has."""
-    where = cert.stats.get("path", "this certificate")
-    try:
-        wrong = _wrong(cert)
-    except KeyError as error:
-        wrong = f"{error.args[0]} is missing"
-    except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        wrong = " ".join(str(error).split())[:120] or type(error).__name__
-    if wrong:
-        raise InputError(f"{where}: the certificate is damaged ({wrong}); save it again")
-
-
-def _wrong(cert: Certificate) -> str:
-    extra, several = cert.extra, cert.kind == "f1-multiclass-optimum"
-    offset = extra.get("offset", 0.0)
-    bounds = [cert.lower, cert.upper, extra["weight_decay"], *(offset if isinstance(offset, list) else [offset])]
-    if cert.convention != "objective" or not all(_is_number(v) for v in bounds) or not 0 <= cert.lower <= cert.upper:
-        return "its bounds are no bounds of an objective"
-    if (
-        extra["loss"] not in ((CLASSES,) if several else LOSSES)
-        or not extra["weight_decay"] > 0
-        or extra.get("output_bias") not in MODES
-    ):
-        return "there is no such loss, decay or output bias"
-    weights = extra.get("weights")
-    if weights is not None and (np.shape(weights) != (cert.n,) or not np.isfinite(np.asarray(weights, float)).all()):
-        return "it does not have a weight for each point"
-    if cert.kind == "f2-optimum":
-        if np.shape(extra["alpha"]) != (cert.n,) or not np.isfinite(np.asarray(extra["alpha"], float)).all():
-            return "it does not have a number for each point"
-    elif several:
-        theta, outer = np.asarray(extra["theta"], float), np.asarray(extra["outer"], float)
-        shapes = (theta.shape, outer.shape) == ((len(outer), cert.d + bool(cert.bias)), (len(theta), extra["classes"]))
-        if (len(theta) and not shapes) or np.shape(extra["offset"]) != (extra["classes"],):
-            return "its network does not have the shape of its data"
-        if not np.isfinite(theta).all() or not np.isfinite(outer).all():
-            return "its network has weights that are no numbers"
-    elif cert.primal is None or cert.primal.theta.shape != (len(cert.primal.mass), cert.d + bool(cert.bias)):
-        return "its network does not have the shape of its data"
-    elif not np.isfinite(cert.primal.theta).all() or not np.isfinite(cert.primal.mass).all():
-        return "its network has weights that are no numbers"
-    if extra.get("trained") is not None:
-        trained = gap_of(cert)
-        assert trained is not None
-        values = (trained.objective, trained.loss, trained.balanced)
-        if not all(_is_number(v) for v in values) or type(trained.width) is not int or trained.width < 1:
-            return "the trained network has no objective or no width"
-        slack = 1e-9 * trained.objective
-        if not cert.lower - slack <= trained.balanced <= trained.objective + slack:
-            return "the trained network is below the proved bound, or better before its layers are balanced"
-    return ""
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -111,11 +60,12 @@ def _is_number(value: Any) -> bool:
 def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, time_limit: float = 60.0) -> None:
     """Optima of one data set: paths, then single ones, then everything in one table."""
     first = certs[0]
-    data = certificates.load_data(first)
+    data = load_data(first)
     if data is not None and any((one.n, one.d) != (data.n, data.d) for one in certs):  # one of the files is wrong
         data = None
     found = [shown(one, data) for one in certs]
-    section.facts({"data": first.data_name, "points": first.n, "features": first.d})
+    checked = {id(one): recheck(one, data) for one in certs}
+    section.facts({"data": first.data_name, "points": first.n, "features": first.d} | _targets(certs))
     if data is None:
         section.paragraph(
             f"The points of {first.data_name} are not found, so margins, training errors and pictures of decisions are "
@@ -139,7 +89,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     for members in paths:
         show_path(section, sorted(members, key=lambda one: -one.decay))
     if single:
-        drawn = certificates.intervals([one.cert for one in single])
+        drawn = certificates.intervals([one.cert for one in single], [checked[id(one.cert)] for one in single])
         marks = trained(single, drawn)
         said = "; the diamond is the objective of the trained network" if marks else ""
         section.figure(
@@ -149,7 +99,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
             f"objective of a network that was found (upper){said}; grey: the lower bound is not proved.",
             90 + 84 * len(single),
         )
-    table(section, found)
+    table(section, found, checked)
     for one in single:
         network = one.cert.primal
         if one.cert.atoms and network is not None:
@@ -170,6 +120,12 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     section.settings("\n".join(commands), known, certificates.AGAIN + more)
     if bounds:
         guarantees.offer(section, data, time_limit)
+
+
+def _targets(certs: Sequence[Certificate]) -> dict[str, int]:
+    """How many real targets each point has, where it has several."""
+    found = [one.extra["targets"] for one in certs if one.kind == "f1-multitarget-optimum"]
+    return {"targets": found[0]} if found else {}
 
 
 def shown(cert: Certificate, data: Dataset | None) -> Shown:
@@ -220,14 +176,14 @@ def trained(single: Sequence[Shown], drawn: Figure) -> list[Figure]:
     return marks
 
 
-def table(section: Section, found: Sequence[Shown]) -> None:
+def table(section: Section, found: Sequence[Shown], checked: Mapping[int, Checked]) -> None:
     names = ["kind", "decay", "lower", "upper", "gap", "status", "proved", "bound", "mean loss", "norm", "margin",
              "training error", "neurons", "seconds"]  # fmt: skip
     rows: list[list[Any]] = []
     for one in sorted(found, key=lambda one: (one.family, -one.decay)):
         cert, seconds = one.cert, one.cert.stats.get("seconds")
         digits = [Digits(number(v, n)) for v, n in ((one.decay, 5), (cert.lower, 9), (cert.upper, 9), (cert.gap, 2))]
-        proved = badge(bool(cert.proved), "proved" if cert.proved else "not proved")
+        proved = checked[id(cert)].badge
         does = [None if math.isnan(v) else Digits(number(v, 5)) for v in (one.loss, one.norm, one.margin)]
         error = None if math.isnan(one.error) else Digits(f"{100 * one.error:.3g} %")
         took = Digits(number(seconds, 3)) if _is_number(seconds) else None
@@ -240,7 +196,7 @@ def table(section: Section, found: Sequence[Shown]) -> None:
         "lower <= least objective of any width <= upper, the objective of the network; gap = (upper - lower) / upper. "
         f"objective: {CONVENTIONS['objective']}. Mean loss, norm (half of the squared weights), margin (the smallest label times "
         "output, of several classes the own output minus the largest other one, over the norm), training error and neurons are "
-        "those of that network.",
+        f"those of that network. {certificates.RECHECKED}",
     )
     for one in found:
         if one.cert.reason:
@@ -303,7 +259,7 @@ def show_path(section: Section, members: Sequence[Shown]) -> None:
 
 def show_decisions(section: Section, single: Sequence[Shown], data: Dataset) -> None:
     """What the networks decide in the plane."""
-    if not set(np.unique(data.y)) <= {-1.0, 1.0}:
+    if data.y.ndim == 2 or not set(np.unique(data.y)) <= {-1.0, 1.0}:
         return
     section.open_grid()
     for one in single:

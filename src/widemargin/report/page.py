@@ -16,10 +16,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import widemargin
+from widemargin.saved import misfit
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
 from . import certificates, monitors, optima, reproductions, runs, sweeps
+from .checking import foreign
 from .section import Section, escape
 
 MOST = 200  # things in a folder that are reported
@@ -85,10 +89,11 @@ class Page:
         )
 
 
+@np.errstate(all="ignore")  # numbers in files may be of any size: what overflows is shown as inf, or not drawn
 def build(
     things: Iterable[Any] | str | Path | Certificate,
     *,
-    title: str = "Margins",
+    title: str | None = None,
     bounds: bool = False,
     checks: bool = False,
     trial: int = 0,
@@ -102,8 +107,8 @@ def build(
     `bounds` every guarantee is evaluated on data and runs, with `checks` every inequality along runs; both take time.
     `columns` are the results of sweeps that are shown. `trial` is the network of a run whose neurons are shown.
 
-    `title` stands at the top; `time_limit` (seconds) is for what `bounds` needs. Margins keep the convention of their
-    certificate.
+    `title` stands at the top, "Margins" where none is given, or "Optima of training" where there is nothing else; `time_limit`
+    (seconds) is for what `bounds` needs. Margins keep the convention of their certificate.
 
     >>> import widemargin as wm
     >>> data = wm.data.dyadic(3)
@@ -145,8 +150,9 @@ def build(
         if one.kind == "certificate":
             with tried(one):
                 cert = certificates.read(one.what) if isinstance(one.what, Path) else one.what
-                if cert.kind in optima.KINDS:
-                    optima.check(cert)
+                wrong = misfit(cert.payload()) if cert is one.what and cert.kind in optima.KINDS else ""
+                if wrong:  # what comes from a file has been looked at
+                    raise InputError(f"this certificate of kind {cert.kind} is damaged ({wrong}); compute it again")
                 certs.append(cert)
         elif bounds:
             with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown
@@ -178,7 +184,8 @@ def build(
                 reproductions.show(new("reproduction", reproductions.title(path)), path)
     if len(refused) == len(sections):
         raise refused[0]
-    return Page(title, tuple(sections))
+    only_optima = len(certs) == len(given) and all(one.kind in optima.KINDS for one in certs)
+    return Page(title or ("Optima of training" if only_optima else "Margins"), tuple(sections))
 
 
 def _listed(things: Any) -> list[Any]:
@@ -209,7 +216,7 @@ def _given(thing: Any) -> list[Found]:
         raise InputError(f"the data of a trajectory must be a Dataset, or a list of them, not {str(data)[:60]!r}")
     if cert is not None and not isinstance(cert, Certificate):
         raise InputError(f"the certificate of a trajectory must be a Certificate or None, not {str(cert)[:60]!r}")
-    wrong = runs.foreign_data(traj.config, sets) or (runs.foreign(traj.config, cert) if cert else "")
+    wrong = runs.foreign_data(traj.config, sets) or (foreign(traj.config, cert) if cert else "")
     if wrong:
         raise InputError(f"{wrong}; give what belongs to the run on {traj.config['data']['names'][0]}")
     return [Found("trajectory", (traj, sets, cert))]

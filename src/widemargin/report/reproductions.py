@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from widemargin.disk import read_file, read_json
+from widemargin.forms import Misfit, listed, table, text
 from widemargin.types import InputError
 
 from .section import Section, badge, number, words
 
 PICTURE_BYTES = 3_000_000  # bytes of one picture in the page
+VERDICTS = listed(table({"claim": text(10**5)}, {"paper": text(10**5), "reason": text(10**5)}), most=10**4)
 WORDS = {True: "holds", False: "does not hold"}  # else the word itself: undecided or not informative
 
 
@@ -22,8 +24,10 @@ def title(folder: Path) -> str:
 def show(section: Section, folder: Path) -> None:
     settings = _settings(folder)
     verdicts = _json(folder / "verdict.json")
-    if not isinstance(verdicts, list) or not all(isinstance(one, Mapping) and "claim" in one for one in verdicts):
-        raise InputError(f"{folder / 'verdict.json'} is no list of verdicts; run the reproduction again")
+    try:
+        VERDICTS(verdicts, "verdicts")
+    except Misfit as error:
+        raise InputError(f"{folder / 'verdict.json'} is damaged ({error}); run the reproduction again") from None
     facts = ("scale", "device", "seed", "seconds", "version")
     section.facts({key: settings.get(key) for key in facts})
     rows = []
@@ -38,13 +42,13 @@ def show(section: Section, folder: Path) -> None:
         "What was measured, and whether it agrees with the paper.",
     )
     for path in sorted(folder.glob("*.png")):
-        picture = path.read_bytes()
+        if path.is_file() and path.stat().st_size > PICTURE_BYTES:
+            section.paragraph(f"{path.name} is too large for this page; it lies in {folder}.", "quiet")
+            continue
+        picture = read_file(path, PICTURE_BYTES)
         if picture[:8] != b"\x89PNG\r\n\x1a\n":
             raise InputError(f"{path} is no PNG picture; run the reproduction again")
-        if len(picture) > PICTURE_BYTES:
-            section.paragraph(f"{path.name} is too large for this page; it lies in {folder}.", "quiet")
-        else:
-            section.image(path.stem if path.stem != "figure" else f"Figure of {folder.resolve().name}", picture)
+        section.image(path.stem if path.stem != "figure" else f"Figure of {folder.resolve().name}", picture)
     known = ["widemargin", "reproduce", str(settings.get("id") or folder.resolve().name)]
     for name in ("scale", "device", "seed"):
         known += [f"--{name}", str(settings[name])] if name in settings else []
@@ -79,6 +83,6 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return read_json(path)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); run the reproduction again") from None

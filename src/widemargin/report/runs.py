@@ -23,6 +23,7 @@ from widemargin.theory.track import Track, follow
 from widemargin.types import Certificate, Dataset, InputError, Trajectory
 
 from . import certificates, guarantees
+from .checking import Checked, foreign, recheck
 from .section import (
     COLOURS,
     LINES,
@@ -45,25 +46,22 @@ FRAMES = 41  # moments of the slider, at most
 SIDE = 51  # points along each side of a decision picture that moves
 NEURONS = 300  # that move
 EXAMPLES = 1_000  # margins in a distribution
-CONVENTIONS = (
-    "M2",
-    "M1",
-    "M4",
-    "M5",
-    "M6",
-    "M10",
-    "M7",
-    "M3",
-    "MT2",
-    "partial",
-)  # the first that was recorded is drawn
+# The first that was recorded is drawn.
+CONVENTIONS = ("M2", "M1", "M4", "M5", "M6", "M10", "M7", "M3", "MT2", "partial")
 COMPARED = ("M1", "M2", "M4", "M5")  # with the certified largest margin; M3 and M6 would need to know of the bias
 
 
 def read(folder: Path) -> tuple[Trajectory, list[Dataset], Certificate | None]:
-    """Trajectory, data, and the certificate if the run has one."""
-    path = folder / CERTIFICATE
-    return flows.load(folder), flows.load_data(folder), certificates.read(path) if path.is_file() else None
+    """Trajectory, data, and the certificate if the run has one; a note where that is damaged."""
+    path, traj, cert = folder / CERTIFICATE, flows.load(folder), None
+    if path.is_file():
+        try:
+            cert = certificates.read(path)
+        except InputError as error:
+            traj = dataclasses.replace(
+                traj, notes=(*traj.notes, f"The certificate beside this run is not drawn: {error}.")
+            )
+    return traj, flows.load_data(folder), cert
 
 
 def foreign_data(config: Mapping[str, Any], sets: Sequence[Dataset]) -> str:
@@ -71,24 +69,6 @@ def foreign_data(config: Mapping[str, Any], sets: Sequence[Dataset]) -> str:
     if [one.sha256() for one in sets] == config["data"]["sha256"]:
         return ""
     return f"the data {sets[0].name} ({len(sets)} of {len(config['data']['sha256'])} sets) is not what the run was trained on"
-
-
-def foreign(config: Mapping[str, Any], cert: Certificate) -> str:
-    """Why a certificate says nothing about a run; empty where its bound holds for every network there."""
-    activation = config["net"].get("activation", "relu")
-    if cert.kind != "f1":
-        return f"the certificate is of kind {cert.kind}, not f1"
-    if [cert.data_sha256] != config["data"]["sha256"]:
-        return f"the certificate is of other data, {cert.data_name}"
-    if bool(cert.bias) != bool(config["bias"]):
-        return f"the certificate is {_with(cert.bias)} a bias and the run {_with(config['bias'])}"
-    if cert.activation != activation:
-        return f"the certificate is of activation {cert.activation} and the run of {activation}"
-    return ""
-
-
-def _with(bias: bool) -> str:
-    return "with" if bias else "without"
 
 
 def title(traj: Trajectory, name: str) -> str:
@@ -112,10 +92,17 @@ def show(
         raise InputError(f"the run {folder} has trials 0 to {traj.trials - 1}, not {trial}")
     if not len(traj.t):
         raise InputError(f"the run {folder} has no records yet; resume it, or wait")
-    wrong = foreign(traj.config, cert) if cert is not None else ""
+    wrong, checked = "", Checked(None, "")
+    if cert is not None:
+        checked = recheck(cert, next((one for one in sets if one.sha256() == cert.data_sha256), None))
+        wrong = foreign(traj.config, cert) or (checked.words if checked.refused else "")
     if wrong:
         section.paragraph(f"The certificate beside this run is not drawn: {wrong}.", "quiet")
         cert = None
+    elif cert is not None and cert.proved and checked.holds is None:
+        section.paragraph(
+            f"The certificate beside this run was {checked.words}; the command verify checks it.", "quiet"
+        )
     facts(section, traj, cert)
     x, name, log = clock(traj)
     axis = {"x": name, "xlog": log}

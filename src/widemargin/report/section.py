@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.json_values import plain_json
+
 POINTS = 1_000  # of one curve
 LINES = 20  # trials drawn one by one
 COLOURS = ("@plus", "@minus", "@third", "@ink", "@quiet")
@@ -209,7 +211,10 @@ def words(*parts: str) -> str:
 
 def to_json(value: Any) -> str:
     """JSON that can stand in a page: no infinity, and nothing that ends a script."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    except ValueError:  # a number beyond floating point, such as the end of an axis: nothing there
+        text = json.dumps(plain_json(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from widemargin import sweep as sweeping
 from widemargin.sweep.plan import OWN
 from widemargin.sweep.store import last_words, quoted
+from widemargin.sweep.store import plans as stored_plans
 from widemargin.types import InputError
 
 from .section import COLOURS, DASHES, Digits, Figure, Section, label, layout, number, numbers, spread, words
@@ -26,6 +27,7 @@ BINS = 24  # of a parameter drawn at random
 ROWS = 400  # of a table
 CURVES = 8  # lines in one figure
 FAILURES = 20
+LIMIT = 120.0  # seconds for a query
 SHOWN_FIRST = (
     "fraction",
     "margin_M2",
@@ -79,9 +81,10 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
     )
     there, none = sweeping.query(folder, "select * from runs limit 0")
     list(none)  # read to its end, a query lets go of the file
-    plans = _plans(folder)
+    plans = stored_plans(folder)
     total = sum(row[4] for row in groups)
-    ((seconds, first, last),) = _rows(folder, "select sum(seconds), min(finished), max(finished) from log")
+    when = "cast(finished as real)"
+    ((seconds, first, last),) = _rows(folder, f"select total(seconds), min({when}), max({when}) from log")
     section.facts(
         {
             "runs": total,
@@ -95,16 +98,16 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
     for name, function, version, seed, count in groups:
         asked = [one for one in plans if (one["name"], one["function"], one["seed"]) == (name, function, seed)]
         section.heading(f"{name}: {function}, {count} runs")
-        which = f"sweep = {_text(name)} and function = {_text(function)} and version = {_text(version)} and seed = {int(seed)}"
+        each = zip(("sweep", "function", "version", "seed"), (name, function, version, seed))
+        which = " and ".join(f"{column} is {_literal(value)}" for column, value in each)
         table = aggregate(folder, which, there, asked, columns)
         _show_table(section, table)
         for axis in table.left if table.stats else ():
             alone = aggregate(folder, which, there, asked, list(table.stats), [axis])
             _show_along(section, alone, 0)
         if asked:
-            save = (
-                f"# save as {name}.toml, then: {words('widemargin', 'sweep', f'{name}.toml', '--store', str(folder))}\n"
-            )
+            file = f"{' '.join(name.split())[:100]}.toml"  # one line, whatever a stranger has called it
+            save = f"# save as {file}, then: {' '.join(words('widemargin', 'sweep', file, '--store', str(folder)).split())}\n"
             others = f"{len(asked)} plans of this name have added runs; this is the last of them." * (len(asked) > 1)
             section.settings(save + toml(asked[-1]), asked[-1] if len(asked) == 1 else asked, others)
         else:
@@ -128,20 +131,16 @@ def check_columns(folders: Sequence[Path], columns: Sequence[str]) -> None:
 
 
 def _rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
-    return list(sweeping.query(folder, sql)[1])
+    return list(sweeping.query(folder, sql, time_limit=LIMIT)[1])
 
 
-def _plans(folder: Path) -> list[dict[str, Any]]:
-    """All plans, the last one last; none in stores that kept no plans."""
-    try:
-        return [json.loads(plan) for (plan,) in _rows(folder, "select plan from sweeps order by rowid")]
-    except (InputError, ValueError):
-        return []
-
-
-def _text(value: Any) -> str:
-    """A text in SQL."""
-    return "'" + str(value).replace("'", "''") + "'"
+def _literal(value: Any) -> str:
+    """A value in SQL."""
+    if value is None:
+        return "null"
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    return repr(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
 
 
 # ---------------------------------------------------------------- aggregation

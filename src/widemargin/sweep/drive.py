@@ -23,6 +23,7 @@ SUSPECT = 2  # deaths around a batch after which it is computed alone
 ATTEMPTS = 4  # deaths of a batch that is alone
 LOOK = 0.2  # seconds between two looks at the progress
 SHOWN = 20  # failures that `Progress` tells in words
+COUNTED = 200_000  # runs that a dry run looks at one by one
 SAMPLE_SECONDS = 60.0  # a dry run begins no further batch after this
 
 
@@ -387,10 +388,12 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
     """
     tasks.check(plan)
     count = make_engine("local", workers).workers
-    done, open_batches = 0, 0
+    looked, done, open_batches, all_batches = 0, 0, 0, 0
     picks: list[list[Run]] = []
     draw = random.Random(0)
     for runs, stored in _counted(plan, store):
+        looked += len(runs)
+        all_batches += 1
         done += stored
         if stored == len(runs):
             continue
@@ -399,6 +402,13 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
             picks.append(runs)
         elif (k := draw.randrange(open_batches)) < sample:
             picks[k] = runs
+        if looked >= COUNTED:
+            break
+    if looked < len(
+        plan
+    ):  # too many to look at each: what is stored is asked of the store, and batches are as full as these
+        done = _rows_of(plan, store)
+        open_batches = -(-(len(plan) - done) * all_batches // looked)
     times: list[float] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as place:  # certificates are shared there, as they will be in the store
@@ -420,6 +430,17 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
     return Estimate(
         len(plan), done, open_batches, len(times), each, each * open_batches / min(count, max(1, open_batches)), count
     )
+
+
+def _rows_of(plan: Sweep, store: str | Path | None) -> int:
+    """How many rows a store has of this sweep."""
+    if store is None or not check_store(store):
+        return 0
+    results = Store(store)
+    try:
+        return min(len(plan), results.count(plan.name, plan.function, tasks.version(plan), plan.seed))
+    finally:
+        results.close()
 
 
 def _counted(plan: Sweep, store: str | Path | None) -> Iterator[tuple[list[Run], int]]:

@@ -44,7 +44,7 @@ def _pools() -> Any:
 
 def own_function(function: str, folder: Path | str | None) -> Callable[..., Any]:
     module, _, name = function.partition(":")
-    if folder is not None and str(folder) not in sys.path:
+    if folder is not None and str(folder) not in sys.path and not _is_ours(module):
         sys.path.insert(0, str(folder))
     try:
         found = getattr(module_of(module, folder), name)
@@ -55,6 +55,11 @@ def own_function(function: str, folder: Path | str | None) -> Callable[..., Any]
     if not callable(found):
         raise InputError(f"{function} is no function")
     return found
+
+
+def _is_ours(module: str) -> bool:
+    """Whether it is a module of widemargin: a file of that name beside the plan is none."""
+    return module.partition(".")[0] == "widemargin"
 
 
 def signature(function: str, folder: Path | str | None) -> inspect.Signature:
@@ -68,7 +73,7 @@ def signature(function: str, folder: Path | str | None) -> inspect.Signature:
 
 def module_of(name: str, folder: Path | str | None) -> Any:
     """By its path where it lies in the folder, so that modules of one name in two folders are two."""
-    path = None if folder is None else Path(folder) / f"{name}.py"
+    path = None if folder is None or _is_ours(name) else Path(folder) / f"{name}.py"
     if path is None or not path.is_file():
         return importlib.import_module(name)
     return _file_module(name, str(path.resolve()), path.stat().st_mtime_ns)

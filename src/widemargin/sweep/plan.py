@@ -24,9 +24,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
+import inspect
 import itertools
 import json
 import math
+import re
 import string
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,13 +39,21 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.types import InputError
+from widemargin.disk import read_file
+from widemargin.forms import Form, Misfit, anything, listed, maybe, need, number, table, truth, whole
+from widemargin.forms import text as text_of
+from widemargin.types import InputError, show
 
 KEYS = ("name", "function", "repeats", "seed", "keep", "samples", "pack", "fixed", "grid", "random")
 PACK = {"train": 64, "margin": 1, "fit": 1, "bound": 1, "reproduce": 1}  # runs handed out together, at most
 OWN_PACK = 8  # of functions of one's own
 LARGEST_INTEGER = 2**63 - 1  # integer that SQLite holds
 DEEPEST = 20  # lists within lists
+LARGEST_FILE = 1 << 22  # bytes of a TOML file
+WIDEST = 100  # characters that a {name:format} may ask for
+ROOMS = (
+    "data", "flows", "margins", "monitor", "optima", "papers", "plots", "report", "spaces", "sweep", "theory", "verify",
+)  # fmt: skip
 OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the table that are no parameters
 
 
@@ -117,6 +128,7 @@ class Sweep:
         if self.pack is None:
             object.__setattr__(self, "pack", PACK.get(self.function, OWN_PACK))
         seen: set[str] = set()
+        lowered: set[str] = set()
         for name in [*self.fixed, *self.grid, *self.random]:
             if name in seen:
                 raise InputError(f"the parameter {name!r} is given twice; it can be fixed, in the grid or random")
@@ -124,11 +136,12 @@ class Sweep:
                 raise InputError(f"{name!r} is no parameter of a sweep; set repeats, and seed at the top")
             if name.lower() in OWN:
                 raise InputError(f"{name!r} is a column of the table itself; call the parameter something else")
-            if name.lower() in {one.lower() for one in seen}:
+            if name.lower() in lowered:
                 raise InputError(f"two parameters differ from {name!r} in case only; rename one of them")
             if not name or "\0" in name or len(name) > 200 or not encodable(name):
                 raise InputError(f"a parameter is called {name[:200]!r}; a name must be a text of 1 to 200 characters")
             seen.add(name)
+            lowered.add(name.lower())
         for name, value in self._values():
             _check_value(name, value)
         for name, values in self.grid.items():
@@ -156,14 +169,14 @@ class Sweep:
             raise InputError("the sweep has more than 2^63 - 1 runs; give fewer values, samples or repeats") from None
 
     @staticmethod
-    def load(path: str | Path) -> Sweep:
-        """Read a TOML file."""
+    def load(path: str | Path, *, trust: bool = False) -> Sweep:
+        """Read a TOML file. Only with `trust` may it name a function that is not one of widemargin: that would be run."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_file(path, LARGEST_FILE).decode("utf-8")
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from None
+        except ValueError as error:
+            raise error if isinstance(error, InputError) else InputError(f"{path} cannot be read: {error}") from None
         try:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -175,6 +188,12 @@ class Sweep:
             raise InputError(f"{path}: unknown key {unknown[0]!r}; there are {', '.join(KEYS)}")
         if "function" not in found:
             raise InputError(f'{path} does not say what to run; set function = "train", say')
+        asked = found["function"]
+        if not trust and isinstance(asked, str) and ":" in asked and not is_public(asked):
+            raise InputError(
+                f"{path} asks to run the function {show(asked, 200)}, which is none of widemargin; look at it, and if you trust "
+                "the file say so with --trust (in Python trust=True)"
+            )
         try:
             return Sweep(**{"name": Path(path).stem} | found, folder=Path(path).resolve().parent)
         except InputError as error:
@@ -256,11 +275,53 @@ class Sweep:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def _law(value: Any, where: str) -> None:
+    if isinstance(value, Mapping) and "choices" in value:
+        return table({"choices": listed(anything, 1)})(value, where)
+    table({"low": number(), "high": number()}, {"log": truth, "integer": truth})(value, where)
+    need(value["low"] <= value["high"], where, "goes from high to low")
+
+
+PLAN: Form = table(
+    {
+        "name": text_of(10_000),
+        "function": text_of(10_000),
+        "seed": whole(),
+        "fixed": table({}),
+        "grid": table({}, others=listed(anything, 1)),
+        "random": table({}, others=_law),
+    },
+    {"keep": maybe(listed(text_of())), "repeats": whole(1), "samples": whole(), "pack": maybe(whole(1))},
+)
+
+
+def read_plan(text: Any) -> dict[str, Any]:
+    """A plan as `Sweep.text` writes it; a ValueError where it is none."""
+    if not isinstance(text, str):
+        raise Misfit("a plan is no text")
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise Misfit("a plan has lists within lists, too deep to be read") from None
+    PLAN(found, "")
+    return found
+
+
 def _possible(plan: Mapping[str, Any]) -> dict[str, set[str]]:
     """What each parameter may be, as JSON; draws from an interval are alike where their laws are."""
     lists = {name: [value] for name, value in plan["fixed"].items()} | plan["grid"]
     lists |= {name: law.get("choices", [law]) for name, law in plan["random"].items()}
     return {name: {json.dumps(value, sort_keys=True) for value in values} for name, values in lists.items()}
+
+
+def is_public(function: str) -> bool:
+    """Whether "module:function" is a public function of widemargin, which a file from anyone may name."""
+    module, _, name = function.partition(":")
+    room = module.removeprefix("widemargin.")
+    if not module.startswith("widemargin.") or room not in ROOMS:
+        return False
+    found = importlib.import_module(module)
+    return name in getattr(found, "__all__", ()) and inspect.isfunction(getattr(found, name))
 
 
 def encodable(text: str) -> bool:
@@ -310,6 +371,8 @@ def _asked(text: str) -> Iterator[str]:
     """What stands in braces in a text, also within a format: n and w of {n:{w}}. There, Python goes no deeper."""
     for _, part, form, _ in string.Formatter().parse(text):
         if part is not None:
+            if any(int(digits[-6:]) > WIDEST for digits in re.findall(r"[0-9]+", form or "")):
+                raise ValueError(f"a format asks for more than {WIDEST} characters")
             yield part
             yield from (inner for _, inner, _, _ in string.Formatter().parse(form or "") if inner is not None)
 

@@ -27,10 +27,11 @@ from typing import Any
 from urllib.parse import quote
 
 import widemargin
+from widemargin.disk import open_lock
 from widemargin.json_values import plain_json
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
-from .plan import OWN, Run, Sweep, encodable
+from .plan import OWN, Run, Sweep, encodable, read_plan
 
 FORMAT = "widemargin-sweep-1"
 FILE = "results.sqlite"
@@ -38,7 +39,9 @@ LOCKS = "batches.lock"
 WAIT = 60.0  # seconds to wait for another writer
 MOST = 1_900  # columns that SQLite can hold, some left over
 CHUNK = 50_000  # rows that `load` holds as Python objects at a time
+FULL = "{} cannot be written: {}; what was stored before is safe, make room and run the same command again"
 HEAD = "Traceback (most recent call last):"
+TABLES = ("meta", "runs", "log", "failures", "sweeps")
 TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may see to a Ctrl-C
 
 
@@ -195,7 +198,7 @@ class Store:
             return True
         if self._locks is None:
             with _in_one_sentence(self.folder):
-                self._locks = open(self.folder / LOCKS, "ab")  # noqa: SIM115
+                self._locks = os.fdopen(open_lock(self.folder / LOCKS), "r+b")
         try:
             fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(key[:12], 16))
         except BlockingIOError:
@@ -216,7 +219,14 @@ class Store:
 
     def columns(self) -> list[str]:
         """Names of all columns of the table."""
-        return _table(self.db, "runs")
+        with _in_one_sentence(self.folder):
+            return _table(self.db, "runs")
+
+    def count(self, sweep: str, function: str, version: str, seed: int) -> int:
+        """How many rows a sweep has."""
+        sql = "select count(*) from runs where sweep = ? and function = ? and version = ? and seed = ?"
+        with _in_one_sentence(self.folder):
+            return self.db.execute(sql, (sweep, function, version, seed)).fetchone()[0]
 
     def not_kept(self, plan: Sweep, version: str) -> list[str]:
         """Results that a plan keeps, and that stored runs lack because an earlier plan that shares runs with it kept fewer.
@@ -228,7 +238,13 @@ class Store:
         with _in_one_sentence(self.folder):
             plans = self.db.execute("select name, plan from sweeps where version = ?", (version,)).fetchall()
             for name, text in plans:
-                earlier = json.loads(text)
+                try:
+                    earlier = read_plan(text)
+                except ValueError as error:
+                    raise InputError(
+                        f"{self.folder / FILE} is damaged (a plan of {show(name)}: {error}); its rows can still be read "
+                        "(widemargin query), but choose another --store"
+                    ) from None
                 kept = earlier.get("keep")
                 if kept is None or not plan.shares_runs(earlier):
                     continue
@@ -257,7 +273,8 @@ class Store:
         return found
 
     def __len__(self) -> int:
-        return self.db.execute("select count(*) from runs").fetchone()[0]
+        with _in_one_sentence(self.folder):
+            return self.db.execute("select count(*) from runs").fetchone()[0]
 
     def close(self) -> None:
         """Close the file; what was added stays."""
@@ -306,13 +323,16 @@ def last_words(traceback: str) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def query(folder: str | os.PathLike[str], sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+def query(
+    folder: str | os.PathLike[str], sql: str, *, time_limit: float = math.inf
+) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
     """Names of the columns, and the rows one by one, of an SQL query; nothing can be changed by it.
 
     Beyond SQL of SQLite there are median(x), stdev(x) (of a sample), sqrt, ln, log10, exp and pow. NULL stands for NaN and for
     results that a run does not have.
 
-    `folder` is the store, and `sql` asks of the table runs.
+    `folder` is the store, and `sql` asks of the table runs. A query that takes longer than `time_limit` seconds ends with an
+    InputError.
 
     >>> from widemargin.sweep import Run, Store, query
     >>> store = Store("results")
@@ -325,46 +345,64 @@ def query(folder: str | os.PathLike[str], sql: str) -> tuple[list[str], Iterator
     ('root', [(4.0, 3.0)])
     """
     if not isinstance(sql, str) or not encodable(sql):
-        raise InputError(f"a query must be a text of SQL, not {sql!r}")
+        raise InputError(f"a query must be a text of SQL, not {show(sql)}")
+    if not isinstance(time_limit, int | float) or not time_limit > 0:
+        raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
     _meta(folder)
     db = _reader(folder)
-    known = _table(db, "runs")
-    db.set_progress_handler(lambda: 0, TURN)
-    db.set_authorizer(_only_reading)
-    for name, count, function in (
-        ("sqrt", 1, math.sqrt), ("ln", 1, math.log), ("log10", 1, math.log10), ("exp", 1, math.exp), ("pow", 2, math.pow),
-    ):  # fmt: skip
-        db.create_function(name, count, _quiet(function), deterministic=True)
-    db.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
-    db.create_aggregate("stdev", 1, _Deviation)  # type: ignore[arg-type]
+    clock, known = _Clock(time_limit), []
     try:
+        known = _table(db, "runs")
+        db.set_progress_handler(clock, TURN)
+        db.set_authorizer(_only_reading)
+        for name, count, function in (
+            ("sqrt", 1, math.sqrt), ("ln", 1, math.log), ("log10", 1, math.log10), ("exp", 1, math.exp), ("pow", 2, math.pow),
+        ):  # fmt: skip
+            db.create_function(name, count, _quiet(function), deterministic=True)
+        db.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
+        db.create_aggregate("stdev", 1, _Deviation)  # type: ignore[arg-type]
         cursor = db.execute(sql)
-    except (sqlite3.Error, sqlite3.Warning) as error:
+    except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
         db.close()
-        raise _failed(error, known) from None
+        raise _failed(error, known, clock) from None
     if cursor.description is None:
         db.close()
         raise InputError("the query returns nothing; write a select")
-    return [part[0] for part in cursor.description], _rows(db, cursor)
+    return [part[0] for part in cursor.description], _rows(db, cursor, clock)
 
 
-def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+class _Clock:
+    """Called every `TURN` steps of SQLite: ends a query whose time is over, and lets Python see to a Ctrl-C."""
+
+    def __init__(self, limit: float):
+        self.limit, self.end, self.over = limit, time.monotonic() + limit, False
+
+    def __call__(self) -> int:
+        self.over = time.monotonic() > self.end
+        return int(self.over)
+
+
+def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: _Clock) -> Iterator[tuple[Any, ...]]:
     try:
         yield from cursor
-    except sqlite3.Error as error:
-        raise _failed(error, []) from None
+    except (sqlite3.Error, OverflowError) as error:
+        raise _failed(error, [], clock) from None
     finally:
         db.close()
 
 
-def _failed(error: Exception, names: Sequence[str]) -> InputError | KeyboardInterrupt:
+def _failed(error: Exception, names: Sequence[str], clock: _Clock) -> InputError | KeyboardInterrupt:
     text = str(error)
+    if clock.over:
+        return InputError(
+            f"the query took longer than {clock.limit:g} seconds; ask for less, or give it more time with --time-limit"
+        )
     if text == "interrupted" or text.startswith("user-defined"):
         # Ctrl-C came while Python had its turn, in the progress handler or in a function of ours. They raise nothing else.
         return KeyboardInterrupt()
     if any(words in text for words in ("not authorized", "authorization denied", "prohibited")):
         return InputError("a query can only read; write a select")
-    if "image is malformed" in text or "disk I/O" in text:
+    if any(words in text for words in ("image is malformed", "malformed database", "disk I/O", "not a database")):
         return InputError(f"the store is damaged ({text}); copy what can be read with `sqlite3 {FILE} .recover`")
     shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
     return InputError(f"the query failed: {text}" + (f"; the table runs has the columns {shown}" if names else ""))
@@ -411,9 +449,21 @@ def _names(folder: str | os.PathLike[str]) -> tuple[list[str], set[str]]:
     _meta(folder)
     with contextlib.closing(_reader(folder)) as db:
         there = [name for name in _table(db, "runs") if name not in OWN]
-    _, plans = query(folder, "select plan from sweeps")
-    found = {name for (plan,) in plans for part in ("fixed", "grid", "random") for name in json.loads(plan)[part]}
+    found = {name for plan in plans(folder) for part in ("fixed", "grid", "random") for name in plan[part]}
     return there, found & set(there)
+
+
+def plans(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """What sweeps asked for, the last one last. What cannot be read is left out: rows do not need it."""
+    _meta(folder)
+    with contextlib.closing(_reader(folder)) as db:
+        if not _table(db, "sweeps"):
+            return []
+    found = []
+    for (text,) in query(folder, "select plan from sweeps order by rowid")[1]:
+        with contextlib.suppress(ValueError):
+            found.append(read_plan(text))
+    return found
 
 
 def _table(db: sqlite3.Connection, name: str) -> list[str]:
@@ -445,20 +495,48 @@ def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
     db = None
     try:
         db = _reader(folder)
+        clock = _Clock(WAIT)
+        db.set_progress_handler(clock, TURN)
         if not db.execute("select count(*) from sqlite_master").fetchone()[0]:
             return {}
-        meta = dict(db.execute("select name, value from meta").fetchall())
-        _table(db, "runs")
+        _check_tables(db, path)
+        rows = db.execute("select name, value from meta limit 100").fetchall()
     except sqlite3.Error as error:
+        if "disk I/O" in str(error) or "is full" in str(error):
+            raise InputError(FULL.format(folder, error)) from None
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
     finally:
         if db is not None:
             db.close()
+    meta = {name: value for name, value in rows if isinstance(name, str) and isinstance(value, str)}
     if meta.get("format") != FORMAT:
         raise InputError(
-            f"{folder} was written in the format {meta.get('format')}, this version knows {FORMAT}; choose another --store"
+            f"{folder} was written in the format {show(meta.get('format'))}, this version knows {FORMAT}; choose another --store"
         )
     return meta
+
+
+def _check_tables(db: sqlite3.Connection, path: Path) -> None:
+    """An InputError where a table of ours is none: a view could ask for anything, and take for ever."""
+    kinds = {name: (kind, sql) for kind, name, sql in db.execute("select type, name, sql from sqlite_master")}
+    there = [name for name in TABLES if name in kinds or name in ("meta", "runs")]  # of old stores some have not all
+    for name in there:
+        kind, sql = kinds.get(name, ("", ""))
+        plain = kind == "table" and not str(sql).lower().replace("\n", " ").startswith("create virtual")
+        if plain:
+            plain = all(row[6] == 0 for row in db.execute(f"pragma table_xinfo({name})"))  # else a column is computed
+        if not plain:
+            raise InputError(
+                f"{path} is no store of a sweep, or is damaged ({name} is no plain table); choose another folder"
+            )
+    needed = {"runs": OWN, "meta": ("name", "value"), "log": ("key", "seconds", "finished"), "sweeps": ("plan",),
+               "failures": ("key", "params", "traceback", "finished")}  # fmt: skip
+    for name in there:
+        lost = [one for one in needed[name] if one not in _table(db, name)]
+        if lost:
+            raise InputError(f"{path} is damaged (the table {name} has no column {lost[0]}); choose another folder")
+    if any(kind == "trigger" for kind, _ in kinds.values()):
+        raise InputError(f"{path} has triggers, which a store of a sweep has not; choose another folder")
 
 
 def check_store(folder: str | os.PathLike[str]) -> bool:
@@ -474,35 +552,35 @@ def _only_reading(action: int, *_: Any) -> int:
     return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
 
 
-class _Median:
+class _Numbers:
+    """Collects the numbers of a column; whatever happens, an aggregate of ours raises nothing but Ctrl-C."""
+
     def __init__(self) -> None:
         self.values: list[float] = []
 
     def step(self, value: Any) -> None:
         if isinstance(value, int | float):
-            self.values.append(value)
+            self.values.append(float(value))
+
+
+class _Median(_Numbers):
+    def finalize(self) -> float | None:
+        values = sorted(self.values)
+        middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
+        return sum(value / len(middle) for value in middle) if middle else None  # the sum itself may overflow
+
+
+class _Deviation(_Numbers):
+    """Standard deviation of a sample (n - 1), of numbers divided by the largest, so that no square overflows."""
 
     def finalize(self) -> float | None:
-        import statistics
-
-        return statistics.median(self.values) if self.values else None
-
-
-class _Deviation:
-    """Standard deviation of a sample (n - 1), by Welford's recurrence."""
-
-    def __init__(self) -> None:
-        self.n, self.mean, self.squares = 0, 0.0, 0.0
-
-    def step(self, value: Any) -> None:
-        if isinstance(value, int | float):
-            self.n += 1
-            change = value - self.mean
-            self.mean += change / self.n
-            self.squares += change * (value - self.mean)
-
-    def finalize(self) -> float | None:
-        return math.sqrt(self.squares / (self.n - 1)) if self.n > 1 else None
+        n, size = len(self.values), max(map(abs, self.values), default=0.0)
+        if n < 2 or not math.isfinite(size):
+            return None
+        if not size:
+            return 0.0
+        mean = math.fsum(value / size for value in self.values) / n
+        return size * math.sqrt(math.fsum((value / size - mean) ** 2 for value in self.values) / (n - 1))
 
 
 def _quiet(function: Any) -> Any:
@@ -556,9 +634,7 @@ def _in_one_sentence(folder: Path) -> Iterator[None]:
                 f"{folder} is being written by another process that does not let go; try again later"
             ) from None
         if "full" in str(error) or "disk I/O" in str(error):
-            raise InputError(
-                f"{folder} cannot be written: {error}; what was stored before is safe, make room and run the same command again"
-            ) from None
+            raise InputError(FULL.format(folder, error)) from None
         raise InputError(f"{folder} cannot be written: {error}; choose another --store") from None
     except sqlite3.DatabaseError as error:
         raise InputError(

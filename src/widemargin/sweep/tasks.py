@@ -27,6 +27,8 @@ import numpy as np
 import widemargin
 from widemargin import data as datasets
 from widemargin import kinds
+from widemargin.disk import read_json
+from widemargin.forms import number, table
 from widemargin.spaces import as_space
 from widemargin.types import F1_CONVERSIONS, Dataset, InputError, write_atomically
 
@@ -35,7 +37,10 @@ from .plan import Run, Sweep
 from .store import as_json, cells
 
 Row = dict[str, Any]
+KEPT = table({"lower": number(), "upper": number()})  # of a certificate in a store
 CERTIFICATES = "certificates"
+TRIED = 200  # values of a parameter that are tried before a sweep begins
+MOST_KINDS = 1_000  # combinations of SELECT
 LIMIT = 60.0  # seconds for a certificate with certify = true
 SELECT = ("net", "algorithm", "kind", "id")  # on what these are depends which other parameters there are
 INTEGERS = ("width", "steps", "points", "check_every")
@@ -95,7 +100,8 @@ def _stamp(path: str) -> str:
 
 @functools.lru_cache(1000)
 def _file_stamp(path: str, changed: int, size: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 def check(sweep: Sweep) -> None:
@@ -110,7 +116,7 @@ def check(sweep: Sweep) -> None:
     values: dict[str, list[Any]] = {name: [] for name in base}
     for name, value in sweep.extremes():
         values[name].append(value)
-    others = [{name: value} for name in values if name not in SELECT for value in values[name]]
+    others = [{name: value} for name in values if name not in SELECT for value in _some(values[name])]
     for one in [*_kinds(sweep), *others]:
         params = sweep.filled({**base, **one}, 0)
         if ":" in sweep.function:
@@ -119,12 +125,22 @@ def check(sweep: Sweep) -> None:
             TASKS[sweep.function][0](params, asked, sweep.folder)
 
 
+def _some(values: list[Any]) -> list[Any]:
+    """At most TRIED of the values, evenly spread: trying each of very many would take as long as the sweep."""
+    return values if len(values) <= TRIED else [values[k * (len(values) - 1) // (TRIED - 1)] for k in range(TRIED)]
+
+
 def _kinds(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Every combination of the parameters on which others depend."""
     values: dict[str, list[Any]] = {}
     for name, value in sweep.extremes():
         if name in SELECT:
             values.setdefault(name, []).append(value)
+    many = math.prod(map(len, values.values()))
+    if many > MOST_KINDS:
+        raise InputError(
+            f"there are {many} combinations of {', '.join(values)}, on which other parameters depend; give at most {MOST_KINDS}"
+        )
     return (dict(zip(values, some)) for some in itertools.product(*values.values()))
 
 
@@ -322,7 +338,7 @@ def _rule_fields(params: Mapping[str, Any]) -> list[str]:
 
 
 def _rule(params: Mapping[str, Any], seed: int) -> Any:
-    from widemargin.flows.names import rate_field
+    from widemargin.flows.names import rate_field, rule_from_words
 
     make = _rule_kind(params)
     keys = {name: params[name] for name in _rule_fields(params) if name in params and name not in TRAIN}
@@ -333,14 +349,16 @@ def _rule(params: Mapping[str, Any], seed: int) -> Any:
         if rate is None:
             raise InputError(f"the algorithm {params.get('algorithm', 'gd')} has no learning rate; leave lr out")
         keys[rate] = params["lr"]
-    return make(**keys)
+    return rule_from_words(params.get("algorithm", "gd"), keys)
 
 
 def _net(params: Mapping[str, Any], data: Sequence[Dataset]) -> Any:
     from widemargin.flows import nets
+    from widemargin.flows.fields import only_plain
 
     kind = params.get("net", "relu")
     keys = {name: params[name] for name in nets.KINDS[kind][2] if name in params and name not in TRAIN}
+    keys = only_plain(nets.CLASSES[kind], keys, f"the network {kind}")
     if kind == "batchnorm" and not keys.get("minibatch"):
         keys["data"] = data[0].X if len(data) == 1 else np.stack([one.X for one in data])
     return nets.make_net(kind, data[0].d + int(params.get("bias", False)), int(params.get("width", 100)), **keys)
@@ -416,8 +434,10 @@ def _certificate(data: Dataset, bias: bool, activation: str, limit: float, store
     name = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
     path = Path(store) / CERTIFICATES / f"{name}.json" if store is not None and Path(store).is_dir() else None
     if path is not None and path.is_file():
-        kept = json.loads(path.read_text())
-        return kept["lower"], kept["upper"]
+        with contextlib.suppress(OSError, ValueError):  # what is damaged is computed again
+            kept = read_json(path)
+            KEPT(kept, "")
+            return kept["lower"], kept["upper"]
     cert = f1(data, bias=bias, activation=activation, time_limit=limit)
     if cert.status == "interrupted":
         raise KeyboardInterrupt

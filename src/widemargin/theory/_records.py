@@ -171,11 +171,7 @@ def since(sums: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def never_falls(
-    f: np.ndarray,
-    owed: np.ndarray,
-    applies: np.ndarray,
-    joined: np.ndarray | bool = True,
-    unit: float = 0.0,
+    f: np.ndarray, owed: np.ndarray, applies: np.ndarray, joined: np.ndarray | bool = True, unit: float = 0.0
 ) -> dict[str, np.ndarray]:
     """f (T, B) at each record against its largest value at earlier ones of the same stretch, as what `part` takes.
 

@@ -70,13 +70,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kinds(function: Callable[..., Any]) -> dict[str, Kind]:
     """The kinds of its arguments that have one; an argument that may be None is free to be."""
-    found = {}
+    wanted = {}
     for name, hint in get_type_hints(function, include_extras=True).items():
         for part in (hint, *get_args(hint)):
             for kind in getattr(part, "__metadata__", ()):
                 free = type(None) in get_args(hint)
-                found[name] = replace(kind, holds=_or_none(kind.holds)) if free else kind
-    return found
+                wanted[name] = replace(kind, holds=_or_none(kind.holds)) if free else kind
+    return wanted
 
 
 def _or_none(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -96,6 +96,12 @@ def checked(function: F) -> F:
         return function(*args, **keys)
 
     return door  # type: ignore[return-value]
+
+
+def said(function: Callable[..., Any]) -> tuple[str, str]:
+    """The first paragraph of its docstring on one line, and the rest."""
+    first, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
+    return " ".join(first.split()), rest
 
 
 def explained(function: Callable[..., Any]) -> dict[str, str]:

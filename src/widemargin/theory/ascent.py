@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -12,19 +13,16 @@ from widemargin.types import InputError
 
 from ._rooms import margins, torch
 from .arguments import Count, Positive, one_of
-from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .conditions import Known, Measured
+from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 from .simplex import best_mixture
 
 MOST = 10**7  # entries of a feature matrix
 
 
-@states(
-    "CB-14",
-    says="Training the norms of neurons with frozen directions, the best margin approaches the l1 max margin like ln(t)/sqrt(t).",
-    assumes=("steps eta(t) = 1/(16 |z| sqrt(t+1))", "uniform start", "exponential loss"),
-    reference="CB Proposition 6, Proposition 16",
-)
+@states("CB-14", "CB Proposition 6, Proposition 16", quantity="margin", unit="M6")
+@assuming("steps eta(t) = 1/(16 |z| sqrt(t+1))", "uniform start", "exponential loss")
 def frozen_ascent_margin(
     gamma: Positive,
     size: Positive,
@@ -33,12 +31,14 @@ def frozen_ascent_margin(
     t: Count,
     growth: Positive,
     *,
-    steps: bool | None = None,
-    uniform: bool | None = None,
-    exponential: bool | None = None,
+    steps: Known = None,
+    uniform: Known = None,
+    exponential: Known = None,
     convention: Annotated[str, one_of("printed", "sharp")] = "printed",
 ) -> Guarantee:
-    """max_{s < t} min_i z_i . abar(s) >= gamma_1 - (|z|/sqrt t)(8 ln m + ln t + 1) - (4 ln n/sqrt t) growth (CB-14).
+    """Training the norms of neurons with frozen directions, the best margin approaches the l1 max margin like ln(t)/sqrt(t).
+
+    max_{s < t} min_i z_i . abar(s) >= gamma_1 - (|z|/sqrt t)(8 ln m + ln t + 1) - (4 ln n/sqrt t) growth (CB-14).
 
     growth = sum_{s < t} 1/(beta(s) sqrt(s+1)), beta = |a|_1; size = max |z_ij|; gamma = gamma_1^(m) (M6). The printed constants
     hold. "sharp" keeps the sums of the proof: with S = sum_{s < t} 1/sqrt(s+1) and H = sum_{s <= t} 1/s, gamma_1 - |z| (4 ln m
@@ -58,8 +58,6 @@ def frozen_ascent_margin(
             Assumption("uniform start", uniform),
             Assumption("exponential loss", exponential),
         ),
-        quantity="margin",
-        unit="M6",
         numbers={"gamma": gamma, "growth": growth, "t": t},
     )
 
@@ -70,16 +68,14 @@ def step_sums(t: int) -> tuple[float, float]:
     return float((s**-0.5).sum()), float((1 / s).sum())
 
 
-@states(
-    "CB-16",
-    says="Along that ascent the norm beta grows at least like the exponential of the margins it passes.",
-    assumes=("beta(t+1) is the update of Proposition 6",),
-    reference="CB Lemmas 17, 18",
-)
+@states("CB-16", "CB Lemmas 17, 18", quantity="norm")
+@assuming("beta(t+1) is the update of Proposition 6")
 def norm_growth(
-    margins_passed: ArrayLike, size: Positive, log_beta_0: float = 0.0, *, update: bool | None = None
+    margins_passed: ArrayLike, size: Positive, log_beta_0: float = 0.0, *, update: Known = None
 ) -> Guarantee:
-    """ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s)), mu(s) = min_i z_i . abar(s), eta(s) = 1/(16 |z|
+    """Along that ascent the norm beta grows at least like the exponential of the margins it passes.
+
+    ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s)), mu(s) = min_i z_i . abar(s), eta(s) = 1/(16 |z|
     sqrt(s+1)) (CB-16).
 
     beta(t+1) = beta(t) sum_j abar_j (1 + 2 eta g_j)^2 >= beta(t) (1 + 2 eta g . abar)^2, g = Z' p with p in the simplex, so g .
@@ -95,29 +91,26 @@ def norm_growth(
         "ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s))",
         from_log(log_beta),
         (Assumption("beta(t+1) is the update of Proposition 6", update),),
-        quantity="norm",
         numbers={"log_beta": log_beta, "t": len(mu)},
     )
 
 
-@states(
-    "CB-18",
-    says="Training the output layer alone, the best margin approaches the l2 max margin like 1/sqrt(t).",
-    assumes=("steps eta(t) = beta(t) sqrt(2)/(|z| sqrt(t+1))", "r(0) = 0", "exponential loss", "gamma_2 > 0"),
-    reference="CB Proposition 7, Proposition 19",
-)
+@states("CB-18", "CB Proposition 7, Proposition 19", quantity="margin", unit="M7")
+@assuming("steps eta(t) = beta(t) sqrt(2)/(|z| sqrt(t+1))", "r(0) = 0", "exponential loss", "gamma_2 > 0")
 def output_ascent_margin(
     gamma: Positive,
     size: Positive,
     n: Count,
     t: Count,
     *,
-    inverse_betas: float | None = None,
-    steps: bool | None = None,
-    zero: bool | None = None,
-    exponential: bool | None = None,
+    inverse_betas: Measured = None,
+    steps: Known = None,
+    zero: Known = None,
+    exponential: Known = None,
 ) -> Guarantee:
-    """max_{s < t} min_i z_i . abar(s) >= gamma_2 - (|z|/sqrt t)(2 sqrt 2 + sqrt(3) ln(n)/gamma_2), gamma_2 = gamma_2^(m) (M7,
+    """Training the output layer alone, the best margin approaches the l2 max margin like 1/sqrt(t).
+
+    max_{s < t} min_i z_i . abar(s) >= gamma_2 - (|z|/sqrt t)(2 sqrt 2 + sqrt(3) ln(n)/gamma_2), gamma_2 = gamma_2^(m) (M7,
     CB-18).
 
     With `inverse_betas` = sum_{s < t} 1/beta(s) of the run, the step before the last of the proof is used, which is sharper:
@@ -137,8 +130,6 @@ def output_ascent_margin(
             Assumption("exponential loss", exponential),
             Assumption("gamma_2 > 0", gamma > 0, f"gamma_2 = {gamma:.6g}"),
         ),
-        quantity="margin",
-        unit="M7",
         numbers={"printed": printed, "t": t},
     )
 
@@ -182,12 +173,17 @@ def replay(Z: np.ndarray, t: int, r0: float = 1.0) -> tuple[np.ndarray, np.ndarr
     return betas, passed
 
 
-@applied("CB-14")
-def _frozen_ascent_on(facts: Facts) -> Guarantee | None:
-    found = _ascent(facts, "NeuronNormAscent")
-    if found is None:
+def _ascent(facts: Facts, rule: str) -> tuple[np.ndarray, int] | None:
+    """Signed features (n, m) and the number of steps of a run by this rule."""
+    steps = facts.last("step") if facts.rule.get("class") == rule else None
+    if not steps:
         return None
-    Z, t = found
+    H = _features(facts)
+    return None if H is None else (H * facts.data.signs()[:, None], int(steps))
+
+
+@applied("CB-14", partial(_ascent, rule="NeuronNormAscent"), two_classes=True)
+def _frozen_ascent_on(facts: Facts, Z: np.ndarray, t: int) -> Guarantee | None:
     gamma = simplex_margin(Z)
     r = np.asarray(next(facts.start[name] for name in facts.net.trained))  # type: ignore[index,union-attr]
     if not gamma > 0 or t * Z.size > 1000 * MOST:
@@ -208,12 +204,8 @@ def _frozen_ascent_on(facts: Facts) -> Guarantee | None:
     )
 
 
-@applied("CB-18")
-def _output_ascent_on(facts: Facts) -> Guarantee | None:
-    found = _ascent(facts, "OutputLayerAscent")
-    if found is None:
-        return None
-    Z, t = found
+@applied("CB-18", partial(_ascent, rule="OutputLayerAscent"), two_classes=True)
+def _output_ascent_on(facts: Facts, Z: np.ndarray, t: int) -> Guarantee | None:
     cert = margins.f2(facts.data, kernel=_gram(Z * facts.data.signs()[:, None]), time_limit=facts.time_limit)
     if not cert.lower > 0:
         return None
@@ -231,12 +223,3 @@ def _output_ascent_on(facts: Facts) -> Guarantee | None:
 
 def _gram(H: np.ndarray) -> np.ndarray:
     return H @ H.T / H.shape[1]
-
-
-def _ascent(facts: Facts, rule: str) -> tuple[np.ndarray, int] | None:
-    """Signed features (n, m) and the number of steps of a run by this rule."""
-    steps = facts.last("step") if facts.rule.get("class") == rule else None
-    if not steps or not np.isin(facts.data.y, (-1.0, 1.0)).all():
-        return None
-    H = _features(facts)
-    return None if H is None else (H * facts.data.signs()[:, None], int(steps))

@@ -46,10 +46,10 @@ def nearest(id: str, known: Mapping[str, Any]) -> list[str]:
     paper, number = _parts(id.upper())
     same = [one for one in known if _parts(one)[0] == paper]
     if same:
-        found = sorted(same, key=lambda one: (abs(_parts(one)[1] - number), order(one)))[:FEW]
+        near = sorted(same, key=lambda one: (abs(_parts(one)[1] - number), order(one)))[:FEW]
     else:
-        found = difflib.get_close_matches(id.upper(), known, FEW, 0.0)
-    return sorted(found, key=order)
+        near = difflib.get_close_matches(id.upper(), known, FEW, 0.0)
+    return sorted(near, key=order)
 
 
 def theorem(id: str) -> Theorem:

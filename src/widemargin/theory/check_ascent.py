@@ -158,14 +158,12 @@ def usable(track: Track) -> np.ndarray:
 # ---------------------------------------------------------------- the flow of neurons
 
 
-@check(
-    "CB-8",
-    says="d|w_j|^2/dt = 4 |w_j|^2 J'(theta_j) in CB's clock",
-    reference="CB (11), (12)",
-    reads=ascent,
-)
+@check("CB-8", "CB (11), (12)", reads=ascent)
 def wfr_rates(A: Ascent, W: object, t_cb: np.ndarray) -> Iterator[Part]:
-    """Exact for explicit steps (the change of |w_j|^2 is 4 h |w_j|^2 J' + h^2 |v_j|^2), by trapezoids along a flow."""
+    """d|w_j|^2/dt = 4 |w_j|^2 J'(theta_j) in CB's clock
+
+    Exact for explicit steps (the change of |w_j|^2 is 4 h |w_j|^2 J' + h^2 |v_j|^2), by trapezoids along a flow.
+    """
     track = A.track
     if len(track.t) < 2:
         return
@@ -194,13 +192,9 @@ def wfr_rates(A: Ascent, W: object, t_cb: np.ndarray) -> Iterator[Part]:
     yield part(says, push, scale, usable(track), id="CB-8 Euler", identity=True)
 
 
-@check(
-    "CB-12",
-    says="|a_j|^2 - b_j^2 of every neuron is constant along the flow of both layers, so the cone |a| = |b| is invariant",
-    reference="CB Lemma 26",
-    reads=ascent,
-)
+@check("CB-12", "CB Lemma 26", reads=ascent)
 def cone(A: Ascent, balance: np.ndarray) -> Part | None:
+    """|a_j|^2 - b_j^2 of every neuron is constant along the flow of both layers, so the cone |a| = |b| is invariant"""
     track, net = A.track, A.track.net
     if net.name != "relu" or set(net.trained) != {"a", "V"}:
         return None
@@ -220,14 +214,12 @@ def cone(A: Ascent, balance: np.ndarray) -> Part | None:
     return part(says, balance, right, usable(track), identity=True, scale=scale, note=note)
 
 
-@check(
-    "CB-25",
-    says="S_beta(h(nubar)) - ln n / beta, beta = ||nu||, never falls once all points are fitted; its rate at fixed beta",
-    reference="CB Corollary 11 (E-CB-4, F-CB-1)",
-    reads=ascent,
-)
+@check("CB-25", "CB Corollary 11 (E-CB-4, F-CB-1)", reads=ascent)
 def smooth_margin(A: Ascent) -> Iterator[Part]:
-    """For the exponential loss. The proof needs ||nu|| to grow, which it does as soon as sum l < 1 (F-CB-1)."""
+    """S_beta(h(nubar)) - ln n / beta, beta = ||nu||, never falls once all points are fitted; its rate at fixed beta
+
+    For the exponential loss. The proof needs ||nu|| to grow, which it does as soon as sum l < 1 (F-CB-1).
+    """
     track, says = A.track, partial(part, reference="CB Corollary 11 (E-CB-4)")
     quantity = track.get("psi_normalized")
     followed = track.rule == "GradientFlow" or (A.explicit and track.W is not None)
@@ -263,13 +255,12 @@ def smooth_margin(A: Ascent) -> Iterator[Part]:
         )  # fmt: skip
 
 
-@check(
-    "CB-26",
-    says="S_beta tends to the minimum at rate ln n / beta, its gradient does not vanish and sits on the smallest margins",
-    reference="CB Lemmas 13-15, 23, 24",
-)
+@check("CB-26", "CB Lemmas 13-15, 23, 24")
 def soft_minimum(track: Track, margin: np.ndarray, log_risk: np.ndarray, norm: np.ndarray) -> Iterator[Part]:
-    """With rates. Logistic loss: e^-p ln 2 <= l(p) <= e^-p and e^-p / 2 <= |l'(p)| <= e^-p for p >= 0."""
+    """S_beta tends to the minimum at rate ln n / beta, its gradient does not vanish and sits on the smallest margins
+
+    With rates. Logistic loss: e^-p ln 2 <= l(p) <= e^-p and e^-p / 2 <= |l'(p)| <= e^-p for p >= 0.
+    """
     if track.loss not in ("exp", "logistic") or not len(track.t) or track.net.outputs > 1:
         return
     n, exp = track.n, track.loss == "exp"
@@ -306,13 +297,12 @@ def soft_minimum(track: Track, margin: np.ndarray, log_risk: np.ndarray, norm: n
     )  # fmt: skip
 
 
-@check(
-    "CB-24",
-    says="the gap max_theta sum_i q_i y_i phi(theta, x_i) - min_i margin of a network is not negative; 0 at the optimum",
-    reference="CB Propositions 12, 29",
-)
+@check("CB-24", "CB Propositions 12, 29")
 def certificate_gap(track: Track) -> Iterator[Part]:
-    """In convention M1. The search starts at the network's own neurons, which already give at least the margin."""
+    """the gap max_theta sum_i q_i y_i phi(theta, x_i) - min_i margin of a network is not negative; 0 at the optimum
+
+    In convention M1. The search starts at the network's own neurons, which already give at least the margin.
+    """
     margin, dual = track.get("margin_M1"), track.get("dual_estimate")
     if margin is not None and dual is not None:
         gap = dual - margin

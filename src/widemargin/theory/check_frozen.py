@@ -38,8 +38,8 @@ class Features:
     @cached_property
     def simplex(self) -> tuple[np.ndarray, np.ndarray]:
         """gamma_1^(m) = max over the simplex of min_i z_i . a (B,), attained by the returned a (B, m)."""
-        found = [best_mixture(z) for z in self.Z]
-        best = [np.full(z.shape[1], 1 / z.shape[1]) if a is None else a for z, a in zip(self.Z, found)]
+        mixtures = [best_mixture(z) for z in self.Z]
+        best = [np.full(z.shape[1], 1 / z.shape[1]) if a is None else a for z, a in zip(self.Z, mixtures)]
         return np.array([(z @ a).min() for z, a in zip(self.Z, best)]), np.stack(best)
 
     @cached_property
@@ -81,13 +81,9 @@ def _harmonic(k: np.ndarray) -> np.ndarray:
     return table[k.astype(int)]
 
 
-@check(
-    "CB-14",
-    says="Proposition 6: the best margin so far of the ascent on frozen directions is within O(1 / sqrt t) of gamma_1^(m)",
-    reference="CB Proposition 6",
-    reads=_recorded,
-)
+@check("CB-14", "CB Proposition 6", reads=_recorded)
 def proposition6(F: Features, margin_M6: np.ndarray) -> Part | None:
+    """Proposition 6: the best margin so far of the ascent on frozen directions is within O(1 / sqrt t) of gamma_1^(m)"""
     track = F.track
     if track.rule != "NeuronNormAscent":
         return None
@@ -113,13 +109,9 @@ def _mass(track: Track) -> np.ndarray:
     return track.run["norm"] ** 2 / track.net.m
 
 
-@check(
-    "CB-15",
-    says="the smooth margin G_beta lies within ln n / beta of the margin, and its ascent is a mirror ascent on the simplex",
-    reference="CB (14), Appendix E (E-CB-5)",
-    reads=_recorded,
-)
+@check("CB-15", "CB (14), Appendix E (E-CB-5)", reads=_recorded)
 def mirror_ascent(F: Features) -> Iterator[Part]:
+    """the smooth margin G_beta lies within ln n / beta of the margin, and its ascent is a mirror ascent on the simplex"""
     track = F.track
     if track.net.name != "frozen":
         return
@@ -161,13 +153,12 @@ def mirror_ascent(F: Features) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check(
-    "CB-16",
-    says="the norm of the ascent on frozen directions grows: ln beta(t) / beta(0) >= sum ln(1 + 4 eta min_i z_i . abar)",
-    reference="CB Lemmas 17, 18",
-)
+@check("CB-16", "CB Lemmas 17, 18")
 def norm_growth(track: Track, margin_M6: np.ndarray) -> Part | None:
-    """beta(t+1) = beta sum_j abar_j (1 + 2 eta g_j)^2 >= beta (1 + 4 eta g.abar), and g.abar = sum_i q_i u_i >= min_i u_i."""
+    """the norm of the ascent on frozen directions grows: ln beta(t) / beta(0) >= sum ln(1 + 4 eta min_i z_i . abar)
+
+    beta(t+1) = beta sum_j abar_j (1 + 2 eta g_j)^2 >= beta (1 + 4 eta g.abar), and g.abar = sum_i q_i u_i >= min_i u_i.
+    """
     if track.net.name != "frozen" or track.rule != "NeuronNormAscent" or track.loss != "exp" or not track.every_step:
         return None
     if not len(track.t):
@@ -222,13 +213,9 @@ def _output_layer(track: Track) -> OutputLayer | None:
     return OutputLayer(track)
 
 
-@check(
-    "CB-18",
-    says="Proposition 7: the best margin so far of the ascent on the output layer is within O(1 / sqrt t) of gamma_2^(m)",
-    reference="CB Proposition 7 (E-CB-6, F-CB-2)",
-    reads=_output_layer,
-)
+@check("CB-18", "CB Proposition 7 (E-CB-6, F-CB-2)", reads=_output_layer)
 def proposition7(F: OutputLayer) -> Iterator[Part]:
+    """Proposition 7: the best margin so far of the ascent on the output layer is within O(1 / sqrt t) of gamma_2^(m)"""
     track = F.track
     if track.rule != "OutputLayerAscent":
         return
@@ -250,14 +237,12 @@ def proposition7(F: OutputLayer) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check(
-    "CB-32",
-    says="training the output layer reaches gamma_2^(m) at about 1 / sqrt t with steps 1 / sqrt t or beta(t) / sqrt t",
-    reference="CB Section 5",
-    reads=_output_layer,
-)
+@check("CB-32", "CB Section 5", reads=_output_layer)
 def step_insensitivity(F: OutputLayer) -> Part | None:
-    """A remark without constants: the shortfall times sqrt t is reported; the bound of Proposition 7 is checked for its steps."""
+    """training the output layer reaches gamma_2^(m) at about 1 / sqrt t with steps 1 / sqrt t or beta(t) / sqrt t
+
+    A remark without constants: the shortfall times sqrt t is reported; the bound of Proposition 7 is checked for its steps.
+    """
     track = F.track
     if track.rule not in ("OutputLayerAscent", "SmoothMarginAscent"):
         return None

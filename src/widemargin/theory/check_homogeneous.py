@@ -63,8 +63,9 @@ def _along_itself(track: Track) -> np.ndarray | None:
     return None
 
 
-@check("LR-7", says="2-homogeneity, and a_j^2 - |v_j|^2 along the flow", reference="LR Sections 1.2, 3.1")
+@check("LR-7", "LR Sections 1.2, 3.1")
 def homogeneity(track: Track, W: list[Params], p: np.ndarray) -> Iterator[Part]:
+    """2-homogeneity, and a_j^2 - |v_j|^2 along the flow"""
     net = track.net
     if net.outputs > 1 or not len(track.t):
         return
@@ -103,8 +104,9 @@ def homogeneity(track: Track, W: list[Params], p: np.ndarray) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check("LR-23", says="the norm grows once fitted", reference="LR Lemma A.4", reads=free_flow)
+@check("LR-23", "LR Lemma A.4", reads=free_flow)
 def norm_growth(track: Track, log_norm: np.ndarray, psi: np.ndarray) -> Iterator[Part]:
+    """the norm grows once fitted"""
     once = track.fitted & honest(track)
     # without weights: descent makes the norm larger than the flow does; the solver of the flow is off by rtol a step
     if track.W is None:
@@ -125,9 +127,12 @@ def norm_growth(track: Track, log_norm: np.ndarray, psi: np.ndarray) -> Iterator
     yield part("<w, w'> > 0, over |w|^2 in CB's clock", 0.0, rate, once, terms=terms)
 
 
-@check("LR-24", says="sum_i q_i p_i <= psi + ln n", reference="LR Lemma A.5")
+@check("LR-24", "LR Lemma A.5")
 def gradient_margin_gap(track: Track, p: np.ndarray, psi: np.ndarray) -> Iterator[Part]:
-    """For the logistic loss 2 ln n + 1 takes the place of ln n where psi >= 0 (CLAIMS 0.4)."""
+    """sum_i q_i p_i <= psi + ln n
+
+    For the logistic loss 2 ln n + 1 takes the place of ln n where psi >= 0 (CLAIMS 0.4).
+    """
     if track.problem.loss is None:
         return
     q = losses.weights(track.problem.loss, torch.as_tensor(p), "psi").numpy()
@@ -148,17 +153,15 @@ def gradient_margin_gap(track: Track, p: np.ndarray, psi: np.ndarray) -> Iterato
     yield part("psi <= min_i p_i", psi, hard, np.isfinite(psi), terms=terms, reference="LR Section 1.2")
 
 
-@check(
-    "LR-25",
-    says="the norm grows no faster than the margin allows; potentials force margins",
-    reference="LR Lemma A.6",
-    reads=free_flow,
-)
+@check("LR-25", "LR Lemma A.6", reads=free_flow)
 def abstract_potential(
     track: Track, log_norm: np.ndarray, t_cb: np.ndarray, margin: np.ndarray, W: list[Params]
 ) -> Iterator[Part]:
-    """(1/L) d ln |w| / ds <= (min p + ln n) / |w|^2 in CB's clock (Lemma A.5), exponential loss; with a potential
-    Phi <= (1/2) ln |w| that grows at the rate gamma_hat, L = 2, the mean of the right side is at least gamma_hat - (...)/s."""
+    """the norm grows no faster than the margin allows; potentials force margins
+
+    (1/L) d ln |w| / ds <= (min p + ln n) / |w|^2 in CB's clock (Lemma A.5), exponential loss; with a potential
+    Phi <= (1/2) ln |w| that grows at the rate gamma_hat, L = 2, the mean of the right side is at least gamma_hat - (...)/s.
+    """
     if track.loss != "exp" or track.net.outputs > 1:
         return
     L, s, yes = track.net.degree, t_cb, honest(track) & np.isfinite(log_norm)
@@ -194,8 +197,9 @@ def _potential(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.stack([phi(W).numpy() for W in view.weights]), view.gamma / 2, cost(track, phi)
 
 
-@check("LR-26", says="slopes of at most 1/8 bound the loss by twice the slope", reference="LR Lemma B.2, E-LR-12")
+@check("LR-26", "LR Lemma B.2, E-LR-12")
 def loss_by_slope(track: Track, p: np.ndarray) -> Part | None:
+    """slopes of at most 1/8 bound the loss by twice the slope"""
     if track.problem.loss is None:
         return None
     small: np.ndarray = np.all(of_loss(track, "log_slope", p) <= math.log(1 / 8), axis=2)

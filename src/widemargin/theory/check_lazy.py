@@ -56,10 +56,10 @@ class _Lazy:
         for Z in F.numpy():
             A = np.hstack([-Z, np.ones((len(Z), 1))])
             limits = [(-1 / math.sqrt(m), 1 / math.sqrt(m))] * m + [(None, None)]
-            found = linprog(-np.eye(m + 1)[-1], A, np.zeros(len(Z)), bounds=limits)
-            if found.x is None:
+            solution = linprog(-np.eye(m + 1)[-1], A, np.zeros(len(Z)), bounds=limits)
+            if solution.x is None:
                 return None
-            rows.append(found.x[:-1].clip(-1 / math.sqrt(m), 1 / math.sqrt(m)))
+            rows.append(solution.x[:-1].clip(-1 / math.sqrt(m), 1 / math.sqrt(m)))
         return np.stack(rows)
 
     def toward(self, W: Params) -> np.ndarray:
@@ -162,13 +162,9 @@ def _plain_sgd(track: Track) -> bool:
     )
 
 
-@check(
-    "LR-13",
-    says="SGD near its start: (B.2), (B.3), gradient norms, the step of the potential",
-    reference="LR Theorem 2.1",
-    reads=_lazy,
-)
+@check("LR-13", "LR Theorem 2.1", reads=_lazy)
 def sgd_certificates(view: _Lazy) -> Iterator[Part]:
+    """SGD near its start: (B.2), (B.3), gradient norms, the step of the potential"""
     track, m = view.track, view.track.net.m
     if not _plain_sgd(track):
         return
@@ -240,8 +236,9 @@ def _potential_step(track: Track, view: _Lazy, eta: float) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check("LR-14", says="sum of mean slopes <= 4 sum of sampled slopes + 4 ln(1/delta)", reference="LR Lemma B.1")
+@check("LR-14", "LR Lemma B.1")
 def martingale(track: Track, p: np.ndarray) -> Part | None:
+    """sum of mean slopes <= 4 sum of sampled slopes + 4 ln(1/delta)"""
     if not _plain_sgd(track) or track.options.get("order") != "replacement" or not track.every_step:
         return None
     if track.loss == "exp":  # slopes of at most 1 are what Freedman's inequality is used for
@@ -258,10 +255,13 @@ def martingale(track: Track, p: np.ndarray) -> Part | None:
 # ---------------------------------------------------------------- gradient flow near the start
 
 
-@check("LR-16", says="training error and movement of the flow", reference="LR Lemma 2.3, E-LR-8", reads=_lazy_flow)
+@check("LR-16", "LR Lemma 2.3, E-LR-8", reads=_lazy_flow)
 def training_error(view: _Lazy, t_cb: np.ndarray) -> Iterator[Part]:
-    """The regret is checked in the form it has before widths are put in: for every r,
-    |W_t - W_0|^2 + 2 int risk <= 2 int mean_i l(<Wbar, dp_i> - p_i) + 2 r <thetabar, a_t - a_0>, Wbar = W_0 + r thetabar."""
+    """training error and movement of the flow
+
+    The regret is checked in the form it has before widths are put in: for every r,
+    |W_t - W_0|^2 + 2 int risk <= 2 int mean_i l(<Wbar, dp_i> - p_i) + 2 r <thetabar, a_t - a_0>, Wbar = W_0 + r thetabar.
+    """
     track, m, n = view.track, view.track.net.m, view.track.n
     says = partial(part, reference="LR Lemma 2.3")
     t = np.minimum(track.t_mean, FOREVER)
@@ -295,9 +295,11 @@ def training_error(view: _Lazy, t_cb: np.ndarray) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check("LR-17", says="margin after moving R = gamma sqrt m / 32", reference="LR Lemma 2.4, E-LR-9", reads=_lazy_flow)
+@check("LR-17", "LR Lemma 2.4, E-LR-9", reads=_lazy_flow)
 def margin_at_radius(view: _Lazy, psi: np.ndarray, norm: np.ndarray) -> Iterator[Part]:
-    """|grad psi| >= gamma sqrt m / 4 holds as far as 3/4 of gamma sqrt m / max |x|, since the weights q sum to at least 1.
+    """margin after moving R = gamma sqrt m / 32
+
+    |grad psi| >= gamma sqrt m / 4 holds as far as 3/4 of gamma sqrt m / max |x|, since the weights q sum to at least 1.
 
     That the run stays at a distance of R is printed too, but the proof has only that |W| grows, not |W - W_0|.
     """
@@ -336,9 +338,12 @@ def margin_at_radius(view: _Lazy, psi: np.ndarray, norm: np.ndarray) -> Iterator
     yield says(words, R, view.moved, reached, id="LR-17 printed", note=PRINTED, proved=False)
 
 
-@check("LR-22", says="alignment with the comparator near the start", reference="LR Lemma A.3 (2), E-LR-10", reads=_lazy)
+@check("LR-22", "LR Lemma A.3 (2), E-LR-10", reads=_lazy)
 def comparator_alignment(view: _Lazy, W: list[Params], p: np.ndarray) -> Iterator[Part]:
-    """With gamma and p_i(W_0) measured at the first parameters the statement has no probability."""
+    """alignment with the comparator near the start
+
+    With gamma and p_i(W_0) measured at the first parameters the statement has no probability.
+    """
     track, R = view.track, view.moved
     start = {name: track.start[name] for name in ("a", "V")}
     first = np.abs(track.problem.margins(dict(track.start)).numpy()).max(1)

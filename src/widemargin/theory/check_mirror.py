@@ -105,8 +105,8 @@ class _Mirror:
         """p (B, m)."""
         picked = _picked(self.track)
         Z = np.concatenate([self.z(self.weights[k]).expand(self.track.shape[1], -1, -1).numpy() for k in picked], 1)
-        found = [best_mixture(one) for one in Z]
-        return None if any(one is None for one in found) else np.stack(found)  # type: ignore[arg-type]
+        mixtures = [best_mixture(one) for one in Z]
+        return None if any(one is None for one in mixtures) else np.stack(mixtures)  # type: ignore[arg-type]
 
     @cached_property
     def along(self) -> np.ndarray:
@@ -220,8 +220,9 @@ def kl(r: np.ndarray, q: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- at every record
 
 
-@check("UH-6", says="G <= |l'(psi)| <= min(1, nG), and G <= risk", reference="UH Lemma A.1 (5), E-UH-11")
+@check("UH-6", "UH Lemma A.1 (5), E-UH-11")
 def derivative_sandwich(track: Track, psi: np.ndarray, p: np.ndarray) -> Iterator[Part]:
+    """G <= |l'(psi)| <= min(1, nG), and G <= risk"""
     slope, mean = of_loss(track, "log_slope", psi), _log_G(track)
     more = math.log(track.n) + mean
     if track.loss != "exp":  # |l'| <= 1
@@ -238,14 +239,12 @@ def derivative_sandwich(track: Track, psi: np.ndarray, p: np.ndarray) -> Iterato
     yield says("ln G <= ln risk", mean, track.log_risk)
 
 
-@check(
-    "UH-8",
-    says="decomposition and lower bounds of the unnormalised KL",
-    reference="UH Lemma A.2, E-UH-14",
-    reads=_mirror,
-)
+@check("UH-8", "UH Lemma A.2, E-UH-14", reads=_mirror)
 def divergence_bounds(view: _Mirror) -> Iterator[Part]:
-    """KL(r, q) with q = u(t) and two r of the run: u(0), and the comparator at the size of u(t)/3 (so that all cases occur)."""
+    """decomposition and lower bounds of the unnormalised KL
+
+    KL(r, q) with q = u(t) and two r of the run: u(0), and the comparator at the size of u(t)/3 (so that all cases occur).
+    """
     u, q = view.u, view.size
     assert view.comparator is not None
     for name, r in (("u(0)", np.broadcast_to(u[0], u.shape)), ("|u| p / 3", q[..., None] / 3 * view.comparator)):
@@ -268,8 +267,9 @@ def divergence_bounds(view: _Mirror) -> Iterator[Part]:
             )  # fmt: skip
 
 
-@check("UH-9", says="a^2 = b^2 = u, constant signs, d ln u = -2 grad L", reference="UH Lemma 3.2", reads=_mirror)
+@check("UH-9", "UH Lemma 3.2", reads=_mirror)
 def mirror_form(view: _Mirror) -> Iterator[Part]:
+    """a^2 = b^2 = u, constant signs, d ln u = -2 grad L"""
     track, start = view.track, view.track.start
     frozen = isinstance(track.net, flows.Frozen)
     if not frozen:
@@ -306,10 +306,9 @@ def mirror_form(view: _Mirror) -> Iterator[Part]:
 # ---------------------------------------------------------------- regret
 
 
-@check(
-    "UH-10", says="regret of the mirror flow with f = 2 L", reference="UH Lemma 3.3 (1), eq. (8), E-UH-1", reads=_mirror
-)
+@check("UH-10", "UH Lemma 3.3 (1), eq. (8), E-UH-1", reads=_mirror)
 def regret(view: _Mirror) -> Iterator[Part]:
+    """regret of the mirror flow with f = 2 L"""
     track, yes, c = view.track, view.sound, view.fixed
     D, owed = view.divergence(c), view.owed(c)
     fall = D - D[0]
@@ -342,8 +341,9 @@ def _coarse(view: _Mirror, lead: np.ndarray) -> np.ndarray:
     return integral(view.t, lead)[1] + np.abs(2 * view.s - integral(view.t, 2 * np.exp(view.track.log_risk))[0])
 
 
-@check("UH-11", says="regret that keeps the norm", reference="UH Lemma 3.3 (2)", reads=_mirror)
+@check("UH-11", "UH Lemma 3.3 (2)", reads=_mirror)
 def biased_regret(view: _Mirror) -> Part:
+    """regret that keeps the norm"""
     c = view.fixed
     norm = np.where(view.size >= 2 * c, view.size / 8, 0.0)
     theirs, unsure = integral(view.t, 2 * view.risk_of(c))
@@ -360,8 +360,9 @@ def _falls(track: Track) -> np.ndarray:
     return np.logical_and.accumulate(np.diff(track.log_risk, axis=0, prepend=track.log_risk[:1]) <= 1e-9, axis=0)
 
 
-@check("UH-12", says="budgets of norm and loss", reference="UH Lemma 3.4, E-UH-4, E-UH-9", reads=_mirror)
+@check("UH-12", "UH Lemma 3.4, E-UH-4, E-UH-9", reads=_mirror)
 def budgets(view: _Mirror) -> Iterator[Part]:
+    """budgets of norm and loss"""
     track, n = view.track, view.track.n
     c, R, good = view.lemma
     owed = view.owed(c)
@@ -389,8 +390,9 @@ def budgets(view: _Mirror) -> Iterator[Part]:
         )  # fmt: skip
 
 
-@check("UH-13", says="margin from the budgets", reference="UH Lemma 3.4 (1), (2), E-UH-7", reads=_mirror)
+@check("UH-13", "UH Lemma 3.4 (1), (2), E-UH-7", reads=_mirror)
 def margin_from_budgets(view: _Mirror, p: np.ndarray) -> Iterator[Part]:
+    """margin from the budgets"""
     track, n = view.track, view.track.n
     c, R, good = view.lemma
     owed = view.owed(c)
@@ -415,14 +417,11 @@ def margin_from_budgets(view: _Mirror, p: np.ndarray) -> Iterator[Part]:
     yield printed(words, view.gamma / (2 * own), applies=late & (own <= 4 + R))
 
 
-@check(
-    "UH-14",
-    says="rate of the smooth margin in |u|_1",
-    reference="UH Lemma 3.5, A.3, corrected (E-UH-8)",
-    reads=_mirror,
-)
+@check("UH-14", "UH Lemma 3.5, A.3, corrected (E-UH-8)", reads=_mirror)
 def smooth_margin_rate(view: _Mirror, psi: np.ndarray) -> Iterator[Part]:
-    """psi_t/|u_t| >= gamma - KL(p, u~_{s0})/(2 xi) - k int (omega/|u|)/xi, omega = |l'(psi)|/n, xi = int omega from s0, psi >= 0.
+    """rate of the smooth margin in |u|_1
+
+    psi_t/|u_t| >= gamma - KL(p, u~_{s0})/(2 xi) - k int (omega/|u|)/xi, omega = |l'(psi)|/n, xi = int omega from s0, psi >= 0.
 
     <q, p_i> <= psi + k with k = ln n for the exponential loss (LR-24), 2 ln n + 1 for the logistic one.
     """
@@ -497,7 +496,7 @@ def _constants(track: Track, W: Params) -> tuple[np.ndarray, np.ndarray] | None:
     parameters = sum(W[name][0].numel() for name in inner)
     if track.n * net.m * parameters > LARGE or track.n * net.m > 4000:
         return None
-    one, two = [], []
+    own_pairs, other_pairs = [], []
     for b in range(B):
         here = {name: value[b] for name, value in W.items()}
         point = X[b % len(X)]
@@ -510,20 +509,21 @@ def _constants(track: Track, W: Params) -> tuple[np.ndarray, np.ndarray] | None:
         own = torch.einsum("ijp,rjp->irj", J, J).abs().amax()
         flat = J.flatten(0, 1)  # (n m, P)
         gram = (flat @ flat.mT).abs().reshape(track.n, net.m, track.n, net.m).amax((0, 2))
-        one.append(float(own))
-        two.append(float(gram.fill_diagonal_(0).amax()))
-    return np.array(one), np.array(two)
+        own_pairs.append(float(own))
+        other_pairs.append(float(gram.fill_diagonal_(0).amax()))
+    return np.array(own_pairs), np.array(other_pairs)
 
 
-@check("UH-17", says="drift of the features along the comparator", reference="UH proof of Theorem 3.1", reads=_mirror)
+@check("UH-17", "UH proof of Theorem 3.1", reads=_mirror)
 def feature_drift(view: _Mirror) -> Part | None:
+    """drift of the features along the comparator"""
     track, p = view.track, view.comparator
     if not isinstance(track.net, flows.Normalized | flows.Product):
         return None
-    found = [_constants(track, W) for W in view.weights]
-    if any(one is None for one in found):
+    constants = [_constants(track, W) for W in view.weights]
+    if any(one is None for one in constants):
         return None
-    C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in found]), axis=0) for k in (0, 1))  # type: ignore[index]
+    C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in constants]), axis=0) for k in (0, 1))  # type: ignore[index]
     G, off = integral(view.s, view.slope_share)
     drift = np.abs(view.along - view.along[0]).max(2)
     most = np.maximum.accumulate(view.size, axis=0)
@@ -538,21 +538,20 @@ def feature_drift(view: _Mirror) -> Part | None:
     )  # fmt: skip
 
 
-@check(
-    "UH-22",
-    says="gradient constants of the shallow net: C1 <= max |x|^2 / min |v|^2, C2 = 0",
-    reference="UH Theorem 4.1",
-)
+@check("UH-22", "UH Theorem 4.1")
 def gradient_constants(track: Track, W: list[Params]) -> Iterator[Part]:
-    """|v_j| never falls (it stays along the flow, UH-2), so its value at the start serves for all times."""
+    """gradient constants of the shallow net: C1 <= max |x|^2 / min |v|^2, C2 = 0
+
+    |v_j| never falls (it stays along the flow, UH-2), so its value at the start serves for all times.
+    """
     if not isinstance(track.net, flows.Normalized) or not flows_freely(track) or not len(track.t):
         return
     C1, C2 = np.full(track.shape, np.nan), np.full(track.shape, np.nan)
     for k in _picked(track):
-        found = _constants(track, W[k])
-        if found is None:
+        pair = _constants(track, W[k])
+        if pair is None:
             return
-        C1[k], C2[k] = found
+        C1[k], C2[k] = pair
     largest = (track.problem.X**2).sum(2).amax(1).expand(track.shape[1]).numpy()
     shortest = (track.start["V"] ** 2).sum(2).amin(1).numpy()
     bound = np.broadcast_to(largest / shortest, track.shape)
@@ -566,13 +565,9 @@ def gradient_constants(track: Track, W: list[Params]) -> Iterator[Part]:
 # ---------------------------------------------------------------- partial homogeneity
 
 
-@check(
-    "UH-18",
-    says="psi/|w|^L and |w| never fall once fitted, psi never falls",
-    reference="UH Theorem 3.6",
-    reads=free_flow,
-)
+@check("UH-18", "UH Theorem 3.6", reads=free_flow)
 def partial_margin(track: Track, psi: np.ndarray, log_norm: np.ndarray) -> Iterator[Part]:
+    """psi/|w|^L and |w| never fall once fitted, psi never falls"""
     net, loss, L = track.net, track.problem.loss, track.net.degree
     assert loss is not None
     note = ""
@@ -593,16 +588,14 @@ def partial_margin(track: Track, psi: np.ndarray, log_norm: np.ndarray) -> Itera
     yield part("psi never falls", **never_falls(psi, owed_psi, yes, unit=1.0), terms=1 + large, note=note)
 
 
-@check(
-    "UH-19",
-    says="d ln |w|^2 / dt >= 2L psi |l'(psi)| / (n |w|^2) once fitted",
-    reference="UH Theorem 3.6, E-UH-19",
-    reads=free_flow,
-)
+@check("UH-19", "UH Theorem 3.6, E-UH-19", reads=free_flow)
 def norm_rate(track: Track, log_norm: np.ndarray, t_cb: np.ndarray, psi: np.ndarray) -> Part:
-    """In CB's clock the right side is 2L psi r / |w|^2 with r = |l'(psi)|/l(psi): the least of its values at the two ends of an
+    """d ln |w|^2 / dt >= 2L psi |l'(psi)| / (n |w|^2) once fitted
+
+    In CB's clock the right side is 2L psi r / |w|^2 with r = |l'(psi)|/l(psi): the least of its values at the two ends of an
     interval, over the intervals in which all points stay fitted. Along a flow that is the first, as psi, r and |w| grow, and
-    for L >= 2 psi/|w|^2 does."""
+    for L >= 2 psi/|w|^2 does.
+    """
     L, norm = track.net.degree, log_norm
     once = track.fitted & honest(track) & np.isfinite(psi)
     stays = (joined_fitted(track) & once)[1:] & once[:-1]
@@ -623,9 +616,11 @@ def norm_rate(track: Track, log_norm: np.ndarray, t_cb: np.ndarray, psi: np.ndar
     )  # fmt: skip
 
 
-@check("UH-26", says="one switch from the early to the asymptotic phase", reference="UH Section 3.3", reads=_mirror)
+@check("UH-26", "UH Section 3.3", reads=_mirror)
 def phases(view: _Mirror) -> Part:
-    """Early while |u_t|_1 <= 8 |ubar|_1, ubar that of Lemma 3.4 at time t; looked at from t n = e on, where |ubar|_1 >= 1.
+    """one switch from the early to the asymptotic phase
+
+    Early while |u_t|_1 <= 8 |ubar|_1, ubar that of Lemma 3.4 at time t; looked at from t n = e on, where |ubar|_1 >= 1.
 
     Where the clock has left floating point |ubar|_1 is not known: such records are undecided, and no ratio is reported of them.
     """

@@ -32,14 +32,12 @@ def _numbers(B: BatchNormed) -> dict[str, Any]:
 # ---------------------------------------------------------------- exact
 
 
-@check(
-    "BN-3",
-    says="<a, df/da> = <c, df/dc> = f; <v_j, df/dv_j> vanishes with eps",
-    reference="BN Section 1.4",
-    reads=batch_normed,
-)
+@check("BN-3", "BN Section 1.4", reads=batch_normed)
 def euler(B: BatchNormed) -> Iterator[Part]:
-    """The pull-back of the points' weights by the network's own gradients, against its outputs."""
+    """<a, df/da> = <c, df/dc> = f; <v_j, df/dv_j> vanishes with eps
+
+    The pull-back of the points' weights by the network's own gradients, against its outputs.
+    """
     track = B.track
     weights = B.slope / track.n
     pulled = [track.problem.pull(W, torch.as_tensor(w)) for W, w in zip(track.W or [], weights)]
@@ -57,13 +55,9 @@ def euler(B: BatchNormed) -> Iterator[Part]:
     yield part("<v_j, df/dv_j> = a_j c_j o_j <v_j, xbar> eps / N_j^3", off, size, identity=True)
 
 
-@check(
-    "BN-13",
-    says="|v|_Sigma <= |v|, |Sigma v| <= |v|_Sigma <= N(v), |N(u) - N(v)| <= |u - v|_Sigma",
-    reference="BN Lemma B.1",
-    reads=batch_normed,
-)
+@check("BN-13", "BN Lemma B.1", reads=batch_normed)
 def sigma_norms(B: BatchNormed) -> Iterator[Part]:
+    """|v|_Sigma <= |v|, |Sigma v| <= |v|_Sigma <= N(v), |N(u) - N(v)| <= |u - v|_Sigma"""
     Sigma, V = B.statistics[1], B.W["V"]
     image = V @ Sigma
     inner = np.sqrt(np.maximum((image * V).sum(-1), 0))  # |v_j|_Sigma (T, B, m)
@@ -80,13 +74,9 @@ def sigma_norms(B: BatchNormed) -> Iterator[Part]:
 # ---------------------------------------------------------------- near the start
 
 
-@check(
-    "BN-14",
-    says="how far 1 / N(v_j), the projection of x and the preactivations can be from their start while |V - V_0| < 1 / eps_N",
-    reference="BN Lemma B.2",
-    reads=batch_normed,
-)
+@check("BN-14", "BN Lemma B.2", reads=batch_normed)
 def normalizers_near(B: BatchNormed) -> Iterator[Part]:
+    """how far 1 / N(v_j), the projection of x and the preactivations can be from their start while |V - V_0| < 1 / eps_N"""
     gone = np.linalg.norm(B.W["V"] - B.first["V"], axis=3)  # (T, B, m)
     beta_N = (B.rho_N * B.eps_N**2)[..., None]
     apart = np.abs(1 / B.Nt - 1 / B.N0)
@@ -100,13 +90,9 @@ def normalizers_near(B: BatchNormed) -> Iterator[Part]:
     yield says("|<v_j / N_j, xbar_i>| <= eps_V eps_N at the start", preactivations, limit, id="BN-14 ratio")
 
 
-@check(
-    "BN-17",
-    says="preactivations move by at most K |v'_j - v_j|, K = rho_N eps_N + beta_N eps_V",
-    reference="BN Lemma D.1 (E-BN-7)",
-    reads=batch_normed,
-)
+@check("BN-17", "BN Lemma D.1 (E-BN-7)", reads=batch_normed)
 def preactivations(B: BatchNormed) -> Iterator[Part]:
+    """preactivations move by at most K |v'_j - v_j|, K = rho_N eps_N + beta_N eps_V"""
     gone = np.linalg.norm(B.W["V"] - B.first["V"], axis=3)[..., None, :]
     K = B.K[..., None, None]
     printed = (B.rho_N * B.eps_N + B.rho_N * B.eps_N**2 * B.ratio)[..., None, None]
@@ -123,14 +109,12 @@ def preactivations(B: BatchNormed) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check(
-    "BN-18",
-    says="|<a_0, dp/da>| + |<c - c_0, dp/dc>| + alpha |<V - V_0, dp/dV>| is small near the start",
-    reference="BN Lemma D.2",
-    reads=batch_normed,
-)
+@check("BN-18", "BN Lemma D.2", reads=batch_normed)
 def small_terms(B: BatchNormed) -> Iterator[Part]:
-    """The chain of the proof with measured movements. The last sum of (25) keeps its |a_j||c_j|, which the proof drops."""
+    """|<a_0, dp/da>| + |<c - c_0, dp/dc>| + alpha |<V - V_0, dp/dV>| is small near the start
+
+    The chain of the proof with measured movements. The last sum of (25) keeps its |a_j||c_j|, which the proof drops.
+    """
     gone = B.W["V"] - B.first["V"]
     left = (
         np.abs((B.d_a * B.first["a"][:, None, :]).sum(3))
@@ -164,13 +148,9 @@ def small_terms(B: BatchNormed) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check(
-    "BN-19",
-    says="the comparator Uvec of the start stays aligned: <Uvec, dp_i/dU> >= gamma sqrt m - what the movements cost",
-    reference="BN Lemma D.3, (33)",
-    reads=batch_normed,
-)
+@check("BN-19", "BN Lemma D.3, (33)", reads=batch_normed)
 def alignment(B: BatchNormed) -> Iterator[Part]:
+    """the comparator Uvec of the start stays aligned: <Uvec, dp_i/dU> >= gamma sqrt m - what the movements cost"""
     least = B.alignment.min(2)
     other = np.abs(B.good - (B.R / 8)[:, None] * B.alignment).max(2)
     rough = 1 + np.abs(B.alignment).max(2) + B.ratio * math.sqrt(B.track.net.m)
@@ -194,13 +174,9 @@ def alignment(B: BatchNormed) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check(
-    "BN-20",
-    says="gradient norms near the start: |dp/dU|^2 = O(eps_N^4 m), |dp/dV|^2 = O(eps_N^4 R^4), and those of the risk",
-    reference="BN Lemmas E.1, F.3",
-    reads=batch_normed,
-)
+@check("BN-20", "BN Lemmas E.1, F.3", reads=batch_normed)
 def gradient_norms(B: BatchNormed) -> Iterator[Part]:
+    """gradient norms near the start: |dp/dU|^2 = O(eps_N^4 m), |dp/dV|^2 = O(eps_N^4 R^4), and those of the risk"""
     m, size = B.track.net.m, np.linalg.norm(B.first["a"], axis=1)
     a, c = B.moved("a"), B.moved("c")
     steep = ((B.eps_V + B.moved("V")) * B.rho_N * B.eps_N) ** 2
@@ -249,14 +225,12 @@ def _slopes(B: BatchNormed) -> np.ndarray | None:
     return np.cumsum(steps(B.track.run["step"]) * before(B.slope.mean(2)), axis=0)
 
 
-@check(
-    "BN-21",
-    says="sum_{s < t} |l'_s| <= 4 |U_t - U_0| / (eta gamma sqrt m)",
-    reference="BN (50), (66)",
-    reads=partial(batch_normed, weights=False),
-)
+@check("BN-21", "BN (50), (66)", reads=partial(batch_normed, weights=False))
 def perceptron(B: BatchNormed) -> Iterator[Part]:
-    """Needs <Uvec, dp_i/dU> >= |Uvec| gamma sqrt m / 4 at every step: measured where weights are kept, else from movements."""
+    """sum_{s < t} |l'_s| <= 4 |U_t - U_0| / (eta gamma sqrt m)
+
+    Needs <Uvec, dp_i/dU> >= |Uvec| gamma sqrt m / 4 at every step: measured where weights are kept, else from movements.
+    """
     track, eta, total = B.track, _step_size(B.track), _slopes(B)
     if eta is None or total is None:
         return
@@ -277,14 +251,11 @@ def perceptron(B: BatchNormed) -> Iterator[Part]:
         yield part(says, exact, size * B.moved_U, begun, id="BN-21 measured")
 
 
-@check(
-    "BN-12",
-    says="the potential |U - Ubar|^2 - |U_0 - Ubar|^2 + alpha |V - V_0|^2 grows by second-order terms only",
-    reference="BN Section 2, (44)-(51)",
-    reads=batch_normed,
-)
+@check("BN-12", "BN Section 2, (44)-(51)", reads=batch_normed)
 def potential(B: BatchNormed) -> Iterator[Part]:
-    """Phi <= 2 eta sum (l(X - p) - l(p)) + eta^2 sum (|dl/dU|^2 + alpha |dl/dV|^2), X - p of Lemma D.3: convexity alone.
+    """the potential |U - Ubar|^2 - |U_0 - Ubar|^2 + alpha |V - V_0|^2 grows by second-order terms only
+
+    Phi <= 2 eta sum (l(X - p) - l(p)) + eta^2 sum (|dl/dU|^2 + alpha |dl/dV|^2), X - p of Lemma D.3: convexity alone.
 
     Exact for GD when every step is recorded; for SGD with the largest summand over the points in place of the drawn one.
     """
@@ -323,13 +294,12 @@ def potential(B: BatchNormed) -> Iterator[Part]:
     )  # fmt: skip
 
 
-@check(
-    "BN-22",
-    says="sum_s E|l'(W_s)| <= 4 sum_s |l'_s| + 4 ln(1 / delta) for examples drawn with replacement",
-    reference="BN Lemma E.2, Corollary E.3",
-)
+@check("BN-22", "BN Lemma E.2, Corollary E.3")
 def martingale(track: Track, slopes: np.ndarray, p: np.ndarray) -> Part | None:
-    """The law is the data itself; the expectation is the mean over the points at every step. Holds with probability 1 - delta."""
+    """sum_s E|l'(W_s)| <= 4 sum_s |l'_s| + 4 ln(1 / delta) for examples drawn with replacement
+
+    The law is the data itself; the expectation is the mean over the points at every step. Holds with probability 1 - delta.
+    """
     if track.rule != "SGD" or not track.every_step or track.loss != "logistic":
         return None
     if track.options.get("order") != "replacement" or track.options.get("sampler"):
@@ -343,15 +313,13 @@ def martingale(track: Track, slopes: np.ndarray, p: np.ndarray) -> Part | None:
     )  # fmt: skip
 
 
-@check(
-    "BN-25",
-    says="the normalised weights stay within 1 / (2 eps_N) of their start while U may move by R = O(m^(1/6))",
-    reference="BN Section 2",
-    reads=partial(batch_normed, weights=False),
-)
+@check("BN-25", "BN Section 2", reads=partial(batch_normed, weights=False))
 def trapped(B: BatchNormed) -> Part:
-    """Inside the ball of the exit test this is its definition (here from the weights, where they are kept); what a run does
-    is in the numbers."""
+    """the normalised weights stay within 1 / (2 eps_N) of their start while U may move by R = O(m^(1/6))
+
+    Inside the ball of the exit test this is its definition (here from the weights, where they are kept); what a run does
+    is in the numbers.
+    """
     track = B.track
     exits = [float(track.t[np.flatnonzero(one)[0]]) if one.any() else math.inf for one in ~B.inside.T]
     numbers = _numbers(B) | {

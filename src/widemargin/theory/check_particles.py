@@ -27,15 +27,13 @@ APPENDIX = "MT Appendix E"
 # ---------------------------------------------------------------- the weakly regularised path
 
 
-@check(
-    "MT-4",
-    says="the sandwich of the objective by the normalised margin, and n l(|Theta|^a gamma*) >= l(|Theta|^a gamma_lambda)",
-    reference="MT (A.4), (A.5)",
-)
+@check("MT-4", "MT (A.4), (A.5)")
 def weak_path(
     track: Track, path_norm: np.ndarray, path_margin: np.ndarray, path_loss: np.ndarray
 ) -> Iterator[Inequality]:
-    """At the end of a weakly regularised path. `t` of these inequalities is lambda of the mean loss, not time.
+    """the sandwich of the objective by the normalised margin, and n l(|Theta|^a gamma*) >= l(|Theta|^a gamma_lambda)
+
+    At the end of a weakly regularised path. `t` of these inequalities is lambda of the mean loss, not time.
 
     The second needs Theta_lambda to be at least as good as |Theta_lambda| times a best direction, which is measured.
     """
@@ -323,14 +321,9 @@ def particles(track: Track) -> Particles | None:
     return Particles(track)
 
 
-@check(
-    "MT-25",
-    "MT-26",
-    says="a step moves each particle by eta v(theta); with births, the others are on the unit sphere, as many as expected",
-    reference="MT (4.1), (4.2)",
-    reads=particles,
-)
+@check("MT-25", "MT-26", "MT (4.1), (4.2)", reads=particles)
 def particle_steps(P: Particles) -> Iterator[Part]:
+    """a step moves each particle by eta v(theta); with births, the others are on the unit sphere, as many as expected"""
     track = P.track
     if not track.every_step or len(track.t) < 2:
         return
@@ -365,14 +358,12 @@ def _lemma(number: str, statement: str, *sides: Any, **more: Any) -> Part:
     return part(statement, *sides, id=f"MT-30 {number}", reference=f"{APPENDIX}, {number}", **more)
 
 
-@check(
-    "MT-30",
-    says="along the perturbed Wasserstein flow: bounds of L', the rate of L, growth of W, Lipschitz and sublevel bounds",
-    reference="MT Lemmas E.6-E.20",
-    reads=particles,
-)
+@check("MT-30", "MT Lemmas E.6-E.20", reads=particles)
 def perturbed_flow(P: Particles) -> Iterator[Part]:
-    """All parts, with the constants of MT-24 and the corrected factors of E-MT-10. W^2 = E |theta|^2 as measured."""
+    """along the perturbed Wasserstein flow: bounds of L', the rate of L, growth of W, Lipschitz and sublevel bounds
+
+    All parts, with the constants of MT-24 and the corrected factors of E-MT-10. W^2 = E |theta|^2 as measured.
+    """
     if not len(P.track.t):
         return
     s, B_L, W2, W = P.sigma, P.B_L, P.W2, np.sqrt(P.W2)

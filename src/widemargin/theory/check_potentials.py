@@ -49,9 +49,9 @@ def _cones(X: np.ndarray, y: np.ndarray) -> _Cones | None:
     means = [X[group == g].mean(0) for g in np.unique(group)]
     if all(np.linalg.norm(mean) > 0 for mean in means):
         beta = np.stack([mean / np.linalg.norm(mean) for mean in means])
-        found = _fit_cones(X, y, beta, np.array([y[group == g][0] for g in np.unique(group)]))
-        if found is not None:
-            return found
+        cones = _fit_cones(X, y, beta, np.array([y[group == g][0] for g in np.unique(group)]))
+        if cones is not None:
+            return cones
     with contextlib.suppress(InputError, AttributeError, KeyError, TypeError, ValueError):
         certificate = margins.collapse(Dataset(X, y))  # type: ignore[attr-defined]
         return _fit_cones(X, y, np.asarray(certificate.extra["beta"]), np.asarray(certificate.extra["signs"]))
@@ -75,11 +75,14 @@ def _fit_cones(X: np.ndarray, y: np.ndarray, beta: np.ndarray, signs: np.ndarray
     return None if (narrow < 0).any() or gamma <= 0 else _Cones(beta, signs, phi, float(gamma))
 
 
-@check("LR-28", says="neurons are caught by the cones of collapsed data", reference="LR Theorem 3.2, E-LR-13, E-LR-14")
+@check("LR-28", "LR Theorem 3.2, E-LR-13, E-LR-14")
 def collapse_potential(track: Track, W: list[Params], t_cb: np.ndarray, log_norm: np.ndarray) -> Iterator[Part]:
-    """phi_kj = clip(s_k a_j relu(v_j . beta_k) - cos(phi_k) |a_j v_j|, 0, 1) never falls, and the potential
+    """neurons are caught by the cones of collapsed data
+
+    phi_kj = clip(s_k a_j relu(v_j . beta_k) - cos(phi_k) |a_j v_j|, 0, 1) never falls, and the potential
     Phi = (1/4r) sum_k ln sum_j phi_kj |a_j v_j| grows at least at the rate gamma/(2r) in CB's clock (times sum |l'| / sum l,
-    1 for the exponential loss)."""
+    1 for the exponential loss).
+    """
     if _lazy(track) is None or not flows_freely(track) or len(track.problem.X) > 1:
         return
     cones = _cones(track.problem.X[0].numpy(), track.problem.y[0].numpy())
@@ -128,14 +131,12 @@ def collapse_potential(track: Track, W: list[Params], t_cb: np.ndarray, log_norm
     yield says("Phi <= ln |W| / 2", Phi, log_norm / 2, alive, terms=1.0)
 
 
-@check(
-    "LR-29",
-    says="scalar networks: balance, signs, and the growth of the comparator's neurons",
-    reference="LR Theorem 3.3, E-LR-15",
-    reads=_mirror,
-)
+@check("LR-29", "LR Theorem 3.3, E-LR-15", reads=_mirror)
 def scalar_potential(view: _Mirror, log_norm: np.ndarray, W: list[Params]) -> Iterator[Part]:
-    """dPhi/ds = (1/2) sum_i w_i <alpha, z_i> >= (gamma/2) sum_i w_i, w_i = |l'_i| / sum l, gamma the margin of alpha."""
+    """scalar networks: balance, signs, and the growth of the comparator's neurons
+
+    dPhi/ds = (1/2) sum_i w_i <alpha, z_i> >= (gamma/2) sum_i w_i, w_i = |l'_i| / sum l, gamma the margin of alpha.
+    """
     track, start = view.track, view.track.start
     if not isinstance(track.net, flows.Scalar):
         return
@@ -174,11 +175,12 @@ def scalar_potential(view: _Mirror, log_norm: np.ndarray, W: list[Params]) -> It
         )
 
 
-@check(
-    "LR-30", says="ratios of norms follow the margins of single neurons", reference="LR Section 3.2", reads=free_flow
-)
+@check("LR-30", "LR Section 3.2", reads=free_flow)
 def norm_ratio(track: Track, W: list[Params], p: np.ndarray, t_cb: np.ndarray) -> Part | None:
-    """ln(|w_j|^2 / |w_k|^2) changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)) ds, k the largest neuron at the end."""
+    """ratios of norms follow the margins of single neurons
+
+    ln(|w_j|^2 / |w_k|^2) changes by 4 int sum_i w_i (p~_i(w_j) - p~_i(w_k)) ds, k the largest neuron at the end.
+    """
     if _inner(track.net) is None:
         return None
 

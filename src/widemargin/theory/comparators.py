@@ -12,8 +12,8 @@ from widemargin.types import Dataset, InputError, Measure
 
 from . import conditions
 from .arguments import Convention, Count, Positive, Probability
-from .conditions import at_least, given, in_unit_ball
-from .guarantee import Guarantee, from_log, log_of, states
+from .conditions import Measured, at_least, given, in_unit_ball
+from .guarantee import Guarantee, assuming, from_log, log_of, states
 from .simplex import best_mixture
 
 
@@ -130,28 +130,21 @@ def _comparator(p: np.ndarray, Z: np.ndarray, u: np.ndarray, missed: float = 0.0
     return Comparator(p, float((Z @ p).min()), max(kl(p, u), 0.0), float(p.max()), missed)
 
 
-@states(
-    "UH-21",
-    says="At exponential width random units contain a comparator with a quarter of the F1 margin",
-    assumes=(
-        "v_j uniform on the sphere, signs uniform",
-        "the F1 margin is gamma",
-        "||x|| <= 1",
-        "m is exponential in d",
-    ),
-    reference="UH Lemma B.1",
-)
+@states("UH-21", "UH Lemma B.1", quantity="width")
+@assuming("v_j uniform on the sphere, signs uniform", "the F1 margin is gamma", "||x|| <= 1", "m is exponential in d")
 def width_for_comparator(
     gamma: Positive,
     d: Count,
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
-    radius: float | None = None,
+    m: Measured = None,
+    radius: Measured = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """m >= 2^10 ln(2n/(delta gamma))^2 (8/gamma)^(2d-2): with probability 1 - delta some p has margin gamma/4 (UH-21).
+    """At exponential width random units contain a comparator with a quarter of the F1 margin
+
+    m >= 2^10 ln(2n/(delta gamma))^2 (8/gamma)^(2d-2): with probability 1 - delta some p has margin gamma/4 (UH-21).
 
     KL(p, 1/m) <= ln 8 + (d-1) ln(8/gamma) and ||p||_inf <= 1/sqrt(m). Printed: KL <= (d-1) ln(48/gamma), for which the proof
     would need 2/3 of the expected number of units in each cap; it has half of it. `width_sharp` is what the proof needs if
@@ -169,8 +162,6 @@ def width_for_comparator(
             in_unit_ball(radius),
             at_least("m", m, width),
         ),
-        quantity="width",
-        probability=1 - delta,
         numbers={"margin": gamma / 4, "kl": bound, "log_p_max": -log_of(width) / 2, "width_sharp": sharp},
     )
 

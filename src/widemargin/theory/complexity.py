@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from widemargin.spaces import ReLU, sphere
 
 from .arguments import Convention, Count, Positive, Probability, checked, one_of
-from .guarantee import Assumption, Guarantee, states
+from .conditions import Known
+from .guarantee import Assumption, Guarantee, assuming, states
 
 HULL = 1.5  # of unit ReLUs: see rademacher_hull
 
@@ -103,12 +104,8 @@ def _best_by_ascent(X: np.ndarray, e: np.ndarray, V: np.ndarray, steps: int = 15
     return best
 
 
-@states(
-    "MT-16",
-    says="The Rademacher complexity of measures on unit ReLUs, and of the kernel ball, is bounded by ||X||_F/n.",
-    assumes=("the activation is relu",),
-    reference="MT Lemmas C.2 to C.4, Corollary C.5",
-)
+@states("MT-16", "MT Lemmas C.2 to C.4, Corollary C.5", quantity="constant")
+@assuming("the activation is relu")
 def rademacher_bound(
     frobenius: Positive,
     n: Count,
@@ -117,8 +114,11 @@ def rademacher_bound(
     kind: Annotated[str, one_of("hull", "kernel", "linear")] = "hull",
     convention: Convention = "derived",
 ) -> Guarantee:
-    """hull: 3 B ||X||_F/n (printed), 1.5 B ||X||_F/n (derived, `rademacher_hull`). kernel: B ||X||_F/(n sqrt(2d)) with B the
-    M7 norm; print has sqrt d and sqrt(kappa)||alpha||_2 for B (E-MT-7). linear: B ||X||_F/n."""
+    """The Rademacher complexity of measures on unit ReLUs, and of the kernel ball, is bounded by ||X||_F/n.
+
+    hull: 3 B ||X||_F/n (printed), 1.5 B ||X||_F/n (derived, `rademacher_hull`). kernel: B ||X||_F/(n sqrt(2d)) with B the
+    M7 norm; print has sqrt d and sqrt(kappa)||alpha||_2 for B (E-MT-7). linear: B ||X||_F/n.
+    """
     value = {
         "hull": rademacher_hull(frobenius, n, B, convention),
         "kernel": rademacher_kernel(frobenius**2 / ((2 if convention == "derived" else 1) * d), n, B),
@@ -128,7 +128,6 @@ def rademacher_bound(
         f"empirical Rademacher complexity of the {kind} ball",
         value,
         (Assumption("the activation is relu", True, "stated by the caller"),),
-        quantity="constant",
         numbers={"kind": kind},
     )
 
@@ -136,12 +135,8 @@ def rademacher_bound(
 # ---------------------------------------------------------------- batch normalisation
 
 
-@states(
-    "BN-23",
-    says="The Rademacher complexity of batch-normalised networks near initialisation is bounded by the reach of their rows.",
-    assumes=("mean and covariance of the normalisation are fixed, not taken from the sample",),
-    reference="BN Lemma F.1",
-)
+@states("BN-23", "BN Lemma F.1", quantity="constant")
+@assuming("mean and covariance of the normalisation are fixed, not taken from the sample")
 def batchnorm_rademacher(
     B: Positive,
     rho: Positive,
@@ -149,10 +144,12 @@ def batchnorm_rademacher(
     n: Count,
     v0: Positive = 2.0,
     *,
-    fixed: bool | None = None,
+    fixed: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Class {sum_j |a_j c_j / N(v_j)| <= B, ||V - V_0|| <= rho}: 1.5 B (rho + v0) ||Xbar||_F / n, v0 >= max_j ||v_0j|| (BN-23).
+    """The Rademacher complexity of batch-normalised networks near initialisation is bounded by the reach of their rows.
+
+    Class {sum_j |a_j c_j / N(v_j)| <= B, ||V - V_0|| <= rho}: 1.5 B (rho + v0) ||Xbar||_F / n, v0 >= max_j ||v_0j|| (BN-23).
 
     Printed: 4 B rho ||Xbar||_F / n. Its proof drops v_0j from a supremum over j, which is no equality (E-BN-6): at rho = 0 the
     class still holds every combination of the initial neurons. Rows lie in the ball of radius rho + v0 about 0, and the hull of
@@ -163,7 +160,6 @@ def batchnorm_rademacher(
         "empirical Rademacher complexity of batch-normalised networks",
         value,
         (Assumption("mean and covariance of the normalisation are fixed, not taken from the sample", fixed),),
-        quantity="constant",
         numbers={"reach": rho + v0},
     )
 

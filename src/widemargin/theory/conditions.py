@@ -10,6 +10,8 @@ from .guarantee import Assumption, Huge, Value, log_of
 if TYPE_CHECKING:
     from .known_facts import Facts
 
+Known = bool | None  # whether a hypothesis holds; None where that is not known
+Measured = float | None  # None where it was not
 ROUNDING = 1e-12  # points divided by their largest norm may exceed 1 by this
 
 
@@ -31,7 +33,7 @@ def at_most(what: str, value: Value | None, allowed: Value) -> Assumption:
     return Assumption(f"{what} <= {show(allowed)}", holds, f"{what} is {have}")
 
 
-def in_unit_ball(radius: float | None) -> Assumption:
+def in_unit_ball(radius: Measured) -> Assumption:
     holds = None if radius is None else radius <= 1 + ROUNDING
     return Assumption("||x|| <= 1", holds, "not given" if radius is None else f"largest ||x_i|| is {radius:.6g}")
 
@@ -41,7 +43,7 @@ def on_the_support(margin: str) -> Assumption:
     return Assumption(f"{margin} holds on the support of the law", None, "known on the sample only; cannot be checked")
 
 
-def given(text: str, holds: bool | None, detail: str = "") -> Assumption:
+def given(text: str, holds: Known, detail: str = "") -> Assumption:
     return Assumption(text, holds, detail or ("not given" if holds is None else ""))
 
 
@@ -51,6 +53,14 @@ def gradient_flow(facts: Facts) -> Assumption:
     holds = None if rule is None or rule == "GD" else rule == "GradientFlow"
     detail = {None: "no run", "GD": "gradient descent: steps are finite, not checked"}.get(rule, f"the rule is {rule}")
     return Assumption("training is gradient flow", holds, detail)
+
+
+def orders_of_test_error(constant: float, n: int, delta: float, **margins: float) -> dict[str, float]:
+    """What numbers of a guarantee say of test errors at given margins, by names that say that they are orders."""
+    orders = {
+        f"{name}_up_to_a_constant": order_of_test_error(gamma, n, delta, constant) for name, gamma in margins.items()
+    }
+    return orders | {"test_error_constant": constant}
 
 
 def order_of_test_error(margin: float, n: int, delta: float, constant: float = 1.0) -> float:

@@ -106,14 +106,14 @@ def guarantees(
     """
     known = facts(data, run_or_net, delta=delta, trial=trial, seed=seed, time_limit=time_limit)
     chosen = [THEOREMS[id] for id in _chosen(theorems, THEOREMS, "theorem")]
-    found: list[Guarantee] = []
-    for k, one in enumerate(chosen):
+    reached: list[Guarantee] = []
+    for k, theorem in enumerate(chosen):
         if progress is not None:
-            progress(one.id, k / len(chosen))
-        if one.apply is not None:
-            given = one.apply(known)
-            found += given if isinstance(given, list) else [] if given is None else [given]
-    return Guarantees(known, tuple(found))
+            progress(theorem.id, k / len(chosen))
+        if theorem.apply is not None:
+            given = theorem.apply(known)
+            reached += given if isinstance(given, list) else [] if given is None else [given]
+    return Guarantees(known, tuple(reached))
 
 
 def check(
@@ -147,26 +147,26 @@ def check(
     """
     track = follow(run, data, net)
     chosen = [CHECKS[id] for id in _chosen(ids, CHECKS, "check")]
-    found: list[Inequality] = []
+    inequalities: list[Inequality] = []
     closer: Track | None = None
     bare = track.W is None  # what steps cost is estimated from other records, which may show none
     estimates = track.is_flow and (bare or not track.every_step)
-    for k, one in enumerate(chosen):
+    for k, entry in enumerate(chosen):
         if progress is not None:
-            progress(one.id, k / len(chosen))
-        given = _results(one, track)
+            progress(entry.id, k / len(chosen))
+        given = _results(entry, track)
         if estimates and any(each.violated and (bare or _estimated(each)) for each in given):
             closer = closer or every_step(track)
             if closer is None:
                 given = [replace(each, estimated=bare or _estimated(each)) for each in given]
             elif same_run(track, closer):
-                given = [replace(each, note=_joined(each.note, AGAIN)) for each in _results(one, closer)]
+                given = [replace(each, note=_joined(each.note, AGAIN)) for each in _results(entry, closer)]
         if track.rule == "GradientFlow":  # within a step of its solver nothing is recorded, so trapezoids cannot refute
             given = [
                 replace(each, estimated=each.estimated or (each.identity and each.scale is not None)) for each in given
             ]
-        found += given
-    return found
+        inequalities += given
+    return inequalities
 
 
 def _results(one: Check, track: Track) -> list[Inequality]:
@@ -174,9 +174,9 @@ def _results(one: Check, track: Track) -> list[Inequality]:
     return given if isinstance(given, list) else [] if given is None else [given]
 
 
-def _estimated(one: Inequality) -> bool:
+def _estimated(inequality: Inequality) -> bool:
     """Whether what happened between the records plays a part."""
-    return bool(np.any(one.allowance)) or (one.identity and one.scale is not None)
+    return bool(np.any(inequality.allowance)) or (inequality.identity and inequality.scale is not None)
 
 
 def _joined(*notes: str) -> str:

@@ -28,7 +28,8 @@ from widemargin.types import InputError
 from ._rooms import optimize, special
 from .arguments import Convention, Count, Positive, Probability, Ratio, Share, Space, checked, one_of
 from .complexity import rademacher_hull, rademacher_kernel
-from .guarantee import Assumption, Guarantee, states
+from .conditions import Known, Measured
+from .guarantee import Assumption, Guarantee, assuming, states
 
 GRID = 1.2  # ratio of the margins tried in advance by our own bounds
 FIXED = "the grid of margins was fixed before the data"
@@ -84,36 +85,27 @@ def _separated(gamma: float) -> Assumption:
     return Assumption(SEPARATED, gamma > 0, f"gamma = {gamma:.6g}")
 
 
-def _within(
-    gamma: float, C: float, known: bool | None, what: str = "|f(x)| <= C for every f and x of the law"
-) -> Assumption:
+def _within(gamma: float, C: float, known: Known, what: str = "|f(x)| <= C for every f and x of the law") -> Assumption:
     if gamma > C:
         return Assumption(what, False, f"the margin {gamma:.6g} exceeds C = {C:.6g}")
     return Assumption(what, known, f"C = {C:.6g}" + (" is the largest value of the sample" if known is None else ""))
 
 
-def _union_of_halves(gamma: float, C: float, n: int, delta: float, empirical: bool) -> float:
+def _spread(convention: str, gamma: float, C: float, n: int, delta: float, empirical: bool = True) -> float:
     """Deviation terms of 4 Rad / gamma + ...: margins C 2^(1-j), j >= 1, with shares 1 / (j (j + 1)) of delta.
 
-    The margin used lies in (gamma/2, gamma], and its j + 1 is at most log2(8C/gamma).
+    The margin used lies in (gamma/2, gamma], and its j + 1 is at most log2(8C/gamma). Printed, as the papers quote it:
+    sqrt(ln log2(4C/gamma) / n) + sqrt(ln(1/delta) / (2n)).
     """
+    chance = math.sqrt(math.log(1 / delta) / (2 * n))
+    if convention == "printed":
+        return math.sqrt(math.log(math.log2(4 * max(C, gamma) / gamma)) / n) + chance
     union = 2 * math.log(math.log2(8 * max(C, gamma) / gamma))
-    if empirical:
-        return 3 * math.sqrt((math.log(2 / delta) + union) / (2 * n))
-    return math.sqrt(union / (2 * n)) + math.sqrt(math.log(1 / delta) / (2 * n))
+    return 3 * math.sqrt((math.log(2 / delta) + union) / (2 * n)) if empirical else math.sqrt(union / (2 * n)) + chance
 
 
-def _quoted(gamma: float, C: float, n: int, delta: float) -> float:
-    """sqrt(ln log2(4C/gamma) / n) + sqrt(ln(1/delta) / (2n)), as the papers quote it."""
-    return math.sqrt(math.log(math.log2(4 * max(C, gamma) / gamma)) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
-
-
-@states(
-    "MT-15",
-    says="A small ramp loss at margin gamma bounds the test error, for all margins at once.",
-    assumes=(IID, "|f(x)| <= C for every f and x of the law"),
-    reference="MT Theorem C.1",
-)
+@states("MT-15", "MT Theorem C.1")
+@assuming(IID, "|f(x)| <= C for every f and x of the law")
 def ramp_margin_bound(
     ramp_risk: Share,
     rademacher: Positive,
@@ -122,24 +114,23 @@ def ramp_margin_bound(
     n: Count,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     empirical: bool = True,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """P(y f <= 0) <= mean ramp loss + 4 Rad/gamma + deviation, C = sup ||phi(x)|| in the dual norm (MT-15).
+    """A small ramp loss at margin gamma bounds the test error, for all margins at once.
+
+    P(y f <= 0) <= mean ramp loss + 4 Rad/gamma + deviation, C = sup ||phi(x)|| in the dual norm (MT-15).
 
     Derived: 3 sqrt((ln(2/delta) + 2 ln log2(8C/gamma)) / (2n)) for the empirical Rad that MT inserts, and sqrt(ln
     log2(8C/gamma)/n) + sqrt(ln(1/delta)/(2n)) for its mean (`empirical=False`). Printed: the latter with 4C and the empirical
     Rad; the shares 1/j^2 of delta which that needs add up to 1.64. `rademacher` is of the unit ball.
     """
-    printed = convention == "printed"
-    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
-    leading = 4 * rademacher / gamma
+    leading, spread = 4 * rademacher / gamma, _spread(convention, gamma, C, n, delta, empirical)
     return Guarantee(
         "P(y f(x) <= 0) <= mean ramp loss + 4 Rad/gamma + deviation",
         ramp_risk + leading + spread,
         (_iid(), _within(gamma, C, C_known)),
-        probability=1 - delta,
         numbers={
             "ramp_risk": ramp_risk,
             "leading": leading,
@@ -150,12 +141,8 @@ def ramp_margin_bound(
     )
 
 
-@states(
-    "CB-22",
-    says="A margin gamma in a class of known complexity bounds the test error, for all margins at once.",
-    assumes=(IID, SEPARATED, "|f(x)| <= C for every f and x of the law"),
-    reference="CB Theorem 22",
-)
+@states("CB-22", "CB Theorem 22")
+@assuming(IID, SEPARATED, "|f(x)| <= C for every f and x of the law")
 def class_margin_bound(
     rademacher: Positive,
     gamma: Positive,
@@ -163,37 +150,27 @@ def class_margin_bound(
     n: Count,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     empirical: bool = True,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """P(y f < 0) <= 4 Rad/gamma + sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)) (CB-22, printed).
+    """A margin gamma in a class of known complexity bounds the test error, for all margins at once.
+
+    P(y f < 0) <= 4 Rad/gamma + sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)) (CB-22, printed).
 
     Derived as in `ramp_margin_bound`; `empirical=False` where Rad is a bound on its mean, such as B radius/sqrt(n).
     """
-    printed = convention == "printed"
-    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(gamma, C, n, delta, empirical)
+    leading, spread = 4 * rademacher / gamma, _spread(convention, gamma, C, n, delta, empirical)
     return Guarantee(
         "P(y f(x) <= 0) <= 4 Rad/gamma + deviation",
-        4 * rademacher / gamma + spread,
+        leading + spread,
         (_iid(), _separated(gamma), _within(gamma, C, C_known)),
-        probability=1 - delta,
-        numbers={
-            "leading": 4 * rademacher / gamma,
-            "deviation": spread,
-            "rademacher": rademacher,
-            "gamma": gamma,
-            "C": C,
-        },
+        numbers={"leading": leading, "deviation": spread, "rademacher": rademacher, "gamma": gamma, "C": C},
     )
 
 
-@states(
-    "MT-7",
-    says="A two-layer ReLU network with normalised margin gamma has small test error.",
-    assumes=(IID, SEPARATED, "||x|| <= C for every x of the law"),
-    reference="MT Theorem 3.1",
-)
+@states("MT-7", "MT Theorem 3.1")
+@assuming(IID, SEPARATED, "||x|| <= C for every x of the law")
 def network_margin_bound(
     gamma: Positive,
     n: Count,
@@ -201,33 +178,29 @@ def network_margin_bound(
     C: Positive,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """(6/gamma) sqrt(D/n) + deviation, gamma = min_i y_i f(x_i) / ||Theta||^2 (M2), D = ||X||_F^2/n, C = sup ||x|| (MT-7).
+    """A two-layer ReLU network with normalised margin gamma has small test error.
+
+    (6/gamma) sqrt(D/n) + deviation, gamma = min_i y_i f(x_i) / ||Theta||^2 (M2), D = ||X||_F^2/n, C = sup ||x|| (MT-7).
 
     The leading term is 4 Rad / gamma_alpha with Rad <= 3 ||X||_F/n and gamma_alpha >= 2 gamma, the margin in M1. Printed:
     sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)). Derived: what an empirical Rad costs, at gamma_alpha
     (`ramp_margin_bound`).
     """
     leading = 6 / gamma * math.sqrt(mean_square / n)
-    printed = convention == "printed"
-    spread = _quoted(gamma, C, n, delta) if printed else _union_of_halves(2 * gamma, C, n, delta, True)
+    spread = _spread(convention, gamma if convention == "printed" else 2 * gamma, C, n, delta)
     return Guarantee(
         "P(y f(x) <= 0) <= (6/gamma) sqrt(D/n) + deviation",
         leading + spread,
         (_iid(), _separated(gamma), _within(2 * gamma, C, C_known, "||x|| <= C for every x of the law")),
-        probability=1 - delta,
         numbers={"leading": leading, "deviation": spread, "gamma_M1": 2 * gamma, "D": mean_square},
     )
 
 
-@states(
-    "MT-14",
-    says="The max-margin kernel classifier of ReLU features has test error of order sqrt(D/(dn)) / gamma.",
-    assumes=(IID, SEPARATED, "||x|| <= C for every x of the law"),
-    reference="MT Lemma 3.4",
-)
+@states("MT-14", "MT Lemma 3.4")
+@assuming(IID, SEPARATED, "||x|| <= C for every x of the law")
 def kernel_margin_bound(
     gamma: Positive,
     n: Count,
@@ -236,11 +209,13 @@ def kernel_margin_bound(
     C: Positive,
     delta: Probability = 0.05,
     *,
-    C_known: bool | None = None,
+    C_known: Known = None,
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """(2 sqrt 2/gamma) sqrt(D/(dn)) + deviation, gamma in M7 (MT-14): Rad <= ||X||_F/(n sqrt(2d)), sup ||phi|| = C/sqrt(2d).
+    """The max-margin kernel classifier of ReLU features has test error of order sqrt(D/(dn)) / gamma.
+
+    (2 sqrt 2/gamma) sqrt(D/(dn)) + deviation, gamma in M7 (MT-14): Rad <= ||X||_F/(n sqrt(2d)), sup ||phi|| = C/sqrt(2d).
 
     Printed: `constant` times (1/gamma) sqrt(D/(dn)) + sqrt(ln max(log2(C sqrt(1/d)/gamma), 2)/n) + sqrt(ln(1/delta)/n); the kappa
     in its logarithm must cancel (E-MT-7) and is left out here.
@@ -252,13 +227,12 @@ def kernel_margin_bound(
         spread = constant * (math.sqrt(log / n) + math.sqrt(math.log(1 / delta) / n))
     else:
         leading = 4 * rademacher_kernel(n * mean_square / (2 * d), n) / gamma
-        spread = _union_of_halves(gamma, size, n, delta, True)
+        spread = _spread(convention, gamma, size, n, delta)
     return Guarantee(
         "P(y f(x) <= 0) <= (2 sqrt 2/gamma) sqrt(D/(dn)) + deviation",
         leading + spread,
         (_iid(), _separated(gamma), _within(gamma, size, C_known, "||x|| <= C for every x of the law")),
         explicit=convention == "derived",
-        probability=1 - delta,
         numbers={"leading": leading, "deviation": spread},
     )
 
@@ -277,47 +251,40 @@ def _optimistic(
         (_iid(), _separated(gamma), Assumption("||x|| <= 1", radius <= 1 + 1e-12, f"largest ||x_i|| = {radius:.6g}")),
         unit=unit,
         explicit=False,
-        probability=1 - delta,
         numbers={"rademacher": rademacher, "constant": constant},
     )
 
 
-@states(
-    "UH-24",
-    says="A margin gamma in the l1 norm of outer weights on unit ReLUs gives test error of order ln(n)^3/(n gamma^2).",
-    assumes=(IID, SEPARATED, "||x|| <= 1"),
-    reference="UH end of Appendix B",
-)
+@states("UH-24", "UH end of Appendix B")
+@assuming(IID, SEPARATED, "||x|| <= 1")
 def fast_rate_l1(
     gamma: Positive, n: Count, delta: Probability = 0.05, constant: Positive = 1.0, radius: Positive = 1.0
 ) -> Guarantee:
-    """constant (ln(n)^3/(n gamma^2) + ln(1/delta)/n), gamma in M5 (UH-24): Srebro, Sridharan and Tewari (2010), Theorem 5, with
-    Rad <= 1/sqrt(n). The constant is not known; 1 is a placeholder, so `explicit` is False."""
+    """A margin gamma in the l1 norm of outer weights on unit ReLUs gives test error of order ln(n)^3/(n gamma^2).
+
+    constant (ln(n)^3/(n gamma^2) + ln(1/delta)/n), gamma in M5 (UH-24): Srebro, Sridharan and Tewari (2010), Theorem 5, with
+    Rad <= 1/sqrt(n). The constant is not known; 1 is a placeholder, so `explicit` is False.
+    """
     return _optimistic("M5", 1 / math.sqrt(n), gamma, n, delta, constant, radius)
 
 
-@states(
-    "LR-18",
-    says="A margin gamma in the squared norm of all parameters gives test error of order ln(n)^3/(n gamma^2).",
-    assumes=(IID, SEPARATED, "||x|| <= 1"),
-    reference="LR Lemma 2.5",
-)
+@states("LR-18", "LR Lemma 2.5")
+@assuming(IID, SEPARATED, "||x|| <= 1")
 def fast_rate_l2(
     gamma: Positive, n: Count, delta: Probability = 0.05, constant: Positive = 1.0, radius: Positive = 1.0
 ) -> Guarantee:
-    """As `fast_rate_l1` with gamma in M2 and Rad <= 1/(2 sqrt n), the hull halved (LR-18)."""
+    """A margin gamma in the squared norm of all parameters gives test error of order ln(n)^3/(n gamma^2).
+
+    As `fast_rate_l1` with gamma in M2 and Rad <= 1/(2 sqrt n), the hull halved (LR-18).
+    """
     return _optimistic("M2", 0.5 / math.sqrt(n), gamma, n, delta, constant, radius)
 
 
 # ---------------------------------------------------------------- regression
 
 
-@states(
-    "MT-22",
-    says="A regression function of known norm has population loss close to its mean loss on the sample.",
-    assumes=(IID, "the loss lies in [-c, c] and is M-Lipschitz in the prediction", RADII),
-    reference="MT Lemmas D.4, D.5",
-)
+@states("MT-22", "MT Lemmas D.4, D.5", quantity="population risk")
+@assuming(IID, "the loss lies in [-c, c] and is M-Lipschitz in the prediction", RADII)
 def regression_bound(
     mean_loss: float,
     norm: Positive,
@@ -330,10 +297,12 @@ def regression_bound(
     M: Positive = 1.0,
     kind: Annotated[str, one_of("l1", "l2")] = "l1",
     scale: Positive = 1.0,
-    lipschitz: bool | None = None,
+    lipschitz: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """E loss <= mean loss + 2 M Rad(B) + 6c sqrt(ln(2/delta_j)/(2n)), B = scale 2^j the first with B >= norm, j >= 0 (MT-22).
+    """A regression function of known norm has population loss close to its mean loss on the sample.
+
+    E loss <= mean loss + 2 M Rad(B) + 6c sqrt(ln(2/delta_j)/(2n)), B = scale 2^j the first with B >= norm, j >= 0 (MT-22).
 
     `norm` is ||alpha||_1, or the M7 norm sqrt(kappa) ||alpha||_2 for kind="l2"; delta_j = delta/2^(j+1). Printed (l1): mean
     loss + 12 M max(1, norm ||X||_F)/n + c sqrt((ln(1/delta) + ln max(1, 2 norm ||X||_F))/(2n)); l2 with M max(1, ..)/(n sqrt
@@ -365,9 +334,7 @@ def regression_bound(
             if convention == "derived"
             else Assumption(RADII, False, "printed: powers of two over ||X||_F, which the sample gives"),
         ),
-        quantity="population risk",
         explicit=convention == "derived" or kind == "l1",
-        probability=1 - delta,
         numbers={"leading": leading, "deviation": spread, "trivial": c},
     )
 
@@ -375,17 +342,9 @@ def regression_bound(
 # ---------------------------------------------------------------- projected distance
 
 
-@states(
-    "CB-20",
-    says="If the classes stay apart after projection to r dimensions, the F1 max-margin classifier has small test error.",
-    assumes=(
-        IID,
-        "||x|| <= R",
-        "Delta_r of the sample is at least Delta_r of the law",
-        "Delta_r <= C(r)",
-        "F2 only for r = d",
-    ),
-    reference="CB Theorem 8, Theorem 21",
+@states("CB-20", "CB Theorem 8, Theorem 21")
+@assuming(
+    IID, "||x|| <= R", "Delta_r of the sample is at least Delta_r of the law", "Delta_r <= C(r)", "F2 only for r = d"
 )
 def projected_distance_bound(
     Delta: Positive,
@@ -397,14 +356,17 @@ def projected_distance_bound(
     eps: Probability = 0.5,
     C_eps: Positive = 1.0,
     C_2: Positive = 1.0,
-    C: float | None = None,
+    C: Measured = None,
     space: Space = "f1",
     d: int | None = None,
-    R_known: bool | None = None,
+    R_known: Known = None,
 ) -> Guarantee:
-    """C_eps n^(-1/2) (R/Delta)^((r+3)/(2-eps)) + sqrt(ln B/n) + sqrt(ln(1/delta)/(2n)),
+    """If the classes stay apart after projection to r dimensions, the F1 max-margin classifier has small test error.
+
+    C_eps n^(-1/2) (R/Delta)^((r+3)/(2-eps)) + sqrt(ln B/n) + sqrt(ln(1/delta)/(2n)),
     B = log2(4 (R+1) C_2) + (r+2) log2(R/Delta) (CB-20). The constants C(r), C_eps(r), C_2(r) are not given in the paper; 1 is a
-    placeholder. E-CB-7: the sample's Delta_r is never below the law's, so the hypothesis printed "<=" reads ">="."""
+    placeholder. E-CB-7: the sample's Delta_r is never below the law's, so the hypothesis printed "<=" reads ">=".
+    """
     B = math.log2(4 * (R + 1) * C_2) + (r + 2) * math.log2(R / Delta)
     value = C_eps / math.sqrt(n) * (R / Delta) ** ((r + 3) / (2 - eps))
     value += math.sqrt(max(math.log(max(B, 1)), 0) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
@@ -424,17 +386,12 @@ def projected_distance_bound(
             Assumption("F2 only for r = d", True if space == "f1" else full, f"space {space}, r = {r}"),
         ),
         explicit=False,
-        probability=1 - delta,
         numbers={"B": B, "exponent": (r + 3) / (2 - eps), "r": r, "Delta": Delta},
     )
 
 
-@states(
-    "CB-21",
-    says="If the classes stay apart after projection to r dimensions, the F1 margin is at least a power of their distance.",
-    assumes=("||x_i|| <= R", "F2 only for r = d", "C(r) and C_eps(r) have the values supplied"),
-    reference="CB Lemma 20",
-)
+@states("CB-21", "CB Lemma 20", quantity="margin")
+@assuming("||x_i|| <= R", "F2 only for r = d", "C(r) and C_eps(r) have the values supplied")
 def projected_distance_margin(
     Delta: Positive,
     R: Positive,
@@ -443,12 +400,15 @@ def projected_distance_margin(
     eps: Probability = 0.5,
     C_eps: Positive = 1.0,
     C: Positive = 1.0,
-    radius: float | None = None,
+    radius: Measured = None,
     space: Space = "f1",
     d: int | None = None,
 ) -> Guarantee:
-    """gamma >= min(C(r), C_eps(r) (Delta_r/R)^((r+3)/(2-eps))); every r gives such a bound, so the best one counts (print: min
-    over r, E-CB-7). Constants as in `projected_distance_bound`. Margins of F1 are M3 (with bias), of F2 M7."""
+    """If the classes stay apart after projection to r dimensions, the F1 margin is at least a power of their distance.
+
+    gamma >= min(C(r), C_eps(r) (Delta_r/R)^((r+3)/(2-eps))); every r gives such a bound, so the best one counts (print: min
+    over r, E-CB-7). Constants as in `projected_distance_bound`. Margins of F1 are M3 (with bias), of F2 M7.
+    """
     inside = None if radius is None else radius <= R * (1 + 1e-12)
     return Guarantee(
         f"margin >= min(C(r), C_eps (Delta_r/R)^((r+3)/(2-eps))), r = {r}",
@@ -462,7 +422,6 @@ def projected_distance_margin(
                 "C(r) and C_eps(r) have the values supplied", None, f"{C:g} and {C_eps:g}; the paper gives none"
             ),
         ),
-        quantity="margin",
         unit="M3" if space == "f1" else "M7",
         explicit=False,
         numbers={"exponent": (r + 3) / (2 - eps), "r": r, "Delta": Delta},
@@ -472,12 +431,8 @@ def projected_distance_margin(
 # ---------------------------------------------------------------- sharper, with explicit constants
 
 
-@states(
-    "WM-1",
-    says="A margin of measures on unit ReLUs bounds the test error, with the sharpest constants we can prove.",
-    assumes=(IID, SEPARATED, FIXED),
-    reference="widemargin, from Koltchinskii and Panchenko (2002)",
-)
+@states("WM-1", "widemargin, from Koltchinskii and Panchenko (2002)")
+@assuming(IID, SEPARATED, FIXED)
 def hull_margin_bound(
     gamma: Positive,
     frobenius: Positive,
@@ -489,7 +444,9 @@ def hull_margin_bound(
     ratio: Ratio = GRID,
     fixed: bool = False,
 ) -> Guarantee:
-    """2 Rad/g + 3 sqrt(ln(2/delta_g)/(2n)), Rad = 1.5 ||X||_F/n, gamma in M1, g the grid margin below gamma (`grid_margin`).
+    """A margin of measures on unit ReLUs bounds the test error, with the sharpest constants we can prove.
+
+    2 Rad/g + 3 sqrt(ln(2/delta_g)/(2n)), Rad = 1.5 ||X||_F/n, gamma in M1, g the grid margin below gamma (`grid_margin`).
 
     Assumes independent points of one law, and `scale`, `ratio` and `delta` chosen before the data. With `radius`, a bound on
     ||x|| over the whole law, E Rad <= 1.5 radius/sqrt(n) and the deviation is sqrt(ln(1/delta_g)/(2n)). Both hold; give one or
@@ -499,12 +456,8 @@ def hull_margin_bound(
     return _grid_bound("M1", rademacher_hull(frob, n), gamma, n, delta, radius, frobenius, scale, ratio, fixed)
 
 
-@states(
-    "WM-2",
-    says="A margin in a kernel ball, or of a linear classifier, bounds the test error, with explicit constants.",
-    assumes=(IID, SEPARATED, FIXED),
-    reference="widemargin, from Bartlett and Mendelson (2002)",
-)
+@states("WM-2", "widemargin, from Bartlett and Mendelson (2002)")
+@assuming(IID, SEPARATED, FIXED)
 def ball_margin_bound(
     gamma: Positive,
     trace: Positive,
@@ -517,14 +470,17 @@ def ball_margin_bound(
     fixed: bool = False,
     unit: str = "M7",
 ) -> Guarantee:
-    """As `hull_margin_bound` with Rad = sqrt(sum_i k(x_i, x_i))/n; `radius` bounds sqrt(k(x, x)) over the law. For linear
-    classifiers (M11) trace = ||X||_F^2, for the kernel of unit ReLUs (M7) ||X||_F^2/(2d). Proof: docs/proofs.md, 1 to 3."""
+    """A margin in a kernel ball, or of a linear classifier, bounds the test error, with explicit constants.
+
+    As `hull_margin_bound` with Rad = sqrt(sum_i k(x_i, x_i))/n; `radius` bounds sqrt(k(x, x)) over the law. For linear
+    classifiers (M11) trace = ||X||_F^2, for the kernel of unit ReLUs (M7) ||X||_F^2/(2d). Proof: docs/proofs.md, 1 to 3.
+    """
     frob = math.sqrt(trace) if radius is None else radius * math.sqrt(n)
     return _grid_bound(unit, frob / n, gamma, n, delta, radius, math.sqrt(trace), scale, ratio, fixed)
 
 
 def _grid_bound(
-    unit: str, rad: float, gamma: float, n: int, delta: float, radius: float | None, frob: float,
+    unit: str, rad: float, gamma: float, n: int, delta: float, radius: Measured, frob: float,
     scale: float, ratio: float, fixed: bool,
 ) -> Guarantee:  # fmt: skip
     g, share = (gamma, 1.0) if fixed else grid_margin(gamma, scale, ratio)
@@ -538,7 +494,6 @@ def _grid_bound(
         2 * rad / g + spread,
         tuple(listed),
         unit=unit,
-        probability=1 - delta,
         numbers={"leading": 2 * rad / g, "deviation": spread, "rademacher": rad, "grid": g, "gamma": gamma},
     )  # fmt: skip
 
@@ -556,16 +511,14 @@ def kl_inverse(p: float, c: float) -> float:
     return 1.0 if over(top) <= 0 else float(optimize.brentq(over, max(p, 1e-300), top, xtol=1e-14))
 
 
-@states(
-    "WM-3",
-    says="Margins of a linear or kernel classifier on points scaled to length 1 bound its test error at the fast rate.",
-    assumes=(IID,),
-    reference="Langford and Shawe-Taylor (2002), with Maurer's constant",
-)
+@states("WM-3", "Langford and Shawe-Taylor (2002), with Maurer's constant", unit="margin of unit vectors")
+@assuming(IID)
 def pac_bayes_margin_bound(
     margins: float | Sequence[float] | np.ndarray, n: Count, delta: Probability = 0.05
 ) -> Guarantee:
-    """2 kl^-1(mean_i Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n), the smallest over mu > 0; m_i = y_i <w, psi_i>/||psi_i||.
+    """Margins of a linear or kernel classifier on points scaled to length 1 bound its test error at the fast rate.
+
+    2 kl^-1(mean_i Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n), the smallest over mu > 0; m_i = y_i <w, psi_i>/||psi_i||.
 
     ||w|| = 1 in a Hilbert space with features psi. Assumes independent points of one law; no bound on the norm of x is needed.
     It holds for all w and mu at once, so both may be chosen on the sample. n + 1 stands for 2 sqrt(n) where n < 8. `margins`:
@@ -590,8 +543,6 @@ def pac_bayes_margin_bound(
         "P(y f(x) <= 0) <= 2 kl^-1(mean Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n)",
         min(bound(mu), 2.0),
         (_iid(),),
-        unit="margin of unit vectors",
-        probability=1 - delta,
         numbers={
             "mu": mu,
             "gibbs_sample": float(special.ndtr(-mu * m).mean()),

@@ -1,8 +1,8 @@
 """What a theorem gives: a number, what it says, and whether its assumptions hold. The registry of all theorems.
 
 A theorem is a function of numbers with explicit constants that returns a `Guarantee`. The decorator `states` puts it into
-THEOREMS under its id (docs/claims.md), refuses arguments that are not of their kinds (`arguments`) and writes id, reference and
-convention into what it returns; `applied` adds how to evaluate it on data and a network, from `Facts`.
+THEOREMS under its id (docs/claims.md), refuses arguments that are not of their kinds (`arguments`) and writes id, reference,
+convention and probability into what it returns; `applied` adds how to evaluate it on data and a network, from `Facts`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from widemargin.json_values import plain_json
 
-from .arguments import checked, explained
+from .arguments import checked, explained, said
 
 if TYPE_CHECKING:
     from .known_facts import Facts
@@ -120,11 +120,12 @@ class Guarantee:
     `statement` says it in symbols, `assumptions` are its hypotheses. `value` is the guaranteed number of the quantity
     `quantity`: an upper bound, or a lower bound for margins, or what is required (width, steps, samples). It is computed whether
     or not the assumptions hold; `applies` says if they do.
-    `id`, `reference` and `convention` are written by the decorator `states`, not by its body. `convention`: "derived" where a
-    printed constant was corrected, "printed" for the variant as printed, "" where both agree. `unit` is the convention of a
-    margin (M2, M5, ...). `explicit` is False where the paper gives an order only and a constant was supplied: then the value is
-    known up to a constant, which `shown` and `to_dict` say. `probability` is that with which it holds. `about` says whose bound
-    it is: the trained network, or a predictor of largest margin. `numbers` are further results by name.
+    `id`, `reference` and `convention` are written by the decorator `states`, and also `quantity`, `unit` and `probability` where
+    they are the same for all arguments, up to delta. `convention`: "derived" where a printed constant was corrected, "printed"
+    for the variant as printed, "" where both agree. `unit` is the convention of a margin (M2, M5, ...). `explicit` is False where
+    the paper gives an order only and a constant was supplied: then the value is known up to a constant, which `shown` and
+    `to_dict` say. `probability` is that with which it holds. `about` says whose bound it is: the trained network, or a predictor
+    of largest margin. `numbers` are further results by name.
 
     >>> from widemargin.theory import Assumption, Guarantee
     >>> one = Guarantee("P(y f(x) < 0) <= 2", 2.0, (Assumption("the points are independent", None),), id="X-1", reference="here")
@@ -253,7 +254,7 @@ class Theorem:
     @property
     def formula(self) -> str:
         """The statement in symbols, with what the numbers besides the value mean."""
-        return inspect.getdoc(self.function) or ""
+        return said(self.function)[1]
 
     @property
     def call(self) -> str:
@@ -304,44 +305,81 @@ F = TypeVar("F", bound=Callable[..., Guarantee])
 A = TypeVar("A", bound=Callable[..., Any])
 
 
-def states(*claims: str, says: str, assumes: tuple[str, ...], reference: str) -> Callable[[F], F]:
-    """Register a function under the first of its ids; what it returns has that id and the reference."""
+def states(*claims_and_reference: str, **fixed: Any) -> Callable[[F], F]:
+    """Register a theorem: its ids, then where it stands in the paper; `fixed` as in `version`.
+
+    The first paragraph of the docstring is what it says, the rest its formula. `assuming` stands below.
+    """
+    *claims, reference = claims_and_reference
 
     def register(function: F) -> F:
         if claims[0] in THEOREMS:
             raise ValueError(f"{claims[0]} is registered twice")
-        signed = version(claims[0], reference)(function)
-        THEOREMS[claims[0]] = Theorem(claims[0], function.__name__, says, assumes, reference, signed, claims)
+        says, _ = said(function)
+        signed = version(claims[0], reference, **fixed)(function)
+        assumes = getattr(function, "assumes", ())
+        THEOREMS[claims[0]] = Theorem(claims[0], function.__name__, says, assumes, reference, signed, tuple(claims))
         return signed
 
     return register
 
 
-def version(id: str, reference: str) -> Callable[[F], F]:
-    """Another form of a theorem: not registered, otherwise as `states`."""
+def assuming(*hypotheses: str) -> Callable[[F], F]:
+    """The hypotheses of a theorem, in words."""
+
+    def name(function: F) -> F:
+        function.assumes = hypotheses  # type: ignore[attr-defined]
+        return function
+
+    return name
+
+
+def version(
+    id: str, reference: str, quantity: str | None = None, unit: str | None = None, fails: int | Mapping[str, int] = 1
+) -> Callable[[F], F]:
+    """Another form of a theorem: not registered, otherwise as `states`.
+
+    What it returns has id, reference and convention, and `quantity` and `unit` where they are always the same. A theorem with an
+    argument delta holds with probability 1 - `fails` delta, by convention where it depends on that.
+    """
 
     def sign(function: F) -> F:
         inner, signature = checked(function), inspect.signature(function)
+        always = {name: value for name, value in (("quantity", quantity), ("unit", unit)) if value is not None}
 
         @functools.wraps(function)
         def signed(*args: Any, **keys: Any) -> Guarantee:
-            found = inner(*args, **keys)
-            if "convention" in signature.parameters:
-                given = signature.bind(*args, **keys)
-                given.apply_defaults()
-                found = replace(found, convention=given.arguments["convention"])
-            return replace(found, id=id, reference=reference)
+            result = inner(*args, **keys)
+            given = signature.bind(*args, **keys)
+            given.apply_defaults()
+            filled = always | {name: value for name, value in given.arguments.items() if name == "convention"}
+            times = fails if isinstance(fails, int) else fails.get(given.arguments["convention"])
+            if times is not None and "delta" in given.arguments:
+                filled["probability"] = max(0.0, 1 - times * given.arguments["delta"])
+            return replace(result, id=id, reference=reference, **filled)
 
         return signed  # type: ignore[return-value]
 
     return sign
 
 
-def applied(id: str) -> Callable[[A], A]:
-    """Register how a theorem is evaluated on Facts; return None where it has nothing to say about them."""
+def applied(
+    id: str, reads: Callable[[Facts], tuple[Any, ...] | None] | None = None, two_classes: bool | None = None
+) -> Callable[[A], A]:
+    """Register how a theorem is evaluated on Facts; return None, or no guarantee, where it has nothing to say about them.
+
+    The function is also given what `reads` makes of the facts, and is not called where that is None. `two_classes`: only for
+    labels that are all -1 or +1 (True), or are not (False).
+    """
 
     def register(function: A) -> A:
-        THEOREMS[id] = replace(THEOREMS[id], apply=function)
+        def apply(facts: Facts) -> Guarantee | list[Guarantee] | None:
+            if two_classes not in (None, facts.two_classes):
+                return None
+            read = () if reads is None else reads(facts)
+            return None if read is None else function(facts, *read) or None
+
+        THEOREMS[id] = replace(THEOREMS[id], apply=apply)
         return function
 
     return register

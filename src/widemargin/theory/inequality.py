@@ -13,6 +13,8 @@ import numpy as np
 
 from widemargin.errors import NotRecorded
 
+from .arguments import said
+
 if TYPE_CHECKING:
     from .track import Track
 
@@ -245,15 +247,16 @@ def part(statement: str, left: Any, right: Any, applies: Any = True, **more: Any
 
 
 def check(
-    *claims: str, says: str, reference: str, reads: Callable[[Track], Any] | None = None
+    *claims_and_reference: str, reads: Callable[[Track], Any] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[[Track], Any]]:
-    """Register a check under the first of its ids.
+    """Register a check: its ids, then where it stands in the paper. The first paragraph of its docstring is what it says.
 
     The decorated function is given what `reads` makes of the track (without it, the track itself) and what its other arguments
     name: records, or W, p and psi of the track. Where one of these is None, or a record that is asked for on the way was not
     made, the check does not apply. The function returns one `part`, or yields several (or inequalities that it made itself);
     nothing where it does not apply.
     """
+    *claims, reference = claims_and_reference
 
     def register(function: Callable[..., Any]) -> Callable[[Track], Any]:
         if claims[0] in CHECKS:
@@ -279,7 +282,7 @@ def check(
                 return None if parts is None else made(track, parts)
             return None
 
-        CHECKS[claims[0]] = Check(claims[0], function.__name__, says, reference, checked, claims)
+        CHECKS[claims[0]] = Check(claims[0], function.__name__, said(function)[0], reference, checked, tuple(claims))
         return checked
 
     return register

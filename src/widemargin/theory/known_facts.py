@@ -78,6 +78,11 @@ class Facts:
         return float(np.linalg.norm(self.data.X, axis=1).max())
 
     @cached_property
+    def two_classes(self) -> bool:
+        """Whether all labels are -1 and +1."""
+        return bool(np.isin(self.data.y, (-1.0, 1.0)).all())
+
+    @cached_property
     def unit(self) -> Facts:
         """The same with every point divided by max ||x_i||, so that ||x|| <= 1; the network is dropped where that changes it."""
         if self.radius <= 1:
@@ -93,11 +98,16 @@ class Facts:
             solver = getattr(margins, kind)
             if "time_limit" in inspect.signature(solver).parameters:
                 keys.setdefault("time_limit", self.time_limit)
-            found = None
+            cert = None
             with contextlib.suppress(InputError):
-                found = solver(self.data, **keys)
-            self._certs[key] = found
+                cert = solver(self.data, **keys)
+            self._certs[key] = cert
         return self._certs[key]
+
+    def positive(self, kind: str) -> Certificate | None:
+        """The certificate of a kind where it has a margin above 0."""
+        cert = self.margin(kind)
+        return None if cert is None or not cert.lower > 0 else cert
 
     @cached_property
     def measure(self) -> Measure | None:
@@ -171,6 +181,7 @@ def facts(
     """
     if not 0 < delta < 1:
         raise InputError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    data.single()
     if run_or_net is None:
         return Facts(data, delta, seed=seed, time_limit=time_limit)
     if isinstance(run_or_net, tuple):

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from . import conditions
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
-from .conditions import at_least, at_most, given, in_unit_ball
-from .guarantee import Assumption, Guarantee, states
+from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball
+from .guarantee import Assumption, Guarantee, assuming, states
 
 Part = Annotated[str, one_of("outer", "inner", "total")]
 
@@ -28,7 +28,7 @@ def _layer(part: str, convention: str) -> list[Assumption]:
     return [Assumption("gamma is the margin of transports of the outer layer", part == "outer", f"it is of the {part}")]
 
 
-def _law(start: bool | None) -> Assumption:
+def _law(start: Known) -> Assumption:
     return given("the start is a ~ N(0, 1/m), V ~ N(0, 1/d), both layers are trained", start)
 
 
@@ -60,16 +60,14 @@ def truncated_outer_mean(d: int) -> float:
     return float(integrate.quad(inside, 0, 2, limit=200)[0])
 
 
-@states(
-    "LR-10",
-    says="Linearly separable data have NTK and global margins of the order of the linear one",
-    assumes=("some unit u has y_i u.x_i >= gamma_hat",),
-    reference="LR Proposition 1.5",
-)
+@states("LR-10", "LR Proposition 1.5", quantity="margin")
+@assuming("some unit u has y_i u.x_i >= gamma_hat")
 def margins_of_linear_data(
     linear: Positive, d: Count, of: Annotated[str, one_of("global", "inner", "outer")] = "global"
 ) -> Guarantee:
-    """gamma_gl >= gamma_hat/2; transports: inner gamma_hat/32, outer gamma_hat/(16 sqrt(d)) (LR-10).
+    """Linearly separable data have NTK and global margins of the order of the linear one
+
+    gamma_gl >= gamma_hat/2; transports: inner gamma_hat/32, outer gamma_hat/(16 sqrt(d)) (LR-10).
 
     theta = sgn(a) u on the inner layer, sgn(u.v) on the outer one, both 0 where ||w|| > 2. `exact` is what these give on a
     point of margin gamma_hat: by the symmetry v -> -v, (gamma_hat/2) E|a| 1[..] and (gamma_hat/2) E|v_1| 1[..].
@@ -89,27 +87,19 @@ def margins_of_linear_data(
         f"{name[of]} is at least {values[of]:.6g}",
         values[of],
         (given(f"the linear margin is at least {linear:.6g}", True, "as given"),),
-        quantity="margin",
         unit="M1" if of == "global" else "M8",
         numbers={"exact": exact[of]},
     )
 
 
-@states(
-    "LR-20",
-    says="If all labels and all weights of a reference network are positive, the NTK margin is the global one over 8 sqrt(d)",
-    assumes=("all alpha_k > 0, sum 1", "all y_i = +1", "||x_i|| = 1"),
-    reference="LR Lemma A.1",
-)
+@states("LR-20", "LR Lemma A.1", quantity="margin", unit="M8")
+@assuming("all alpha_k > 0, sum 1", "all y_i = +1", "||x_i|| = 1")
 def ntk_from_positive_network(
-    gamma: Positive,
-    d: Count,
-    *,
-    positive_weights: bool | None = None,
-    one_label: bool | None = None,
-    unit_points: bool | None = None,
+    gamma: Positive, d: Count, *, positive_weights: Known = None, one_label: Known = None, unit_points: Known = None
 ) -> Guarantee:
-    """gamma_ntk >= gamma_gl / (8 sqrt(d)), by the transport `margins.positive_transport` of the outer layer (LR-20).
+    """If all labels and all weights of a reference network are positive, the NTK margin is the global one over 8 sqrt(d)
+
+    gamma_ntk >= gamma_gl / (8 sqrt(d)), by the transport `margins.positive_transport` of the outer layer (LR-20).
 
     `exact`: Jensen's inequality gives gamma_gl E[v_1 1[v_1 >= 0] 1[||w|| <= 2]], half of `truncated_mean`.
     """
@@ -122,8 +112,6 @@ def ntk_from_positive_network(
             given("all labels are +1", one_label),
             given("||x_i|| = 1", unit_points),
         ),
-        quantity="margin",
-        unit="M8",
         numbers={"exact": gamma * truncated_mean(d) / 2},
     )
 
@@ -131,16 +119,14 @@ def ntk_from_positive_network(
 # ---------------------------------------------------------------- the start
 
 
-@states(
-    "LR-21",
-    says="Sizes of the layers and outputs of the network at its random start",
-    assumes=("a ~ N(0, 1/m), V ~ N(0, 1/d)", "||x|| <= 1"),
-    reference="LR Lemma A.2",
-)
+@states("LR-21", "LR Lemma A.2", quantity="output", fails=4)
+@assuming("a ~ N(0, 1/m), V ~ N(0, 1/d)", "||x|| <= 1")
 def start_bounds(
-    m: Count, d: Count, n: Count, delta: Probability, *, radius: float | None = None, start: bool | None = None
+    m: Count, d: Count, n: Count, delta: Probability, *, radius: Measured = None, start: Known = None
 ) -> Guarantee:
-    """max_i |f(x_i)| <= 4 ln(n/delta) with probability 1 - 4 delta (LR-21; the proof needs ln(n/delta) >= 1/2).
+    """Sizes of the layers and outputs of the network at its random start
+
+    max_i |f(x_i)| <= 4 ln(n/delta) with probability 1 - 4 delta (LR-21; the proof needs ln(n/delta) >= 1/2).
 
     `outer`: ||a|| <= 1 + sqrt(2 ln(1/delta)/m); `inner`: ||V|| <= sqrt(m) + sqrt(2 ln(1/delta)/d); each with probability
     1 - delta.
@@ -150,8 +136,6 @@ def start_bounds(
         f"at the start no |f(x_i)| exceeds {value:.6g}",
         value,
         (_law(start), in_unit_ball(radius), at_least("ln(n/delta)", math.log(n / delta), 0.5)),
-        quantity="output",
-        probability=max(0.0, 1 - 4 * delta),
         numbers={
             "outer": 1 + math.sqrt(2 * math.log(1 / delta) / m),
             "inner": math.sqrt(m) + math.sqrt(2 * math.log(1 / delta) / d),
@@ -159,12 +143,8 @@ def start_bounds(
     )
 
 
-@states(
-    "LR-22",
-    says="Near the start the comparator W_0 + r theta is aligned with every gradient",
-    assumes=("the NTK margin is gamma", "||x|| <= 1", "m >= 2 ln(1/delta)", "||W' - W|| <= R"),
-    reference="LR Lemma A.3",
-)
+@states("LR-22", "LR Lemma A.3", quantity="constant", fails=7)
+@assuming("the NTK margin is gamma", "||x|| <= 1", "m >= 2 ln(1/delta)", "||W' - W|| <= R")
 def comparator_alignment(
     gamma: Positive,
     m: Count,
@@ -175,11 +155,13 @@ def comparator_alignment(
     r_w: Nonnegative = 1.0,
     *,
     part: Part = "outer",
-    radius: float | None = None,
-    start: bool | None = None,
+    radius: Measured = None,
+    start: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Lower bound of <r_theta thetabar + r_w W, dp_i(W')> - r_w p_i(W') for ||W - W'|| <= R, all i (LR-22, E-LR-10).
+    """Near the start the comparator W_0 + r theta is aligned with every gradient
+
+    Lower bound of <r_theta thetabar + r_w W, dp_i(W')> - r_w p_i(W') for ||W - W'|| <= R, all i (LR-22, E-LR-10).
 
     With L = ln(n/delta): gamma r_theta sqrt(m) - r_theta [sqrt(32 L) + 4R + 4] - r_w [4L + 4R + R^2] (the proof). Printed:
     - r_theta [sqrt(32 L) + 8R + 4] - r_w [4L + 2R + 2R sqrt(m) + 4 sqrt(m)]. `outer` is what the proof gives for transports of
@@ -200,8 +182,6 @@ def comparator_alignment(
         f"<r_theta thetabar + r_w W, dp_i(W')> - r_w p_i(W') >= {value:.6g} for all i",
         value,
         (*notes, _law(start), in_unit_ball(radius), at_least("m", m, 2 * math.log(1 / delta)), at_least("L", L, 0.5)),
-        quantity="constant",
-        probability=max(0.0, 1 - 7 * delta),
         numbers=numbers,
     )
 
@@ -227,21 +207,19 @@ def alignment(
 # ---------------------------------------------------------------- SGD
 
 
-@states(
-    "LR-14",
-    says="The sum of expected derivatives of the loss along SGD is at most a multiple of the sum of those that were seen",
-    assumes=("each step takes a fresh independent example", "|l'| <= 1 (logistic loss)"),
-    reference="LR Lemma B.1",
-)
+@states("LR-14", "LR Lemma B.1")
+@assuming("each step takes a fresh independent example", "|l'| <= 1 (logistic loss)")
 def freedman_transfer(
     total: Annotated[float, not_below(0, "the sum of |l'_s|")],
     delta: Probability,
     t: Count | None = None,
     *,
-    fresh: bool | None = None,
+    fresh: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """sum_{s<t} E|l'(p(W_s))| <= (total + ln(1/delta)) / (3 - e), total = sum_s |l'_s| (LR-14). Printed: 4 (total + ln(1/delta)).
+    """The sum of expected derivatives of the loss along SGD is at most a multiple of the sum of those that were seen
+
+    sum_{s<t} E|l'(p(W_s))| <= (total + ln(1/delta)) / (3 - e), total = sum_s |l'_s| (LR-14). Printed: 4 (total + ln(1/delta)).
 
     With t steps the value is a test error: 1[p <= 0] <= 2 |l'(p)|, so the mean over s < t of Pr[p(W_s) <= 0] is at most 2/t times
     that, and so is the smallest. `sum` is the bound on the sum.
@@ -263,7 +241,6 @@ def freedman_transfer(
             ),
         ),
         quantity="constant" if t is None else "test error of iterates",
-        probability=1 - delta,
         numbers={"sum": bound},
     )
 
@@ -274,32 +251,27 @@ def steps_for_sgd(error: Positive, gamma: Positive, delta: Probability) -> float
     return (8 * math.log(1 / delta) + 2560 / gamma**2) / error
 
 
-@states(
-    "LR-12",
-    says="Some iterate of SGD has a test error of the order 1 / (t gamma^2), at a width of the order 1 / gamma^2",
-    assumes=(
-        "logistic loss, one fresh example a step",
-        "NTK margin gamma on the support",
-        "||x|| <= 1",
-        "m and eta in range",
-    ),
-    reference="LR Theorem 2.1",
+@states("LR-12", "LR Theorem 2.1", quantity="test error of iterates", fails={"derived": 8, "printed": 7})
+@assuming(
+    "logistic loss, one fresh example a step", "NTK margin gamma on the support", "||x|| <= 1", "m and eta in range"
 )
 def sgd_test_error(
     gamma: Positive,
     t: Positive,
     delta: Probability,
     *,
-    m: float | None = None,
-    eta: float | None = None,
-    radius: float | None = None,
+    m: Measured = None,
+    eta: Measured = None,
+    radius: Measured = None,
     loss: str | None = None,
-    fresh: bool | None = None,
-    start: bool | None = None,
+    fresh: Known = None,
+    start: Known = None,
     part: Part = "outer",
     convention: Convention = "derived",
 ) -> Guarantee:
-    """min_{s<t} Pr[p(W_s) <= 0] <= 8 ln(1/delta)/t + 2560/(t gamma^2), with probability 1 - 8 delta (printed: 7; LR-12, E-LR-7).
+    """Some iterate of SGD has a test error of the order 1 / (t gamma^2), at a width of the order 1 / gamma^2
+
+    min_{s<t} Pr[p(W_s) <= 0] <= 8 ln(1/delta)/t + 2560/(t gamma^2), with probability 1 - 8 delta (printed: 7; LR-12, E-LR-7).
 
     For m >= (64 ln(t/delta)/gamma)^2 and eta in [gamma/(10 sqrt(m)), gamma^2/6400], not empty iff m >= (640/gamma)^2. `movement`:
     max_{s<t} ||W_s - W_0|| <= 80 eta sqrt(m)/gamma. Without m the smallest width with a range is used, without eta the largest.
@@ -330,8 +302,6 @@ def sgd_test_error(
                 "not given" if eta is None else f"it is {eta:.6g}",
             ),
         ),
-        quantity="test error of iterates",
-        probability=max(0.0, 1 - (7 if convention == "printed" else 8) * delta),
         numbers={
             "width": needed,
             "step_sizes": [low, high] if low <= high * (1 + 1e-12) else None,
@@ -343,47 +313,39 @@ def sgd_test_error(
 # ---------------------------------------------------------------- gradient flow
 
 
-@states(
-    "LR-26",
-    says="A small derivative of the loss means a small loss",
-    assumes=("|l'| <= 1/8",),
-    reference="LR Lemma B.2",
-)
+@states("LR-26", "LR Lemma B.2", quantity="training risk")
+@assuming("|l'| <= 1/8")
 def loss_from_derivative(slope: Positive, loss: Loss = "logistic") -> Guarantee:
-    """l <= 2 |l'| where |l'| <= 1/8, for the logistic and the exponential loss (LR-26, E-LR-12).
+    """A small derivative of the loss means a small loss
+
+    l <= 2 |l'| where |l'| <= 1/8, for the logistic and the exponential loss (LR-26, E-LR-12).
 
     `exact` is l itself, -ln(1 - |l'|) or |l'|; for |l'| <= 1/8 it is at most (8/7) |l'|.
     """
     exact = slope if loss == "exp" else -math.log1p(-slope) if slope < 1 else math.inf
     return Guarantee(
-        f"the loss is at most {2 * slope:.6g}",
-        2 * slope,
-        (at_most("|l'|", slope, 1 / 8),),
-        quantity="training risk",
-        numbers={"exact": exact},
+        f"the loss is at most {2 * slope:.6g}", 2 * slope, (at_most("|l'|", slope, 1 / 8),), numbers={"exact": exact}
     )
 
 
-@states(
-    "LR-16",
-    says="Gradient flow has training risk at most 1/(5t) while it has hardly moved",
-    assumes=("NTK margin gamma", "||x|| <= 1", "m >= (640 ln(t/delta)/gamma)^2", "t >= n"),
-    reference="LR Lemma 2.3",
-)
+@states("LR-16", "LR Lemma 2.3", quantity="training risk", fails=7)
+@assuming("NTK margin gamma", "||x|| <= 1", "m >= (640 ln(t/delta)/gamma)^2", "t >= n")
 def training_risk_of_flow(
     gamma: Positive,
     t: Positive,
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
-    radius: float | None = None,
-    start: bool | None = None,
+    m: Measured = None,
+    radius: Measured = None,
+    start: Known = None,
     flow: Assumption | None = None,
     part: Part = "outer",
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Rhat(W_t) <= 1/(5t) with probability 1 - 7 delta, for t >= n (E-LR-8; printed: any t) (LR-16).
+    """Gradient flow has training risk at most 1/(5t) while it has hardly moved
+
+    Rhat(W_t) <= 1/(5t) with probability 1 - 7 delta, for t >= n (E-LR-8; printed: any t) (LR-16).
 
     `movement`: sup_{s<=t} ||W_s - W_0|| <= gamma sqrt(m)/80. `risk_sharp` = 1/(10t): the proof has mean |l'| <= 1/(20t) and then
     uses 1/(10t).
@@ -403,33 +365,29 @@ def training_risk_of_flow(
             _law(start),
             at_least("m", m, width),
         ),
-        quantity="training risk",
-        probability=max(0.0, 1 - 7 * delta),
         numbers={"width": width, "movement": gamma * math.sqrt(used) / 80, "risk_sharp": 1 / (10 * t)},
     )
 
 
-@states(
-    "LR-17",
-    says="Once gradient flow has moved by gamma sqrt(m)/32 its margin is at least gamma^2/4096, after rebalancing gamma/4096",
-    assumes=("NTK margin gamma on the sample", "||x|| <= 1", "width", "fitted before moving half as far"),
-    reference="LR Lemma 2.4",
-)
+@states("LR-17", "LR Lemma 2.4", quantity="margin", unit="M2", fails=7)
+@assuming("NTK margin gamma on the sample", "||x|| <= 1", "width", "fitted before moving half as far")
 def margin_after_moving(
     gamma: Positive,
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
-    moved: float | None = None,
-    fitted: bool | None = None,
-    radius: float | None = None,
-    start: bool | None = None,
+    m: Measured = None,
+    moved: Measured = None,
+    fitted: Known = None,
+    radius: Measured = None,
+    start: Known = None,
     flow: Assumption | None = None,
     part: Part = "outer",
     convention: Convention = "derived",
 ) -> Guarantee:
-    """psi(W_s)/||W_s||^2 >= gamma^2/4096 from the time on at which ||W_t - W_0|| = R = gamma sqrt(m)/32 (LR-17).
+    """Once gradient flow has moved by gamma sqrt(m)/32 its margin is at least gamma^2/4096, after rebalancing gamma/4096
+
+    psi(W_s)/||W_s||^2 >= gamma^2/4096 from the time on at which ||W_t - W_0|| = R = gamma sqrt(m)/32 (LR-17).
 
     `rebalanced`: gamma/4096 for (a/sqrt(gamma), V sqrt(gamma)) at that time (`rebalance`). Width:
     ((sqrt(32 L) + 4)/(0.375 gamma))^2, L = ln(n/delta) (E-LR-9; printed: 256 L/gamma^2, too small for the proof unless L >= 137).
@@ -452,9 +410,6 @@ def margin_after_moving(
             given(f"the points are fitted before the weights have moved by {far / 2:.6g}", fitted),
             at_least("||W - W_0||", moved, far),
         ),
-        quantity="margin",
-        unit="M2",
-        probability=max(0.0, 1 - 7 * delta),
         numbers={"width": width, "radius": far, "rebalanced": gamma / 4096},
     )
 
@@ -471,26 +426,24 @@ def rebalance(a: ArrayLike, V: ArrayLike, g: Positive | None = None) -> tuple[np
     return a / math.sqrt(g), V * math.sqrt(g)
 
 
-@states(
-    "LR-15",
-    says="Gradient flow at width (640 ln(n/delta)/gamma)^2 reaches margin gamma^2/4096 and keeps it",
-    assumes=("NTK margin gamma on the support", "||x|| <= 1", "m >= (640 ln(n/delta)/gamma)^2"),
-    reference="LR Theorem 2.2",
-)
+@states("LR-15", "LR Theorem 2.2", quantity="margin", unit="M2", fails=15)
+@assuming("NTK margin gamma on the support", "||x|| <= 1", "m >= (640 ln(n/delta)/gamma)^2")
 def margin_of_flow(
     gamma: Positive,
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
-    radius: float | None = None,
-    start: bool | None = None,
+    m: Measured = None,
+    radius: Measured = None,
+    start: Known = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
     part: Part = "outer",
     convention: Convention = "derived",
 ) -> Guarantee:
-    """With probability 1 - 15 delta: ||W_t - W_0|| = gamma sqrt(m)/32 at some t, and psi/||W_s||^2 >= gamma^2/4096 for s >= t.
+    """Gradient flow at width (640 ln(n/delta)/gamma)^2 reaches margin gamma^2/4096 and keeps it
+
+    With probability 1 - 15 delta: ||W_t - W_0|| = gamma sqrt(m)/32 at some t, and psi/||W_s||^2 >= gamma^2/4096 for s >= t.
 
     `test_error_up_to_a_constant` and `test_error_at_radius_up_to_a_constant` are of the orders ln(n)^3/(n gamma^4) and
     ln(n)^3/(n gamma^2) of the theorem, with
@@ -510,15 +463,12 @@ def margin_of_flow(
             _law(start),
             at_least("m", m, width),
         ),
-        quantity="margin",
-        unit="M2",
-        probability=max(0.0, 1 - 15 * delta),
         numbers={
             "width": width,
             "radius": far,
             "rebalanced": gamma / 4096,
-            "test_error_up_to_a_constant": conditions.order_of_test_error(gamma**2 / 4096, n, delta, constant),
-            "test_error_at_radius_up_to_a_constant": conditions.order_of_test_error(gamma / 4096, n, delta, constant),
-            "test_error_constant": constant,
+            **conditions.orders_of_test_error(
+                constant, n, delta, test_error=gamma**2 / 4096, test_error_at_radius=gamma / 4096
+            ),
         },
     )

@@ -8,22 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from . import conditions
+from . import conditions, lazy
 from ._rooms import flows
 from .guarantee import Assumption, Guarantee, applied
 from .known_facts import Facts
-from .lazy import (
-    freedman_transfer,
-    margin_after_moving,
-    margin_of_flow,
-    margins_of_linear_data,
-    ntk_from_positive_network,
-    sgd_test_error,
-    start_bounds,
-    steps_for_sgd,
-    training_risk_of_flow,
-    truncated_mean,
-)
 
 CONFIDENCE = 0.99  # of sampled NTK margins
 TARGET = 0.1  # test error for which steps are counted where there is no run
@@ -31,24 +19,24 @@ TARGET = 0.1  # test error for which steps are counted where there is no run
 
 @applied("LR-10")
 def _margins_of_linear_data(facts: Facts) -> list[Guarantee] | None:
-    found = facts.margin("linear")
-    if found is None or not found.lower > 0:
+    best = facts.positive("linear")
+    if best is None:
         return None
-    return [margins_of_linear_data(found.lower, facts.d, of) for of in ("global", "inner", "outer")]
+    return [lazy.margins_of_linear_data(best.lower, facts.d, of) for of in ("global", "inner", "outer")]
 
 
 @applied("LR-20")
 def _ntk_from_positive_network(facts: Facts) -> Guarantee | None:
     if len(np.unique(facts.data.y)) > 1 or facts.data.y[0] != 1:
         return None
-    found = facts.margin("f1")
-    if found is None or not found.lower > 0 or found.primal is None:
+    best = facts.positive("f1")
+    if best is None or best.primal is None:
         return None
     sizes = np.linalg.norm(facts.data.X, axis=1)
-    return ntk_from_positive_network(
-        found.lower,
+    return lazy.ntk_from_positive_network(
+        best.lower,
         facts.d,
-        positive_weights=bool((found.primal.mass > 0).all()),
+        positive_weights=bool((best.primal.mass > 0).all()),
         one_label=True,
         unit_points=bool(np.allclose(sizes, 1, rtol=0, atol=1e-9)),
     )
@@ -58,7 +46,7 @@ def _ntk_from_positive_network(facts: Facts) -> Guarantee | None:
 def _start_bounds(facts: Facts) -> Guarantee | None:
     if not isinstance(facts.net, flows.TwoLayer):
         return None
-    return start_bounds(facts.net.m, facts.d, facts.n, facts.delta, radius=facts.radius, start=lr_start(facts))
+    return lazy.start_bounds(facts.net.m, facts.d, facts.n, facts.delta, radius=facts.radius, start=lr_start(facts))
 
 
 @applied("LR-14")
@@ -66,7 +54,7 @@ def _freedman_transfer(facts: Facts) -> Guarantee | None:
     total, t = facts.last("slopes"), facts.last("step")
     if total is None or not t or facts.loss != "logistic" or facts.rule.get("batch", 1) != 1:
         return None
-    return freedman_transfer(total, facts.delta, int(t), fresh=_fresh(facts, int(t)))
+    return lazy.freedman_transfer(total, facts.delta, int(t), fresh=_fresh(facts, int(t)))
 
 
 def _fresh(facts: Facts, t: int) -> bool | None:
@@ -87,11 +75,11 @@ def _sgd_test_error(facts: Facts) -> Guarantee | None:
         return None
     steps = facts.last("step") if run else None
     if not steps:
-        needed = steps_for_sgd(TARGET, gamma, facts.delta)
-        found = sgd_test_error(gamma, needed, facts.delta, radius=known.radius)
+        needed = lazy.steps_for_sgd(TARGET, gamma, facts.delta)
+        guarantee = lazy.sgd_test_error(gamma, needed, facts.delta, radius=known.radius)
         says = f"{needed:.6g} steps of SGD on fresh examples reach test error {TARGET:g} at some step"
-        return _sourced(replace(found, statement=says, value=needed, quantity="samples"), known, gamma)
-    found = sgd_test_error(
+        return _sourced(replace(guarantee, statement=says, value=needed, quantity="samples"), known, gamma)
+    guarantee = lazy.sgd_test_error(
         gamma,
         steps,
         facts.delta,
@@ -102,24 +90,27 @@ def _sgd_test_error(facts: Facts) -> Guarantee | None:
         fresh=_fresh(facts, int(steps)),
         start=lr_start(facts),
     )
-    return _sourced(found, known, gamma)
+    return _sourced(guarantee, known, gamma)
 
 
-@applied("LR-16")
-def _training_risk_of_flow(facts: Facts) -> Guarantee | None:
-    known, gamma = _near_start(facts)
-    if gamma is None:
-        return None
+def _near_start(facts: Facts) -> tuple[Facts, float] | None:
+    """The facts to use, points rescaled to the unit ball where there is no two-layer network, and their outer margin."""
+    known = facts if isinstance(facts.net, flows.TwoLayer) else facts.unit
+    gamma = outer_margin(known)
+    return None if gamma is None else (known, gamma)
+
+
+@applied("LR-16", _near_start)
+def _training_risk_of_flow(facts: Facts, known: Facts, gamma: float) -> Guarantee:
     t = facts.last("t_mean") if known is facts and isinstance(facts.net, flows.TwoLayer) else None
-    found = training_risk_of_flow(gamma, t if t else float(facts.n), facts.n, facts.delta, **_of_net(facts, known))
-    return _sourced(found, known, gamma)
+    guarantee = lazy.training_risk_of_flow(
+        gamma, t if t else float(facts.n), facts.n, facts.delta, **_of_net(facts, known)
+    )
+    return _sourced(guarantee, known, gamma)
 
 
-@applied("LR-17")
-def _margin_after_moving(facts: Facts) -> Guarantee | None:
-    known, gamma = _near_start(facts)
-    if gamma is None:
-        return None
+@applied("LR-17", _near_start)
+def _margin_after_moving(facts: Facts, known: Facts, gamma: float) -> Guarantee:
     keys = _of_net(facts, known)
     fitted = None
     if keys.get("m") is not None and known is facts:
@@ -130,15 +121,12 @@ def _margin_after_moving(facts: Facts) -> Guarantee | None:
             below = log_risk[:, facts.trial] < math.log((1 if facts.loss == "exp" else math.log(2)) / facts.n)
             fitted = bool((near & below).any())
             keys["moved"] = float(moved[-1])
-    return _sourced(margin_after_moving(gamma, facts.n, facts.delta, fitted=fitted, **keys), known, gamma)
+    return _sourced(lazy.margin_after_moving(gamma, facts.n, facts.delta, fitted=fitted, **keys), known, gamma)
 
 
-@applied("LR-15")
-def _margin_of_flow(facts: Facts) -> Guarantee | None:
-    known, gamma = _near_start(facts)
-    if gamma is None:
-        return None
-    return _sourced(margin_of_flow(gamma, facts.n, facts.delta, **_of_net(facts, known)), known, gamma)
+@applied("LR-15", _near_start)
+def _margin_of_flow(facts: Facts, known: Facts, gamma: float) -> Guarantee:
+    return _sourced(lazy.margin_of_flow(gamma, facts.n, facts.delta, **_of_net(facts, known)), known, gamma)
 
 
 # ---------------------------------------------------------------- what Facts say
@@ -151,39 +139,28 @@ def outer_margin(facts: Facts) -> float | None:
 
 
 def _sampled(facts: Facts) -> float:
-    found = facts.margin("ntk", part="outer", confidence=CONFIDENCE)
-    return 0.0 if found is None else found.lower
+    cert = facts.margin("ntk", part="outer", confidence=CONFIDENCE)
+    return 0.0 if cert is None else cert.lower
 
 
 def _from_linear(facts: Facts) -> float:
-    found = facts.margin("linear")
-    return 0.0 if found is None or not found.lower > 0 else found.lower / 2 * truncated_mean(facts.d)
+    cert = facts.positive("linear")
+    return 0.0 if cert is None else cert.lower / 2 * lazy.truncated_mean(facts.d)
 
 
-def _sourced(found: Guarantee, known: Facts, gamma: float) -> Guarantee:
+def _sourced(guarantee: Guarantee, known: Facts, gamma: float) -> Guarantee:
     """With where the margin of the sample comes from as one more assumption."""
     proved = gamma <= _from_linear(known)
     detail = "proved, from the linear margin" if proved else f"a sampled bound, right with probability {CONFIDENCE}"
     source = Assumption(f"the NTK margin (outer layer) of the sample is at least {gamma:.6g}", True, detail)
-    return replace(found, assumptions=(source, *found.assumptions))
-
-
-def _near_start(facts: Facts) -> tuple[Facts, float | None]:
-    """The facts to use, points rescaled to the unit ball where there is no two-layer network, and their outer margin."""
-    known = facts if isinstance(facts.net, flows.TwoLayer) else facts.unit
-    return known, outer_margin(known)
+    return replace(guarantee, assumptions=(source, *guarantee.assumptions))
 
 
 def _of_net(facts: Facts, known: Facts) -> dict[str, Any]:
     """Arguments about the network and the run; without a two-layer network only the radius."""
     if not isinstance(facts.net, flows.TwoLayer):
         return {"radius": known.radius}
-    return {
-        "m": facts.net.m,
-        "radius": facts.radius,
-        "start": lr_start(facts),
-        "flow": conditions.gradient_flow(facts),
-    }
+    return {"m": facts.net.m, "radius": facts.radius, "start": lr_start(facts), "flow": conditions.gradient_flow(facts)}
 
 
 def lr_start(facts: Facts) -> bool | None:

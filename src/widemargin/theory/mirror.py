@@ -21,8 +21,8 @@ from . import conditions
 from ._rooms import losses
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .comparators import width_for_comparator
-from .conditions import at_least, at_most, given, in_unit_ball
-from .guarantee import Assumption, Guarantee, Huge, Value, from_log, from_loglog, log_of, states, version
+from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball
+from .guarantee import Assumption, Guarantee, Huge, Value, assuming, from_log, from_loglog, log_of, states, version
 
 Phase = Annotated[str, one_of("early", "late")]
 Divergence = Annotated[float, not_below(0, "the divergence KL(p, u(0))")]
@@ -115,7 +115,7 @@ def first_time(condition: Callable[[float], bool], n: int) -> float:
     return high
 
 
-def _flow_assumptions(gamma: float, along: float | None, balanced: bool | None) -> list[Assumption]:
+def _flow_assumptions(gamma: float, along: Measured, balanced: Known) -> list[Assumption]:
     """`along`: the smallest margin of p during training, where it was measured."""
     measured = "the margin of p during training was not given" if along is None else f"it is {along:.6g}"
     return [
@@ -130,12 +130,8 @@ def _flow_assumptions(gamma: float, along: float | None, balanced: bool | None) 
 # ---------------------------------------------------------------- theorems
 
 
-@states(
-    "UH-7",
-    says="A small exponential loss at a moderate norm means a margin",
-    assumes=("||u||_1 <= C2 ||ubar||_1", "L_exp(u) <= C5 exp(-gamma C2 ||ubar||_1 / C3)", "||ubar||_1 is large enough"),
-    reference="UH Lemma A.1 (4)",
-)
+@states("UH-7", "UH Lemma A.1 (4)", quantity="margin", unit="M5")
+@assuming("||u||_1 <= C2 ||ubar||_1", "L_exp(u) <= C5 exp(-gamma C2 ||ubar||_1 / C3)", "||ubar||_1 is large enough")
 def margin_from_loss(
     log_risk: float,
     n: Count,
@@ -146,7 +142,10 @@ def margin_from_loss(
     C3: Positive,
     C5: Positive,
 ) -> Guarantee:
-    """min_i <u, z_i> / ||u||_1 >= gamma / (2 C3) from ln L_exp(u), ||u||_1 and ||ubar||_1 (UH-7, E-UH-12)."""
+    """A small exponential loss at a moderate norm means a margin
+
+    min_i <u, z_i> / ||u||_1 >= gamma / (2 C3) from ln L_exp(u), ||u||_1 and ||ubar||_1 (UH-7, E-UH-12).
+    """
     allowed = math.log(C5) - gamma * C2 * reference_norm / C3
     needed = 2 * C3 / (gamma * C2) * math.log(2 * n * C5)
     return Guarantee(
@@ -161,12 +160,10 @@ def margin_from_loss(
                 f"||ubar||_1 >= {needed:.6g}", bool(reference_norm >= needed), f"||ubar||_1 is {reference_norm:.6g}"
             ),
         ),
-        quantity="margin",
-        unit="M5",
     )
 
 
-@version("UH-7", "UH Lemma A.1 (1)")
+@version("UH-7", "UH Lemma A.1 (1)", quantity="margin")
 def margin_from_risk(log_risk: float, n: Count, norm: Positive, loss: Loss = "logistic", unit: str = "M5") -> Guarantee:
     """min_i p_i / size >= psi / size with psi = l^{-1}(n L): the version of UH-7 without constants (UH Lemma A.1 (1)).
 
@@ -178,18 +175,13 @@ def margin_from_risk(log_risk: float, n: Count, norm: Positive, loss: Loss = "lo
         f"every margin is at least psi = l^-1(n L) = {psi:.6g}, so at least {psi / norm:.6g} of the size",
         psi / norm,
         (Assumption("the sum of losses is below l(0)", bool(fitted), f"ln of it is {log_risk + math.log(n):.6g}"),),
-        quantity="margin",
         unit=unit,
         numbers={"psi": psi},
     )
 
 
-@states(
-    "UH-12",
-    says="Until time t the norm of u and the spent loss stay below budgets set by the divergence of a good comparator",
-    assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t"),
-    reference="UH Lemma 3.4",
-)
+@states("UH-12", "UH Lemma 3.4", quantity="norm")
+@assuming("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t")
 def norm_budget(
     kl: Divergence,
     gamma: Positive,
@@ -198,12 +190,14 @@ def norm_budget(
     *,
     start: Positive = 1.0,
     loss: Loss = "logistic",
-    along: float | None = None,
-    balanced: bool | None = None,
-    feature_size: float | None = None,
+    along: Measured = None,
+    balanced: Known = None,
+    feature_size: Measured = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """sup_{s<=t} ||u_s||_1 <= (8R + 2) c + 16/n (printed: + 32), and the budgets of the loss, in `numbers`.
+    """Until time t the norm of u and the spent loss stay below budgets set by the divergence of a good comparator
+
+    sup_{s<=t} ||u_s||_1 <= (8R + 2) c + 16/n (printed: + 32), and the budgets of the loss, in `numbers`.
 
     2 int G <= 2 int L <= R c + 2/n (printed: + 2); L(u_t) <= (R c / 2 + 1/n) / t; ||u_t||_1 <= ||u_0||_1 exp(R c + 2/n) where
     |z_ij| <= 1. `kl` is KL(p, u(0)), `start` ||u(0)||_1; `norm_sharp` solves x - 1 - ln x = R + 2/(nc), norm = c x, which is
@@ -223,7 +217,6 @@ def norm_budget(
         f"||u_s||_1 <= {conditions.show(norm)} for all s <= t",
         norm,
         tuple(_flow_assumptions(gamma, along, balanced)),
-        quantity="norm",
         numbers={
             "R": at.R,
             "reference_norm": c,
@@ -236,12 +229,8 @@ def norm_budget(
     )
 
 
-@states(
-    "UH-13",
-    says="After a time polynomial in R/gamma the margin is at least gamma over a multiple of R",
-    assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is large enough"),
-    reference="UH Lemma 3.4 (1), (2)",
-)
+@states("UH-13", "UH Lemma 3.4 (1), (2)", quantity="margin", unit="M5")
+@assuming("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is large enough")
 def early_margin(
     kl: Divergence,
     gamma: Positive,
@@ -251,11 +240,13 @@ def early_margin(
     start: Positive = 1.0,
     norm_factor: Positive | None = None,
     loss: Loss = "logistic",
-    along: float | None = None,
-    balanced: bool | None = None,
+    along: Measured = None,
+    balanced: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """min_i <z_i, u_t> / ||u_t||_1 >= l^{-1}((nRc/2 + 1)/t) / ((8R + 2) c + 16/n) where that is positive (UH-13, E-UH-7).
+    """After a time polynomial in R/gamma the margin is at least gamma over a multiple of R
+
+    min_i <z_i, u_t> / ||u_t||_1 >= l^{-1}((nRc/2 + 1)/t) / ((8R + 2) c + 16/n) where that is positive (UH-13, E-UH-7).
 
     `norm_factor` = C with ||u_t||_1 <= C c replaces the norm in the denominator by C c. Printed: gamma / (2(1 + R)), or
     gamma / (2C) if C <= 4 + R, for t >= (20 R / gamma)^4. Without t, the first time with l^{-1}(...) >= ln(tn) / 2 (printed: the
@@ -289,8 +280,6 @@ def early_margin(
         f"min_i <z_i, u_t> / ||u_t||_1 >= {value:.6g} at t = {conditions.show(t)}",
         value,
         tuple(notes),
-        quantity="margin",
-        unit="M5",
         numbers={
             "R": at.R,
             "reference_norm": from_log(at.log_c),
@@ -307,12 +296,8 @@ def offset(n: int, loss: str) -> float:
     return math.log(n) if loss == "exp" else 2 * math.log(n) + 1
 
 
-@states(
-    "UH-14",
-    says="The smooth margin approaches gamma at the rate of the divergence over the time in the clock of the dual",
-    assumes=("gradient flow, |a(0)| = |b(0)|", "p keeps margin gamma from s0 to t", "psi >= 0 at s0"),
-    reference="UH Lemma 3.5, A.3",
-)
+@states("UH-14", "UH Lemma 3.5, A.3", quantity="margin", unit="M5")
+@assuming("gradient flow, |a(0)| = |b(0)|", "p keeps margin gamma from s0 to t", "psi >= 0 at s0")
 def smooth_margin_rate(
     time: ArrayLike,
     norm: ArrayLike,
@@ -321,12 +306,14 @@ def smooth_margin_rate(
     gamma: Positive,
     n: Count,
     *,
-    start_psi: float | None = None,
+    start_psi: Measured = None,
     loss: Loss = "logistic",
     safe: bool = True,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Lower bounds of psi_t / ||u_t||_1 at recorded times s_0 < s_1 < ... from ||u_s||_1 and |l'(psi_s)| there (UH-14).
+    """The smooth margin approaches gamma at the rate of the divergence over the time in the clock of the dual
+
+    Lower bounds of psi_t / ||u_t||_1 at recorded times s_0 < s_1 < ... from ||u_s||_1 and |l'(psi_s)| there (UH-14).
 
         psi_t / ||u_t||_1 >= gamma - KL(p, u_{s0}/||u_{s0}||_1) / (2 xi) - offset int omega_s / ||u_s||_1 ds / xi,
 
@@ -362,18 +349,12 @@ def smooth_margin_rate(
                 "" if start_psi is None else f"it is {start_psi:.6g}",
             ),
         ),
-        quantity="margin",
-        unit="M5",
         numbers=numbers | {"series": series, "xi": float(xi[-1])},
     )
 
 
-@states(
-    "UH-15",
-    says="After a doubly exponential time the margin is a constant share of gamma",
-    assumes=("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is doubly exponential"),
-    reference="UH Lemma A.4",
-)
+@states("UH-15", "UH Lemma A.4", quantity="margin", unit="M5")
+@assuming("gradient flow, |a(0)| = |b(0)|", "a comparator p keeps margin gamma until t", "t is doubly exponential")
 def late_margin(
     kl: Divergence,
     gamma: Positive,
@@ -384,11 +365,13 @@ def late_margin(
     best: Positive = 1.0,
     share: Probability = 0.5,
     loss: Loss = "logistic",
-    along: float | None = None,
-    balanced: bool | None = None,
+    along: Measured = None,
+    balanced: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """min_i <u_t, z_i> / ||u_t||_1 >= share * gamma from the number `time` on (UH-15, E-UH-8).
+    """After a doubly exponential time the margin is a constant share of gamma
+
+    min_i <u_t, z_i> / ||u_t||_1 >= share * gamma from the number `time` on (UH-15, E-UH-8).
 
     Printed: gamma / 16 for t >= e + exp(exp(4 n KL(p, u(0)) / gamma)), whose proof has gaps. Derived here from UH-14's correct
     inequality, with g = (1 - share) gamma / 2 and best >= every margin (1 if |z_ij| <= 1; the offset o is 2 ln n + 1):
@@ -426,41 +409,30 @@ def late_margin(
         f"min_i <u_t, z_i> / ||u_t||_1 >= {value:.6g} for t >= {conditions.show(time)}",
         value,
         tuple(notes),
-        quantity="margin",
-        unit="M5",
         numbers=numbers | {"time": time},
     )
 
 
-@states(
-    "UH-17",
-    says="The features move little where gradients of different units barely overlap",
-    assumes=("gradient flow", "C1, C2 bound the inner products of feature gradients"),
-    reference="UH Theorem 3.1 (proof)",
-)
+@states("UH-17", "UH Theorem 3.1 (proof)", quantity="movement")
+@assuming("gradient flow", "C1, C2 bound the inner products of feature gradients")
 def feature_drift(
     p_max: Nonnegative, C1: Nonnegative, C2: Nonnegative, integral_G: Nonnegative, norm: Nonnegative
 ) -> Guarantee:
-    """|<p, z_i(tau) - z_i(0)>| <= (C1 ||p||_inf + C2) (int_0^tau G) sup_{s<=tau} ||u_s||_1 (UH-17)."""
+    """The features move little where gradients of different units barely overlap
+
+    |<p, z_i(tau) - z_i(0)>| <= (C1 ||p||_inf + C2) (int_0^tau G) sup_{s<=tau} ||u_s||_1 (UH-17).
+    """
     value = (C1 * p_max + C2) * integral_G * norm
     return Guarantee(
         f"no margin of p changes by more than {value:.6g}",
         value,
         (given("gradient flow, |a(0)| = |b(0)|", None), given("C1 and C2 hold for all s <= tau", None)),
-        quantity="movement",
     )
 
 
-@states(
-    "UH-16",
-    says="If some comparator is good at the start and features move slowly, gradient flow reaches a margin",
-    assumes=(
-        "gradient flow, |a(0)| = |b(0)|",
-        "p has margin gamma at the start",
-        "||p||_inf and C2 are small",
-        "t is large",
-    ),
-    reference="UH Theorem 3.1",
+@states("UH-16", "UH Theorem 3.1", quantity="margin", unit="M4")
+@assuming(
+    "gradient flow, |a(0)| = |b(0)|", "p has margin gamma at the start", "||p||_inf and C2 are small", "t is large"
 )
 def margin_of_product_net(
     gamma: Positive,
@@ -468,18 +440,20 @@ def margin_of_product_net(
     t: Value | None,
     n: Count,
     p_max: Positive,
-    C1: float | None,
-    C2: float | None,
+    C1: Measured,
+    C2: Measured,
     *,
     start: Positive = 1.0,
     phase: Phase = "early",
     best: Positive = 1.0,
     share: Probability = 0.5,
     loss: Loss = "logistic",
-    balanced: bool | None = None,
+    balanced: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """min_i y_i h(x_i; w_t) / (||a||^2 + ||b||^2) from a comparator p of margin gamma at time 0 (UH-16; C1, C2: UH-22).
+    """If some comparator is good at the start and features move slowly, gradient flow reaches a margin
+
+    min_i y_i h(x_i; w_t) / (||a||^2 + ||b||^2) from a comparator p of margin gamma at time 0 (UH-16; C1, C2: UH-22).
 
     Derived: if (C1 ||p||_inf + C2) (Rc + 2/n)/2 ((8R + 2)c + 16/n) <= gamma/2, with c = ln(tn)/(gamma/2), the margin of p stays
     above gamma/2 (UH-12, UH-17); then half of UH-13 or UH-15 at gamma/2 (E-UH-5, 6). `composed` takes the printed lemmas at
@@ -531,20 +505,16 @@ def margin_of_product_net(
         f"min_i y_i h(x_i) / (||a||^2 + ||b||^2) >= {value:.6g} at t = {conditions.show(t)}",
         value,
         tuple(notes),
-        quantity="margin",
-        unit="M4",
         numbers=numbers,
     )
 
 
-@states(
-    "UH-22",
-    says="Gradients of the features of a normalized shallow network: at most max ||x||^2 / min ||v||^2, and none across units",
-    assumes=("F_j(x) = relu(<v_j / ||v_j||, x>)",),
-    reference="UH Theorem 4.1 (proof)",
-)
+@states("UH-22", "UH Theorem 4.1 (proof)", quantity="constant")
+@assuming("F_j(x) = relu(<v_j / ||v_j||, x>)")
 def gradient_constants(V: ArrayLike, X: ArrayLike) -> Guarantee:
-    """C1 = max_{i,j} 1[v_j.x_i >= 0] (||x_i||^2 - (v_j.x_i / ||v_j||)^2) / ||v_j||^2 and C2 = 0 (UH-22).
+    """Gradients of the features of a normalized shallow network: at most max ||x||^2 / min ||v||^2, and none across units
+
+    C1 = max_{i,j} 1[v_j.x_i >= 0] (||x_i||^2 - (v_j.x_i / ||v_j||)^2) / ||v_j||^2 and C2 = 0 (UH-22).
 
     The maximum over pairs (i, r) is at i = r by Cauchy-Schwarz. `bound` is max ||x||^2 / min ||v||^2, which holds for every V
     with these norms, so along gradient flow, which keeps ||v_j||.
@@ -560,7 +530,6 @@ def gradient_constants(V: ArrayLike, X: ArrayLike) -> Guarantee:
         f"C1 = {across.max():.6g} here, at most {bound:.6g} along gradient flow; C2 = 0",
         float(across.max()),
         (),
-        quantity="constant",
         numbers={"C2": 0.0, "bound": bound},
     )
 
@@ -568,17 +537,9 @@ def gradient_constants(V: ArrayLike, X: ArrayLike) -> Guarantee:
 # ---------------------------------------------------------------- shallow networks
 
 
-@states(
-    "UH-23",
-    says="Gradient flow on a wide normalized shallow network reaches a share of the F1 margin, and so a small test error",
-    assumes=(
-        "gradient flow",
-        "the F1 margin on the support is gamma",
-        "||x|| <= 1",
-        "width exponential in d",
-        "t is large",
-    ),
-    reference="UH Theorem 4.1",
+@states("UH-23", "UH Theorem 4.1", quantity="margin", unit="M4")
+@assuming(
+    "gradient flow", "the F1 margin on the support is gamma", "||x|| <= 1", "width exponential in d", "t is large"
 )
 def margin_of_normalized_net(
     gamma: Positive,
@@ -587,14 +548,16 @@ def margin_of_normalized_net(
     delta: Probability,
     t: Value | None = None,
     *,
-    m: float | None = None,
-    radius: float | None = None,
+    m: Measured = None,
+    radius: Measured = None,
     phase: Phase = "early",
     share: Probability = 0.5,
     constant: float = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """min_i y_i h / ||(a, b)||^2 of sum_j a_j b_j relu(<v_j/||v_j||, x>), started from uniform v, a, b = +-1/sqrt(m) (UH-23).
+    """Gradient flow on a wide normalized shallow network reaches a share of the F1 margin, and so a small test error
+
+    min_i y_i h / ||(a, b)||^2 of sum_j a_j b_j relu(<v_j/||v_j||, x>), started from uniform v, a, b = +-1/sqrt(m) (UH-23).
 
     Derived chain (E-UH-15): UH-21 gives a comparator of margin gamma/4; C1 <= 1 and C2 = 0 (UH-22) and ||p||_inf <= 1/sqrt(m)
     let it keep gamma/8 if m >= [(Rc + 2/n)((8R + 2)c + 16/n) / (gamma/4)]^2 (UH-16); then half of UH-13 at gamma/8, or of UH-15:
@@ -633,9 +596,6 @@ def margin_of_normalized_net(
             at_least("m", m, width),
             at_least("t", t, time),
         ),
-        quantity="margin",
-        unit="M4",
-        probability=1 - delta,
         numbers={
             "width": width,
             "time": time,

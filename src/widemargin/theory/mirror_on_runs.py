@@ -5,24 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from . import conditions
+from . import conditions, mirror
 from ._rooms import flows, torch
 from .comparators import Comparator, best_p_bar, width_for_comparator
 from .guarantee import Guarantee, Value, applied, from_log
 from .known_facts import Facts
-from .mirror import (
-    early_margin,
-    gradient_constants,
-    late_margin,
-    margin_from_risk,
-    margin_of_normalized_net,
-    margin_of_product_net,
-    norm_budget,
-)
 
 LOSSES = ("logistic", "exp")
 TEMPERATURES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the comparators that are tried on a network
@@ -37,34 +29,33 @@ def _margin_from_risk(facts: Facts) -> Guarantee | None:
     unit = next((one for one in ("M5", "M1", "M2", "M6") if one in sizes), None)
     if unit is None or not 0 < (size := float(sizes[unit][0])) < math.inf:
         return None
-    return margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
+    return mirror.margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
 
 
 @applied("UH-21")
 def _width_for_comparator(facts: Facts) -> Guarantee | None:
     unit = facts.unit
-    found = unit.margin("f1")
-    if found is None or not found.lower > 0:
+    best = unit.positive("f1")
+    if best is None:
         return None
     normalized = isinstance(facts.net, flows.Normalized)
     return width_for_comparator(
-        found.lower, facts.d, facts.n, facts.delta, m=facts.m if normalized else None, radius=unit.radius
+        best.lower, facts.d, facts.n, facts.delta, m=facts.m if normalized else None, radius=unit.radius
     )
 
 
 @applied("UH-23")
 def _margin_of_normalized_net(facts: Facts) -> list[Guarantee] | None:
     unit = facts.unit
-    found = unit.margin("f1")
-    if found is None or not found.lower > 0 or facts.n < 2:
+    best = unit.positive("f1")
+    if best is None or facts.n < 2:
         return None
     m = facts.m if isinstance(facts.net, flows.Normalized) else None
-    log_t = facts.last("log_t_mean") if m is not None and unit is facts else None
-    t = None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
+    t = _time(facts) if m is not None and unit is facts else None
     keys: dict[str, Any] = {"m": m, "radius": unit.radius}
     return [
-        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, **keys),
-        margin_of_normalized_net(found.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
+        mirror.margin_of_normalized_net(best.lower, facts.d, facts.n, facts.delta, t, **keys),
+        mirror.margin_of_normalized_net(best.lower, facts.d, facts.n, facts.delta, t, phase="late", **keys),
     ]
 
 
@@ -94,13 +85,13 @@ def _start(facts: Facts) -> _Start | None:
     if (u <= 0).any():
         return None
     size = float(np.abs(Z).max())
-    found = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
-    good = [one for one in found if one.margin > 0 and one.kl < math.inf]
+    comparators = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
+    good = [one for one in comparators if one.margin > 0 and one.kl < math.inf]
     balanced = bool(np.allclose(np.abs(facts.start["a"]), np.abs(facts.start["b"]), rtol=1e-9, atol=0))
     C1: float | None = 0.0 if isinstance(net, flows.Scalar) else None
     C2 = C1
     if isinstance(net, flows.Normalized):
-        C1, C2 = float(gradient_constants(facts.start["V"], facts.data.X).numbers["bound"]), 0.0
+        C1, C2 = float(mirror.gradient_constants(facts.start["V"], facts.data.X).numbers["bound"]), 0.0
     return _Start(good, float(u.sum()), balanced, C1, C2, facts.radius)
 
 
@@ -109,9 +100,18 @@ def _time(facts: Facts) -> Value | None:
     return None if log_t is None or log_t + math.log(facts.n) <= 0 else from_log(log_t)
 
 
-def _better(found: list[Guarantee]) -> Guarantee | None:
+def _better(guarantees: list[Guarantee]) -> Guarantee | None:
     """The largest of those that apply; if none does, the one with the fewest assumptions that fail."""
-    return max(found, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None)
+    return max(
+        guarantees, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None
+    )
+
+
+def _by_flow(best: Guarantee, facts: Facts) -> Guarantee:
+    """With what is known of the rule of the run as the assumption about it."""
+    flow = conditions.gradient_flow(facts)
+    notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
+    return replace(best, assumptions=notes)
 
 
 @applied("UH-16")
@@ -121,29 +121,27 @@ def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
         return None
     out = []
     for phase in ("early", "late"):
-        found = [
-            margin_of_product_net(
-                one.margin,
-                one.kl,
+        guarantees = [
+            mirror.margin_of_product_net(
+                p.margin,
+                p.kl,
                 t,
                 facts.n,
-                one.largest,
+                p.largest,
                 begin.C1,
                 begin.C2,
                 start=begin.size,
                 phase=phase,
-                best=max(begin.best, one.margin),
+                best=max(begin.best, p.margin),
                 loss=facts.loss or "logistic",
                 balanced=begin.balanced,
             )
-            for one in begin.comparators
+            for p in begin.comparators
         ]
-        best = _better(found)
+        best = _better(guarantees)
         if best is not None:
-            flow = conditions.gradient_flow(facts)
-            notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
-            out.append(replace(best, assumptions=notes))
-    return out or None
+            out.append(_by_flow(best, facts))
+    return out
 
 
 def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None:
@@ -153,40 +151,24 @@ def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None
     if begin is None:
         return None
     keys: dict[str, Any] = {"start": begin.size, "loss": facts.loss, "balanced": begin.balanced}
-    found = []
-    for one in begin.comparators:
-        if theorem is late_margin:
-            given_t = late_margin(
-                one.kl, one.margin, facts.n, t, best=max(begin.best, one.margin), along=one.margin, **keys
+    guarantees = []
+    for p in begin.comparators:
+        if theorem is mirror.late_margin:
+            given_t = mirror.late_margin(
+                p.kl, p.margin, facts.n, t, best=max(begin.best, p.margin), along=p.margin, **keys
             )
         else:
-            given_t = theorem(one.kl, one.margin, t, facts.n, along=one.margin, **keys)
-        found.append(given_t)
-    if theorem is norm_budget:
-        best = min(found, key=lambda one: float(one.value), default=None)
+            given_t = theorem(p.kl, p.margin, t, facts.n, along=p.margin, **keys)
+        guarantees.append(given_t)
+    if theorem is mirror.norm_budget:
+        best = min(guarantees, key=lambda one: float(one.value), default=None)
     else:
-        best = _better(found)
-    if best is None:
-        return None
-    flow = conditions.gradient_flow(facts)
-    return replace(
-        best, assumptions=tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
-    )
+        best = _better(guarantees)
+    return best and _by_flow(best, facts)
 
 
-@applied("UH-12")
-def _norm_budget(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, norm_budget)
-
-
-@applied("UH-13")
-def _early_margin(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, early_margin)
-
-
-@applied("UH-15")
-def _late_margin(facts: Facts) -> Guarantee | None:
-    return _frozen(facts, late_margin)
+for id, theorem in (("UH-12", mirror.norm_budget), ("UH-13", mirror.early_margin), ("UH-15", mirror.late_margin)):
+    applied(id)(partial(_frozen, theorem=theorem))
 
 
 @applied("UH-22")
@@ -194,4 +176,4 @@ def _gradient_constants(facts: Facts) -> Guarantee | None:
     W = facts.end if facts.end is not None else facts.start
     if not isinstance(facts.net, flows.Normalized) or W is None:
         return None
-    return gradient_constants(W["V"], facts.data.X)
+    return mirror.gradient_constants(W["V"], facts.data.X)

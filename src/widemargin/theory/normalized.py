@@ -7,6 +7,7 @@ U = (a, c); points with ||x - mu|| <= 1. Throughout eps_N >= max(1, max_j 1/N(v_
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from widemargin.types import Dataset, InputError
 
 from ._rooms import flows, margins
 from .arguments import Convention, Count, Finite, Nonnegative, Positive, Probability, one_of
-from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .conditions import Known, Measured
+from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
 CENTRED = "||x - mu|| <= 1 for all points"
 MARGIN = "gamma = gamma_a + gamma_c is a margin of the initial features, with Delta_V <= gamma/32"
+LAW, STEP = "the initial law is BN's", "the step size is eta"
+TRAINED = (MARGIN, LAW, CENTRED, "m within the stated widths", "t is not too large", STEP)
 
 
 # ---------------------------------------------------------------- the normaliser
@@ -36,16 +40,14 @@ def normalizers(V: ArrayLike, Sigma: ArrayLike, eps: float = 0.0) -> np.ndarray:
     return np.sqrt(np.einsum("jd,de,je->j", V, Sigma, V).clip(0) + eps)
 
 
-@states(
-    "BN-5",
-    says="The reciprocals of the normalisers are bounded: by 1/sqrt(eps), or by the smallest eigenvalue of the covariance.",
-    assumes=("eps > 0, or Sigma is positive definite and m <= delta exp(d/8), d >= 2",),
-    reference="BN Assumption 1.1",
-)
+@states("BN-5", "BN Assumption 1.1", quantity="constant")
+@assuming("eps > 0, or Sigma is positive definite and m <= delta exp(d/8), d >= 2")
 def normalizer_bound(
     eps: Nonnegative, smallest: Nonnegative = 0.0, m: int | None = None, d: int | None = None, delta: Probability = 0.05
 ) -> Guarantee:
-    """eps_N = min(1/sqrt(eps), 5/sqrt(smallest eigenvalue of Sigma)) bounds max_j 1/N(v_j) (BN-5).
+    """The reciprocals of the normalisers are bounded: by 1/sqrt(eps), or by the smallest eigenvalue of the covariance.
+
+    eps_N = min(1/sqrt(eps), 5/sqrt(smallest eigenvalue of Sigma)) bounds max_j 1/N(v_j) (BN-5).
 
     N(v)^2 >= eps; and N(v)^2 >= smallest ||v||^2 with ||v_j|| >= 1/5 for all j by BN Lemma C.2 (BN-16).
     """
@@ -64,19 +66,16 @@ def normalizer_bound(
                 f"eps = {eps:g}, smallest eigenvalue {smallest:g}, m = {m}, d = {d}",
             ),
         ),
-        quantity="constant",
-        probability=1 - delta,
     )
 
 
-@states(
-    "BN-13",
-    says="The normaliser is 1-Lipschitz in the seminorm of the covariance, which is below the Euclidean norm.",
-    assumes=("the covariance is that of points with ||x - mu|| <= 1",),
-    reference="BN Lemma B.1",
-)
+@states("BN-13", "BN Lemma B.1", quantity="constant")
+@assuming("the covariance is that of points with ||x - mu|| <= 1")
 def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: float = 0.0) -> Guarantee:
-    """|N(u) - N(v)| <= ||u - v||_Sigma <= ||u - v||; ||Sigma v|| <= ||v||_Sigma <= N(v) (BN-13). Numbers hold the left sides."""
+    """The normaliser is 1-Lipschitz in the seminorm of the covariance, which is below the Euclidean norm.
+
+    |N(u) - N(v)| <= ||u - v||_Sigma <= ||u - v||; ||Sigma v|| <= ||v||_Sigma <= N(v) (BN-13). Numbers hold the left sides.
+    """
     u, v, S = (np.asarray(one, dtype=np.float64) for one in (u, v, Sigma))
     N = normalizers(np.stack([u, v]), S, eps)
     value = float(normalizers((u - v)[None], S)[0])
@@ -84,8 +83,11 @@ def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: floa
     return Guarantee(
         "|N(u) - N(v)| <= ||u - v||_Sigma",
         value,
-        (Assumption("the covariance is that of points with ||x - mu|| <= 1", top <= 1 + 1e-12, f"top eigenvalue {top:.6g}"),),
-        quantity="constant",
+        (
+            Assumption(
+                "the covariance is that of points with ||x - mu|| <= 1", top <= 1 + 1e-12, f"top eigenvalue {top:.6g}"
+            ),
+        ),
         numbers={
             "difference": float(abs(N[0] - N[1])),
             "distance": float(np.linalg.norm(u - v)),
@@ -93,24 +95,22 @@ def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: floa
             "v_Sigma": float(normalizers(v[None], S)[0]),
             "N_v": float(N[1]),
         },
-    )  # fmt: skip
+    )
 
 
-@states(
-    "BN-14",
-    says="While the inner weights move less than c/eps_N, the normalisers and the projections stay under control.",
-    assumes=("0 < c < 1", CENTRED),
-    reference="BN Lemma B.2",
-)
+@states("BN-14", "BN Lemma B.2", quantity="constant")
+@assuming("0 < c < 1", CENTRED)
 def perturbation_constants(
     eps_N: Positive,
     eps_V: Positive = 2.0,
     c: Positive = 0.5,
     *,
-    centred: bool | None = None,
+    centred: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """beta_V = c/eps_N, rho_N = 1/(1-c), beta_N = rho_N eps_N^2, eps_ratio = eps_V eps_N; value beta_Pi (BN-14).
+    """While the inner weights move less than c/eps_N, the normalisers and the projections stay under control.
+
+    beta_V = c/eps_N, rho_N = 1/(1-c), beta_N = rho_N eps_N^2, eps_ratio = eps_V eps_N; value beta_Pi (BN-14).
 
     For ||V' - V|| <= beta_V: 1/N'_j <= rho_N/N_j, |1/N'_j - 1/N_j| <= beta_N ||v'_j - v_j||, |<v_j/N_j, x>| <= eps_ratio and
     ||(I - Sigma v' v''/N'^2) x|| <= beta_Pi = max(2, 1 + (eps_V + beta_V) rho_N eps_N); print doubles the product instead of
@@ -124,95 +124,74 @@ def perturbation_constants(
         "norm of (I - Sigma v v'/N^2) x is at most beta_Pi",
         max(2.0, 2 * reach if convention == "printed" else 1 + reach),
         (Assumption("0 < c < 1", inside, f"c = {c:g}"), Assumption(CENTRED, centred)),
-        quantity="constant",
-        numbers={
-            "beta_V": beta_V,
-            "rho_N": rho_N,
-            "beta_N": rho_N * eps_N**2,
-            "eps_ratio": eps_V * eps_N,
-        },
+        numbers={"beta_V": beta_V, "rho_N": rho_N, "beta_N": rho_N * eps_N**2, "eps_ratio": eps_V * eps_N},
     )
 
 
 # ---------------------------------------------------------------- at the start
 
 
-@states(
-    "BN-15",
-    says="The initial outputs are at most 4 eps_N ln(n/delta).",
-    assumes=("the initial law is BN's", CENTRED, "max_j 1/N(v_j) <= eps_N"),
-    reference="BN Lemma C.1",
-)
+@states("BN-15", "BN Lemma C.1", quantity="output", fails=4)
+@assuming(LAW, CENTRED, "max_j 1/N(v_j) <= eps_N")
 def initial_output_bound(
     eps_N: Positive,
     n: Count,
     delta: Probability = 0.05,
     *,
-    law: bool | None = None,
-    centred: bool | None = None,
-    normal: bool | None = None,
+    law: Known = None,
+    centred: Known = None,
+    normal: Known = None,
 ) -> Guarantee:
-    """max_i |p_i(W_0)| <= 4 eps_N ln(n/delta) with probability 1 - 4 delta (BN-15). The number `gaussian` is sharper: given V,
-    p_i is Gaussian with deviation at most eps_N max_j ||v_j|| <= 2 eps_N, so 2 eps_N sqrt(2 ln(2n/delta)), 1 - 2 delta."""
+    """The initial outputs are at most 4 eps_N ln(n/delta).
+
+    max_i |p_i(W_0)| <= 4 eps_N ln(n/delta) with probability 1 - 4 delta (BN-15). The number `gaussian` is sharper: given V,
+    p_i is Gaussian with deviation at most eps_N max_j ||v_j|| <= 2 eps_N, so 2 eps_N sqrt(2 ln(2n/delta)), 1 - 2 delta.
+    """
     return Guarantee(
         "max_i |p_i(W_0)| <= 4 eps_N ln(n/delta)",
         4 * eps_N * math.log(n / delta),
-        (
-            Assumption("the initial law is BN's", law),
-            Assumption(CENTRED, centred),
-            Assumption("max_j 1/N(v_j) <= eps_N", normal),
-        ),
-        quantity="output",
-        probability=max(0.0, 1 - 4 * delta),
+        (Assumption(LAW, law), Assumption(CENTRED, centred), Assumption("max_j 1/N(v_j) <= eps_N", normal)),
         numbers={"gaussian": 2 * eps_N * math.sqrt(2 * math.log(2 * n / delta))},
     )
 
 
-@states(
-    "BN-16",
-    says="Initial weights have bounded norms: ||a|| near 1, rows of V between 1/5 and 2.",
-    assumes=("the initial law is BN's", "m <= delta exp(d/8)", "d >= 2"),
-    reference="BN Lemma C.2",
-)
-def initial_norm_bounds(m: Count, d: Count, delta: Probability = 0.05, *, law: bool | None = None) -> Guarantee:
-    """||a|| <= 1 + sqrt(2 ln(1/delta)/m); max_j ||v_j|| <= 1 + sqrt(2 ln(m/delta)/d) <= 2; max_j 1/||v_j|| <= 5 (BN-16), each
+def _few(m: float, d: int, delta: float) -> Assumption:
+    have, most = math.log(m), math.log(delta) + d / 8
+    return Assumption("m <= delta exp(d/8)", have <= most, f"ln m = {have:.6g}, ln delta + d/8 = {most:.6g}")
+
+
+@states("BN-16", "BN Lemma C.2", quantity="norm", fails=3)
+@assuming(LAW, "m <= delta exp(d/8)", "d >= 2")
+def initial_norm_bounds(m: Count, d: Count, delta: Probability = 0.05, *, law: Known = None) -> Guarantee:
+    """Initial weights have bounded norms: ||a|| near 1, rows of V between 1/5 and 2.
+
+    ||a|| <= 1 + sqrt(2 ln(1/delta)/m); max_j ||v_j|| <= 1 + sqrt(2 ln(m/delta)/d) <= 2; max_j 1/||v_j|| <= 5 (BN-16), each
     with probability 1 - delta. The middle bound includes the union over j that the first display of the paper lacks
-    (E-BN-10)."""
-    few = math.log(m) <= math.log(delta) + d / 8
+    (E-BN-10).
+    """
     return Guarantee(
         "||a|| <= 1 + sqrt(2 ln(1/delta)/m), ||v_j|| <= 2, 1/||v_j|| <= 5",
         1 + math.sqrt(2 * math.log(1 / delta) / m),
-        (
-            Assumption("the initial law is BN's", law),
-            Assumption(
-                "m <= delta exp(d/8)", few, f"ln m = {math.log(m):.6g}, ln delta + d/8 = {math.log(delta) + d / 8:.6g}"
-            ),
-            Assumption("d >= 2", d >= 2, f"d = {d}"),
-        ),
-        quantity="norm",
-        probability=max(0.0, 1 - 3 * delta),
+        (Assumption(LAW, law), _few(m, d, delta), Assumption("d >= 2", d >= 2, f"d = {d}")),
         numbers={"v_most": 1 + math.sqrt(2 * math.log(m / delta) / d), "v_cap": 2.0, "inverse_cap": 5.0},
     )
 
 
-@states(
-    "BN-9",
-    says="On the dyadic points the batch-normalised margin is at least sqrt(d)/40 times the linear margin.",
-    assumes=("the network is wide enough for its features to be near their mean",),
-    reference="BN Proposition 1.1",
-)
-def dyadic_margin(d: Count, *, wide: bool | None = None) -> Guarantee:
-    """gamma_linear = sqrt(3/(4^(d+1) - 4)), gamma >= (sqrt(d)/40) gamma_linear (BN-9). The coefficients are
+@states("BN-9", "BN Proposition 1.1", quantity="margin", unit="M9")
+@assuming("the network is wide enough for its features to be near their mean")
+def dyadic_margin(d: Count, *, wide: Known = None) -> Guarantee:
+    """On the dyadic points the batch-normalised margin is at least sqrt(d)/40 times the linear margin.
+
+    gamma_linear = sqrt(3/(4^(d+1) - 4)), gamma >= (sqrt(d)/40) gamma_linear (BN-9). The coefficients are
     sgn(u . v_j) 1[1/2 <= ||v_j|| <= 4]/sqrt(m), u = (2, 4, ..., 2^d); the proof's rotation argument is wrong (E-BN-9), but
-    E[y sgn(u . v) relu(v . x/||v||_Sigma)] = (1/2) y E[sgn(u . v) v . x/||v||_Sigma] leaves a large reserve."""
+    E[y sgn(u . v) relu(v . x/||v||_Sigma)] = (1/2) y E[sgn(u . v) v . x/||v||_Sigma] leaves a large reserve.
+    """
     log_linear = 0.5 * (math.log(3) - (d + 1) * math.log(4) - math.log1p(-(4.0**-d)))
     linear = math.exp(log_linear)
     return Guarantee(
         "gamma >= (sqrt(d)/40) gamma_linear",
         math.sqrt(d) / 40 * linear,
         (Assumption("the network is wide enough for its features to be near their mean", wide),),
-        quantity="margin",
-        unit="M9",
         numbers={"gamma_linear": linear, "log_gamma_linear": log_linear},
     )
 
@@ -220,12 +199,8 @@ def dyadic_margin(d: Count, *, wide: bool | None = None) -> Guarantee:
 # ---------------------------------------------------------------- alignment
 
 
-@states(
-    "BN-17",
-    says="Preactivations change by at most K times the movement of their row.",
-    assumes=("||V' - V|| <= beta_V", CENTRED),
-    reference="BN Lemma D.1",
-)
+@states("BN-17", "BN Lemma D.1", quantity="constant")
+@assuming("||V' - V|| <= beta_V", CENTRED)
 def preactivation_bounds(
     distance: Nonnegative,
     eps_N: Positive,
@@ -233,10 +208,12 @@ def preactivation_bounds(
     c: Positive = 0.5,
     effective: Nonnegative = 0.0,
     *,
-    centred: bool | None = None,
+    centred: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """With s = ||v'_j - v_j|| (`distance`) and e = ||v_j/N_j - omega_j|| (`effective`): value K s, K = rho_N eps_N + beta_N
+    """Preactivations change by at most K times the movement of their row.
+
+    With s = ||v'_j - v_j|| (`distance`) and e = ||v_j/N_j - omega_j|| (`effective`): value K s, K = rho_N eps_N + beta_N
     eps_V (BN-17).
 
     change <= K s; new <= K s + eps_ratio; against omega <= K s + e; of omega <= e + eps_ratio; of activations <= K s + e +
@@ -257,7 +234,6 @@ def preactivation_bounds(
         "|<v'/N', x> - <v/N, x>| <= K ||v' - v||",
         Ks,
         tuple(listed),
-        quantity="constant",
         numbers={
             "K": K,
             "new": Ks + ratio,
@@ -303,7 +279,6 @@ def _width_assumptions(
     gamma: float, eps_N: float, n: int, t: float, m: float, d: int, delta: float, convention: str
 ) -> list[Assumption]:
     need = least_width(gamma, eps_N, n, t, delta, convention)
-    most = math.log(delta) + d / 8
     return [
         Assumption(MARGIN, None, f"gamma = {gamma:.6g}"),
         Assumption("eps_N >= 1", eps_N >= 1, f"eps_N = {eps_N:.6g}"),
@@ -312,18 +287,12 @@ def _width_assumptions(
             math.log(m) >= need - 1e-12,
             f"ln m = {math.log(m):.6g}, required {need:.6g}",
         ),
-        Assumption(
-            "m <= delta exp(d/8)", math.log(m) <= most, f"ln m = {math.log(m):.6g}, ln delta + d/8 = {most:.6g}"
-        ),
+        _few(m, d, delta),
     ]
 
 
-@states(
-    "BN-18",
-    says="Near initialisation the parts of the prediction that are not aligned with the margin are small.",
-    assumes=(MARGIN, "R <= gamma^(1/3) m^(1/6)/(27 eps_N)", "m <= delta exp(d/8)"),
-    reference="BN Lemma D.2",
-)
+@states("BN-18", "BN Lemma D.2", quantity="constant", fails=6)
+@assuming(MARGIN, "R <= gamma^(1/3) m^(1/6)/(27 eps_N)", "m <= delta exp(d/8)")
 def misalignment_bound(
     R: Positive,
     gamma: Positive,
@@ -334,7 +303,10 @@ def misalignment_bound(
     delta: Probability = 0.05,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """|<a, d_a p>| + |<c' - c, d_c p>| + alpha |<V' - V, d_V p>| <= `misalignment` <= R gamma sqrt(m)/32 on Gamma (BN-18)."""
+    """Near initialisation the parts of the prediction that are not aligned with the margin are small.
+
+    |<a, d_a p>| + |<c' - c, d_c p>| + alpha |<V' - V, d_V p>| <= `misalignment` <= R gamma sqrt(m)/32 on Gamma (BN-18).
+    """
     left, right, most = (
         misalignment(R, eps_N, n, delta, convention),
         R * gamma * math.sqrt(m) / 32,
@@ -354,24 +326,21 @@ def misalignment_bound(
             ),
             Assumption("m <= delta exp(d/8)", math.log(m) <= math.log(delta) + d / 8, f"m = {m:.6g}, d = {d}"),
         ),
-        quantity="constant",
-        probability=max(0.0, 1 - 6 * delta),
         numbers={"polynomial": left},
     )
 
 
-@states(
-    "BN-19",
-    says="Near initialisation every gradient is aligned with the direction of the margin.",
-    assumes=(MARGIN, "8 <= R <= gamma^(1/3) m^(1/6)/(27 eps_N)", "m within the stated widths"),
-    reference="BN Lemma D.3",
-)
+@states("BN-19", "BN Lemma D.3", quantity="constant", fails=7)
+@assuming(MARGIN, "8 <= R <= gamma^(1/3) m^(1/6)/(27 eps_N)", "m within the stated widths")
 def alignment_bound(
     R: Positive, gamma: Positive, eps_N: Positive, m: Positive, n: Count, d: Count, delta: Probability = 0.05
 ) -> Guarantee:
-    """On Gamma: <Uvec, d_U p_i> >= (3/4) gamma sqrt(m), and <Ubar, d_U p_i> - p_i + alpha <V - V', d_V p_i> >= r gamma
+    """Near initialisation every gradient is aligned with the direction of the margin.
+
+    On Gamma: <Uvec, d_U p_i> >= (3/4) gamma sqrt(m), and <Ubar, d_U p_i> - p_i + alpha <V - V', d_V p_i> >= r gamma
     sqrt(m)/2 with r = R/8 (BN-19, value: the second). The first needs 10 e^2 R + 3 sqrt(m) Delta_V + 13 e^2 <= gamma sqrt(m)/4,
-    e = eps_N; R >= 8 forces m >= (216 eps_N)^6/gamma^2 (E-BN-3)."""
+    e = eps_N; R >= 8 forces m >= (216 eps_N)^6/gamma^2 (E-BN-3).
+    """
     most, root = radius(gamma, m, eps_N), gamma * math.sqrt(m)
     loss = 10 * eps_N**2 * R + 3 * root / 32 + 13 * eps_N**2
     return Guarantee(
@@ -393,23 +362,20 @@ def alignment_bound(
                 "the misaligned parts are at most R gamma sqrt(m)/32", misalignment(R, eps_N, n, delta) <= R * root / 32
             ),
         ),
-        quantity="constant",
-        probability=max(0.0, 1 - 7 * delta),
         numbers={"first": 0.75 * root, "r": R / 8},
     )
 
 
-@states(
-    "BN-22",
-    says="Along SGD the sum of expected values is at most 4 times the observed sum plus 4 ln(1/delta).",
-    assumes=("0 <= g <= 1", "each example is fresh: W_s depends on earlier examples only"),
-    reference="BN Lemma E.2, Corollaries E.3, E.4",
-)
+@states("BN-22", "BN Lemma E.2, Corollaries E.3, E.4", quantity="constant")
+@assuming("0 <= g <= 1", "each example is fresh: W_s depends on earlier examples only")
 def martingale_transfer(
-    total: Finite, delta: Probability = 0.05, *, fresh: bool | None = None, convention: Convention = "derived"
+    total: Finite, delta: Probability = 0.05, *, fresh: Known = None, convention: Convention = "derived"
 ) -> Guarantee:
-    """sum_s E g(W_s) <= (sum_s g_s + ln(1/delta))/(3 - e) (Freedman); print rounds 1/(3 - e) = 3.55 up to 4 (BN-22). Used with
-    g = |l'| and g = min(l, ln 2)."""
+    """Along SGD the sum of expected values is at most 4 times the observed sum plus 4 ln(1/delta).
+
+    sum_s E g(W_s) <= (sum_s g_s + ln(1/delta))/(3 - e) (Freedman); print rounds 1/(3 - e) = 3.55 up to 4 (BN-22). Used with
+    g = |l'| and g = min(l, ln 2).
+    """
     factor = 4.0 if convention == "printed" else 1 / (3 - math.e)
     return Guarantee(
         "sum E g <= factor (sum g + ln(1/delta))",
@@ -418,8 +384,6 @@ def martingale_transfer(
             Assumption("0 <= g <= 1", True, "stated by the caller"),
             Assumption("each example is fresh: W_s depends on earlier examples only", fresh),
         ),
-        quantity="constant",
-        probability=1 - delta,
         numbers={"factor": factor},
     )
 
@@ -456,19 +420,8 @@ def proof_slack(
     return {name: (right - left) / right for name, (left, right) in sides.items()}
 
 
-@states(
-    "BN-10",
-    says="SGD on a wide batch-normalised network reaches test error of order 1/(gamma^2 t), and its weights move little.",
-    assumes=(
-        MARGIN,
-        "the initial law is BN's",
-        CENTRED,
-        "m within the stated widths",
-        "t is not too large",
-        "the step size is eta",
-    ),
-    reference="BN Theorem 2.1, Theorem E.5",
-)
+@states("BN-10", "BN Theorem 2.1, Theorem E.5", quantity="test error of iterates", fails=20)
+@assuming(*TRAINED)
 def sgd_error(
     gamma: Positive,
     eps_N: Positive,
@@ -478,10 +431,12 @@ def sgd_error(
     t: Positive,
     delta: Probability = 0.05,
     *,
-    eta: float | None = None,
+    eta: Measured = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """min_{s < t} P(error of W_s) <= 2^21 eps_N^4/(gamma^2 t) + 8 ln(1/delta)/t with probability 1 - 20 delta (BN-10, E-BN-4).
+    """SGD on a wide batch-normalised network reaches test error of order 1/(gamma^2 t), and its weights move little.
+
+    min_{s < t} P(error of W_s) <= 2^21 eps_N^4/(gamma^2 t) + 8 ln(1/delta)/t with probability 1 - 20 delta (BN-10, E-BN-4).
 
     Derived: R = gamma^(1/3) m^(1/6)/(27 eps_N), eta = gamma^(4/3)/(27 2^16 eps_N^5 m^(1/3)), so that eta 2^13 eps_N^4
     sqrt(m)/gamma = R/8 as the proof needs and sum |l'_s| <= 4R/(eta gamma sqrt m) = 2^18 eps_N^4/gamma^2; then 1[error] <= 2
@@ -505,28 +460,26 @@ def sgd_error(
         "min_{s < t} P(sgn f(x; W_s) != y) <= 2^21 eps_N^4/(gamma^2 t) + 8 ln(1/delta)/t",
         value,
         (*_width_assumptions(gamma, eps_N, n, t, m, d, delta, convention), *_training(eta, step, slack, printed)),
-        quantity="test error of iterates",
-        probability=max(0.0, 1 - 20 * delta),
         numbers=_plan(gamma, eps_N, n, t, m, delta, R, step, convention)
         | ({"appendix": 2**23 * eps_N**4 / (gamma**2 * t) + 4 * math.log(1 / delta) / t} if printed else {}),
     )
 
 
-def _training(eta: float | None, step: float, slack: dict[str, float], printed: bool) -> list[Assumption]:
+def _training(eta: Measured, step: float, slack: dict[str, float], printed: bool) -> list[Assumption]:
     used = None if eta is None else math.isclose(eta, step, rel_tol=1e-6)
-    found = [
-        Assumption("the initial law is BN's", None),
+    listed = [
+        Assumption(LAW, None),
         Assumption(CENTRED, None),
-        Assumption("the step size is eta", used, f"eta = {step:.6g}" + ("" if eta is None else f", used {eta:.6g}")),
+        Assumption(STEP, used, f"eta = {step:.6g}" + ("" if eta is None else f", used {eta:.6g}")),
     ]
     if not printed:
         failed = [name for name, room in slack.items() if room < -1e-9]
-        found.append(
+        listed.append(
             Assumption(
                 "every inequality of the proof holds", not failed, "fails: " + ", ".join(failed) if failed else ""
             )
         )
-    return found
+    return listed
 
 
 def _plan(
@@ -543,19 +496,8 @@ def _plan(
     }
 
 
-@states(
-    "BN-11",
-    says="Gradient descent on a wide batch-normalised network reaches small test error, and its weights move little.",
-    assumes=(
-        MARGIN,
-        "the initial law is BN's",
-        CENTRED,
-        "m within the stated widths",
-        "t is not too large",
-        "the step size is eta",
-    ),
-    reference="BN Theorem 2.2, Theorem F.4",
-)
+@states("BN-11", "BN Theorem 2.2, Theorem F.4", quantity="test error of iterates", fails=20)
+@assuming(*TRAINED)
 def gd_error(
     gamma: Positive,
     eps_N: Positive,
@@ -565,10 +507,12 @@ def gd_error(
     t: Positive,
     delta: Probability = 0.05,
     *,
-    eta: float | None = None,
+    eta: Measured = None,
     convention: Annotated[str, one_of("derived", "proof", "printed")] = "derived",
 ) -> Guarantee:
-    """min_{s < t} P(error of W_s) <= 2^19 eps_N^4/(gamma^2 t) + 150 eps_N sqrt(m/n) + 6 sqrt(ln(2/delta)/(2n)) (BN-11, E-BN-5).
+    """Gradient descent on a wide batch-normalised network reaches small test error, and its weights move little.
+
+    min_{s < t} P(error of W_s) <= 2^19 eps_N^4/(gamma^2 t) + 150 eps_N sqrt(m/n) + 6 sqrt(ln(2/delta)/(2n)) (BN-11, E-BN-5).
 
     Derived with R = 8, eta = gamma/(2^13 eps_N^4 sqrt m): sum_s mean |l'| <= 4R/(eta gamma sqrt m) = 2^18 eps_N^4/gamma^2,
     P(error) <= 2 E|l'|, and -l' is 1/4-Lipschitz, so 2 (2 Rad/4 + 3 sqrt(ln(2/delta)/(2n))) with the Rad of BN-23 for sum |a_j
@@ -597,8 +541,6 @@ def gd_error(
             *_width_assumptions(gamma, eps_N, n, t, m, d, delta, "printed" if printed else "derived"),
             *_training(eta, step, slack, printed),
         ),
-        quantity="test error of iterates",
-        probability=max(0.0, 1 - 20 * delta),
         numbers=_plan(gamma, eps_N, n, t, m, delta, R, step, "printed" if printed else "derived"),
     )
 
@@ -619,48 +561,29 @@ def _network(facts: Facts) -> tuple[np.ndarray, np.ndarray, np.ndarray, float] |
     return V, facts.data.X - np.asarray(mean), np.sqrt(((V @ np.asarray(root).T) ** 2).sum(1) + net.eps), net.eps
 
 
-@applied("BN-5")
-def _normalizer_on(facts: Facts) -> Guarantee | None:
-    found = _network(facts)
-    if found is None:
-        return None
-    V, Xbar, _, eps = found
+@applied("BN-5", _network)
+def _normalizer_on(facts: Facts, V: np.ndarray, Xbar: np.ndarray, N: np.ndarray, eps: float) -> Guarantee:
     least = max(0.0, float(np.linalg.eigvalsh(Xbar.T @ Xbar / facts.n)[0])) if facts.d <= 2000 else 0.0
     return normalizer_bound(eps, least, len(V), facts.d, facts.delta)
 
 
-@applied("BN-15")
-def _initial_output_on(facts: Facts) -> Guarantee | None:
-    found = _network(facts)
-    if found is None:
-        return None
-    _, Xbar, N, _ = found
+@applied("BN-15", _network)
+def _initial_output_on(facts: Facts, V: np.ndarray, Xbar: np.ndarray, N: np.ndarray, eps: float) -> Guarantee:
     inside = bool(np.linalg.norm(Xbar, axis=1).max() <= 1 + 1e-12)
     return initial_output_bound(float((1 / N).max()), facts.n, facts.delta, law=True, centred=inside, normal=True)
 
 
-@applied("BN-16")
-def _initial_norms_on(facts: Facts) -> Guarantee | None:
-    found = _network(facts)
-    return None if found is None else initial_norm_bounds(len(found[0]), facts.d, facts.delta, law=True)
+@applied("BN-16", _network)
+def _initial_norms_on(facts: Facts, V: np.ndarray, *_: Any) -> Guarantee:
+    return initial_norm_bounds(len(V), facts.d, facts.delta, law=True)
 
 
-@applied("BN-10")
-def _sgd_on(facts: Facts) -> Guarantee | None:
-    return _error_on(facts, sgd_error, "SGD")
-
-
-@applied("BN-11")
-def _gd_on(facts: Facts) -> Guarantee | None:
-    return _error_on(facts, gd_error, "GD")
-
-
-def _error_on(facts: Facts, theorem_function: Any, rule: str) -> Guarantee | None:
+def _error_on(
+    facts: Facts, V: np.ndarray, Xbar: np.ndarray, N: np.ndarray, eps: float, *, theorem: Any, rule: str
+) -> Guarantee | None:
     """gamma_a at the initial features, exactly (omega = v/N, Delta_V = 0); gamma_c >= 0 is left out."""
-    found = _network(facts)
-    if found is None or facts.rule.get("class") != rule or facts.loss != "logistic":
+    if facts.rule.get("class") != rule or facts.loss != "logistic":
         return None
-    V, Xbar, N, _ = found
     H = (Xbar @ (V / N[:, None]).T).clip(0) / math.sqrt(len(V))  # (n, m)
     cert = margins.f2(Dataset(Xbar, facts.data.y, facts.data.name), kernel=H @ H.T, time_limit=facts.time_limit)
     steps = facts.last("step")
@@ -668,16 +591,12 @@ def _error_on(facts: Facts, theorem_function: Any, rule: str) -> Guarantee | Non
         return None
     eps_N = max(1.0, float((1 / N).max()))
     lr = facts.rule.get("lr")
-    return theorem_function(
-        float(cert.lower),
-        eps_N,
-        len(V),
-        facts.n,
-        facts.d,
-        steps,
-        facts.delta,
-        eta=float(lr) if isinstance(lr, int | float) else None,
-    )
+    eta = float(lr) if isinstance(lr, int | float) else None
+    return theorem(float(cert.lower), eps_N, len(V), facts.n, facts.d, steps, facts.delta, eta=eta)
+
+
+applied("BN-10", _network)(partial(_error_on, theorem=sgd_error, rule="SGD"))
+applied("BN-11", _network)(partial(_error_on, theorem=gd_error, rule="GD"))
 
 
 @applied("BN-9")

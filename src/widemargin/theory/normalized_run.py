@@ -72,13 +72,13 @@ class BatchNormed:
         """avec, cvec (B, m) of norm 1 (or 0) and gamma_a, gamma_c (B,): hard margins on the features at the start (BN-7)."""
         on = (self.P0 * self.first["c"][:, None, :] > 0).astype(float)
         features = (self.P0 * self.first["c"][:, None, :] * on, self.first["a"][:, None, :] * self.P0 * on)
-        found: list[list[Any]] = [[], [], [], []]
+        columns: list[list[Any]] = [[], [], [], []]
         for k, Z in enumerate(features):
             for z, y in zip(Z, np.broadcast_to(self.y, (len(Z), self.track.n))):
                 u, gamma = unit_direction(z * y[:, None])
-                found[k].append(u)
-                found[2 + k].append(gamma)
-        return tuple(np.stack(one) for one in found)  # type: ignore[return-value]
+                columns[k].append(u)
+                columns[2 + k].append(gamma)
+        return tuple(np.stack(one) for one in columns)  # type: ignore[return-value]
 
     @property
     def length(self) -> np.ndarray:

@@ -13,12 +13,14 @@ from widemargin.types import Certificate, InputError
 
 from ._rooms import optimize, special
 from .arguments import Classes, Convention, Count, Factor, Loss, Positive, Probability, checked
-from .guarantee import Assumption, Guarantee, applied, states
+from .conditions import Known
+from .guarantee import Assumption, Guarantee, applied, assuming, states
 from .known_facts import Facts
 
 if TYPE_CHECKING:
     from widemargin.optima import Path
 
+BEST = "gamma* > 0 is the largest margin"
 MINIMISER = "Theta is a global minimiser"
 NEAR = "the objective is at most factor times the least one"
 REACHED = "some network of norm 1 has the margin gamma > 0"
@@ -62,37 +64,29 @@ def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, 
         M = math.exp(log_M)
         return _softplus(math.log(classes - 1) - M**a * gamma) + lam * M**r
 
-    found = optimize.minimize_scalar(value, bounds=(middle - 8, middle + 4), method="bounded", options={"xatol": 1e-10})
-    return min(float(found.fun), math.log(classes))  # Theta = 0
+    least = optimize.minimize_scalar(value, bounds=(middle - 8, middle + 4), method="bounded", options={"xatol": 1e-10})
+    return min(float(least.fun), math.log(classes))  # Theta = 0
 
 
-@states(
-    "MT-4",
-    says="The margin of a regularised minimiser of known norm is close to the largest margin.",
-    assumes=(MINIMISER, "gamma* > 0 is the largest margin"),
-    reference="MT (A.4), (A.5)",
-)
+def _best(gamma_star: float) -> Assumption:
+    return Assumption(BEST, None, f"gamma* = {gamma_star:.6g}")
+
+
+@states("MT-4", "MT (A.4), (A.5)", quantity="margin")
+@assuming(MINIMISER, BEST)
 def minimizer_margin(
-    norm: Positive,
-    gamma_star: Positive,
-    n: Count,
-    classes: Classes = 2,
-    a: Positive = 2,
-    *,
-    minimiser: bool | None = None,
+    norm: Positive, gamma_star: Positive, n: Count, classes: Classes = 2, a: Positive = 2, *, minimiser: Known = None
 ) -> Guarantee:
-    """n ln(1 + (l-1) e^{-M gamma*}) >= ln(1 + e^{-M gamma}), M = ||Theta||^a, solved for gamma (MT-4):
+    """The margin of a regularised minimiser of known norm is close to the largest margin.
+
+    n ln(1 + (l-1) e^{-M gamma*}) >= ln(1 + e^{-M gamma}), M = ||Theta||^a, solved for gamma (MT-4):
 
     gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), about gamma* - ln(n (l-1))/M. Mean loss (E-MT-2); any r, lam.
     """
     return Guarantee(
         "gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), M = ||Theta||^a",
         _margin_at(norm**a, gamma_star, n, classes),
-        (
-            Assumption(MINIMISER, minimiser),
-            Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
-        ),
-        quantity="margin",
+        (Assumption(MINIMISER, minimiser), _best(gamma_star)),
         unit="M2" if a == 2 else "",
         numbers={
             "M": norm**a,
@@ -106,12 +100,8 @@ def _margin_at(M: float, gamma: float, n: int, classes: int) -> float:
     return -_log_expm1(math.log(n) + _log_softplus(math.log(classes - 1) - M * gamma)) / M
 
 
-@states(
-    "MT-3",
-    says="Minimisers of weakly regularised losses have nearly the largest margin, and their norm grows, as lam falls.",
-    assumes=(MINIMISER, "gamma* > 0 is the largest margin", "lam is small enough: n U < ln 2"),
-    reference="MT Theorem 2.1, Theorem A.3, Lemma A.2",
-)
+@states("MT-3", "MT Theorem 2.1, Theorem A.3, Lemma A.2", quantity="margin")
+@assuming(MINIMISER, BEST, "lam is small enough: n U < ln 2")
 def weak_regularization_margin(
     lam: Positive,
     gamma_star: Positive,
@@ -120,11 +110,14 @@ def weak_regularization_margin(
     r: Positive = 2,
     a: Positive = 2,
     *,
-    minimiser: bool | None = None,
+    minimiser: Known = None,
 ) -> Guarantee:
-    """MT-3 with a rate. U = min_M ln(1 + (l-1) e^{-M^a gamma*}) + lam M^r bounds the minimum, and the minimum is at least (1/n)
+    """Minimisers of weakly regularised losses have nearly the largest margin, and their norm grows, as lam falls.
+
+    MT-3 with a rate. U = min_M ln(1 + (l-1) e^{-M^a gamma*}) + lam M^r bounds the minimum, and the minimum is at least (1/n)
     ln(1 + e^{-M gamma*}), M = ||Theta||^a, since no margin exceeds gamma*. So M >= -ln(e^{nU} - 1)/gamma*, which grows without
-    end as lam -> 0, and `minimizer_margin`, increasing in M, gives the margin."""
+    end as lam -> 0, and `minimizer_margin`, increasing in M, gives the margin.
+    """
     U = least_upper_bound(gamma_star, lam, classes, r, a)
     M = -_log_expm1(math.log(n * U)) / gamma_star
     value = _margin_at(M, gamma_star, n, classes) if M > 0 else -math.inf
@@ -133,21 +126,16 @@ def weak_regularization_margin(
         value,
         (
             Assumption(MINIMISER, minimiser),
-            Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
+            _best(gamma_star),
             Assumption("lam is small enough: n U < ln 2", n * U < math.log(2), f"n U = {n * U:.6g}"),
         ),
-        quantity="margin",
         unit="M2" if a == 2 else "",
         numbers={"norm_least": max(M, 0.0) ** (1 / a), "norm_most": (U / lam) ** (1 / r), "U": U},
     )
 
 
-@states(
-    "MT-5",
-    says="A point within a factor 2 of the least regularised loss has a constant fraction of the largest margin.",
-    assumes=("L(Theta) <= 2 min L", "gamma* > 0 is the largest margin", "X >= 1", "L_UB <= 1/(2n)"),
-    reference="MT Theorem 2.2",
-)
+@states("MT-5", "MT Theorem 2.2", quantity="margin")
+@assuming("L(Theta) <= 2 min L", BEST, "X >= 1", "L_UB <= 1/(2n)")
 def approximate_minimizer_margin(
     gamma_star: Positive,
     lam: Positive,
@@ -157,10 +145,12 @@ def approximate_minimizer_margin(
     a: Positive = 2,
     *,
     factor: Positive = 2.0,
-    within: bool | None = None,
+    within: Known = None,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """-gamma* ln(2n L_UB) / ((2 factor)^{a/r} X), X = ln((l-1) gamma*^{r/a}/lam), L_UB = 2 factor lam (X/gamma*)^{r/a} (MT-5).
+    """A point within a factor 2 of the least regularised loss has a constant fraction of the largest margin.
+
+    -gamma* ln(2n L_UB) / ((2 factor)^{a/r} X), X = ln((l-1) gamma*^{r/a}/lam), L_UB = 2 factor lam (X/gamma*)^{r/a} (MT-5).
 
     Valid at every lam with X >= 1 and L_UB <= 1/(2n), for L(Theta) <= factor min L. Printed: gamma*/(2 4^{a/r}) if
     lam = gamma*^{r/a}/(n(l-1))^c with c large enough; how large is `smallest_c` (E-MT-4: very small n need more).
@@ -168,10 +158,7 @@ def approximate_minimizer_margin(
     X = math.log(classes - 1) + r / a * math.log(gamma_star) - math.log(lam)
     N = n * (classes - 1)
     c = (X - math.log(classes - 1)) / math.log(N) if N > 1 else math.inf
-    listed = [
-        Assumption("L(Theta) <= factor min L", within, f"factor {factor:g}"),
-        Assumption("gamma* > 0 is the largest margin", None, f"gamma* = {gamma_star:.6g}"),
-    ]
+    listed = [Assumption("L(Theta) <= factor min L", within, f"factor {factor:g}"), _best(gamma_star)]
     if convention == "printed":
         need = smallest_c(n, classes, r / a) if N > 1 else 0.0
         listed.append(Assumption("c is large enough", c >= need, f"c = {c:.6g}, smallest {need:.6g}"))
@@ -187,7 +174,6 @@ def approximate_minimizer_margin(
         "gamma >= -gamma* ln(2n L_UB) / ((2 factor)^{a/r} X)",
         value,
         tuple(listed),
-        quantity="margin",
         unit="M2" if a == 2 else "",
         numbers={"c": c, "X": X},
     )
@@ -238,17 +224,15 @@ def _two_classes(where: str, loss: str, classes: int) -> None:
         raise InputError(f"{where}: the exponential loss has two classes, not {classes}")
 
 
-@states(
-    "WM-4",
-    says="A network of nearly the least objective of training with weight decay has nearly the largest margin; how nearly.",
-    assumes=(NEAR, REACHED),
-    reference="widemargin, from MT Theorem 2.1 (proof)",
-)
+@states("WM-4", "widemargin, from MT Theorem 2.1 (proof)", quantity="margin", unit="M1")
+@assuming(NEAR, REACHED)
 def decayed_margin(
     decay: Positive, gamma: Positive, n: Positive, *, factor: Factor = 1.0, loss: Loss = "logistic", classes: Classes = 2,
-    near: bool | None = None, reached: bool | None = None,
+    near: Known = None, reached: Known = None,
 ) -> Guarantee:  # fmt: skip
-    """min_i y_i f(x_i)/|f| >= q gamma if objective(f) = mean loss + decay |f| is at most factor times the least: MT-3 and a rate.
+    """A network of nearly the least objective of training with weight decay has nearly the largest margin; how nearly.
+
+    min_i y_i f(x_i)/|f| >= q gamma if objective(f) = mean loss + decay |f| is at most factor times the least: MT-3 and a rate.
 
     q is the largest number with phi*(n decay/(q gamma)) >= n factor phi*(decay/gamma), phi*(s) = inf_{z >= 0} phi(z) + s z. For
     exp: (1 + ln(gamma/decay))(1 - q factor) = ln(n/q). It grows to 1/factor as the decay falls; -inf where there is none. |f| is
@@ -272,12 +256,7 @@ def decayed_margin(
     return Guarantee(
         "margin >= q gamma, phi*(n decay/(q gamma)) = n factor phi*(decay/gamma)",
         share * gamma,
-        (
-            Assumption(NEAR, near, f"factor = {factor:.6g}"),
-            Assumption(REACHED, reached, f"gamma = {gamma:.6g}"),
-        ),
-        quantity="margin",
-        unit="M1",
+        (Assumption(NEAR, near, f"factor = {factor:.6g}"), Assumption(REACHED, reached, f"gamma = {gamma:.6g}")),
         numbers={"share": share, "most": math.exp(target - math.log(n))},
     )
 
@@ -336,13 +315,13 @@ def guaranteed_along(path: Path, best: Certificate) -> Path:
     if first.extra.get("weights") is not None:
         w = np.asarray(first.extra["weights"], dtype=np.float64)
         n = math.fsum(w) / float(w[w > 0].min())
-    found = [
+    margins = [
         float(decayed_margin(one.weight_decay, best.lower, n, factor=max(1.0, one.upper / one.lower), loss=loss).value)
         if one.lower > 0
         else -math.inf
         for one in path
     ]
-    return path.beside(guaranteed=found, largest=[best.upper] * len(path))
+    return path.beside(guaranteed=margins, largest=[best.upper] * len(path))
 
 
 # ---------------------------------------------------------------- the l1 - l2 gap
@@ -357,14 +336,13 @@ def relu_pair_gap(a: ArrayLike) -> np.ndarray:
     return a * (2 * special.ndtr(a) - 1) + 2 * np.expm1(-a * a / 2) / math.sqrt(2 * math.pi)
 
 
-@states(
-    "MT-19",
-    says="The kernel margin is at most the norm of the mean of y_i phi(x_i).",
-    assumes=("labels are -1 and +1",),
-    reference="MT Lemma 3.6",
-)
+@states("MT-19", "MT Lemma 3.6", quantity="constant", unit="M7")
+@assuming("labels are -1 and +1")
 def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
-    """gamma_2 <= sqrt(sum_ij y_i y_j k(x_i, x_j))/n: the dual min_q sqrt(q' K_y q) at q = 1/n (MT-19, exact)."""
+    """The kernel margin is at most the norm of the mean of y_i phi(x_i).
+
+    gamma_2 <= sqrt(sum_ij y_i y_j k(x_i, x_j))/n: the dual min_q sqrt(q' K_y q) at q = 1/n (MT-19, exact).
+    """
     gram, signs = np.asarray(K, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if gram.shape != (len(signs), len(signs)):
         raise InputError(
@@ -374,34 +352,28 @@ def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
         "gamma_2 <= ||mean y_i phi(x_i)||",
         math.sqrt(max(float(signs @ gram @ signs), 0.0)) / len(signs),
         (Assumption("labels are -1 and +1", bool(np.isin(signs, (-1, 1)).all())),),
-        quantity="constant",
-        unit="M7",
     )
 
 
-@applied("MT-19")
+@applied("MT-19", two_classes=True)
 def _uniform_dual_on(facts: Facts) -> Guarantee | None:
-    if not np.isin(facts.data.y, (-1.0, 1.0)).all() or facts.n > 5000:
-        return None
-    return uniform_dual_bound(ReLU().kernel(facts.data.X), facts.data.y)
+    return None if facts.n > 5000 else uniform_dual_bound(ReLU().kernel(facts.data.X), facts.data.y)
 
 
-@states(
-    "MT-18",
-    says="On the XOR law with noise coordinates the l1 margin stays while the kernel margin falls with n and d.",
-    assumes=("the points are independent draws of MT's law D", "d >= 7"),
-    reference="MT Theorem 3.5, Lemma 3.7",
-)
+@states("MT-18", "MT Theorem 3.5, Lemma 3.7", quantity="constant", unit="M7", fails={"derived": 1})
+@assuming("the points are independent draws of MT's law D", "d >= 7")
 def kernel_margin_gap(
     n: Count,
     d: Count,
     delta: Probability = 0.05,
     *,
-    law: bool | None = None,
+    law: Known = None,
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Upper bound on the kernel margin of n points of D, while gamma_l1 >= sqrt(2)/4 always (MT-18).
+    """On the XOR law with noise coordinates the l1 margin stays while the kernel margin falls with n and d.
+
+    Upper bound on the kernel margin of n points of D, while gamma_l1 >= sqrt(2)/4 always (MT-18).
 
     Derived: sqrt((1/(2n) + s_d)/delta), s_d = c/((d-4)(d-6)), c = (12 + 32/pi)/(32 pi) = 0.2206. Proof: Q = ||mean y_i
     phi(x_i)||^2 in L2(tau) bounds gamma_2^2 (`uniform_dual_bound`) and E Q <= E k(x, x)/n + ||E y phi||^2, where E k(x, x) =
@@ -422,10 +394,7 @@ def kernel_margin_gap(
         "gamma_2 <= sqrt((1/(2n) + s_d)/delta), while gamma_l1 >= sqrt(2)/4",
         value,
         tuple(listed),
-        quantity="constant",
-        unit="M7",
         explicit=convention == "derived",
-        probability=1 - delta if convention == "derived" else None,
         numbers={"gamma_l1": math.sqrt(2) / 4, "order": max(math.log(n) / math.sqrt(n), 1 / d), "mean_feature": mean},
     )
 
@@ -435,23 +404,22 @@ def mean_feature_bound(d: int) -> float:
     return (12 + 32 / math.pi) / (32 * math.pi * (d - 4) * (d - 6)) if d >= 7 else math.inf
 
 
-@states(
-    "MT-21",
-    says="Weakly regularised least squares of a wide network: norm at most, and in the limit equal to, twice the least l1 norm.",
-    assumes=(MINIMISER, "width m >= n", "the targets can be interpolated"),
-    reference="MT Theorem D.3",
-)
+@states("MT-21", "MT Theorem D.3", quantity="norm")
+@assuming(MINIMISER, "width m >= n", "the targets can be interpolated")
 def regression_minimizer_norm(
     l1_norm: Positive,
     lam: Positive,
     *,
     m: int | None = None,
     n: int | None = None,
-    feasible: bool | None = None,
-    minimiser: bool | None = None,
+    feasible: Known = None,
+    minimiser: Known = None,
 ) -> Guarantee:
-    """||Theta_lam||^2 <= 2 ||alpha_l1||_1 for every lam, with equality in the limit; mean square <= 2 lam ||alpha_l1||_1 (MT-21):
-    the balanced network of alpha_l1 has squared norm 2 ||alpha_l1||_1 and interpolates."""
+    """Weakly regularised least squares of a wide network: norm at most, and in the limit equal to, twice the least l1 norm.
+
+    ||Theta_lam||^2 <= 2 ||alpha_l1||_1 for every lam, with equality in the limit; mean square <= 2 lam ||alpha_l1||_1 (MT-21):
+    the balanced network of alpha_l1 has squared norm 2 ||alpha_l1||_1 and interpolates.
+    """
     wide = None if m is None or n is None else m >= n
     return Guarantee(
         "||Theta_lam||^2 <= 2 ||alpha_l1||_1",
@@ -461,16 +429,13 @@ def regression_minimizer_norm(
             Assumption("width m >= n", wide, "" if wide is None else f"m = {m}, n = {n}"),
             Assumption("the targets can be interpolated", feasible),
         ),
-        quantity="norm",
         numbers={"training_risk": 2 * lam * l1_norm},
     )
 
 
-@applied("MT-21")
+@applied("MT-21", two_classes=False)
 def _regression_norm_on(facts: Facts) -> Guarantee | None:
     if facts.net is not None and facts.net.outputs > 1:
-        return None
-    if np.isin(facts.data.y, (-1.0, 1.0)).all():
         return None
     cert = facts.margin("min_norm_l1")
     if cert is None or not math.isfinite(cert.upper) or cert.upper <= 0:
@@ -478,18 +443,17 @@ def _regression_norm_on(facts: Facts) -> Guarantee | None:
     return regression_minimizer_norm(cert.upper, 1.0, m=facts.m, n=facts.n, feasible=True)
 
 
-@states(
-    "MT-23",
-    says="One random ReLU as a target has l1 norm at most 1 but squared kernel norm n on average, on any n points.",
-    assumes=(
-        "the target is relu(u . x), u uniform on the sphere and independent of the points",
-        "the kernel matrix is invertible",
-    ),
-    reference="MT Theorem D.6, Lemma D.7",
+@states("MT-23", "MT Theorem D.6, Lemma D.7", quantity="constant", unit="M7")
+@assuming(
+    "the target is relu(u . x), u uniform on the sphere and independent of the points",
+    "the kernel matrix is invertible",
 )
-def regression_gap(n: Count, *, uniform: bool | None = None, invertible: bool | None = None) -> Guarantee:
-    """E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
-    units ||alpha_l2||_2^2 has mean n/kappa, and equality holds (E-MT-10)."""
+def regression_gap(n: Count, *, uniform: Known = None, invertible: Known = None) -> Guarantee:
+    """One random ReLU as a target has l1 norm at most 1 but squared kernel norm n on average, on any n points.
+
+    E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
+    units ||alpha_l2||_2^2 has mean n/kappa, and equality holds (E-MT-10).
+    """
     return Guarantee(
         "E ||f||^2_{F2} = n while ||f||_{F1} <= 1",
         float(n),
@@ -497,15 +461,13 @@ def regression_gap(n: Count, *, uniform: bool | None = None, invertible: bool | 
             Assumption("the target is relu(u . x), u uniform on the sphere and independent of the points", uniform),
             Assumption("the kernel matrix is invertible", invertible),
         ),
-        quantity="constant",
-        unit="M7",
         numbers={"l1_norm": 1.0},
     )
 
 
-@applied("MT-23")
+@applied("MT-23", two_classes=False)
 def _regression_gap_on(facts: Facts) -> Guarantee | None:
-    if np.isin(facts.data.y, (-1.0, 1.0)).all() or facts.n > 2000:
+    if facts.n > 2000:
         return None
     K = ReLU().kernel(facts.data.X)
     least = float(np.linalg.eigvalsh(K)[0])

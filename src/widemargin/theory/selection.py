@@ -18,8 +18,8 @@ from widemargin.types import InputError
 from . import conditions
 from ._rooms import flows
 from .arguments import Convention, Count, Positive, Probability, checked
-from .conditions import at_least, given, in_unit_ball
-from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .conditions import Known, Measured, at_least, given, in_unit_ball
+from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
 
@@ -37,16 +37,14 @@ def cap_probability(eps: Positive, d: Count) -> float:
     return half if cosine >= 0 else 1 - half
 
 
-@states(
-    "LR-31",
-    says="That many random directions contain one within eps of each of r targets",
-    assumes=("directions uniform on the sphere", "eps <= 2"),
-    reference="LR Lemma C.1",
-)
+@states("LR-31", "LR Lemma C.1", quantity="width")
+@assuming("directions uniform on the sphere", "eps <= 2")
 def covering_width(
-    eps: Positive, d: Count, r: Count, delta: Probability, *, m: float | None = None, share: Positive = 1.0
+    eps: Positive, d: Count, r: Count, delta: Probability, *, m: Measured = None, share: Positive = 1.0
 ) -> Guarantee:
-    """m >= 2 (2/eps)^d ln(r/delta): with probability 1 - delta every target has a direction within eps (LR-31).
+    """That many random directions contain one within eps of each of r targets
+
+    m >= 2 (2/eps)^d ln(r/delta): with probability 1 - delta every target has a direction within eps (LR-31).
 
     From Pr[cap] >= (1/2)(eps/2)^(d-1); `width_proof` is 2 (2/eps)^(d-1) ln(r/delta), which the proof needs, `width_exact` the
     smallest m with (1 - Pr[cap])^m <= delta/r for the exact probability. `share`: only such a share of the directions, at random,
@@ -65,26 +63,22 @@ def covering_width(
             Assumption("eps <= 2", bool(eps <= 2), f"eps is {eps:.6g}"),
             at_least("m", m, width),
         ),
-        quantity="width",
-        probability=1 - delta,
         numbers={"width_proof": proof, "width_exact": exact, "cap": cap / share},
     )
 
 
-@states(
-    "LR-25",
-    says="If a potential below ln||u||/2 grows at rate gamma Q, the margin of gradient flow ends at gamma or above",
-    assumes=(
-        "2-homogeneous network, exponential loss, flow on the sum",
-        "Phi <= ln||u||/2",
-        "dPhi/dt >= Q gamma from some time on",
-    ),
-    reference="LR Lemma A.6",
+@states("LR-25", "LR Lemma A.6", quantity="margin", unit="M2")
+@assuming(
+    "2-homogeneous network, exponential loss, flow on the sum",
+    "Phi <= ln||u||/2",
+    "dPhi/dt >= Q gamma from some time on",
 )
 def margin_from_potential(
-    rate: Positive, *, below: bool | None = None, loss: str | None = None, degree: float | None = None
+    rate: Positive, *, below: Known = None, loss: str | None = None, degree: Measured = None
 ) -> Guarantee:
-    """liminf gamma(u_t) >= gamma_hat, the risk tends to 0 and ||u|| to infinity (LR-25, E-LR-11; M2 for two-layer networks).
+    """If a potential below ln||u||/2 grows at rate gamma Q, the margin of gradient flow ends at gamma or above
+
+    liminf gamma(u_t) >= gamma_hat, the risk tends to 0 and ||u|| to infinity (LR-25, E-LR-11; M2 for two-layer networks).
 
     `rate` is the smallest (dPhi/dt)/Q from some time on (`potential_rate`), `below` whether Phi <= (1/2) ln||u|| was seen.
     """
@@ -97,8 +91,6 @@ def margin_from_potential(
             given("Phi <= ln||u|| / 2", below),
             given(f"dPhi/dt >= {rate:.6g} Q at all later times", None, "a run shows it up to its end only"),
         ),
-        quantity="margin",
-        unit="M2",
     )
 
 
@@ -137,16 +129,9 @@ def collapse_of(X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike) -
     )
 
 
-@states(
-    "LR-28",
-    says="On neural collapse data gradient flow of exponential width ends with at least the margin of the collapsed network",
-    assumes=(
-        "exponential loss, gradient flow",
-        "neural collapse data (gamma_nc, eps)",
-        "||x|| <= 1",
-        "width exponential in d",
-    ),
-    reference="LR Theorem 3.2",
+@states("LR-28", "LR Theorem 3.2", quantity="margin", unit="M2", fails={"derived": 1, "printed": 3})
+@assuming(
+    "exponential loss, gradient flow", "neural collapse data (gamma_nc, eps)", "||x|| <= 1", "width exponential in d"
 )
 def collapse_margin(
     gamma_nc: Positive,
@@ -156,18 +141,20 @@ def collapse_margin(
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
-    polar: float | None = None,
-    across: float | None = None,
-    covered: bool | None = None,
+    m: Measured = None,
+    polar: Measured = None,
+    across: Measured = None,
+    covered: Known = None,
     loss: str | None = None,
-    radius: float | None = None,
-    start: bool | None = None,
+    radius: Measured = None,
+    start: Known = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """For all large t psi/||W_t||^2 >= (gamma_nc - eps)/(2r) (printed: 8r), width 4 (2/eps)^(d-1) ln(r/delta) (LR-28, E-LR-14).
+    """On neural collapse data gradient flow of exponential width ends with at least the margin of the collapsed network
+
+    For all large t psi/||W_t||^2 >= (gamma_nc - eps)/(2r) (printed: 8r), width 4 (2/eps)^(d-1) ln(r/delta) (LR-28, E-LR-14).
 
     Derived: with the threshold 1 - eps^2/2 in the potential, points must be within gamma_nc eps/2 of their axis (printed:
     gamma_nc sqrt(eps/2)); then dPhi/dt >= Q (gamma_nc - eps)/(2r). A unit must lie within eps of each direction and have its
@@ -197,18 +184,11 @@ def collapse_margin(
             given("the start is a ~ N(0, 1/m), V ~ N(0, 1/d), both layers are trained", start),
             at_least("m", m, width),
         ),
-        quantity="margin",
-        unit="M2",
-        probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
-        numbers={
-            "width": width,
-            "test_error_up_to_a_constant": conditions.order_of_test_error(value, n, delta, constant),
-            "test_error_constant": constant,
-        },
+        numbers={"width": width, **conditions.orders_of_test_error(constant, n, delta, test_error=value)},
     )
 
 
-def _number_at_most(what: str, value: float | None, allowed: float) -> Assumption:
+def _number_at_most(what: str, value: Measured, allowed: float) -> Assumption:
     holds = None if value is None else bool(value <= allowed * (1 + 1e-9))
     return Assumption(f"{what} <= {allowed:.6g}", holds, "not given" if value is None else f"it is {value:.6g}")
 
@@ -220,10 +200,10 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
 
     two_layer = isinstance(facts.net, flows.TwoLayer)
     known = facts if two_layer else facts.unit
-    found = known.margin("f1")
-    if found is None or not found.lower > 0 or found.primal is None:
+    best = known.positive("f1")
+    if best is None or best.primal is None:
         return None
-    beta, signs = found.primal.theta, np.sign(found.primal.mass)
+    beta, signs = best.primal.theta, np.sign(best.primal.mass)
     at = collapse_of(known.data.X, known.data.signs(), beta, signs)
     narrow = 2 * at.across / at.gamma if at.gamma > 0 else math.inf  # the smallest eps for the cone
     eps = min(at.polar, 1.0)
@@ -253,15 +233,11 @@ def _collapse_margin(facts: Facts) -> Guarantee | None:
 # ---------------------------------------------------------------- scalar networks
 
 
-@states(
-    "LR-29",
-    says="A network whose units change only in size reaches a quarter of the global margin at exponential width",
-    assumes=(
-        "f = sum_j a_j relu(b_j v_j.x), v_j fixed and uniform, a_j, b_j = +-m^(-1/4)",
-        "exponential loss, gradient flow",
-        "width",
-    ),
-    reference="LR Theorem 3.3",
+@states("LR-29", "LR Theorem 3.3", quantity="margin", unit="M4", fails={"derived": 1, "printed": 3})
+@assuming(
+    "f = sum_j a_j relu(b_j v_j.x), v_j fixed and uniform, a_j, b_j = +-m^(-1/4)",
+    "exponential loss, gradient flow",
+    "width",
 )
 def scalar_margin(
     gamma: Positive,
@@ -270,15 +246,17 @@ def scalar_margin(
     n: Count,
     delta: Probability,
     *,
-    m: float | None = None,
+    m: Measured = None,
     loss: str | None = None,
-    radius: float | None = None,
-    start: bool | None = None,
+    radius: Measured = None,
+    start: Known = None,
     flow: Assumption | None = None,
     constant: float = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """For all large t psi/(||a||^2 + ||b||^2) >= gamma_gl/4, the best being gamma_gl/2 (LR-29, E-LR-15).
+    """A network whose units change only in size reaches a quarter of the global margin at exponential width
+
+    For all large t psi/(||a||^2 + ||b||^2) >= gamma_gl/4, the best being gamma_gl/2 (LR-29, E-LR-15).
 
     Width 4 (4/gamma)^(d-1) ln(r/delta): some unit lies within gamma/2 of each direction of a reference network of r units and
     has its sign, with probability 1 - delta. Printed: 2 (4/gamma)^d ln(r/delta), probability 1 - 3 delta.
@@ -297,14 +275,10 @@ def scalar_margin(
             given("v_j uniform on the sphere, a_j and b_j uniform on +-m^(-1/4)", start),
             at_least("m", m, width),
         ),
-        quantity="margin",
-        unit="M4",
-        probability=max(0.0, 1 - 3 * delta) if printed else 1 - delta,
         numbers={
             "width": width,
             "width_exact": cover.numbers["width_exact"],
-            "test_error_up_to_a_constant": conditions.order_of_test_error(gamma / 4, n, delta, constant),
-            "test_error_constant": constant,
+            **conditions.orders_of_test_error(constant, n, delta, test_error=gamma / 4),
         },
     )
 
@@ -313,26 +287,18 @@ def scalar_margin(
 def _scalar_margin(facts: Facts) -> Guarantee | None:
     scalar = isinstance(facts.net, flows.Scalar)
     known = facts if scalar else facts.unit
-    found = known.margin("f1")
-    if found is None or not found.lower > 0 or found.primal is None:
+    best = known.positive("f1")
+    if best is None or best.primal is None:
         return None
     keys: dict[str, Any] = (
         {"m": facts.m, "loss": facts.loss, "start": True, "flow": conditions.gradient_flow(facts)} if scalar else {}
     )
-    return scalar_margin(
-        found.lower,
-        len(found.primal.mass),
-        facts.d,
-        facts.n,
-        facts.delta,
-        radius=known.radius,
-        **keys,
-    )
+    return scalar_margin(best.lower, len(best.primal.mass), facts.d, facts.n, facts.delta, radius=known.radius, **keys)
 
 
 @applied("LR-31")
 def _covering_width(facts: Facts) -> Guarantee | None:
-    found = facts.unit.margin("f1")
-    if found is None or not found.lower > 0 or found.primal is None:
+    best = facts.unit.positive("f1")
+    if best is None or best.primal is None:
         return None
-    return covering_width(found.lower / 2, facts.d, len(found.primal.mass), facts.delta)
+    return covering_width(best.lower / 2, facts.d, len(best.primal.mass), facts.delta)

@@ -17,8 +17,8 @@ def best_mixture(Z: np.ndarray) -> np.ndarray | None:
     mass = np.append(np.ones(m), 0.0)[None]
     limits = [(0, None)] * m + [(None, None)]
     exact = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    found = linprog(-np.eye(m + 1)[-1], A, np.zeros(n), mass, [1.0], bounds=limits, method="highs", options=exact)
-    if found.x is None or not found.x[:-1].clip(0).sum() > 0:
+    solution = linprog(-np.eye(m + 1)[-1], A, np.zeros(n), mass, [1.0], bounds=limits, method="highs", options=exact)
+    if solution.x is None or not solution.x[:-1].clip(0).sum() > 0:
         return None
-    p = found.x[:-1].clip(0)
+    p = solution.x[:-1].clip(0)
     return p / p.sum()

@@ -233,13 +233,13 @@ def every_step(track: Track) -> Track | None:
 def same_run(track: Track, closer: Track) -> bool:
     """Whether a run that was made again passes the records of the first."""
     for name in ("log_norm", "log_risk", "psi"):
-        one, other = track.get(name), closer.get(name)
-        if one is None or other is None:
+        mine, other = track.get(name), closer.get(name)
+        if mine is None or other is None:
             continue
         for b in range(track.shape[1]):
             at = np.searchsorted(closer.run["step"][:, b], track.run["step"][:, b])
             if not np.allclose(
-                one[:, b], other[np.minimum(at, len(other) - 1), b], rtol=1e-6, atol=1e-6, equal_nan=True
+                mine[:, b], other[np.minimum(at, len(other) - 1), b], rtol=1e-6, atol=1e-6, equal_nan=True
             ):
                 return False
     return True

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from widemargin.types import InputError
 
 from .arguments import POSITIVE, Convention, Count, Positive, checked
-from .guarantee import Assumption, Guarantee, applied, from_log, states
+from .conditions import Known
+from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
 
@@ -59,31 +60,29 @@ def logistic_regularity(X: ArrayLike, lam: Positive) -> Regularity:
     return Regularity(n, math.sqrt(n), 0.25, float(np.linalg.norm(size)) / 2, float(size.max()), lam, lam, 2 * lam)
 
 
-@states(
-    "MT-24",
-    says="The distributional logistic objective of two-layer ReLU networks has these Lipschitz and smoothness constants.",
-    assumes=("the activation is relu", "logistic loss, summed, with V = lam ||theta||^2"),
-    reference="MT Section 4, Example 4.2",
-)
+@states("MT-24", "MT Section 4, Example 4.2", quantity="constant")
+@assuming("the activation is relu", "logistic loss, summed, with V = lam ||theta||^2")
 def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None = True) -> Guarantee:
-    """`logistic_regularity` as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24)."""
-    found = logistic_regularity(X, lam)
+    """The distributional logistic objective of two-layer ReLU networks has these Lipschitz and smoothness constants.
+
+    `logistic_regularity` as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24).
+    """
+    regularity = logistic_regularity(X, lam)
     return Guarantee(
         "|L'[rho](theta)| <= B_L on the sphere",
-        found.B_L,
+        regularity.B_L,
         (
             Assumption("the activation is relu", True, "stated by the caller"),
             Assumption("logistic loss, summed, with V = lam ||theta||^2", logistic, f"lam = {lam:g}"),
         ),
-        quantity="constant",
-        numbers=asdict(found) | {"B_L": found.B_L, "c_1": found.c_1, "c_2": found.c_2},
+        numbers=asdict(regularity) | {"B_L": regularity.B_L, "c_1": regularity.c_1, "c_2": regularity.c_2},
     )
 
 
-@applied("MT-24")
+@applied("MT-24", two_classes=True)
 def _constants_on(facts: Facts) -> Guarantee | None:
     lam = facts.rule.get("lam") if facts.rule.get("class") in ("WassersteinFlow", "PerturbedWassersteinFlow") else None
-    if lam is None or not lam > 0 or not np.isin(facts.data.y, (-1.0, 1.0)).all():
+    if lam is None or not lam > 0:
         return None
     return distributional_constants(facts.data.X, float(lam), logistic=facts.loss == "logistic")
 
@@ -111,15 +110,9 @@ def decrease(log_sigma: float, eps: float, l: float, W2: float, B_L: float, c_1:
     return first, l * eps**2 / (4 * W2) - 2 * B_L * noise
 
 
-@states(
-    "MT-29",
-    says="The perturbed Wasserstein gradient flow comes within 2 eps of the least loss in time polynomial in d and 1/eps.",
-    assumes=(
-        "Phi and V are 2-homogeneous and differentiable",
-        "a solution of the dynamics exists",
-        "4 W^2 c_2 >= 2^(1+1/d) eps",
-    ),
-    reference="MT Theorem 4.3, Theorem E.4",
+@states("MT-29", "MT Theorem 4.3, Theorem E.4", quantity="time")
+@assuming(
+    "Phi and V are 2-homogeneous and differentiable", "a solution of the dynamics exists", "4 W^2 c_2 >= 2^(1+1/d) eps"
 )
 def perturbed_flow_time(
     eps: Positive,
@@ -127,11 +120,13 @@ def perturbed_flow_time(
     L_0: Positive,
     constants: Regularity,
     *,
-    differentiable: bool | None = None,
+    differentiable: Known = None,
     constant: Positive = 1.0,
     convention: Convention = "derived",
 ) -> Guarantee:
-    """Time t with min_{s <= t} L[rho_s] - inf L <= 2 eps, and the noise rate sigma it needs (MT-29). theta in R^{d+1}.
+    """The perturbed Wasserstein gradient flow comes within 2 eps of the least loss in time polynomial in d and 1/eps.
+
+    Time t with min_{s <= t} L[rho_s] - inf L <= 2 eps, and the noise rate sigma it needs (MT-29). theta in R^{d+1}.
 
     Derived, with the polynomials that the paper hides: put W^2 = 4 L_0/b_V and let sigma be the largest power of 1/2 for which
     (i) sigma t B_L <= min(L_0, b_V/2), so that W_s^2 <= W^2 up to t by Lemma E.9, and (ii) the decrease g per time 2l, (E.15)
@@ -177,17 +172,16 @@ def perturbed_flow_time(
                 f"4 W^2 c_2/eps = {4 * W2 * c_2 / eps:.6g}",
             ),
         ),
-        quantity="time",
         explicit=convention == "derived",
         numbers=numbers,
     )
 
 
-@applied("MT-29")
+@applied("MT-29", two_classes=True)
 def _time_on(facts: Facts) -> Guarantee | None:
     """A run of the perturbed flow on the logistic loss, to a tenth of the loss n ln 2 of the zero network."""
     lam = facts.rule.get("lam") if facts.rule.get("class") == "PerturbedWassersteinFlow" else None
-    if lam is None or not lam > 0 or facts.loss != "logistic" or not np.isin(facts.data.y, (-1.0, 1.0)).all():
+    if lam is None or not lam > 0 or facts.loss != "logistic":
         return None
     L_0 = facts.n * math.log(2)
     return perturbed_flow_time(

@@ -124,9 +124,13 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     grid = problem.grid.astype(object)
     B = n * grid - grid.sum(axis=0)  # n 2^k xbar
     state = hashlib.sha256(a.astype("<f8").tobytes())
-    reached = {name: [(0, 0)] * n for name in names}  # enclosures of sum_j u_j z_ij, over 2^(GRID + factor bits)
-    most = dict.fromkeys(names, 0)  # at least ||z' q||^2, over 2^(GRID + 2 factor bits)
+    reached = {name: [(0, 0)] * n for name in names}  # enclosures of sum_j u_j z_ij, over 2^(fine + factor bits)
+    most = dict.fromkeys(names, 0)  # at least ||z' q||^2, over 2^(2 fine + 2 factor bits)
     e, ke = eps.numerator, eps.denominator.bit_length() - 1
+    # Beside a large eps all preactivations are small: the grid is as much finer.
+    top = max(1, max(abs(int(v)) for v in B.ravel().tolist()))
+    bits_of_eps = (e * n**2 << (2 * problem.k)).bit_length() - ke
+    fine = GRID + max(0, (bits_of_eps - (top * top).bit_length()) // 2)
     step = max(1, min(NEURONS, BLOCK // n))
     for start in range(0, m, step):
         stop = min(start + step, m)
@@ -137,15 +141,15 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         # <v_j, xbar_i> / N(v_j) = P_ij sqrt(D / M_j)
         D = n << ke
         M = [(int(s) << ke) + (e * n**3 << (2 * (problem.k + kv))) for s in (P * P).sum(axis=0)]
-        bits = GRID + max(v.bit_length() for v in M)
+        bits = fine + max(v.bit_length() for v in M)
         roots = [math.isqrt((D << (2 * bits)) // v) if v else 0 for v in M]
         low, high = P * column(roots).T, P * column([r + (v > 0) for r, v in zip(roots, M)]).T
         low, high = (
-            np.where(P > 0, low, high) >> (bits - GRID),
-            (np.where(P > 0, high, low) >> (bits - GRID)) + (P != 0),
+            np.where(P > 0, low, high) >> (bits - fine),
+            (np.where(P > 0, high, low) >> (bits - fine)) + (P != 0),
         )
         if len(move):
-            moved = (matmul(B, move[start:stop].T) << GRID) // (n << (problem.k + km))
+            moved = (matmul(B, move[start:stop].T) << fine) // (n << (problem.k + km))
             low, high = low + moved, high + moved + 1
         low, high = np.where(low > 0, low, 0), np.where(high > 0, high, 0)
         active = np.where(P > 0, P, 0)
@@ -158,14 +162,14 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
             reached[name] = [(f + r, g + s) for (f, g), r, s in zip(reached[name], down, up)]
             c = column([s * w for s, w in zip(y, q[name])])
             values = matmul(active.T, c)[:, 0].tolist()
-            most[name] += sum(-((-((f * v) ** 2) * D << GRID) // w) for f, v, w in zip(factor, values, M) if w)
+            most[name] += sum(-((-((f * v) ** 2) * D << (2 * fine)) // w) for f, v, w in zip(factor, values, M) if w)
     known = "format: extra.weights_sha256: the drawn weights are not those of the certificate"
     need(extra.get("weights_sha256") == state.hexdigest(), known, "made with another version of numpy?")
 
     for name in names:
         least = bounds[name][0]
         norm2 = sum(v * v for v in u[name])
-        wanted = least**2 * m * norm2 * 4 ** (GRID + factor_bits[name])
+        wanted = least**2 * m * norm2 * 4 ** (fine + factor_bits[name])
         if least > 0:
             need(norm2 > 0, f"lower bound: extra.weights_{name} is zero")
             for i, (s, (f, g)) in enumerate(zip(y, reached[name])):
@@ -185,7 +189,7 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
             slope = _bn_slope(B, y, q[name]) if delta else 0
             cost = delta * largest * Fraction(slope, n << (ROOT_BITS + problem.k + 1))
             room = bounds[name][1] * sum(q[name]) - cost
-            limit = room**2 * m * 2 ** (GRID + 2 * factor_bits[name])
+            limit = room**2 * m * 2 ** (2 * fine + 2 * factor_bits[name])
             need(room >= 0 and most[name] <= limit, f"upper bound: gamma_{name} is not shown to be that small")
         need(bound >= sum(top for _, top in bounds.values()), "upper bound: smaller than those of its parts together")
         return f"is proved by the dual weights over {m} neurons"

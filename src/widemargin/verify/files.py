@@ -8,14 +8,18 @@ import csv
 import gzip
 import io
 import json
+import os
+import stat
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .reading import MULTICLASS, OPTIMA, REGRESSION
+from .reading import MULTICLASS, OPTIMA, REGRESSION, SEVERAL
 
+MOST = 1 << 29  # bytes of a certificate, unpacked: 512 MB
+DATA = 1 << 32  # bytes of a file of data
 ALWAYS = 1 << 22  # bytes that a gzipped certificate may unpack to, whatever its own size,
 RATIO = 60  # and how many times its own size on top of that; proofs pack 3 to 30 times
 LABELS = ("y", "label")  # names of the column of a .csv file that holds the targets
@@ -34,16 +38,29 @@ def load(path: str | Path) -> Any:
     'M11'
     """
     try:
-        raw = Path(path).read_bytes()
+        raw = _read(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"cannot read the certificate {str(path)[:200]!r}: {why}; check the path") from None
     if raw[:2] == b"\x1f\x8b":
-        raw = _unpack(raw, ALWAYS + RATIO * len(raw), path)
+        raw = _unpack(raw, min(MOST, ALWAYS + RATIO * len(raw)), path)
     try:
         return json.loads(raw.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: this is not JSON ({error}); give a file written by --save") from None
+
+
+def _read(path: str | Path, most: int = MOST) -> bytes:
+    """The bytes of a regular file that is not too large; a pipe or a device might have no end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+        os.close(handle)
+        raise ValueError(
+            f"it has more than {most >> 20} MB" if stat.S_ISREG(found.st_mode) else "it is no regular file"
+        )
+    with os.fdopen(handle, "rb") as file:
+        return file.read(most)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -71,7 +88,8 @@ def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
 
 
 def read_data(path: str, kind: str, loss: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label.
+    """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label; of several
+    targets y (n, K).
 
     Two labels become -1 and +1 in sorted order, several classes 0, 1, ...; targets of regression stay as they are, and numbers
     do where the loss of a least objective is the squared one. What `widemargin.data.load_file` refuses is refused here, so
@@ -80,7 +98,7 @@ def read_data(path: str, kind: str, loss: str = "") -> tuple[np.ndarray, np.ndar
     suffix = Path(path).suffix.lower()
     try:
         if suffix == ".npz":
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(_read(path, DATA)), allow_pickle=False) as arrays:
                 X, y = _numbers(arrays["X"], "X"), np.asarray(arrays["y"])
         elif suffix == ".csv":
             X, y = _csv(path, kind in REGRESSION)
@@ -107,7 +125,7 @@ def _numbers(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def _targets(y: np.ndarray, kind: str) -> np.ndarray:
-    if kind in REGRESSION:
+    if kind in (*REGRESSION, *SEVERAL):
         return _numbers(y, "y")
     if y.dtype.kind not in "USb":
         y = _numbers(y, "y")
@@ -121,8 +139,8 @@ def _targets(y: np.ndarray, kind: str) -> np.ndarray:
 
 
 def _csv(path: str, targets: bool) -> tuple[np.ndarray, np.ndarray]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    file = io.StringIO(_read(path, DATA).decode("utf-8-sig"), newline="")
+    rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     if not rows:
         raise ValueError("the file is empty; give a header line and one line per point")
     header, rows = rows[0], rows[1:]

@@ -24,6 +24,7 @@ from .reading import (
     MULTICLASS,
     OPTIMA,
     REGRESSION,
+    SEVERAL,
     Problem,
     Refused,
     Rules,
@@ -61,6 +62,7 @@ KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tup
     "f1-optimum": (None, ("objective",)),
     "f2-optimum": (None, ("objective",)),
     "f1-multiclass-optimum": (None, ("objective",)),
+    "f1-multitarget-optimum": (None, ("objective",)),
 }
 # What a certificate is about, besides kind, convention and bias: fields of `extra` that its rule has read.
 ABOUT = {
@@ -74,6 +76,7 @@ ABOUT = {
     "f1-optimum": ("loss", "weight_decay", "output_bias"),
     "f2-optimum": ("kernel", "loss", "weight_decay", "output_bias"),
     "f1-multiclass-optimum": ("loss", "weight_decay", "output_bias"),
+    "f1-multitarget-optimum": ("loss", "weight_decay", "output_bias"),
 }
 # A word that says nothing about the bounds; the others are checked.
 SILENT = ("time-limit", "stalled", "interrupted", "rounding")
@@ -142,7 +145,7 @@ class Verdict:
 def data_hash(X: ArrayLike, y: ArrayLike) -> str:
     r"""SHA-256 of "n d\n", X row by row, y; numbers as little-endian float64. It says which data a certificate is about.
 
-    X is (n, d), y (n,); 64 hexadecimal digits.
+    X is (n, d), y (n,) or (n, K); 64 hexadecimal digits.
 
     >>> import widemargin as wm
     >>> one = wm.verify.data_hash([[1.0, 2.0]], [1.0])
@@ -171,7 +174,7 @@ def digest(body: Mapping[str, Any]) -> str:
 
 
 def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
-    """Check both bounds of a certificate for the data X (n, d), y (n,). Never raises on a malformed payload.
+    """Check both bounds of a certificate for the data X (n, d), y (n,) or (n, K). Never raises on a malformed payload.
 
     `payload` is the saved form of a certificate, a mapping as JSON has it (docs/certificates.md, with the convention of its
     bounds).
@@ -231,6 +234,8 @@ def _run(
     what = "real targets" if any_targets(payload) else "labels -1 and +1"
     if kind in MULTICLASS:
         what = f"{classes(problem)} classes"
+    if kind in SEVERAL:
+        what = f"{len(problem.y[0])} real targets"
     done.append(("shape", f"n={payload['n']}, d={payload['d']}, bias={payload['bias']}, {what}"))
 
     stage[0] = "data hash"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .exact import angle, column, matmul, pi, positive_semidefinite, squares
-from .reading import BLOCK, Problem, Rules, few, need, only_dual, rows_of, vector
+from .reading import BLOCK, PAIRS, Problem, Rules, need, only_dual, rows_of, vector
 
 PARTS = ("total", "outer", "inner")
 ROUND_OFF = 33  # a stored Gram matrix may miss positive semidefiniteness by 2^-ROUND_OFF of its largest diagonal entry
@@ -42,20 +42,34 @@ class Kernel:
     note: str = ""
     seen: dict[tuple[int, ...], tuple[list[int], list[int]]] = field(default_factory=dict)
 
-    def product(self, w: list[int]) -> tuple[list[int], list[int]]:
-        """Enclosures of sum_j K_ij w_j. K is symmetric: of its blocks those from the diagonal on are made."""
+    def product(self, w: list[int], only: bool = False) -> tuple[list[int], list[int]]:
+        """Enclosures of sum_j K_ij w_j; `only` where w_i is not 0. K is symmetric: of its blocks those from the diagonal on are
+        made, or where few points have a weight the columns of these alone.
+        """
         if tuple(w) in self.seen:  # alpha and q are often equal
             return self.seen[tuple(w)]
-        n, step = self.n, max(1, BLOCK // self.n)
-        plus, minus = column([max(v, 0) for v in w]), column([max(-v, 0) for v in w])
+        n, some = self.n, [j for j, v in enumerate(w) if v]
+        need(n * len(some) <= PAIRS**2, f"format: extra.kernel: more than {PAIRS}^2 pairs are not looked at")
         ends = [np.zeros(n, dtype=object), np.zeros(n, dtype=object)]
-        for start in range(0, n, step):
-            stop = min(start + step, n)
-            blocks = self.block(range(start, stop), range(start, n))
-            for end, here, other in zip(ends, blocks, blocks[::-1]):
-                end[start:stop] += (matmul(here, plus[start:]) - matmul(other, minus[start:]))[:, 0]
-                here, other = here[:, stop - start :].T, other[:, stop - start :].T
-                end[stop:] += (matmul(here, plus[start:stop]) - matmul(other, minus[start:stop]))[:, 0]
+        plus, minus = column([max(v, 0) for v in w]), column([max(-v, 0) for v in w])
+        if only or 2 * len(some) <= n:
+            rows, step = some if only else list(range(n)), max(1, BLOCK // max(1, len(some)))
+            for start in range(0, len(rows), step):
+                here = rows[start : start + step]
+                blocks = self.block(here, some)
+                for end, one, other in zip(ends, blocks, blocks[::-1]):
+                    end[here] = (matmul(one, plus[some]) - matmul(other, minus[some]))[:, 0]
+            if only:
+                return ends[0].tolist(), ends[1].tolist()
+        else:
+            step = max(1, BLOCK // n)
+            for start in range(0, n, step):
+                stop = min(start + step, n)
+                blocks = self.block(range(start, stop), range(start, n))
+                for end, one, other in zip(ends, blocks, blocks[::-1]):
+                    end[start:stop] += (matmul(one, plus[start:]) - matmul(other, minus[start:]))[:, 0]
+                    one, other = one[:, stop - start :].T, other[:, stop - start :].T
+                    end[stop:] += (matmul(one, plus[start:stop]) - matmul(other, minus[start:stop]))[:, 0]
         self.seen.clear()
         self.seen[tuple(w)] = ends[0].tolist(), ends[1].tolist()
         return self.seen[tuple(w)]
@@ -63,6 +77,7 @@ class Kernel:
     def submatrix(self, index: list[int]) -> tuple[np.ndarray, int]:
         """The low ends of K at some points, and by how much K may differ from them, as the norm of a matrix."""
         m = len(index)
+        need(m <= PAIRS, f"format: extra.kernel: all pairs of more than {PAIRS} points are not looked at")
         low, spread = np.zeros((m, m), dtype=object), np.zeros(m, dtype=object)
         step = max(1, BLOCK // max(m, 1))
         for start in range(0, m, step):
@@ -98,7 +113,6 @@ def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
     if name == "given":
         return _given(problem, extra)
     assert isinstance(name, str)
-    few(problem, f"format: extra.kernel = {name}")
     part = str(extra.get("part"))
     need(name != "ntk" or part in PARTS, "format: extra.part is not total, outer or inner")
 
@@ -141,9 +155,9 @@ def f2(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     n = len(problem.y)
     K = kernel(problem, payload)
 
-    def signed_product(w: list[int]) -> tuple[list[int], list[int]]:
-        """Enclosures of sum_j y_i y_j K_ij w_j."""
-        ends = zip(problem.y, *K.product([s * v for s, v in zip(problem.y, w)]))
+    def signed_product(w: list[int], only: bool = False) -> tuple[list[int], list[int]]:
+        """Enclosures of sum_j y_i y_j K_ij w_j; `only` where w_i is not 0."""
+        ends = zip(problem.y, *K.product([s * v for s, v in zip(problem.y, w)], only))
         flipped = [(a, b) if s > 0 else (-b, -a) for s, a, b in ends]
         return [a for a, _ in flipped], [b for _, b in flipped]
 
@@ -159,7 +173,7 @@ def f2(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
         only_dual(proof)
-        size = K.quadratic(weights, signed_product(weights))
+        size = K.quadratic(weights, signed_product(weights, True))
         need(size <= (bound * total) ** 2 * K.least, "upper bound: the norm q'Kq is larger")
         return f"is proved by the dual weights{K.note}"
 

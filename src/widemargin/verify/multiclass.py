@@ -260,20 +260,22 @@ def _vector_cones(problem: Problem, g: np.ndarray, total: int, bound: Fraction, 
 
 
 def _vector_cover(problem: Problem, g: np.ndarray, total: int, bound: Fraction, proof: Mapping[str, Any]) -> str:
-    """The cones of vectors w_k cover all z with sum 0. If sum_i (w_k . g_i) relu(u . x_i) <= b_k for all unit u, then
-    z = F(u) = sum_k a_k w_k has |z|^2 <= sum_k a_k b_k, so |z| <= bound if bound^2 (w_k . w_l) - b_k b_l is
-    copositive, for every cone.
+    """The cones of vectors w_k cover R^K, or all z with sum 0 where all g_i are such. If sum_i (w_k . g_i) relu(u . x_i)
+    <= b_k for all unit u, then z = F(u) = sum_k a_k w_k has |z|^2 <= sum_k a_k b_k, so |z| <= bound if
+    bound^2 (w_k . w_l) - b_k b_l is copositive, for every cone.
     """
     K, tree = g.shape[1], listed(proof.get("tree"), "cover: tree")
-    need(len(tree) >= 2 ** (K - 1), "cover: the tree ends too early")  # every root needs an entry
+    flat = not any(sum(row) for row in g.tolist())
+    r = K - 1 if flat else K
+    need(len(tree) >= 2**r, "cover: the tree ends too early")  # every root needs an entry
     basis: list[list[int]] = []
-    for row in listed(proof.get("basis"), "cover: basis", K - 1):
+    for row in listed(proof.get("basis"), "cover: basis", r):
         basis.append([integer(v, "cover: basis", -(1 << 30), 1 << 30) for v in listed(row, "cover: basis", K)])
-        need(sum(basis[-1]) == 0, "cover: a vector of the basis does not sum to zero")
+        need(not flat or sum(basis[-1]) == 0, "cover: a vector of the basis does not sum to zero")
     need(independent(basis), "cover: the basis is not linearly independent")
     roots = (
         [tuple(sign * v for v in row) for row, sign in zip(basis, signs)]
-        for signs in itertools.product((1, -1), repeat=K - 1)
+        for signs in itertools.product((1, -1), repeat=r)
     )
     cones = _cells(tree, roots, "cover")
     known: dict[tuple[int, ...], Fraction] = {}
@@ -293,7 +295,7 @@ def _vector_cover(problem: Problem, g: np.ndarray, total: int, bound: Fraction, 
         b = [known[w] for w in cone]
         bits = max(v.denominator for v in [*b, bound])
         bounds = column([int(v * bits) << W_BITS for v in b])
-        W, top = objects(cone, K - 1, K), int(bound * bits)
+        W, top = objects(cone, r, K), int(bound * bits)
         C = top * top * matmul(W, W.T) - bounds @ bounds.T
         need(copositive(C), f"{name}: its bound is larger than upper")
     return f"{count} cones, {len(known)} scalar proofs"

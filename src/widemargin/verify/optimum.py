@@ -1,5 +1,5 @@
 """The least objective of training with weight decay, over two-layer networks of any width or a kernel's space: kinds f1-optimum
-and f2-optimum; with several classes f1-multiclass-optimum.
+and f2-optimum; with several outputs f1-multiclass-optimum and f1-multitarget-optimum.
 
     objective = sum_i w_i loss(y_i, f(x_i) + b) / sum_i w_i + decay N(f) [+ decay b^2 / 2],
     N(f) = sum_j |mass_j| |theta_j| for networks, |f|^2 / 2 in the space of a kernel.
@@ -24,6 +24,7 @@ from .reading import Problem, classes, need, network_values, number, rows_of, sh
 
 LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
 BOUNDED = ("logistic", "hinge")  # whose slopes are at most 1
+OUTPUTS = {"f1-multiclass-optimum": "cross-entropy", "f1-multitarget-optimum": "squared"}  # kinds of several outputs
 THETA_BITS = 96
 VALUE_BITS = 200  # after the point, of the values of a function in the space of a kernel
 
@@ -37,8 +38,8 @@ def optimum(
     stage: list[str],
 ) -> bool:
     """Both bounds; False, as they are about nothing but the data."""
-    if payload["kind"] == "f1-multiclass-optimum":
-        return _classes(problem, payload, lower, upper, done, stage)
+    if payload["kind"] in OUTPUTS:
+        return _several(problem, payload, lower, upper, done, stage)
     stage[0], extra, n = "format", payload["extra"], len(problem.y)
     kernels = payload["kind"] == "f2-optimum"  # that of a leaky ReLU is known too; networks have relu neurons
     need(problem.degree == 1 if kernels else problem.is_relu, "format: no rule to check this activation")
@@ -146,7 +147,7 @@ def _feasible(scale: Fraction, most: Fraction) -> Fraction:
     return Fraction((theta.numerator << bits) // theta.denominator, 1 << bits)
 
 
-def _classes(
+def _several(
     problem: Problem,
     payload: Mapping[str, Any],
     lower: Fraction,
@@ -154,20 +155,24 @@ def _classes(
     done: list[tuple[str, str]],
     stage: list[str],
 ) -> bool:
-    """Networks with K outputs and the cross-entropy: the same two bounds, with vectors g_i for the numbers c_i."""
+    """Networks with K outputs: the same two bounds, with vectors g_i for the numbers c_i."""
     stage[0], extra, n = "format", payload["extra"], len(problem.y)
     need(problem.is_relu, "format: no rule to check this activation")
-    _, mode, decay, w, kw, scale = _training(extra, n, ("cross-entropy",))
-    total, K = Fraction(sum(w), 1 << kw), classes(problem)
+    loss, mode, decay, w, kw, scale = _training(extra, n, (OUTPUTS[payload["kind"]],))
+    of_classes = loss == "cross-entropy"
+    total, K = Fraction(sum(w), 1 << kw), classes(problem) if of_classes else len(problem.y[0])
 
     stage[0] = "dual"
     rows, kq = rows_of(payload.get("dual"), K, "dual", n)
     q = rows.tolist()
     for i, row in enumerate(q):
+        if not of_classes:
+            need(w[i] > 0 or not any(row), f"dual: row {i} is not zero, but its point has no weight")
+            continue
         need(all(v >= 0 for v in row), f"dual: row {i} has a negative entry")
         fits = sum(row) * scale.numerator << kw <= w[i] * scale.denominator << kq
         need(fits, f"dual: row {i} is larger than the weight of its point")
-    g = dual_vectors(problem, rows.ravel().tolist())
+    g = dual_vectors(problem, rows.ravel().tolist()) if of_classes else rows
     sums = [sum(column) for column in g.T.tolist()]
     need(mode != "free" or not any(sums), "dual: the vectors do not sum to zero, which a free output bias needs")
     done.append(("dual", f"{sum(v != 0 for row in q for v in row)} of {n * K} weights are not zero"))
@@ -178,11 +183,11 @@ def _classes(
     else:
         proof = _proof(payload)
         kind = proof["type"]
-        need(isinstance(kind, str) and kind in VECTOR_PROOFS, "lower bound: no such proof type for several classes")
+        need(isinstance(kind, str) and kind in VECTOR_PROOFS, "lower bound: no such proof type for several outputs")
         most = _maximum(proof)
         VECTOR_PROOFS[kind](problem, g, 1 << kq, most, proof)
         theta = _feasible(scale, decay * total / most)
-        least = _entropy_below(problem, q, kq, w, kw, theta) / total
+        least = (_entropy_below if of_classes else _squares_below)(problem, q, kq, w, kw, theta) / total
         if mode == "decayed":
             least -= (theta / total / (1 << kq)) ** 2 * sum(v * v for v in sums) / (2 * decay)
         need(lower <= least, "lower bound: the weights prove less")
@@ -194,18 +199,34 @@ def _classes(
     theta_, kt = rows_of(extra.get("theta"), problem.D, "upper bound: extra.theta")
     outer, ko = rows_of(extra.get("outer"), K, "upper bound: extra.outer", len(theta_))
     norm = sum(sqrt_up(r * s) for r, s in zip(squares(theta_), squares(outer)))
-    bits = max(problem.k + kt + ko, kb)
+    bits = max(problem.k + kt + ko, kb, problem.ky)
     values = network_values(problem, theta_, outer) * (1 << (bits - problem.k - kt - ko))
-    losses = 0
-    for weight, label, row in zip(w, problem.y, values.tolist()):
+    losses, over = 0, PRECISION if of_classes else 2 * bits + 1
+    for weight, y, row in zip(w, problem.y, values.tolist()):
         t = [v + (offset << (bits - kb)) for v, offset in zip(row, b)]
-        losses += weight * _cross_entropy_above([v - t[label] for v in t], bits)
-    objective = Fraction(losses, 1 << (PRECISION + kw)) / total + decay * Fraction(norm, 1 << (ROOT_BITS + kt + ko))
+        if of_classes:
+            losses += weight * _cross_entropy_above([v - t[y] for v in t], bits)
+        else:
+            losses += weight * sum(((target << (bits - problem.ky)) - v) ** 2 for target, v in zip(y, t))
+    objective = Fraction(losses, 1 << (over + kw)) / total + decay * Fraction(norm, 1 << (ROOT_BITS + kt + ko))
     if mode == "decayed":
         objective += decay * Fraction(sum(v * v for v in b), 1 << 2 * kb) / 2
     need(objective <= upper, "upper bound: the objective of the network is larger")
     done.append(("upper bound", f"{show(upper)} is reached by {len(theta_)} neurons"))
     return False
+
+
+def _squares_below(problem: Problem, q: list[list[int]], kq: int, w: list[int], kw: int, theta: Fraction) -> Fraction:
+    """At most sum_i u_i . y_i - |u_i|^2 / (2 w_i), u = theta q; |u|^2 / w is rounded up."""
+    scale = theta.denominator.bit_length() - 1  # theta is over a power of two
+    bits = max(kq + scale, kw)
+    up, rise = theta.numerator << (bits - kq - scale), bits - kw
+    sums = curved = 0
+    for row, wi, y in zip(q, w, problem.y):
+        if any(row):
+            sums += up * sum(v * target for v, target in zip(row, y))
+            curved += -((-up * up * sum(v * v for v in row) << PRECISION) // (wi << rise))
+    return Fraction(sums, 1 << (bits + problem.ky)) - Fraction(curved, 1 << (bits + PRECISION + 1))
 
 
 def _entropy_below(problem: Problem, q: list[list[int]], kq: int, w: list[int], kw: int, theta: Fraction) -> Fraction:

@@ -123,7 +123,10 @@ MULTICLASS = ("linear-multiclass", "f1-multiclass", "f1-multiclass-optimum")
 REGRESSION = ("l1-regression", "l2-regression")
 
 
-OPTIMA = ("f1-optimum", "f2-optimum", "f1-multiclass-optimum")  # bounds of an objective
+SEVERAL = ("f1-multitarget-optimum",)  # several real targets for each point
+
+
+OPTIMA = ("f1-optimum", "f2-optimum", "f1-multiclass-optimum", *SEVERAL)  # bounds of an objective
 
 
 # Kinds whose rules do not look at the activation.
@@ -132,7 +135,7 @@ PLAIN = ("linear", "linear-multiclass", "projected", "collapse", "tangent")
 
 @dataclass(frozen=True)
 class Problem:
-    """X = grid / 2^k with the bias coordinate appended; targets y / 2^ky (labels: -1, +1).
+    """X = grid / 2^k with the bias coordinate appended; targets y / 2^ky (labels: -1, +1; of SEVERAL a list of K for each point).
 
     phi(t) = relu(t)^degree - slope / 2^bits relu(-t), with slope = 0 unless the activation is leaky (degree 1).
     `opposite`: the second half of the points is the first, negated.
@@ -140,7 +143,7 @@ class Problem:
 
     grid: np.ndarray  # (n, D)
     k: int
-    y: list[int]
+    y: list[Any]
     degree: int
     ky: int = 0
     slope: int = 0
@@ -163,7 +166,7 @@ class Problem:
 
 def any_targets(payload: Mapping[str, Any]) -> bool:
     """Whether y may be any numbers."""
-    return payload.get("kind") in REGRESSION or (
+    return payload.get("kind") in (*REGRESSION, *SEVERAL) or (
         payload.get("kind") in OPTIMA and payload["extra"].get("loss") == "squared"
     )
 
@@ -171,7 +174,11 @@ def any_targets(payload: Mapping[str, Any]) -> bool:
 def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
     """The data on an integer grid, if they have the certificate's shape and labels of its kind."""
     X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    need(X.ndim == 2 and X.size > 0 and y.shape == (len(X),), "shape: the data need X (n, d) and y (n,)")
+    if payload.get("kind") in SEVERAL:
+        fits = y.ndim == 2 and len(y) == len(X) and y.shape[1] > 1
+        need(X.ndim == 2 and X.size > 0 and fits, "shape: the data need X (n, d) and y (n, K), K > 1")
+    else:
+        need(X.ndim == 2 and X.size > 0 and y.shape == (len(X),), "shape: the data need X (n, d) and y (n,)")
     need(bool(np.isfinite(X).all()), "shape: X holds NaN or infinity")
     for name, size in (("n", X.shape[0]), ("d", X.shape[1])):
         value = payload.get(name)
@@ -180,9 +187,9 @@ def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
     need(bool(np.isfinite(y).all()), "shape: y holds NaN or infinity")
     if payload.get("kind") in MULTICLASS:
         need(bool((y == np.floor(y)).all()) and set(y) == set(range(max(2, len(set(y))))), "labels: not 0, ..., K-1")
-    else:
+    elif not any_targets(payload):
         for i in np.flatnonzero((y != 1) & (y != -1)):
-            need(any_targets(payload), f"labels: row {i} is neither -1 nor +1")
+            need(False, f"labels: row {i} is neither -1 nor +1")
     grid, k = integers(X)
     targets, ky = integers(y)
     if payload["bias"]:
@@ -191,7 +198,7 @@ def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
     known = (1, 0.0) if payload.get("kind") in PLAIN else activation_of(payload["activation"])
     assert known is not None
     slope, over = known[1].as_integer_ratio()
-    labels = [int(v) for v in targets.tolist()]
+    labels = targets.tolist()
     return Problem(grid, k, labels, known[0], ky, slope, over.bit_length() - 1)
 
 

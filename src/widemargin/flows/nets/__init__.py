@@ -10,12 +10,13 @@ from .base import Net, Params, trial_numbers
 from .batchnorm import BatchNorm
 from .frozen import Frozen
 from .mlp import MLP
-from .names import KINDS, make_net, rebuild_net
+from .names import CLASSES, KINDS, make_net, rebuild_net
 from .products import Head, Normalized, Product, normalized_features
 from .scalar import Scalar
 from .two_layer import TwoLayer
 
 __all__ = [
+    "CLASSES",
     "KINDS",
     "MLP",
     "BatchNorm",

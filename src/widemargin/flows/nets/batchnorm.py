@@ -151,13 +151,13 @@ class BatchNorm(Net):
         if self.minibatch:
             return None
         mean, root = self._statistics(W, W["V"])
-        one = {name: W[name][trial] for name in ("a", "c", "V")}
+        weights = {name: W[name][trial] for name in ("a", "c", "V")}
         mean, root = mean[trial % len(mean), 0], root[trial % len(root)]
-        N = (((one["V"] @ root.mT) ** 2).sum(1) + self.eps).sqrt()
-        inner = one["V"] * torch.where(N > 0, one["c"] / N, 0.0)[:, None]  # (m, d)
+        N = (((weights["V"] @ root.mT) ** 2).sum(1) + self.eps).sqrt()
+        inner = weights["V"] * torch.where(N > 0, weights["c"] / N, 0.0)[:, None]  # (m, d)
         shift = -(inner @ mean)[:, None]
         theta = torch.cat([inner[:, :-1], inner[:, -1:] + shift] if bias else [inner, shift], 1)
-        theta, mass = theta.detach().double().cpu(), one["a"].detach().double().cpu()
+        theta, mass = theta.detach().double().cpu(), weights["a"].detach().double().cpu()
         return Measure(theta.numpy(), mass.numpy(), "relu", True).normalized()
 
     def _conventions(self, W: Params) -> dict[str, Tensor]:

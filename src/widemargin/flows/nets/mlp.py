@@ -100,8 +100,8 @@ class MLP(Net):
         return W["W2"][:, 0] * size, theta
 
     def _conventions(self, W: Params) -> dict[str, Tensor]:
-        found = {"MT2": self.norm2(W) ** (self.depth / 2)}
+        sizes = {"MT2": self.norm2(W) ** (self.depth / 2)}
         parts = self.neurons(W)
         if parts is not None:
-            found |= {"M1": parts[0].abs().sum(1), "M2": found["MT2"]}
-        return found | ({"M11": found["MT2"]} if self.depth == self.outputs == 1 else {})
+            sizes |= {"M1": parts[0].abs().sum(1), "M2": sizes["MT2"]}
+        return sizes | ({"M11": sizes["MT2"]} if self.depth == self.outputs == 1 else {})

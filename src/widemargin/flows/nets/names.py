@@ -10,6 +10,7 @@ import numpy as np
 
 from widemargin.types import InputError
 
+from ..fields import check_fields
 from .base import Net
 from .batchnorm import BatchNorm
 from .frozen import Frozen
@@ -52,6 +53,12 @@ KINDS: dict[str, tuple[Callable[..., Net], dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+CLASSES: dict[str, type[Net]] = {
+    "relu": TwoLayer, "srelu": TwoLayer, "leaky": TwoLayer, "output": TwoLayer, "frozen": Frozen, "scalar": Scalar,
+    "product": Product, "normalized": Normalized, "batchnorm": BatchNorm, "mlp": MLP,
+}  # fmt: skip
+
+
 def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
     """The network of a name: relu, srelu, leaky, output, frozen, scalar, product, normalized, batchnorm or mlp.
 
@@ -73,6 +80,7 @@ def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
         if name not in known:
             choices = f"it takes {', '.join(known)}" if known else "it takes no options"
             raise InputError(f"{name} does not apply to the network {kind}; {choices}")
+    check_fields(CLASSES[kind], given | {"d": d, "m": m}, f"the network {kind}")
     return make(d, m, **(defaults | given))
 
 
@@ -87,12 +95,20 @@ def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None =
     True
     """
     kept = {name: value for name, value in config.items() if value is not None}
-    name, d, m = kept.pop("net"), kept.pop("d"), kept.pop("m")
-    classes = {"relu": TwoLayer, "frozen": Frozen, "scalar": Scalar, "normalized": Normalized, "mlp": MLP}
+    name, d, m = kept.pop("net", None), kept.pop("d", None), kept.pop("m", None)
+    if isinstance(name, str) and name in CLASSES:
+        check_fields(CLASSES[name], kept | {"d": d, "m": m}, f"the network {name}")
+    classes: dict[Any, type[Net]] = {
+        "relu": TwoLayer,
+        "frozen": Frozen,
+        "scalar": Scalar,
+        "normalized": Normalized,
+        "mlp": MLP,
+    }
     if name == "batchnorm" and not kept.get("minibatch"):
         if points is None:
             raise InputError("batchnorm: the statistics are those of the data; give the points too")
-        return BatchNorm.with_data(np.stack(points) if len(points) > 1 else points[0], m, kept["eps"])
+        return BatchNorm.with_data(np.stack(points) if len(points) > 1 else points[0], m, kept.get("eps", 0.0))
     classes["batchnorm"] = BatchNorm
     if name not in classes or "directions" in kept:
         raise InputError(

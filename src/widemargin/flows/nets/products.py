@@ -113,8 +113,8 @@ class Normalized(Head):
         return self.outer(W), polar(W["V"])[1]
 
     def _conventions(self, W: Params) -> dict[str, Tensor]:
-        found = super()._conventions(W)
-        return found | {"M1": found["M5"]}
+        sizes = super()._conventions(W)
+        return sizes | {"M1": sizes["M5"]}
 
 
 def normalized_features(d: int, m: int) -> nn.Module:

@@ -81,9 +81,9 @@ class TwoLayer(Net):
             )
         each = []
         for trial, width in zip(numbers, self.widths):
-            one = dataclasses.replace(self, m=width, widths=None).draw(np.random.default_rng([seed, trial]))
-            each.append({k: np.concatenate([v, np.zeros((self.m - width, *v.shape[1:]))]) for k, v in one.items()})
-        return {name: np.stack([one[name] for one in each]) for name in each[0]}
+            drawn = dataclasses.replace(self, m=width, widths=None).draw(np.random.default_rng([seed, trial]))
+            each.append({k: np.concatenate([v, np.zeros((self.m - width, *v.shape[1:]))]) for k, v in drawn.items()})
+        return {name: np.stack([drawn[name] for drawn in each]) for name in each[0]}
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         a, V = rng.standard_normal(self.m), rng.standard_normal((self.m, self.d))
@@ -159,11 +159,11 @@ class TwoLayer(Net):
 
     def _conventions(self, W: Params) -> dict[str, Tensor]:
         mass = self.neurons(W)[0]
-        found = {"M1": mass.abs().sum(1)}
+        sizes = {"M1": mass.abs().sum(1)}
         if self.train == "output":
-            return found | {"M7": math.sqrt(self.m) * mass.norm(dim=1), "M7_raw": self._spread(W["a"])}
-        found["M2"] = self.factor * self.norm2(W)
-        return found | ({"M3": found["M2"]} if self.mean_field else {})
+            return sizes | {"M7": math.sqrt(self.m) * mass.norm(dim=1), "M7_raw": self._spread(W["a"])}
+        sizes["M2"] = self.factor * self.norm2(W)
+        return sizes | ({"M3": sizes["M2"]} if self.mean_field else {})
 
     def _spread(self, a: Tensor) -> Tensor:
         return math.sqrt(self.m) * self.factor * a.norm(dim=1)

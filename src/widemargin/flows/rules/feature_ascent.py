@@ -79,7 +79,7 @@ def feature_size(problem: Problem, W: Params) -> Tensor:
     saved = problem.look(ones)[1]
     size = W[name].new_zeros(len(W[name]))
     for i in range(problem.n):
-        one = W[name].new_zeros(len(W[name]), problem.n)
-        one[:, i] = 1
-        size = torch.maximum(size, problem.pull(ones, one, saved)[name].flatten(1).abs().amax(1))
+        pick = W[name].new_zeros(len(W[name]), problem.n)
+        pick[:, i] = 1
+        size = torch.maximum(size, problem.pull(ones, pick, saved)[name].flatten(1).abs().amax(1))
     return size / (net.degree / (net.m if mean_field(net) else 1))

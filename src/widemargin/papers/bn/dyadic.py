@@ -31,13 +31,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "bn-dyadic",
-    paper="BN",
+    "bn-dyadic", paper="BN", quick=4, full=15, claims=("BN-8", "BN-9"),
     shows="Proposition 1.1: margins on the dyadic data set against d, linear and batch-normalised",
-    quick=4,
-    full=15,
-    claims=("BN-8", "BN-9"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """gamma_linear, the sign weights of the proof at infinite and finite width, the certified gamma_a, and the bound."""
     size = SIZES[job.scale]
@@ -49,34 +45,34 @@ def reproduce(job: Job) -> Outcome:
         )
         for d in size["dims"]
     ]
-    found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    found |= {"dims": np.array(size["dims"]), "width": np.array(size["width"]), "many": np.array(MANY)}
-    found["limit"] = np.array([[one.sign, one.linear] for one in map(dyadic_margins, MANY)])
+    measured = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    measured |= {"dims": np.array(size["dims"]), "width": np.array(size["width"]), "many": np.array(MANY)}
+    measured["limit"] = np.array([[one.sign, one.linear] for one in map(dyadic_margins, MANY)])
     settings = size | {"eps": 0.0, "rotations": "none: the weights are those of the proof, not only of its conclusion"}
     words = (
         "All margins are divided by gamma_linear. The weights sgn(u . v_j) of the proof have an exact margin at infinite width, "
         "0.549 sqrt(d) gamma_linear for large d: the constant 1/40 = 0.025 of the proposition is 22 times too careful. The best "
         "weights, certified, beat the linear classifier from d = 2 on; the bound says so only from d = 1600."
     )
-    return Outcome({"bn-dyadic": draw_dyadic(found)}, found, settings, judge_dyadic(found), words)
+    return Outcome({"bn-dyadic": draw_dyadic(measured)}, measured, settings, judge_dyadic(measured), words)
 
 
 MANY = (8, 16, 32, 64, 128)  # dimensions at which the sign weights are evaluated at infinite width only
 
 
 def dyadic_row(d: int, m: int, seeds: int, seed: int) -> Arrays:
-    one, exact = data.dyadic(d), dyadic_margins(d)
+    points, exact = data.dyadic(d), dyadic_margins(d)
     u = 2.0 ** np.arange(1, d + 1)
     signs, best = [], []
     for trial in range(seeds):
-        Z, _ = features(one, m, seed, trial)
+        Z, _ = features(points, m, seed, trial)
         V, _ = initial_weights(m, d, seed, trial)
         length = np.linalg.norm(V, axis=1)
         avec = np.sign(V @ u) * ((length >= 0.5) & (length <= 4)) / math.sqrt(m)
         signs.append(float((Z @ avec).min()) / math.sqrt(m))
-        cert = margins.batchnorm(one, m, part="a", seed=seed, trial=trial)
+        cert = margins.batchnorm(points, m, part="a", seed=seed, trial=trial)
         best.append((cert.lower, cert.upper))
-    solver = margins.linear(one)
+    solver = margins.linear(points)
     return {
         "linear": np.array(exact.linear),
         "linear_solver": np.array([solver.lower, solver.upper]),
@@ -87,18 +83,18 @@ def dyadic_row(d: int, m: int, seeds: int, seed: int) -> Arrays:
     }
 
 
-def judge_dyadic(found: Arrays) -> list[Verdict]:
-    d, linear, bound = found["dims"], found["linear"], found["bound"]
-    off = float(np.abs(found["linear_solver"] / linear[:, None] - 1).max())
+def judge_dyadic(measured: Arrays) -> list[Verdict]:
+    d, linear, bound = measured["dims"], measured["linear"], measured["bound"]
+    off = float(np.abs(measured["linear_solver"] / linear[:, None] - 1).max())
     sign = np.concatenate(
-        [found["sign"] / bound, 40 / np.sqrt(found["many"]) * found["limit"][:, 0] / found["limit"][:, 1]]
+        [measured["sign"] / bound, 40 / np.sqrt(measured["many"]) * measured["limit"][:, 0] / measured["limit"][:, 1]]
     )
-    wide = 16 * 4.0**d <= found["width"]  # sampling blurs the margins by about 1/sqrt(m), and they are about 2^-d
-    finite = (found["sign_finite"] / bound[:, None])[wide]
+    wide = 16 * 4.0**d <= measured["width"]  # sampling blurs the margins by about 1/sqrt(m), and they are about 2^-d
+    finite = (measured["sign_finite"] / bound[:, None])[wide]
     least = int(finite.mean(1).argmin()) if wide.any() else 0
     mean, two = (finite.mean(1), two_errors(finite)) if wide.any() else (np.array([math.nan]), np.array([math.nan]))
-    best = found["gamma_a"] / bound[:, None, None]
-    power, _ = mean_exponent(found["many"], found["limit"][:, :1] / found["limit"][:, 1:])
+    best = measured["gamma_a"] / bound[:, None, None]
+    power, _ = mean_exponent(measured["many"], measured["limit"][:, :1] / measured["limit"][:, 1:])
     printed = "gamma >= sqrt(d)/40 gamma_linear"
     return [
         Verdict(
@@ -137,25 +133,25 @@ def judge_dyadic(found: Arrays) -> list[Verdict]:
     ]
 
 
-def draw_dyadic(found: Arrays) -> Figure:
-    d, linear = found["dims"], found["linear"]
+def draw_dyadic(measured: Arrays) -> Figure:
+    d, linear = measured["dims"], measured["linear"]
     figure = figure_of(8.6, 3.8)
     axes, raw = figure.subplots(1, 2)
-    wide = 16 * 4.0**d <= found["width"]
-    best, finite = (found["gamma_a"][:, :, 0] / linear[:, None], (found["sign_finite"] / linear[:, None])[wide])
+    wide = 16 * 4.0**d <= measured["width"]
+    best, finite = (measured["gamma_a"][:, :, 0] / linear[:, None], (measured["sign_finite"] / linear[:, None])[wide])
     axes.errorbar(d, best.mean(1), two_errors(best), fmt="o-", color=PLUS, capsize=3, label=r"$\gamma_a$, certified")
-    axes.plot(d, found["sign"] / linear, "-", color=THIRD, label="sign weights, infinite width")
+    axes.plot(d, measured["sign"] / linear, "-", color=THIRD, label="sign weights, infinite width")
     axes.errorbar(
         d[wide], finite.mean(1), two_errors(finite), fmt="s", color=MINUS, capsize=3, label="truncated sign weights"
     )
     axes.axhline(1, color=QUIET, lw=1, ls="--", label=r"$\gamma_{linear}$")
-    axes.plot(d, found["bound"] / linear, ":", color=INK, label=r"BN's bound $\sqrt{d}/40$")
+    axes.plot(d, measured["bound"] / linear, ":", color=INK, label=r"BN's bound $\sqrt{d}/40$")
     axes.set_ylabel(r"margin / $\gamma_{linear}$")
     axes.set_yscale("log")
     log_axis(axes.yaxis)
-    raw.plot(d, found["gamma_a"][:, :, 0].mean(1), "o-", color=PLUS, label=r"$\gamma_a$, certified")
+    raw.plot(d, measured["gamma_a"][:, :, 0].mean(1), "o-", color=PLUS, label=r"$\gamma_a$, certified")
     raw.plot(d, linear, "--", color=QUIET, label=r"$\gamma_{linear} = \sqrt{3/(4^{d+1}-4)}$")
-    raw.plot(d, found["bound"], ":", color=INK, label=r"BN's bound")
+    raw.plot(d, measured["bound"], ":", color=INK, label=r"BN's bound")
     raw.set_yscale("log")
     raw.set_ylabel("margin")
     for one in (axes, raw):

@@ -8,8 +8,8 @@ from widemargin.margins.batchnorm_networks import initial_weights
 from widemargin.types import Dataset
 
 
-def features(one: Dataset, m: int, seed: int, trial: int) -> tuple[np.ndarray, np.ndarray]:
+def features(points: Dataset, m: int, seed: int, trial: int) -> tuple[np.ndarray, np.ndarray]:
     """z_ij = y_i relu(<v_j / N(v_j), xbar_i>) (n, m) and the outer weights a (m,) of a first network."""
-    V, a = initial_weights(m, one.d, seed, trial)
-    P = (one.X - one.X.mean(axis=0)) @ V.T
-    return one.signs()[:, None] * (P / np.sqrt((P * P).mean(axis=0))).clip(0), a
+    V, a = initial_weights(m, points.d, seed, trial)
+    P = (points.X - points.X.mean(axis=0)) @ V.T
+    return points.signs()[:, None] * (P / np.sqrt((P * P).mean(axis=0))).clip(0), a

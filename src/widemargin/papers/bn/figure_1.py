@@ -36,13 +36,9 @@ FAIR = 10_000  # BN takes 10000 to 30000 steps of Adam: what it says of its marg
 
 
 @reproduction(
-    "bn-1",
-    paper="BN",
+    "bn-1", paper="BN", quick=25, full=150, claims=("BN-24",),
     shows="Figure 1: gamma_a and gamma_c against width on CIFAR-10 cats and dogs, certified beside Adam",
-    quick=25,
-    full=150,
-    claims=("BN-24",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """gamma_a, gamma_c of Assumption 1.2 (M9): the certified optimum, and BN's estimate by reference networks (BN-24)."""
     size = SIZES[job.scale]
@@ -54,8 +50,8 @@ def reproduce(job: Job) -> Outcome:
         key |= {"steps": size["steps"], "early": size["steps"] // 3, "rates": RATES}
         adam = job.keep(f"adam-{m}", key, lambda m=m: reference(sets, m, size["steps"], job.seed, job.device))  # type: ignore[misc]
         rows.append(exact | adam)
-    found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    found["widths"] = np.array(size["widths"])
+    measured = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    measured["widths"] = np.array(size["widths"])
     settings = size | {
         "data": [one.name for one in sets],
         "rates": RATES,
@@ -69,20 +65,22 @@ def reproduce(job: Job) -> Outcome:
         "hard margins of convex problems, so the optimum can be certified; it is drawn beside Adam's estimate. Inner weights "
         "that may move within Delta_V <= gamma / 32 are bounded from above as well."
     )
-    return Outcome({"bn-1": draw_figure_1(found)}, found, settings, judge_figure_1(found, size["steps"]), words)
+    return Outcome(
+        {"bn-1": draw_figure_1(measured)}, measured, settings, judge_figure_1(measured, size["steps"]), words
+    )
 
 
 def certified(sets: Sequence[Dataset], m: int, seed: int, moved: bool) -> Arrays:
     """Bounds (S, 2) of gamma_a, gamma_c with frozen inner weights; for the first set also with Delta_V <= gamma / 32."""
-    found = [margins.batchnorm(one, m, seed=seed, trial=s) for s, one in enumerate(sets)]
+    certs = [margins.batchnorm(one, m, seed=seed, trial=s) for s, one in enumerate(sets)]
     out = {
-        f"gamma_{part}": np.array([[one.extra[f"gamma_{part}"][end] for end in ("lower", "upper")] for one in found])
+        f"gamma_{part}": np.array([[one.extra[f"gamma_{part}"][end] for end in ("lower", "upper")] for one in certs])
         for part in ("a", "c")
     }
-    out["eps_N"] = np.array([one.extra["eps_N"] for one in found])
+    out["eps_N"] = np.array([one.extra["eps_N"] for one in certs])
     out["moved"] = np.full(2, np.nan)  # bounds of gamma_a + gamma_c
-    if moved and found[0].lower > 0:
-        more = margins.batchnorm(sets[0], m, seed=seed, displacement=found[0].lower / 32, moves=4)
+    if moved and certs[0].lower > 0:
+        more = margins.batchnorm(sets[0], m, seed=seed, displacement=certs[0].lower / 32, moves=4)
         out["moved"] = np.array([more.lower, more.upper])
     return out
 
@@ -117,16 +115,16 @@ def adam(
             u.grad = gradient
         optimiser.step()
         if step in looks:
-            found = torch.stack(each, dim=2).double().cpu().numpy()
-            found /= np.linalg.norm(found, axis=1, keepdims=True)
-            out.append((Z @ found).min(axis=1) / math.sqrt(Z.shape[2]))
+            weights = torch.stack(each, dim=2).double().cpu().numpy()
+            weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+            out.append((Z @ weights).min(axis=1) / math.sqrt(Z.shape[2]))
     return out
 
 
-def judge_figure_1(found: Arrays, steps: int) -> list[Verdict]:
-    lower = {part: found[f"gamma_{part}"][:, :, 0] for part in ("a", "c")}  # (widths, seeds)
-    upper = {part: found[f"gamma_{part}"][:, :, 1].clip(1e-300) for part in ("a", "c")}
-    best = {part: found[f"adam_{part}"].max(axis=2) for part in ("a", "c")}
+def judge_figure_1(measured: Arrays, steps: int) -> list[Verdict]:
+    lower = {part: measured[f"gamma_{part}"][:, :, 0] for part in ("a", "c")}  # (widths, seeds)
+    upper = {part: measured[f"gamma_{part}"][:, :, 1].clip(1e-300) for part in ("a", "c")}
+    best = {part: measured[f"adam_{part}"].max(axis=2) for part in ("a", "c")}
     above = max(float((best[part] / upper[part]).max()) for part in ("a", "c"))
     ratio = upper["c"] / lower["a"].clip(1e-300)
     mean, two = ratio.mean(axis=1), two_errors(ratio)
@@ -162,12 +160,12 @@ def judge_figure_1(found: Arrays, steps: int) -> list[Verdict]:
                 float(two[least]),
             )
         )
-    out += [judge_share(found, part, steps) for part in ("a", "c")]
-    known = np.isfinite(found["moved"][:, 1])
+    out += [judge_share(measured, part, steps) for part in ("a", "c")]
+    known = np.isfinite(measured["moved"][:, 1])
     if known.any():
         frozen = {end: (side["a"] + side["c"])[known, 0] for end, side in (("lower", lower), ("upper", upper))}
-        gain = float((found["moved"][known, 1] / frozen["lower"] - 1).max())
-        proved = float((found["moved"][known, 0] / frozen["upper"] - 1).max())
+        gain = float((measured["moved"][known, 1] / frozen["lower"] - 1).max())
+        proved = float((measured["moved"][known, 0] / frozen["upper"] - 1).max())
         out.append(
             Verdict(
                 "letting V move by Delta_V <= gamma/32 raises gamma by less than 2% (proved upper bound on the rise)",
@@ -178,12 +176,12 @@ def judge_figure_1(found: Arrays, steps: int) -> list[Verdict]:
     return out
 
 
-def judge_share(found: Arrays, part: str, steps: int) -> Verdict:
+def judge_share(measured: Arrays, part: str, steps: int) -> Verdict:
     """Is Adam's margin after a third of the steps at least 0.75 of its limit, where it separates the points?
 
     The limit is at most the certified optimum and at least the margin at the end, so the share lies between two numbers.
     """
-    last, early = found[f"adam_{part}"], found[f"early_{part}"]  # (widths, seeds, rates)
+    last, early = measured[f"adam_{part}"], measured[f"early_{part}"]  # (widths, seeds, rates)
     rate = last.argmax(axis=2)[:, :, None]
     last, early = (np.take_along_axis(one, rate, axis=2)[:, :, 0] for one in (last, early))
     fits = (last > 0).all(axis=1)
@@ -191,29 +189,29 @@ def judge_share(found: Arrays, part: str, steps: int) -> Verdict:
     said = "at least 0.75, by extrapolation"
     if not fits.any():
         return Verdict(name, "-", said, UNDECIDED, reason="Adam separates the points of every seed at no width")
-    least = early[fits] / found[f"gamma_{part}"][fits, :, 1].clip(1e-300)  # of the optimum
+    least = early[fits] / measured[f"gamma_{part}"][fits, :, 1].clip(1e-300)  # of the optimum
     most = early[fits] / last[fits]
     low, high = int(least.mean(axis=1).argmin()), int(most.mean(axis=1).argmin())
     two, two_high = two_errors(least), two_errors(most)
     holds = either(
         (least.mean(axis=1) - two >= 0.75).all(), (most.mean(axis=1) + two_high < 0.75).any()
     )  # fmt: skip
-    narrow = "" if fits.all() else f"; not judged at width {', '.join(str(m) for m in found['widths'][~fits])}"
+    narrow = "" if fits.all() else f"; not judged at width {', '.join(str(m) for m in measured['widths'][~fits])}"
     reason = f"at least this share of the limit, at most {most[high].mean():.3g} +- {two_high[high]:.2g}{narrow}"
     if steps // 3 < FAIR:
         holds, reason = NOT_INFORMATIVE, f"{reason}; the paper says it of {FAIR} to {3 * FAIR} steps"
     return Verdict(name, float(least[low].mean()), said, holds, float(two[low]), reason)
 
 
-def draw_figure_1(found: Arrays) -> Figure:
-    m = found["widths"]
+def draw_figure_1(measured: Arrays) -> Figure:
+    m = measured["widths"]
     figure = figure_of(11.5, 3.7)
     both, small, share = figure.subplots(1, 3)
     lines = []
     for part, colour in (("a", PLUS), ("c", MINUS)):
-        exact, best = found[f"gamma_{part}"][:, :, 0], found[f"adam_{part}"].max(axis=2)
+        exact, best = measured[f"gamma_{part}"][:, :, 0], measured[f"adam_{part}"].max(axis=2)
         lines += [(part, colour, "o-", exact, "certified"), (part, colour, "s--", best, "Adam")]
-        ratio = best / found[f"gamma_{part}"][:, :, 1].clip(1e-300)
+        ratio = best / measured[f"gamma_{part}"][:, :, 1].clip(1e-300)
         share.errorbar(
             m, ratio.mean(1), two_errors(ratio), fmt="s--", color=colour, capsize=3, label=rf"$\gamma_{part}$"
         )

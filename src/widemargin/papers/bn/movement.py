@@ -51,24 +51,20 @@ STEPS_OF_10 = {"SGD": "SGD", "GD": "GD", "SGD x10": "SGD"}  # name of a series -
 
 
 @reproduction(
-    "bn-movement",
-    paper="BN",
+    "bn-movement", paper="BN", quick=25, full=40, claims=("BN-10", "BN-11", "BN-25"),
     shows="Section 2: how far the outer and the inner weights move, against width, at BN's step size",
-    quick=25,
-    full=40,
-    claims=("BN-10", "BN-11", "BN-25"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """max_s ||U_s - U_0||, U = (a, c), and ||V_s - V_0|| against m; step 1/(28 eps_N gamma^(2/3) m^(1/3)) of BN-10."""
     size = SIZES[job.scale]
     d, widths, seeds = size["d"], size["widths"], size["seeds"]
-    one = data.parity(d, size["n"], seed=job.seed)
+    points = data.parity(d, size["n"], seed=job.seed)
     constants = job.keep(
-        "constants", {"data": one.sha256(), "m": widths[-1]}, lambda: step_constants(one, widths[-1], job.seed)
+        "constants", {"data": points.sha256(), "m": widths[-1]}, lambda: step_constants(points, widths[-1], job.seed)
     )
     unit = 1 / (28 * float(constants["eps_N"]) * float(constants["gamma"]) ** (2 / 3))
-    found: Arrays = {"widths": np.array(widths), "eps_N": constants["eps_N"], "gamma": constants["gamma"]}
-    found |= {"n": np.array(one.n), "d": np.array(d), "count": np.array(size["steps"])}
+    measured: Arrays = {"widths": np.array(widths), "eps_N": constants["eps_N"], "gamma": constants["gamma"]}
+    measured |= {"n": np.array(points.n), "d": np.array(d), "count": np.array(size["steps"])}
     for name, kind in STEPS_OF_10.items():
         far = 10 if name.endswith("x10") else 1
         rows = []
@@ -77,8 +73,8 @@ def reproduce(job: Job) -> Outcome:
             rule = flows.GD(lr) if kind == "GD" else flows.SGD(lr, sampler=flows.ParityStream(d, seed=job.seed))
             run = job.train(
                 f"{name.replace(' ', '-')}-{m}",
-                one,
-                flows.BatchNorm.with_data(one.X, m),
+                points,
+                flows.BatchNorm.with_data(points.X, m),
                 rule,
                 stop=size["steps"],
                 trials=seeds,
@@ -86,9 +82,9 @@ def reproduce(job: Job) -> Outcome:
             )
             far_U = np.hypot(run["moved_a"], run["moved_c"]).max(axis=0)
             rows.append(np.stack([far_U, run["moved_V"].max(axis=0), run["train_error"][-1]]))
-        found[name] = np.stack(rows)  # (widths, 3, seeds)
+        measured[name] = np.stack(rows)  # (widths, 3, seeds)
     first = size["first"]
-    found |= job.keep("first", first, lambda: first_steps(first, job.seed))
+    measured |= job.keep("first", first, lambda: first_steps(first, job.seed))
     settings = size | {
         "eps": 0.0,
         "step": "1 / (28 eps_N gamma^(2/3) m^(1/3)), eps_N = max_j 1/N(v_j) and gamma (M9) both at the largest width",
@@ -104,12 +100,12 @@ def reproduce(job: Job) -> Outcome:
         "begin far beyond. The first step can be judged at every width: over the step times sqrt(m), the printed radius is "
         "about gamma, and one step from f near 0 is longer than that."
     )
-    return Outcome({"bn-movement": draw_movement(found)}, found, settings, judge_movement(found), words)
+    return Outcome({"bn-movement": draw_movement(measured)}, measured, settings, judge_movement(measured), words)
 
 
-def step_constants(one: Dataset, m: int, seed: int) -> Arrays:
-    V, _ = initial_weights(m, one.d, seed)
-    return {"eps_N": np.array(eps_N(V, one.X)), "gamma": np.array(margins.batchnorm(one, m, seed=seed).lower)}
+def step_constants(points: Dataset, m: int, seed: int) -> Arrays:
+    V, _ = initial_weights(m, points.d, seed)
+    return {"eps_N": np.array(eps_N(V, points.X)), "gamma": np.array(margins.batchnorm(points, m, seed=seed).lower)}
 
 
 def first_steps(size: dict[str, Any], seed: int) -> Arrays:
@@ -118,22 +114,22 @@ def first_steps(size: dict[str, Any], seed: int) -> Arrays:
     `one` (widths, seeds, n) by example, `all` (widths, seeds) on the mean risk; `margin` (widths, seeds) bounds gamma from
     above, inner weights moving by Delta_V <= gamma/32 included; `spread` (d,) are the eigenvalues of Sigma, for eps_N.
     """
-    one = data.parity(size["d"], size["n"], seed=seed)
-    centred = one.X - one.X.mean(axis=0)
-    spread = np.linalg.svd(centred, compute_uv=False) ** 2 / one.n / (centred**2).sum(axis=1).max()  # |xbar_i| <= 1
+    points = data.parity(size["d"], size["n"], seed=seed)
+    centred = points.X - points.X.mean(axis=0)
+    spread = np.linalg.svd(centred, compute_uv=False) ** 2 / points.n / (centred**2).sum(axis=1).max()  # |xbar_i| <= 1
     shape = (len(size["widths"]), size["seeds"])
-    single, full, margin = np.zeros((*shape, one.n)), np.zeros(shape), np.zeros(shape)
+    single, full, margin = np.zeros((*shape, points.n)), np.zeros(shape), np.zeros(shape)
     for k, m in enumerate(size["widths"]):
         for trial in range(size["seeds"]):
-            Z, a = features(one, m, seed, trial)
+            Z, a = features(points, m, seed, trial)
             pull = 1 / (1 + np.exp(Z @ a))  # |l'(p_i)|
             both = 1 + a**2  # dp/da = z, dp/dc = a z at c = 1
             single[k, trial] = pull * np.sqrt(Z**2 @ both / m)
-            full[k, trial] = math.sqrt((pull @ Z / one.n) ** 2 @ both / m)
-            margin[k, trial] = margins.batchnorm(one, m, seed=seed, trial=trial).upper * 33 / 32
+            full[k, trial] = math.sqrt((pull @ Z / points.n) ** 2 @ both / m)
+            margin[k, trial] = margins.batchnorm(points, m, seed=seed, trial=trial).upper * 33 / 32
     return {
         "first_widths": np.array(size["widths"]), "first_one": single, "first_all": full, "first_margin": margin,
-        "first_spread": spread, "first_d": np.array(one.d),
+        "first_spread": spread, "first_d": np.array(points.d),
     }  # fmt: skip
 
 
@@ -153,14 +149,14 @@ def sure_eps_N(spread: np.ndarray, d: int, log_m: float) -> float:
     return 1 / math.sqrt(float(((math.log(DELTA) - log_m + tail) / s).max()))
 
 
-def judge_movement(found: Arrays) -> list[Verdict]:
-    m, out = found["widths"], []
+def judge_movement(measured: Arrays) -> list[Verdict]:
+    m, out = measured["widths"], []
     for name in STEPS_OF_10:
         for k, what, most, says in (
             (0, "|U_s - U_0|", 1 / 6, "O(m^(1/6))"),
             (1, "|V_s - V_0|", 0.0, "O(1)"),
         ):
-            power, half = mean_exponent(m, found[name][:, k])
+            power, half = mean_exponent(m, measured[name][:, k])
             fast = power - half > most + SLACK
             holds, why = own(not fast), "moves faster with m than claimed"
             if name.endswith("x10"):
@@ -173,8 +169,8 @@ def judge_movement(found: Arrays) -> list[Verdict]:
                     power, says, holds, half, why,
                 )
             )  # fmt: skip
-    eps, gamma = float(found["eps_N"]), float(found["gamma"])
-    least, most_m = log_widths(int(found["d"]), int(found["n"]), int(found["count"]), eps, gamma)
+    eps, gamma = float(measured["eps_N"]), float(measured["gamma"])
+    least, most_m = log_widths(int(measured["d"]), int(measured["n"]), int(measured["count"]), eps, gamma)
     allowed = least <= math.log(m[-1]) <= most_m
     radius = gamma ** (1 / 3) * float(m[-1]) ** (1 / 6) / (27 * eps)
     for name, k, what, ball, says in (
@@ -183,7 +179,7 @@ def judge_movement(found: Arrays) -> list[Verdict]:
         ("GD", 0, "U", 8.0, "8"),
         ("GD", 1, "V", 1 / (2 * eps), "1/(2 eps_N)"),
     ):
-        share = found[name][-1, k] / ball  # (seeds,)
+        share = measured[name][-1, k] / ball  # (seeds,)
         two = float(two_errors(share))
         holds = either(share.mean() + two <= 1, share.mean() - two > 1)
         out.append(
@@ -195,19 +191,19 @@ def judge_movement(found: Arrays) -> list[Verdict]:
                 + ("none at this d" if least > most_m else "not this one"),
             )
         )  # fmt: skip
-    return out + judge_first_steps(found)
+    return out + judge_first_steps(measured)
 
 
-def judge_first_steps(found: Arrays) -> list[Verdict]:
+def judge_first_steps(measured: Arrays) -> list[Verdict]:
     """Part 2 of Theorems 2.1 and 2.2 after one step, at the largest width they allow; 27 and 28 read as 2^7 and 2^8."""
-    d, n, margin = int(found["first_d"]), found["first_one"].shape[2], found["first_margin"][-1]  # (seeds,)
+    d, n, margin = int(measured["first_d"]), measured["first_one"].shape[2], measured["first_margin"][-1]  # (seeds,)
     _, most = log_widths(d, n, 2, 1.0, 1.0)
-    eps = sure_eps_N(found["first_spread"], d, most)
+    eps = sure_eps_N(measured["first_spread"], d, most)
     least, _ = log_widths(d, n, 2, eps, float(margin.min()))
-    out_of_it = (found["first_one"][-1] > 2 * margin[:, None]).mean(axis=1)  # radius / (eta sqrt(m)) = 2 gamma
+    out_of_it = (measured["first_one"][-1] > 2 * margin[:, None]).mean(axis=1)  # radius / (eta sqrt(m)) = 2 gamma
     two = float(two_errors(out_of_it))
     far = (
-        math.exp(most / 6) * found["first_all"][-1] / (256 * eps * margin ** (2 / 3))
+        math.exp(most / 6) * measured["first_all"][-1] / (256 * eps * margin ** (2 / 3))
     )  # eta sqrt(m) = m^(1/6) / (256 ...)
     two_far = float(two_errors(far))
     empty = f"no width is allowed at d = {d}" if least > most else ""
@@ -240,16 +236,16 @@ def power_of_10(log: float) -> str:
     return f"1e{log / math.log(10):.0f}"
 
 
-def draw_movement(found: Arrays) -> Figure:
-    m = found["widths"]
+def draw_movement(measured: Arrays) -> Figure:
+    m = measured["widths"]
     figure = figure_of(12.0, 4.0)
     *panels, first = figure.subplots(1, 3)
     styles = {"SGD": (PLUS, "o-"), "GD": (MINUS, "s-"), "SGD x10": (QUIET, "^--")}
     for k, axes in enumerate(panels):
         for name, (colour, style) in styles.items():
-            values = found[name][:, k]
+            values = measured[name][:, k]
             axes.errorbar(m, values.mean(1), two_errors(values), fmt=style, color=colour, capsize=3, label=name)
-        start = found["SGD"][0, k].mean() * 1.6
+        start = measured["SGD"][0, k].mean() * 1.6
         power, label = ((1 / 6, r"$m^{1/6}$"), (0.0, r"$m^0$"))[k]
         axes.plot(m, start * (m / m[0]) ** power, ":", color=INK, lw=1.6, label=label)
         width_axis(axes, m)
@@ -258,12 +254,12 @@ def draw_movement(found: Arrays) -> Figure:
         axes.set_ylabel((r"$\max_s\,||U_s - U_0||$", r"$\max_s\,||V_s - V_0||$")[k])
         axes.set_title(("outer weights U = (a, c)", "inner weights V")[k], loc="left", fontsize=11)
         axes.legend(frameon=False, fontsize=9, ncols=2)
-    over = found["first_one"] / (2 * found["first_margin"][:, :, None])  # (widths, seeds, n)
+    over = measured["first_one"] / (2 * measured["first_margin"][:, :, None])  # (widths, seeds, n)
     first.violinplot([one.ravel() for one in over], showmedians=True)
     first.axhline(1, color=INK, lw=1, ls=":")
-    first.set_xticks(range(1, len(over) + 1), [str(one) for one in found["first_widths"]])
+    first.set_xticks(range(1, len(over) + 1), [str(one) for one in measured["first_widths"]])
     first.set_xlabel("width m")
     first.set_ylabel("first step of SGD / printed radius")
-    first.set_title(f"one step, d = {int(found['first_d'])}, by example", loc="left", fontsize=11)
+    first.set_title(f"one step, d = {int(measured['first_d'])}, by example", loc="left", fontsize=11)
     first.set_ylim(bottom=0)
     return figure

@@ -44,7 +44,7 @@ def measure_errors(
     stopped    the output layer after as many
     output     the output layer in the limit of its training: the max-margin classifier of the same random neurons
     """
-    found: dict[str, list[np.ndarray]] = {name + end: [] for name in STYLES for end in ("", "_train")}
+    errors: dict[str, list[np.ndarray]] = {name + end: [] for name in STYLES for end in ("", "_train")}
     for name, sets, held_out in tests:
         for arm in STYLES:
 
@@ -76,14 +76,17 @@ def measure_errors(
                 }
 
             kept = job.keep(f"{name}-{arm}", size | {"at": name, "train": ARMS.get(arm, arm)}, compute)
-            found[arm].append(kept["test"])
-            found[f"{arm}_train"].append(kept["train"])
-    return {key: np.array(value) for key, value in found.items()}
+            errors[arm].append(kept["test"])
+            errors[f"{arm}_train"].append(kept["train"])
+    return {key: np.array(value) for key, value in errors.items()}
 
 
-def advantage(
-    values: Sequence[int], letter: str, errors: dict[str, np.ndarray], over: str, claim: str, words: str
-) -> Verdict:
+def advantages(values: Sequence[int], letter: str, errors: dict[str, np.ndarray]) -> list[Verdict]:
+    """Both layers against the output layer, in the limit and stopped, at every value of n or d."""
+    return [_advantage(values, letter, errors, over, name) for over, name in (("output", LIMIT), ("stopped", STOPPED))]
+
+
+def _advantage(values: Sequence[int], letter: str, errors: dict[str, np.ndarray], over: str, name: str) -> Verdict:
     """Test error of `over` minus that of both layers above 0 at every value: all intervals above, or one below, or neither."""
     gaps = [interval(row) for row in errors[over] - errors["both"]]
     each = [decide(low, high, 0.0, math.inf) for _, low, high in gaps]
@@ -92,9 +95,9 @@ def advantage(
     open_at = [f"{letter} = {value}" for value, one in zip(values, each) if one == UNDECIDED]
     mean, low, high = gaps[worst]
     return Verdict(
-        claim,
+        f"Mean test error of both layers below that of {name}, at every {letter}",
         mean,
-        words,
+        f"the superiority of training both layers (for all {letter})",
         holds,
         f"least sure difference, at {letter} = {values[worst]}: 95 percent in [{low:.3g}, {high:.3g}], {errors[over].shape[1]} "
         f"trials; largest {max(one[0] for one in gaps):.3g}",

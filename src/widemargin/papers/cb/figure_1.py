@@ -83,29 +83,25 @@ FLOW_AFTER = "gradient flow instead of the authors' ascent, after the ascent had
 
 
 @reproduction(
-    "cb-1",
-    paper="CB",
+    "cb-1", paper="CB", quick=80, full=1160, claims=("CB-28",),
     shows="Figure 1: decision boundaries in the plane, both layers against output layer, four training sets",
-    quick=80,
-    full=1160,
-    claims=("CB-28",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     several = size["sets"]
     sets = [disks(k=size["k"], d=3, n=size["n"], seed=several * job.seed + b, reading="code") for b in range(several)]
     line, points = plane_points(size["grid"])
-    found = {arm: _plane_run(job, arm, sets, size, points) for arm in ("both", "output")}
+    runs = {arm: _plane_run(job, arm, sets, size, points) for arm in ("both", "output")}
     best = job.keep("references", size, lambda: _references(job, sets, size, points))
-    bends = {arm: np.array([bend_share(line, f) for f in found[arm]["f"]]) for arm in found}
+    bends = {arm: np.array([bend_share(line, f) for f in runs[arm]["f"]]) for arm in runs}
     away = {
-        f"{arm}_{ref}": ((found[arm]["f"] > 0) != (best[ref] > 0)).mean(axis=(1, 2))
-        for arm in found
+        f"{arm}_{ref}": ((runs[arm]["f"] > 0) != (best[ref] > 0)).mean(axis=(1, 2))
+        for arm in runs
         for ref in ("f1", "f2")
     }
-    verdicts = judge_figure_1(found, best, bends, away)
-    figure = _draw_figure_1(line, sets, found, best)
-    arrays = {f"{arm}_{key}": value for arm in found for key, value in found[arm].items()}
+    verdicts = judge_figure_1(runs, best, bends, away)
+    figure = _draw_figure_1(line, sets, runs, best)
+    arrays = {f"{arm}_{key}": value for arm in runs for key, value in runs[arm].items()}
     arrays |= {f"reference_{key}": value for key, value in best.items()} | {"line": line}
     arrays |= {f"bends_{arm}": value for arm, value in bends.items()}
     arrays |= {f"away_{pair}": value for pair, value in away.items()}
@@ -126,16 +122,16 @@ def reproduce(job: Job) -> Outcome:
 
 
 def judge_figure_1(
-    found: dict[str, dict[str, np.ndarray]],
+    runs: dict[str, dict[str, np.ndarray]],
     best: dict[str, np.ndarray],
     bends: dict[str, np.ndarray],
     away: dict[str, np.ndarray],
 ) -> list[Verdict]:
-    wrong = {arm: int(found[arm]["wrong"].sum()) for arm in found}
-    margin, lower, upper = 2 * found["both"]["margin"][-1], best["lower"], best["upper"]  # M1
-    then = 2 * found["both"]["margin_then"] / upper
-    reached = found["output"]["margin"][-1] / best["rf"]  # M7 of the same neurons
-    left = {arm: found[arm]["neurons"] / found[arm]["neurons_start"] for arm in found}
+    wrong = {arm: int(runs[arm]["wrong"].sum()) for arm in runs}
+    margin, lower, upper = 2 * runs["both"]["margin"][-1], best["lower"], best["upper"]  # M1
+    then = 2 * runs["both"]["margin_then"] / upper
+    reached = runs["output"]["margin"][-1] / best["rf"]  # M7 of the same neurons
+    left = {arm: runs[arm]["neurons"] / runs[arm]["neurons_start"] for arm in runs}
     holds = share_of(margin, lower, upper, 0.9)
     return [
         Verdict(
@@ -160,7 +156,7 @@ def judge_figure_1(
             left["both"] / left["output"],
             "the mass constraint favours sparse solutions",
             most=0.5,
-            note=f"both layers {left['both'].mean():.3f} of the start, {found['both']['neurons'].mean():.1f} directions; "
+            note=f"both layers {left['both'].mean():.3f} of the start, {runs['both']['neurons'].mean():.1f} directions; "
             f"output layer {left['output'].mean():.3f}",
         ),
         judge(
@@ -207,21 +203,21 @@ def judge_figure_1(
 
 
 def _draw_figure_1(
-    line: np.ndarray, sets: list[Dataset], found: dict[str, dict[str, np.ndarray]], best: dict[str, np.ndarray]
+    line: np.ndarray, sets: list[Dataset], runs: dict[str, dict[str, np.ndarray]], best: dict[str, np.ndarray]
 ) -> Figure:
     shown = min(4, len(sets))
     figure = figure_of(2.35 * shown + 3.2, 5.2)
     grid = figure.add_gridspec(2, shown + 1, width_ratios=[1] * shown + [1.3])
-    for row, arm in enumerate(found):
+    for row, arm in enumerate(runs):
         ref = "f1" if arm == "both" else "f2"
         for b in range(shown):
             axes = figure.add_subplot(grid[row, b])
-            draw_plane(axes, line, found[arm]["f"][b], (sets[b].X, sets[b].y))
+            draw_plane(axes, line, runs[arm]["f"][b], (sets[b].X, sets[b].y))
             axes.contour(line, line, best[ref][b], levels=[0], colors=[THIRD], linewidths=1.2, linestyles="--")
             if b == 0:
                 axes.set_ylabel(NAMES[arm], fontsize=11)
     axes = figure.add_subplot(grid[:, shown])
-    time, share = found["both"]["time"], 2 * found["both"]["margin"] / best["upper"]
+    time, share = runs["both"]["time"], 2 * runs["both"]["margin"] / best["upper"]
     for b in range(len(sets)):
         axes.plot(time[:, b].clip(1e-3), share[:, b], color=PLUS, lw=1.2, alpha=0.7)
     axes.axvline(THEIR_TIME, color=INK, lw=1, ls=":")

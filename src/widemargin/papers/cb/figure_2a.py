@@ -22,13 +22,9 @@ SIZES: dict[str, dict[str, Any]] = {"quick": {"k": 3, "n": 2000}, "paper": {"k":
 
 
 @reproduction(
-    "cb-2a",
-    paper="CB",
+    "cb-2a", paper="CB", quick=2, full=2, claims=("CB-27", "E-CB-10"),
     shows="Figure 2a: the distribution of the inputs on the two first coordinates",
-    quick=2,
-    full=2,
-    claims=("CB-27", "E-CB-10"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     k, n, d = size["k"], size["n"], 15

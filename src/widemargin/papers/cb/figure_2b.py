@@ -15,7 +15,7 @@ from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.verdicts import Verdict
 from widemargin.types import Dataset
 
-from .error_curves import LIMIT, OUTPUT_WORDS, STOPPED, advantage, draw_errors, fitted, measure_errors
+from .error_curves import OUTPUT_WORDS, advantages, draw_errors, fitted, measure_errors
 from .judging import judge
 
 # Quick scale: fewer and larger steps of the authors' ascent (see `authors_ascent`), widths above the number of points.
@@ -40,16 +40,7 @@ def prefix(data: Dataset, n: int) -> Dataset:
 
 def judge_2b(ns: Sequence[int], errors: dict[str, np.ndarray]) -> list[Verdict]:
     return [
-        advantage(
-            ns,
-            "n",
-            errors,
-            over,
-            f"Mean test error of both layers below that of {name}, at every n",
-            "the superiority of training both layers (for all n)",
-        )
-        for over, name in (("output", LIMIT), ("stopped", STOPPED))
-    ] + [
+        *advantages(ns, "n", errors),
         judge(
             f"Test error of both layers falls from n = {ns[0]} to {ns[-1]}",
             errors["both"][-1] - errors["both"][0],
@@ -61,13 +52,9 @@ def judge_2b(ns: Sequence[int], errors: dict[str, np.ndarray]) -> list[Verdict]:
 
 
 @reproduction(
-    "cb-2b",
-    paper="CB",
+    "cb-2b", paper="CB", quick=30, full=274, claims=("CB-29",),
     shows="Figure 2b: test error against the number of samples, both layers and output layer",
-    quick=30,
-    full=274,
-    claims=("CB-29",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     seeds = [size["trials"] * job.seed + b for b in range(size["trials"])]

@@ -14,7 +14,7 @@ from widemargin.data import disks
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.verdicts import Verdict
 
-from .error_curves import LIMIT, OUTPUT_WORDS, STOPPED, advantage, draw_errors, fitted, measure_errors
+from .error_curves import OUTPUT_WORDS, advantages, draw_errors, fitted, measure_errors
 from .judging import judge
 
 # Quick scale: fewer and larger steps of the authors' ascent (see `authors_ascent`), widths above the number of points.
@@ -34,16 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 def judge_2c(ds: Sequence[int], errors: dict[str, np.ndarray]) -> list[Verdict]:
     return [
-        advantage(
-            ds,
-            "d",
-            errors,
-            over,
-            f"Mean test error of both layers below that of {name}, at every d",
-            "the superiority of training both layers (for all d)",
-        )
-        for over, name in (("output", LIMIT), ("stopped", STOPPED))
-    ] + [
+        *advantages(ds, "d", errors),
         judge(
             f"Test error of both layers grows from d = {ds[0]} to {ds[-1]}",
             errors["both"][-1] - errors["both"][0],
@@ -61,13 +52,9 @@ def judge_2c(ds: Sequence[int], errors: dict[str, np.ndarray]) -> list[Verdict]:
 
 
 @reproduction(
-    "cb-2c",
-    paper="CB",
+    "cb-2c", paper="CB", quick=45, full=302, claims=("CB-29",),
     shows="Figure 2c: test error against the dimension, both layers and output layer",
-    quick=45,
-    full=302,
-    claims=("CB-29",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     seeds = [size["trials"] * job.seed + b for b in range(size["trials"])]

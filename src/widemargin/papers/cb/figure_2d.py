@@ -54,13 +54,9 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "cb-2d",
-    paper="CB",
+    "cb-2d", paper="CB", quick=105, full=665, claims=("CB-29", "CB-11", "E-CB-10"),
     shows="Figure 2d: F1 margin after training both layers against the width, with the certified maximum",
-    quick=105,
-    full=665,
-    claims=("CB-29", "CB-11", "E-CB-10"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     ms = size["ms"]
@@ -77,8 +73,8 @@ def reproduce(job: Job) -> Outcome:
         for b in range(size["certified"])
     ]
     half = F1_CONVERSIONS["M3"]
-    lower, upper = (np.array([half * float(one[key]) for one in certs]) for key in ("lower", "upper"))
-    proved = bool(all(one["proved"] for one in certs))
+    lower, upper = (np.array([half * float(cert[key]) for cert in certs]) for key in ("lower", "upper"))
+    proved = bool(all(cert["proved"] for cert in certs))
     limit = _limit_run(job, size, sets[: size["certified"]])["margin"]  # (certified,)
     sure = best[:, : size["certified"]] / upper  # at least this share of the largest margin
     most = best[:, : size["certified"]] / lower
@@ -99,14 +95,14 @@ def reproduce(job: Job) -> Outcome:
     )
     share.axhline(1, color=THIRD, lw=1.2)
     share.set_ylabel("share of the certified maximum")
-    for one in (axes, share):
-        one.set_xscale("log", base=2)
-        one.minorticks_off()
-        one.set_xticks(list(ms), [str(m) for m in ms])
-        one.set_xlim(ms[0] / 1.3, ms[-1] * 1.3)
-        one.set_xlabel("m (number of neurons)")
-        one.legend(frameon=False, fontsize=9, loc="lower right")
-        tidy(one)
+    for panel in (axes, share):
+        panel.set_xscale("log", base=2)
+        panel.minorticks_off()
+        panel.set_xticks(list(ms), [str(m) for m in ms])
+        panel.set_xlim(ms[0] / 1.3, ms[-1] * 1.3)
+        panel.set_xlabel("m (number of neurons)")
+        panel.legend(frameon=False, fontsize=9, loc="lower right")
+        tidy(panel)
     axes.set_ylim(min(0.0, float(best.min())), 1.08 * max(float(best.max()), float(upper.mean())))
     share.set_ylim(min(0.5, float(sure.min()) - 0.05), 1.05)
     words = (

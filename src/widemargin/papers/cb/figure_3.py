@@ -101,13 +101,9 @@ LAZY_AFTER = (
 
 
 @reproduction(
-    "cb-3",
-    paper="CB",
+    "cb-3", paper="CB", quick=100, full=786, claims=("CB-30",),
     shows="Figure 3: two implicit biases in one training, tangent kernel first, F1 in the end",
-    quick=100,
-    full=786,
-    claims=("CB-30",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     sets = [disks(k=3, d=3, n=size["n"], seed=size["sets"] * job.seed + s, reading="code") for s in range(size["sets"])]

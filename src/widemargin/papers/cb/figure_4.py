@@ -65,13 +65,9 @@ def field_at(w: np.ndarray, X: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 @reproduction(
-    "cb-4",
-    paper="CB",
+    "cb-4", paper="CB", quick=45, full=303, claims=("CB-31", "CB-12"),
     shows="Figure 4: slice of the vector field of a ReLU neuron, with the invariant cone |b| = ||a||",
-    quick=45,
-    full=303,
-    claims=("CB-31", "CB-12"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     sets = [disks(k=3, d=3, n=size["n"], seed=size["sets"] * job.seed + s, reading="code") for s in range(size["sets"])]

@@ -44,13 +44,9 @@ class Read:
 
 
 @reproduction(
-    "cb-rates",
-    paper="CB",
+    "cb-rates", paper="CB", quick=90, full=373, claims=("CB-13", "CB-14", "CB-17", "CB-18", "CB-32"),
     shows="Propositions 6 and 7: margin gap against iterations on log axes, with the proved bounds",
-    quick=90,
-    full=373,
-    claims=("CB-13", "CB-14", "CB-17", "CB-18", "CB-32"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     six = job.keep("prop6", size, lambda: _prop6_run(job, size, _rate_sets(job, size)))
@@ -100,10 +96,10 @@ def reproduce(job: Job) -> Outcome:
         "margin is large and the bounds say something within the run; r(0) = 10 shortens the last term of Proposition 6. "
         "A bound says something where it is below the dotted line."
     )
-    found = {f"prop6_{key}": value for key, value in six.items()} | {
+    measured = {f"prop6_{key}": value for key, value in six.items()} | {
         f"prop7_{key}": value for key, value in seven.items()
     }
-    return Outcome({"figure": figure}, found, size, verdicts, words)
+    return Outcome({"figure": figure}, measured, size, verdicts, words)
 
 
 def _rate_sets(job: Job, size: dict[str, Any]) -> list[Dataset]:
@@ -223,11 +219,11 @@ RATES_AFTER = "the data (2-parity) and r(0) = 10, after a look at the disks, whe
 
 def exponents(t: np.ndarray, gap: np.ndarray, width: np.ndarray) -> np.ndarray:
     """Exponents of the gap (trials,) at late iterations, from gaps that are ten times what the certificate leaves open."""
-    found = []
+    slopes = []
     for b in range(gap.shape[1]):
         use = (t >= t[-1] / LATE) & (gap[:, b] > 10 * width[b])
-        found.append(np.polyfit(np.log(t[use]), np.log(gap[use, b]), 1)[0] if use.sum() >= 5 else math.nan)
-    return np.array(found)
+        slopes.append(np.polyfit(np.log(t[use]), np.log(gap[use, b]), 1)[0] if use.sum() >= 5 else math.nan)
+    return np.array(slopes)
 
 
 def log_exponent(t: np.ndarray) -> float:
@@ -297,12 +293,12 @@ def judge_rates(six: dict[str, np.ndarray], seven: dict[str, np.ndarray]) -> lis
 
 def steps_to_the_same(run: dict[str, np.ndarray]) -> np.ndarray:
     """Steps without beta(t) over steps with it (trials,) until a gap that both reach."""
-    found = []
+    ratios = []
     for b in range(run["gap"].shape[1]):
         goal = max(run["gap"][-1, b], run["decay_gap"][-1, b])
         with_it = run["t"][np.argmax(run["gap"][:, b] <= goal)]
-        found.append(run["decay_t"][np.argmax(run["decay_gap"][:, b] <= goal)] / with_it)
-    return np.array(found)
+        ratios.append(run["decay_t"][np.argmax(run["decay_gap"][:, b] <= goal)] / with_it)
+    return np.array(ratios)
 
 
 def bound_verdict(name: str, run: dict[str, np.ndarray], paper: str) -> Verdict:

@@ -28,8 +28,8 @@ def crossing(n: np.ndarray, middle: np.ndarray, level: float) -> np.ndarray:
     before = np.maximum(k - 1, 0)
     drop = np.where(k > 0, middle[rows, before] - middle[rows, k], 1.0)
     part = np.where(k > 0, (middle[rows, before] - level) / np.where(drop > 0, drop, 1.0), 0.0)
-    found = n[before] * (n[k] / n[before]) ** part
-    return np.where(below.any(1), found, math.inf)
+    crossed = n[before] * (n[k] / n[before]) ** part
+    return np.where(below.any(1), crossed, math.inf)
 
 
 def search_samples(
@@ -37,18 +37,18 @@ def search_samples(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Test errors (k, B) on a grid of n with ratio sqrt 2 from above the largest level to one n past the smallest (medians)."""
     grid = [2 * d]
-    found = [errors(2 * d)]
-    while np.median(found[0]) <= max(levels) and grid[0] > 4:  # too easy: go down
+    tried = [errors(2 * d)]
+    while np.median(tried[0]) <= max(levels) and grid[0] > 4:  # too easy: go down
         grid.insert(0, round(grid[0] / math.sqrt(2)))
-        found.insert(0, errors(grid[0]))
+        tried.insert(0, errors(grid[0]))
 
     def reached() -> int:
-        return sum(bool(np.median(one) <= min(levels)) for one in found)
+        return sum(bool(np.median(one) <= min(levels)) for one in tried)
 
     while reached() < 2 and len(grid) < most:  # the n past it is for the resampling
         grid.append(round(grid[-1] * math.sqrt(2)))
-        found.append(errors(grid[-1]))
-    return np.array(grid), np.stack(found)
+        tried.append(errors(grid[-1]))
+    return np.array(grid), np.stack(tried)
 
 
 def width_needed(widths: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ def cells_of_hits(d: Sequence[int], hits: Sequence[np.ndarray], seed: int = 0) -
 
 def cells_of_errors(
     d: Sequence[int],
-    found: Sequence[tuple[np.ndarray, np.ndarray]],
+    tried: Sequence[tuple[np.ndarray, np.ndarray]],
     levels: Sequence[float] = LEVELS,
     seed: int = 0,
 ) -> Cells:
@@ -104,9 +104,9 @@ def cells_of_errors(
         B = errors.shape[1]
         return np.stack([np.median(row[rng.integers(B, size=(RESAMPLES, B))], axis=1) for row in errors], axis=1)
 
-    needed = np.concatenate([all_levels(n, np.median(errors, axis=1)[None]) for n, errors in found])
-    draws = [all_levels(n, again(errors)) for n, errors in found]
-    return Cells(np.asarray(d), needed, np.stack(draws, axis=1), found[0][1].shape[1])
+    needed = np.concatenate([all_levels(n, np.median(errors, axis=1)[None]) for n, errors in tried])
+    draws = [all_levels(n, again(errors)) for n, errors in tried]
+    return Cells(np.asarray(d), needed, np.stack(draws, axis=1), tried[0][1].shape[1])
 
 
 def cells_of_widths(
@@ -172,22 +172,22 @@ def _interval(draws: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def decide(one: Exponent, claimed: float) -> Holds:
+def decide(exponent: Exponent, claimed: float) -> Holds:
     """The rule for exponents: an upper bound d^claimed, up to logarithms and constants, against an interval.
 
     Supported where the whole interval lies below claimed + SLACK (what logarithms may add over such a range), else refuted
     where the whole interval lies above the claimed exponent, else undecided. An interval between the two is supported.
     """
-    if one.high < claimed + SLACK:
+    if exponent.high < claimed + SLACK:
         return True
-    return False if one.low > claimed else UNDECIDED
+    return False if exponent.low > claimed else UNDECIDED
 
 
-def decide_equal(one: Exponent, claimed: float) -> Holds:
+def decide_equal(exponent: Exponent, claimed: float) -> Holds:
     """Supported where the whole interval lies within SLACK of the claimed exponent, refuted where none of it does."""
-    if one.low > claimed - SLACK and one.high < claimed + SLACK:
+    if exponent.low > claimed - SLACK and exponent.high < claimed + SLACK:
         return True
-    return False if one.low > claimed + SLACK or one.high < claimed - SLACK else UNDECIDED
+    return False if exponent.low > claimed + SLACK or exponent.high < claimed - SLACK else UNDECIDED
 
 
 def narrowed(measure: Callable[[int], Cells], settled: Callable[[Cells], bool], least: int, most: int) -> Cells:

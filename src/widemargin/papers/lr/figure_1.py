@@ -83,13 +83,13 @@ def _figure_1_run(job: Job, m: int, size: Mapping[str, Any], layers: str) -> dic
         late = flows.train(
             sets, net, flows.SmoothMarginAscent(size["late_lr"]), stop=size["late"], record=record, **how
         )
-        found: dict[str, Any] = {"plane": near["plane"], "sign": np.sign(near.final["a"])}
+        arrays: dict[str, Any] = {"plane": near["plane"], "sign": np.sign(near.final["a"])}
         for name, run in (("", near), ("late_", late)):
-            found |= {f"{name}rotation": run["rotation"][-1], f"{name}norm": run["neuron_norm"][-1]}
-            found |= {f"{name}median": np.median(run["rotation"], axis=2), f"{name}t_cb": run["t_cb"]}
-            found |= {f"{name}top": np.stack([top_share(row) for row in run["neuron_norm"]])}
-            found |= {f"{name}margin": run["margin"], f"{name}t_mean": run["t_mean"]}
-        return found
+            arrays |= {f"{name}rotation": run["rotation"][-1], f"{name}norm": run["neuron_norm"][-1]}
+            arrays |= {f"{name}median": np.median(run["rotation"], axis=2), f"{name}t_cb": run["t_cb"]}
+            arrays |= {f"{name}top": np.stack([top_share(row) for row in run["neuron_norm"]])}
+            arrays |= {f"{name}margin": run["margin"], f"{name}t_mean": run["t_mean"]}
+        return arrays
 
     return job.keep(f"m{m}", {"m": m, "layers": layers, **size}, compute)
 
@@ -111,9 +111,13 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
         reason = "within two standard errors" if holds == UNDECIDED else ""
         return Verdict(claim, measured, paper, holds, f"{word} {gain:.3f} +- {error:.3f}", reason, chosen)
 
-    median = [np.median(one["rotation"], axis=1) for one in pair]
+    def judge_top(claim: str, paper: str, norm: str) -> Verdict:
+        low, high = (top_share(run[norm]) for run in pair)
+        return judge(claim, f"{high.mean():.3f} against {low.mean():.3f}", paper, high - low, chosen=TENTH)
+
+    median = [np.median(run["rotation"], axis=1) for run in pair]
     more = median[1] - median[0]
-    found = [
+    verdicts = [
         judge(
             "rotation is smaller at m = 256: the median cosine is larger than at m = 16 by more than two standard errors",
             f"{median[1].mean():.3f} against {median[0].mean():.3f}",
@@ -127,9 +131,9 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
             bool((more > 0).mean() >= 0.9),
         ),
     ]
-    for m, one in zip((16, 256), pair):
-        together = alignment(one["norm"], one["rotation"])
-        found.append(
+    for m, run in zip((16, 256), pair):
+        together = alignment(run["norm"], run["rotation"])
+        verdicts.append(
             judge(
                 f"large norm and large rotation go together at m = {m}: norm and cosine correlate below 0 by two errors",
                 float(together.mean()),
@@ -138,8 +142,8 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
                 "below 0 by",
             )
         )
-    relative = [(one["norm"] / one["norm"].max(1, keepdims=True)).mean(1) for one in pair]
-    found.append(
+    relative = [(run["norm"] / run["norm"].max(1, keepdims=True)).mean(1) for run in pair]
+    verdicts.append(
         judge(
             "norms are more unequal at m = 256: the mean of the curve of Figure 1d is lower by two standard errors",
             f"{relative[1].mean():.3f} against {relative[0].mean():.3f}",
@@ -147,19 +151,16 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
             relative[0] - relative[1],
         )
     )
-    top = [top_share(one["norm"]) for one in pair]
-    found.append(
-        judge(
+    verdicts.append(
+        judge_top(
             "the largest tenth of the neurons has a larger share of the norm at m = 256 by two standard errors",
-            f"{top[1].mean():.3f} against {top[0].mean():.3f}",
             "greater norm imbalance (in words only; this measure is ours)",
-            top[1] - top[0],
-            chosen=TENTH,
+            "norm",
         )
     )
-    found.append(_judge_noise(median[0], median[1]))
-    late = [float(np.median(one["late_rotation"], axis=1).mean()) for one in pair]
-    found.append(
+    verdicts.append(_judge_noise(median[0], median[1]))
+    late = [float(np.median(run["late_rotation"], axis=1).mean()) for run in pair]
+    verdicts.append(
         judge(
             "low rotation is a finite-time effect (ours): much later the median cosine at m = 256 has fallen by two errors",
             f"{late[1]:.3f} (m = 16: {late[0]:.3f}) at margin {np.median(wide['late_margin'][-1]):.3g}",
@@ -168,17 +169,14 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
             "fall",
         )
     )
-    top = [top_share(one["late_norm"]) for one in pair]
-    found.append(
-        judge(
+    verdicts.append(
+        judge_top(
             "the norm imbalance stays (ours): much later the largest tenth has a larger share at m = 256 by two errors",
-            f"{top[1].mean():.3f} against {top[0].mean():.3f}",
             "nothing on the horizon",
-            top[1] - top[0],
-            chosen=TENTH,
+            "late_norm",
         )
     )
-    return found
+    return verdicts
 
 
 def _judge_noise(narrow: np.ndarray, wide: np.ndarray) -> Verdict:
@@ -232,16 +230,16 @@ def _draw_1(runs: Mapping[int, Mapping[str, np.ndarray]], shown: Dataset) -> Fig
 
     figure = figure_of(11, 6.8)
     grid = figure.subplots(2, 3)
-    for axes, (m, one), letter in zip((grid[0, 0], grid[0, 1]), runs.items(), "ab"):
-        _draw_paths(axes, one, shown)
+    for axes, (m, run), letter in zip((grid[0, 0], grid[0, 1]), runs.items(), "ab"):
+        _draw_paths(axes, run, shown)
         axes.set_title(f"({letter}) trajectories of $|a_j| v_j$, m = {m}", loc="left", fontsize=10)
     colours = {16: THIRD, 256: PLUS}
     for axes, key, letter, title in (
         (grid[1, 0], "rotation", "c", "sorted rotations"),
         (grid[1, 1], "norm", "d", "sorted relative norms"),
     ):
-        for m, one in runs.items():
-            values = one[key] if key == "rotation" else one[key] / one[key].max(1, keepdims=True)
+        for m, run in runs.items():
+            values = run[key] if key == "rotation" else run[key] / run[key].max(1, keepdims=True)
             rank = (np.arange(m) + 0.5) / m
             for row in np.sort(values, axis=1):
                 axes.plot(rank, row, color=colours[m], lw=0.6, alpha=0.35)
@@ -252,16 +250,16 @@ def _draw_1(runs: Mapping[int, Mapping[str, np.ndarray]], shown: Dataset) -> Fig
     grid[1, 0].set_ylabel(r"$\langle v_j(0), v_j(t)\rangle\,/\,\|v_j(0)\|\,\|v_j(t)\|$")
     grid[1, 1].set_ylabel(r"$\|a_j v_j\|\,/\,\max_k \|a_k v_k\|$")
     axes, below = grid[0, 2], grid[1, 2]
-    for m, one in runs.items():
+    for m, run in runs.items():
         for panel, key in ((axes, "late_median"), (below, "late_top")):
-            t, rows = np.median(one["late_margin"], axis=1), one[key]
+            t, rows = np.median(run["late_margin"], axis=1), run[key]
             well = t > 0.05
             low, middle, high = np.percentile(rows, (10, 50, 90), axis=1)
             panel.fill_between(t[well], low[well], high[well], color=colours[m], alpha=0.2, lw=0)
             panel.plot(t[well], middle[well], color=colours[m], lw=2, label=f"m = {m}")
-        end = float(np.median(one["margin"][-1]))
-        axes.plot([end], [np.median(one["median"][-1])], "o", color=colours[m], mec=INK, ms=6)
-        below.plot([end], [np.median(one["top"][-1])], "o", color=colours[m], mec=INK, ms=6)
+        end = float(np.median(run["margin"][-1]))
+        axes.plot([end], [np.median(run["median"][-1])], "o", color=colours[m], mec=INK, ms=6)
+        below.plot([end], [np.median(run["top"][-1])], "o", color=colours[m], mec=INK, ms=6)
     axes.set_title("(e) later: median cosine", loc="left", fontsize=10)
     below.set_title("(f) later: share of the largest tenth", loc="left", fontsize=10)
     for panel in (axes, below):
@@ -275,11 +273,11 @@ def _draw_1(runs: Mapping[int, Mapping[str, np.ndarray]], shown: Dataset) -> Fig
     return figure
 
 
-def _draw_paths(axes: Axes, one: Mapping[str, np.ndarray], shown: Dataset) -> None:
+def _draw_paths(axes: Axes, run: Mapping[str, np.ndarray], shown: Dataset) -> None:
     """One run: neurons from start (thin end) to end (dot), coloured by sgn(a_j), darker if the norm is larger."""
     from widemargin.plots import MINUS, PLUS
 
-    path, sign, norm = one["plane"][:, 0], one["sign"][0], one["norm"][0]
+    path, sign, norm = run["plane"][:, 0], run["sign"][0], run["norm"][0]
     darkness = np.clip(norm / norm.max(), 0.3, 1)
     for j in np.argsort(norm):
         colour = PLUS if sign[j] > 0 else MINUS

@@ -49,9 +49,9 @@ def _unit(u: np.ndarray) -> np.ndarray:
     return u / np.linalg.norm(u)
 
 
-def two_relu_margin(one: Dataset, v1: int, v2: int) -> float:
+def two_relu_margin(points: Dataset, v1: int, v2: int) -> float:
     """min_x (relu(-v1 . x) + relu(-v2 . x)) / 2 over the data, v1 and v2 rows of it (LR Proposition 2.6, E-LR-16)."""
-    H = np.maximum(-one.X @ one.X[[v1, v2]].T, 0)
+    H = np.maximum(-points.X @ points.X[[v1, v2]].T, 0)
     return float(H.mean(1).min())
 
 
@@ -166,21 +166,17 @@ def judge_figure_2(family: str, alphas: Sequence[float], one: Mapping[str, np.nd
 
 
 @reproduction(
-    "lr-2",
-    paper="LR",
+    "lr-2", paper="LR", quick=35, full=90, claims=("LR-33", "LR-19"),
     shows="Figure 2: gradient flow escapes a bad KKT point",
-    quick=35,
-    full=90,
-    claims=("LR-33", "LR-19"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """LR Figure 2 (LR-33, LR-19): the sketch with what training finds, and margins against alpha."""
     size = SIZES[job.scale]
-    found = {family: _bounds(job, family, size) | _flow(job, family, size) for family in ("plane", "cones")}
+    families = {family: _bounds(job, family, size) | _flow(job, family, size) for family in ("plane", "cones")}
     # The sketch of the paper lives in the plane.
     sketch = _flow(job, "cones", {**size, "alphas": (0.1,), "d": 2, "seeds": 1})
-    verdicts = [v for family, one in found.items() for v in judge_figure_2(family, size["alphas"], one)]
-    arrays = {f"{family}_{name}": value for family, one in found.items() for name, value in one.items()}
+    verdicts = [v for family, one in families.items() for v in judge_figure_2(family, size["alphas"], one)]
+    arrays = {f"{family}_{name}": value for family, one in families.items() for name, value in one.items()}
     arrays |= {"alphas": np.array(size["alphas"])} | {f"sketch_{name}": value for name, value in sketch.items()}
     settings = {
         "plane": "v1 at 0, v2 at 135 degrees, z at 90 degrees + arccos(alpha)",
@@ -193,12 +189,12 @@ def reproduce(job: Job) -> Outcome:
         "All margins are in the normalisation |W|^2 of the paper (M2), so the linear predictor of margin gamma_hat counts as "
         "gamma_hat/2 (E-LR-16). Gradient flow starts from random weights; its dots lie on the certified line gamma_gl/2."
     )
-    figure = _draw_2(_bad_kkt("cones", 0.1, 2), sketch, size["alphas"], found)
+    figure = _draw_2(_bad_kkt("cones", 0.1, 2), sketch, size["alphas"], families)
     return Outcome({"figure": figure}, arrays, settings, verdicts, words)
 
 
 def _draw_2(
-    shown: Dataset, sketch: Mapping[str, np.ndarray], alphas: Sequence[float], found: Mapping[str, Any]
+    shown: Dataset, sketch: Mapping[str, np.ndarray], alphas: Sequence[float], families: Mapping[str, Any]
 ) -> Figure:
     from widemargin.plots import INK, MINUS, PLUS, QUIET, THIRD
 
@@ -231,7 +227,7 @@ def _draw_2(
     sketched.set_xticks([])
     sketched.set_yticks([])
     names = {"plane": "(b) three points of the plane", "cones": "(c) two cones in higher dimension"}
-    for axes, (family, one) in zip(panels, found.items()):
+    for axes, (family, one) in zip(panels, families.items()):
         axes.plot(alphas, (one["lower"] + one["upper"]) / 4, color=INK, lw=1.8, label=r"certified $\gamma_{gl}/2$")
         axes.errorbar(
             alphas,

@@ -17,25 +17,26 @@ from .rows import CHOSEN, CLAIMED, ROWS
 ENOUGH = 1.15  # a width, or a number of steps, is enough if a quarter, or twice, of it changes samples by less than this factor
 
 
-def judge_exponent(row: str, what: str, against: str, one: Exponent) -> Verdict:
+def judge_exponent(row: str, what: str, against: str, exponent: Exponent) -> Verdict:
     """An exponent against the claimed one, by the rule of `decide`."""
     words = {"n": "samples grow", "m": "the width grows", "t": "steps grow"}[what]
     claimed = float(CLAIMED[what][row][0 if against == "d" else 1])
     base = "d" if against == "d" else "(1/eps)"
-    holds = decide(one, claimed)
+    holds = decide(exponent, claimed)
     reason = ""
     if holds == UNDECIDED:
         reason = (
             "a test error was not reached with the samples tried, in too many trials"
-            if math.isinf(one.high)
-            else f"the interval has {claimed:g} or {claimed + SLACK:g} inside with {one.trials} trials, the most allowed"
+            if math.isinf(exponent.high)
+            else f"the interval has {claimed:g} or {claimed + SLACK:g} inside with {exponent.trials} trials, the most allowed"
         )
     return Verdict(
         f"row {row}, {ROWS[row][0]}: {words} at most like {base}^{claimed:g}",
-        one.value if math.isfinite(one.value) else "not reached",
+        exponent.value if math.isfinite(exponent.value) else "not reached",
         ROWS[row][{"m": 2, "n": 3, "t": 4}[what]],
         holds,
-        f"[{one.low:.2f}, {one.high:.2f}]; trials alone [{one.sampled[0]:.2f}, {one.sampled[1]:.2f}], {one.trials} of them",
+        f"[{exponent.low:.2f}, {exponent.high:.2f}]; trials alone [{exponent.sampled[0]:.2f}, {exponent.sampled[1]:.2f}], "
+        f"{exponent.trials} of them",
         reason,
         CHOSEN.get(row, ""),
     )
@@ -45,7 +46,7 @@ def judge_order(row: str, slow: Cells, fast: Mapping[str, Cells]) -> list[Verdic
     """Whether a margin row needs samples that grow more slowly with d than row a's, and fewer at the largest d."""
     ours, theirs = fit(slow), fit(fast["a"])
     grows: Holds = True if ours.high < theirs.low else False if ours.low > theirs.high else UNDECIDED
-    found = [
+    verdicts = [
         Verdict(
             f"samples grow more slowly with d in row {row} (margins) than in row a (kernel): the intervals are apart",
             f"{ours.value:.2f} against {theirs.value:.2f}",
@@ -58,7 +59,7 @@ def judge_order(row: str, slow: Cells, fast: Mapping[str, Cells]) -> list[Verdic
     ]
     common = sorted(set(slow.d.tolist()) & set(fast["a"].d.tolist()))
     if not common:
-        return found
+        return verdicts
     at = LEVELS.index(ERROR)
 
     def value(one: Cells) -> tuple[float, float, float]:
@@ -68,7 +69,7 @@ def judge_order(row: str, slow: Cells, fast: Mapping[str, Cells]) -> list[Verdic
 
     mine, other = value(slow), min((value(one) for one in fast.values()), key=lambda item: item[0])
     fewer: Holds = True if mine[2] < other[1] else False if mine[1] > other[2] else UNDECIDED
-    found.append(
+    verdicts.append(
         Verdict(
             f"at the largest d = {common[-1]} row {row} needs fewer samples for test error 0.1 than row a at every step tried",
             f"{mine[0]:.0f} against {other[0]:.0f}",
@@ -78,7 +79,7 @@ def judge_order(row: str, slow: Cells, fast: Mapping[str, Cells]) -> list[Verdic
             "the intervals meet" if fewer == UNDECIDED else "",
         )
     )
-    return found
+    return verdicts
 
 
 def judge_limit(d: int, m: int, own: bool, network: np.ndarray, limit: np.ndarray) -> Verdict:
@@ -108,7 +109,7 @@ def judge_table(
     `longer`: by which factor a row that is not supported needs more samples than with twice the steps, at its largest d.
     """
     kernel = fit(samples["a"])
-    found = [
+    verdicts = [
         Verdict(
             "the kernel row a really grows like d^2: the whole interval lies within 0.25 of 2",
             kernel.value,
@@ -127,14 +128,14 @@ def judge_table(
             elif verdict.holds is False and longer.get(row, 1.0) > ENOUGH:  # the claim is about the end of a flow
                 reason = f"the flow is not at its end: twice the steps need {1 / longer[row]:.2f} of the samples at the largest d"
                 verdict = replace(verdict, holds=UNDECIDED, reason=reason)
-            found.append(verdict)
-    found.append(_bound_of_theorem(samples["b0"]))
+            verdicts.append(verdict)
+    verdicts.append(_bound_of_theorem(samples["b0"]))
     kernels = {"a": samples["a"]} | {f"a, {step:g}": one for step, one in tried.get("a", {}).items()}
     for row in "de":
-        found += judge_order(row, samples[row], kernels)
-    found += [judge_exponent(row, "m", "d", fit(widths[row])) for row in CLAIMED["m"]]
+        verdicts += judge_order(row, samples[row], kernels)
+    verdicts += [judge_exponent(row, "m", "d", fit(widths[row])) for row in CLAIMED["m"]]
     for row, most, where in (("a", "d^8", "at every d"), ("f", "d^d", "at all d but the smallest")):
-        found.append(
+        verdicts.append(
             Verdict(
                 f"row {row}, {ROWS[row][0]}: a width of at most {most} is enough at every d",
                 ", ".join(f"{m:.3g} at d = {d}" for d, m in zip(widths[row].d, widths[row].needed[:, 0])),
@@ -143,8 +144,8 @@ def judge_table(
                 reason=f"all widths tried are below {most} {where}: this cannot come out false",
             )
         )
-    found += [judge_exponent("c", "t", against, fit(steps["c"], against)) for against in ("d", "eps")]
-    return found
+    verdicts += [judge_exponent("c", "t", against, fit(steps["c"], against)) for against in ("d", "eps")]
+    return verdicts
 
 
 def _bound_of_theorem(cells: Cells) -> Verdict:

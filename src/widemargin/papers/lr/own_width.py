@@ -144,7 +144,7 @@ def at_width(d: int, m: int, eta: float, steps: int, seed: int, device: str) -> 
     which = products.argmax(1)  # the corner that is the example
     kernel = torch.tensor(feature_kernel(products.cpu().numpy(), d)).to(X)
     f = limit = outputs()
-    found, limits = [], []
+    reached, limits = [], []
     for x, label, here, K in zip(X, y, which, kernel):
         step = eta * label * torch.sigmoid(-label * f[here])
         for a, V in pieces:
@@ -154,6 +154,6 @@ def at_width(d: int, m: int, eta: float, steps: int, seed: int, device: str) -> 
             for j in range(d):
                 V[j] += move * x[j]
         f, limit = outputs(), limit + m * step * K
-        found.append(f.cpu().numpy())
+        reached.append(f.cpu().numpy())
         limits.append(limit.cpu().numpy())
-    return np.stack(found), np.stack(limits)
+    return np.stack(reached), np.stack(limits)

@@ -125,14 +125,14 @@ def rate_of(row: str) -> Callable[[int], float]:
 
 def narrowest(succeed: Callable[[int], np.ndarray], widths: Sequence[int]) -> np.ndarray:
     """(2, k) widths and the shares of trials that succeed, up to one past the first at which more than half do."""
-    found: list[tuple[float, float]] = []
+    tried: list[tuple[float, float]] = []
     past = 0
     for m in widths:
-        found.append((float(m), float(np.mean(succeed(m)))))
-        past += found[-1][1] > 0.5
+        tried.append((float(m), float(np.mean(succeed(m)))))
+        past += tried[-1][1] > 0.5
         if past == 2:  # the second is for the resampling
             break
-    return np.array(found).T
+    return np.array(tried).T
 
 
 def widths_of(job: Job, row: str, d: int, long: float, size: Mapping[str, Any], trials: int) -> np.ndarray:
@@ -150,8 +150,8 @@ def widths_of(job: Job, row: str, d: int, long: float, size: Mapping[str, Any], 
         parts = [
             range(k, min(k + least, trials)) for k in range(0, trials, least)
         ]  # d^4 examples for a few trials at a time
-        found = [hitting_times(d, *made, math.ceil(long), part, job.seed, job.device) for part in parts]
-        return np.isfinite(np.concatenate(found)[:, LEVELS.index(ERROR)])
+        times = [hitting_times(d, *made, math.ceil(long), part, job.seed, job.device) for part in parts]
+        return np.isfinite(np.concatenate(times)[:, LEVELS.index(ERROR)])
 
     key = {"row": row, "d": d, "trials": trials, "long": long}
     return job.keep(f"{row}-width-d{d}", key, lambda: {"m": narrowest(succeed, [2**k for k in range(2, 10)])})["m"]

@@ -113,14 +113,16 @@ def _stream_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> tuple[dict[str,
 
 def _tried_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> dict[str, dict[float, Cells]]:
     """Samples of rows a to c with every setting that was tried."""
-    found: dict[str, dict[float, Cells]] = {}
+    by_row: dict[str, dict[float, Cells]] = {}
     for row, settings in TRIED.items():
-        found[row] = {}
-        for one in settings:
-            cells, hits = stream_cells(job, row, dict.fromkeys(size["d"], one).__getitem__, size, size["trials"])
-            raw.update({f"tried_{row}_{one:g}_d{d}": hit for d, hit in zip(size["d"], hits)})
-            found[row][one] = cells.plus(np.array([first_batch(d, one) if row == "c" else 0 for d in size["d"]]))
-    return found
+        by_row[row] = {}
+        for setting in settings:
+            cells, hits = stream_cells(job, row, dict.fromkeys(size["d"], setting).__getitem__, size, size["trials"])
+            raw.update({f"tried_{row}_{setting:g}_d{d}": hit for d, hit in zip(size["d"], hits)})
+            by_row[row][setting] = cells.plus(
+                np.array([first_batch(d, setting) if row == "c" else 0 for d in size["d"]])
+            )
+    return by_row
 
 
 def _flow_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> tuple[dict[str, Cells], float, dict[str, float]]:
@@ -134,10 +136,10 @@ def _flow_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> tuple[dict[str, C
     rest = needs("f", last, width=size["m_scalar"] // 4) / needs("f", last)
 
     def measure(row: str, dims: Sequence[int], trials: int) -> Cells:
-        found = [batches(job, row, d, size, trials) for d in dims]
-        for d, (n, errors) in zip(dims, found):
+        batched = [batches(job, row, d, size, trials) for d in dims]
+        for d, (n, errors) in zip(dims, batched):
             raw.update({f"grid_{row}_d{d}": n, f"errors_{row}_d{d}": errors})
-        return cells_of_errors(dims, found)
+        return cells_of_errors(dims, batched)
 
     def enough(row: str, cells: Cells) -> bool:  # more trials do not help a network that is too narrow
         return settled(row, "n", cells) or (row == "f" and not rest <= ENOUGH)
@@ -199,13 +201,9 @@ def _own_width(job: Job, size: Mapping[str, Any], raw: Raw) -> list[Verdict]:
 
 
 @reproduction(
-    "lr-table1",
-    paper="LR",
+    "lr-table1", paper="LR", quick=280, full=549, claims=("LR-34", "LR-29", "LR-11", "LR-12"),
     shows="Table 1: samples, width and steps on 2-sparse parity for test errors 0.2, 0.1 and 0.05",
-    quick=280,
-    full=549,
-    claims=("LR-34", "LR-29", "LR-11", "LR-12"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     """LR Table 1 (LR-34): every row as an algorithm, and exponents in d and 1/eps fitted to what it needs."""
     size = SIZES[job.scale]

@@ -111,15 +111,15 @@ def draw_samples(samples: Mapping[str, Cells], tried: Mapping[str, Mapping[float
     at = LEVELS.index(ERROR)
     names: list[tuple[float, int, str, str]] = []  # of the thin lines: where they end (samples, d), text, colour
     for row, kept in tried.items():
-        for one, cells in kept.items():
+        for setting, cells in kept.items():
             use = np.isfinite(cells.needed[:, at])
-            if one != MAIN[row] and use.any():
+            if setting != MAIN[row] and use.any():
                 axes.plot(cells.d[use], cells.needed[use, at], color=looks[row][0], lw=0.6, alpha=0.6)
                 names.append(
                     (
                         float(cells.needed[use, at][-1]),
                         int(cells.d[use][-1]),
-                        f"{row}: {_math(WORDS[row].format(one).split(',')[0])}",
+                        f"{row}: {_math(WORDS[row].format(setting).split(',')[0])}",
                         looks[row][0],
                     )
                 )

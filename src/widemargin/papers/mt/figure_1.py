@@ -39,9 +39,9 @@ def reproduce(job: Job) -> Outcome:
     def compute() -> Mapping[str, Any]:
         return {"linear": interval_of(margins.linear(data, bias=True)), "f1": interval_of(margins.f1(data, tol=1e-3))}
 
-    found = job.keep("margins", {"n": n, "sha256": data.sha256(), "linear": "with bias"}, compute)
+    measured = job.keep("margins", {"n": n, "sha256": data.sha256(), "linear": "with bias"}, compute)
     four = four_relus(3).margin(data)
-    verdicts = judge_figure_1(found, four)
+    verdicts = judge_figure_1(measured, four)
     words = (
         f"{n} draws of D in d = 3, without the rejection of long points that only the proof needs: (x1, x2) on the"
         " corners of a square, x3 normal, y = x1 x2. Orange is negative and blue positive (red and blue in the"
@@ -49,16 +49,16 @@ def reproduce(job: Job) -> Outcome:
     )
     return Outcome(
         {"figure": _draw(data)},
-        {"X": data.X, "y": data.y, **found, "four_relus": np.array(four)},
+        {"X": data.X, "y": data.y, **measured, "four_relus": np.array(four)},
         {"n": n, "d": 3, "data": data.name},
         verdicts,
         words,
     )
 
 
-def judge_figure_1(found: Mapping[str, np.ndarray], four: float) -> list[Verdict]:
-    """`found`: certified intervals of the linear margin and of the l1 margin; `four`: margin of the four ReLUs."""
-    low, high = found["linear"]
+def judge_figure_1(measured: Mapping[str, np.ndarray], four: float) -> list[Verdict]:
+    """`measured`: certified intervals of the linear margin and of the l1 margin; `four`: margin of the four ReLUs."""
+    low, high = measured["linear"]
     return [
         Verdict(
             "no linear separator for D, with a bias neither: the certified linear margin of the points is 0 (below 1e-9)",
@@ -71,7 +71,7 @@ def judge_figure_1(found: Mapping[str, np.ndarray], four: float) -> list[Verdict
         ),
         Verdict(
             "no network has a larger margin than sqrt(2)/4 on D (certified upper bound on these points over sqrt(2)/4)",
-            float(found["f1"][1] / L1_MARGIN), "not in the paper, which needs the lower bound only", NOT_INFORMATIVE,
+            float(measured["f1"][1] / L1_MARGIN), "not in the paper, which needs the lower bound only", NOT_INFORMATIVE,
             reason="a sample can confirm this but not refute it: a larger margin on these points says nothing of D",
         ),
     ]  # fmt: skip

@@ -79,22 +79,22 @@ def reproduce(job: Job) -> Outcome:
         angle = 2 * math.pi * np.arange(1000) / 1000
         grid = margins.frozen(data, np.column_stack([np.cos(angle), np.sin(angle)]), bias=True)
         assert cert.primal is not None
-        found = regularized_path(data, net, lambdas, size["trials"], size["inner"], job.seed)
-        return found | {
+        path = regularized_path(data, net, lambdas, size["trials"], size["inner"], job.seed)
+        return path | {
             "least": least_objectives(data, lambdas),
             "f1": interval_of(cert), "grid": interval_of(grid), "theta": cert.primal.theta, "mass": cert.primal.mass
         }  # fmt: skip
 
-    found = job.keep("path", {**size, "sha256": data.sha256(), "from": 0.1, "to": 1e-14, "least": LEAST}, compute)
+    path = job.keep("path", {**size, "sha256": data.sha256(), "from": 0.1, "to": 1e-14, "least": LEAST}, compute)
     x = np.linspace(-1, 1, 801)
-    network = 2 * (np.column_stack([x, np.ones_like(x)]) @ found["V"][-1].T).clip(0) @ found["a"][-1]
-    network = network / found["norm"][-1] ** 2  # of variation norm 1 where the layers are balanced
-    svm = Measure(found["theta"], found["mass"], bias=True)(x[:, None])
+    network = 2 * (np.column_stack([x, np.ones_like(x)]) @ path["V"][-1].T).clip(0) @ path["a"][-1]
+    network = network / path["norm"][-1] ** 2  # of variation norm 1 where the layers are balanced
+    svm = Measure(path["theta"], path["mass"], bias=True)(x[:, None])
     guaranteed = np.array(
         [
             float(
                 theory.regularization.weak_regularization_margin(
-                    lam, F1_CONVERSIONS["M2"] * found["f1"][0], data.n
+                    lam, F1_CONVERSIONS["M2"] * path["f1"][0], data.n
                 ).value
             )
             for lam in lambdas
@@ -112,10 +112,10 @@ def reproduce(job: Job) -> Outcome:
     )
     data_out = {
         "x": data.X[:, 0], "y": data.y, "lambda": lambdas, "guaranteed": guaranteed, "at": x, "network": network, "svm": svm,
-        **found,
+        **path,
     }  # fmt: skip
     return Outcome(
-        {"figure": _draw(data, lambdas, found, guaranteed, x, network, svm)},
+        {"figure": _draw(data, lambdas, path, guaranteed, x, network, svm)},
         data_out,
         {
             **size,
@@ -124,21 +124,21 @@ def reproduce(job: Job) -> Outcome:
             "law": "a ~ N(0, 1/m), (w, b) ~ N(0, I/2)",
             "loss": "mean logistic",
         },
-        judge_figure_2(found, guaranteed, network, svm),
+        judge_figure_2(path, guaranteed, network, svm),
         words,
     )
 
 
 def judge_figure_2(
-    found: Mapping[str, np.ndarray], guaranteed: np.ndarray, network: np.ndarray, svm: np.ndarray
+    path: Mapping[str, np.ndarray], guaranteed: np.ndarray, network: np.ndarray, svm: np.ndarray
 ) -> list[Verdict]:
-    low, high = (F1_CONVERSIONS["M2"] * float(v) for v in found["f1"])
-    ratio = found["margin"] / high  # at least this much of the largest margin
-    risen = np.diff(ratio[found["margin"] > 0])
+    low, high = (F1_CONVERSIONS["M2"] * float(v) for v in path["f1"])
+    ratio = path["margin"] / high  # at least this much of the largest margin
+    risen = np.diff(ratio[path["margin"] > 0])
     apart = float(np.abs(network - svm).max() / np.abs(svm).max())
-    excess, worse = (float((found["objective"] / bound - 1).max()) for bound in found["least"].T)
+    excess, worse = (float((path["objective"] / bound - 1).max()) for bound in path["least"].T)
     told = guaranteed > 0  # elsewhere the theorem says nothing
-    short = float((found["margin"] - guaranteed)[told].min()) if told.any() else math.nan
+    short = float((path["margin"] - guaranteed)[told].min()) if told.any() else math.nan
     return [
         Verdict(
             "the margin converges to the l1-SVM's: above 0.99 of half the certified value at the smallest lambda",
@@ -151,7 +151,7 @@ def judge_figure_2(
         ),
         Verdict(
             "no network exceeds half the certified l1-SVM margin (largest ratio)",
-            float((found["margin"] / high).max()), "Theorem 3.3", NOT_INFORMATIVE,
+            float((path["margin"] / high).max()), "Theorem 3.3", NOT_INFORMATIVE,
             reason="it holds for every network, trained or not; a larger ratio would be an error of this program",
         ),
         Verdict(
@@ -163,7 +163,7 @@ def judge_figure_2(
             " for every lambda (largest distance to its proved lower bound)",
             excess, "assumed by Theorem 2.1, not checked there",
             True if excess < MINIMISER else False if worse > MINIMISER else UNDECIDED,
-            f"certified to {float((found['least'][:, 1] / found['least'][:, 0] - 1).max()):.2g}",
+            f"certified to {float((path['least'][:, 1] / path['least'][:, 0] - 1).max()):.2g}",
             "" if excess < MINIMISER else f"it is {100 * worse:.2g} % above that of a certified network" if worse > MINIMISER else
             "the certificate's own gap is too wide",
             "0.1 % was asked first, then 1 % of a weaker bound, and 0.1 % again after 0.002 % was seen at seed 0",
@@ -176,20 +176,20 @@ def judge_figure_2(
         ),
         Verdict(
             "the paper's grid of 1000 units reaches 0.999 of the certified l1-SVM margin",
-            float(found["grid"][0] / found["f1"][1]), "taken as the l1-SVM value",
-            bool(found["grid"][0] > 0.999 * found["f1"][1]),
+            float(path["grid"][0] / path["f1"][1]), "taken as the l1-SVM value",
+            bool(path["grid"][0] > 0.999 * path["f1"][1]),
         ),
     ]  # fmt: skip
 
 
 def _draw(
-    data: Dataset, lambdas: np.ndarray, found: Mapping[str, np.ndarray], guaranteed: np.ndarray, x: np.ndarray,
+    data: Dataset, lambdas: np.ndarray, path: Mapping[str, np.ndarray], guaranteed: np.ndarray, x: np.ndarray,
     network: np.ndarray, svm: np.ndarray,
 ) -> Figure:  # fmt: skip
     figure, (left, right) = panels(9.6, 3.9, 2)
-    half = F1_CONVERSIONS["M2"] * found["f1"][1]
+    half = F1_CONVERSIONS["M2"] * path["f1"][1]
     left.axhline(half, color=INK, ls="--", lw=1.4, label=r"$\ell_1$-SVM, certified (half of it)")
-    left.plot(lambdas, found["margin"], "o-", color=PLUS, ms=4, lw=1.6, label="network")
+    left.plot(lambdas, path["margin"], "o-", color=PLUS, ms=4, lw=1.6, label="network")
     left.plot(lambdas, guaranteed, ":", color=QUIET, lw=1.6, label="guaranteed for global minimisers")
     left.set_xscale("log")
     left.set_ylim(-0.12 * half, 1.12 * half)

@@ -93,30 +93,31 @@ def descended(
 
 
 def compare(
-    n: int, trials: int, m: int, rungs: int, inner: int, steps: int, limit: float, regression: bool, device: str,
-    seed: int, tests: int = 2000,
-) -> dict[str, np.ndarray]:  # fmt: skip
+    n: int, size: Mapping[str, Any], regression: bool, device: str, seed: int, tests: int = 2000
+) -> dict[str, np.ndarray]:
     """Test error, value, leading term of the bound (and fit) of both students and of the kernel, (trials,) each.
 
-    Beside them the learning rate of the descent, and for n up to 100 the certified l1 value of trial 0.
+    Beside them the learning rate of the descent, and for n up to 100 the certified l1 value of trial 0. `size` is that of SIZES.
     """
-    teachers = [1000 * seed + b for b in range(trials)]
+    teachers = [1000 * seed + b for b in range(size["trials"])]
     sets = [relu_teacher(20, n, seed=one, regression=regression) for one in teachers]
     held = [relu_teacher(20, tests, seed=one, regression=regression, sample=1) for one in teachers]
-    path = minimisers(sets, m, rungs, inner, regression, device, seed)
-    descent, lr = descended(sets, m, steps, regression, device, seed)
-    found: dict[str, np.ndarray] = {"lr": np.array(lr)}
+    path = minimisers(sets, size["m"], size["rungs"], size["inner"], regression, device, seed)
+    descent, lr = descended(sets, size["m"], size["steps"], regression, device, seed)
+    measured: dict[str, np.ndarray] = {"lr": np.array(lr)}
     for arm, W in zip(ARMS, (path, descent)):
         nets = [Measure.from_network(V, a) for V, a in zip(W["V"], W["a"])]
         rows = [_net_row(*each, regression) for each in zip(nets, sets, held)]
-        found |= {f"{arm}_{name}": np.array(one) for name, one in zip(("error", "value", "bound", "fit"), zip(*rows))}
+        measured |= {
+            f"{arm}_{name}": np.array(one) for name, one in zip(("error", "value", "bound", "fit"), zip(*rows))
+        }
     rows = [_kernel_row(*each, regression) for each in zip(sets, held)]
-    found |= {f"kernel_{name}": np.array(one) for name, one in zip(("error", "value", "bound"), zip(*rows))}
-    found["certified"] = np.full(2, math.nan)
+    measured |= {f"kernel_{name}": np.array(one) for name, one in zip(("error", "value", "bound"), zip(*rows))}
+    measured["certified"] = np.full(2, math.nan)
     if n <= 100:  # beyond, the search does not end in the time given
         solve: Any = margins.min_norm_l1 if regression else partial(margins.f1, device=device)
-        found["certified"] = np.array(interval_of(solve(sets[0], tol=1e-2, time_limit=limit)))
-    return found
+        measured["certified"] = np.array(interval_of(solve(sets[0], tol=1e-2, time_limit=size["limit"])))
+    return measured
 
 
 def _net_row(net: Measure, data: Dataset, held: Dataset, regression: bool) -> list[float]:
@@ -159,23 +160,24 @@ def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     ns = np.array(size["ns"])
     rest = {name: value for name, value in size.items() if name != "ns"}
-    found: dict[str, dict[str, np.ndarray]] = {}
+    measured: dict[str, dict[str, np.ndarray]] = {}
     for task in ("classification", "regression"):
         each = [
             job.keep(
                 f"{task}-{n}",
                 {"n": n, "task": task, **rest},
-                partial(compare, n, regression=task == "regression", device=job.device, seed=job.seed, **rest),
+                partial(compare, n, size, task == "regression", job.device, job.seed),
             )
             for n in ns.tolist()
         ]
-        found[task] = {name: np.stack([one[name] for one in each], -1) for name in each[0]}  # (trials, k)
+        measured[task] = {name: np.stack([one[name] for one in each], -1) for name in each[0]}  # (trials, k)
     lost = {
-        task: {arm: (~fitted(task, part[f"{arm}_fit"])).sum(0).tolist() for arm in ARMS} for task, part in found.items()
+        task: {arm: (~fitted(task, part[f"{arm}_fit"])).sum(0).tolist() for arm in ARMS}
+        for task, part in measured.items()
     }
     counts = "; ".join(
         f"{task}, {word}: {', '.join(map(str, lost[task][arm]))}"
-        for task in found
+        for task in measured
         for arm, word in zip(ARMS, ("minimisers", "descent"))
     )
     words = (
@@ -199,19 +201,19 @@ def reproduce(job: Job) -> Outcome:
     settings = {
         **size, "d": 20, "units": 6, "margin": 0.1, "test_points": 2000, "lambda": 1e-8, "fit": FIT,
         "first_lambda": {"classification": 1e-2, "regression": 1e-1},
-        "lr": {task: part["lr"] for task, part in found.items()}, "not_fitted": lost,
+        "lr": {task: part["lr"] for task, part in measured.items()}, "not_fitted": lost,
     }  # fmt: skip
     return Outcome(
-        {"figure": _draw(ns, found)},
-        {"n": ns, **{f"{task}_{name}": value for task, part in found.items() for name, value in part.items()}},
+        {"figure": _draw(ns, measured)},
+        {"n": ns, **{f"{task}_{name}": value for task, part in measured.items() for name, value in part.items()}},
         settings,
-        [verdict for task, part in found.items() for verdict in judge_figure_3(task, ns, part, size["steps"])],
+        [verdict for task, part in measured.items() for verdict in judge_figure_3(task, ns, part, size["steps"])],
         words,
     )
 
 
-def judge_figure_3(task: str, ns: np.ndarray, found: Mapping[str, np.ndarray], steps: int) -> list[Verdict]:
-    kernel, first, last = found["kernel_error"], int(ns[0]), int(ns[-1])
+def judge_figure_3(task: str, ns: np.ndarray, measured: Mapping[str, np.ndarray], steps: int) -> list[Verdict]:
+    kernel, first, last = measured["kernel_error"], int(ns[0]), int(ns[-1])
     students = {"path": "minimisers", "descent": f"{steps} steps of gradient descent"}
     after = {
         "path": "width, stages and evaluations; the first lambda was 1 for regression, with students that failed, at seed 0",
@@ -219,7 +221,7 @@ def judge_figure_3(task: str, ns: np.ndarray, found: Mapping[str, np.ndarray], s
     }
     verdicts = []
     for arm, word in students.items():
-        net, lost = found[f"{arm}_error"], (~fitted(task, found[f"{arm}_fit"])).sum(0)
+        net, lost = measured[f"{arm}_error"], (~fitted(task, measured[f"{arm}_fit"])).sum(0)
         ahead = over_trials(lambda k, e: advantage(k[:, -1], e[:, -1]), kernel, net)
         grown = over_trials(lambda k, e: advantage(k[:, -1], e[:, -1]) - advantage(k[:, 0], e[:, 0]), kernel, net)
         verdicts += [
@@ -236,7 +238,7 @@ def judge_figure_3(task: str, ns: np.ndarray, found: Mapping[str, np.ndarray], s
             ),
         ]  # fmt: skip
     fall = over_trials(lambda k: np.log(k[:, 0].mean() / k[:, -1].mean()), kernel)
-    flat = over_trials(lambda b: exponents(ns, b).mean(), found["kernel_bound"])
+    flat = over_trials(lambda b: exponents(ns, b).mean(), measured["kernel_bound"])
     constant = (
         True if flat[1] > -TOLERANCE and flat[2] < TOLERANCE
         else False if flat[1] > TOLERANCE or flat[2] < -TOLERANCE
@@ -254,14 +256,16 @@ def judge_figure_3(task: str, ns: np.ndarray, found: Mapping[str, np.ndarray], s
             flat, "appears to stay constant with n", constant,
             chosen_after=f"{TOLERANCE}, as for all exponents; 0.15 was asked before and 0.10 seen at seed 0",
         ),
-        _margins_verdict(ns, found, steps) if task == "classification" else _norms_verdict(ns, found),
+        _margins_verdict(ns, measured, steps) if task == "classification" else _norms_verdict(ns, measured),
     ]  # fmt: skip
 
 
-def _margins_verdict(ns: np.ndarray, found: Mapping[str, np.ndarray], steps: int) -> Verdict:
+def _margins_verdict(ns: np.ndarray, measured: Mapping[str, np.ndarray], steps: int) -> Verdict:
     """Where the paper sees variance in the network's bound it says why: the best margin was not found."""
-    both = fitted("classification", found["path_fit"][:, -1]) & fitted("classification", found["descent_fit"][:, -1])
-    best, had = (found[f"{arm}_value"][both, -1] for arm in ARMS)
+    both = fitted("classification", measured["path_fit"][:, -1]) & fitted(
+        "classification", measured["descent_fit"][:, -1]
+    )
+    best, had = (measured[f"{arm}_value"][both, -1] for arm in ARMS)
     gain = over_trials(lambda p, g: np.log(p.mean() / g.mean()), best, had)
     return judged(
         f"classification: {steps} steps of gradient descent do not find the best margin at n = {ns[-1]}"
@@ -271,10 +275,10 @@ def _margins_verdict(ns: np.ndarray, found: Mapping[str, np.ndarray], steps: int
     )  # fmt: skip
 
 
-def _norms_verdict(ns: np.ndarray, found: Mapping[str, np.ndarray]) -> Verdict:
+def _norms_verdict(ns: np.ndarray, measured: Mapping[str, np.ndarray]) -> Verdict:
     """Theorem D.6's O(sqrt(d/n)) for the network's bound is that its norm does not exceed the teacher's."""
     rows = []
-    for value, fit in zip(found["path_value"].T, found["path_fit"].T):  # over n
+    for value, fit in zip(measured["path_value"].T, measured["path_fit"].T):  # over n
         rows.append(over_trials(np.mean, value[fitted("regression", fit)] / 6))
     share = np.array(rows)  # (k, 3)
     worst = int(np.nanargmax(share[:, 0])) if np.isfinite(share[:, 0]).any() else 0
@@ -288,11 +292,11 @@ def _norms_verdict(ns: np.ndarray, found: Mapping[str, np.ndarray]) -> Verdict:
     )  # fmt: skip
 
 
-def _draw(ns: np.ndarray, found: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+def _draw(ns: np.ndarray, measured: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     figure, axes = panels(11.6, 3.8, 4)
     titles = {"classification": "0-1 test error", "regression": "squared test error"}
     looks = {"path": (PLUS, "network, minimiser", "o-"), "descent": (THIRD, "network, gradient descent", "^-.")}
-    for pair, (task, part) in zip((axes[:2], axes[2:]), found.items()):
+    for pair, (task, part) in zip((axes[:2], axes[2:]), measured.items()):
         left, right = pair
         for arm, (colour, label, style) in looks.items():
             fit = fitted(task, part[f"{arm}_fit"])  # (trials, k)

@@ -56,7 +56,7 @@ def reproduce(job: Job) -> Outcome:
         cert = margins.f1(data, tol=2e-2, time_limit=size["limit"], device=job.device)
         return {"f1": [max(cert.lower, four_relus(d).margin(data)), cert.upper]}
 
-    two = np.stack(
+    kernel = np.stack(
         [
             [
                 job.keep(f"f2-{d}-{n}", {"d": d, "n": n, "seeds": seeds}, partial(kernel_margins, d, n))["rows"]
@@ -65,7 +65,7 @@ def reproduce(job: Job) -> Outcome:
             for d in ds.tolist()
         ]
     )  # fmt: skip  (d, n, seeds, 3)
-    one = np.stack(
+    network = np.stack(
         [
             [
                 job.keep(f"f1-{d}-{n}", {"d": d, "n": n, "limit": size["limit"]}, partial(network_margin, d, n))["f1"]
@@ -83,36 +83,38 @@ def reproduce(job: Job) -> Outcome:
         " still be below 1."
     )
     return Outcome(
-        {"figure": _draw_gap(ds, ns, one, two)},
-        {"d": ds, "n": ns, "f1": one, "f2": two},
+        {"figure": _draw_gap(ds, ns, network, kernel)},
+        {"d": ds, "n": ns, "f1": network, "f2": kernel},
         {**size, "law": "MT's D, ||x||^2 <= d log n"},
-        verdicts_gap(ds, ns, one, two),
+        verdicts_gap(ds, ns, network, kernel),
         words,
     )
 
 
-def verdicts_gap(ds: np.ndarray, ns: np.ndarray, one: np.ndarray, two: np.ndarray) -> list[Verdict]:
-    """`one` (d, n, 2) intervals of the l1 margin, `two` (d, n, seeds, 3): interval of the kernel margin, uniform dual bound."""
+def verdicts_gap(ds: np.ndarray, ns: np.ndarray, network: np.ndarray, kernel: np.ndarray) -> list[Verdict]:
+    """`network` (d, n, 2): intervals of the l1 margin; `kernel` (d, n, seeds, 3): interval of its margin, uniform dual bound."""
     along = [(k, int(np.argmin(np.abs(np.log(ns / (4 * d * d)))))) for k, d in enumerate(ds)]  # n closest to 4 d^2
-    gamma = np.stack([two[k, j, :, 0] for k, j in along], -1)  # (seeds, d)
+    gamma = np.stack([kernel[k, j, :, 0] for k, j in along], -1)  # (seeds, d)
     tilt = over_trials(lambda g: exponents(ds, g).mean(), gamma)
-    bounds = np.stack([math.sqrt(8) / two[k, j, :, 1] / math.sqrt(ds[k]) * one[k, j, 0] / 12 for k, j in along], -1)
+    bounds = np.stack(
+        [math.sqrt(8) / kernel[k, j, :, 1] / math.sqrt(ds[k]) * network[k, j, 0] / 12 for k, j in along], -1
+    )
     gap = over_trials(lambda b: exponents(ds, b).mean(), bounds)
     order = np.maximum(np.log(ns) / np.sqrt(ns), 1 / ds[:, None])  # (d, n)
-    share = (two[..., 1] / order[:, :, None]).transpose(2, 0, 1)  # (seeds, d, n)
+    share = (kernel[..., 1] / order[:, :, None]).transpose(2, 0, 1)  # (seeds, d, n)
     trends = [over_trials(lambda g: exponents(ns, g).mean(), share[:, k]) for k in range(len(ds))]
     trends += [over_trials(lambda g: exponents(ds, g).mean(), share[:, :, j]) for j in range(len(ns))]
-    steepest = max(trends, key=lambda one: one[2])
-    said = {grows_at_most(0, *one[1:]) for one in trends}
+    steepest = max(trends, key=lambda trend: trend[2])
+    said = {grows_at_most(0, *trend[1:]) for trend in trends}
     return [
         Verdict(
             "the l1 margin is at least sqrt(2)/4 for all d and n (smallest certified lower bound)",
-            float(one[..., 0].min()), "gamma_l1 >= sqrt(2)/4 = 0.3536", NOT_INFORMATIVE,
+            float(network[..., 0].min()), "gamma_l1 >= sqrt(2)/4 = 0.3536", NOT_INFORMATIVE,
             reason="four ReLUs have this margin on every point of D, by algebra; mt-1 evaluates them",
         ),
         Verdict(
             "the kernel margin is at most the uniform dual bound of Lemma 3.6 on every draw (largest ratio)",
-            float((two[..., 0] / two[..., 2]).max()), "Lemma 3.6, exact", NOT_INFORMATIVE,
+            float((kernel[..., 0] / kernel[..., 2]).max()), "Lemma 3.6, exact", NOT_INFORMATIVE,
             reason="weak duality, true of every data set and kernel; a larger ratio would be an error of this program",
         ),
         judged(
@@ -133,19 +135,19 @@ def verdicts_gap(ds: np.ndarray, ns: np.ndarray, one: np.ndarray, two: np.ndarra
     ]  # fmt: skip
 
 
-def _draw_gap(ds: np.ndarray, ns: np.ndarray, one: np.ndarray, two: np.ndarray) -> Figure:
+def _draw_gap(ds: np.ndarray, ns: np.ndarray, network: np.ndarray, kernel: np.ndarray) -> Figure:
     figure, (left, right) = panels(9.6, 3.9, 2)
     shades = np.linspace(0.35, 1.0, len(ds))
     marks = ("o", "s", "^", "D", "v")
     for k, d in enumerate(ds.tolist()):
-        mean, error = two[k, :, :, 0].mean(-1), standard_error(two[k, :, :, 0])
+        mean, error = kernel[k, :, :, 0].mean(-1), standard_error(kernel[k, :, :, 0])
         left.errorbar(ns, mean, 2 * error, fmt=f"{marks[k % 5]}-", color=MINUS, alpha=shades[k], ms=5, lw=1.4)
         left.annotate(
             f"d = {d}", (ns[-1], mean[-1]), (6, 0), textcoords="offset points", fontsize=9, va="center", color=MINUS
         )
-        high = np.where(one[k, :, 1] < 5, one[k, :, 1], np.nan)
-        left.fill_between(ns, one[k, :, 0], high, color=PLUS, alpha=0.12, lw=0)
-        left.plot(ns, one[k, :, 0], marks[k % 5], color=PLUS, alpha=shades[k], ms=5)
+        high = np.where(network[k, :, 1] < 5, network[k, :, 1], np.nan)
+        left.fill_between(ns, network[k, :, 0], high, color=PLUS, alpha=0.12, lw=0)
+        left.plot(ns, network[k, :, 0], marks[k % 5], color=PLUS, alpha=shades[k], ms=5)
     left.axhline(L1_MARGIN, color=PLUS, lw=1.2, ls="--")
     left.annotate(r"$\sqrt{2}/4$", (ns[0], L1_MARGIN), (0, -12), textcoords="offset points", fontsize=9, color=PLUS)
     left.plot([], [], "o", color=PLUS, label=r"$\gamma_{\ell_1}$, certified (band: up to the upper bound)")
@@ -153,16 +155,16 @@ def _draw_gap(ds: np.ndarray, ns: np.ndarray, one: np.ndarray, two: np.ndarray) 
     left.set_xscale("log", base=2)
     left.set_xlim(ns[0] / 1.2, ns[-1] * 1.9)
     left.set_yscale("log")
-    left.set_ylim(two[..., 0].min() / 1.5, 2.4)
+    left.set_ylim(kernel[..., 0].min() / 1.5, 2.4)
     left.set_xlabel("$n$")
     left.set_ylabel("margin")
     left.legend(frameon=False, fontsize=8.5, loc="upper left")
     along = [int(np.argmin(np.abs(np.log(ns / (4 * d * d))))) for d in ds]
-    gamma = np.array([two[k, j, :, 0].mean() for k, j in enumerate(along)])
-    uniform = np.array([two[k, j, :, 2].mean() for k, j in enumerate(along)])
+    gamma = np.array([kernel[k, j, :, 0].mean() for k, j in enumerate(along)])
+    uniform = np.array([kernel[k, j, :, 2].mean() for k, j in enumerate(along)])
     right.plot(
         ds,
-        [one[k, j, 0] for k, j in enumerate(along)],
+        [network[k, j, 0] for k, j in enumerate(along)],
         "o-",
         color=PLUS,
         label=r"$\gamma_{\ell_1}$, certified lower bound",

@@ -81,7 +81,7 @@ def reproduce(job: Job) -> Outcome:
         )
         for n in ns.tolist()
     ]
-    found = {name: np.stack([one[name] for one in each]) for name in each[0]}  # (k, ...)
+    measured = {name: np.stack([one[name] for one in each]) for name in each[0]}  # (k, ...)
     words = (
         f"Inputs N(0, I) in d = {size['d']}, one set for each n; targets relu(u.x) with u uniform on the sphere,"
         f" {size['draws']} of them for the kernel norms (Lemma D.7 holds for every fixed set of inputs),"
@@ -91,35 +91,36 @@ def reproduce(job: Job) -> Outcome:
         " terms of Lemmas D.4 and D.5 with Lipschitz constant 1."
     )
     return Outcome(
-        {"figure": _draw_regression(ns, size["d"], found)},
-        {"n": ns, **found},
+        {"figure": _draw_regression(ns, size["d"], measured)},
+        {"n": ns, **measured},
         dict(size),
-        verdicts_regression(ns, size["d"], found),
+        verdicts_regression(ns, size["d"], measured),
         words,
     )
 
 
-def _regression_bounds(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _regression_bounds(ns: np.ndarray, d: int, measured: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Leading terms 12 |alpha|_1 |X|_F/n at |alpha|_1 = 1, and |alpha|_2 |X|_F/(n sqrt d) at the mean square, (k,) each."""
-    norm = np.sqrt(found["squares"].mean(1))
-    return 12 * found["frobenius"] / ns, norm * found["frobenius"] / (ns * math.sqrt(d))
+    norm = np.sqrt(measured["squares"].mean(1))
+    return 12 * measured["frobenius"] / ns, norm * measured["frobenius"] / (ns * math.sqrt(d))
 
 
-def verdicts_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) -> list[Verdict]:
-    """`found`: squares and kernel_error (k, draws), net_error, net_norm and net_fit (k, students), l1 (k, 2), frobenius (k,)."""
-    share = found["squares"] / ns[:, None]  # (k, draws)
+def verdicts_regression(ns: np.ndarray, d: int, measured: Mapping[str, np.ndarray]) -> list[Verdict]:
+    """`measured`: squares, kernel_error (k, draws), net_error, net_norm and net_fit (k, students), l1 (k, 2), frobenius (k,)."""
+    share = measured["squares"] / ns[:, None]  # (k, draws)
     error = standard_error(share)
     off = share.mean(1) - 1
     far = stats.norm.ppf(1 - 0.025 / len(ns)) * error  # all n at once with 95 percent
     same = bool((np.abs(off) + far < 0.05).all())
     other = bool((np.abs(off) - far > 0.05).any())
-    bound = _regression_bounds(ns, d, found)[0]  # at norm 1
+    bound = _regression_bounds(ns, d, measured)[0]  # at norm 1
     flat = over_trials(
-        lambda squares: exponents(ns, (np.sqrt(squares.mean(0)) * found["frobenius"] / ns)[None])[0], found["squares"].T
+        lambda squares: exponents(ns, (np.sqrt(squares.mean(0)) * measured["frobenius"] / ns)[None])[0],
+        measured["squares"].T,
     )
-    students = found["net_error"].shape[1]
-    fit = fitted("regression", found["net_fit"][-1])
-    ahead = over_trials(advantage, found["kernel_error"][-1, :students], found["net_error"][-1])
+    students = measured["net_error"].shape[1]
+    fit = fitted("regression", measured["net_fit"][-1])
+    ahead = over_trials(advantage, measured["kernel_error"][-1, :students], measured["net_error"][-1])
     return [
         Verdict(
             "E v' k^-1 v = n for every n: mean/n is within 5 % of 1, with its interval (largest deviation)",
@@ -130,7 +131,7 @@ def verdicts_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray])
         ),
         Verdict(
             "the least l1 norm is at most 1, the norm of the target neuron (largest certified lower bound)",
-            float(found["l1"][:, 0].max()), "||alpha_l1||_1 <= 1", NOT_INFORMATIVE,
+            float(measured["l1"][:, 0].max()), "||alpha_l1||_1 <= 1", NOT_INFORMATIVE,
             reason="the target neuron fits its own values; a larger bound would be an error of this program",
         ),
         Verdict(
@@ -146,33 +147,33 @@ def verdicts_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray])
             f"weakly regularised networks have the smaller test error at n = {ns[-1]}: ln(mean kernel error/mean network"
             " error) on the same targets above 0",
             ahead, "predicted by the bounds only", above(*ahead[1:]),
-            f"; {int((~fit).sum())} of {students} did not fit; mean norm {found['net_norm'][-1].mean():.3f}",
+            f"; {int((~fit).sum())} of {students} did not fit; mean norm {measured['net_norm'][-1].mean():.3f}",
             chosen_after="the networks: a certified search for the least norm, used first, ended up to n = 80 only, at seed 0",
         ),
     ]  # fmt: skip
 
 
-def _draw_regression(ns: np.ndarray, d: int, found: Mapping[str, np.ndarray]) -> Figure:
+def _draw_regression(ns: np.ndarray, d: int, measured: Mapping[str, np.ndarray]) -> Figure:
     figure, (left, middle, right) = panels(10.4, 3.6, 3)
-    share = found["squares"]
+    share = measured["squares"]
     left.errorbar(
         ns, share.mean(1), two_errors(share), fmt="s", color=MINUS, ms=5,
         label=r"$\kappa\,\Vert\alpha_{\ell_2}\Vert^2$, mean over targets",
     )  # fmt: skip
     left.plot(ns, ns, "--", color=INK, lw=1, label="$n$ (Lemma D.7)")
-    low, high = found["l1"].T
+    low, high = measured["l1"].T
     left.errorbar(
         ns, high, [high - low, 0 * ns], fmt="o", color=PLUS, ms=5, capsize=3,
         label=r"$\Vert\alpha_{\ell_1}\Vert_1$, certified",
     )  # fmt: skip
     left.set_ylabel("norm of the interpolant")
-    one, two = _regression_bounds(ns, d, found)
+    one, two = _regression_bounds(ns, d, measured)
     middle.plot(ns, one, "o-", color=PLUS, label=r"$\ell_1$, Lemma D.4")
     middle.plot(ns, two, "s--", color=MINUS, label=r"$\ell_2$, Lemma D.5")
     middle.set_ylabel("leading term of the bound")
-    students = found["net_error"].shape[1]
-    mean_line(right, ns, found["kernel_error"][:, :students].T, MINUS, "kernel", "s--")
-    mean_line(right, ns, found["net_error"].T, PLUS, "weakly regularised network")
+    students = measured["net_error"].shape[1]
+    mean_line(right, ns, measured["kernel_error"][:, :students].T, MINUS, "kernel", "s--")
+    mean_line(right, ns, measured["net_error"].T, PLUS, "weakly regularised network")
     right.set_ylabel("squared test error")
     for axes in (left, middle, right):
         axes.set_xscale("log")

@@ -67,8 +67,8 @@ def _table_1(job: Job, dataset: str) -> Outcome:
             dataset=dataset, seed=job.seed + seed, images=mark,
         )  # fmt: skip
         path = None if job.folder is None else job.folder / "kept" / f"{name}-{seed}-{job.scale}.pt"
-        found = wideresnet.train(plan, some, job.device, path, lambda text: job.say(f"{name}, seed {seed}: {text}"))
-        return found | {"images": np.array(mark)}
+        trained = wideresnet.train(plan, some, job.device, path, lambda text: job.say(f"{name}, seed {seed}: {text}"))
+        return trained | {"images": np.array(mark)}
 
     each = {
         name: [
@@ -81,8 +81,8 @@ def _table_1(job: Job, dataset: str) -> Outcome:
     }
     if images and any(str(run["images"]) != wideresnet.digest(images) for runs in each.values() for run in runs):
         raise InputError(f"the results kept in {job.folder} are those of other images; choose another folder")
-    found = {name: {key: np.stack([run[key] for run in runs]) for key in runs[0]} for name, runs in each.items()}
-    seconds = float(np.median([part["seconds"] for part in found.values()]))
+    trained = {name: {key: np.stack([run[key] for run in runs]) for key in runs[0]} for name, runs in each.items()}
+    seconds = float(np.median([part["seconds"] for part in trained.values()]))
     words = (
         f"A wide residual network of depth {size['depth']} and widen factor {size['widen']} (the paper does not state"
         f" its width) without batch normalisation on {size['train']} training and {size['test']} test images of"
@@ -96,8 +96,8 @@ def _table_1(job: Job, dataset: str) -> Outcome:
         f" of the last epoch. Median time of an epoch here: {seconds:.1f} s."
     )
     return Outcome(
-        {"figure": _draw_table(found, dataset)},
-        {f"{name}_{key}": value for name, part in found.items() for key, value in part.items()},
+        {"figure": _draw_table(trained, dataset)},
+        {f"{name}_{key}": value for name, part in trained.items() for key, value in part.items()},
         {
             **size,
             "momentum": 0.9,
@@ -106,32 +106,32 @@ def _table_1(job: Job, dataset: str) -> Outcome:
             "initialisation": "Fixup",
             "dataset": dataset,
         },
-        verdicts_table(found, size["test"], dataset),
+        verdicts_table(trained, size["test"], dataset),
         words,
     )
 
 
 def _images(dataset: str, size: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
-    found = wideresnet.shrink(wideresnet.cifar(dataset), size["train"], size["test"], seed)
-    if len(found["train_labels"]) < size["train"] or len(found["test_labels"]) < size["test"]:
+    images = wideresnet.shrink(wideresnet.cifar(dataset), size["train"], size["test"], seed)
+    if len(images["train_labels"]) < size["train"] or len(images["test_labels"]) < size["test"]:
         raise InputError(
             f"Table 1 needs {size['train']} training and {size['test']} test images, but the file of "
             f"{wideresnet.VARIABLE[dataset]} has fewer; give one with all of them"
         )
-    return found
+    return images
 
 
 def verdicts_table(
-    found: Mapping[str, Mapping[str, np.ndarray]], tests: int, dataset: str = "cifar10"
+    trained: Mapping[str, Mapping[str, np.ndarray]], tests: int, dataset: str = "cifar10"
 ) -> list[Verdict]:
-    """`found` by arm: error (seeds, epochs), a share."""
+    """`trained` by arm: error (seeds, epochs), a share."""
     paper = TABLE_1[dataset]
-    last = {name: 100 * part["error"][:, -1] for name, part in found.items()}
+    last = {name: 100 * part["error"][:, -1] for name, part in trained.items()}
     gain = over_trials(np.mean, last["fixed"] - last["annealed"])
     seeds = len(last["fixed"])
     share = float(np.mean([value.mean() for value in last.values()])) / 100
     chance = 100 * math.sqrt(2 * share * (1 - share) / tests)  # of a difference of two test errors on this many images
-    learned = all(part["error"][:, -1].mean() < 0.5 for part in found.values())
+    learned = all(part["error"][:, -1].mean() < 0.5 for part in trained.values())
     holds = above(*gain[1:]) if learned else UNDECIDED
     few = "one seed decides nothing" if seeds < 2 else "the interval does not decide"
     rows = [
@@ -140,7 +140,7 @@ def verdicts_table(
             None if seeds < 2 else "95 percent in [{:.3g}, {:.3g}]".format(*over_trials(np.mean, last[name])[1:]),
             "the paper states neither width nor stabilisation (E-MT-11), so levels are not judged",
         )
-        for name in found
+        for name in trained
     ]  # fmt: skip
     return [
         judged(
@@ -153,11 +153,11 @@ def verdicts_table(
     ]  # fmt: skip
 
 
-def _draw_table(found: Mapping[str, Mapping[str, np.ndarray]], dataset: str) -> Figure:
+def _draw_table(trained: Mapping[str, Mapping[str, np.ndarray]], dataset: str) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     figure, (left, right) = panels(9.6, 3.8, 2)
-    for (name, part), colour, style in zip(found.items(), (PLUS, MINUS), ("-", "--")):
+    for (name, part), colour, style in zip(trained.items(), (PLUS, MINUS), ("-", "--")):
         epochs = np.arange(1, part["error"].shape[1] + 1)
         for row in part["error"]:
             left.plot(epochs, 100 * row, style, color=colour, lw=1.4)

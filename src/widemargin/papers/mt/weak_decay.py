@@ -64,11 +64,11 @@ def reproduce(job: Job) -> Outcome:
         "random labels": (random_labels(size["plane"], job.seed), "logistic"),
     }
     settings = {name: size[name] for name in ("rungs", "tol", "limit")} | {"from": 1e-1, "to": 1e-14}
-    found = {}
+    paths = {}
     for name, (data, loss) in sets.items():
         key = {**settings, "loss": loss, "sha256": data.sha256()}
         compute = partial(certified_path, data, loss, decays, size["tol"], size["limit"])
-        found[name] = job.keep(f"path-{name.split(',')[0].split()[0]}-{loss}", key, compute)
+        paths[name] = job.keep(f"path-{name.split(',')[0].split()[0]}-{loss}", key, compute)
     words = (
         f"Certified optima of mean loss + decay |nu| over networks of any width (`optima.path`, gap {size['tol']:g}), biases"
         f" decayed, no output bias, at {len(decays)} decays: the three intervals of mt-2 ({size['line']} points; logistic and"
@@ -79,35 +79,35 @@ def reproduce(job: Job) -> Outcome:
         " docs/proofs.md). The 1 %, 5 % and the constant 1 asked for are our choices."
     )
     return Outcome(
-        {"figure": _draw_path(found)},
-        {f"{name}: {key}": value for name, part in found.items() for key, value in part.items()},
+        {"figure": _draw_path(paths)},
+        {f"{name}: {key}": value for name, part in paths.items() for key, value in part.items()},
         {**settings, "decays": decays, "data": [data.name for data, _ in sets.values()]},
-        verdicts_path(found, size["tol"]),
+        verdicts_path(paths, size["tol"]),
         words,
     )
 
 
-def verdicts_path(found: Mapping[str, Mapping[str, np.ndarray]], tol: float) -> list[Verdict]:
-    """`found` by set: weight_decay, lower, upper, norm, margin, guaranteed (R,), f1 (2,), n."""
-    gap = max(float((one["upper"] / one["lower"] - 1).max()) for one in found.values())
-    wide = max(float(one["f1"][1] / one["f1"][0] - 1) if one["f1"][0] > 0 else math.inf for one in found.values())
+def verdicts_path(paths: Mapping[str, Mapping[str, np.ndarray]], tol: float) -> list[Verdict]:
+    """`paths` by set: weight_decay, lower, upper, norm, margin, guaranteed (R,), f1 (2,), n."""
+    gap = max(float((path["upper"] / path["lower"] - 1).max()) for path in paths.values())
+    wide = max(float(path["f1"][1] / path["f1"][0] - 1) if path["f1"][0] > 0 else math.inf for path in paths.values())
     open_ = gap > 1.01 * tol or wide > 1e-4
     reason = f"not all certificates closed: objectives to {gap:.2g}, margins to {wide:.2g}" if open_ else ""
     sure = f"objectives certified to {gap:.2g}, margins to {wide:.2g}"
     off, rise, growth, distance, left, told = [], [], [], [], [], 0
-    for one in found.values():
-        best, margin, norm = float(one["f1"][1]), one["margin"], one["norm"]
+    for path in paths.values():
+        best, margin, norm = float(path["f1"][1]), path["margin"], path["norm"]
         with np.errstate(all="ignore"):
             limit = (margin[-1] * norm[-1] - margin[-2] * norm[-2]) / (norm[-1] - norm[-2])  # m = limit - c/|nu|
             off.append(abs(float(limit) / best - 1))
-            step = math.log(one["weight_decay"][-2] / one["weight_decay"][-1])
+            step = math.log(path["weight_decay"][-2] / path["weight_decay"][-1])
             growth.append(abs(float(norm[-1] - norm[-2]) * best / step - 1))
         positive = margin > 0
         rise.append(float(np.diff(margin[positive]).min(initial=math.inf)) / best)
-        distance.append(float(((best - margin) * norm)[positive].max(initial=0.0)) / math.log(int(one["n"])))
-        known = one["guaranteed"] > 0
+        distance.append(float(((best - margin) * norm)[positive].max(initial=0.0)) / math.log(int(path["n"])))
+        known = path["guaranteed"] > 0
         told += int(known.sum())
-        left.append(float((margin - one["guaranteed"])[known].min(initial=math.inf)) / best)
+        left.append(float((margin - path["guaranteed"])[known].min(initial=math.inf)) / best)
 
     def holds(passed: bool) -> Holds:
         return UNDECIDED if open_ else passed
@@ -139,23 +139,23 @@ def verdicts_path(found: Mapping[str, Mapping[str, np.ndarray]], tol: float) -> 
             "every margin is at least what Theorem 2.1, with the rate of WM-4, guarantees (smallest difference over the largest"
             " margin, where that is positive)",
             min(left) if told else "unknown", "Theorem 2.1, without a rate", NOT_INFORMATIVE if held else False,
-            f"{told} points of {sum(len(one['margin']) for one in found.values())}",
+            f"{told} points of {sum(len(path['margin']) for path in paths.values())}",
             "proved for every network with such a certificate" if held else "a proved inequality fails: an error of this program",
         ),
     ]  # fmt: skip
 
 
-def _draw_path(found: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+def _draw_path(paths: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     figure, (left, right) = panels(10.2, 4.2, 2)
     left.axhline(1, color=INK, ls="--", lw=1.2)
-    for (name, one), colour, mark in zip(found.items(), (PLUS, THIRD, MINUS, QUIET), "o^sD"):
-        best = float(one["f1"][1])
-        share, sure = one["margin"] / best, np.where(one["guaranteed"] > 0, one["guaranteed"], np.nan) / best
+    for (name, path), colour, mark in zip(paths.items(), (PLUS, THIRD, MINUS, QUIET), "o^sD"):
+        best = float(path["f1"][1])
+        share, sure = path["margin"] / best, np.where(path["guaranteed"] > 0, path["guaranteed"], np.nan) / best
         left.plot(
-            one["weight_decay"], share, f"{mark}-", color=colour, ms=4, lw=1.5, label=f"{name}, n = {int(one['n'])}"
+            path["weight_decay"], share, f"{mark}-", color=colour, ms=4, lw=1.5, label=f"{name}, n = {int(path['n'])}"
         )
-        left.plot(one["weight_decay"], sure, ":", color=colour, lw=1.5)
-        size = one["norm"] * best
+        left.plot(path["weight_decay"], sure, ":", color=colour, lw=1.5)
+        size = path["norm"] * best
         for values, style in ((share, f"{mark}-"), (sure, ":")):
             shown = (values > 0) & (size > 1)
             right.plot(size[shown], 1 - values[shown], style, color=colour, ms=4, lw=1.5)

@@ -52,26 +52,26 @@ def cifar(dataset: str = "cifar10", path: str | os.PathLike[str] | None = None) 
         train = [read_npz(Path(given) / f"{dataset}_train_{k}.npz", ("images", "labels")) for k in range(5)]
         test = read_npz(Path(given) / f"{dataset}_test.npz", ("images", "labels"))
         parts = [np.concatenate([one[what] for one in train]) for what in ("images", "labels")]
-        found = dict(zip(names, (*parts, test["images"], test["labels"])))
+        arrays = dict(zip(names, (*parts, test["images"], test["labels"])))
     else:
-        found = read_npz(given, names)
+        arrays = read_npz(given, names)
     for part in ("train", "test"):
-        images, labels = found[f"{part}_images"], found[f"{part}_labels"]
+        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
         if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
             raise InputError(f"{variable}: {part}_images must be uint8 of shape (n, 32, 32, 3) with one label for each")
         if labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(CLASSES[dataset])).all():
             raise InputError(f"{variable}: {part}_labels must be integers from 0 to {CLASSES[dataset] - 1}")
-    return found
+    return arrays
 
 
 def shrink(images: dict[str, np.ndarray], train: int, test: int, seed: int) -> dict[str, np.ndarray]:
     """A random part of the images; all of them in their order where there are no more."""
-    found: dict[str, np.ndarray] = {}
+    fewer: dict[str, np.ndarray] = {}
     for part, count in (("train", train), ("test", test)):
         size = len(images[f"{part}_labels"])
         rows = np.arange(size) if count >= size else np.random.default_rng([seed, count]).permutation(size)[:count]
-        found |= {f"{part}_{what}": images[f"{part}_{what}"][rows] for what in ("images", "labels")}
-    return found
+        fewer |= {f"{part}_{what}": images[f"{part}_{what}"][rows] for what in ("images", "labels")}
+    return fewer
 
 
 def digest(images: dict[str, np.ndarray]) -> str:

@@ -35,18 +35,14 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "uh-constants",
-    paper="UH",
+    "uh-constants", paper="UH", quick=45, full=330, claims=("UH-16", "UH-22"),
     shows="Theorem 3.1: the constants C1 and C2 against width, shallow and deep",
-    quick=45,
-    full=330,
-    claims=("UH-16", "UH-22"),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
-    found: Arrays = {"shallow_widths": np.array(size["shallow"]), "widths": np.array(size["deep"])}
+    measured: Arrays = {"shallow_widths": np.array(size["shallow"]), "widths": np.array(size["deep"])}
     key = {"widths": size["shallow"], "seeds": size["seeds"]}
-    found |= job.keep("shallow", key, lambda: shallow_constants(size["shallow"], size["seeds"], job.seed))
+    measured |= job.keep("shallow", key, lambda: shallow_constants(size["shallow"], size["seeds"], job.seed))
     for kind in DEEP:
         rows = [
             job.keep(
@@ -56,9 +52,9 @@ def reproduce(job: Job) -> Outcome:
             )
             for m in size["deep"]
         ]
-        found |= {f"{kind}_{name}": np.stack([row[name] for row in rows]) for name in rows[0]}
+        measured |= {f"{kind}_{name}": np.stack([row[name] for row in rows]) for name in rows[0]}
     gamma, R, n, t = 0.25, 1.0, 4, 100.0
-    found["wanted"] = np.array(gamma**3 / (4 * (math.log(t * n) * (8 * R + 2) + 32) ** 2))
+    measured["wanted"] = np.array(gamma**3 / (4 * (math.log(t * n) * (8 * R + 2) + 32) ** 2))
     settings = size | {
         "shallow": "F_j = relu(<v_j/|v_j|, x>) on the cube of d = 4, at the start and after 200 steps of GD",
         "deep": "features after the last normalisation of the networks of uh-monotone, width m, hidden width 2m, at the start, "
@@ -74,7 +70,7 @@ def reproduce(job: Job) -> Outcome:
         "heads are a bottleneck that all features share. With standard gradients, which grow with the rows of a matrix, "
         "C1 and C2 both grow. The smallest C2 measured is still far from what Theorem 3.1 asks for."
     )
-    return Outcome({"uh-constants": draw_constants(found)}, found, settings, judge_constants(found), words)
+    return Outcome({"uh-constants": draw_constants(measured)}, measured, settings, judge_constants(measured), words)
 
 
 def shallow_constants(widths: Sequence[int], seeds: int, seed: int) -> Arrays:
@@ -110,7 +106,7 @@ def deep_constants(kind: str, m: int, seeds: int, points: int, seed: int, device
     W = start(kind, seeds, seed, m, 2 * m)
     inner = list(shapes(kind, m, 2 * m))
     rng = np.random.default_rng([seed, 2])
-    found = []
+    constants = []
     for s in range(seeds):
         x = torch.as_tensor(
             rng.standard_normal((points, INPUTS) if kind == "resnet" else (points, TOKENS, INPUTS)), device=device
@@ -124,8 +120,8 @@ def deep_constants(kind: str, m: int, seeds: int, points: int, seed: int, device
             rows = P[name].shape[0] if P[name].dim() == 2 else 1
             total["standard"] = total["standard"] + gram
             total["ntk"] = total["ntk"] + gram / rows
-        found.append([size for gram in total.values() for size in largest_products(gram, points)])
-    C1_ntk, C2_ntk, C1_standard, C2_standard = np.array(found).T
+        constants.append([size for gram in total.values() for size in largest_products(gram, points)])
+    C1_ntk, C2_ntk, C1_standard, C2_standard = np.array(constants).T
     return {"C1_ntk": C1_ntk, "C2_ntk": C2_ntk, "C1_standard": C1_standard, "C2_standard": C2_standard}
 
 
@@ -138,14 +134,14 @@ TITLES = {
 }
 
 
-def judge_constants(found: Arrays) -> list[Verdict]:
-    C1 = found["shallow_C1"]
-    power, half = mean_exponent(found["shallow_widths"], C1[:, :, 0])
+def judge_constants(measured: Arrays) -> list[Verdict]:
+    C1 = measured["shallow_C1"]
+    power, half = mean_exponent(measured["shallow_widths"], C1[:, :, 0])
     shrinks = either(power + half < -0.05, power - half > -0.05)
     out = [
         Verdict(
             "shallow: C2 = 0 (largest product of gradients of two features)",
-            float(found["shallow_C2"]), "0", own(found["shallow_C2"] == 0),
+            float(measured["shallow_C2"]), "0", own(measured["shallow_C2"] == 0),
             reason="F_j depends on v_j alone: no network of this kind has another C2",
         ),
         Verdict(
@@ -162,8 +158,8 @@ def judge_constants(found: Arrays) -> list[Verdict]:
     chosen = {("resnet", "ntk"): DRAWS, ("transformer", "ntk"): DRAWS, ("many heads", "ntk"): HEADS}
     for kind in DEEP:
         for which in ("ntk", "standard") if kind in MAPS else ("ntk",):
-            power, half = mean_exponent(found["widths"], found[f"{kind}_C2_{which}"])
-            one, one_half = mean_exponent(found["widths"], found[f"{kind}_C1_{which}"])
+            power, half = mean_exponent(measured["widths"], measured[f"{kind}_C2_{which}"])
+            one, one_half = mean_exponent(measured["widths"], measured[f"{kind}_C1_{which}"])
             holds = either(power + half < -0.1, power - half > -0.1)
             why = {True: "", False: "; C2 stays or grows", UNDECIDED: "; too few seeds to tell"}[holds]
             if which == "standard":
@@ -178,23 +174,23 @@ def judge_constants(found: Arrays) -> list[Verdict]:
                     f"C1 has exponent {one:.2f} +- {one_half:.2f}{why}", chosen.get((kind, which), ""),
                 )
             )  # fmt: skip
-    least = min(float(found[f"{kind}_C2_ntk"].min()) for kind in DEEP)
+    least = min(float(measured[f"{kind}_C2_ntk"].min()) for kind in DEEP)
     out.append(
         Verdict(
             "a deep network here meets the condition on C2 of Theorem 3.1 (least C2 over what is wanted <= 1)",
-            least / float(found["wanted"]), "C2 <= gamma^3 / (4 [...]^2)", NOT_INFORMATIVE, None,
+            least / float(measured["wanted"]), "C2 <= gamma^3 / (4 [...]^2)", NOT_INFORMATIVE, None,
             "the paper does not say that it is met; at the measured rate it would take widths far beyond any network",
         )
     )  # fmt: skip
     return out
 
 
-def draw_constants(found: Arrays) -> Figure:
+def draw_constants(measured: Arrays) -> Figure:
     figure = figure_of(14.0, 3.9)
     shallow, *deep = figure.subplots(1, 4)
-    m = found["shallow_widths"]
+    m = measured["shallow_widths"]
     for k, (name, colour, style) in enumerate((("at the start", PLUS, "o-"), ("after training", THIRD, "^--"))):
-        values = found["shallow_C1"][:, :, k]
+        values = measured["shallow_C1"][:, :, k]
         shallow.errorbar(
             m, values.mean(1), two_errors(values), fmt=style, color=colour, capsize=3, label=rf"$C_1$, {name}"
         )
@@ -205,14 +201,14 @@ def draw_constants(found: Arrays) -> Figure:
     for axes, kind in zip(deep, DEEP):
         for which, filled in (("standard", "white"), ("ntk", None)):
             for name, colour, style in (("C1", PLUS, "o"), ("C2", MINUS, "s")):
-                values = found[f"{kind}_{name}_{which}"]
+                values = measured[f"{kind}_{name}_{which}"]
                 axes.errorbar(
-                    found["widths"], values.mean(1), two_errors(values), fmt=style + ("-" if which == "ntk" else "--"),
+                    measured["widths"], values.mean(1), two_errors(values), fmt=style + ("-" if which == "ntk" else "--"),
                     color=colour, markerfacecolor=filled or colour, capsize=3, label=rf"${name[0]}_{name[1]}$, {which}",
                 )  # fmt: skip
         axes.set_yscale("log")
         axes.set_title(TITLES[kind], loc="left", fontsize=11)
-    for axes, widths in ((shallow, m), *((axes, found["widths"]) for axes in deep)):
+    for axes, widths in ((shallow, m), *((axes, measured["widths"]) for axes in deep)):
         axes.set_xscale("log")
         axes.set_xticks(widths, [str(one) for one in widths])
         axes.set_xticks([], minor=True)

@@ -29,18 +29,14 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @reproduction(
-    "uh-mirror",
-    paper="UH",
+    "uh-mirror", paper="UH", quick=8, full=20, claims=("UH-9",),
     shows="Lemma 3.2: |a b| under gradient descent against the mirror flow, as the step goes to 0",
-    quick=8,
-    full=20,
-    claims=("UH-9",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     cube = data.parity(4, marginal="full")
     net = flows.Normalized(4, size["width"])
-    found: Arrays = {"steps": np.array(size["steps"])}
+    measured: Arrays = {"steps": np.array(size["steps"])}
     moving, signs = [], []
     for lr in size["steps"]:
         count = round(size["time"] / lr)
@@ -54,9 +50,9 @@ def reproduce(job: Job) -> Outcome:
         moving.append((np.abs(u - v) / v).max(axis=(0, 2)))
         product = both[0]["W_a"] * both[0]["W_b"]
         signs.append(bool((np.sign(product) == np.sign(product[0])).all()))
-    found["moving"], found["signs"] = np.array(moving), np.array(signs)
+    measured["moving"], measured["signs"] = np.array(moving), np.array(signs)
     key = {name: size[name] for name in ("seeds", "width", "time", "steps")}
-    found |= job.keep("frozen", key, lambda: frozen_flows(cube, size, job.seed))
+    measured |= job.keep("frozen", key, lambda: frozen_flows(cube, size, job.seed))
     settings = size | {
         "data": cube.name,
         "moving": "UH's normalized shallow network, (a, b, V) trained; largest relative difference of u over neurons and times",
@@ -67,7 +63,7 @@ def reproduce(job: Job) -> Outcome:
         "difference of any u_j at any time falls in proportion to the step, with frozen and with moving features. It does not "
         "for three factors, whose mirror form has the factor u^(1 - 2/L), nor from an unbalanced start |a| != |b|."
     )
-    return Outcome({"uh-mirror": draw_mirror(found)}, found, settings, judge_mirror(found), words)
+    return Outcome({"uh-mirror": draw_mirror(measured)}, measured, settings, judge_mirror(measured), words)
 
 
 FROZEN = {
@@ -140,46 +136,46 @@ def descend_mirror(Z: np.ndarray, u: np.ndarray, lr: float, count: int, L: int, 
     return np.stack(out)
 
 
-def judge_mirror(found: Arrays) -> list[Verdict]:
+def judge_mirror(measured: Arrays) -> list[Verdict]:
     """A difference that vanishes with the step has the exponent 1, one that stays 0: the cuts are 3/4 and 1/4."""
-    steps, out = found["steps"], []
+    steps, out = measured["steps"], []
     vanish = "vanishes with the step (exponent, 95% interval above 0.75)"
     for name, claim, says in (
         ("moving", f"moving features: the difference to the mirror form {vanish}", "equal along the flow"),
         ("two", f"frozen features: the difference to the mirror form {vanish}", "equal along the flow"),
         ("drift", f"an unbalanced start: the change of a^2 - b^2 {vanish}", "conserved along the flow"),
     ):
-        power, half = mean_exponent(steps, found[name])
-        last = float(found[name][-1].max())
+        power, half = mean_exponent(steps, measured[name])
+        last = float(measured[name][-1].max())
         out.append(
             Verdict(
                 claim, power, says, either(power - half > 0.75, power + half < 0.75), half,
                 f"largest at the smallest step {last:.2g}",
             )
         )  # fmt: skip
-    power, half = mean_exponent(steps, found["three_plain"])
+    power, half = mean_exponent(steps, measured["three_plain"])
     out.append(
         Verdict(
             "three factors in the form of two: the difference stays (exponent, 95% interval below 0.25)",
             power, "eq. (3) fails for L != 2", either(power + half < 0.25, power - half > 0.25), half,
-            f"difference {float(found['three_plain'][-1].mean()):.2g}",
+            f"difference {float(measured['three_plain'][-1].mean()):.2g}",
         )
     )  # fmt: skip
-    power, half = mean_exponent(steps, found["three"])
+    power, half = mean_exponent(steps, measured["three"])
     out.append(
         Verdict(
             f"three factors, factor u^(1/3): the difference to the mirror form {vanish}",
             power, "-", own(power - half > 0.75), half, "our form, not the paper's",
         )
     )  # fmt: skip
-    power, half = mean_exponent(steps, found["unbalanced"])
+    power, half = mean_exponent(steps, measured["unbalanced"])
     out.append(
         Verdict(
             "control, |a| = 2|b| at the start: the difference stays (exponent, 95% interval below 0.25)",
             power, "not claimed", own(power + half < 0.25), half, "shows that the tests above can fail",
         )
     )  # fmt: skip
-    signs = bool(found["signs"].all())
+    signs = bool(measured["signs"].all())
     out.append(
         Verdict(
             "signs of a_j b_j never change (1: none did)", float(signs), "never", own(signs),
@@ -189,10 +185,10 @@ def judge_mirror(found: Arrays) -> list[Verdict]:
     return out
 
 
-def draw_mirror(found: Arrays) -> Figure:
+def draw_mirror(measured: Arrays) -> Figure:
     figure = figure_of(8.4, 4.2)
     axes = figure.subplots()
-    steps = found["steps"]
+    steps = measured["steps"]
     styles = {
         "moving": (PLUS, "o-", PLUS),
         "two": (PLUS, "o--", "white"),
@@ -202,7 +198,7 @@ def draw_mirror(found: Arrays) -> Figure:
     }
     for name, (colour, style, inside) in styles.items():
         label = FROZEN.get(name, "L = 2, mirror form, features move")
-        values = found[name]
+        values = measured[name]
         axes.errorbar(
             steps,
             values.mean(1),
@@ -213,7 +209,7 @@ def draw_mirror(found: Arrays) -> Figure:
             capsize=3,
             label=label,
         )
-    guide = 0.5 * found["two"].mean(1)[0] * steps / steps[0]
+    guide = 0.5 * measured["two"].mean(1)[0] * steps / steps[0]
     axes.plot(steps, guide, ":", color=INK, lw=1, label="slope 1")
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -54,21 +54,17 @@ def length2(W: Params, names: Sequence[str]) -> Tensor:
 
 
 @reproduction(
-    "uh-monotone",
-    paper="UH",
+    "uh-monotone", paper="UH", quick=45, full=60, claims=("UH-18",),
     shows="Theorem 3.6: the normalised margin of a residual network and a transformer never falls",
-    quick=45,
-    full=60,
-    claims=("UH-18",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
-    found: Arrays = {"steps": np.array(size["steps"])}
+    measured: Arrays = {"steps": np.array(size["steps"])}
     for kind in MAPS:
         for h in size["steps"]:
             key = {name: size[name] for name in ("seeds", "until", "n", "looks")} | {"kind": kind, "h": h}
             row = job.keep(f"{kind}-{h}", key, lambda kind=kind, h=h: descend(kind, h, size, job.seed, job.device))  # type: ignore[misc]
-            found |= {f"{kind}_{h}_{name}": values for name, values in row.items()}
+            measured |= {f"{kind}_{h}_{name}": values for name, values in row.items()}
     settings = size | {
         "width": WIDE, "hidden": HIDDEN, "classes": CLASSES, "inputs": INPUTS, "tokens": TOKENS, "dtype": "float64",
         "clock": "GD on all parameters with step h / ||grad S||^2 times grad S, S = -ln(sum of losses): gradient flow in the "
@@ -82,7 +78,7 @@ def reproduce(job: Job) -> Outcome:
         "never negative. Divided by the wrong power of the norm it falls. Divided by the norm of an inner matrix it does not "
         "fall, because the matrix hardly grows: monotone is not yet meaningful, as UH says of its definition."
     )
-    return Outcome({"uh-monotone": draw_monotone(found)}, found, settings, judge_monotone(found), words)
+    return Outcome({"uh-monotone": draw_monotone(measured)}, measured, settings, judge_monotone(measured), words)
 
 
 def descend(kind: str, h: float, size: Mapping[str, Any], seed: int, device: str) -> Arrays:
@@ -146,13 +142,13 @@ def drop(series: np.ndarray) -> np.ndarray:
     return np.asarray(((top - series) / np.abs(top)).max(axis=0))
 
 
-def judge_monotone(found: Arrays) -> list[Verdict]:
-    steps, out = found["steps"], []
+def judge_monotone(measured: Arrays) -> list[Verdict]:
+    steps, out = measured["steps"], []
     for kind in MAPS:
-        falls = np.array([drop(found[f"{kind}_{h}_series"])[:, 0] for h in steps])  # (steps, B)
-        wrong = float(drop(found[f"{kind}_{steps[-1]}_series"])[:, 1].max())
-        often = float((np.diff(found[f"{kind}_{steps[-1]}_series"][:, :, 0], axis=0) < 0).mean())
-        rates = found[f"{kind}_{steps[-1]}_rates"]
+        falls = np.array([drop(measured[f"{kind}_{h}_series"])[:, 0] for h in steps])  # (steps, B)
+        wrong = float(drop(measured[f"{kind}_{steps[-1]}_series"])[:, 1].max())
+        often = float((np.diff(measured[f"{kind}_{steps[-1]}_series"][:, :, 0], axis=0) < 0).mean())
+        rates = measured[f"{kind}_{steps[-1]}_rates"]
         least, _, grows, _ = rates.min(axis=(0, 1))
         before = falls.max(axis=0)
         left = falls[-1][before > 0] / before[before > 0]  # at most 1, for every seed that falls at some step
@@ -183,13 +179,13 @@ def judge_monotone(found: Arrays) -> list[Verdict]:
     return out
 
 
-def draw_monotone(found: Arrays) -> Figure:
-    steps = found["steps"]
+def draw_monotone(measured: Arrays) -> Figure:
+    steps = measured["steps"]
     figure = figure_of(11.5, 3.9)
     panels = figure.subplots(1, 3)
     for axes, kind in zip(panels, MAPS):
         h = steps[-1]
-        series = found[f"{kind}_{h}_series"]
+        series = measured[f"{kind}_{h}_series"]
         clock = h * np.arange(len(series))
         for column, colour, style, name in (
             (0, PLUS, "-", r"$\psi/|\hat w|^2$"),
@@ -205,7 +201,7 @@ def draw_monotone(found: Arrays) -> Figure:
         axes.legend(frameon=False, fontsize=9, loc="lower right")
     panels[0].set_ylabel("over its value at the start")
     for kind, colour, style in (("resnet", PLUS, "o-"), ("transformer", MINUS, "s-")):
-        falls = np.array([drop(found[f"{kind}_{h}_series"])[:, 0].max() for h in steps])
+        falls = np.array([drop(measured[f"{kind}_{h}_series"])[:, 0].max() for h in steps])
         panels[2].plot(
             steps, falls.clip(FLOOR), style, color=colour, label={"resnet": "residual network"}.get(kind, kind)
         )

@@ -77,21 +77,17 @@ def parity_kernel_margin(d: int, k: int, part: str = "outer") -> float:
 
 
 @reproduction(
-    "uh-parity",
-    paper="UH",
+    "uh-parity", paper="UH", quick=120, full=240, claims=("UH-25",),
     shows="Example 4.1: F1, F2 and tangent margins of parities over d and k, and samples needed against d",
-    quick=120,
-    full=240,
-    claims=("UH-25",),
-)
+)  # fmt: skip
 def reproduce(job: Job) -> Outcome:
     size = SIZES[job.scale]
     key = {name: size[name] for name in ("f1", "odd", "kernels")}
-    found = job.keep("margins", key, lambda: parity_margins(size))
+    measured = job.keep("margins", key, lambda: parity_margins(size))
     for d in size["dims"]:
         key = {name: size[name] for name in ("seeds", "width", "steps")} | {"d": d, "marginals": LAWS, "step": STEP}
-        found |= job.keep(f"samples-{d}", key, lambda d=d: samples_needed(d, size, job))  # type: ignore[misc]
-    found["dims"] = np.array(size["dims"])
+        measured |= job.keep(f"samples-{d}", key, lambda d=d: samples_needed(d, size, job))  # type: ignore[misc]
+    measured["dims"] = np.array(size["dims"])
     settings = size | {
         "network": f"UH's normalized shallow network (a, b, V trained), GD on the logistic loss, step {STEP:g}",
         "kernel": "hard margin in the tangent kernel of both layers (M8, L2 transports), certified to 1e-3",
@@ -103,7 +99,7 @@ def reproduce(job: Job) -> Outcome:
         "and limit 0.40, not at least 1/(k sqrt d), and 0 for odd k without a bias (E-UH-17). 1/d^(k/2) is the scale of the "
         "tangent kernel of both layers; the output layer alone, the F2 of CB, loses another factor sqrt(d) (E-UH-18)."
     )
-    return Outcome({"uh-parity": draw_parities(found)}, found, settings, judge_parities(found), words)
+    return Outcome({"uh-parity": draw_parities(measured)}, measured, settings, judge_parities(measured), words)
 
 
 def parity_margins(size: Mapping[str, Any]) -> Arrays:
@@ -175,12 +171,12 @@ def samples_needed(d: int, size: Mapping[str, Any], job: Job) -> Arrays:
     return out
 
 
-def kernel_error(one: Dataset, test: Dataset) -> float:
+def kernel_error(points: Dataset, test: Dataset) -> float:
     """Test error of the hard-margin classifier in the tangent kernel; 1/2 where it separates nothing."""
-    cert = margins.ntk(one, transport="l2", tol=1e-3)
+    cert = margins.ntk(points, transport="l2", tol=1e-3)
     if cert.lower <= 0:
         return 0.5
-    f = margins.ntk_kernel(test.X, one.X) @ (np.array(cert.extra["alpha"]) * one.signs())
+    f = margins.ntk_kernel(test.X, points.X) @ (np.array(cert.extra["alpha"]) * points.signs())
     return float((f * test.signs() <= 0).mean())
 
 
@@ -198,24 +194,24 @@ def first_below(n: np.ndarray, errors: np.ndarray, level: float = LEVEL) -> np.n
     return out
 
 
-def needed(found: Arrays, who: str) -> np.ndarray:
+def needed(measured: Arrays, who: str) -> np.ndarray:
     """Samples needed (dims, seeds)."""
     rows = []
-    for d in found["dims"]:
-        errors = found[f"{who}_{d}"]
-        rows.append(first_below(found[f"n_{d}"][: len(errors)], errors))
+    for d in measured["dims"]:
+        errors = measured[f"{who}_{d}"]
+        rows.append(first_below(measured[f"n_{d}"][: len(errors)], errors))
     return np.array(rows)
 
 
-def judge_parities(found: Arrays) -> list[Verdict]:
-    cubes, f1 = found["cubes"], found["f1"]
+def judge_parities(measured: Arrays) -> list[Verdict]:
+    cubes, f1 = measured["cubes"], measured["f1"]
     exact = np.array([parity_f1(d, k) for k, d in cubes])
     off = float(np.abs(f1 / exact[:, None] - 1).max())
-    kernel = np.array([[parity_kernel_margin(d, 2, part) for part in ("outer", "total")] for d in found["kernels"]])
-    far = float(np.abs(found["kernel"] / kernel[:, :, None] - 1).max())
+    kernel = np.array([[parity_kernel_margin(d, 2, part) for part in ("outer", "total")] for d in measured["kernels"]])
+    far = float(np.abs(measured["kernel"] / kernel[:, :, None] - 1).max())
     printed = f1 * (cubes[:, 0] * np.sqrt(cubes[:, 1]))[:, None]
-    odd = np.array([parity_f1(d, k, bias=True) for k, d in found["odd"]])
-    plain = found["odd_plain"]
+    odd = np.array([parity_f1(d, k, bias=True) for k, d in measured["odd"]])
+    plain = measured["odd_plain"]
     twos = cubes[:, 0] == 2
     power, half = certified_slope(cubes[twos, 1], f1[twos])
     out = [
@@ -238,13 +234,13 @@ def judge_parities(found: Arrays) -> list[Verdict]:
             power, "d^(-1/2)", either(abs(power + 0.5) + half <= 0.01, abs(power + 0.5) - half > 0.01), half,
         ),
         Verdict(
-            f"odd k = {found['odd'][0, 0]} has a positive F1 margin without a bias (least certified upper bound > 0)",
+            f"odd k = {measured['odd'][0, 0]} has a positive F1 margin without a bias (least certified upper bound > 0)",
             float(plain[:, 1].min()), ">= 1/(k sqrt d)", either((plain[:, 0] > 0).all(), (plain[:, 1] <= 0).any()),
             reason="" if (plain[:, 0] > 0).all() else "f(x) - f(-x) is linear without a bias: not separable (E-UH-17)",
         ),
         Verdict(
             "with a bias coordinate it has, and the exact value lies in the certified intervals",
-            float(found["odd_biased"][0, 0]), "-", own(within(found["odd_biased"], odd) and (odd > 0).all()),
+            float(measured["odd_biased"][0, 0]), "-", own(within(measured["odd_biased"], odd) and (odd > 0).all()),
             reason="the paper has no bias: a check of our correction",
         ),
     ]  # fmt: skip
@@ -263,7 +259,7 @@ def judge_parities(found: Arrays) -> list[Verdict]:
                 reason="the paper means the tangent kernel; the F2 of CB loses another sqrt(d) (E-UH-18)",
             ),
         ]  # fmt: skip
-    return out + judge_samples(found)
+    return out + judge_samples(measured)
 
 
 def within(bounds: np.ndarray, exact: np.ndarray) -> bool:
@@ -285,13 +281,13 @@ TRIALS = (
 )
 
 
-def judge_samples(found: Arrays) -> list[Verdict]:
+def judge_samples(measured: Arrays) -> list[Verdict]:
     """The whole interval must be on the right side of the exponent that is claimed, or on the wrong one; else undecided."""
-    dims, out = found["dims"], []
+    dims, out = measured["dims"], []
     for who, law in (("net", "uniform bits"), ("biased", "biased bits, as the support alone should count")):
-        few = needed(found, who)
+        few = needed(measured, who)
         whole = bool(np.isfinite(few).all())
-        ends = np.array([[found[f"n_{d}"][-1]] for d in dims])
+        ends = np.array([[measured[f"n_{d}"][-1]] for d in dims])
         power, half = mean_exponent(
             dims, np.where(np.isfinite(few), few, ends)
         )  # where it is not learned, more are needed
@@ -302,7 +298,7 @@ def judge_samples(found: Arrays) -> list[Verdict]:
                 "" if whole else "not every seed reached test error 0.1 with 2 d^2 samples", TRIALS,
             )
         )  # fmt: skip
-    net, kernel = needed(found, "net"), needed(found, "kernel")
+    net, kernel = needed(measured, "net"), needed(measured, "kernel")
     whole = bool(np.isfinite(kernel).all())
     power, half = mean_exponent(dims, kernel) if whole else (math.nan, math.nan)
     out.append(
@@ -324,7 +320,7 @@ def judge_samples(found: Arrays) -> list[Verdict]:
     return out
 
 
-def draw_parities(found: Arrays) -> Figure:
+def draw_parities(measured: Arrays) -> Figure:
     figure = figure_of(10.0, 7.6)
     (by_d, by_k), (errors, scaling) = figure.subplots(2, 2)
     d = np.unique(np.round(np.geomspace(2, 64, 25)).astype(int))
@@ -336,9 +332,9 @@ def draw_parities(found: Arrays) -> Figure:
             ("F2, output layer", THIRD, lambda one, k=k: parity_kernel_margin(one, k)),
         ):
             by_d.plot(here, [f(int(one)) for one in here], style, color=colour, label=f"{name}, k = {k}")
-    by_d.plot(found["cubes"][:, 1], found["f1"][:, 0], "o", color=PLUS, ms=5, mfc="white", label="certified")
+    by_d.plot(measured["cubes"][:, 1], measured["f1"][:, 0], "o", color=PLUS, ms=5, mfc="white", label="certified")
     for i, colour in ((1, MINUS), (0, THIRD)):
-        by_d.plot(found["kernels"], found["kernel"][:, i, 0], "o", color=colour, ms=5, mfc="white")
+        by_d.plot(measured["kernels"], measured["kernel"][:, i, 0], "o", color=colour, ms=5, mfc="white")
     by_d.set_xscale("log")
     by_d.set_yscale("log")
     log_axis(by_d.xaxis)
@@ -360,13 +356,13 @@ def draw_parities(found: Arrays) -> Figure:
     by_k.set_title("The constant of the F1 margin", loc="left", fontsize=11)
     by_k.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.93))
 
-    shades = np.linspace(0.35, 1, len(found["dims"]))
-    for shade, one in zip(shades, found["dims"]):
+    shades = np.linspace(0.35, 1, len(measured["dims"]))
+    for shade, one in zip(shades, measured["dims"]):
         for who, colour, style in (("net", PLUS, "o-"), ("kernel", MINUS, "s--")):
-            values = found[f"{who}_{one}"]
-            errors.plot(found[f"n_{one}"][: len(values)], values.mean(1), style, color=colour, alpha=shade, ms=4)
-    last = found["dims"][-1]
-    errors.plot([], [], "o-", color=PLUS, label=f"network, d = {found['dims'][0]} to {last} (darker)")
+            values = measured[f"{who}_{one}"]
+            errors.plot(measured[f"n_{one}"][: len(values)], values.mean(1), style, color=colour, alpha=shade, ms=4)
+    last = measured["dims"][-1]
+    errors.plot([], [], "o-", color=PLUS, label=f"network, d = {measured['dims'][0]} to {last} (darker)")
     errors.plot([], [], "s--", color=MINUS, label="tangent kernel")
     errors.axhline(0.1, color=INK, ls=":", lw=1)
     errors.set_xscale("log")
@@ -381,19 +377,19 @@ def draw_parities(found: Arrays) -> Figure:
         ("biased", THIRD, "^--", "network, biased bits"),
         ("kernel", MINUS, "s-", "tangent kernel"),
     ):
-        values = needed(found, who)
+        values = needed(measured, who)
         scaling.errorbar(
-            found["dims"], values.mean(1), two_errors(values), fmt=style, color=colour, capsize=3, label=name
+            measured["dims"], values.mean(1), two_errors(values), fmt=style, color=colour, capsize=3, label=name
         )
         if who == "biased":
             continue
         power = 1 if who == "net" else 2
-        guide = values.mean(1)[0] * (found["dims"] / found["dims"][0]) ** power
-        scaling.plot(found["dims"], guide, ":", color=INK, lw=1, label="slopes 1 and 2" if who == "net" else None)
+        guide = values.mean(1)[0] * (measured["dims"] / measured["dims"][0]) ** power
+        scaling.plot(measured["dims"], guide, ":", color=INK, lw=1, label="slopes 1 and 2" if who == "net" else None)
     scaling.set_xscale("log")
     scaling.set_yscale("log")
     log_axis(scaling.yaxis)
-    scaling.set_xticks(found["dims"], [str(one) for one in found["dims"]])
+    scaling.set_xticks(measured["dims"], [str(one) for one in measured["dims"]])
     scaling.set_xticks([], minor=True)
     scaling.set_xlabel("dimension d")
     scaling.set_ylabel("samples for test error 0.1")

@@ -1,0 +1,59 @@
+"""Values for the fields of nets and rules that came as text or from a file: each must be of the type that the field has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from widemargin.types import InputError, show
+
+TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "float": ((int, float), "a number"),
+    "int": ((int,), "an integer"),
+    "bool": ((bool,), "true or false"),
+    "str": ((str,), "a word"),
+}
+
+
+def check_fields(kind: type, given: Mapping[str, Any], what: str) -> None:
+    """An InputError where a plain field (number, integer, truth value, word) of the dataclass `kind` gets another type.
+
+    `what` names the net or rule in the sentence. Fields that hold objects of Python are left to the class.
+    """
+    for one in dataclasses.fields(kind):
+        if one.name not in given:
+            continue
+        name, _, empty = str(one.type).partition(" | ")
+        value = given[one.name]
+        if name not in TYPES or (value is None and empty == "None"):
+            continue
+        kinds, words = TYPES[name]
+        wrong_bool = isinstance(value, bool) and bool not in kinds
+        if wrong_bool or (not isinstance(value, kinds) and not _of_numpy(value, name)):
+            raise InputError(f"{what}: {one.name} must be {words}, not {show(value)}")
+
+
+def _of_numpy(value: Any, name: str) -> bool:
+    """Numbers of numpy are as good."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    return getattr(value, "ndim", 1) == 0 and kind in {"float": "fiu", "int": "iu", "bool": "b"}.get(name, "")
+
+
+def only_plain(kind: type, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """`given`, where all are of the fields' types; an InputError for a field that only Python can give a value.
+
+    Words for several names are separated by commas.
+    """
+    found = dict(given)
+    for one in dataclasses.fields(kind):
+        if one.name not in given or given[one.name] is None:
+            continue
+        name, value = str(one.type).partition(" | ")[0], given[one.name]
+        words = value.split(",") if isinstance(value, str) else value
+        if name == "tuple[str, ...]" and isinstance(words, list) and all(isinstance(word, str) for word in words):
+            found[one.name] = tuple(words)
+        elif name not in TYPES and not (name == "np.ndarray" and isinstance(value, list)):  # the class looks at lists
+            raise InputError(f"{what}: {one.name} is an object, which only a program in Python can give; leave it out")
+    check_fields(kind, found, what)
+    return found

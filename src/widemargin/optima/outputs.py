@@ -1,0 +1,263 @@
+"""The losses of several outputs: the cross-entropy of classes, and the squared loss of several targets (docs/optima.md).
+
+Both bring the same to the master (`groups`) and to the solver (`several_outputs`): values and slopes at outputs t (n, K), the
+best output bias, dual weights q (n, K) as they are saved, the vectors g (n, K) that these are, and the objective that they prove.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg, special
+
+from widemargin.pricing.several import vectors
+
+from .losses import CLASSES
+
+GRID = 38  # saved weights are multiples of 2^-GRID, so that w . g_i is exact for small integer w
+ROUNDING = 1e-15  # of the objective: its error
+
+
+class Outputs:
+    """What a master sees of the data: n points with weights w, a decay lam of the masses, and an output bias."""
+
+    loss: str
+    outputs: str  # what there is one for each of
+    K: int
+    w: np.ndarray  # (n,)
+    lam: float
+    offset: bool  # whether there is an output bias
+    ridge: float  # its decay, 0 where it is free
+
+    @property
+    def balanced(self) -> bool:
+        """Whether dual vectors must sum to zero."""
+        return self.offset and not self.ridge
+
+    @property
+    def frame(self) -> np.ndarray:
+        """(K, r) an orthonormal basis of the outputs that the best networks have."""
+        raise NotImplementedError
+
+    def losses(self, t: np.ndarray) -> np.ndarray:
+        """(n,) of outputs t (n, K)."""
+        raise NotImplementedError
+
+    def losses_above(self, t: np.ndarray, unit: float, reach: np.ndarray) -> np.ndarray:
+        """At least the losses at outputs that are within unit * reach (n,) of t."""
+        raise NotImplementedError
+
+    def pull(self, t: np.ndarray) -> np.ndarray:
+        """The dual vectors (n, K) of a network with outputs t: minus the slopes of its losses."""
+        raise NotImplementedError
+
+    def curvature(self, J: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """The second derivative of the loss in the weights (p, r), in `frame`, of the columns of J (n, p): (p r, p r)."""
+        raise NotImplementedError
+
+    def best_offset(self, t: np.ndarray) -> np.ndarray:
+        """The free output bias (K,) that is best for outputs t (n, K)."""
+        raise NotImplementedError
+
+    def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
+        """Those of a network with outputs t as they can be saved, q / 2^power with a sum between 1/2 and 1, and the power."""
+        raise NotImplementedError
+
+    def vectors(self, q: np.ndarray) -> np.ndarray:
+        """The g (n, K) of saved weights q."""
+        raise NotImplementedError
+
+    def terms(self, z: np.ndarray) -> tuple[float, float]:
+        """sum_i inf_t [w_i loss + g_i . t] for the vectors g of weights z, and the size of what is added up in it."""
+        raise NotImplementedError
+
+    def objective(self, t: np.ndarray, norm: float, b: np.ndarray) -> float:
+        return float(self.w @ self.losses(t)) + self.lam * norm + 0.5 * self.ridge * float(b @ b)
+
+    def proved(self, q: np.ndarray, theta: float, power: int) -> tuple[float, float]:
+        """What the weights theta 2^power q prove where they are feasible, and the size of its terms."""
+        z = np.ldexp(theta * q, power)
+        value, size = self.terms(z)
+        if self.ridge:
+            total = self.vectors(z).sum(axis=0)
+            square = float(total @ total) / (2 * self.ridge)
+            value, size = value - square, size + square
+        return value, size
+
+
+def cross_entropy(t: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(n,) of outputs t (n, K) and classes y."""
+    return special.logsumexp(t, axis=1) - t[np.arange(len(t)), y]
+
+
+@dataclass(frozen=True)
+class ClassPoints(Outputs):
+    """Classes y = 0, ..., K-1 with the cross-entropy. Saved weights are q_ij >= 0, the share of class j != y_i."""
+
+    y: np.ndarray  # (n,) integers
+    K: int
+    w: np.ndarray
+    lam: float
+    offset: bool
+    ridge: float
+
+    loss, outputs = CLASSES, "classes"
+
+    @property
+    def frame(self) -> np.ndarray:
+        return linalg.null_space(np.ones((1, self.K)))  # a constant in all outputs changes nothing
+
+    def losses(self, t: np.ndarray) -> np.ndarray:
+        return cross_entropy(t, self.y)
+
+    def losses_above(self, t: np.ndarray, unit: float, reach: np.ndarray) -> np.ndarray:
+        return self.losses(t) + 8 * unit * (reach + 1)  # it moves by 2 max_k |dt_k| at most
+
+    def pull(self, t: np.ndarray) -> np.ndarray:
+        """g_i = w_i (e_{y_i} - softmax(t_i))."""
+        g = -self.w[:, None] * special.softmax(t, axis=1)
+        rows = np.arange(len(t))
+        g[rows, self.y] = 0.0
+        g[rows, self.y] = -g.sum(axis=1)  # no digits are lost where the own class is nearly sure
+        return g
+
+    def curvature(self, J: np.ndarray, t: np.ndarray) -> np.ndarray:
+        P, p, Q = special.softmax(t, axis=1), J.shape[1], self.frame
+        H = np.zeros((p, self.K, p, self.K))
+        for k in range(self.K):
+            for l in range(k, self.K):
+                H[:, k, :, l] = H[:, l, :, k] = (J * (self.w * P[:, k] * ((k == l) - P[:, l]))[:, None]).T @ J
+        return np.einsum("akbl,kc,ld->acbd", H, Q, Q, optimize=True).reshape(p * Q.shape[1], -1)
+
+    def best_offset(self, t: np.ndarray) -> np.ndarray:
+        """By Newton's method."""
+        b, ones, Q = np.zeros(self.K), np.ones((len(t), 1)), self.frame
+        for _ in range(50):
+            slope = self.pull(t + b).sum(axis=0)
+            step = Q @ np.linalg.lstsq(self.curvature(ones, t + b), slope @ Q, rcond=1e-12)[0]
+            rate, value = 1.0, float(self.w @ self.losses(t + b))
+            while rate > 1e-6 and float(self.w @ self.losses(t + b + rate * step)) > value * (1 + ROUNDING):
+                rate /= 2
+            b = b + rate * step
+            if np.abs(step).max() <= 1e-14 * (1 + np.abs(b).max()):
+                break
+        return b
+
+    def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
+        if self.balanced:  # with the best output bias the vectors sum to zero up to rounding
+            t = t + self.best_offset(t)
+        q = self.w[:, None] * special.softmax(t, axis=1)
+        q[np.arange(len(t)), self.y] = 0.0
+        power = _power(q)
+        whole = np.floor(np.ldexp(q, GRID - power)).astype(np.int64)
+        if self.balanced:
+            whole = balanced(whole, self.y, np.floor(np.ldexp(self.w, GRID - power)).clip(max=2.0**60).astype(np.int64))
+        return np.ldexp(whole.astype(np.float64), -GRID), power
+
+    def vectors(self, q: np.ndarray) -> np.ndarray:
+        return vectors(q, self.y)
+
+    def terms(self, z: np.ndarray) -> tuple[float, float]:
+        """sum_i w_i H(z_i / w_i), with what is left for the own class."""
+        on = self.w > 0
+        p = z[on] / self.w[on, None]
+        own = (1 - p.sum(axis=1)).clip(0)
+        value = float(self.w[on] @ (special.entr(p).sum(axis=1) + special.entr(own)))
+        # every z log(w / z) errs by some roundings of z (1 + |log|), and there are K of them that sum to w
+        return value, float(self.w.sum()) * (1 + math.log(self.K)) + abs(value)
+
+
+@dataclass(frozen=True)
+class TargetPoints(Outputs):
+    """Targets y in R^K with the squared loss |y - t|^2 / 2. Saved weights are the vectors g themselves."""
+
+    y: np.ndarray  # (n, K)
+    w: np.ndarray
+    lam: float
+    offset: bool
+    ridge: float
+
+    loss, outputs = "squared", "targets"
+
+    @property
+    def K(self) -> int:  # type: ignore[override]
+        return self.y.shape[1]
+
+    @property
+    def frame(self) -> np.ndarray:
+        return np.eye(self.K)
+
+    def losses(self, t: np.ndarray) -> np.ndarray:
+        return 0.5 * ((self.y - t) ** 2).sum(axis=1)
+
+    def losses_above(self, t: np.ndarray, unit: float, reach: np.ndarray) -> np.ndarray:
+        off = np.linalg.norm(self.y - t, axis=1)
+        return 0.5 * (off + 8 * unit * (reach + off)) ** 2
+
+    def pull(self, t: np.ndarray) -> np.ndarray:
+        return self.w[:, None] * (self.y - t)
+
+    def curvature(self, J: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return np.kron((J * self.w[:, None]).T @ J, np.eye(self.K))
+
+    def best_offset(self, t: np.ndarray) -> np.ndarray:
+        rest = self.y - t
+        first = rest[self.w.argmax()]  # where all are equal, this is it to the last bit
+        return first + self.w @ (rest - first) / float(self.w.sum())
+
+    def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
+        if self.balanced:
+            t = t + self.best_offset(t)
+        g = self.pull(t)
+        power = _power(g)
+        whole = np.rint(np.ldexp(g, GRID - power)).astype(np.int64)
+        on = np.flatnonzero(self.w > 0)
+        for k in range(self.K if self.balanced else 0):  # what is left of the sums goes to all points
+            each, rest = divmod(int(whole[:, k].sum()), len(on))
+            whole[on, k] -= each
+            whole[on[:rest], k] -= 1
+        return np.ldexp(whole.astype(np.float64), -GRID), power
+
+    def vectors(self, q: np.ndarray) -> np.ndarray:
+        return q
+
+    def terms(self, z: np.ndarray) -> tuple[float, float]:
+        """sum_i g_i . y_i - |g_i|^2 / (2 w_i)."""
+        on = self.w > 0
+        square = float(((z[on] ** 2).sum(axis=1) / (2 * self.w[on])).sum())
+        return float((z * self.y).sum()) - square, float(np.abs(z * self.y).sum()) + square
+
+
+def _power(q: np.ndarray) -> int:
+    """The power of two that weights are divided by where they are priced and saved."""
+    total = float(np.abs(q).sum())
+    return math.frexp(total)[1] if total > 0 else 0
+
+
+def balanced(whole: np.ndarray, y: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Integers (n, K) with rows up to `most`, changed a little so that the vectors g_i sum to zero: a class gives what it takes.
+
+    To move d from class a to b, weights of points of a on b fall, the largest first, or weights of points of b on a rise.
+    """
+    K = whole.shape[1]
+    whole = whole.copy()
+    of = [np.flatnonzero(y == k) for k in range(K)]
+    sums = [int(whole[of[k]].sum()) - int(whole[:, k].sum()) for k in range(K)]
+    while any(sums):
+        a, b = int(np.argmax(sums)), int(np.argmin(sums))
+        left = amount = min(sums[a], -sums[b])
+        for i in of[a][np.argsort(-whole[of[a], b])].tolist():
+            part = min(left, int(whole[i, b]))
+            whole[i, b] -= part
+            left -= part
+        for i in of[b][np.argsort(whole[of[b]].sum(axis=1) - most[of[b]])].tolist():
+            part = min(left, int(most[i]) - int(whole[i].sum()))
+            whole[i, a] += part
+            left -= part
+        if left:
+            return np.zeros_like(whole)
+        sums[a] -= amount
+        sums[b] += amount
+    return whole

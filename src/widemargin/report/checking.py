@@ -1,0 +1,129 @@
+"""What a page says of a proof: it checks again what is small, and says of the rest that it was not checked again."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from widemargin import data as datasets
+from widemargin import kinds
+from widemargin import verify as exact
+from widemargin.types import Certificate, Dataset, InputError
+
+from .section import Html, badge
+
+PROOF = 1 << 18  # characters of a proof that is checked again, a second or so
+POINTS, NUMBERS = 128, 4096  # points, and numbers in them, of such a certificate
+WORK = 1 << 22  # numbers that a certificate may ask the checker to draw
+MOST = 10**6  # numbers in data that a page draws again from its name
+FILE = 1 << 26  # bytes of a file of data that a page looks into
+
+
+class Checked(NamedTuple):
+    """Whether a bound is proved: True and False were found by the checker, None is what the file says of itself."""
+
+    holds: bool | None
+    words: str
+
+    @property
+    def refused(self) -> bool:
+        return self.holds is False and self.words.startswith("REFUSED")
+
+    @property
+    def badge(self) -> Html:
+        return badge(self.holds, self.words)
+
+
+def recheck(one: Certificate, data: Dataset | None) -> Checked:
+    """Check a certificate again if it and its data are small and here."""
+    if not one.proved:
+        return Checked(False, "not proved")
+    why = _too_much(one, data)
+    if why or data is None:
+        return Checked(None, f"not re-checked ({why})")
+    verdict = one.verify(data)
+    if verdict.ok:
+        return Checked(True, "proved, re-checked")
+    if verdict.answer == exact.REFUSED:
+        return Checked(False, f"REFUSED by the checker: {verdict.failed}")
+    return Checked(None, f"checked: {verdict.answer}")
+
+
+def _too_much(one: Certificate, data: Dataset | None) -> str:
+    """Why a certificate is not checked again; empty where it is."""
+    if data is None:
+        return "its data is not here"
+    if not one.proof or one.n > POINTS or one.n * (one.d + 1) > NUMBERS:
+        return "too large for a page"
+    drawn = one.extra.get("width", 0) * one.d + one.extra.get("samples", 0) * (one.n + one.d)
+    if drawn > WORK or len(json.dumps(one.payload())) > PROOF:
+        return "too large for a page"
+    return ""
+
+
+def load_data(one: Certificate) -> Dataset | None:
+    """The data of a certificate, where its name still leads to it: with labels, or with numbers as targets.
+
+    The name was written by whoever wrote the file, so that nothing large is drawn, and nothing large is read.
+    """
+    name = one.data_name
+    several = kinds.KINDS[one.kind].targets == "classes" if one.kind in kinds.KINDS else False
+    if one.n * one.d > MOST or not _cheap(name):
+        return None
+    for column in (None, *_columns(name)):
+        for targets in (False,) if several else (False, True):
+            with contextlib.suppress(InputError, OSError, ValueError, MemoryError):
+                data = datasets.load(name, column, multiclass=several, targets=targets)
+                if data.sha256() == one.data_sha256:
+                    return data
+    return None
+
+
+def _cheap(name: str) -> bool:
+    """Whether data of this name costs little: a spec of few numbers, without a path, or a small file."""
+    source, _, rest = name.partition(":")
+    if source not in datasets.SOURCES:
+        files = name.split(",") if name.lower().endswith(".npy") and not os.path.isfile(name) else [name]
+        with contextlib.suppress(OSError, ValueError):
+            return all(os.path.isfile(one) and os.path.getsize(one) <= FILE for one in files)
+        return False
+    given = dict(part.partition("=")[::2] for part in rest.split(","))
+    if "path" in given or source in ("cifar", "mnist"):
+        return False
+    sizes = [given.get(key, "1").strip() for key in ("n", "d", "n1", "n2", "k", "r", "units", "sample")]
+    if not all(size.isascii() and size.isdecimal() and len(size) < 10 for size in sizes):
+        return False
+    return math.prod(max(1, int(size)) for size in sizes) <= MOST and int(given.get("d", "1")) <= 10**3
+
+
+def _columns(name: str) -> list[str]:
+    """Columns of a small CSV file: a certificate does not keep which of them holds the labels."""
+    if not name.lower().endswith(".csv"):
+        return []
+    with contextlib.suppress(OSError, ValueError, csv.Error), open(name, newline="", encoding="utf-8-sig") as file:
+        names = next(csv.reader(file), [])
+        return names if len(names) <= 20 else []
+    return []
+
+
+def foreign(config: Mapping[str, Any], cert: Certificate) -> str:
+    """Why a certificate says nothing about a run; empty where its bound holds for every network there."""
+    activation = config["net"].get("activation", "relu")
+    if cert.kind != "f1":
+        return f"the certificate is of kind {cert.kind}, not f1"
+    if [cert.data_sha256] != config["data"]["sha256"]:
+        return f"the certificate is of other data, {cert.data_name}"
+    if bool(cert.bias) != bool(config["bias"]):
+        return f"the certificate is {_with(cert.bias)} a bias and the run {_with(config['bias'])}"
+    if cert.activation != activation:
+        return f"the certificate is of activation {cert.activation} and the run of {activation}"
+    return ""
+
+
+def _with(bias: bool) -> str:
+    return "with" if bias else "without"

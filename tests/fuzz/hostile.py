@@ -1,0 +1,157 @@
+"""Hostile data and settings for every kind of the table: what solvers answer to them must verify."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import numpy as np
+
+import widemargin
+from widemargin import Certificate, Dataset, kinds
+
+SCALES = [10.0**k for k in (-300, -200, -150, -100, -79, -40, -16, -8, 0, 0, 0, 0, 8, 16, 40, 79, 100, 150, 200, 300)]
+# The values that each option of the table may be drawn from; an option that is new there needs a line here.
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "bias": (False, True),
+    "activation": ("relu", "relu", "srelu", "leaky", "leaky:0.7"),
+    "seed": (0, 1, 7),
+    "device": ("cpu",),
+    "width": (1, 2, 5, 30),
+    "part": ("total", "outer", "inner"),
+    "transport": ("sup", "l2"),
+    "samples": (None, 2, 100, 3000),
+    "confidence": (0.5, 0.99, 1 - 1e-9),
+    "eps": (0.0, 0.0, 1e-300, 1e-12, 1.0, 1e40, 1e100, 1e300),
+    "displacement": (0.0, 0.0, 0.0, 1e-300, 1e-200, 1e-9, 1.0, 1e30, 1e200),
+    "rank": (1, 1, 2, 3),
+}
+LIMITS = (1e-9, 1e-4, 1e-3, 0.01, 0.05, 0.2)  # seconds
+LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
+
+
+def points(rng: np.random.Generator) -> np.ndarray:
+    """A few points that are bad in some way: (n, d)."""
+    with np.errstate(over="ignore"):
+        return _points(rng)
+
+
+def _points(rng: np.random.Generator) -> np.ndarray:
+    n, d = int(rng.integers(1, 13)), int(rng.integers(1, 5))
+    X = rng.standard_normal((n, d))
+    for _ in range(int(rng.integers(1, 4))):
+        X = X.clip(-1e300, 1e300)
+        way = int(rng.integers(16))
+        i, j, k = int(rng.integers(n)), int(rng.integers(n)), int(rng.integers(d))
+        if way == 0:
+            X = X * rng.choice(SCALES)
+        elif way == 1:
+            X[i] *= rng.choice(SCALES)  # one row that is large or small
+        elif way == 2:
+            X[:, k] *= rng.choice(SCALES)
+        elif way == 3:
+            X[:, k] = rng.choice([0.0, 1.0, -1e10, 1e-200])  # a constant column
+        elif way == 4:
+            X[i] = X[j]
+        elif way == 5:
+            X[i] = X[j] * (1 + rng.choice([1e-16, 1e-12, 1e-9, 1e-6]))
+        elif way == 6:
+            X[i] = X[j] + rng.choice([1e-16, 1e-12, 1e-9, 1e-5]) * np.abs(X).max() * rng.standard_normal(d)
+        elif way == 7:
+            X[i] = -X[j]
+        elif way == 8:
+            X[i] = -X[j] + rng.choice([1e-16, 1e-12, 1e-9]) * np.abs(X).max() * rng.standard_normal(d)
+        elif way == 9:
+            X[i] = 0.0
+        elif way == 10:
+            X = np.rint(2 * X)  # integers: ties everywhere
+        elif way == 11:
+            X = 5e-324 * np.rint(rng.choice([1.0, 3.0, 1e5]) * X)  # denormals
+        elif way == 12:
+            X[i] = X[j] * rng.choice([2.0, 3.0, 1e-5, 0.1])  # on one ray
+        elif way == 13:
+            X = X + rng.choice([1e4, 1e8, 1e15])  # far from the origin
+        elif way == 14:
+            X = np.outer(X[:, 0], np.ones(d))  # rank one
+        else:
+            X = np.vstack([X, X[: n // 2 + 1]])
+            n = len(X)
+    return X.clip(-1e300, 1e300)
+
+
+def targets(rng: np.random.Generator, X: np.ndarray, what: str) -> np.ndarray:
+    n = len(X)
+    if what == "signs":
+        way = int(rng.integers(4))
+        if way == 0:
+            return np.where(np.arange(n) % 2, 1.0, -1.0)
+        if way == 1:
+            return np.ones(n) * rng.choice([1.0, -1.0])  # one class only
+        if way == 2:
+            return np.where(X[:, 0] > np.median(X[:, 0]), 1.0, -1.0)
+        return rng.choice([-1.0, 1.0], n)
+    if what == "classes":
+        K = int(rng.integers(2, 4))
+        y = rng.integers(K, size=n).astype(float)
+        y[: min(n, K)] = np.arange(min(n, K))
+        return np.unique(y, return_inverse=True)[1].astype(float)
+    return rng.standard_normal(n) * rng.choice([0.0, 1.0, 1.0, 1e-150, 1e150, 1e-300, 1e300])
+
+
+def settings(rng: np.random.Generator, row: kinds.Kind, X: np.ndarray) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    function = getattr(getattr(widemargin, row.room), row.function)
+    known = inspect.signature(function).parameters
+    for option, (argument, _) in row.options.items():
+        value = OPTIONS[option][int(rng.integers(len(OPTIONS[option])))]
+        keys[argument] = value
+    if "rank" in keys:
+        keys["rank"] = min(keys["rank"], X.shape[1])
+    if row.name == "bn":
+        keys["part"] = rng.choice(["a", "c", "sum"])
+    if row.needs == "weight_decay":
+        keys["weight_decay"] = float(rng.choice([1e-300, 1e-8, 0.01, 1.0, 1e8]))
+        keys["loss"] = "cross-entropy" if row.targets == "classes" else str(rng.choice(LOSSES))
+    elif row.needs == "jacobian":
+        J = rng.standard_normal((len(X), int(rng.integers(1, 8)))) * rng.choice(SCALES)
+        J[int(rng.integers(len(X)))] = J[0] * rng.choice([1.0, 1 + 1e-12, -1.0])
+        keys["jacobian"] = J
+    elif row.needs:
+        raise AssertionError(f"kind {row.name} needs {row.needs}: say here what hostile values it may have")
+    if "time_limit" in known:
+        keys["time_limit"] = float(rng.choice(LIMITS))
+    if rng.random() < 0.5:
+        keys["tol"] = float(rng.choice([1e-9, 1e-6, 1e-3, 0.3]))
+    return keys
+
+
+def draw(seed: int, names: tuple[str, ...] = tuple(kinds.KINDS)) -> tuple[str, Dataset, dict[str, Any]]:
+    """Kind, data and settings of one seed."""
+    rng = np.random.default_rng([seed, 1])
+    name = names[seed % len(names)]
+    row = kinds.KINDS[name]
+    X = points(rng)
+    return name, Dataset(X, targets(rng, X, row.targets), f"hostile {seed}"), settings(rng, row, X)
+
+
+def answer(name: str, data: Dataset, keys: dict[str, Any]) -> Certificate:
+    row = kinds.KINDS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        certificate: Certificate = getattr(getattr(widemargin, row.room), row.function)(data, **keys)
+    return certificate
+
+
+def complaint(certificate: Certificate, data: Dataset) -> str:
+    """What is wrong with an answer; empty where nothing is."""
+    if not certificate.lower <= certificate.upper:
+        return f"lower {certificate.lower} > upper {certificate.upper}"
+    verdict = certificate.verify(data)
+    said = f"{certificate}: {verdict}"[:400]
+    if certificate.status in ("certified", "not-separable", "no-interpolation") and not certificate.proved:
+        statistical = certificate.kind == "ntk" and verdict.answer == "holds with a probability"
+        return "" if statistical or (certificate.status == "no-interpolation" and verdict.failed is None) else said
+    if verdict.failed is not None:
+        return said
+    return said if certificate.proved and not verdict.ok else ""

@@ -1,0 +1,223 @@
+"""Run folders that were damaged: whatever reads them gives an answer or one sentence, and changes nothing."""
+
+import hashlib
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from harm import VALUES, check_memory, command, draw, ends, harmed_bytes, harmed_value, share, snapshot
+
+from widemargin import flows, margins
+from widemargin.flows import runs
+from widemargin.types import Dataset, InputError
+
+TRAIN = ("train", "DATA", "--width", "6", "--steps", "40", "--trials", "2", "--weights", "--points", "12")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with weights and a certificate, and the words that made it."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5], [0.5, 0.5]], [1, -1, 1, -1])
+    np.savez(folder / "points.npz", X=data.X, y=data.y)
+    words = [str(folder / "points.npz") if word == "DATA" else word for word in TRAIN]
+    status, _, said = command(*words, "--out", folder / "run", "--checkpoint-seconds", "0.001")
+    assert status == 0, said
+    flows.save_certificate(folder / "run", margins.f1(flows.load_data(folder / "run")[0]))
+    return folder / "run", words
+
+
+def rewritten(folder, config):
+    """Put a configuration into a run, and its digest into the checkpoints."""
+    (folder / "config.json").write_text(json.dumps(config))
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        point["config"] = runs.config_digest(config) if isinstance(config, dict) else ""
+        put_checkpoint(path, point)
+
+
+def put_checkpoint(path, point):
+    """With the hash that belongs to it."""
+    body = io.BytesIO()
+    try:
+        torch.save(point, body)
+    except RecursionError:  # that harm cannot be done
+        return
+    content = body.getvalue()
+    path.write_bytes(runs.MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+
+def harm_config(rng, folder):
+    config = json.loads((folder / "config.json").read_text())
+    rewritten(folder, harmed_value(rng, config))
+
+
+def harm_checkpoint(rng, folder):
+    """Both checkpoints, so that there is no other to use."""
+    tensors = [
+        torch.zeros(()),
+        torch.zeros(2, 3),
+        torch.ones(2, 6, 2),
+        torch.zeros(0),
+        torch.ones(2, dtype=torch.int64),
+    ]
+    for path in folder.glob("checkpoint-*"):
+        point = harmed_value(rng, runs._read_checkpoint(path), tensors)
+        put_checkpoint(path, point)
+
+
+def harm_arrays(rng, folder):
+    path = rng.choice([*sorted((folder / "records").glob("*.npz")), folder / "data.npz"])
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    name = rng.choice(sorted(arrays))
+    value = arrays[name]
+    how = rng.randrange(9)
+    if how == 0:
+        del arrays[name]
+    elif how == 1:
+        arrays[name] = value[..., :-1] if value.ndim else value
+    elif how == 2:
+        arrays[name] = value.astype(rng.choice(["int8", "complex128", "U8", "bool", "float32"]))
+    elif how == 3:
+        arrays[name] = np.full_like(value, rng.choice([np.nan, np.inf, -np.inf, 1e308, 0.0]))
+    elif how == 4:
+        arrays[name] = value[None]
+    elif how == 5:
+        arrays[name] = value.reshape(-1)
+    elif how == 6:
+        arrays["W_extra"] = value
+    elif how == 7:
+        arrays[name] = np.zeros((0, *value.shape[1:]))
+    else:
+        arrays[name] = value[:1]
+    np.savez(path, **arrays)
+
+
+def harm_bytes(rng, folder):
+    path = rng.choice([path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"])
+    path.write_bytes(harmed_bytes(rng, path.read_bytes()))
+
+
+def harm_names(rng, folder):
+    """Files that are gone, empty, folders, or one in place of another."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
+    one, other = rng.choice(files), rng.choice(files)
+    how = rng.randrange(4)
+    content = other.read_bytes()
+    one.unlink()
+    if how == 0:
+        one.mkdir()
+    elif how == 1:
+        one.write_bytes(b"")
+    elif how == 2:
+        one.write_bytes(content)
+
+
+HARMS = [harm_config, harm_checkpoint, harm_arrays, harm_bytes, harm_names]
+
+
+def readers(folder):
+    """What every command begins with."""
+    for read in (flows.load, flows.load_data, flows.load_certificate):
+        try:
+            with ends():
+                read(folder)
+        except InputError as error:
+            assert "\n" not in str(error) and len(str(error)) < 3000
+
+
+def test_readers(run, tmp_path):
+    rng, (whole, _) = draw("runs"), run
+    for k in range(share(190)):
+        folder = tmp_path / "run"
+        shutil.copytree(whole, folder)
+        HARMS[k % len(HARMS)](rng, folder)
+        before = snapshot(folder)
+        readers(folder)
+        assert snapshot(folder) == before
+        shutil.rmtree(folder)
+    check_memory()
+
+
+def test_commands(run, tmp_path):
+    """Those that draw, check and go on."""
+    rng, (whole, words) = draw("commands on runs"), run
+    asked = [
+        lambda folder: ("plot", folder, "--out", tmp_path / "p.png"),
+        lambda folder: ("check", folder, "--json"),
+        lambda folder: ("bound", words[1], "--run", folder, "--theorem", "UH-8", "--json"),
+        lambda folder: ("report", folder, "--out", tmp_path / "r.html"),
+        lambda folder: ("gap", folder, "--weight-decay", "0.1", "--tol", "0.5"),
+        lambda folder: (*words, "--out", folder, "--resume"),
+    ]
+    for k in range(share(36)):
+        folder = tmp_path / "run"
+        shutil.copytree(whole, folder)
+        rng.choice(HARMS)(rng, folder)
+        before, argv = snapshot(folder), asked[k % len(asked)](folder)
+        status, _, said = command(*argv)
+        if status == 2:
+            after = {path: content for path, content in snapshot(folder).items() if path.name != ".lock"}
+            assert after == {path: content for path, content in before.items() if path.name != ".lock"}, (argv, said)
+        shutil.rmtree(folder)
+    check_memory()
+
+
+def test_resuming(run, tmp_path):
+    """A checkpoint with the right hash and anything in it is refused, or gives the run that it would have been."""
+    rng, (whole, words) = draw("resume"), run
+    for _ in range(share(30)):
+        folder = tmp_path / "run"
+        shutil.copytree(whole, folder)
+        harm_checkpoint(rng, folder)
+        command(*words, "--out", folder, "--resume")
+        shutil.rmtree(folder)
+
+
+RULES = ["gf", "gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam"]
+
+
+def test_options_of_any_type(run):
+    from dataclasses import fields
+
+    rng, (_, words) = draw("options"), run
+    nets = flows.nets.KINDS
+    for k in range(share(150)):
+        algorithm, net = RULES[k % len(RULES)], rng.choice(sorted(nets))
+        names = [one.name for one in fields(flows.rule_kinds()[algorithm])] + list(nets[net][2])
+        given = [
+            f"{rng.choice(names)}={rng.choice([*map(str, VALUES), 'true', '3', '1e-3', '-2', 'fitted'])}"
+            for _ in range(2)
+        ]
+        given = [text for text in given if "\x00" not in text and "1000000000000" not in text]
+        more = [part for text in given for part in ("--option", text)]
+        command("train", words[1], "--net", net, "--algorithm", algorithm, "--width", "4", "--steps", "2", *more)
+    check_memory()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option", "words"),
+    [
+        ("gf", "smallest=x", "smallest must be a number"),
+        ("gf", "until=0", "until is an object"),
+        ("sgd", "sampler=x", "sampler is an object"),
+        ("adam", "unit=1", "unit is an object"),
+        ("two-phase", "reset=2", "reset must be true or false"),
+        ("gd", "lr=[1]", "lr must be a number"),
+    ],
+)
+def test_an_option_of_another_type(run, algorithm, option, words):
+    status, out, said = command("train", run[1][1], "--algorithm", algorithm, "--steps", "2", "--option", option)
+    assert (status, out) == (2, "") and words in said
+
+
+def test_words_for_objects_are_understood(run):
+    for algorithm, option in (("gf", "until=time=0.5"), ("adam", "unit=V"), ("adam", "only=V,a")):
+        status, _, said = command(
+            "train", run[1][1], "--algorithm", algorithm, "--width", "4", "--steps", "3", "--option", option
+        )
+        assert status == 0, said

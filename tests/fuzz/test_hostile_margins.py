@@ -1,0 +1,74 @@
+"""Every kind of the table on hostile data: an answer that says it is certified verifies, and no answer is refused.
+
+WIDEMARGIN_FUZZ=1000 asks for so many solves of each kind, WIDEMARGIN_FUZZ_SEED for other ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+import hostile
+import numpy as np
+import pytest
+
+from widemargin import Certificate, Dataset, InputError, kinds
+
+SOLVES = int(os.environ.get("WIDEMARGIN_FUZZ", "12"))
+SEED = int(os.environ.get("WIDEMARGIN_FUZZ_SEED", "0"))
+LINE = np.array([[1.0, 0.5], [-0.3, 1.0], [0.2, -1.0], [-1.0, -0.4], [0.7, 0.1]])
+# Points that are bad each in one way, whatever the seed.
+SETS = {
+    "tiny": 1e-300 * LINE,
+    "small": 1e-160 * LINE,
+    "large": 1e300 * LINE,
+    "denormal": 5e-324 * np.rint(4 * LINE),
+    "near-duplicates": np.vstack([LINE, LINE * (1 + 1e-15), LINE + 1e-9]),
+    "one large row": np.vstack([LINE, [[1e20, 1e20]]]),
+    "one small row": np.vstack([LINE, [[1e-20, 1e-20]]]),
+    "constant columns": np.hstack([LINE, np.ones((5, 1)), np.zeros((5, 1))]),
+    "duplicates": np.repeat(LINE, 2, axis=0),
+    "opposites": np.vstack([LINE, -LINE]),
+    "one point": LINE[:1],
+}
+
+
+def judged(name: str, data: Dataset, keys: dict) -> Certificate | None:
+    """The certificate, or None where the answer was a sentence."""
+    try:
+        cert = hostile.answer(name, data, keys)
+    except InputError as error:
+        assert "\n" not in str(error)
+        return None
+    wrong = hostile.complaint(cert, data)
+    assert not wrong, f"{name} of {data.X.tolist()}, {data.y.tolist()} with {keys}: {wrong}"
+    return cert
+
+
+@pytest.mark.parametrize("name", kinds.KINDS)
+@pytest.mark.parametrize("bad", SETS)
+def test_every_kind_on_bad_points(name: str, bad: str):
+    rng, X = np.random.default_rng(len(name)), SETS[bad]
+    row = kinds.KINDS[name]
+    for limit in (1e-6, 0.1):
+        data = Dataset(X, hostile.targets(rng, X, row.targets), bad)
+        keys = hostile.settings(rng, row, X)
+        judged(name, data, keys | ({"time_limit": limit} if "time_limit" in keys else {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", kinds.KINDS)
+def test_every_kind_on_drawn_points(name: str):
+    for seed in range(SOLVES):
+        judged(*hostile.draw(SEED + seed, (name,)))
+
+
+def test_a_false_claim_is_noticed():
+    """What the tests above rest on."""
+    data = Dataset(LINE, [1, 1, -1, -1, 1])
+    cert = hostile.answer("linear", data, {"bias": True})
+    from dataclasses import replace
+
+    assert not hostile.complaint(cert, data)
+    assert "larger" in hostile.complaint(replace(cert, lower=0.0, upper=1e-9 * cert.upper), data)
+    assert hostile.complaint(replace(cert, status="certified", proved=False), data)
+    assert hostile.complaint(replace(cert, lower=2 * cert.upper), data)

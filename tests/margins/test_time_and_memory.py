@@ -1,0 +1,209 @@
+"""Answers of every kind keep verifying where memory or time leave room for some of the points only, and what was once refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import widemargin
+from checks import Clock, noise
+from widemargin import Dataset, InputError, kinds, margins
+from widemargin.cli.options import amount
+from widemargin.margins import door as doors
+from widemargin.margins import rows, turns
+from widemargin.margins.door import Late, Limits, equal_rows, free_memory
+
+SOLVERS = [row for row in kinds.KINDS.values() if row.room == "margins" and not row.needs]
+
+
+def halves(n: int, d: int, seed: int = 0) -> Dataset:
+    """Two classes with room between them."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    y = np.where(X[:, 0] > 0, 1.0, -1.0)
+    X[:, 0] += y
+    return Dataset(X, y, f"halves(n={n}, d={d})")
+
+
+def given(row: kinds.Kind, data: Dataset) -> Dataset:
+    if row.targets == "signs":
+        return data
+    classes = (data.X[:, 0] > 0) + 1.0 * (np.abs(data.X[:, 1]) > 1)
+    return Dataset(
+        data.X, np.unique(classes, return_inverse=True)[1] if row.targets == "classes" else data.X[:, 0] ** 2
+    )
+
+
+def solved(row: kinds.Kind, data: Dataset, **keys):
+    if row.name in ("frozen", "rf"):
+        keys["directions"] = 30
+    if row.name == "bn":
+        keys["width"] = 30
+    return getattr(widemargin.margins, row.function)(given(row, data), **keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", SOLVERS, ids=lambda row: row.name)
+def test_little_memory_gives_bounds_that_verify(row):
+    """60 kB: less than any of the matrices would take."""
+    data = halves(300, 3)
+    cert = solved(row, data, memory=60_000, tol=0.05, time_limit=2.0)
+    verdict = cert.verify(given(row, data))
+    assert verdict.failed is None, verdict
+    assert cert.lower <= cert.upper
+    assert cert.status != "certified" or verdict.answer in ("proved exactly", "holds with a probability")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", SOLVERS, ids=lambda row: row.name)
+def test_bounds_of_some_points_and_of_all_overlap(row):
+    data = halves(120, 2)
+    few, whole = (solved(row, data, memory=memory, tol=0.05, time_limit=5.0) for memory in (60_000, 4e9))
+    assert few.lower <= whole.upper * (1 + 1e-9) and whole.lower <= few.upper * (1 + 1e-9), (few, whole)
+
+
+@pytest.mark.parametrize(
+    "solve",
+    [margins.linear, margins.f2, lambda data: margins.random_features(data, 20), lambda data: margins.frozen(data, 20)],
+)
+def test_points_in_turn_reach_what_all_at_once_reach(solve, monkeypatch):
+    data = halves(200, 2, seed=1)
+    whole = solve(data)
+    monkeypatch.setattr(rows, "AT_ONCE", 1)
+    monkeypatch.setattr(rows, "START", 20)
+    parts = solve(data)
+    assert whole.status == parts.status == "certified"
+    assert parts.lower <= whole.upper and whole.lower <= parts.upper
+    assert parts.verify(data).ok
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky", "srelu"])
+def test_wide_networks_in_turns(activation, monkeypatch):
+    data = halves(150, 2, seed=2)
+    whole = margins.f1(data, activation=activation, tol=0.02)
+    monkeypatch.setattr(turns, "WORK", dict.fromkeys((1, 2), 1.0))
+    monkeypatch.setattr(doors, "speed", lambda: 40.0)  # a hundred points a step or so
+    monkeypatch.setattr(turns, "START", 20)
+    parts = margins.f1(data, activation=activation, tol=0.02, time_limit=60.0)
+    assert parts.stats["turns"] >= 1
+    assert parts.lower <= whole.upper and whole.lower <= parts.upper
+    assert parts.verify(data).ok
+
+
+def test_classes_in_turns(monkeypatch):
+    data = given(kinds.KINDS["f1-multiclass"], halves(60, 2, seed=3))
+    monkeypatch.setattr(turns, "START", 12)
+    parts = margins.multiclass_f1(data, memory=40_000, tol=0.05, time_limit=5.0)
+    assert parts.stats["turns"] >= 1 and parts.verify(data).ok
+
+
+def test_proofs_are_renamed():
+    """Each type of proof names points in fields of its own."""
+    names = np.array([5, 7, 9])
+    side = {"points": [0, 2], "mirrors": [[0, 1]], "leaves": [[1, 2]]}
+    there = {"points": [5, 9], "mirrors": [[5, 7]], "leaves": [[1, 2]]}
+    for kind in ("tree", "eigen-tree", "mixed", "products"):
+        assert turns.renamed({"type": kind, "sides": [side]}, names)["sides"] == [there]
+    assert turns.renamed({"type": "pairing", "pairs": [[0, 1, 4, 3]]}, names)["pairs"] == [[5, 7, 4, 3]]
+    assert turns.renamed({"type": "cones", "tree": [], "leaves": [[[2, 32]]]}, names)["leaves"] == [[[9, 32]]]
+    found = turns.renamed({"type": "cover", "vertices": [{"w": [1], "side": side}]}, names)
+    assert found["vertices"] == [{"w": [1], "side": there}]
+
+
+def test_blocks_look_at_the_clock(monkeypatch):
+    Clock(1.0, monkeypatch, "widemargin.margins")
+    limits = Limits(0.0, 3.5, 1e9)
+    seen = []
+    with pytest.raises(Late):
+        for block in limits.blocks(100, 10, most=100):
+            seen.append(block)
+    assert [(b.start, b.stop) for b in seen] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert len(list(Limits(0.0, math.inf, 1e9).blocks(100, 10, most=100))) == 10
+
+
+def test_the_largest_size_that_fits(monkeypatch):
+    monkeypatch.setattr(doors, "speed", lambda: 1e6)
+    limits = Limits(0.0, 10.0, 8000.0)
+    allowed = limits.step() * 1e6
+    assert limits.largest(10**9, lambda m: m, lambda m: 0.0) == int(allowed)
+    assert limits.largest(10**9, lambda m: 0.0, lambda m: m) == 1000
+    assert limits.largest(5, lambda m: m, lambda m: m) == 5
+    assert limits.largest(10**9, lambda m: 1e300, lambda m: 0.0) == 1
+    assert Limits(0.0, math.inf, 1e9).largest(7, lambda m: 1e300, lambda m: 0.0) == 7
+
+
+def test_memory_is_a_positive_number_of_bytes():
+    assert free_memory() >= 1e8
+    for bad in (0, -1, math.nan, math.inf, "4GB", True):
+        with pytest.raises(InputError, match="positive number of bytes"):
+            margins.linear(noise(4, 2, 0), memory=bad)
+    assert amount("4GB") == 4e9 and amount("500mb") == 5e8 and amount("1KiB") == 1024 and amount("2e9") == 2e9
+
+
+def test_equal_rows():
+    rng = np.random.default_rng(0)
+    X = rng.integers(-2, 3, (500, 3)).astype(float)
+    X[X == 0] *= rng.choice([1.0, -1.0], (X == 0).sum())  # -0.0 is 0.0
+    first = equal_rows(X)
+    for i, j in enumerate(first):
+        assert j == next(k for k in range(len(X)) if (X[k] == X[i]).all())
+
+
+# ------------------------------------------------------------ what was wrong, or refused, once
+
+BEYOND = {
+    "ntk inner": lambda: (widemargin.data.load("mt:d=2,n=40,seed=0"), margins.ntk, {"part": "inner", "time_limit": 5.0}),
+    "ntk inner, few samples": lambda: (
+        widemargin.data.load("mt:d=2,n=40,seed=0"), margins.ntk, {"part": "inner", "samples": 100},
+    ),
+    "bn beside a large row": lambda: (
+        Dataset([[0.1, 0.3], [0.2, 0.1], [1e20, 1e20]], [1, -1, 1]), margins.batchnorm, {"width": 100},
+    ),
+    "f1, denormal": lambda: (Dataset([[5e-324], [1e-323]], [1, -1]), margins.f1, {"bias": True, "time_limit": 1.0}),
+    "linear, denormal": lambda: (Dataset([[5e-324], [1e-323]], [1, -1]), margins.linear, {"bias": True}),
+    "f2 srelu, small": lambda: (
+        Dataset(1e-79 * halves(6, 2).X, [1, 1, 1, -1, -1, -1]), margins.f2, {"activation": "srelu"},
+    ),
+    "bn, large eps": lambda: (halves(6, 2), margins.batchnorm, {"width": 50, "eps": 1e100}),
+    "bn, small displacement": lambda: (halves(6, 2), margins.batchnorm, {"width": 50, "displacement": 1e-200}),
+    "classes, no time": lambda: (
+        widemargin.data.load("digits:n=10,seed=16", multiclass=True),
+        margins.multiclass_f1,
+        {"bias": True, "seed": 149054, "time_limit": 0.01},
+    ),
+    "projected, near pair": lambda: (
+        Dataset([[0, 0], [1e-9, 0], [1, 1]], [1, -1, 1]), margins.projected, {"rank": 1, "time_limit": 5.0},
+    ),
+    "projected, opposite near-duplicates": lambda: (
+        Dataset([[1, 2, 3], [1, 2, 3 + 1e-15], [-1, -2, -3], [-1, -2, -3 + 1e-15]], [1, -1, 1, -1]),
+        margins.projected,
+        {"rank": 1, "time_limit": 5.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_was_refused_once(name):
+    data, solve, keys = BEYOND[name]()
+    cert = solve(data, **keys)
+    verdict = cert.verify(data)
+    assert verdict.failed is None and verdict.answer in ("proved exactly", "holds with a probability"), verdict
+    if name in ("bn beside a large row", "f1, denormal", "linear, denormal"):
+        assert cert.upper > 0  # its points are not equal
+
+
+@pytest.mark.slow
+def test_many_classes_and_little_time():
+    data = widemargin.data.load("digits:n=500", multiclass=True)
+    cert = margins.multiclass_f1(data, time_limit=2.0)
+    assert cert.lower <= cert.upper < math.inf and cert.n == 500
+    assert cert.verify(data).failed is None
+
+
+def test_a_jacobian_beyond_float64_is_a_sentence():
+    data = Dataset([[1.0], [2.0]], [1, -1])
+    for size in (1e200, 1e-200):
+        with pytest.raises(InputError, match="multiply it by a constant"):
+            margins.tangent(data, jacobian=size * np.eye(2))
