@@ -20,7 +20,8 @@ TOP = """# Gallery
 
 <!-- docs/make_gallery.py writes this page -->
 
-Each example is a file in `examples/` that runs as it is; each reproduction is one command. What came out at the papers' scale, claim by claim, is in [reproductions.md](reproductions.md).
+Each example is a file in `examples/` that runs as it is; each reproduction is one command.
+What came out at the papers' scale, claim by claim, is in [reproductions.md](reproductions.md).
 
 ## Examples
 """

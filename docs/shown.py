@@ -5,7 +5,7 @@
     python docs/shown.py optima.md    # these pages only
 
 Numbers are compared to the digits shown: whole numbers are equal, others differ by at most one in their last digit. Seconds are
-free: numbers before `s` or `seconds`, and columns of that name. So is what is smaller than 1e-6, where both are: that is rounding.
+free: numbers before `s` or `seconds`, and columns of that name. So is what is smaller than 1e-6, if both are: that is rounding.
 A comment before a block says where the clock or the machine has a part in its numbers:
 
     <!-- numbers within 5 % -->       every number, whole ones too
