@@ -5,9 +5,14 @@ STAMP := .venv/.installed
 # Two processes of one thread each: small problems are slower on several threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all check bench format clean
+PAGE ?= playground.html
+
+.PHONY: demo page test test-all check bench format clean
 demo: $(STAMP)
 	$(BIN)/widemargin demo --out demo-output
+
+page: $(STAMP)
+	$(BIN)/widemargin play --out $(PAGE)
 
 test: $(STAMP)
 	$(PYTEST)

@@ -29,6 +29,7 @@ ORDER = [
     {"papers"},
     {"sweep"},
     {"report"},
+    {"play"},
     {"cli"},
     {"__main__"},
 ]

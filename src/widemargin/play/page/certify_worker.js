@@ -46,7 +46,7 @@ export function certifyWorker(scope) {
   }
 
   async function work(task) {
-    const {X, y, settings} = task, {bias, width, seed, mode, decay, loss} = settings, D = bias ? 3 : 2, X3 = lifted(X, bias);
+    const {X, y, settings, remote} = task, {bias, width, seed, mode, decay, loss} = settings, D = bias ? 3 : 2, X3 = lifted(X, bias);
     if (decay > 0 && !(await rounds("f1-optimum", new Optimum(X, y, bias, loss, decay), task))) return;
     if (mode === "frozen") {
       const {V} = new FrozenNet(X3, y, {width, D, seed});
@@ -54,9 +54,12 @@ export function certifyWorker(scope) {
       await pause();
       if (task.gen !== gen) return;
     }
-    if (!(await rounds("f1", new F1(X, y, bias), task))) return;
+    if (!remote && !(await rounds("f1", new F1(X, y, bias), task))) return;
     judged("rf", featureMargin(X, y, bias, new TwoLayerNet(X3, y, {width, D, seed, only: true}).V), task, {last: true});
   }
+
+  const taskOf = ({settings, remote}) => ({gen, settings, remote, begun: performance.now(),
+    X: settings.points.map(([x, y]) => [x, y]), y: settings.points.map((p) => p[2])});
 
   let circles = null, circlesGen = -2;
   scope.onmessage = ({data}) => {
@@ -64,7 +67,7 @@ export function certifyWorker(scope) {
       gen = data.gen;
       const points = data.settings.points;
       if (!points.length) return;
-      work({gen, settings: data.settings, X: points.map(([x, y]) => [x, y]), y: points.map((p) => p[2]), begun: performance.now()})
+      work(taskOf(data))
         .catch((error) => scope.postMessage({type: "failed", gen: data.gen, why: error.message}));
     } else if (data.type === "bound" && data.gen === gen) {  // what the network's own weights would prove
       const {points, bias} = data.settings, X3 = lifted(points.map(([x, y]) => [x, y]), bias), n = points.length;
@@ -72,6 +75,8 @@ export function certifyWorker(scope) {
       const c = data.dual.map((q, i) => q * points[i][2]);
       const most = Math.max(0, ...[1, -1].map((s) => peaks(X3, n, c.map((v) => s * v), circles, 1)[0].value));
       scope.postMessage({type: "bound", gen, step: data.step, value: most});
+    } else if (data.type === "judge" && data.gen === gen) {  // a certificate from Python
+      judged("f1", data.text, taskOf(data), {last: true});
     } else if (data.type === "check") {  // a file that was opened
       scope.postMessage({type: "checked", id: data.id, verdict: check(data.text, data.X, data.y)});
     }

@@ -8,7 +8,7 @@ import {asCommand, asPython} from "./python.js";
 import {Race} from "./race.js";
 import {SCENES} from "./scenes.js";
 import {Stage} from "./stage.js";
-import {FARTHEST, MOST_POINTS, RATES, fresh, fromHash, readTable, remarks, snap, tidy, toHash} from "./state.js";
+import {FARTHEST, RATES, fresh, fromHash, limits, readTable, remarks, snap, tidy, toHash} from "./state.js";
 import {headlines} from "./words.js";
 
 const workerAt = (name) => new Worker(new URL(`${name}_worker.js`, import.meta.url), {type: "module", name});
@@ -17,10 +17,14 @@ const PACE = {1: [1, 0.004], 2: [2, 0.02], 3: [8, 0.08]};  // steps of a frame: 
 const STILL = matchMedia("(prefers-reduced-motion: reduce)"), NIGHT = matchMedia("(prefers-color-scheme: dark)");
 const WIDTHS = (k) => Math.round(2 * 250 ** (k / 100)), SCALES = (k) => Number((0.01 * 4000 ** (k / 100)).toPrecision(2));
 
+const ALONE = 150;  // points up to which the page certifies by itself
+
 class Playground {
   constructor() {
     this.get = (id) => document.getElementById(id);
     this.gen = 0;
+    this.server = document.documentElement.dataset.server === "yes";
+    if (this.server) limits.points = 400;
     this.history = [];
     this.running = !STILL.matches;
     this.certs = {};
@@ -92,7 +96,7 @@ class Playground {
 
   addPoint(x, y) {
     const {points} = this.state;
-    if (points.length >= MOST_POINTS) { this.note(`The page takes ${MOST_POINTS} points; \`widemargin margin\` takes more.`); return -1; }
+    if (points.length >= limits.points) { this.note(`The page takes ${limits.points} points; \`widemargin margin\` takes more.`); return -1; }
     this.change({points: [...points, [x, y, Number(this.get("paint").value)]]});
     return points.length;
   }
@@ -138,11 +142,14 @@ class Playground {
     if (!warm) { this.stage.network("f1", null); this.stage.network("f2", null); this.ball.best(null); }
     this.stage.place(state.points);
     this.stage.weigh(null);
-    this.note([this.warning, ...remarks(state)].filter(Boolean).join(" "));
+    this.note(this.warning || remarks(state).join(" "), !this.warning);
     if (state.points.length) {
       this.trainer.postMessage({type: "start", gen: this.gen, settings: state, steps: state.steps, warm: warm ? Math.max(steps, 30) : 0});
       clearTimeout(this.soon);
-      const ask = () => this.certifier.postMessage({type: "solve", gen: this.gen, settings: this.state});
+      const remote = state.points.length > ALONE, ask = () => {
+        this.certifier.postMessage({type: "solve", gen: this.gen, settings: this.state, remote});
+        if (remote) this.askPython();
+      };
       if (warm) this.soon = setTimeout(ask, 25); else ask();
     } else { this.shown = null; this.certifier.postMessage({type: "solve", gen: this.gen, settings: state}); }
     this.showControls();
@@ -150,6 +157,16 @@ class Playground {
     this.dirty = true;
     clearTimeout(this.addressed);  // browsers bound how often an address may change
     this.addressed = setTimeout(() => history.replaceState(null, "", toHash({...this.state, steps: 0})), 400);
+  }
+
+  async askPython() {  // the certificate of many points, from widemargin on this computer; it is checked here all the same
+    const {gen, state} = this, {points, bias} = state;
+    try {
+      const answer = await fetch("certify", {method: "POST", body: JSON.stringify({points, bias})}), text = await answer.text();
+      if (gen !== this.gen) return;
+      if (answer.ok) this.certifier.postMessage({type: "judge", gen, settings: state, text});
+      else this.note(`Python could not certify these points: ${text}.`);
+    } catch { if (gen === this.gen) this.note("Python does not answer any more; start `widemargin play` again."); }
   }
 
   get steps() { return this.shown ? this.shown.step : 0; }
@@ -176,14 +193,14 @@ class Playground {
   certified(message) {
     this.certs[message.kind] = message;
     const proved = message.verdict.answer === "proved exactly", shown = message.lower > 0 && message.theta;
-    if (message.kind === "f1") {
+    if (message.kind === (this.state.decay ? "f1-optimum" : "f1")) {
       this.stage.network("f1", shown ? message.theta.map((v) => [v[0], v[1], v[2] ?? 0]) : null, message.mass);
       this.ball.best(shown ? message.theta : null, message.mass);
-      if (!this.state.decay) this.stage.weigh(message.dual);
+      this.stage.weigh(message.dual);
     } else if (message.kind === "rf") {
       const unit = (v) => { const s = Math.hypot(...v); return [v[0] / s, v[1] / s, (v[2] ?? 0) / s]; };
       this.stage.network("f2", shown ? message.theta.map(unit) : null, message.mass);
-    } else if (message.kind === "f1-optimum") this.stage.weigh(message.dual);
+    }
     if (proved && message.kind === (this.state.decay ? "f1-optimum" : "f1") && message.last) this.say(headlines(this).plain);
   }
 
@@ -237,9 +254,10 @@ class Playground {
 
   main() { return this.certs[this.state.decay ? "f1-optimum" : "f1"]; }
 
-  note(text) {
+  note(text, mild = false) {
     const box = this.get("note");
     box.hidden = !text;
+    box.classList.toggle("mild", mild);
     if (box.textContent !== text) box.textContent = text;
   }
 
@@ -266,7 +284,7 @@ class Playground {
     on("clear", "click", () => this.change({points: []}));
     on("width", "input", () => this.change({width: WIDTHS(get("width").value)}, {keep: this.slid("width")}));
     on("scale", "input", () => this.change({scale: SCALES(get("scale").value)}, {keep: this.slid("scale")}));
-    for (const id of ["mode", "loss"]) on(id, "change", () => this.change({[id]: get(id).value}));
+    for (const id of ["mode", "loss", "start"]) on(id, "change", () => this.change({[id]: get(id).value}));
     on("rule", "change", () => this.change({rule: get("rule").value, lr: RATES[get("rule").value]}));
     on("decay", "change", () => {
       const decay = Number(get("decay").value), {rule} = this.state, fine = ["gd", "adam"].includes(rule);
@@ -280,8 +298,8 @@ class Playground {
       });
     on("bias", "change", () => this.change({bias: get("bias").checked}));
     on("share", "click", () => this.copy(location.href.split("#")[0] + toHash({...this.state, steps: Math.min(this.steps, 200000)}), "The link is copied."));
-    on("python", "click", () => this.copy(asPython(this.state, this.steps), "Copied as Python."));
-    on("command", "click", () => this.copy(asCommand(this.state, this.steps), "Copied as commands."));
+    on("python", "click", () => this.copy(asPython(this.state, this.steps, this.shown?.time), "Copied as Python."));
+    on("command", "click", () => this.copy(asCommand(this.state, this.steps, this.shown?.time), "Copied as commands."));
     on("download", "click", () => this.download());
     on("file", "change", (event) => { const [file] = event.target.files; if (file) this.open(file); event.target.value = ""; });
     on("controls", "submit", (event) => event.preventDefault());
@@ -344,7 +362,7 @@ class Playground {
     const {get, state} = this, put = (id, value) => { if (get(id).value !== String(value)) get(id).value = String(value); };
     get("run").textContent = this.running ? "Pause" : "Run";
     get("undo").disabled = !this.history.length;
-    for (const id of ["mode", "rule", "loss", "lr", "seed"]) put(id, state[id]);
+    for (const id of ["mode", "rule", "loss", "lr", "seed", "start"]) put(id, state[id]);
     if (![...get("decay").options].some((one) => Number(one.value) === state.decay)) get("decay").append(new Option(String(state.decay), String(state.decay)));
     put("decay", state.decay);
     get("bias").checked = state.bias;

@@ -3,6 +3,7 @@
 // frozen directions (law "paired"). Points are rows of three numbers; without a bias the third is 0.
 
 import {Normals} from "./numpy.js";
+import {leastQuadratic} from "./quadratic.js";
 
 function drawn(normals, count, D) {  // rows of D numbers, stored with three
   const V = new Float64Array(3 * count);
@@ -18,6 +19,16 @@ function toUnit(V, size = 1) {
   return V;
 }
 
+export function linearDirection(X, y, n) {  // of the largest linear margin: the shortest vector among averages of y_i x_i; null if it is 0
+  const G = new Float64Array(n * n), u = [0, 0, 0];
+  for (let i = 0; i < n; i++) for (let k = 0; k < n; k++)
+    G[i * n + k] = y[i] * y[k] * (X[3 * i] * X[3 * k] + X[3 * i + 1] * X[3 * k + 1] + X[3 * i + 2] * X[3 * k + 2]);
+  const q = leastQuadratic(G, n, new Float64Array(n).fill(1)), total = q.reduce((s, v) => s + v, 0);
+  for (let i = 0; i < n; i++) for (let x = 0; x < 3; x++) u[x] += q[i] / total * y[i] * X[3 * i + x];
+  const size = Math.hypot(...u);
+  return size > 1e-6 ? u.map((v) => v / size) : null;
+}
+
 class Points {  // what all networks know of the data
   constructor(X3, y) { Object.assign(this, {X: X3, y, n: y.length}); }
 
@@ -28,13 +39,15 @@ class Points {  // what all networks know of the data
 }
 
 export class TwoLayerNet extends Points {
-  constructor(X3, y, {width, D, seed, scale = 1, only = false}) {
+  constructor(X3, y, {width, D, seed, scale = 1, only = false, start = "drawn"}) {
     super(X3, y);
     const m = this.m = width, normals = new Normals(seed, 0);
     const a = normals.array(m);
     this.V = drawn(normals, m, D);
     if (only) { a.fill(0); toUnit(this.V); }
     else for (const part of [a, this.V]) for (let k = 0; k < part.length; k++) part[k] *= scale;
+    const u = start === "linear" && !only ? linearDirection(X3, y, this.n) : null;
+    if (u) { a.fill(scale); for (let j = 0; j < m; j++) this.V.set(u.map((v) => scale * v), 3 * j); }  // every neuron there
     this.a = a;
     this.only = only;
     this.degree = only ? 1 : 2;

@@ -68,8 +68,9 @@ export class Race {
       if (own.length) {
         pen.strokeStyle = colours.quiet;
         pen.lineWidth = 1.3 * ratio;
-        this.line(pen, own.map(([at, v]) => [px(at), py(v)]));
-        ends.push([py(own.at(-1)[1]), colours.quiet, "own bound"]);
+        const seen = own.filter(([, v]) => v <= top[1]);
+        this.line(pen, seen.map(([at, v]) => [px(at), py(v)]));
+        if (seen.length) ends.push([py(seen.at(-1)[1]), colours.quiet, "own bound"]);
       }
       level(bounds.f2, colours.second, [1.5, 5], "bound F2", false);
       level(bounds.f1, colours.best, [8, 5], "bound F1");
@@ -89,9 +90,8 @@ export class Race {
 
   top(curve, rows, bounds, decay) {  // the range of the vertical axis
     if (decay) {
-      const low = bounds.optimum ? bounds.optimum.lower : 0, last = rows ? curve[5 * rows - 1] : 1;
-      const begun = rows ? Math.min(Math.max(curve[4], low * 1.3), Math.max(low * 3, last * 1.6)) : 1;
-      return [low * 0.9, Math.max(begun, last * 1.05, low * 1.2) || 1];
+      const low = bounds.optimum ? bounds.optimum.lower : 0, begun = rows ? Math.min(curve[4], Math.max(4 * low, 1)) : 1;
+      return [low * 0.85, Math.max(begun, low * 1.2) * 1.05 || 1];
     }
     const most = Math.max(bounds.f1 && Number.isFinite(bounds.f1.upper) ? bounds.f1.upper : 0, bounds.f2 ? bounds.f2.upper : 0, 1e-12);
     let least = 0;

@@ -71,16 +71,16 @@ export class AdamRule extends Rule {
   }
 }
 
-const ERROR = 1e-4;  // of a step, relative to |W|
+const ERROR = 2e-3;  // of a step, relative to |W|
 
 export class FlowRule extends Rule {  // dW/ds = sum_i w_i dp_i/dW, w_i = |l'_i| / sum l, Heun's steps
   constructor(net, loss) { super(net, loss); this.h = 0; }
   step() {
     const {net, loss} = this, before = copy(net.trained);
-    const first = net.pull(slopes(loss, this.p, "soft_margin").weights), size = Math.sqrt(square(before)) + 1e-300;
-    const speed = Math.sqrt(square(first)) / size;
+    const first = net.pull(slopes(loss, this.p, "soft_margin").weights), pace = Math.sqrt(square(first));
     this.steps++;
-    if (!(speed > 0)) return;
+    if (!(pace > 0)) return;
+    const size = Math.sqrt(square(before)) + (net.degree === 1 ? 1 / pace : 0), speed = pace / size;  // an output layer starts at 0
     if (!this.h) this.h = 1e-3 / speed;
     const h = Math.min(this.h, 0.1 / speed);
     move(net, before, first, h);

@@ -8,7 +8,7 @@ const of = (name, more) => fresh(PRESETS[name].points(), {bias: PRESETS[name].bi
 export const SCENES = [
   {
     name: "First lazy, then rich",
-    state: () => of("ring", {width: 200, scale: 40, rule: "ngd", lr: 0.5, seed: 1}),
+    state: () => of("ring", {width: 200, scale: 40, seed: 1}),
     text: [
       "This network starts 40 times as large as usual, so at first its neurons hardly turn: it trains like a kernel machine.",
       "The solid line settles near a smooth boundary while the dots on the sphere stay where they were drawn.",
@@ -19,7 +19,7 @@ export const SCENES = [
   },
   {
     name: "Too narrow",
-    state: () => of("ring", {width: 6, scale: 1, rule: "ngd", lr: 0.5, seed: 4}),
+    state: () => of("ring", {width: 6, scale: 1, seed: 4}),
     text: [
       "Six neurons are all that this network has, and the points need more.",
       "It separates what it can, and its margin rises for a while.",
@@ -30,7 +30,7 @@ export const SCENES = [
   },
   {
     name: "The kernel loses",
-    state: () => of("disks", {width: 300, scale: 1, rule: "ngd", lr: 0.5, seed: 2}),
+    state: () => of("disks", {width: 300, scale: 1, seed: 2}),
     text: [
       "Two networks train here from the same directions: one moves both layers, the other its output layer alone.",
       "The second is a kernel machine; the purple lines are its margin and the bound that no output weights of these neurons exceed.",
@@ -41,18 +41,18 @@ export const SCENES = [
   },
   {
     name: "Stuck at a bad KKT point",
-    state: () => of("kkt", {width: 2, scale: 0.05, rule: "ngd", lr: 0.5, seed: 0}),
+    state: () => of("kkt", {width: 8, scale: 10, start: "linear", seed: 0}),
     text: [
       "Three points, all with label +1, and no bias: a network of size 1 should be as positive as it can at all three.",
-      "A linear function does it badly, because two of the points are nearly opposite.",
-      "Started tiny, both neurons turn to the same direction and stay there: a stationary point of the margin problem, with a margin far below the bound.",
-      "The proof shows it at once: the heat map has peaks where no dot is, so a better network exists.",
-      "Choose a larger scale or more neurons, and training escapes: Lyu and Li's KKT points are not all good (Lyu, Ren, and others' Proposition 2.6).",
+      "All neurons start at the best linear classifier, which does it badly, because two of the points are nearly opposite.",
+      "Gradient flow does not leave it: this is a stationary point of the margin problem, with a small fraction of the largest margin.",
+      "The sphere shows what is wrong: the heat map is warmest where no dot is, so the network's own weights prove nothing better.",
+      "Set the start to random, and training escapes to the optimum: stationary points need not be good (Telgarsky, Proposition 2.6).",
     ],
   },
   {
     name: "Weight decay finds it too",
-    state: () => of("ring", {width: 120, scale: 1, rule: "gd", lr: 0.3, decay: 0.003, seed: 1}),
+    state: () => of("ring", {width: 120, scale: 1, rule: "gd", lr: 0.5, decay: 0.003, seed: 1}),
     text: [
       "Here the network pays for its weights: mean loss plus weight decay.",
       "Such a problem has a least value over networks of every width, and it is certified below, from above and from below.",

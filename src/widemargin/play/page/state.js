@@ -1,8 +1,9 @@
 // The whole state of the page as plain values, checked, in and out of the address.
 
-export const STEP = 64, MOST_POINTS = 150, FARTHEST = 100, MOST_STEPS_LINK = 200000;
+export const limits = {points: 150};  // 400 where Python is at hand
+export const STEP = 64, FARTHEST = 100, MOST_STEPS_LINK = 200000;
 export const RATES = {ngd: 0.5, gd: 0.1, adam: 0.01, flow: 1};
-const CHOICES = {mode: ["both", "output", "frozen"], rule: ["ngd", "gd", "adam", "flow"], loss: ["logistic", "exp"]};
+const CHOICES = {mode: ["both", "output", "frozen"], start: ["drawn", "linear"], rule: ["flow", "gd", "ngd", "adam"], loss: ["logistic", "exp"]};
 const NUMBERS = {  // least, most, whole
   width: [2, 500, true], scale: [0.01, 40, false], lr: [1e-4, 1000, false], decay: [0, 10, false], seed: [0, 999999, true], steps: [0, MOST_STEPS_LINK, true],
 };
@@ -10,7 +11,7 @@ const NUMBERS = {  // least, most, whole
 export const snap = (x) => Math.round(x * STEP) / STEP + 0;  // + 0: no negative zero
 
 export function fresh(points = [], more = {}) {
-  return {points, bias: true, width: 100, scale: 1, mode: "both", rule: "ngd", lr: 0.5, decay: 0, loss: "logistic", seed: 0, steps: 0, ...more};
+  return {points, bias: true, width: 100, scale: 1, mode: "both", start: "drawn", rule: "flow", lr: 1, decay: 0, loss: "logistic", seed: 0, steps: 0, ...more};
 }
 
 export function tidy(state) {  // rules without a decay have none, and gradient flow no rate
@@ -45,7 +46,7 @@ export function fromHash(hash) {  // a state, or an Error whose message is a sen
   }
   const list = query.get("p");
   const texts = list ? list.split(".") : [];
-  if (texts.length > MOST_POINTS) wrong(`it has ${texts.length} points, and the page takes ${MOST_POINTS}`);
+  if (texts.length > limits.points) wrong(`it has ${texts.length} points, and the page takes ${limits.points}`);
   state.points = texts.map((text) => {
     const found = /^(-?\d{1,6})_(-?\d{1,6})([pm])$/.exec(text);
     if (!found) wrong("a point cannot be read");
@@ -60,8 +61,8 @@ export function readTable(text) {  // two numeric columns and a label, separated
   const rows = text.split(/\r?\n/).map((line) => line.trim()).filter((line) => line && !line.startsWith("#"));
   if (rows.length && !/^[-+.\d]/.test(rows[0])) rows.shift();  // a line of names
   if (!rows.length) throw new Error("The file holds no rows; it needs two columns with coordinates and one with labels.");
-  if (rows.length > MOST_POINTS)
-    throw new Error(`The file has ${rows.length.toLocaleString("en")} points, and the page takes ${MOST_POINTS}; \`widemargin margin\` takes them all.`);
+  if (rows.length > limits.points)
+    throw new Error(`The file has ${rows.length.toLocaleString("en")} points, and the page takes ${limits.points}; \`widemargin margin\` takes them all.`);
   const cells = rows.map((row) => row.split(/[\s,;]+/)), labels = [...new Set(cells.map((row) => row[2]))].sort((a, b) => Number(a) - Number(b) || (a < b ? -1 : 1));
   if (labels.length > 2) throw new Error(`The third column has ${labels.length} different labels; two are needed.`);
   return cells.map((row, k) => {

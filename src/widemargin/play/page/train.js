@@ -17,11 +17,11 @@ const squares = (part) => part.reduce((s, v) => s + v * v, 0);
 
 export class Run {
   constructor(settings) {
-    const {points, bias, width, seed, scale, mode} = settings, X = points.map(([x, y]) => [x, y]), y = points.map((p) => p[2]);
+    const {points, bias, width, seed, scale, mode, start} = settings, X = points.map(([x, y]) => [x, y]), y = points.map((p) => p[2]);
     const X3 = lifted(X, bias), D = bias ? 3 : 2;
     this.settings = settings;
     this.loss = LOSSES[settings.loss];
-    const make = () => (mode === "frozen" ? new FrozenNet(X3, y, {width, D, seed, scale}) : new TwoLayerNet(X3, y, {width, D, seed, scale}));
+    const make = () => (mode === "frozen" ? new FrozenNet(X3, y, {width, D, seed, scale}) : new TwoLayerNet(X3, y, {width, D, seed, scale, start}));
     this.side = ruleOf(new TwoLayerNet(X3, y, {width, D, seed, only: true}), settings, false);
     this.main = mode === "output" ? this.side : ruleOf(make(), settings, true);
     this.diverged = false;
@@ -48,7 +48,7 @@ export class Run {
     const l1 = own.mass.reduce((s, v) => s + Math.abs(v), 0), l2 = Math.sqrt(side.net.m * squares(other.mass));
     const risk = main.p.reduce((s, v) => s + Math.exp(this.loss.log(v)), 0) / main.p.length;
     const objective = risk + settings.decay / (2 * main.net.m) * main.net.trained.reduce((s, part) => s + squares(part), 0);
-    return {step: this.steps, f1: l1 > 0 ? Math.min(...main.p) / l1 : 0, f2: l2 > 0 ? Math.min(...side.p) / l2 : 0, risk, objective};
+    return {step: this.steps, time: main.time, f1: l1 > 0 ? Math.min(...main.p) / l1 : 0, f2: l2 > 0 ? Math.min(...side.p) / l2 : 0, risk, objective};
   }
 
   record() {
