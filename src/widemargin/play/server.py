@@ -1,7 +1,7 @@
 """The page on this computer: the loopback only, behind a token, with certificates from Python for many points.
 
-What is served is read once, at the start: no request names a path of the disk. Requests whose `Host` is another one are refused: no other
-page can reach this server by a name of its own.
+What is served is read once, at the start: no request names a path of the disk. Requests whose `Host` is another one are refused:
+no other page can reach this server by a name of its own.
 """
 
 from __future__ import annotations

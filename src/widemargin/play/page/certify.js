@@ -7,7 +7,7 @@ import {pythonJson} from "./json.js";
 import {dataHash, sha256} from "./sha256.js";
 
 export const ROOM = 1 + 1e-9;  // the bound is written this much above the best neuron found, for rounding and for the exact check
-const NEW_PEAKS = 24;
+const NEW_PEAKS = 24, SHARE = 0.3, PATIENCE = 30;  // new neurons of a round and side; as good as this share of the best; rounds without progress
 
 export function lifted(X, bias) {  // points as rows of three, with a last coordinate 1, or 0 where there is no bias
   const out = new Float64Array(3 * X.length);
@@ -82,7 +82,7 @@ export class F1 {  // one problem, solved in rounds
     const bound = most * ROOM + 2e-15 * (this.n + 64) * weight;
     if (bound < this.upper) { this.upper = bound; this.dual = q; }
     for (const [theta, sign, value] of fresh) {
-      if (value < 0.5 * most) continue;
+      if (value < SHARE * most) continue;
       const z = column(this.X3, this.y, theta, sign);
       this.neurons.push([theta, sign]);
       if (this.game) this.game.add(z);
@@ -104,7 +104,7 @@ export class F1 {  // one problem, solved in rounds
     this.prune();
     const better = this.lower > before[0] * (1 + 1e-10) || this.upper < before[1] * (1 - 1e-10);
     this.stalls = better ? 0 : this.stalls + 1;
-    return this.stalls < 6;
+    return this.stalls < PATIENCE;
   }
 
   take(masses) {  // the network of the program, if its margin is the best so far

@@ -92,7 +92,7 @@ function pythonFloat(x) {
 
 function pythonText(text) {
   return JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) =>
-    c === "\u007f" ? c : `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 const order = (a, b) => {  // by code points, as Python sorts

@@ -35,7 +35,7 @@ export function asPython(s, steps, time) {
 
 export function asCommand(s, steps, time) {
   const bias = s.bias ? " --bias" : "", m = s.mode === "frozen" ? even(s) : s.width;
-  const lines = ["cat > points.csv <<'END'", "x,y,label", ...s.points.map(([x, y, label]) => `${x},${y},${label}`), "END",
+  const lines = ["cat > points.csv <<'END'", "x1,x2,label", ...s.points.map(([x, y, label]) => `${x},${y},${label}`), "END",
     `widemargin margin points.csv${bias} --tol 1e-6 --save cert.json`, "widemargin verify cert.json points.csv"];
   if (s.decay) lines.push(`widemargin fit points.csv${bias} --loss ${s.loss} --weight-decay ${s.decay} --output-bias none`);
   const net = {both: `--net relu --option law=cb --option mean_field=true --option law_scale=${s.scale}`, output: "--net output --option law=sphere --option mean_field=true",
