@@ -82,13 +82,6 @@ def test_a_certificate_that_is_opened_is_checked(page, one_file, tmp_path):
         page.wait("return document.getElementById('note').textContent.includes(arguments[0])", said)
 
 
-def middle(page, i):
-    return page.run(
-        "const b = playground.stage.buttons[arguments[0]].getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]",
-        i,
-    )
-
-
 def test_mouse_click_drag_flip_and_undo(page, one_file):
     page.open(one_file.as_uri())
     page.certified()
@@ -133,7 +126,29 @@ def test_the_keyboard_alone_can_do_everything(page, one_file):
     wanted = {
         "point",
         "ball",
-        *["run", "step", "reset", "undo", "add", "clear", "paint", "preset", "width", "scale", "mode", "rule", "decay", "loss", "speed", "seed", "bias", "share", "python", "command", "file"],
+        *[
+            "run",
+            "step",
+            "reset",
+            "undo",
+            "add",
+            "clear",
+            "paint",
+            "preset",
+            "width",
+            "scale",
+            "mode",
+            "rule",
+            "decay",
+            "loss",
+            "speed",
+            "seed",
+            "bias",
+            "share",
+            "python",
+            "command",
+            "file",
+        ],
     }
     disabled = set(page.run("return [...document.querySelectorAll(':disabled')].map((e) => e.id)"))
     assert wanted - disabled <= seen, wanted - disabled - seen
@@ -265,7 +280,8 @@ def test_copied_python_gives_the_same_interval_and_the_same_curve(page, one_file
     more = f"""
 import json
 cert = {"best" if way == "decay" else "cert"}
-print(json.dumps([cert.lower, cert.upper, cert.data_sha256, float(run["{"margin_M7" if way == "output" else "margin_M1"}"][-1, 0]), float(run["log_risk"][-1, 0])]))
+last = [float(run[name][-1, 0]) for name in ("{"margin_M7" if way == "output" else "margin_M1"}", "log_risk")]
+print(json.dumps([cert.lower, cert.upper, cert.data_sha256, *last]))
 """
     file = tmp_path / "copied.py"
     file.write_text(code + more, encoding="utf-8")
@@ -369,12 +385,14 @@ def test_a_storm_of_changes_leaves_no_stale_frame_and_no_memory(page, one_file):
       const gen = page.gen;
       hear(message);
       if (page.shown && page.shown.margins.length !== page.state.points.length) stale++;
-      for (const cert of Object.values(page.certs)) if (cert.gen !== gen || cert.dual.length !== page.state.points.length) stale++;
+      for (const cert of Object.values(page.certs)) if (cert.gen !== gen || cert.dual.length !==
+        page.state.points.length) stale++;
     };
     const next = () => {
       if (k++ >= count) { page.hear = hear; return done(stale); }
       if (k % 4 === 0) page.preset(keys[(k / 4) % keys.length]);
-      else page.movePoint(k % page.state.points.length, Math.round(128 * Math.cos(k)) / 64, Math.round(128 * Math.sin(2 * k)) / 64);
+      else page.movePoint(k % page.state.points.length, Math.round(128 * Math.cos(k)) / 64, Math.round(128 *
+        Math.sin(2 * k)) / 64);
       setTimeout(next, k % 7 ? 8 : 60);
     };
     next();"""
@@ -407,7 +425,8 @@ def test_what_is_drawn_is_the_network(page, one_file):
     page.stop()
     page.wait("return !playground.dirty")
     theta, mass, half, values = page.run(
-        "const {theta, mass} = playground.shown, {half, values} = playground.stage; return [[...theta], [...mass], half, [...values]]"
+        """const {theta, mass} = playground.shown, {half, values} = playground.stage;
+        return [[...theta], [...mass], half, [...values]]"""
     )
     theta, mass, N = np.reshape(theta, (-1, 3)), np.array(mass), math.isqrt(len(values))
     place = (np.arange(N) + 0.5) * 2 * half / N - half

@@ -80,7 +80,8 @@ def test_a_certificate_from_python(served):
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[]", b'{"points": [], "bias": true}', b'{"points": [[1, 2, 3]], "bias": true}', b'{"points": [[1, 2, 1]], "bias": 1}',
+        b"", b"{", b"[]", b'{"points": [], "bias": true}', b'{"points": [[1, 2, 3]], "bias": true}',
+        b'{"points": [[1, 2, 1]], "bias": 1}',
         b'{"points": [[1, 2]], "bias": true}', b'{"points": [[1e9, 2, 1]], "bias": true}', b'{"points": "x", "bias": true}',
         b'{"points": [[NaN, 2, 1]], "bias": true}', json.dumps({"points": [[1, 2, 1]] * 401, "bias": True}).encode(),
     ],

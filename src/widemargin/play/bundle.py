@@ -49,7 +49,10 @@ def page_text() -> str:
     for name, text in ordered.items():
         body = IMPORT.sub(lambda found: f"const {{{found[1]}}} = {found[2]}_module;\n", text)
         body = re.sub(r"^export ", "", WORKERS.sub(lambda _: INSIDE, body), flags=re.M)
-        parts.append(f"const {name}_module = (() => {{\n{body}return {{{', '.join(sorted(wanted[name]))}}};\n}})();")
+        here = 'typeof document === "undefined" ? null : ' if name == "main" else ""  # workers have no page
+        parts.append(
+            f"const {name}_module = {here}(() => {{\n{body}return {{{', '.join(sorted(wanted[name]))}}};\n}})();"
+        )
     code, style = "\n".join(parts), (PAGE / "style.css").read_text(encoding="utf-8")
     html = (PAGE / "index.html").read_text(encoding="utf-8")
     html = html.replace('<link rel="stylesheet" href="style.css">', f"<style>\n{style}</style>")
