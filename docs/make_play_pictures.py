@@ -31,7 +31,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
 )
 SCENES = {"lazy": (0, 4000), "narrow": (1, 3000), "kernel": (2, 3000), "kkt": (3, 400), "decay": (4, 2500)}
-WIDE, PHONE = (1280, 905), (390, 1420)
+WIDE, PHONE = (1280, 930), (390, 1700)
 TO = """
 const [steps, done] = arguments, page = playground;
 const go = () => {
@@ -91,14 +91,25 @@ class Camera:
 
 
 def saved(picture: Image.Image, name: str) -> None:
-    small = picture.quantize(160, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    small.save(HERE / name, optimize=True)
+    picture.save(HERE / name, optimize=True)
     print(f"{name}: {(HERE / name).stat().st_size / 1000:.0f} kB")
+
+
+def _palette(camera: Camera, frames: list[Image.Image]) -> Image.Image:
+    """Colours of some frames, and those of the theme, which fill few pixels and would be lost."""
+    rgb = camera.driver.execute_script("return Object.values(playground.colours.rgb).concat(playground.colours.heat)")
+    some, (width, height) = frames[:: max(1, len(frames) // 4)], frames[0].size
+    sheet = Image.new("RGB", (width, height * len(some) + 40 * len(rgb)))
+    for k, one in enumerate(some):
+        sheet.paste(one, (0, k * height))
+    for k, colour in enumerate(rgb):
+        sheet.paste(tuple(colour), (0, height * len(some) + 40 * k, width, height * len(some) + 40 * (k + 1)))
+    return sheet.quantize(112, method=Image.Quantize.MEDIANCUT)
 
 
 def animation(camera: Camera) -> None:
     """Two implicit biases in one run: frames at steps that grow by a constant factor."""
-    camera.open((1280, 760))
+    camera.open((1280, 735))
     camera.driver.execute_script("document.querySelector('header p').remove()")
     camera.scene(0, 0, '{"scale": 10}')
     camera.driver.execute_script(
@@ -109,9 +120,9 @@ def animation(camera: Camera) -> None:
     frames, steps = [], 0
     while steps < 9000:
         camera.to(steps)
-        frames.append(camera.picture().resize((864, 513), Image.Resampling.LANCZOS))
-        steps = max(steps + 4, int(steps * 1.085))
-    palette = frames[-1].quantize(96, method=Image.Quantize.MEDIANCUT)
+        frames.append(camera.picture().resize((740, 425), Image.Resampling.LANCZOS))
+        steps = max(steps + 4, int(steps * 1.125))
+    palette = _palette(camera, frames)
     flat = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
     name = HERE / "race.gif"
     flat[0].save(

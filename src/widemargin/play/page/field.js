@@ -1,4 +1,4 @@
-// The value of a two-layer network on a grid of the plane, and the line where it is zero. Along a row of the grid a neuron has one
+// The value of a two-layer network on a grid of the plane, and the line where it changes its sign (places where it is 0 count as +). Along a row of the grid a neuron has one
 // kink, so its values are two entries in running sums: a row costs as many steps as there are neurons and columns, not their product.
 
 export function fieldOf(theta, mass, half, N, out) {  // N x N values; row 0 is the top, at the height +half
@@ -13,7 +13,7 @@ export function fieldOf(theta, mass, half, N, out) {  // N x N values; row 0 is 
       const a = mass[j];
       if (a === 0) continue;
       const d = theta[3 * j] * cell, s = theta[3 * j] * (0.5 * cell - half) + theta[3 * j + 1] * y + theta[3 * j + 2];
-      if (d > 0) {  // active from the first column where s + k d > 0
+      if (d >= 0) {  // active from the first column where s + k d > 0
         const k = s > 0 ? 0 : Math.min(N, Math.floor(-s / d) + 1);
         constant[k] += a * s;
         slope[k] += a * d;
@@ -41,13 +41,13 @@ export function zeroLine(values, N, size) {  // segments of f = 0 as a path on a
   for (let row = 0; row + 1 < N; row++)
     for (let k = 0; k + 1 < N; k++) {
       const a = values[row * N + k], b = values[row * N + k + 1], c = values[(row + 1) * N + k + 1], d = values[(row + 1) * N + k];
-      const code = (a > 0) | ((b > 0) << 1) | ((c > 0) << 2) | ((d > 0) << 3);
+      const code = (a >= 0) | ((b >= 0) << 1) | ((c >= 0) << 2) | ((d >= 0) << 3);
       if (code === 0 || code === 15) continue;
       const ends = [];
-      if ((a > 0) !== (b > 0)) ends.push([place(k + a / (a - b)), place(row)]);
-      if ((b > 0) !== (c > 0)) ends.push([place(k + 1), place(row + b / (b - c))]);
-      if ((c > 0) !== (d > 0)) ends.push([place(k + d / (d - c)), place(row + 1)]);
-      if ((d > 0) !== (a > 0)) ends.push([place(k), place(row + a / (a - d))]);
+      if ((a >= 0) !== (b >= 0)) ends.push([place(k + a / (a - b)), place(row)]);
+      if ((b >= 0) !== (c >= 0)) ends.push([place(k + 1), place(row + b / (b - c))]);
+      if ((c >= 0) !== (d >= 0)) ends.push([place(k + d / (d - c)), place(row + 1)]);
+      if ((d >= 0) !== (a >= 0)) ends.push([place(k), place(row + a / (a - d))]);
       for (let e = 0; e + 1 < ends.length; e += 2) {
         path.moveTo(...ends[e]);
         path.lineTo(...ends[e + 1]);
@@ -67,7 +67,7 @@ export function smoothLine(values, N, size) {  // the same, joined into long lin
   };
   for (let row = 0; row + 1 < N; row++)
     for (let k = 0; k + 1 < N; k++) {
-      const a = values[row * N + k] > 0, b = values[row * N + k + 1] > 0, c = values[(row + 1) * N + k + 1] > 0, d = values[(row + 1) * N + k] > 0;
+      const a = values[row * N + k] >= 0, b = values[row * N + k + 1] >= 0, c = values[(row + 1) * N + k + 1] >= 0, d = values[(row + 1) * N + k] >= 0;
       const ends = [];
       if (a !== b) ends.push((row * N + k) << 1);
       if (b !== c) ends.push(((row * N + k + 1) << 1) | 1);

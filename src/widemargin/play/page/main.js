@@ -132,6 +132,7 @@ class Playground {
   restart({warm = false} = {}) {  // a new generation: both workers begin anew
     this.gen++;
     this.certs = {};
+    this.firsts = {};
     this.progress = {};
     this.own = [];
     this.curve = null;
@@ -191,6 +192,7 @@ class Playground {
   }
 
   certified(message) {
+    this.firsts[message.kind] ??= message.ms;
     this.certs[message.kind] = message;
     const proved = message.verdict.answer === "proved exactly", shown = message.lower > 0 && message.theta;
     if (message.kind === (this.state.decay ? "f1-optimum" : "f1")) {
@@ -410,7 +412,7 @@ class Playground {
   report() {  // the numbers of the page, for tests and measurements
     const {gen, state, steps, frames, certs, shown, running} = this;
     const brief = Object.fromEntries(Object.entries(certs).map(([kind, c]) => [kind,
-      {lower: c.lower, upper: c.upper, answer: c.verdict.answer, failed: c.verdict.failed, checkMs: c.checkMs, ms: c.ms, last: c.last === true, text: c.text}]));
+      {lower: c.lower, upper: c.upper, answer: c.verdict.answer, failed: c.verdict.failed, checkMs: c.checkMs, ms: c.ms, firstMs: this.firsts[kind], last: c.last === true, text: c.text}]));
     return {gen, state, steps, frames, running, certs: brief, f1: shown?.f1, f2: shown?.f2, risk: shown?.risk, objective: shown?.objective, own: this.own};
   }
 }

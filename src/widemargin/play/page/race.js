@@ -16,7 +16,7 @@ export class Race {
     const box = {l: 46 * ratio, r: width - 78 * ratio, t: 10 * ratio, b: height - 24 * ratio};
     const rows = curve ? curve.length / 5 : 0, last = rows ? curve[5 * rows - 5] : 0;
     const far = Math.max(2, Math.log10(last + 1)), px = (step) => box.l + (box.r - box.l) * Math.log10(step + 1) / far;
-    const top = this.top(curve, rows, bounds, decay), py = (v) => box.b - (box.b - box.t) * (Math.min(Math.max(v, top[0]), top[1]) - top[0]) / (top[1] - top[0]);
+    const top = this.top(curve, rows, bounds, decay, own), py = (v) => box.b - (box.b - box.t) * (Math.min(Math.max(v, top[0]), top[1]) - top[0]) / (top[1] - top[0]);
     pen.font = `${11.5 * ratio}px system-ui, sans-serif`;
     pen.lineWidth = ratio;
     pen.strokeStyle = colours.rule;
@@ -35,7 +35,6 @@ export class Race {
       this.line(pen, [[box.l, y], [box.r, y]]);
       pen.fillText(short(Math.abs(v) < step / 1e6 ? 0 : v), box.l - 5 * ratio, y);
     }
-    pen.fillText("steps", width - 4 * ratio, box.b + 11 * ratio);
     const ends = [];
     const series = (column, colour, wide, name) => {
       const points = [];
@@ -88,7 +87,7 @@ export class Race {
     }
   }
 
-  top(curve, rows, bounds, decay) {  // the range of the vertical axis
+  top(curve, rows, bounds, decay, own) {  // the range of the vertical axis
     if (decay) {
       const low = bounds.optimum ? bounds.optimum.lower : 0, begun = rows ? Math.min(curve[4], Math.max(4 * low, 1)) : 1;
       return [low * 0.85, Math.max(begun, low * 1.2) * 1.05 || 1];
@@ -96,7 +95,7 @@ export class Race {
     const most = Math.max(bounds.f1 && Number.isFinite(bounds.f1.upper) ? bounds.f1.upper : 0, bounds.f2 ? bounds.f2.upper : 0, 1e-12);
     let least = 0;
     for (let k = 0; k < rows; k++) least = Math.min(least, curve[5 * k + 1]);
-    return [Math.max(least, -0.35 * most), 1.22 * most];
+    return [Math.max(least, -0.35 * most), (own.length ? 1.7 : 1.22) * most];  // with room for what the network's own weights prove
   }
 
   line(pen, points) {

@@ -46,7 +46,7 @@ export const SCENES = [
       "Three points, all with label +1, and no bias: a network of size 1 should be as positive as it can at all three.",
       "All neurons start at the best linear classifier, which does it badly, because two of the points are nearly opposite.",
       "Gradient flow does not leave it: this is a stationary point of the margin problem, with a small fraction of the largest margin.",
-      "The sphere shows what is wrong: the heat map is warmest where no dot is, so the network's own weights prove nothing better.",
+      "The sphere shows what is wrong: it is warmest where no dot is. A neuron there would help, so a better network exists.",
       "Set the start to random, and training escapes to the optimum: stationary points need not be good (Telgarsky, Proposition 2.6).",
     ],
   },

@@ -139,7 +139,7 @@ export class Stage {
     for (const p of margins) typical += Math.abs(p);
     const strength = 1.2 * margins.length / typical, {paper, plus, minus} = colours.rgb, bytes = this.picture.data;
     for (let k = 0; k < this.values.length; k++) {
-      const t = this.values[k] * strength, s = 0.62 * Math.abs(t) / (1 + Math.abs(t)) + 0.06, to = t > 0 ? plus : minus;
+      const t = this.values[k] * strength, s = t === 0 ? 0 : 0.62 * Math.abs(t) / (1 + Math.abs(t)) + 0.05, to = t > 0 ? plus : minus;
       bytes[4 * k] = paper[0] + s * (to[0] - paper[0]);
       bytes[4 * k + 1] = paper[1] + s * (to[1] - paper[1]);
       bytes[4 * k + 2] = paper[2] + s * (to[2] - paper[2]);

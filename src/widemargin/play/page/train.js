@@ -1,7 +1,7 @@
 // One run of the page: the network of the chosen mode and beside it one whose output layer alone is trained, from the same
 // directions, step by step with the chosen rule; what is drawn of them, and the curves so far.
 
-import {LOSSES, unitWeights} from "./losses.js";
+import {LOSSES} from "./losses.js";
 import {FrozenNet, TwoLayerNet} from "./nets.js";
 import {RULES_BY_NAME} from "./rules.js";
 import {lifted} from "./certify.js";
@@ -25,7 +25,6 @@ export class Run {
     this.side = ruleOf(new TwoLayerNet(X3, y, {width, D, seed, only: true}), settings, false);
     this.main = mode === "output" ? this.side : ruleOf(make(), settings, true);
     this.diverged = false;
-    this.average = unitWeights(this.loss, this.main.p);  // of the dual weights, over about the last quarter of the run
     this.curve = [];
     this.record();
   }
@@ -37,8 +36,6 @@ export class Run {
       this.main.step();
       if (this.side !== this.main) this.side.step();
       if (!this.main.p.every(Number.isFinite)) { this.diverged = true; break; }
-      const dual = unitWeights(this.loss, this.main.p), part = 4 / (this.steps + 4);
-      for (let i = 0; i < dual.length; i++) this.average[i] += part * (dual[i] - this.average[i]);
       if (this.steps >= this.next) this.record();
     }
   }
@@ -59,7 +56,7 @@ export class Run {
 
   shown() {  // what the page draws, in arrays that can be handed over
     const {theta, mass} = this.main.net.neurons(), other = this.side.net.neurons();
-    return {...this.numbers(), theta, mass, mass2: other.mass, theta2: other.theta, dual: this.average.slice(),
+    return {...this.numbers(), theta, mass, mass2: other.mass, theta2: other.theta, dual: this.main.average.slice(),
       margins: Float64Array.from(this.main.p), diverged: this.diverged};
   }
 }

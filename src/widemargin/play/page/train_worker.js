@@ -4,7 +4,7 @@ import {Run} from "./train.js";
 
 export function trainWorker(scope) {
   let run = null, gen = -1;
-  const BUDGET = 11;  // milliseconds of steps for one frame
+  const BUDGET = 11, DRAGGED = 5;  // milliseconds of steps for one frame
 
   function frame() {
     const shown = run.shown(), {curve} = run, flat = new Float64Array(5 * curve.length);
@@ -22,7 +22,7 @@ export function trainWorker(scope) {
         // A link may ask for many steps: they are taken here, with frames on the way. While dragging a few are shown at once.
         if (until) {
           while (run.steps < until && !run.diverged) run.advance(Math.min(until - run.steps, 200));
-        } else if (data.warm) while (performance.now() - begun < BUDGET && run.steps < data.warm && !run.diverged) run.advance(1);
+        } else if (data.warm) while (performance.now() - begun < DRAGGED && run.steps < data.warm && !run.diverged) run.advance(1);
         frame();
       } else if (data.type === "go" && data.gen === gen && run) {
         const begun = performance.now(), want = run.steps + (data.exactly || Math.ceil(data.least + run.steps * data.rate));

@@ -39,7 +39,7 @@ export function headlines(page) {
     texts[`${id}-name`] = name;
     const share = bound && bound.upper > 0 && Number.isFinite(value) ? value / bound.upper : null;
     meters[id] = share === null ? 0 : Math.min(Math.max(share, 0), 1);
-    texts[`${id}-text`] = !Number.isFinite(value) ? "" : share === null || !Number.isFinite(share) || bound.upper < 1e-9 ? digits(value, 4) : `${digits(value, 4)}  ${share < 0 ? "not fitted" : percent(share)}`;
+    texts[`${id}-text`] = !Number.isFinite(value) ? "" : share === null || !Number.isFinite(share) || bound.upper < 1e-9 ? "cannot fit" : `${digits(value, 4)}  ${share < 0 ? "not fitted" : percent(share)}`;
     return best;
   };
   if (decay) {
@@ -54,7 +54,7 @@ export function headlines(page) {
     lane("lane2", "Output layer alone", shown?.f2 ?? NaN, bounds.f2);
   }
   texts["race-title"] = decay ? "Objective" : "Race";
-  texts["race-legend"] = decay ? "of this network, above the least that any network has" : "margin against bound, over steps of training; grey: what the network's own weights prove";
+  texts["race-legend"] = decay ? "of this network over steps of training, above the least that any network has" : "margins and bounds over steps; grey: what its own weights prove";
   const step = shown ? `Step ${shown.step}. ` : "";
   const brief = decay ? `${step}Objective ${texts["lane1-text"]}.` : `${step}Margin with both layers ${texts["lane1-text"]} of the bound, output layer ${texts["lane2-text"]}.`;
   if (page.shown?.diverged) texts.sentence = `${texts.sentence} The run has diverged: choose a smaller step size.`;
