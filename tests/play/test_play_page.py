@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from conftest import NARROW, random_points
-from widemargin import Dataset, margins, play, verify
+from widemargin import Dataset, flows, margins, play, verify
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
@@ -481,3 +482,23 @@ def test_python_certifies_many_points(page, served):
     assert found["answer"] == "proved exactly" and json.loads(found["text"])["seconds"] is not None  # it was Python's
     page.open(served.address)  # a second page
     assert page.certified()["answer"] == "proved exactly" and page.complaints() == []
+
+
+def test_a_run_of_python_is_replayed(page, tmp_path):
+    rng = np.random.default_rng(2)
+    X = np.round(rng.uniform(-2, 2, (12, 2)) * 64) / 64
+    data = Dataset(X, np.where(X[:, 0] * X[:, 1] > 0, 1.0, -1.0))
+    record = flows.Record(["default", "weights"], points=30)
+    run = flows.train(
+        data, flows.TwoLayer(3, 20), flows.GD(lr=0.5), stop=300, keep=tmp_path / "run", bias=True, record=record
+    )
+    with play.Server(run=play.replay(tmp_path / "run")) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.open(server.address + "?run")
+        page.wait("return playground.replay && playground.steps === 300")
+        assert abs(page.report()["f1"] - run["margin_M1"][-1, 0]) < 1e-12
+        assert page.certified()["answer"] == "proved exactly" and "recorded by Python" in note(page)
+        page.set("seed", 1)  # a change, and it trains here
+        page.wait("return playground.steps > 0 && playground.shown.mass2.length > 0")
+        assert "recorded" not in note(page) and page.complaints() == []
+        server.shutdown()

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from widemargin import Dataset, play, verify
+from widemargin import Dataset, flows, play, verify
 from widemargin.cli import main
 from widemargin.types import InputError
 
@@ -144,3 +144,17 @@ def test_the_page_as_one_file(tmp_path, capsys):
     assert not re.search(r"(src|href)=\"(?!data:|#)", text) and "import.meta" not in text
     assert main(["play", "--out", str(tmp_path / "no" / "page.html")]) == 2
     assert "page.html" in capsys.readouterr().err
+
+
+def test_runs_that_cannot_be_replayed(tmp_path, capsys):
+    data = Dataset([[1.0, 0.5], [-1.0, 0.25]], [1, -1])
+    flows.train(data, flows.TwoLayer(2, 4), flows.GD(), stop=3, keep=tmp_path / "bare")
+    flows.train(data, flows.Scalar(2, 4), flows.GD(), stop=3, keep=tmp_path / "other", record=["weights"])
+    wide = Dataset(np.eye(3), [1, -1, 1])
+    flows.train(wide, flows.TwoLayer(3, 4), flows.GD(), stop=3, keep=tmp_path / "wide", record=["weights"])
+    for name, said in (("bare", "--weights"), ("other", "two-layer ReLU"), ("wide", "points of the plane")):
+        with pytest.raises(InputError, match=said):
+            play.replay(tmp_path / name)
+    assert main(["play", "--no-browser", "--run", str(tmp_path / "none")]) == 2
+    assert main(["play", "--no-browser", "--run", str(tmp_path / "bare"), "--data", "x.csv"]) == 2
+    assert "widemargin: " in capsys.readouterr().err

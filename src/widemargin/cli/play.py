@@ -7,7 +7,7 @@ import webbrowser
 from pathlib import Path
 
 from widemargin import data as datasets
-from widemargin.types import write_atomically
+from widemargin.types import InputError, write_atomically
 
 from .options import Command, check_writable, integer, readable
 from .screen import say
@@ -29,14 +29,19 @@ def play(options: argparse.Namespace) -> int:
             say(f"{data.name}: {note}")
         address = playground.link(data, bias=options.bias)
         say(f"{data}: coordinates are rounded to multiples of 1/64")
-    server = playground.Server(options.port)
-    address = server.address + address
-    print(address, flush=True)
-    if options.browser:
-        webbrowser.open(address)
-    say("serving the playground on this computer; Ctrl-C ends it")
+    run = None
+    if options.run_folder is not None:
+        if options.data is not None:
+            raise InputError("--run has its own data; leave --data out")
+        run = playground.replay(options.run_folder)
+        address = "?run"
     try:
-        with server:
+        with playground.Server(options.port, run) as server:
+            address = server.address + address
+            print(address, flush=True)
+            if options.browser:
+                webbrowser.open(address)
+            say("serving the playground on this computer; Ctrl-C ends it")
             server.serve_forever(poll_interval=0.1)
     except KeyboardInterrupt:
         say("ended")
@@ -50,6 +55,7 @@ def add(command: Command) -> None:
     )
     readable(one)
     one.add_argument("--bias", action=argparse.BooleanOptionalAction, default=True, help="neurons have a bias [--bias]")
+    one.add_argument("--run", metavar="RUN", dest="run_folder", help="replay a folder of train --out RUN --weights")
     one.add_argument(
         "--port", metavar="N", type=integer(0, 65535), default=0, help="of this computer [any that is free]"
     )

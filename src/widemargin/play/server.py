@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -45,7 +45,7 @@ def certified(body: bytes) -> str:
 
 
 class Server(ThreadingHTTPServer):
-    """The page at `address`, on a `port` of the loopback (0: any that is free), until `shutdown`.
+    """The page at `address`, on a `port` of the loopback (0: any that is free), until `shutdown`; `run` is one to replay.
 
     >>> from urllib.request import urlopen
     >>> import threading
@@ -60,7 +60,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, run: Mapping[str, Any] | None = None) -> None:
         self.token = secrets.token_urlsafe(16)
         self.one = threading.Lock()  # one certificate at a time
         self.files = {
@@ -70,6 +70,8 @@ class Server(ThreadingHTTPServer):
         }
         html, kind = self.files["index.html"]
         self.files["index.html"] = html.replace(b'<html lang="en">', b'<html lang="en" data-server="yes">'), kind
+        if run is not None:
+            self.files["run.json"] = json.dumps(run, allow_nan=False).encode(), "application/json"
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:

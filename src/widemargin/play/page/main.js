@@ -6,6 +6,7 @@ import {themeColours} from "./colours.js";
 import {PRESETS} from "./presets.js";
 import {asCommand, asPython} from "./python.js";
 import {Race} from "./race.js";
+import {Replay} from "./replay.js";
 import {SCENES} from "./scenes.js";
 import {Stage} from "./stage.js";
 import {FARTHEST, RATES, fresh, fromHash, limits, readTable, remarks, snap, tidy, toHash} from "./state.js";
@@ -63,7 +64,22 @@ class Playground {
     this.view();
     this.restart();
     document.documentElement.dataset.ready = "yes";
+    if (this.server && location.search === "?run") this.replayed();
   }
+
+  async replayed() {  // a run of Python's, until something is changed
+    const answer = await fetch("run.json");
+    if (!answer.ok) return this.note("The server has no run to replay.");
+    const run = await answer.json();
+    this.replay = new Replay(run);
+    this.replay.onmessage = ({data}) => this.hear(data);
+    this.replay.state = this.state = fresh(run.points, {bias: run.bias, loss: run.loss, width: Math.min(500, Math.max(2, run.mass[0].length))});
+    this.warning = `This is the run ${run.name}, recorded by Python. Change anything to train here.`;
+    this.view();
+    this.restart();
+  }
+
+  get trains() { return this.replay && this.state === this.replay.state ? this.replay : this.trainer; }
 
   // ------------------------------------------------------------ changes
 
@@ -106,6 +122,7 @@ class Playground {
     if (!points[i] || (points[i][0] === x && points[i][1] === y)) return;
     points[i] = [inside(x), inside(y), points[i][2]];
     this.state = {...this.state, points, steps: 0};
+    this.warning = "";
     this.restart({warm: true});
   }
 
@@ -143,9 +160,9 @@ class Playground {
     if (!warm) { this.stage.network("f1", null); this.stage.network("f2", null); this.ball.best(null); }
     this.stage.place(state.points);
     this.stage.weigh(null);
-    this.note(this.warning || remarks(state).join(" "), !this.warning);
+    this.note(this.warning || remarks(state).join(" "), !this.warning || this.trains === this.replay);
     if (state.points.length) {
-      this.trainer.postMessage({type: "start", gen: this.gen, settings: state, steps: state.steps, warm: warm ? Math.max(steps, 30) : 0});
+      this.trains.postMessage({type: "start", gen: this.gen, settings: state, steps: state.steps, warm: warm ? Math.max(steps, 30) : 0});
       clearTimeout(this.soon);
       const remote = state.points.length > ALONE, ask = () => {
         this.certifier.postMessage({type: "solve", gen: this.gen, settings: this.state, remote});
@@ -213,7 +230,7 @@ class Playground {
     if (this.running && !this.waiting && this.shown && due) {
       this.went = now;
       this.waiting = true;
-      this.trainer.postMessage({type: "go", gen: this.gen, least: PACE[this.get("speed").value][0], rate: PACE[this.get("speed").value][1]});
+      this.trains.postMessage({type: "go", gen: this.gen, least: PACE[this.get("speed").value][0], rate: PACE[this.get("speed").value][1]});
     }
     if (!this.dirty) return;
     this.dirty = false;
@@ -277,10 +294,10 @@ class Playground {
     on("run", "click", () => { this.running = !this.running; this.showControls(); });
     on("step", "click", () => {
       this.running = false;
-      if (this.shown && !this.waiting) { this.waiting = true; this.trainer.postMessage({type: "go", gen: this.gen, exactly: 1}); }
+      if (this.shown && !this.waiting) { this.waiting = true; this.trains.postMessage({type: "go", gen: this.gen, exactly: 1}); }
       this.showControls();
     });
-    on("reset", "click", () => { this.state = {...this.state, steps: 0}; this.restart(); });
+    on("reset", "click", () => { if (this.state.steps) this.state = {...this.state, steps: 0}; this.restart(); });
     on("undo", "click", () => this.undo());
     on("add", "click", () => { const i = this.addPoint(0, 0); if (i >= 0) this.stage.buttons[i].focus(); });
     on("clear", "click", () => this.change({points: []}));

@@ -38,6 +38,7 @@ export class Race {
     const ends = [];
     const series = (column, colour, wide, name) => {
       const points = [];
+      if (rows && !Number.isFinite(curve[column])) return;  // a replayed run has one network
       for (let k = 0; k < rows; k++) points.push([px(curve[5 * k]), py(curve[5 * k + column])]);
       pen.strokeStyle = colour;
       pen.lineWidth = wide * ratio;

@@ -54,7 +54,7 @@ export function headlines(page) {
     lane("lane2", "Output layer alone", shown?.f2 ?? NaN, bounds.f2);
   }
   texts["race-title"] = decay ? "Objective" : "Race";
-  texts["race-legend"] = decay ? "of this network over steps of training, above the least that any network has" : "margins and bounds over steps; grey: what its own weights prove";
+  texts["race-legend"] = decay ? "of this network over steps, above the least of any network" : "margins and bounds over steps; grey: what its own weights prove";
   const step = shown ? `Step ${shown.step}. ` : "";
   const brief = decay ? `${step}Objective ${texts["lane1-text"]}.` : `${step}Margin with both layers ${texts["lane1-text"]} of the bound, output layer ${texts["lane2-text"]}.`;
   if (page.shown?.diverged) texts.sentence = `${texts.sentence} The run has diverged: choose a smaller step size.`;
