@@ -171,6 +171,7 @@ NETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", NETS)
 def test_a_hundred_steps_are_those_of_flows(js, mode):
     rng = np.random.default_rng(3)
