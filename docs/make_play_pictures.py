@@ -30,7 +30,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--disable-dev-shm-usage",
 )
-SCENES = {"lazy": (0, 4000), "narrow": (1, 3000), "kernel": (2, 3000), "kkt": (3, 400), "decay": (4, 2500)}
+SCENES = {"lazy": (0, 4000), "narrow": (1, 3000), "kernel": (2, 3000), "kkt": (3, 400), "decay": (4, 12000)}
 WIDE, PHONE = (1280, 930), (390, 1700)
 TO = """
 const [steps, done] = arguments, page = playground;

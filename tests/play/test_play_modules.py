@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from playing import random_points
 
-from conftest import random_points
 from widemargin import Dataset, flows, margins, optima, verify
 from widemargin.play.bundle import PAGE
 from widemargin.verify.logs import exp_above, log_ends, softplus_above

@@ -8,13 +8,12 @@ import threading
 
 import numpy as np
 import pytest
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
+from playing import NARROW, random_points
 
-from conftest import NARROW, random_points
 from widemargin import Dataset, flows, margins, play, verify
 
+driver = pytest.importorskip("selenium.webdriver")
+ActionChains, By, Keys = driver.ActionChains, driver.common.by.By, driver.Keys
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 

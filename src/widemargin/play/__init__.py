@@ -6,7 +6,7 @@ file; `Server` offers it on this computer. docs/play.md shows it.
 
 from .bundle import page_text
 from .links import link
-from .replay import replay
+from .recorded import replay
 from .server import Server
 
 __all__ = ["Server", "link", "page_text", "replay"]

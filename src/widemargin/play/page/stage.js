@@ -148,7 +148,7 @@ export class Stage {
     this.small.getContext("2d").putImageData(this.picture, 0, 0);
     const brush = this.shade.getContext("2d");
     brush.imageSmoothingEnabled = true;
-    brush.imageSmoothingQuality = "high";
+    brush.imageSmoothingQuality = "low";
     brush.drawImage(this.small, 0, 0, this.shade.width, this.shade.height);
   }
 
