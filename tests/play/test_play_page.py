@@ -270,8 +270,10 @@ def test_copied_python_gives_the_same_interval_and_the_same_curve(page, one_file
         page.set("decay", "0.003")
     if way == "linear":
         page.set("start", "linear")
-    kind = "f1-optimum" if way == "decay" else "f1"
-    page.certified("f1")
+    kind, named = {"decay": ("f1-optimum", "best"), "output": ("rf", "own"), "frozen": ("frozen", "own")}.get(
+        way, ("f1", "cert")
+    )
+    page.certified("rf")
     page.wait("return playground.steps > 60")
     page.stop()
     page.driver.find_element(By.ID, "python").click()
@@ -279,7 +281,7 @@ def test_copied_python_gives_the_same_interval_and_the_same_curve(page, one_file
     here = page.report()
     more = f"""
 import json
-cert = {"best" if way == "decay" else "cert"}
+cert = {named}
 last = [float(run[name][-1, 0]) for name in ("{"margin_M7" if way == "output" else "margin_M1"}", "log_risk")]
 print(json.dumps([cert.lower, cert.upper, cert.data_sha256, *last]))
 """

@@ -28,7 +28,12 @@ export function asPython(s, steps, time) {
       '        return {"a": np.full(self.m, float(self.law_scale)), "V": V}', "", "");
   const stop = s.rule === "flow" && time > 0 ? `flows.Stop(100_000, time=${time}, clock="cb")` : Math.max(1, steps);
   const name = s.mode === "output" ? "margin_M7" : "margin_M1";
-  lines.push(`net = ${netText(s)}`, `run = flows.train(data, net, ${ruleText(s)}, loss="${s.loss}", stop=${stop}, bias=${py}, seed=${s.seed})`,
+  lines.push(`net = ${netText(s)}`);
+  if (s.mode !== "both") {  // the bound of this network's own directions
+    const V = `net.init(1, ${s.seed})["V"][0]`, what = s.mode === "output" ? `random_features(data, ${V}` : `frozen(data, ${V}[:${even(s) / 2}]`;
+    lines.push(`own = margins.${what}, bias=${py})`, "print(own)", "print(own.verify(data))");
+  }
+  lines.push(`run = flows.train(data, net, ${ruleText(s)}, loss="${s.loss}", stop=${stop}, bias=${py}, seed=${s.seed})`,
     `print(run["${name}"][-1, 0])  # the margin after ${Math.max(1, steps)} steps of the page`, "");
   return lines.join("\n");
 }
