@@ -111,13 +111,13 @@ def test_contradictions_have_margin_zero_exactly(js):
 
 @pytest.mark.slow
 def test_other_kinds_are_checked_by_both(js):
-    """Frozen directions, random features and the least objective with weight decay, made here and there."""
+    """Frozen directions, random features, their kernel and the least objective with weight decay, made here and there."""
     made = """
-    const {frozenMargin, featureMargin} = await use("features.js"), {Optimum} = await use("optimum.js");
+    const {frozenMargin, featureMargin, kernelMargin} = await use("features.js"), {Optimum} = await use("optimum.js");
     const {TwoLayerNet} = await use("nets.js"), {lifted} = await use("certify.js"), {check} = await use("check.js");
     return data.map(({X, y, bias}) => {
       const {V} = new TwoLayerNet(lifted(X, bias), y, {width: 30, D: bias ? 3 : 2, seed: 1, only: true});
-      const texts = [frozenMargin(X, y, bias, V), featureMargin(X, y, bias, V)];
+      const texts = [frozenMargin(X, y, bias, V), featureMargin(X, y, bias, V), kernelMargin(X, y, bias)];
       for (const loss of ["logistic", "exp"]) {
         const best = new Optimum(X, y, bias, loss, 0.01);
         while (best.gap > 1e-6 && best.rounds < 100 && best.round());
@@ -133,6 +133,7 @@ def test_other_kinds_are_checked_by_both(js):
         ours = [
             margins.frozen(data, V, bias=bias),
             margins.random_features(data, V, bias=bias),
+            margins.f2(data, bias=bias),
             *(
                 optima.f1(data, loss=loss, weight_decay=0.01, bias=bias, output_bias=None)
                 for loss in ("logistic", "exp")
@@ -328,6 +329,19 @@ def test_exact_arithmetic_and_logarithms(js):
     assert [tuple(map(int, one)) for one in exps] == [(exp_above(x), softplus_above(x)) for x in places]
 
 
+def test_the_kernel_is_enclosed_as_in_python(js):
+    rng = np.random.default_rng(5)
+    rows = [*rng.integers(-200, 200, (8, 3)).tolist(), [0, 0, 0], [3, 6, 9], [1, 2, 3], [-1, -2, -3], [2, -1, 0]]
+    found = js(
+        """const {kernelEnds} = await use("angles.js"), rows = data.map((row) => row.map(BigInt));
+        return rows.map((x) => rows.map((z) => kernelEnds(x, z).map(String)));""",
+        rows,
+    )
+    low, high = verify.relu_kernel(np.array(rows))
+    assert [[int(end) for end, _ in row] for row in found] == low.tolist()
+    assert [[int(end) for _, end in row] for row in found] == high.tolist()
+
+
 def test_links_keep_every_number_and_refuse_what_is_not_ours(js):
     states = js(
         """const {fresh, fromHash, toHash} = await use("state.js");
@@ -359,7 +373,7 @@ def test_every_module_says_what_it_does():
     for file in PAGE.glob("*.js"):
         text = file.read_text(encoding="utf-8")
         assert text.startswith("// ") and len(text.splitlines()) < 450, file.name
-    checker = ("check", "circles", "exact", "logs", "json", "sha256")
+    checker = ("check", "circles", "exact", "logs", "angles", "json", "sha256")
     for name in checker:  # the checker and the search share no code
         for line in (PAGE / f"{name}.js").read_text(encoding="utf-8").splitlines():
             if line.startswith("import"):

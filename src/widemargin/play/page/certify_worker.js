@@ -3,7 +3,7 @@
 
 import {F1, lifted} from "./certify.js";
 import {check} from "./check.js";
-import {featureMargin, frozenMargin} from "./features.js";
+import {featureMargin, frozenMargin, kernelField, kernelMargin} from "./features.js";
 import {FrozenNet, TwoLayerNet} from "./nets.js";
 import {Optimum} from "./optimum.js";
 import {circlesOf, peaks} from "./peaks.js";
@@ -56,9 +56,13 @@ export function certifyWorker(scope) {
     }
     if (!remote && !(await rounds("f1", new F1(X, y, bias), task))) return;
     judged("rf", featureMargin(X, y, bias, new TwoLayerNet(X3, y, {width, D, seed, only: true}).V), task, {last: true});
+    await pause();
+    if (task.gen !== gen) return;
+    const text = kernelMargin(X, y, bias), {lower, extra} = JSON.parse(text), {half, grid} = task.view;
+    judged("f2", text, task, {last: true, field: lower > 0 ? kernelField(X, y, bias, extra.alpha, half, grid) : null});
   }
 
-  const taskOf = ({settings, remote}) => ({gen, settings, remote, begun: performance.now(),
+  const taskOf = ({settings, remote, view}) => ({gen, settings, remote, view, begun: performance.now(),
     X: settings.points.map(([x, y]) => [x, y]), y: settings.points.map((p) => p[2])});
 
   let circles = null, circlesGen = -2;

@@ -1,6 +1,7 @@
 // The checker: a certificate's text against points, in exact arithmetic, item by item as docs/certificates.md says.
-// Kinds f1 (proof "enumeration"), frozen, rf and f1-optimum, relu, points in the plane. It shares nothing with the search.
+// Kinds f1 (proof "enumeration"), f2, frozen, rf and f1-optimum, relu, points in the plane. It shares nothing with the search.
 
+import {PI_HIGH, PI_LOW, kernelEnds} from "./angles.js";
 import {MOST_STEPS, underLimit} from "./circles.js";
 import {Fraction, absBig, bitLength, ceilDiv, gcdBig, isqrt, ratio, sqrtUp} from "./exact.js";
 import {Literal, pythonJson, readJson} from "./json.js";
@@ -9,7 +10,7 @@ import {dataHash, sha256} from "./sha256.js";
 
 export const FORMAT = "widemargin-certificate-1";
 const ROOT = 64, THETA = 96n, INVERSE_BITS = 128;
-const CONVENTIONS = {f1: "M1", frozen: "M1", rf: "M7", "f1-optimum": "objective"};
+const CONVENTIONS = {f1: "M1", f2: "M7", frozen: "M1", rf: "M7", "f1-optimum": "objective"};
 const WORDS = ["time-limit", "stalled", "interrupted", "rounding"];
 
 class RefusedItem extends Error {}
@@ -108,6 +109,35 @@ const RULES = {
     lower: (bound) => { measureLower(problem, body, bound); },
     upper: (bound, weights, total) => bothSides(problem, weights.map((w, i) => w * problem.y[i]), total, bound, body.proof, "upper bound"),
   }),
+  f2: (problem, body) => {
+    need(body.extra.kernel === "relu", "format: no rule in the browser for this kernel; use widemargin verify");
+    const {grid, y, D, k} = problem, n = y.length, scale = BigInt(2 * D) << BigInt(2 * k);
+    const K = grid.map((x, i) => grid.map((z, j) => (j < i ? null : kernelEnds(x, z))));  // pi scale times the kernel, over 2^P
+    const entry = (i, j) => (i < j ? K[i][j] : K[j][i]);
+    const product = (w) => grid.map((_, i) => {  // enclosures of y_i sum_j K_ij y_j w_j
+      let low = 0n, high = 0n;
+      for (let j = 0; j < n; j++) {
+        const v = y[i] * y[j] * w[j], [least, most] = entry(i, j);
+        low += v * (v > 0n ? least : most);
+        high += v * (v > 0n ? most : least);
+      }
+      return [low, high];
+    });
+    const quadratic = (w, ends) => w.reduce((sum, v, i) => sum + v * (v > 0n ? ends[i][1] : ends[i][0]), 0n);  // at least w' K w
+    return {
+      lower: (bound) => {
+        const [alpha] = vectorOf(body.extra.alpha, n, "lower bound: extra.alpha"), ends = product(alpha), size = quadratic(alpha, ends);
+        need(size > 0n, "lower bound: alpha is zero");
+        const wanted = bound.n * bound.n * scale * PI_HIGH * size;
+        ends.forEach(([low], i) => need(low >= 0n && low * low * bound.d * bound.d >= wanted, `lower bound: point ${i}`));
+      },
+      upper: (bound, weights, total) => {
+        onlyDual(body.proof);
+        const size = quadratic(weights, product(weights)), limit = bound.n * total;
+        need(size * bound.d * bound.d <= limit * limit * scale * PI_LOW, "upper bound: the norm q'Kq is larger");
+      },
+    };
+  },
   frozen: (problem, body) => {
     const [directions] = rowsOf(body.extra.directions, problem.D, "format: extra.directions");
     return {

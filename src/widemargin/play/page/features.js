@@ -29,6 +29,40 @@ export function frozenMargin(X, y, bias, V) {  // the text of a certificate; V h
     primal: {theta: masses.map(([k]) => all[used[k][0]]), mass: masses.map(([k, w]) => w * used[k][1] / sizeOf(V, used[k][0]))}}, X, y);
 }
 
+export function kernelAt(x, z, D) {  // E relu(v . x) relu(v . z) over unit v
+  const dot = x[0] * z[0] + x[1] * z[1] + x[2] * z[2], a = Math.hypot(...x), b = Math.hypot(...z);
+  const across = Math.hypot(x[1] * z[2] - x[2] * z[1], x[2] * z[0] - x[0] * z[2], x[0] * z[1] - x[1] * z[0]);
+  return a && b ? (across + (Math.PI - Math.atan2(across, dot)) * dot) / (2 * Math.PI * D) : 0;
+}
+
+export function kernelMargin(X, y, bias) {  // kind "f2": infinitely many random neurons, the output layer alone
+  const n = X.length, D = bias ? 3 : 2, rows3 = X.map(([u, v]) => [u, v, bias ? 1 : 0]), K = new Float64Array(n * n);
+  for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) K[i * n + j] = y[i] * y[j] * kernelAt(rows3[i], rows3[j], D);
+  let q = leastQuadratic(K, n, new Float64Array(n).fill(1));
+  const sum = q.reduce((s, v) => s + v, 0);
+  q = sum > 0 && Number.isFinite(sum) ? q.map((v) => v / sum) : new Float64Array(n).fill(1 / n);
+  let size = 0, least = Infinity;
+  for (let i = 0; i < n; i++) {
+    let value = 0;
+    for (let j = 0; j < n; j++) value += K[i * n + j] * q[j];
+    size += q[i] * value;
+    least = Math.min(least, value);
+  }
+  const noise = 1e-14 * Math.max(...rows3.map((x) => x[0] ** 2 + x[1] ** 2 + x[2] ** 2)), upper = Math.sqrt(Math.max(size, 0) + noise) * (1 + 1e-9);
+  const lower = size > 0 ? Math.max(0, Math.min(upper, (least - noise) / Math.sqrt(size + noise) * (1 - 1e-9))) : 0;
+  return certificate({kind: "f2", convention: "M7", bias, bound: "dual", proof: {type: "dual"}, proved: true, lower, upper,
+    status: lower > 0 ? "certified" : "rounding", dual: Array.from(q), extra: {kernel: "relu", alpha: Array.from(q)}}, X, y);
+}
+
+export function kernelField(X, y, bias, alpha, half, N) {  // the values of sum_j alpha_j y_j k(x_j, .) on the grid of field.js
+  const out = new Float64Array(N * N), cell = 2 * half / N, D = bias ? 3 : 2, z = bias ? 1 : 0;
+  for (let row = 0; row < N; row++) for (let k = 0; k < N; k++) {
+    const here = [(k + 0.5) * cell - half, half - (row + 0.5) * cell, z];
+    for (let j = 0; j < X.length; j++) if (alpha[j]) out[row * N + k] += alpha[j] * y[j] * kernelAt([X[j][0], X[j][1], z], here, D);
+  }
+  return out;
+}
+
 export function featureMargin(X, y, bias, V) {  // over a: min_i (z a)_i / (sqrt(m) |a|), z_ij = y_i relu(v_j . x_i) / |v_j|
   const X3 = lifted(X, bias), n = X.length, m = V.length / 3, Z = new Float64Array(n * m), K = new Float64Array(n * n);
   for (let i = 0; i < n; i++) for (let j = 0; j < m; j++) {

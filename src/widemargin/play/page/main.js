@@ -165,7 +165,7 @@ class Playground {
       this.trains.postMessage({type: "start", gen: this.gen, settings: state, steps: state.steps, warm: warm ? Math.max(steps, 30) : 0});
       clearTimeout(this.soon);
       const remote = state.points.length > ALONE, ask = () => {
-        this.certifier.postMessage({type: "solve", gen: this.gen, settings: this.state, remote});
+        this.certifier.postMessage({type: "solve", gen: this.gen, settings: this.state, remote, view: this.stage.frame()});
         if (remote) this.askPython();
       };
       if (warm) this.soon = setTimeout(ask, 25); else ask();
@@ -216,10 +216,7 @@ class Playground {
       this.stage.network("f1", shown ? message.theta.map((v) => [v[0], v[1], v[2] ?? 0]) : null, message.mass);
       this.ball.best(shown ? message.theta : null, message.mass);
       this.stage.weigh(message.dual);
-    } else if (message.kind === "rf") {
-      const unit = (v) => { const s = Math.hypot(...v); return [v[0] / s, v[1] / s, (v[2] ?? 0) / s]; };
-      this.stage.network("f2", shown ? message.theta.map(unit) : null, message.mass);
-    }
+    } else if (message.kind === "f2") this.stage.field("f2", message.field);
     if (proved && message.kind === (this.state.decay ? "f1-optimum" : "f1") && message.last) this.say(headlines(this).plain);
   }
 

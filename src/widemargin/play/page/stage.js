@@ -97,6 +97,10 @@ export class Stage {
     this.best[kind] = {values: fieldOf(flat, mass, this.half, GRID, new Float64Array(GRID * GRID)), path: null};
   }
 
+  field(kind, values) { this.best[kind] = values ? {values, path: null} : null; }
+
+  frame() { return {half: this.half, grid: GRID}; }
+
   look(half) {
     if (half === this.half) return;
     this.half = half;
