@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from widemargin import flows
 from widemargin.types import InputError
 
 from .links import FARTHEST, POINTS, STEP
@@ -31,6 +30,8 @@ def replay(folder: str | os.PathLike[str]) -> dict[str, Any]:
     >>> found["points"], found["steps"], len(found["mass"][0])
     ([[1.0, 0.5, 1.0], [-1.0, 0.25, -1.0]], [0, 1, 2, 3, 4, 5], 4)
     """
+    from widemargin import flows  # torch, which the page alone does not need
+
     found, data = flows.load(folder), flows.load_data(folder)[0]
     net, loss, bias = found.config["net"], found.config["loss"], bool(found.config["bias"])
     if data.d != 2 or data.n > POINTS or float(np.abs(data.X).max()) > FARTHEST:
