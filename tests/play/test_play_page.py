@@ -423,7 +423,7 @@ def test_what_is_drawn_is_the_network(page, one_file):
     page.open(one_file.as_uri())
     page.set("preset", "ring")
     page.certified("rf")
-    page.wait("return playground.steps > 200")
+    page.wait("return playground.steps > 200 && playground.own.length > 2")
     page.stop()
     page.wait("return !playground.dirty")
     theta, mass, half, values = page.run(
