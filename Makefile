@@ -6,9 +6,14 @@ STAMP := .venv/.installed
 # A file is run by one process, the longest first (tests/conftest.py).
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all check slow bench format docs docs-update clean
+PAGE ?= playground.html
+
+.PHONY: demo page test test-all check slow bench format docs docs-update clean
 demo: $(STAMP)
 	$(BIN)/widemargin demo --out demo-output
+
+page: $(STAMP)
+	$(BIN)/widemargin play --out $(PAGE)
 
 test: $(STAMP)
 	$(PYTEST)

@@ -33,6 +33,7 @@ ORDER = [
     {"papers"},
     {"sweep"},
     {"report"},
+    {"play"},
     {"cli"},
     {"__main__"},
 ]

@@ -30,6 +30,7 @@ ROOMS = (
     "monitor",
     "optima",
     "papers",
+    "play",
     "plots",
     "report",
     "spaces",

@@ -79,6 +79,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
         ["query", str(store), "select x, y from runs", "--csv"],
         ["verify", str(saved), str(data)],
         ["verify", str(saved), str(data), "--json"],
+        ["play", "--out", str(folder / "page.html")],
     ]
 
 
@@ -120,7 +121,7 @@ assert callable(widemargin.margins.f1) and callable(widemargin.optima.path) and 
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("room", ["plots", "sweep", "spaces", "theory", "data", "verify"])
+@pytest.mark.parametrize("room", ["play", "plots", "sweep", "spaces", "theory", "data", "verify"])
 def test_rooms_that_open_without_torch(room: str):
     run = without_train(f"import widemargin; widemargin.{room}; import widemargin.{room}")
     assert run.returncode == 0, run.stderr
@@ -128,7 +129,7 @@ def test_rooms_that_open_without_torch(room: str):
 
 def test_every_room_is_one_or_the_other():
     """A room that is added is looked at by a test above or below."""
-    light, heavy = {"plots", "sweep", "spaces", "theory", "data", "verify"}, {*HEAVY}
+    light, heavy = {"play", "plots", "sweep", "spaces", "theory", "data", "verify"}, {*HEAVY}
     assert light | heavy == ROOMS and not light & heavy
 
 

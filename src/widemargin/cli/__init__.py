@@ -17,7 +17,7 @@ import widemargin
 from widemargin import extras
 from widemargin.types import InputError
 
-from . import data, demo, fit, margin, report, reproduce, sweep, theory, train, watch
+from . import data, demo, fit, margin, play, report, reproduce, sweep, theory, train, watch
 from .options import INTERRUPTED, PIPE_CLOSED, Parser
 from .screen import complain, drop_stdout, in_cli_words, say
 
@@ -68,6 +68,6 @@ def parser() -> Parser:
         one.set_defaults(run=run)
         return one
 
-    for group in (margin, fit, train, watch, theory, reproduce, sweep, report, data, demo):
+    for group in (margin, fit, train, watch, theory, reproduce, sweep, report, play, data, demo):
         group.add(command)
     return whole

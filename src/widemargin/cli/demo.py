@@ -62,6 +62,7 @@ def demo(options: argparse.Namespace) -> int:
     for path in files:
         print(f"  {path}")
     print(f"Open {files[-1]} in a browser to look at all of it.")
+    print("`widemargin play` opens a page on which you draw points and watch training race a proof.")
     return status
 
 

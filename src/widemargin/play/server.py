@@ -1,0 +1,148 @@
+"""The page on this computer: the loopback only, behind a token, with certificates from Python for many points.
+
+What is served is read once, at the start: no request names a path of the disk. Requests whose `Host` is another one are refused:
+no other page can reach this server by a name of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+from widemargin.types import Dataset, InputError
+
+from .bundle import PAGE
+from .links import FARTHEST, POINTS
+
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+BODY = 64_000  # bytes that a request may bring
+SECONDS = 30.0  # for one certificate
+POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'"
+
+
+def certified(body: bytes) -> str:
+    """The text of a certificate of F1 for the points in a request, {"points": [[x, y, label], ...], "bias": true}."""
+    from widemargin import margins
+
+    try:
+        asked = json.loads(body)
+        rows = np.array(asked["points"], dtype=np.float64)
+        bias = asked["bias"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError("the request is not a list of points and a bias") from None
+    if rows.ndim != 2 or rows.shape[1] != 3 or not 1 <= len(rows) <= POINTS or not isinstance(bias, bool):
+        raise InputError(f"the request must have 1 to {POINTS} points with two coordinates and a label each")
+    if not (np.isfinite(rows).all() and np.abs(rows).max() <= FARTHEST and np.isin(rows[:, 2], (-1.0, 1.0)).all()):
+        raise InputError("a coordinate or a label of the request is out of range")
+    data = Dataset(rows[:, :2], rows[:, 2], "playground")
+    return json.dumps(margins.f1(data, bias=bias, time_limit=SECONDS).payload(), allow_nan=False)
+
+
+class Server(ThreadingHTTPServer):
+    """The page at `address`, on a `port` of the loopback (0: any that is free), until `shutdown`; `run` is one to replay.
+
+    >>> from urllib.request import urlopen
+    >>> import threading
+    >>> from widemargin.play import Server
+    >>> with Server() as server:
+    ...     threading.Thread(target=server.serve_forever).start()
+    ...     head = urlopen(server.address).read(15)
+    ...     server.shutdown()
+    >>> head
+    b'<!doctype html>'
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port: int = 0, run: Mapping[str, Any] | None = None) -> None:
+        self.token = secrets.token_urlsafe(16)
+        self.one = threading.Lock()  # one certificate at a time
+        self.files = {
+            file.name: (file.read_bytes(), TYPES[file.suffix])
+            for file in sorted(PAGE.iterdir())
+            if file.suffix in TYPES
+        }
+        html, kind = self.files["index.html"]
+        self.files["index.html"] = html.replace(b'<html lang="en">', b'<html lang="en" data-server="yes">'), kind
+        if run is not None:
+            self.files["run.json"] = json.dumps(run, allow_nan=False).encode(), "application/json"
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise InputError(f"port {port} cannot be used ({error.strerror}); give another, or none") from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that is closed while it loads is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+    @property
+    def address(self) -> str:
+        """Where the page is, token included."""
+        return f"http://127.0.0.1:{self.server_address[1]}/{self.token}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "widemargin", ""
+    timeout = 60
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: requests are those of one's own page."""
+
+    def do_GET(self) -> None:
+        self._answered(self._file)
+
+    def do_HEAD(self) -> None:
+        self._answered(self._file)
+
+    def do_POST(self) -> None:
+        self._answered(self._certificate)
+
+    def _answered(self, work: Callable[[str], tuple[int, bytes, str]]) -> None:
+        port = self.server.server_address[1]
+        if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            return self._send(403, b"not for this host", "text/plain")
+        token, _, name = self.path.split("?")[0].removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            return self._send(403, b"the token is missing or wrong", "text/plain")
+        self._send(*work(name))
+
+    def _file(self, name: str) -> tuple[int, bytes, str]:
+        found = self.server.files.get(name or "index.html")
+        return (404, b"no such file", "text/plain") if found is None else (200, *found)
+
+    def _certificate(self, name: str) -> tuple[int, bytes, str]:
+        length = self.headers.get("Content-Length", "")
+        if name != "certify":
+            return 404, b"no such file", "text/plain"
+        if not length.isdigit():
+            return 411, b"the length is missing", "text/plain"
+        if int(length) > BODY:
+            self.close_connection = True
+            return 413, b"the request is too long", "text/plain"
+        body = self.rfile.read(int(length))
+        try:
+            with self.server.one:
+                return 200, certified(body).encode(), "application/json"
+        except InputError as error:
+            return 400, str(error).encode(), "text/plain"
+
+    def _send(self, status: int, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)

@@ -1,0 +1,68 @@
+"""How the tests of the playground reach its modules (with node) and its page (in Chromium)."""
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import CHROMIUM, DRIVER, FLAGS, NODE, Page
+
+from widemargin import play
+from widemargin.play.bundle import PAGE
+
+
+@pytest.fixture(scope="session")
+def js():
+    """Runs the body of a function of (data, use), use("certify.js") being a module of the page, and returns its result."""
+    if NODE is None:
+        pytest.skip("needs node")
+
+    def run(body: str, data: Any = None) -> Any:
+        code = f"""
+        import {{readFileSync}} from "node:fs";
+        const data = JSON.parse(readFileSync(0, "utf8")), use = (name) => import(new URL(name, "{PAGE.as_uri()}/"));
+        const result = await (async () => {{ {body} }})();
+        process.stdout.write(JSON.stringify(result ?? null));"""
+        done = subprocess.run(
+            [NODE, "--input-type=module", "-e", code], input=json.dumps(data), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("needs chromium and chromedriver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(120)
+    yield Page(driver)
+    driver.quit()
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[play.Server]:
+    """The page as `widemargin play` serves it."""
+    with play.Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page as `make page` writes it."""
+    file = tmp_path_factory.mktemp("one") / "page.html"
+    file.write_text(play.page_text(), encoding="utf-8")
+    return file
