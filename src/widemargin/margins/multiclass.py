@@ -96,10 +96,10 @@ def multiclass_linear(
 
         margin = max_{||U||_F <= 1} min_{i, j != y_i} (U_{y_i} - U_j) . x_i = min_q ||sum_i g_i x_i'||_F
 
-    `norm` is that of U: "frobenius", "max" (the largest entry, what sign descent maximises), "spectral" (the largest singular
-    value, Muon), "nuclear" (their sum) or "l1" (the sum of entries); the norm on the right is its dual, and the convention
-    MT2-linear-NORM. With `bias` every point is extended by a coordinate 1. `extra["U"]` (K, D) is the best matrix. MT-2 with
-    f = Theta x.
+    `norm` is that of U: "frobenius", "max" (the largest entry, what sign descent maximises; MT2-linear-max), "spectral" (the
+    largest singular value, Muon; MT2-linear-spectral), "nuclear" (their sum; MT2-linear-nuclear) or "l1" (the sum of entries;
+    MT2-linear-l1). The norm on the right is its dual. With `bias` every point is extended by a coordinate 1. `extra["U"]` (K, D)
+    is the best matrix. MT-2 with f = Theta x.
 
     >>> import widemargin as wm
     >>> data = wm.Dataset([[1.0, 0.0], [-1.0, 0.0]], [0, 1])  # U = (u, -u), |u| = 1 / sqrt(2)
