@@ -4,7 +4,7 @@ geometries and four norms.
     python benchmarks/steepest.py [dips] [margins] [phases] [--picture FILE]
 
 `dips`      a two-layer ReLU network (n = 40, d = 10, m = 60, exponential loss, float64): the largest fall of psi / N^2 below its
-            best, once psi > 0, along a path of length 10 (lr times steps), at three steps
+            best, once psi > 0, along a short and a long path, at three steps each
 `margins`   `margins.linear` and `margins.multiclass_linear` in every norm, against cvxpy with Clarabel, in processor time
 `phases`    one network under four geometries, its margin in four norms
 """
@@ -23,8 +23,8 @@ import torch
 from widemargin import Dataset, flows, margins
 from widemargin.flows import geometry, losses
 
-LENGTH = 10.0
-STEPS = (1e-2, 5e-3, 2.5e-3)
+# lengths of paths (lr times steps), and steps
+PATHS = ((2.5, (2e-3, 1e-3, 5e-4)), (10.0, (1e-2, 5e-3, 2.5e-3)))
 
 
 def trial(seed: int = 0, n: int = 40, d: int = 10) -> Dataset:
@@ -32,11 +32,13 @@ def trial(seed: int = 0, n: int = 40, d: int = 10) -> Dataset:
     return Dataset(rng.standard_normal((n, d)), np.sign(rng.standard_normal(n)), "trial")
 
 
-def path(rule: Any, data: Dataset, length: float, norms: tuple[str, ...], m: int = 60, seed: int = 0) -> np.ndarray:
+def path(
+    rule: Any, data: Dataset, length: float, norms: tuple[str, ...], m: int = 60, activation: str = "relu"
+) -> np.ndarray:
     """psi and the norms (T, 1 + k) after every step."""
-    net = flows.TwoLayer(data.d, m)
+    net = flows.TwoLayer(data.d, m, activation=activation)
     problem = flows.pose(net, data, "exp")
-    W = {name: torch.as_tensor(value) for name, value in net.init(1, seed).items()}
+    W = {name: torch.as_tensor(value) for name, value in net.init(1, 0).items()}
     state, rows = rule.init(problem, W), []
     for _ in range(round(length / rule.lr)):
         W, state = rule.step(problem, W, state)
@@ -56,7 +58,7 @@ def fall(psi: np.ndarray, size: np.ndarray, degree: int = 2) -> float:
 
 def dips() -> None:
     data = trial()
-    ways: dict[str, Callable[[float], Any]] = {
+    signs: dict[str, Callable[[float], Any]] = {
         "sign descent": lambda lr: flows.SignDescent(lr),
         "sign descent, momentum 0.9": lambda lr: flows.SignDescent(lr, momentum=0.9),
         "Adam 0, 0.95": lambda lr: flows.AdamW(lr, 0.0, 0.95, 0.0, 0.0),
@@ -67,23 +69,22 @@ def dips() -> None:
         "sign descent, decay 0.5": lambda lr: flows.SignDescent(lr, weight_decay=0.5),
         "AdamW 0.9, 0.95, decay 0.5": lambda lr: flows.AdamW(lr, 0.9, 0.95, 0.0, 0.5),
     }
-    print(f"largest fall of psi / N^2 after psi > 0; path of length {LENGTH}; own norm max|w| | Euclidean norm")
-    print(f"{'':30}" + "".join(f"lr {lr:<16g}" for lr in STEPS))
-    for name, make in ways.items():
-        cells = []
-        for lr in STEPS:
-            found = path(make(lr), data, LENGTH, ("linf", "l2"))
-            cells.append(f"{fall(found[:, 0], found[:, 1]):.1e} | {fall(found[:, 0], found[:, 2]):.1e}")
-        print(f"{name:30}" + "".join(f"{cell:19}" for cell in cells), flush=True)
-    for name, make, norm in (
-        ("spectral", lambda lr: flows.Spectral(lr), "spectral"),
-        ("Muon (momentum 0.95, 5 steps)", lambda lr: flows.Spectral(lr, 0.95, True, iterations=5), "spectral"),
-    ):
-        cells = []
-        for lr in (4e-2, 2e-2, 1e-2):
-            found = path(make(lr), data, 2 * LENGTH, (norm, "l2"))
-            cells.append(f"{fall(found[:, 0], found[:, 1]):.1e} | {fall(found[:, 0], found[:, 2]):.1e}")
-        print(f"{name:30}" + "".join(f"{cell:19}" for cell in cells) + " at lr 4e-2, 2e-2, 1e-2", flush=True)
+    polar: dict[str, Callable[[float], Any]] = {
+        "spectral": lambda lr: flows.Spectral(lr),
+        "Muon (momentum 0.95, 5 steps)": lambda lr: flows.Spectral(lr, 0.95, True, iterations=5),
+    }
+    for length, steps in PATHS:
+        for ways, norm, factor in ((signs, "linf", 1), (polar, "spectral", 4)):
+            print(
+                f"largest fall of psi / N^2 after psi > 0, N {norm} | Euclidean; path of length {max(1, factor // 2) * length}"
+            )
+            print(f"{'':30}" + "".join(f"lr {factor * lr:<16g}" for lr in steps))
+            for name, make in ways.items():
+                cells = []
+                for lr in steps:
+                    found = path(make(factor * lr), data, max(1, factor // 2) * length, (norm, "l2"))
+                    cells.append(f"{fall(found[:, 0], found[:, 1]):.1e} | {fall(found[:, 0], found[:, 2]):.1e}")
+                print(f"{name:30}" + "".join(f"{cell:19}" for cell in cells), flush=True)
 
 
 # ---------------------------------------------------------------- linear margins
@@ -161,13 +162,13 @@ def phases(picture: str | None) -> None:
         "l2": flows.Steepest(2e-2, norm="l2"),
         "l1": flows.CoordinateDescent(2e-2),
     }
-    lengths = {"linf": 8.0, "spectral": 30.0, "l2": 60.0, "l1": 300.0}
+    lengths = {"linf": 2.0, "spectral": 10.0, "l2": 20.0, "l1": 120.0}
     table, curves = {}, {}
     for own, rule in ways.items():
-        found = path(rule, data, lengths[own], tuple(ways), m=40)
-        values = found[:, :1] / found[:, 1:] ** 2
+        found = path(rule, data, lengths[own], tuple(ways), m=40, activation="srelu")  # at kinks l1 would stop
+        values = found[:, :1] / found[:, 1:] ** 3
         table[own], curves[own] = values[-1], values
-    print("psi / N(w)^2 at the end: rows are the geometry that trained, columns the norm N")
+    print("psi / N(w)^3 at the end: rows are the geometry that trained, columns the norm N")
     print(f"{'':10}" + "".join(f"{norm:>12}" for norm in ways))
     for own, row in table.items():
         print(f"{own:10}" + "".join(f"{value:12.4g}" for value in row))
@@ -185,7 +186,7 @@ def phases(picture: str | None) -> None:
             for own, values in curves.items():
                 share = np.linspace(0, 1, len(values))
                 axis.plot(share, values[:, k].clip(0), lw=2.2 if own == norm else 1.0, label=own)
-            axis.set(title=f"margin in {norm}", xlabel="share of the path", ylabel="psi / N(w)^2")
+            axis.set(title=f"margin in {norm}", xlabel="share of the path", ylabel="psi / N(w)^3")
         axes[0].legend(title="trained in", fontsize=8)
         figure.savefig(picture, dpi=110)
 
