@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -485,21 +485,12 @@ def _array(cert: Certificate, name: str) -> np.ndarray:
 
 def _linear(cert: Certificate, X: np.ndarray) -> np.ndarray:
     u = _array(cert, "u" if cert.kind == "linear" else "U")
-    return extend(X, bias=cert.bias) @ (u / _SIZES[cert.extra.get("norm", "l2")](u)).T
-
-
-def _singular(U: np.ndarray) -> np.ndarray:
-    return np.linalg.svd(U, compute_uv=False)
-
-
-_SIZES: dict[str, Callable[[np.ndarray], Any]] = {
-    "l2": np.linalg.norm,
-    "l1": lambda u: np.abs(u).sum(),
-    "linf": lambda u: np.abs(u).max(),
-    "max": lambda u: np.abs(u).max(),
-    "spectral": lambda u: _singular(u).max(),
-    "nuclear": lambda u: _singular(u).sum(),
-}
+    norm = cert.extra.get("norm", "l2")
+    if norm in ("spectral", "nuclear"):
+        size = np.linalg.norm(u, 2 if norm == "spectral" else "nuc")
+    else:
+        size = np.linalg.norm(u.ravel(), {"l1": 1, "linf": np.inf, "max": np.inf}.get(norm, 2))
+    return extend(X, bias=cert.bias) @ (u / size).T
 
 
 def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:

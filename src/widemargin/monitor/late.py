@@ -61,10 +61,12 @@ class Late:
         before, self.before = self.before, [p.clone() for p in now]
         if not now or len(before) != len(now):
             return torch.full((), math.nan, dtype=torch.float64)
-        moved = [new - old for new, old in zip(now, before)]
-        inner = sum((d.double() * old.double()).sum() for d, old in zip(moved, before))
-        sizes = [sum(d.double().square().sum() for d in parts) for parts in (moved, before)]
-        return torch.as_tensor(inner**2 / (sizes[0] * sizes[1]))
+        dots = [torch.zeros((), dtype=torch.float64)] * 3  # <dw, w>, |dw|^2, |w|^2
+        for new, old in zip(now, before):
+            w = old.reshape(-1) if old.dtype in (torch.float32, torch.float64) else old.reshape(-1).float()
+            d = new.reshape(-1).to(w.dtype) - w
+            dots = [total.to(w.device) + torch.dot(x, y) for total, x, y in zip(dots, (d, d, w), (w, d, w))]
+        return dots[0] ** 2 / (dots[1] * dots[2])
 
     def see(self, step: int, share: float) -> None:
         """Warn at the first step at which half of the examples are lost."""

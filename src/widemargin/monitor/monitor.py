@@ -216,12 +216,13 @@ class MarginMonitor:
             if accumulate:
                 self._parts = parts
                 return
+            whole = found
             if found is None:
-                found = joined_margins(parts)
+                found = whole = joined_margins(parts)
                 if len(found.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
                     found = self._summary([found])[0]
             extra = {} if loss is None else {"objective": loss.detach() if isinstance(loss, Tensor) else loss}
-            extra |= self._extras(found, logits, targets, before is None)
+            extra |= self._extras(whole, logits, targets, before is None)
             self._held.append((found, self.norms_now() if before is None else before, self._count, extra))
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
         if len(self._held) >= FLUSH or (time.perf_counter() - self._flushed > PAUSE and self.world == 1):

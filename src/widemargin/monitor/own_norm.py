@@ -209,12 +209,14 @@ class OwnNorm:
         by = {part.name: part for part in self.geometry.parts}
         spectral = [name for name, part in by.items() if part.norm == "spectral"]
         others = [name for name in by if name not in spectral]
-        kind = {"linf": math.inf, "l2": 2.0}
-        for norm in ("linf", "l2"):
-            some = [name for name in others if by[name].norm == norm]
-            if some:
-                found = torch._foreach_norm([tensors[name].detach().float() for name in some], kind[norm])
-                values += [value / self._weight(by[name]) for name, value in zip(some, found)]
+        for name in others:
+            p = tensors[name].detach()
+            if by[name].norm == "l2":
+                value = torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            else:
+                least, most = torch.aminmax(p)  # one pass, where |p| would be a copy
+                value = torch.maximum(-least, most)
+            values.append(value / self._weight(by[name]))
         for name in spectral:
             value, error = self._power(name, tensors[name].detach(), SHORT)
             values.append(value / by[name].weight)
