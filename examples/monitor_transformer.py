@@ -330,10 +330,11 @@ def findings(kept: dict[str, list[Any]]) -> dict[str, Any]:
     speaks = _first(step, np.array([row["psi"] > 0 for row in rows]))
     general = _first(step, test >= GENERALISES)
     found: dict[str, Any] = {"fitted": fitted, "loss_below_ln2": speaks, "generalises": general}
-    each = [(row["step"], row["psi_normalized"], row["psi"], row["psi_own"]) for row in rows]
+    each = [(row["step"], row["psi_normalized"], row["psi"], row.get("psi_own", math.nan)) for row in rows]
     series = np.array(kept["step"] or each, dtype=float)
     found |= {"compared": "every step" if kept["step"] else "every measurement"} | falls(series[:, 1], series[:, 2])
-    found["own"] = falls(series[:, 3], series[:, 2])
+    if series.shape[1] > 3 and np.isfinite(series[:, 3]).all():
+        found["own"] = falls(series[:, 3], series[:, 2])
     found["test_accuracy"] = float(test[-1]) if len(test) else None
     between = fits & (step <= (general if general is not None else step.max(initial=0)))
     if between.sum() >= 3 and np.ptp(test[between]) > 0:
@@ -385,11 +386,12 @@ def told(run: dict[str, Any]) -> str:
             f"  psi/|w|^L {much} in {f['steps_after']} comparisons after that ({f['compared']}); largest fall "
             f"{f['largest_fall']:.1e} of its highest value, at most {f['deepest']:.1e} of it below the highest before"
         )
-        own = f["own"]
-        lines.append(
-            f"  in the optimiser's own norm it falls {own['falls']} times in {own['steps_after']}, largest fall "
-            f"{own['largest_fall']:.1e}, at most {own['deepest']:.1e} below; test accuracy at the end {f['test_accuracy']:.3f}"
-        )
+        if own := f.get("own"):
+            lines.append(
+                f"  in the optimiser's own norm it falls {own['falls']} times in {own['steps_after']}, largest fall "
+                f"{own['largest_fall']:.1e}, at most {own['deepest']:.1e} below"
+            )
+        lines.append(f"  test accuracy at the end {f['test_accuracy']:.3f}")
     if "rank_correlation" in f:
         lines.append(
             f"  rank correlation with test accuracy from fitting to generalising: {f['rank_correlation']:.3f} "
@@ -425,6 +427,11 @@ def picture(runs: list[dict[str, Any]]) -> Any:
             ("margin_normalized", QUIET, "margin / |w|$^2$"),
         ):
             middle.plot(x, c[name], color=colour, lw=1.9, label=label)
+        if (
+            np.isfinite(c.get("psi_own", np.nan)).all() and c["psi_own"].max() > 0
+        ):  # to the same height: only its course matters
+            own = c["psi_own"] * (c["psi_normalized"].max() / c["psi_own"].max())
+            middle.plot(x, own, color=THIRD, lw=1.2, ls="--", label="psi / N(w)$^2$, own norm, scaled")
         middle.axhline(0, color=QUIET, lw=0.6)
         top = max(float(c["margin_normalized"].max()), 1e-9)
         middle.set_ylim(-top, 1.1 * top)  # both come from far below
