@@ -1,7 +1,7 @@
 """What `monitor.step` adds to a step of training, and what `measure` costs beside a plain forward pass.
 
     python benchmarks/monitor.py [--device cpu|cuda] [--threads 1] [--rounds 15] [--steps 20] [--only resnet|llama]
-                                 [--every 10] [--json FILE] [--quick]
+                                 [--every 10] [--json FILE] [--quick] [--own]
 
 Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
 a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
@@ -13,7 +13,8 @@ one to trust. The goal is < 2 % for `monitor.step` at every step.
 
 `measure` is compared with the same forward passes in eval mode without gradients. Last, the number of calls into torch of one
 `monitor.step` and of a flush, the least CPU time of both and its share in the least of a step of training (which noise does not
-hide), and on a GPU the kernels launched and their time.
+hide), and on a GPU the kernels launched and their time. `--own` adds the same numbers for a monitor that knows the optimiser,
+for one that also watches late training, and for the mixed norm of Muon (a power iteration on the head's matrix).
 """
 
 from __future__ import annotations
@@ -257,6 +258,25 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
     ways = {"forward": plain, "measure": lambda: monitors["every step"].measure(data)}
     found["measuring"] = compare(ways, one.device, options.rounds)
     found["calls"] = count(one, monitors["every step"])
+    if options.own:
+        found["own"] = {name: count(one, monitor) for name, monitor in own_monitors(one).items()}
+    return found
+
+
+def own_monitors(one: Task) -> dict[str, MarginMonitor]:
+    """Monitors that measure in the optimiser's own norm, on a batch already seen."""
+    head = [
+        p for name, p in one.model.named_parameters() if p.ndim == 2 and name.endswith(("head.weight", "13.weight"))
+    ]
+    others = [p for p in one.model.parameters() if not any(p is q for q in head)]
+    made = {"own norm": {"optimizer": one.optimizer}, "own norm, late": {"optimizer": one.optimizer, "late": True}}
+    if head and hasattr(torch.optim, "Muon"):  # for its geometry alone
+        made["Muon's norm"] = {"optimizer": [torch.optim.Muon(head, 1e-3), torch.optim.AdamW(others, 1e-3)]}
+    found = {}
+    for name, keys in made.items():
+        found[name] = MarginMonitor(one.model, forward=one.forward, **keys)
+        found[name].find((one.inputs, one.targets))
+        one.step(found[name])  # the first step starts the power iteration
     return found
 
 
@@ -279,6 +299,8 @@ def show(name: str, found: dict[str, Any], steps: int) -> None:
     for way, numbers in found["measuring"].items():
         print(row(way, numbers, max(2, steps // 4)))
     print("  " + ", ".join(f"{key} {value:.4g}" for key, value in found["calls"].items()), flush=True)
+    for way, numbers in found.get("own", {}).items():
+        print(f"  {way}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers.items()), flush=True)
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
@@ -290,6 +312,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--only", choices=("resnet", "llama"))
     parser.add_argument("--quick", action="store_true", help="tiny models: to see that it runs, not for its numbers")
+    parser.add_argument("--own", action="store_true", help="norms of the optimiser, too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(words)
     torch.set_num_threads(options.threads)

@@ -1,13 +1,17 @@
 """A small Llama learns a + b mod P: it fits the training pairs, then generalises. What does its normalised margin do meanwhile?
 
-    python examples/monitor_transformer.py [--optimizer adamw|gd|sgd|ngd] [--prime 29] [--steps N] [--device cuda] [--out DIR]
+    python examples/monitor_transformer.py [--optimizer NAME] [--prime 29] [--steps N] [--device cuda] [--out DIR]
     python examples/monitor_transformer.py --draw DIR [DIR ...] --out FOLDER      # one picture of several runs, made elsewhere
 
 The model comes from the configuration classes of `transformers`, with random weights: nothing is downloaded. The last norm's
 gain and the head are homogeneous of degree 2 together, so psi / |w_hat|^2 never falls along gradient flow once the sum of the
-cross-entropies is below ln 2. Four ways to train, all on the answer token alone:
+cross-entropies is below ln 2, and psi / N(w_hat)^2 along steepest descent in the norm N (docs/steepest.md): both are recorded.
+Ways to train, all on the answer token alone:
 
-- adamw  full batch, with weight decay: what shows grokking; the theorem does not cover it
+- adamw  full batch, with weight decay: what shows grokking; its norm is the largest entry, up to its averages
+- adam   the same without decay
+- muon   matrices by their polar factors, the rest by AdamW, no decay: a mixed maximum; needs torch.optim.Muon
+- sign   full batch, the signs of the gradient of ln(loss), no decay: what the theorem is about, up to the length of the step
 - gd     full batch, a fixed step, no weight decay: gradient flow with large strides, and a loss that soon hardly moves
 - ngd    full batch, gradient of ln(loss): the same path as gd in the limit of small steps, on a clock that does not slow down
 - sgd    a quarter of the pairs at a time, no weight decay
@@ -37,11 +41,11 @@ from widemargin.flows import losses
 from widemargin.monitor import MarginMonitor, Record
 from widemargin.types import InputError, write_atomically
 
-OPTIMIZERS = ("adamw", "gd", "sgd", "ngd")
-RATES = {"adamw": 1e-3, "gd": 0.3, "sgd": 0.1, "ngd": 0.03}
+OPTIMIZERS = ("adamw", "adam", "muon", "sign", "gd", "sgd", "ngd")
+RATES = {"adamw": 1e-3, "adam": 1e-3, "muon": 1e-2, "sign": 1e-4, "gd": 0.3, "sgd": 0.1, "ngd": 0.03}
 IGNORED = -100
 GENERALISES = 0.99  # test accuracy
-CURVES = ("psi_normalized", "margin_normalized", "psi", "margin", "norm", "error", "loss")
+CURVES = ("psi_normalized", "psi_own", "margin_normalized", "psi", "margin", "norm", "error", "loss")
 
 
 def pairs(prime: int, share: float, seed: int) -> dict[str, dict[str, Tensor]]:
@@ -94,21 +98,52 @@ def answers(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]
     return model(input_ids=batch["input_ids"]).logits, batch["labels"]
 
 
+class SignSGD(torch.optim.Optimizer):
+    """w <- w - lr sign(gradient)."""
+
+    def __init__(self, params: Any, lr: float):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad.sign()
+
+
+def muon(model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices, the head's too, and Adam for the embedding and all vectors, as it is used."""
+    named = dict(model.named_parameters())
+    matrices = [p for name, p in named.items() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in named.items() if p.ndim != 2 or "embed" in name]
+    return [torch.optim.Muon(matrices, lr, weight_decay=0.0), torch.optim.Adam(others, 0.1 * lr, (0.9, 0.98))]
+
+
 class Trainer:
     """`loss` and gradients at the present parameters, then `update`. On a GPU both are one recorded graph."""
 
     def __init__(self, model: nn.Module, data: dict[str, Tensor], options: argparse.Namespace):
         self.model, self.data, self.options = model, data, options
-        self.optimizer: torch.optim.Optimizer
         capturable = options.device == "cuda"
-        if options.optimizer == "adamw":
-            self.optimizer = torch.optim.AdamW(
-                model.parameters(), options.lr, (0.9, 0.98), weight_decay=options.weight_decay, capturable=capturable
-            )
+        self.optimizers: list[torch.optim.Optimizer]
+        if options.optimizer in ("adamw", "adam"):
+            self.optimizers = [
+                torch.optim.AdamW(
+                    model.parameters(),
+                    options.lr,
+                    (0.9, 0.98),
+                    weight_decay=options.weight_decay,
+                    capturable=capturable,
+                )
+            ]
+        elif options.optimizer == "muon":
+            self.optimizers = muon(model, options.lr)
+        elif options.optimizer == "sign":
+            self.optimizers = [SignSGD(model.parameters(), options.lr)]
         else:
-            self.optimizer = torch.optim.SGD(model.parameters(), options.lr, weight_decay=options.weight_decay)
+            self.optimizers = [torch.optim.SGD(model.parameters(), options.lr, weight_decay=options.weight_decay)]
         self.graph: Any = None
-        self.wanted = options.graph and options.device == "cuda" and options.optimizer != "sgd"
+        self.wanted = options.graph and options.device == "cuda" and options.optimizer not in ("sgd", "muon")
 
     def batch(self, step: int) -> dict[str, Tensor]:
         if self.options.optimizer != "sgd":
@@ -123,8 +158,9 @@ class Trainer:
     def gradients(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, labels and the objective; gradients are in the parameters afterwards."""
         logits, labels = answers(self.model, self.batch(step))
-        if (
-            self.options.optimizer == "ngd"
+        if self.options.optimizer in (
+            "ngd",
+            "sign",
         ):  # in the log domain: the cross-entropy itself would soon be 0 in floating point
             p, _ = losses.class_margin(logits[:, -1], labels[:, -1])
             objective = losses.log_sum(losses.LOGISTIC, p) - math.log(len(p))
@@ -147,8 +183,12 @@ class Trainer:
         if self.wanted and step > 10:
             self.record(step)
             return
-        self.optimizer.step()
+        self.update()
         self.now = self.gradients(step)
+
+    def update(self) -> None:
+        for one in self.optimizers:
+            one.step()
 
     def record(self, step: int) -> None:
         self.wanted = False
@@ -156,7 +196,7 @@ class Trainer:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self.optimizer.step()
+                self.update()
                 recorded = self.gradients(step)
         except RuntimeError as error:
             print(f"no CUDA graph, steps one by one instead: {str(error).splitlines()[0]}")
@@ -187,11 +227,13 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     if options.resume and state.exists():
         found = torch.load(state, map_location=options.device, weights_only=True)
         model.load_state_dict(found["model"])
-        trainer.optimizer.load_state_dict(found["optimizer"])
+        for one, old in zip(trainer.optimizers, found["optimizers"]):
+            one.load_state_dict(old)
         begin, kept = found["step"], found["kept"]
     monitor = MarginMonitor(
         model,
         forward=answers,
+        optimizer=trainer.optimizers,
         out=out if importlib.util.find_spec("pyarrow") else None,
         resume=options.resume,
     )
@@ -218,13 +260,21 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
                 break
     seconds = time.perf_counter() - started
     if whole:
-        kept["step"] += [(r.step, r.psi_normalized, r.psi) for r in monitor.records if r.name == "step"]
+        kept["step"] += [(r.step, r.psi_normalized, r.psi, r.psi_own) for r in monitor.records if r.name == "step"]
     subset = monitor.homogeneous
     monitor.close()
     torch.save(
-        {"model": model.state_dict(), "optimizer": trainer.optimizer.state_dict(), "step": step, "kept": kept}, state
+        {
+            "model": model.state_dict(),
+            "optimizers": [one.state_dict() for one in trainer.optimizers],
+            "step": step,
+            "kept": kept,
+        },
+        state,
     )
+    geometry = monitor.geometry
     run = {
+        "geometry": None if geometry is None else str(geometry),
         "options": {name: value for name, value in vars(options).items() if name not in ("draw", "resume")},
         "homogeneous": None if subset is None else subset.as_dict(),
         "seconds": seconds,
@@ -280,8 +330,12 @@ def findings(kept: dict[str, list[Any]]) -> dict[str, Any]:
     speaks = _first(step, np.array([row["psi"] > 0 for row in rows]))
     general = _first(step, test >= GENERALISES)
     found: dict[str, Any] = {"fitted": fitted, "loss_below_ln2": speaks, "generalises": general}
-    series = np.array(kept["step"] or [(row["step"], row["psi_normalized"], row["psi"]) for row in rows], dtype=float)
+    each = [(row["step"], row["psi_normalized"], row["psi"], row.get("psi_own", math.nan)) for row in rows]
+    series = np.array(kept["step"] or each, dtype=float)
     found |= {"compared": "every step" if kept["step"] else "every measurement"} | falls(series[:, 1], series[:, 2])
+    if series.shape[1] > 3 and np.isfinite(series[:, 3]).all():
+        found["own"] = falls(series[:, 3], series[:, 2])
+    found["test_accuracy"] = float(test[-1]) if len(test) else None
     between = fits & (step <= (general if general is not None else step.max(initial=0)))
     if between.sum() >= 3 and np.ptp(test[between]) > 0:
         from scipy.stats import spearmanr
@@ -332,6 +386,12 @@ def told(run: dict[str, Any]) -> str:
             f"  psi/|w|^L {much} in {f['steps_after']} comparisons after that ({f['compared']}); largest fall "
             f"{f['largest_fall']:.1e} of its highest value, at most {f['deepest']:.1e} of it below the highest before"
         )
+        if own := f.get("own"):
+            lines.append(
+                f"  in the optimiser's own norm it falls {own['falls']} times in {own['steps_after']}, largest fall "
+                f"{own['largest_fall']:.1e}, at most {own['deepest']:.1e} below"
+            )
+        lines.append(f"  test accuracy at the end {f['test_accuracy']:.3f}")
     if "rank_correlation" in f:
         lines.append(
             f"  rank correlation with test accuracy from fitting to generalising: {f['rank_correlation']:.3f} "
@@ -367,6 +427,11 @@ def picture(runs: list[dict[str, Any]]) -> Any:
             ("margin_normalized", QUIET, "margin / |w|$^2$"),
         ):
             middle.plot(x, c[name], color=colour, lw=1.9, label=label)
+        if (
+            np.isfinite(c.get("psi_own", np.nan)).all() and c["psi_own"].max() > 0
+        ):  # to the same height: only its course matters
+            own = c["psi_own"] * (c["psi_normalized"].max() / c["psi_own"].max())
+            middle.plot(x, own, color=THIRD, lw=1.2, ls="--", label="psi / N(w)$^2$, own norm, scaled")
         middle.axhline(0, color=QUIET, lw=0.6)
         top = max(float(c["margin_normalized"].max()), 1e-9)
         middle.set_ylim(-top, 1.1 * top)  # both come from far below

@@ -40,6 +40,13 @@ class Kind:
     room: str = "margins"
 
 
+# The norms of linear predictors and their conventions: of a vector u (two classes), of a matrix U (several).
+VECTOR_NORMS = {"l2": "M11", "l1": "M11-l1", "linf": "M11-linf"}
+MATRIX_NORMS = {"frobenius": "MT2-linear"} | {
+    norm: f"MT2-linear-{norm}" for norm in ("max", "spectral", "nuclear", "l1")
+}
+
+
 def _same(*names: str) -> dict[str, tuple[str, str]]:
     """Options that have the name of their argument and stand in the frame of a certificate."""
     return {name: (name, "") for name in names}
@@ -55,7 +62,15 @@ _KINDS = (
         drawn=("neurons", "decision"),
     ),
     Kind("f2", "f2", ("M7", "gram"), "F2", _same("bias", "activation"), drawn=("decision",)),
-    Kind("linear", "linear", ("M11",), "linear", _same("bias"), drawn=("decision",)),
+    Kind(
+        "linear",
+        "linear",
+        tuple(VECTOR_NORMS.values()),
+        "linear",
+        {"norm": ("norm", "norm"), **_same("bias")},
+        shown=("norm",),
+        drawn=("decision",),
+    ),
     Kind(
         "frozen",
         "frozen",
@@ -119,9 +134,10 @@ _KINDS = (
     Kind(
         "linear-multiclass",
         "multiclass_linear",
-        ("MT2-linear",),
+        tuple(MATRIX_NORMS.values()),
         "linear, several classes",
-        _same("bias"),
+        {"norm": ("norm", "norm"), **_same("bias")},
+        shown=("norm",),
         targets="classes",
     ),
     Kind(

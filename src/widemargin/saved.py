@@ -176,8 +176,8 @@ def _extra(kind: str, n: int, d: int, D: int, K: int | None) -> dict[str, Form]:
         }  # fmt: skip
         return known
     return known | {
-        "linear": {"u": numbers(D)},
-        "linear-multiclass": {"U": numbers(K, D)},
+        "linear": {"u": numbers(D), "norm": word(*kinds.VECTOR_NORMS)},
+        "linear-multiclass": {"U": numbers(K, D), "norm": word(*kinds.MATRIX_NORMS)},
         "frozen": {"directions": rows},
         "rf": {"directions": rows, "a": some},
         "f1-multiclass": {"theta": rows, "outer": numbers(None, K), "gamma_star": numbers(2)},

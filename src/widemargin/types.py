@@ -53,8 +53,14 @@ CONVENTIONS = {
     "objective": "mean loss + (weight decay / 2) |weights|^2 of the best network",
     "M9": "unit outer weights on batch-normalised features, over sqrt(m)",
     "M11": "unit Euclidean norm of u",
+    "M11-l1": "sum of the entries of u, without their signs, at most 1",
+    "M11-linf": "entries of u between -1 and 1",
     "MT2": "all parameters in one Euclidean norm; own score minus the largest other",
     "MT2-linear": "unit Frobenius norm of U; own score minus the largest other",
+    "MT2-linear-max": "entries of U between -1 and 1; own score minus the largest other",
+    "MT2-linear-l1": "sum of the entries of U, without their signs, at most 1; own score minus the largest other",
+    "MT2-linear-spectral": "largest singular value of U at most 1; own score minus the largest other",
+    "MT2-linear-nuclear": "sum of the singular values of U at most 1; own score minus the largest other",
     "NC": "radius of the cones over their number: a lower bound of the F1 margin (M1)",
     "distance": "smallest distance between the classes after a projection of rank r",
 }
@@ -464,7 +470,12 @@ def _array(cert: Certificate, name: str) -> np.ndarray:
 
 def _linear(cert: Certificate, X: np.ndarray) -> np.ndarray:
     u = _array(cert, "u" if cert.kind == "linear" else "U")
-    return extend(X, bias=cert.bias) @ (u / np.linalg.norm(u)).T
+    norm = cert.extra.get("norm", "l2")
+    if norm in ("spectral", "nuclear"):
+        size = np.linalg.norm(u, 2 if norm == "spectral" else "nuc")
+    else:
+        size = np.linalg.norm(u.ravel(), {"l1": 1, "linf": np.inf, "max": np.inf}.get(norm, 2))
+    return extend(X, bias=cert.bias) @ (u / size).T
 
 
 def _rf(cert: Certificate, X: np.ndarray) -> np.ndarray:

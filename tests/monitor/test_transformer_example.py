@@ -65,7 +65,7 @@ def test_the_norm_put_in_is_the_one_of_transformers_and_keeps_double_precision()
     assert_allclose(norm(x).detach().numpy(), exact.numpy(), rtol=1e-13)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "gd", "sgd", "ngd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "muon", "sign", "gd", "sgd", "ngd"])
 def test_a_tiny_run_measures_what_it_says(tmp_path: Path, optimizer: str):
     found = run(tmp_path / "run", "--optimizer", optimizer, "--dtype", "float64")
     assert found["homogeneous"]["degree"] == 2

@@ -40,6 +40,8 @@ def saved(cert):
 def written_now():
     data = Dataset(*next((X, y) for name, _, X, y in written_before() if name == "f2"))
     twice = Dataset([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -3.0]], [1.0, 4.0, 3.0, 1.0, 2.5])
+    classes = Dataset(np.random.default_rng(5).standard_normal((9, 6)), np.arange(9) % 3)
+    norms = ("max", "l1", "spectral", "nuclear")
     found = [
         ("f2 srelu now", margins.f2(data, activation="srelu"), data),
         ("f2 own kernel now", margins.f2(data, kernel=lambda A, B: (1 + A @ B.T) ** 2), data),
@@ -51,6 +53,9 @@ def written_now():
         ("frozen leaky", margins.frozen(data, 30, activation="leaky:0.25"), data),
         ("rf leaky", margins.random_features(data, 30, activation="leaky:0.25", bias=True), data),
         ("l2 leaky", margins.min_norm_l2(data, activation="leaky:0.25"), data),
+        ("linear linf", margins.linear(data, norm="linf", bias=True), data),
+        ("linear l1", margins.linear(data, norm="l1", bias=True), data),
+        *((f"classes {norm}", margins.multiclass_linear(classes, norm=norm, tol=1e-8), classes) for norm in norms),
         ("l2 leaky relation", margins.min_norm_l2(twice, activation="leaky:0.25"), twice),
     ]
     return [(name, saved(cert), one.X, one.y) for name, cert, one in found] + leaky_now() + optima_made()
@@ -292,6 +297,6 @@ def question(payload):
         "f1-multiclass-optimum": ["loss", "weight_decay", "output_bias", "weights"],
         "f1-multitarget-optimum": ["loss", "weight_decay", "output_bias", "weights"],
     }
-    convention = payload.get("convention") if kind == "f2" else None
+    convention = payload.get("convention") if kind in ("f2", "linear", "linear-multiclass") else None
     what = [kind, convention, payload.get("activation") if kind != "linear" else None, payload.get("bias")]
     return json.dumps(what + [extra.get(name) for name in fields.get(kind, [])], default=str)

@@ -15,7 +15,7 @@ from widemargin import data as datasets
 from widemargin import verify as exact
 from widemargin.json_values import plain_json
 from widemargin.kinds import KINDS as ROWS
-from widemargin.kinds import OFFERED, SEVERAL
+from widemargin.kinds import MATRIX_NORMS, OFFERED, SEVERAL, VECTOR_NORMS
 from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device
 
 from .options import (
@@ -94,8 +94,10 @@ def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None
     row = ROWS[SEVERAL[kind] if getattr(options, "multiclass", False) else kind]
     if options.bias and "bias" not in row.options:
         raise InputError(f"--bias does not apply to {kind}; leave one of them out")
+    if getattr(options, "norm", None) and "norm" not in row.options:
+        raise InputError(f"--norm does not apply to {kind}; leave it out, or ask for --kind linear")
     function = getattr(margins, row.function)
-    asked = {argument: getattr(options, option) for option, (argument, _) in row.options.items()}
+    asked = {argument: getattr(options, option, None) for option, (argument, _) in row.options.items()}
     keys = {name: value for name, value in (asked | {"tol": options.tol}).items() if value is not None}
     if "progress" in inspect.signature(function).parameters:
         keys["progress"] = report
@@ -267,6 +269,11 @@ def add(command: Command) -> None:
     one.add_argument("--samples", metavar="N", type=integer(1, 10**9), help="ntk: fresh weights that the bounds use")
     one.add_argument(
         "--confidence", type=number(0, 1, "a number between 0 and 1"), help="ntk: with which the bounds hold [0.99]"
+    )
+    one.add_argument(
+        "--norm",
+        choices=tuple(VECTOR_NORMS | MATRIX_NORMS),
+        help="linear: the norm of the weights: l2, l1, linf; with --multiclass frobenius, max, spectral, nuclear, l1 [Euclidean]",
     )
     one.add_argument("--rank", metavar="R", type=integer(1, 10**6), default=2, help="projected: of the projection [2]")
     one.add_argument("--eps", type=number(-1e-300, math.inf, "zero or a positive number"), default=0.0, help="bn: [0]")

@@ -36,7 +36,7 @@ from .screen import plain, print_rich, say, solver_progress, terminal
 
 NETS = ("relu", "srelu", "leaky", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
 ALGORITHMS = tuple(
-    ["gf", "gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam"]
+    "gf gd ngd sgd cb prop6 prop7 mirror wgf pwgf weakreg two-phase adam adamw steepest sign coordinate spectral".split()  # noqa: SIM905
 )
 STEPS = 10_000  # of training, where nothing is said
 MOST_ROWS = 12  # trials shown one by one

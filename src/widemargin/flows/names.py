@@ -35,6 +35,11 @@ def rule_kinds() -> dict[str, type[Rule]]:
         "weakreg": rules.WeaklyRegularized,
         "two-phase": rules.TwoPhase,
         "adam": rules.Adam,
+        "adamw": rules.AdamW,
+        "steepest": rules.Steepest,
+        "sign": rules.SignDescent,
+        "coordinate": rules.CoordinateDescent,
+        "spectral": rules.Spectral,
     }
 
 

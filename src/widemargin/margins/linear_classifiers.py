@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
+from widemargin.kinds import VECTOR_NORMS
 from widemargin.types import Certificate, Dataset
 
-from . import rows
-from .door import Progress, enter, integer_weights, nothing_left, twins, vanishes
+from . import norms, rows
+from .door import Door, Progress, enter, integer_weights, nothing_left, product, twins, vanishes
 
 
 def linear(
     data: Dataset,
     *,
+    norm: str = "l2",
     bias: bool = False,
     tol: float = 1e-9,
     time_limit: float | None = None,
     memory: float | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
-    """Largest margin of x -> u . x (convention M11), as a convex quadratic program.
+    """Largest margin of x -> u . x (convention M11), as a convex quadratic program, or as a linear one in another norm.
 
         margin = max_{||u|| <= 1} min_i y_i u . x_i = min_{q in simplex} ||sum_i q_i y_i x_i||
+
+    `norm` is that of u: "l2", "linf" (the largest entry, what sign descent and Adam with small constants maximise; convention
+    M11-linf) or "l1" (the sum of entries, coordinate descent and boosting; M11-l1). The norm on the right is its dual.
 
     With `bias` every point is extended by a coordinate 1 and u has d + 1 entries. `extra["u"]` is the best direction, of any
     length.
@@ -31,8 +36,13 @@ def linear(
     >>> cert = wm.margins.linear(data)
     >>> abs(cert.lower - 5) < 1e-6, cert.verify(data).ok
     (True, True)
+    >>> [round(wm.margins.linear(data, norm=norm).lower, 6) for norm in ("l1", "linf")]  # the largest entry of x, and the sum
+    [4.0, 7.0]
     """
+    norms.check_norm(norm, VECTOR_NORMS)
     door = enter(data, bias, tol, time_limit, progress, memory=memory)
+    if norm != "l2":
+        return _in_norm(door, norm)
     twin, y = twins(door), door.y
     stats: dict[str, object] = {}
     if twin is None:
@@ -58,5 +68,47 @@ def linear(
         stopped=stopped,
         zero=zero,
         extra={"u": u.tolist()},
+        stats=stats,
+    )
+
+
+def _in_norm(door: Door, norm: str) -> Certificate:
+    """The certificate of another norm than the Euclidean one."""
+    X, y = door.X, door.y
+    found, u, stopped = twins(door), np.zeros(X.shape[1]), ""
+    stats: dict[str, object] = {}
+    if found is not None:
+        (q, zero), lower, upper = found, 0.0, 0.0
+    else:
+        Z = X * y[:, None]
+
+        def values(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            scores, e = product(Z, A[0])
+            return scores, e * (np.abs(Z) @ np.abs(A[0]))
+
+        def weighted(q: np.ndarray) -> tuple[np.ndarray, float]:
+            nearest, e = product(Z.T, q)
+            return nearest[None], e * float((np.abs(Z).T @ q).max())
+
+        points = norms.Rows(len(Z), (1, Z.shape[1]), lambda index: Z[index], values, weighted)
+        solved = norms.largest(points, norm, door.tol, door.deadline, door.teller())
+        q, u, lower, upper, stopped = solved.q, solved.A[0], solved.lower, solved.upper, solved.stopped
+        stats, zero = {"rounds": solved.rounds, "rows": solved.rows}, ""
+        reach = np.abs(Z).max(axis=1) if norm == "l1" else np.abs(Z).sum(axis=1)
+        if lower <= 0 and nothing_left(upper, q, reach) and stopped in ("", "stalled"):
+            zero = "0 lies in the convex hull of the points y_i x_i up to rounding"
+            whole = integer_weights(q)
+            if whole is not None and vanishes(door, whole * y, linear=True):
+                q, upper, zero = whole, 0.0, "0 lies in the convex hull of the points y_i x_i (exactly)"
+    extra = {"u": u.tolist(), "norm": norm}
+    return door.certificate(
+        "linear",
+        (lower, upper),
+        q,
+        degree=1,
+        convention=VECTOR_NORMS[norm],
+        stopped=stopped,
+        zero=zero,
+        extra=extra,
         stats=stats,
     )

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from widemargin.kinds import MATRIX_NORMS
 from widemargin.pricing import several
 from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.several import vectors as dual_vectors
 from widemargin.spaces import ReLU, Space
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
-from . import programs, rows, turns
+from . import norms, programs, rows, turns
 from .door import (
     EPS,
     EXACT,
@@ -85,6 +86,7 @@ def margins(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
 def multiclass_linear(
     data: Dataset,
     *,
+    norm: str = "frobenius",
     bias: bool = False,
     tol: float = 1e-6,
     time_limit: float | None = None,
@@ -95,17 +97,25 @@ def multiclass_linear(
 
         margin = max_{||U||_F <= 1} min_{i, j != y_i} (U_{y_i} - U_j) . x_i = min_q ||sum_i g_i x_i'||_F
 
-    With `bias` every point is extended by a coordinate 1. `extra["U"]` (K, D) is the best matrix. MT-2 with f = Theta x.
+    `norm` is that of U: "frobenius", "max" (the largest entry, what sign descent maximises; MT2-linear-max), "spectral" (the
+    largest singular value, Muon; MT2-linear-spectral), "nuclear" (their sum; MT2-linear-nuclear) or "l1" (the sum of entries;
+    MT2-linear-l1). The norm on the right is its dual. With `bias` every point is extended by a coordinate 1. `extra["U"]` (K, D)
+    is the best matrix. MT-2 with f = Theta x.
 
     >>> import widemargin as wm
     >>> data = wm.Dataset([[1.0, 0.0], [-1.0, 0.0]], [0, 1])  # U = (u, -u), |u| = 1 / sqrt(2)
     >>> cert = wm.margins.multiclass_linear(data)
     >>> abs(cert.lower - 2**0.5) < 1e-5, cert.verify(data).ok
     (True, True)
+    >>> round(wm.margins.multiclass_linear(data, norm="spectral").lower, 5)  # U has rank one: its length is sqrt(2) |u|
+    1.41421
     """
+    norms.check_norm(norm, MATRIX_NORMS)
     door, y, K = _enter(data, bias, tol, time_limit, progress, memory)
     n, D = door.X.shape
     twin = _twins(door, y, K)
+    if norm != "frobenius":
+        return _in_norm(door, y, K, norm, twin)
     if twin is not None:
         return _linear_certificate(door, K, (0.0, 0.0), twin, np.zeros((K, D)), "", {})
     problem = Pairs(door, y, K)
@@ -124,6 +134,46 @@ def multiclass_linear(
     return _linear_certificate(door, K, (found.lower, upper), (q, zero), U, found.stopped, stats)
 
 
+def _in_norm(door: Door, y: np.ndarray, K: int, norm: str, twin: tuple[np.ndarray, str] | None) -> Certificate:
+    """The certificate of another norm than Frobenius'; `twin` are weights that prove margin 0."""
+    X, (n, D) = door.X, door.X.shape
+    if twin is not None:
+        return _linear_certificate(door, K, (0.0, 0.0), twin, np.zeros((K, D)), "", {}, norm)
+    points, others = _pairs(y, K)
+    size = np.abs(X)
+
+    def values(U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        scores, e = product(X, U.T)
+        off = (e + EPS) * (size @ np.abs(U).T)
+        return scores[points, y[points]] - scores[points, others], off[points, y[points]] + off[points, others]
+
+    def spread(q: np.ndarray) -> np.ndarray:
+        whole = np.zeros((n, K))
+        whole[points, others] = q
+        return whole
+
+    def weighted(q: np.ndarray) -> tuple[np.ndarray, float]:
+        nearest, e = product(X.T, dual_vectors(spread(q), y))
+        return nearest.T, 2 * (e + (K + 4) * EPS) * float((size.T @ spread(q).sum(axis=1)).max())
+
+    pairs = norms.Rows(
+        len(points), (K, D), lambda index: _pair_rows(X, y, K, points[index], others[index]), values, weighted
+    )
+    solved = norms.largest(pairs, norm, door.tol, door.deadline, door.teller())
+    q, upper, zero = spread(solved.q), solved.upper, ""
+    reach = size.max(axis=1) if norm == "l1" else size.sum(axis=1) if norm == "max" else door.size
+    if solved.lower <= 0 and nothing_left(upper, q.sum(1), reach) and solved.stopped in ("", "stalled"):
+        zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' up to rounding"
+        whole = integer_weights(q.ravel())
+        if whole is not None:
+            g = dual_vectors(whole.reshape(n, K), y)
+            if all(vanishes(door, g[:, k], linear=True) for k in range(K)):
+                q, upper = whole.reshape(n, K), 0.0
+                zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
+    stats = {"rounds": solved.rounds, "pairs": solved.rows, "steps": solved.steps}
+    return _linear_certificate(door, K, (solved.lower, upper), (q, zero), solved.A, solved.stopped, stats, norm)
+
+
 def _linear_certificate(
     door: Door,
     K: int,
@@ -132,17 +182,19 @@ def _linear_certificate(
     U: np.ndarray,
     stopped: str,
     stats: dict[str, Any],
+    norm: str = "frobenius",
 ) -> Certificate:
     q, zero = dual
+    usual = norm == "frobenius"
     return door.certificate(
         "linear-multiclass",
         bounds,
         q,
         degree=1,
-        convention="MT2-linear",
+        convention=MATRIX_NORMS[norm],
         stopped=stopped,
         zero=zero,
-        extra={"U": U.tolist(), "classes": K},
+        extra={"U": U.tolist(), "classes": K} | ({} if usual else {"norm": norm}),
         stats=stats,
     )
 

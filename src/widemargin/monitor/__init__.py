@@ -3,12 +3,15 @@
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
 from .homogeneous import Homogeneous, Probe, check_homogeneous, find_homogeneous
+from .late import vanishing_margin
 from .monitor import MarginMonitor
+from .own_norm import Geometry, own_geometry
 from .record import Falls, Record, falls
 from .store import config, is_monitor, load, series
 
 __all__ = [
     "Falls",
+    "Geometry",
     "Homogeneous",
     "MarginMonitor",
     "Probe",
@@ -19,5 +22,7 @@ __all__ = [
     "find_homogeneous",
     "is_monitor",
     "load",
+    "own_geometry",
     "series",
+    "vanishing_margin",
 ]

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 from widemargin.types import InputError
 
 from .loggers import named
-from .model import device_of, is_causal, logits_of, shifted, unwrap
-from .monitor import MarginMonitor, _same_draws
+from .model import device_of, is_causal, logits_of, same_draws, shifted, unwrap
+from .monitor import MarginMonitor
 from .record import Record
 
 try:
@@ -184,7 +184,7 @@ class TrainerMargins(TrainerCallback):
             return
         if isinstance(loader, DataLoader):
             loader = _part(DataLoader(loader.dataset, batch_size=size, collate_fn=loader.collate_fn))
-        with _same_draws(loader), torch.random.fork_rng(devices=[]):  # collators may draw; training must not notice
+        with same_draws(loader), torch.random.fork_rng(devices=[]):  # collators may draw; training must not notice
             self._probes[name] = list(itertools.islice(loader, self.batches or PROBE))
 
     def _spared(self, act: Any) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -235,3 +237,37 @@ def blocks(names: Sequence[str]) -> dict[str, list[str]]:
         cut = next((k + 1 for k, part in enumerate(parts) if part.isdigit()), max(1, len(parts) - 1))
         groups.setdefault(".".join(parts[:cut]), []).append(name)
     return groups
+
+
+# ---------------------------------------------------------------- as it was before
+
+
+@contextmanager
+def same_draws(data: Any) -> Iterator[None]:
+    """Random states that batches are drawn with, apart from torch's own, are as before afterwards."""
+    parts = [data, getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
+    generators = {id(g): g for part in parts if isinstance(g := getattr(part, "generator", None), torch.Generator)}
+    states = [(g, g.get_state()) for g in generators.values()]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        for generator, state in states:
+            generator.set_state(state)
+
+
+@contextmanager
+def as_it_is(model: nn.Module) -> Iterator[None]:
+    """Modules in the modes they are in, without gradients; buffers (running statistics) are put back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with evaluating(model):
+        try:
+            for module, mode in modes:
+                module.training = mode
+            yield
+        finally:
+            for buffer, old in kept:
+                buffer.copy_(old)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
-import random
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,11 +19,14 @@ from widemargin.flows import losses
 from widemargin.types import InputError
 
 from . import ranks, tally
+from .held import Held, alike, joined_margins, late_numbers, read_numbers, squared
 from .homogeneous import Homogeneous, check_homogeneous, find_homogeneous
+from .late import Late
 from .loggers import as_logger, named
 from .model import (
     Forward,
     Norms,
+    as_it_is,
     bare,
     blocks,
     check_model,
@@ -38,11 +38,13 @@ from .model import (
     logits_of,
     norms,
     reshard,
+    same_draws,
     shares_examples,
     squares,
     to_device,
     unwrap,
 )
+from .own_norm import Geometry, OwnNorm, own_geometry
 from .record import Record, from_numbers
 from .store import Store
 
@@ -54,9 +56,6 @@ TOGETHER = 32  # small batches whose margins `measure` computes together
 PAUSE = 1.0  # seconds after which they are flushed all the same, so that a killed process loses no more
 KEPT = 100_000  # records kept in memory
 END = object()  # of a loader
-
-# What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective.
-Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
 
 
 class MarginMonitor:
@@ -78,6 +77,9 @@ class MarginMonitor:
     every         measure every so many calls of `step`
     class_axis    axis of the classes in the logits, -1 or 1; needed only where both fit the targets (`tally.margins`)
     levels        of the quantiles of `measure`
+    optimizer     what trains it, or a list: records then have psi / N(w)^L in the norm N that it moves in (docs/steepest.md)
+    norm          that norm itself: "l2", "linf" or "spectral"
+    late          True, or the dtype of the softmax: the shares of examples whose gradients round to zero, and of updates along w
     group         the process group whose ranks have different examples: needed only where ranks share them (tensor parallelism)
 
     Under torch.distributed all ranks call the same methods; what they return is of all ranks together, and rank 0 writes.
@@ -100,6 +102,9 @@ class MarginMonitor:
         loss: str = "ce",
         *,
         degree: int | None = None,
+        optimizer: Any = None,
+        norm: str | None = None,
+        late: bool | torch.dtype = False,
         forward: Forward | None = None,
         out: str | Path | None = None,
         log: Any = (),
@@ -138,6 +143,15 @@ class MarginMonitor:
         self.everything, self.every, self.ignore_index, self.levels = everything, every, ignore_index, tuple(levels)
         self.named = dict(unwrap(model).named_parameters())
         self.homogeneous: Homogeneous | None = None
+        self._optimizer, self._norm = optimizer, norm
+        self._own: OwnNorm | None = None
+        if optimizer is not None or norm is not None:  # what is wrong with them is said at once
+            if self.world > 1:
+                raise InputError(
+                    "norms of optimisers are not computed over several ranks; leave optimizer= and norm= out"
+                )
+            own_geometry(optimizer, self.named, () if norm is None else None if optimizer is None else (), norm)
+        self._late = None if late is False else Late(late if isinstance(late, torch.dtype) else None)
         self._asked, self._degree = homogeneous, degree
         if isinstance(homogeneous, Homogeneous):
             if homogeneous.names:
@@ -202,11 +216,13 @@ class MarginMonitor:
             if accumulate:
                 self._parts = parts
                 return
+            whole = found
             if found is None:
-                found = _joined(parts)
+                found = whole = joined_margins(parts)
                 if len(found.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
                     found = self._summary([found])[0]
             extra = {} if loss is None else {"objective": loss.detach() if isinstance(loss, Tensor) else loss}
+            extra |= self._extras(whole, logits, targets, before is None)
             self._held.append((found, self.norms_now() if before is None else before, self._count, extra))
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
         if len(self._held) >= FLUSH or (time.perf_counter() - self._flushed > PAUSE and self.world == 1):
@@ -236,7 +252,7 @@ class MarginMonitor:
         found = tally.Tally(self.loss, seed=self.rank)
         if self.world > 1:
             ranks.send_buffers(self.model)
-        with _same_draws(data), evaluating(self.model) if evaluate else _as_it_is(self.model):
+        with same_draws(data), evaluating(self.model) if evaluate else as_it_is(self.model):
             problem = self._pass(data, found, batches)
         reshard(self.model)
         if self.world > 1:
@@ -246,7 +262,9 @@ class MarginMonitor:
         if found.numbers is None:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
         numbers = found.numbers.tolist()
-        norms = self._norms()
+        norms, more = self._norms(), dict(extra or {})
+        if self._own is not None:
+            more["own_norm"], more["own_error"] = self._own.exactly(self._tensors())
         record = from_numbers(
             numbers,
             self.loss,
@@ -259,7 +277,7 @@ class MarginMonitor:
             degree=self._degree,
             blocks=norms,
             wall=time.perf_counter() - self._began,
-            extra=dict(zip(extra or {}, _numbers(list((extra or {}).values())))),
+            extra=dict(zip(more, read_numbers(list(more.values())))),
         )
         if self.world > 1:
             from dataclasses import replace
@@ -275,15 +293,18 @@ class MarginMonitor:
         if not held:
             return
         rows = self._reduced(held)  # (S, COLUMNS + 1)
-        objectives = _numbers([extra.get("objective", math.nan) for *_, extra in held])
+        objectives = read_numbers([extra.get("objective", math.nan) for *_, extra in held])
+        late = late_numbers([extra for *_, extra in held])
         if self.world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
         rows = rows if rows.device.type == "cpu" else rows.cpu()
         psis = self.loss.inverse(rows[:, tally.LOG_LOSS]).tolist()
         records, problems = [], []
-        for row, psi, objective, (_, _, step, extra) in zip(rows.tolist(), psis, objectives, held):
-            known = {"objective": objective} if extra else {}
+        for row, psi, objective, more, (_, _, step, extra) in zip(rows.tolist(), psis, objectives, late, held):
+            known = ({"objective": objective} if "objective" in extra else {}) | more
+            if self._late is not None and "lost" in more:
+                self._late.see(step, more["lost"])
             try:
                 records.append(
                     from_numbers(
@@ -412,6 +433,8 @@ class MarginMonitor:
         inner = unwrap(self.model)
         paths = [name.rpartition(".")[::2] for name in found.names]
         self._owners = [(inner.get_submodule(path), last) for path, last in paths]  # looked up once, not at every step
+        if found.names and (self._optimizer is not None or self._norm is not None):
+            self._own = OwnNorm(own_geometry(self._optimizer, self.named, found.names, self._norm))
         if not found.names:
             warnings.warn(f"margins are not normalised: {found.summary}", stacklevel=3)
         if getattr(self, "_store", None) is not None:
@@ -422,6 +445,29 @@ class MarginMonitor:
         if self.world > 1:
             return [self.named[name] for name in names]  # the shards; the module may hold whole ones just now
         return [getattr(owner, last) for owner, last in self._owners] if names else []
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """The norm that the optimiser moves the homogeneous parameters in; None where nobody asked, or not yet."""
+        return None if self._own is None else self._own.geometry
+
+    @property
+    def half_lost(self) -> int | None:
+        """The first step at which the gradients of half of the examples round to zero; None before it, and without `late`."""
+        return None if self._late is None else self._late.half
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return dict(zip(() if self.homogeneous is None else self.homogeneous.names, self._subset()))
+
+    def _extras(self, found: Any, logits: Tensor, targets: Tensor, now: bool) -> dict[str, Tensor]:
+        """What a step keeps beside its margins: the size in the optimiser's norm, and how late training is."""
+        extra = {}
+        if self._own is not None and now:
+            extra["own"] = self._own.now(self._tensors())
+        if self._late is not None:
+            margins = found if isinstance(found, tally.Margins) else self._margins(logits, targets)
+            extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset())}
+        return extra
 
     def _margins(self, logits: Tensor, targets: Tensor) -> tally.Margins:
         kind = "ce" if self.kind == "ce" else "bce"
@@ -448,9 +494,9 @@ class MarginMonitor:
         # On the CPU, where they are read; ranks exchange them from their devices.
         device = device_of(self.model) if self.world > 1 else torch.device("cpu")
         rows = torch.empty(len(held), tally.COLUMNS, dtype=torch.float64, device=device)
-        for members in _alike(held):
+        for members in alike(held):
             rows[members] = self._rows([held[k][0] for k in members]).to(device)
-        return torch.cat([rows, _squared([norm for _, norm, *_ in held]).to(rows.device)[:, None]], 1)
+        return torch.cat([rows, squared([norm for _, norm, *_ in held]).to(rows.device)[:, None]], 1)
 
     def _rows(self, found: Sequence[Any]) -> Tensor:
         """(S, COLUMNS) of what steps hold back, all of one kind and size."""
@@ -614,6 +660,7 @@ class MarginMonitor:
             "loss": self.kind,
             "parameters": sum(p.numel() for p in self.named.values()),
             "homogeneous": None if homogeneous is None else homogeneous.as_dict(),
+            **({} if self._own is None else {"geometry": self._own.geometry.as_dict()}),
         }
 
 
@@ -630,71 +677,3 @@ def _batches(data: Any) -> Iterable[Any]:
     if isinstance(data, Tensor) or not isinstance(data, Iterable):
         raise InputError(f"measure needs a loader or a batch with targets, not a {type(data).__name__}")
     return data
-
-
-def _alike(held: Sequence[Held]) -> list[list[int]]:
-    """Numbers of the steps that can be reduced together."""
-    kinds: dict[tuple[Any, ...], list[int]] = {}
-    for k, (found, *_) in enumerate(held):
-        if isinstance(found, tally.Raw):
-            kind: tuple[Any, ...] = ("raw", found.logits.shape, found.logits.dtype, found.targets.dtype)
-        else:
-            kind = (found.hard.shape, found.hard.dtype) if isinstance(found, tally.Margins) else ()
-        kinds.setdefault(kind, []).append(k)
-    return list(kinds.values())
-
-
-def _squared(held: Sequence[Norms]) -> Tensor:
-    """(S,) sums of squares over the parameters, on the CPU; one wait for the device where all are on the same."""
-    flat = [value for values, _ in held for value in values]
-    if len({(value.device, value.dtype) for value in flat}) > 1:
-        flat = [value.cpu().double() for value in flat]
-    values = torch.stack(flat).cpu().double() if flat else torch.zeros(0, dtype=torch.float64)
-    copies = torch.tensor([copies for _, each in held for copies in each], dtype=torch.float64)
-    step = torch.tensor([k for k, (values_k, _) in enumerate(held) for _ in values_k], dtype=torch.int64)
-    return torch.zeros(len(held), dtype=torch.float64).index_add(0, step, values.square() / copies)
-
-
-def _joined(parts: Sequence[tally.Margins]) -> tally.Margins:
-    if len(parts) == 1:
-        return parts[0]
-    joined = {what: torch.cat([getattr(one, what) for one in parts]) for what in ("soft", "hard", "keep", "labels")}
-    return tally.Margins(**joined, bad=torch.stack([one.bad for one in parts]).sum(), classes=parts[0].classes)
-
-
-def _numbers(values: Sequence[Any]) -> list[float]:
-    """Numbers and scalar tensors as numbers, with one wait for the device."""
-    tensors = [value.detach().reshape(()).double() for value in values if isinstance(value, Tensor)]
-    read = iter(torch.stack(tensors).tolist() if tensors else [])
-    return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
-
-
-@contextmanager
-def _same_draws(data: Any) -> Iterator[None]:
-    """Random states that batches are drawn with, apart from torch's own, are as before afterwards."""
-    parts = [data, getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
-    generators = {id(g): g for part in parts if isinstance(g := getattr(part, "generator", None), torch.Generator)}
-    states = [(g, g.get_state()) for g in generators.values()]
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        for generator, state in states:
-            generator.set_state(state)
-
-
-@contextmanager
-def _as_it_is(model: nn.Module) -> Iterator[None]:
-    """Modules in the modes they are in, without gradients; buffers (running statistics) are put back afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with evaluating(model):
-        try:
-            for module, mode in modes:
-                module.training = mode
-            yield
-        finally:
-            for buffer, old in kept:
-                buffer.copy_(old)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from widemargin.flows import losses
 from widemargin.types import InputError
 
 from . import tally as t
+from .own_norm import Geometry
 
 NEAR = 0.01  # "at the minimum": within this share of it
 HARDEST = 16  # positions of the smallest margins in a record
@@ -92,22 +93,31 @@ class Record:
         return self._over_norm(self.psi)
 
     @property
+    def psi_own(self) -> float:
+        """psi / N(w_hat)^L in the norm N that the optimiser moves in (`extra["own_norm"]`): never falls along steepest descent in
+        N once psi > 0 (WM-5); nan where the monitor was not told of an optimiser."""
+        return self._over(self.psi, self.extra.get("own_norm", math.nan))
+
+    @property
     def quantiles_normalized(self) -> dict[float, float]:
         """Quantiles of the margins / |w_hat|^L."""
         return {level: self._over_norm(value) for level, value in self.quantiles.items()}
 
     def _over_norm(self, value: float) -> float:
-        if self.degree is None or not self.norm > 0:
+        return self._over(value, self.norm)
+
+    def _over(self, value: float, norm: float) -> float:
+        if self.degree is None or not norm > 0:
             return math.nan
         if not value or not math.isfinite(value):
             return value
         try:
-            size = self.norm**self.degree
+            size = norm**self.degree
         except OverflowError:
             size = math.inf
         if 1e-300 < size < math.inf:
             return value / size
-        return math.copysign(_exp(math.log(abs(value)) - self.degree * math.log(self.norm)), value)
+        return math.copysign(_exp(math.log(abs(value)) - self.degree * math.log(norm)), value)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it under its own name, in plain Python types (infinities and NaN included)."""
@@ -155,7 +165,8 @@ class Falls:
     """How psi / |w_hat|^L did along records, from the first with psi > 0 on, where gradient flow would let it rise alone.
 
     `pairs` of neighbouring records were looked at and it fell in `count` of them, the last time at step `last`. `deepest` is
-    how far below its highest value before it was at worst, as a share of that value.
+    how far below its highest value before it was at worst, as a share of that value. `own` is the same in the optimiser's own
+    norm, where the records have it, and `cause` says in words why it fell.
 
     >>> from widemargin.monitor import Falls
     >>> print(Falls(pairs=9, count=1, deepest=0.25, last=40))
@@ -166,17 +177,26 @@ class Falls:
     count: int  # of pairs where it fell
     deepest: float  # how far below its highest value before it was at worst, as a share of that value
     last: int | None  # step of the last fall
+    own: Falls | None = None
+    cause: str = ""
 
     def __str__(self) -> str:
         if not self.count:
             return f"never fell in {self.pairs} pairs of records"
-        return f"fell in {self.count} of {self.pairs} pairs, at worst {self.deepest:.1%} below its best, last at step {self.last}"
+        fell = f"fell in {self.count} of {self.pairs} pairs, at worst {self.deepest:.1%} below its best, last at step {self.last}"
+        return fell + (f": {self.cause}" if self.cause else "")
 
 
-def falls(records: Sequence[Record]) -> Falls:
+SHRINKS = 0.7  # a fall that is at most this share of itself at half the step is one of the step
+
+
+def falls(records: Sequence[Record], geometry: Geometry | None = None, half: Sequence[Record] | None = None) -> Falls:
     """Falls of psi / |w_hat|^L along records of one name, in order of steps.
 
-    `records` is a list of k; neighbours make the k - 1 pairs. Rounding may let it fall by a last digit.
+    `records` is a list of k; neighbours make the k - 1 pairs. Rounding may let it fall by a last digit. Where the records have
+    the optimiser's own norm, `own` says the same of psi / N(w_hat)^L and `cause` tells falls apart: in the wrong norm (it falls
+    in the Euclidean one alone), from momentum or decay (which `geometry`, that of the monitor, knows of), or from long steps.
+    `half` are records of the same training with half the learning rate: a fall from long steps is smaller there.
 
     >>> import torch
     >>> from widemargin.monitor import MarginMonitor, falls
@@ -188,14 +208,50 @@ def falls(records: Sequence[Record]) -> Falls:
     >>> print(falls(monitor.records))
     never fell in 1 pairs of records
     """
+    found = _falls(records, [record.psi_normalized for record in records])
+    if not any("own_norm" in getattr(record, "extra", {}) for record in records):
+        return found
+    own = _falls(records, [record.psi_own for record in records])
+    return replace(found, own=own, cause=_cause(found, own, records, geometry, half))
+
+
+def _falls(records: Sequence[Record], values: Sequence[float]) -> Falls:
     start = next((k for k, record in enumerate(records) if record.fitted), len(records))
-    after = records[start:]
-    values = np.array([record.psi_normalized for record in after])
-    if len(values) < 2:
+    after, seen = records[start:], np.array(values[start:])
+    if len(seen) < 2:
         return Falls(0, 0, 0.0, None)
-    down = np.flatnonzero(np.diff(values) < 0)
-    deepest = float((1 - values / np.maximum.accumulate(values)).max())
-    return Falls(len(values) - 1, len(down), deepest, after[down[-1] + 1].step if len(down) else None)
+    down = np.flatnonzero(np.diff(seen) < 0)
+    deepest = float((1 - seen / np.maximum.accumulate(seen)).max())
+    return Falls(len(seen) - 1, len(down), deepest, after[down[-1] + 1].step if len(down) else None)
+
+
+def _cause(
+    found: Falls, own: Falls, records: Sequence[Record], geometry: Geometry | None, half: Sequence[Record] | None
+) -> str:
+    """Why it fell, in words; nothing where it did not."""
+    if not own.count:
+        return "the wrong norm: it never falls in the norm that the optimiser moves in" if found.count else ""
+    said = (
+        f"it falls in the optimiser's own norm too, in {own.count} of {own.pairs} pairs, at worst by {own.deepest:.1%}"
+    )
+    if half is not None:
+        other = _falls(half, [record.psi_own for record in half])
+        if other.deepest <= SHRINKS * own.deepest:
+            return f"long steps: {said}, and by {other.deepest:.1%} with half the step"
+        said += f", and by {other.deepest:.1%} with half the step, so that it is not the step"
+    if geometry is None:
+        return f"momentum, decay or long steps: {said}"
+    most = max(record.extra.get("own_norm", 0.0) for record in records)
+    reasons = []
+    if geometry.momentum:
+        reasons.append(f"momentum {geometry.momentum:g}")
+    if geometry.decay and (geometry.joined == "l2" or most > 1 / geometry.decay):
+        reasons.append(f"weight decay {geometry.decay:g}")
+    if reasons:
+        return f"{' or '.join(reasons)}: {said}"
+    return f"{said}; there is no momentum" + (
+        " and the step is not the reason" if half is not None else ": halve the step and give the records as half="
+    )
 
 
 def from_numbers(

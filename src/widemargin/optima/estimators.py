@@ -17,6 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
 from widemargin import margins
+from widemargin.kinds import VECTOR_NORMS
 from widemargin.margins.estimators import Expansion, check_choice, check_positive, to_numpy
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
@@ -303,6 +304,8 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     ----------
     space : "f1", "f2" or "linear"
         Two-layer networks with the variation norm, the kernel space of random features, or linear functions.
+    norm : "l2", "l1" or "linf"
+        Of the weights of a linear function; the other spaces have a norm of their own.
     bias : bool
         Extend every point by a coordinate 1 (part of the norm, unlike the intercept of an SVM).
     activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
@@ -351,6 +354,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         self,
         space: str = "f1",
         *,
+        norm: str = "l2",
         bias: bool = True,
         activation: str = "relu",
         tol: float = 1e-3,
@@ -360,6 +364,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         C: float | None = None,
     ) -> None:
         self.space = space
+        self.norm = norm
         self.bias = bias
         self.activation = activation
         self.tol = tol
@@ -371,6 +376,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> MaxMarginClassifier:
         """Solve for the margin of X (n, d) with labels y (n,) of two classes."""
         check_choice("space", self.space, ("f1", "f2", "linear"))
+        check_choice("norm", self.norm, tuple(VECTOR_NORMS) if self.space == "linear" else ("l2",))
         check_positive("ridge", self.ridge)
         networks = self.space == "f1" and as_space(self.activation).activation == "relu"
         if self.C is not None:
@@ -400,14 +406,15 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         self.soft_ = self.optimum_ is not None or not self.certificate_.lower > 0
         self.margin_ = 0.0 if self.soft_ else self.certificate_.lower
         self.measure_ = self._measure()
-        self._function = self.measure_ or (self._expand(data) if self.optimum_ is None else self.optimum_.function)
+        stored = self.certificate_ if self.norm != "l2" and not self.soft_ else self.optimum_
+        self._function = self.measure_ or (self._expand(data) if stored is None else stored.function)
         return self
 
     def _harden(self, data: Dataset) -> Certificate:
         """The certified margin."""
         options: dict[str, Any] = {"bias": bool(self.bias), "time_limit": self.time_limit}
         if self.space == "linear":
-            return margins.linear(data, **options)
+            return margins.linear(data, norm=self.norm, **options)
         if self.space == "f2":
             return margins.f2(data, activation=self.activation, **options)
         return margins.f1(data, activation=self.activation, tol=self.tol, seed=self.seed, **options)

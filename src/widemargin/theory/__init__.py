@@ -20,6 +20,7 @@ from . import (  # noqa: F401
     check_normalized,
     check_particles,
     check_potentials,
+    check_steepest,
     comparators,
     complexity,
     generalization,
@@ -32,6 +33,7 @@ from . import (  # noqa: F401
     normalized,
     regularization,
     selection,
+    steepest,
     wasserstein,
 )
 from .catalogue import PAPERS, order, theorem, theorems
@@ -68,6 +70,7 @@ __all__ = [
     "order",
     "regularization",
     "selection",
+    "steepest",
     "theorem",
     "theorems",
     "wasserstein",

@@ -16,8 +16,8 @@ from .batchnorm import bn
 from .collapse import collapse
 from .exact import root_down, squares
 from .kernels import f2
-from .multiclass import f1_multiclass, linear_multiclass
-from .networks import f1, frozen, linear, rf
+from .multiclass import NORMS, f1_multiclass, linear_multiclass
+from .networks import LINEAR, f1, frozen, linear, rf
 from .optimum import optimum
 from .projected import projected
 from .reading import (
@@ -52,10 +52,10 @@ KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tup
     "bn": (bn, ("M9",)),
     "ntk": (ntk, ("M8", "M8-l2")),
     "tangent": (f2, ("tangent",)),
-    "linear": (linear, ("M11",)),
+    "linear": (linear, tuple(LINEAR.values())),
     "projected": (projected, ("distance",)),
     "collapse": (collapse, ("NC",)),
-    "linear-multiclass": (linear_multiclass, ("MT2-linear",)),
+    "linear-multiclass": (linear_multiclass, tuple(NORMS.values())),
     "f1-multiclass": (f1_multiclass, ("M1",)),
     "l1-regression": (None, ("norm",)),
     "l2-regression": (None, ("norm",)),
@@ -66,6 +66,8 @@ KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tup
 }
 # What a certificate is about, besides kind, convention and bias: fields of `extra` that its rule has read.
 ABOUT = {
+    "linear": ("norm",),
+    "linear-multiclass": ("norm",),
     "bn": ("part", "width", "eps", "displacement"),
     "ntk": ("transport", "part"),
     "projected": ("rank",),

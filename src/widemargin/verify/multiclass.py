@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .exact import ROOT_BITS, column, copositive, independent, matmul, objects, ray, sqrt_up, squares
+from .norms import in_norm, norm_of
 from .reading import BLOCK, Problem, Rules, classes, integer, listed, need, network_values, number, only_dual, rows_of
 from .tree import relu_tree
 
@@ -43,11 +44,23 @@ def _least_gaps(problem: Problem, scores: np.ndarray) -> list[int]:
     ]
 
 
+# The norms of linear-multiclass, and their conventions.
+NORMS = {"frobenius": "MT2-linear"} | {norm: f"MT2-linear-{norm}" for norm in ("max", "spectral", "nuclear", "l1")}
+
+
 def linear_multiclass(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     """(U_{y_i} - U_j) . x_i >= lower |U|_F for all i and j != y_i; |sum_i g_i x_i'|_F <= upper. Both are compared as
-    squares.
+    squares; other norms than Frobenius' have rules of their own.
     """
-    K = classes(problem)
+    K, norm = classes(problem), norm_of(payload, "frobenius", NORMS)
+    if norm != "frobenius":
+        return in_norm(
+            problem,
+            norm,
+            lambda: rows_of(payload["extra"].get("U"), problem.D, "lower bound: extra.U", K)[0],
+            lambda U: _least_gaps(problem, matmul(problem.grid, U.T)),
+            lambda weights: matmul(dual_vectors(problem, weights).T, problem.grid),
+        )
 
     def lower(bound: Fraction) -> str:
         U, _ = rows_of(payload["extra"].get("U"), problem.D, "lower bound: extra.U", K)

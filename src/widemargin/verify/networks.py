@@ -17,6 +17,7 @@ import numpy as np
 
 from .exact import ROOT_BITS, column, matmul, objects, ray, sqrt_up, squares
 from .neuron import both_sides, pairing
+from .norms import in_norm, norm_of
 from .reading import (
     Problem,
     Rules,
@@ -69,8 +70,22 @@ def f1(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     return Rules(lambda lower: measure_lower(problem, payload, lower)[0], upper)
 
 
+LINEAR = {"l2": "M11", "l1": "M11-l1", "linf": "M11-linf"}  # the norms of linear, and their conventions
+
+
 def linear(problem: Problem, payload: Mapping[str, Any]) -> Rules:
-    """y_i u . x_i >= lower |u| for all i; |sum_i q_i y_i x_i| <= upper. Both are compared as squares."""
+    """y_i u . x_i >= lower |u| for all i; |sum_i q_i y_i x_i| <= upper. Both are compared as squares; other norms than
+    the Euclidean one have rules of their own.
+    """
+    norm = norm_of(payload, "l2", LINEAR)
+    if norm != "l2":
+        return in_norm(
+            problem,
+            norm,
+            lambda: rows_of([payload["extra"].get("u")], problem.D, "lower bound: extra.u")[0],
+            lambda u: [s * int(v) for s, v in zip(problem.y, matmul(problem.grid, u.T)[:, 0])],
+            lambda weights: matmul(column([s * w for s, w in zip(problem.y, weights)]).T, problem.grid),
+        )
 
     def lower(bound: Fraction) -> str:
         u, _ = rows_of([payload["extra"].get("u")], problem.D, "lower bound: extra.u")

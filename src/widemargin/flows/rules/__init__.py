@@ -2,6 +2,8 @@
 
 from ..contract import DIVERGED, FINISHED, RUNNING, Rule, State
 from .adam import Adam
+from .adamw import AdamW
+from .coordinate_descent import CoordinateDescent
 from .descent import GD, SGD, learning_rate_schedule, weight_decay_schedule
 from .feature_ascent import FeatureAscent, feature_size
 from .gradient_flow import GradientFlow
@@ -9,7 +11,10 @@ from .mirror import Mirror
 from .neuron_norm_ascent import NeuronNormAscent, neuron_norm_bound
 from .normalized_descent import NormalizedGD
 from .output_layer_ascent import OutputLayerAscent, output_layer_bound
+from .sign_descent import SignDescent
 from .smooth_margin_ascent import SmoothMarginAscent
+from .spectral import Spectral
+from .steepest import Steepest
 from .steps import ascent_scale, check_numbers, choose, guard, mean_field, move, require, slopes, tick, tick_log
 from .two_phase import TwoPhase
 from .wasserstein import PerturbedWassersteinFlow, WassersteinFlow, distributional_objective
@@ -22,6 +27,8 @@ __all__ = [
     "RUNNING",
     "SGD",
     "Adam",
+    "AdamW",
+    "CoordinateDescent",
     "FeatureAscent",
     "GradientFlow",
     "Mirror",
@@ -30,8 +37,11 @@ __all__ = [
     "OutputLayerAscent",
     "PerturbedWassersteinFlow",
     "Rule",
+    "SignDescent",
     "SmoothMarginAscent",
+    "Spectral",
     "State",
+    "Steepest",
     "TwoPhase",
     "WassersteinFlow",
     "WeaklyRegularized",

@@ -1,0 +1,258 @@
+"""Largest margins of linear predictors A (K, D) in other norms than the Euclidean one; K = 1 for two classes.
+
+    margin = max_{N(A) <= 1} min_p <z_p, A> = min_{q in simplex} N*(sum_p q_p z_p)
+
+z_p (K D,) are the points y_i x_i, or the pairs (e_{y_i} - e_j) x_i'. Linear programs for the largest entry and for the sum of
+entries, an interior point method for singular values (`barrier`). Few rows matter, at most as many as A has entries and one:
+they are found by adding those that the last answer treats worst. What the solvers say is evaluated on all rows: A gives the
+lower bound and q the upper one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+from widemargin.kinds import MATRIX_NORMS, VECTOR_NORMS
+from widemargin.types import InputError, show
+
+from . import barrier
+from .door import EPS
+
+DUAL = {"l1": "max", "max": "l1", "linf": "l1", "spectral": "nuclear", "nuclear": "spectral"}
+ALL = 400  # rows up to which a program takes all at once
+FIRST = 200  # rows of the first program otherwise, and at least so many new ones in a round
+ROUNDS = 60
+
+Tell = Callable[[float, float, str], None]
+
+
+def check_norm(norm: object, known: Mapping[str, str]) -> None:
+    """An InputError unless `norm` is one of those of a vector, or of a matrix."""
+    if not isinstance(norm, str) or norm not in known:
+        vector = known is VECTOR_NORMS
+        other, whose = (
+            (MATRIX_NORMS, "matrix U of several classes") if vector else (VECTOR_NORMS, "vector u of two classes")
+        )
+        hint = f"; {norm} is a norm of the {whose}" if isinstance(norm, str) and norm in other else ""
+        raise InputError(f"norm must be one of {', '.join(known)}, not {show(norm)}{hint}")
+
+
+def size(A: np.ndarray, norm: str) -> float:
+    """The norm of A (K, D), rounded up."""
+    if norm in ("max", "linf"):
+        return float(np.abs(A).max())
+    if norm == "l1":
+        return float(np.abs(A).sum()) * (1 + EPS * (A.size + 2))
+    values = np.linalg.svd(A, compute_uv=False)
+    found = float(values[0] if norm == "spectral" else values.sum())
+    return found * (1 + EPS * (16 * sum(A.shape) + 64))
+
+
+@dataclass
+class Rows:
+    """The rows z_p: some of them as an array (k, K D), and the values <z_p, A> of all (P,) with what they may be off."""
+
+    count: int
+    shape: tuple[int, int]  # (K, D)
+    some: Callable[[np.ndarray], np.ndarray]
+    values: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    weighted: Callable[[np.ndarray], tuple[np.ndarray, float]]  # sum_p q_p z_p (K, D), and what an entry may be off
+
+
+@dataclass
+class Solved:
+    """The best predictor A (K, D) and weights q (P,) so far, with the bounds that they give."""
+
+    A: np.ndarray
+    q: np.ndarray
+    lower: float = -np.inf
+    upper: float = np.inf
+    rounds: int = 0
+    rows: int = 0
+    steps: int = 0
+    stopped: str = ""
+
+    def closed(self, tol: float) -> bool:
+        return self.upper <= 0 or self.lower >= (1 - tol) * self.upper
+
+
+def largest(rows: Rows, norm: str, tol: float, deadline: float, tell: Tell | None = None) -> Solved:
+    """The largest margin in a norm; both bounds hold whenever it ends."""
+    n = rows.count
+    found = Solved(np.zeros(rows.shape), np.full(n, 1 / n))
+    _offer(
+        rows, np.arange(n), norm, rows.weighted(found.q)[0], found.q, found
+    )  # some bounds, however little time there is
+    chosen = np.arange(n) if n <= ALL else np.unique(np.linspace(0, n - 1, FIRST).astype(int))
+    try:
+        for found.rounds in range(1, ROUNDS + 1):
+            before = found.lower, found.upper
+            q, A = _round(rows, chosen, norm, tol, deadline, found)
+            found.rows = len(chosen)
+            if tell is not None:
+                tell(found.lower, found.upper, f"round {found.rounds}, {len(chosen)} rows")
+            if found.closed(tol) or found.stopped == "time-limit":
+                break
+            again = _next(rows, chosen, q, A, tol, stuck=(found.lower, found.upper) == before)
+            if again is None:
+                break
+            chosen = again
+    except KeyboardInterrupt:
+        found.stopped = "interrupted"
+    if found.closed(tol):
+        found.stopped = ""
+    return found
+
+
+def _round(
+    rows: Rows, chosen: np.ndarray, norm: str, tol: float, deadline: float, found: Solved
+) -> tuple[np.ndarray, np.ndarray]:
+    """Solve for the chosen rows and offer what comes out; weights and predictor of the last look at them."""
+    Z, K = rows.some(chosen), rows.shape[0]
+    last: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def offer(A: np.ndarray, q: np.ndarray) -> bool:
+        last.append((q, A))
+        _offer(rows, chosen, norm, A, q, found)
+        return found.closed(tol / 4)
+
+    if norm in ("spectral", "nuclear"):
+        reach = float(np.linalg.norm(Z, axis=1).max())
+        best_A, most, best_q, least = np.zeros(rows.shape), -np.inf, np.zeros(len(chosen)), np.inf
+
+        def done(A: np.ndarray, q: np.ndarray) -> bool:
+            nonlocal best_A, most, best_q, least
+            inner, outer = float((Z @ A.ravel()).min()) / size(A, norm), size((q @ Z).reshape(A.shape), DUAL[norm])
+            if inner > most:
+                best_A, most = A, inner
+            if outer < least:
+                best_q, least = q, outer
+            return most >= (1 - max(tol / 16, 1e-12)) * least or least < 1e-13 * reach
+
+        _, _, steps, stopped = barrier.solve(Z, K, norm, done, deadline)
+        found.steps += steps
+        offer(best_A, best_q)
+    else:
+        left = max(0.0, deadline - time.perf_counter())
+        A, q, stopped = _program(Z, norm, min(left, 1e9))
+        if not offer(A.reshape(rows.shape), q):
+            for other, weights in _polished(Z, norm, A, q):
+                offer(other.reshape(rows.shape), weights)
+            last.append(last[0])  # which rows are missing is seen from the program's own answer
+    found.stopped = stopped
+    return last[-1]
+
+
+def _next(rows: Rows, chosen: np.ndarray, q: np.ndarray, A: np.ndarray, tol: float, stuck: bool) -> np.ndarray | None:
+    """The rows of the next round: those that are worst treated join those that count. None where nothing is left to try."""
+    values = rows.values(A)[0]
+    level = float(values[chosen].min())
+    outside = np.setdiff1d(np.arange(rows.count), chosen)
+    worse = outside[values[outside] < level - abs(level) * tol / 8]
+    most = max(FIRST, len(chosen) // 2)
+    new = worse[np.argsort(values[worse])[:most]]
+    if len(new):
+        return np.union1d(chosen, new)
+    # All rows are satisfied, so that what is missing are digits: a program over the rows that count has more of them.
+    slack = values[chosen] - level
+    count = (q > 1e-5 * q.max()) | (slack <= 1e-5 * abs(level))
+    return None if stuck or count.all() else chosen[count]
+
+
+def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarray, found: Solved) -> None:
+    if np.isfinite(A).all() and A.any():
+        A = A / np.abs(A).max()
+        values, off = rows.values(A)
+        least = float((values - off).min())
+        lower = least / size(A, norm) * (1 - 4 * EPS) if least > 0 else least / float(np.abs(A).max())
+        if lower > found.lower:
+            found.A, found.lower = A, lower
+    if np.isfinite(q).all() and q.sum() > 0:
+        whole = np.zeros(rows.count)
+        whole[chosen] = q / q.sum()
+        M, error = rows.weighted(whole)
+        dual = DUAL[norm]
+        upper = size(M, dual) + error * (M.size if dual in ("l1", "nuclear") else 1 if dual == "max" else M.size**0.5)
+        upper = upper / float(whole.sum()) * (1 + 2 * EPS * rows.count + 8 * EPS)
+        if upper < found.upper:
+            found.q, found.upper = whole, upper
+
+
+# ---------------------------------------------------------------- linear programs
+
+
+def _program(Z: np.ndarray, norm: str, time_limit: float) -> tuple[np.ndarray, np.ndarray, str]:
+    """max t with Z a >= t, and |a_j| <= 1 or sum_j |a_j| <= 1: a (m,), q (k,), how it stopped."""
+    import highspy  # where used: the package must import on machines without it
+
+    k, m = Z.shape
+    Z = Z / (float(np.abs(Z).max()) or 1.0)
+    infinity, box = highspy.kHighsInf, norm != "l1"
+    # Columns a in the box, or a = p - r with p, r >= 0; then t.
+    block = np.hstack([Z if box else np.hstack([Z, -Z]), -np.ones((k, 1))])
+    if not box:
+        block = np.vstack([block, np.append(np.ones(2 * m), 0.0)])
+    rows, columns = block.shape
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = columns, rows
+    lp.col_cost_ = np.append(np.zeros(columns - 1), -1.0)
+    lp.col_lower_ = np.append(np.full(columns - 1, -1.0 if box else 0.0), -infinity)
+    lp.col_upper_ = np.append(np.full(columns - 1, 1.0 if box else infinity), infinity)
+    lp.row_lower_ = np.append(np.zeros(k), [] if box else [-infinity])
+    lp.row_upper_ = np.append(np.full(k, infinity), [] if box else [1.0])
+    present = block.T != 0  # (columns, rows)
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.concatenate([[0], present.sum(axis=1).cumsum()])
+    lp.a_matrix_.index_ = np.nonzero(present)[1]
+    lp.a_matrix_.value_ = block.T[present]
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+        solver.setOptionValue(name, 1e-10)
+    solver.setOptionValue("time_limit", max(time_limit, 0.01))
+    solver.passModel(lp)
+    solver.run()
+    solution = solver.getSolution()
+    values, duals = np.array(solution.col_value), np.abs(np.array(solution.row_dual))
+    stopped = "time-limit" if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit else ""
+    if len(values) != columns or len(duals) != rows or not duals[:k].sum() > 0:
+        return np.zeros(m), np.full(k, 1 / k), stopped or "stalled"
+    a = values[:m] if box else values[:m] - values[m : 2 * m]
+    return a, duals[:k] / duals[:k].sum(), stopped
+
+
+def _polished(Z: np.ndarray, norm: str, a: np.ndarray, q: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The same vertex from its equations: what is tight stays so, and the digits that the program left out come back."""
+    tight = np.flatnonzero(q > 1e-9 * q.max())
+    rows = Z[tight] / (float(np.abs(Z).max()) or 1.0)
+    s = len(tight)
+    if norm == "l1":
+        used = np.flatnonzero(np.abs(a) > 1e-9 * np.abs(a).max())
+        signs = np.sign(a[used])
+        # rows a = t, signs . a = 1;  signs_j (rows' q)_j = t, sum q = 1
+        left = np.block([[rows[:, used], -np.ones((s, 1))], [signs, np.zeros(1)]])
+        right = np.block([[rows[:, used].T * signs[:, None], -np.ones((len(used), 1))], [np.ones(s), np.zeros(1)]])
+        first, second = np.append(np.zeros(s), 1.0), np.append(np.zeros(len(used)), 1.0)
+        fixed = np.zeros_like(a)
+    else:
+        used = np.flatnonzero(np.abs(a) < 1 - 1e-9)
+        fixed = np.where(np.abs(a) < 1 - 1e-9, 0.0, np.sign(a))
+        # rows a = t with the others at the walls;  (rows' q)_j = 0 for a_j within, sum q = 1
+        left = np.hstack([rows[:, used], -np.ones((s, 1))])
+        right = np.vstack([rows[:, used].T, np.ones(s)])
+        first, second = -rows @ fixed, np.append(np.zeros(len(used)), 1.0)
+    try:
+        x = linalg.lstsq(left, first, check_finite=False)[0][: len(used)]
+        y = linalg.lstsq(right, second, check_finite=False)[0][:s]
+    except (linalg.LinAlgError, ValueError):
+        return []
+    other, weights = fixed.copy(), np.zeros_like(q)
+    other[used] = x
+    weights[tight] = y.clip(0)
+    return [(other if norm == "l1" else other.clip(-1, 1), weights)]

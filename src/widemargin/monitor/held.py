@@ -1,0 +1,62 @@
+"""What steps hold back until a flush: batches that are reduced together, norms, and numbers that are read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import tally
+from .model import Norms
+
+# What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective and what else it kept.
+Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
+
+
+def alike(held: Sequence[Held]) -> list[list[int]]:
+    """Numbers of the steps that can be reduced together."""
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for k, (found, *_) in enumerate(held):
+        if isinstance(found, tally.Raw):
+            kind: tuple[Any, ...] = ("raw", found.logits.shape, found.logits.dtype, found.targets.dtype)
+        else:
+            kind = (found.hard.shape, found.hard.dtype) if isinstance(found, tally.Margins) else ()
+        kinds.setdefault(kind, []).append(k)
+    return list(kinds.values())
+
+
+def squared(held: Sequence[Norms]) -> Tensor:
+    """(S,) sums of squares over the parameters, on the CPU; one wait for the device where all are on the same."""
+    flat = [value for values, _ in held for value in values]
+    if len({(value.device, value.dtype) for value in flat}) > 1:
+        flat = [value.cpu().double() for value in flat]
+    values = torch.stack(flat).cpu().double() if flat else torch.zeros(0, dtype=torch.float64)
+    copies = torch.tensor([copies for _, each in held for copies in each], dtype=torch.float64)
+    step = torch.tensor([k for k, (values_k, _) in enumerate(held) for _ in values_k], dtype=torch.int64)
+    return torch.zeros(len(held), dtype=torch.float64).index_add(0, step, values.square() / copies)
+
+
+def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
+    if len(parts) == 1:
+        return parts[0]
+    joined = {what: torch.cat([getattr(one, what) for one in parts]) for what in ("soft", "hard", "keep", "labels")}
+    return tally.Margins(**joined, bad=torch.stack([one.bad for one in parts]).sum(), classes=parts[0].classes)
+
+
+def read_numbers(values: Sequence[Any]) -> list[float]:
+    """Numbers and scalar tensors as numbers, with one wait for the device."""
+    tensors = [value.detach().reshape(()).double() for value in values if isinstance(value, Tensor)]
+    read = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
+
+
+def late_numbers(held: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """What `_extras` kept of each step, as numbers: own_norm and own_error, lost and along."""
+    flat = [(k, name, one[name]) for k, one in enumerate(held) for name in ("own", "lost", "along") if name in one]
+    read = iter(read_numbers([part for _, _, value in flat for part in value.reshape(-1)]))
+    found: list[dict[str, float]] = [{} for _ in held]
+    for k, name, _ in flat:
+        found[k] |= {one: next(read) for one in (("own_norm", "own_error") if name == "own" else (name,))}
+    return found

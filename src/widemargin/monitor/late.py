@@ -1,0 +1,82 @@
+"""Late training: gradients that round to zero, and updates that only make the weights longer.
+
+The gradient of cross-entropy at an example's own output is softmax - 1 = -1 / (1 + e^p), p its soft margin. In floating point it
+is exactly 0 once e^-p is at most half of the rounding of 1: such an example is lost to training, however long that goes on, while
+others still move the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .tally import Margins
+
+HALF = 0.5  # share of lost examples at which the warning is given
+
+
+def vanishing_margin(dtype: torch.dtype) -> float:
+    """The soft margin beyond which the gradient at the own output rounds to 0 in numbers of this `dtype`: -ln(eps / 2).
+
+    >>> import torch
+    >>> from widemargin.monitor import vanishing_margin
+    >>> [round(vanishing_margin(dtype), 2) for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)]
+    [5.55, 7.62, 16.64, 36.74]
+    """
+    return -math.log(torch.finfo(dtype).eps / 2)
+
+
+def softmax_dtype(logits: Tensor) -> torch.dtype:
+    """The numbers in which torch computes cross-entropy: those of the logits, and float32 under autocast."""
+    kind = logits.device.type
+    return torch.float32 if torch.is_autocast_enabled(kind) and logits.dtype != torch.float64 else logits.dtype
+
+
+def lost_share(found: Margins, dtype: torch.dtype) -> Tensor:
+    """The share of examples whose gradient rounds to zero, on the device."""
+    count = found.keep.sum().clamp_min(1)
+    return ((found.soft > vanishing_margin(dtype)) & found.keep).sum() / count
+
+
+class Late:
+    """Watches a run: the shares of lost examples, and of the update that lies along the weights."""
+
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self.dtype = dtype  # of the softmax; None: seen from the logits
+        self.used: torch.dtype | None = None
+        self.before: list[Tensor] = []
+        self.half: int | None = None  # the first step at which half of the examples are lost
+
+    def lost(self, found: Margins, logits: Tensor) -> Tensor:
+        self.used = self.dtype or softmax_dtype(logits)
+        return lost_share(found, self.used)
+
+    def along(self, parameters: Sequence[Tensor]) -> Tensor:
+        """The share <dw, w>^2 / (|dw|^2 |w|^2) of the update since the last look that lies along w; NaN at the first."""
+        now = [p.detach() for p in parameters]
+        before, self.before = self.before, [p.clone() for p in now]
+        if not now or len(before) != len(now):
+            return torch.full((), math.nan, dtype=torch.float64)
+        dots = [torch.zeros((), dtype=torch.float64)] * 3  # <dw, w>, |dw|^2, |w|^2
+        for new, old in zip(now, before):
+            w = old.reshape(-1) if old.dtype in (torch.float32, torch.float64) else old.reshape(-1).float()
+            d = new.reshape(-1).to(w.dtype) - w
+            dots = [total.to(w.device) + torch.dot(x, y) for total, x, y in zip(dots, (d, d, w), (w, d, w))]
+        return dots[0] ** 2 / (dots[1] * dots[2])
+
+    def see(self, step: int, share: float) -> None:
+        """Warn at the first step at which half of the examples are lost."""
+        if self.half is None and share >= HALF:
+            self.half = step
+            name = str(self.used).removeprefix("torch.")
+            wide = "float64" if self.used in (torch.float32, torch.float64) else "float32"
+            warnings.warn(
+                f"step {step}: the gradients of {share:.0%} of the examples round to zero in {name}, so they take no part in "
+                f"training; compute the softmax in {wide} (logits.{'double' if wide == 'float64' else 'float'}()), or scale the "
+                "logits down (a temperature, weight decay)",
+                stacklevel=4,
+            )

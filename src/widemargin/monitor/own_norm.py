@@ -1,0 +1,271 @@
+"""The norm that an optimiser moves in: which one it is, and how large the homogeneous parameters are in it (docs/steepest.md).
+
+An optimiser whose every block b moves by h c_b s_b, s_b steepest in a norm N_b, is steepest descent in max_b N_b / c_b:
+Adam, AdamW, Lion and signSGD with the largest entry, Muon with the spectral norm of each matrix, both with the learning rate of
+the group as c_b. SGD moves by h c_b times the gradient, which is steepest descent in sqrt(sum_b |w_b|^2 / c_b). Only ratios of
+learning rates matter; c_b = 1 is that of the largest rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from widemargin.types import InputError
+
+NORMS = ("l2", "linf", "spectral")
+SIGNS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Lion", "SignSGD", "signSGD", "SignDescent", "Signum")
+MATRICES = ("Muon", "MuonWithAuxAdam", "SingleDeviceMuon", "SingleDeviceMuonWithAuxAdam")
+KNOWN = f"SGD, {', '.join(SIGNS[:7])} and Muon"
+EXACT = 1024  # rows or columns up to which `measure` takes the exact spectral norm
+LONG = 60  # power iterations of `measure` beyond it
+SHORT = 1  # of a step, each with two products; it goes on where the last step ended
+
+
+@dataclass(frozen=True)
+class Part:
+    """One parameter: its norm, and the weight c that it is divided by."""
+
+    name: str
+    norm: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The norm of an optimiser on some parameters, and what keeps its steps from being steepest.
+
+    `parts` have a norm and a weight for each parameter, `joined` is "max" or "l2". `momentum` and `decay` are the largest of all
+    groups, `rate` the largest learning rate, `source` what the norm was read from.
+
+    >>> import torch
+    >>> from widemargin.monitor import own_geometry
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 2, bias=False))
+    >>> groups = [{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[1].parameters(), "lr": 5e-4}]
+    >>> found = own_geometry(torch.optim.Adam(groups), dict(model.named_parameters()))
+    >>> print(found)
+    the largest of max|0.weight|, max|1.weight| / 0.5 (Adam)
+    """
+
+    parts: tuple[Part, ...]
+    joined: str
+    source: str
+    momentum: float = 0.0
+    decay: float = 0.0
+    rate: float = math.nan
+
+    def __str__(self) -> str:
+        words = {"l2": "|{}|", "linf": "max|{}|", "spectral": "|{}|_op"}
+        each = []
+        for part in self.parts:
+            weight = part.weight**0.5 if self.joined == "l2" else part.weight
+            each.append(words[part.norm].format(part.name) + ("" if weight == 1 else f" / {weight:.4g}"))
+        start = "the length of " if self.joined == "l2" else "the largest of " if len(each) > 1 else ""
+        return f"{start}{', '.join(each)} ({self.source})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        parts = [{"name": part.name, "norm": part.norm, "weight": part.weight} for part in self.parts]
+        return {
+            "parts": parts,
+            "joined": self.joined,
+            "source": self.source,
+            "momentum": self.momentum,
+            "decay": self.decay,
+        }
+
+    def only(self, names: Iterable[str]) -> Geometry:
+        """The same for some of the parameters."""
+        wanted = set(names)
+
+        return replace(self, parts=tuple(part for part in self.parts if part.name in wanted))
+
+
+def own_geometry(
+    optimizer: Any, named: Mapping[str, Tensor], names: Sequence[str] | None = None, norm: str | None = None
+) -> Geometry:
+    """The geometry of an `optimizer` (or a list of them) on the parameters `names` (all) of a model, `named` by name.
+
+    `norm` is "l2", "linf" or "spectral" and takes the place of what the optimiser says. An InputError, one sentence, where the
+    optimiser is not known, a group has no learning rate, a parameter is in no group, or a norm does not fit a parameter.
+
+    >>> import torch
+    >>> from widemargin.monitor import own_geometry
+    >>> head = torch.nn.Linear(3, 2, bias=False)
+    >>> print(own_geometry(torch.optim.SGD(head.parameters(), lr=0.1), dict(head.named_parameters())))
+    the length of |weight| (SGD)
+    >>> print(own_geometry(None, dict(head.named_parameters()), norm="spectral"))
+    |weight|_op (norm=)
+    """
+    names = list(named) if names is None else list(names)
+    if norm is not None and norm not in NORMS:
+        raise InputError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
+    if optimizer is None:
+        if norm is None:
+            raise InputError("there is neither an optimizer nor a norm; give one of them")
+        parts = tuple(Part(name, norm, 1.0) for name in names)
+        return _checked(Geometry(parts, "l2" if norm == "l2" else "max", "norm="), named)
+    many = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    found: dict[str, tuple[str, float]] = {}
+    momentum = decay = 0.0
+    by = {id(p): name for name, p in named.items()}
+    for one in many:
+        kind = type(one).__name__
+        groups = getattr(one, "param_groups", None)
+        if not isinstance(groups, list):
+            raise InputError(f"optimizer must be a torch optimiser with parameter groups, not {kind}")
+        for k, group in enumerate(groups):
+            own = norm or _norm_of(kind, group)
+            rate = _rate(kind, k, group)
+            momentum = max(momentum, _momentum(kind, group))
+            decay = max(decay, float(group.get("weight_decay", 0.0) or 0.0))
+            for p in group["params"]:
+                name = by.get(id(p))
+                if name is not None:
+                    found[name] = own, rate * (_adjusted(kind, group, p) if own == "spectral" else 1.0)
+    for name in names:
+        if name not in found:
+            raise InputError(
+                f"the parameter {name!r} is in no group of the optimiser, so it does not move with the others; "
+                "give homogeneous= without it, or all optimisers in a list"
+            )
+    kinds = {found[name][0] for name in names}
+    if "l2" in kinds and len(kinds) > 1:
+        raise InputError(
+            "SGD and an optimiser of another geometry together are steepest descent in no norm; give norm="
+        )
+    top = max((found[name][1] for name in names), default=1.0)
+    parts = tuple(Part(name, found[name][0], found[name][1] / top) for name in names)
+    source = " and ".join(dict.fromkeys(type(one).__name__ for one in many))
+    return _checked(Geometry(parts, "l2" if kinds == {"l2"} else "max", source, momentum, decay, top), named)
+
+
+def _norm_of(kind: str, group: Mapping[str, Any]) -> str:
+    if kind == "SGD":
+        return "l2"
+    if kind in SIGNS:
+        return "linf"
+    if kind in MATRICES:
+        return "spectral" if group.get("use_muon", True) else "linf"
+    raise InputError(
+        f"the monitor does not know in which norm {kind} moves; it knows {KNOWN}; give norm=, one of {', '.join(NORMS)}"
+    )
+
+
+def _rate(kind: str, k: int, group: Mapping[str, Any]) -> float:
+    """The learning rate of a group; that before a schedule, which multiplies all of them alike."""
+    value = group.get("initial_lr", group.get("lr"))
+    rate = math.nan if value is None else float(value)
+    if not rate > 0 or math.isinf(rate):
+        said = "has no learning rate" if value is None else f"has the learning rate {rate:g}"
+        raise InputError(
+            f"group {k} of {kind} {said}; the weights of the norm are learning rates above 0, or give norm="
+        )
+    return rate
+
+
+def _momentum(kind: str, group: Mapping[str, Any]) -> float:
+    """The larger of the rates at which gradients are averaged; that of squares does not move the direction by itself."""
+    betas = group.get("betas")
+    return max(float(group.get("momentum", 0.0) or 0.0), float(betas[0]) if betas else 0.0)
+
+
+def _adjusted(kind: str, group: Mapping[str, Any], p: Tensor) -> float:
+    """What Muon multiplies the learning rate of a matrix by."""
+    rows, columns = p.shape[0], math.prod(p.shape[1:])
+    if group.get("adjust_lr_fn") == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns))
+
+
+def _checked(geometry: Geometry, named: Mapping[str, Tensor]) -> Geometry:
+    for part in geometry.parts:
+        if part.norm == "spectral" and named[part.name].ndim < 2:
+            raise InputError(
+                f"the spectral norm does not fit {part.name}, a vector of {named[part.name].numel()} entries; give it to another "
+                "optimiser (Muon leaves vectors to Adam), or norm= l2 or linf"
+            )
+    return geometry
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@dataclass
+class OwnNorm:
+    """The norm of parameters at every step; spectral norms by a power iteration that goes on from step to step."""
+
+    geometry: Geometry
+    vectors: dict[str, Tensor] = field(default_factory=dict)  # right singular vectors so far
+
+    def now(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """[N(w), relative residual of the spectral norms] on the device; nothing waits for it."""
+        values, errors = [], []
+        by = {part.name: part for part in self.geometry.parts}
+        spectral = [name for name, part in by.items() if part.norm == "spectral"]
+        others = [name for name in by if name not in spectral]
+        for name in others:
+            p = tensors[name].detach()
+            if by[name].norm == "l2":
+                value = torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            else:
+                least, most = torch.aminmax(p)  # one pass, where |p| would be a copy
+                value = torch.maximum(-least, most)
+            values.append(value / self._weight(by[name]))
+        for name in spectral:
+            value, error = self._power(name, tensors[name].detach(), SHORT)
+            values.append(value / by[name].weight)
+            errors.append(error)
+        stacked = torch.stack([value.double() for value in values])
+        size = stacked.square().sum().sqrt() if self.geometry.joined == "l2" else stacked.amax()
+        worst = torch.stack(errors).amax().double() if errors else torch.zeros_like(size)
+        return torch.stack([size, worst])
+
+    def exactly(self, tensors: Mapping[str, Tensor]) -> tuple[float, float]:
+        """N(w) in float64, and the relative residual where a matrix is too large for a decomposition."""
+        values, error = [], 0.0
+        for part in self.geometry.parts:
+            p = tensors[part.name].detach().double()
+            if part.norm == "spectral":
+                matrix = p.flatten(1)
+                if min(matrix.shape) <= EXACT:
+                    small = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+                    value = torch.linalg.eigvalsh(small)[-1].clamp_min(0).sqrt().item()
+                else:
+                    found, off = self._power(part.name, p, LONG)
+                    value, error = found.item(), max(error, off.item())
+                values.append(value / part.weight)
+            else:
+                size = p.abs().max() if part.norm == "linf" else p.norm()
+                values.append(size.item() / self._weight(part))
+        return (math.hypot(*values) if self.geometry.joined == "l2" else max(values)), error
+
+    def _weight(self, part: Part) -> float:
+        return math.sqrt(part.weight) if self.geometry.joined == "l2" else part.weight
+
+    def _power(self, name: str, p: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
+        """|W v| for a unit v, and |W'u - |W v| v| / |W v| with u = W v / |W v|: a singular value lies that near, relatively.
+
+        It is never above the largest one. That it is near the largest and not another one is what starting at random and going
+        on from the last step make likely; `measure` computes it.
+        """
+        W = p.flatten(1).float() if p.dtype not in (torch.float32, torch.float64) else p.flatten(1)
+        v = self.vectors.get(name)
+        if v is None or v.shape[0] != W.shape[1] or v.device != W.device or v.dtype != W.dtype:
+            generator = torch.Generator().manual_seed(0)
+            v = torch.randn(W.shape[1], generator=generator, dtype=torch.float64).to(W.device, W.dtype)
+            v, rounds = v / v.norm(), max(rounds, LONG)
+        size, back = torch.zeros((), device=W.device, dtype=W.dtype), v
+        for _ in range(rounds):
+            u = W @ v
+            size = u.norm()
+            back = W.T @ (u / size.clamp_min(torch.finfo(W.dtype).tiny))
+            error = (back - size * v).norm() / size.clamp_min(torch.finfo(W.dtype).tiny)
+            v = back / back.norm().clamp_min(torch.finfo(W.dtype).tiny)
+        self.vectors[name] = v
+        return size, error

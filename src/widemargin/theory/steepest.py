@@ -1,0 +1,109 @@
+"""Steepest descent in any norm: what it does to the margin in that norm (WM-5 to WM-7, docs/steepest.md)."""
+
+from __future__ import annotations
+
+import math
+
+from .arguments import Count, Finite, Nonnegative, Positive, Share
+from .guarantee import Assumption, Guarantee, states
+
+HOMOGENEOUS = "the output is homogeneous of this degree in w"
+STEEPEST = "w moves along a steepest direction, and the other parameters do not raise the loss"
+FITTED = "the sum of losses is below l(0)"
+SMALL = "steps are small"
+WITHIN = "the norm of all that decays is at most 1 / decay"
+SEPARABLE = "a linear predictor of norm 1 has margin gamma, and |<x_i, s>| <= radius for all s of norm 1"
+
+
+@states(
+    "WM-5",
+    says="Along steepest descent in a norm N the smooth margin psi over N(w)^L never falls once it is positive.",
+    assumes=(HOMOGENEOUS, STEEPEST, FITTED),
+    reference="widemargin, from UH Theorem 3.6 (proof); for all parameters Tsilivis et al. (2024)",
+)
+def own_norm_growth(
+    psi: Positive, norm: Positive, later: Positive, degree: Positive, *, alignment: Share = 1.0,
+    homogeneous: bool | None = None, steepest: bool | None = None,
+) -> Guarantee:  # fmt: skip
+    """psi >= psi_0 (N / N_0)^(c L) at any later time, from psi_0 > 0 at the norm N_0 = `norm`, where the norm is `later`.
+
+    `alignment` c <= 1: the direction only has <-g, w'> >= c N*(g) N(w'), as with momentum or with an approximate polar factor.
+    psi itself does not fall either. Proof: docs/steepest.md, 1.
+    """
+    power = alignment * degree * (math.log(later) - math.log(norm))
+    return Guarantee(
+        "psi >= psi_0 max(1, (N / N_0)^(c L))",
+        math.exp(min(700.0, math.log(psi) + max(0.0, power))),
+        (
+            Assumption(HOMOGENEOUS, homogeneous, f"degree {degree:g}"),
+            Assumption(STEEPEST, steepest, f"alignment {alignment:g}"),
+            Assumption(FITTED, True, f"psi_0 = {psi:.6g}"),
+        ),
+        quantity="margin",
+        unit="psi",
+        numbers={"normalized": psi / norm**degree},
+    )
+
+
+@states(
+    "WM-6",
+    says="Decoupled weight decay keeps psi / N(w)^L from falling as long as N(w) <= 1 / decay, which then stays so.",
+    assumes=(HOMOGENEOUS, STEEPEST, FITTED, WITHIN),
+    reference="widemargin",
+)
+def decayed_steepest(decay: Positive, norm: Positive, *, homogeneous: bool | None = None) -> Guarantee:
+    """w' = s - decay w with N(s) = 1, all parameters alike: psi / N(w)^L never falls once psi > 0, if N <= 1 / decay.
+
+    `norm` is the norm N of all parameters that decay now; the value is the largest that is allowed. Proof: docs/steepest.md, 2.
+    """
+    return Guarantee(
+        "N(w) <= 1 / decay",
+        1 / decay,
+        (
+            Assumption(HOMOGENEOUS, homogeneous),
+            Assumption(STEEPEST, None),
+            Assumption(FITTED, None),
+            Assumption(WITHIN, norm * decay <= 1, f"N = {norm:.6g}, 1 / decay = {1 / decay:.6g}"),
+        ),
+        quantity="norm",
+        unit="N",
+    )
+
+
+@states(
+    "WM-7",
+    says="Steepest descent of a linear predictor reaches the largest margin in its own norm, at a rate with constants.",
+    assumes=(SEPARABLE,),
+    reference="widemargin; the order is that of Fan, Schmidt and Thrampoulidis (2025)",
+)
+def linear_rate(
+    gamma: Positive, n: Count, radius: Positive, steps: Count, lr: Positive, *,
+    power: Finite = 0.0, psi: float | None = None, norm: Nonnegative = 0.0, separable: bool | None = None,
+) -> Guarantee:  # fmt: skip
+    """min_i y_i w . x_i / N(w) >= (psi_0 + gamma A - radius^2 B / 2) / (N_0 + A), exponential loss, after `steps` steps.
+
+    A and B are the sums of h_t and of h_t^2, h_t = lr / t^power the lengths of the steps in the norm N; radius = max_i N*(x_i).
+    `psi` and `norm` are those of the start, -ln n and 0 by default. With power 1/2 the rate is of order ln t / sqrt(t), with
+    power 0 it ends lr radius^2 / 2 below gamma. Proof: docs/steepest.md, 3.
+    """
+    A, B = lengths(steps, lr, power)
+    first = -math.log(n) if psi is None else psi
+    return Guarantee(
+        "margin >= (psi_0 + gamma A - radius^2 B / 2) / (N_0 + A)",
+        (first + gamma * A - radius**2 * B / 2) / (norm + A),
+        (Assumption(SEPARABLE, separable, f"gamma = {gamma:.6g}, radius = {radius:.6g}"),),
+        quantity="margin",
+        unit="the norm of the rule",
+        numbers={"length": A, "squares": B},
+    )
+
+
+def lengths(steps: int, lr: float, power: float) -> tuple[float, float]:
+    """Sums of h_t and h_t^2 over t = 1, ..., steps, h_t = lr / t^power."""
+    if power == 0:
+        return steps * lr, steps * lr**2
+    total = squares = 0.0
+    for t in range(1, steps + 1):
+        total += lr * t**-power
+        squares += lr**2 * t ** (-2 * power)
+    return total, squares
