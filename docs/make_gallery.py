@@ -37,7 +37,9 @@ def examples() -> list[str]:
     with_picture, without = [], []
     for example in sorted(EXAMPLES.glob("*.py")):
         if (HERE / f"{example.stem}.png").exists():
-            with_picture.append(f"![{words(example)}]({example.stem}.png)\n\n{words(example)} `examples/{example.name}`\n")
+            with_picture.append(
+                f"![{words(example)}]({example.stem}.png)\n\n{words(example)} `examples/{example.name}`\n"
+            )
         else:
             without.append(f"| `examples/{example.name}` | {words(example)} |")
     return [*with_picture, "| without a picture | what it shows |\n|---|---|\n" + "\n".join(without) + "\n"]

@@ -70,7 +70,11 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
         Block(
-            m["language"], m["text"], text.count("\n", 0, m.start("text")) + 1, m.start("text"), (m["rule"] or "").strip()
+            m["language"],
+            m["text"],
+            text.count("\n", 0, m.start("text")) + 1,
+            m.start("text"),
+            (m["rule"] or "").strip(),
         )
         for m in BLOCK.finditer(text)
     ]

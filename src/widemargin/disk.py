@@ -111,7 +111,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
     """
     check_replaceable(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     try:
@@ -144,7 +144,7 @@ def open_lock(path: Path) -> int:
 def sync_folder(folder: Path) -> None:
     """Have the names in a folder on the disk, where the system can."""
     with contextlib.suppress(OSError):
-        handle = os.open(folder or Path("."), os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

@@ -290,9 +290,10 @@ def check_data(data: Any) -> None:
 
 def check_seed(kind: str, seed: Any) -> int:
     """The seed as an integer from 0 to 2^63 - 1."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**63:
+    number = -1 if isinstance(seed, bool) or not isinstance(seed, Integral) else int(seed)
+    if not 0 <= number < 2**63:
         raise InputError(f"{kind}: seed must be an integer from 0 to {2**63 - 1}, not {show(seed)}")
-    return int(seed)
+    return number
 
 
 def check_progress(progress: Any) -> None:

@@ -40,6 +40,7 @@ from .door import (
     integer_weights,
     nothing_left,
     on_rays,
+    product,
     shared_lines,
     twins,
     vanishes,

@@ -54,14 +54,9 @@ def _step(track: Track, W: Params, h: np.ndarray, norm: str) -> tuple[np.ndarray
     return short.clamp_min(0).numpy(), own.numpy(), norms.size({name: W[name] for name in names}, norm).numpy()
 
 
-@check(
-    "WM-5",
-    "WM-6",
-    says="psi / N(w)^L never falls along steepest descent in the norm N once fitted, with decoupled decay while N <= 1 / decay",
-    reference="widemargin, docs/steepest.md",
-    reads=steepest_run,
-)
+@check("WM-5", "WM-6", "widemargin, docs/steepest.md", reads=steepest_run)
 def own_norm_margin(track: Track, psi: np.ndarray, W: list[Params]) -> Iterator[Part]:
+    """psi / N(w)^L never falls along steepest descent in the norm N once fitted, with decoupled decay while N <= 1 / decay"""
     norm, L, decay = geometry(track), track.net.degree, float(track.options["weight_decay"])
     assert norm is not None
     h = _rates(track)
@@ -83,14 +78,11 @@ def own_norm_margin(track: Track, psi: np.ndarray, W: list[Params]) -> Iterator[
     )  # fmt: skip
 
 
-@check(
-    "WM-7",
-    says="a linear predictor under steepest descent has nearly the largest margin in that norm, at a rate",
-    reference="widemargin, docs/steepest.md",
-    reads=steepest_run,
-)
+@check("WM-7", "widemargin, docs/steepest.md", reads=steepest_run)
 def linear_rate(track: Track, margin: np.ndarray, W: list[Params]) -> Part | None:
-    """The discrete statement: steps of any size, exponential loss, from any start."""
+    """a linear predictor under steepest descent has nearly the largest margin in that norm, at a rate
+
+    The discrete statement: steps of any size, exponential loss, from any start."""
     from widemargin.flows import geometry as norms
 
     net, norm = track.net, geometry(track)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from .arguments import Count, Finite, Nonnegative, Positive, Share
-from .guarantee import Assumption, Guarantee, states
+from .guarantee import Assumption, Guarantee, assuming, states
 
 HOMOGENEOUS = "the output is homogeneous of this degree in w"
 STEEPEST = "w moves along a steepest direction, and the other parameters do not raise the loss"
@@ -17,15 +17,18 @@ SEPARABLE = "a linear predictor of norm 1 has margin gamma, and |<x_i, s>| <= ra
 
 @states(
     "WM-5",
-    says="Along steepest descent in a norm N the smooth margin psi over N(w)^L never falls once it is positive.",
-    assumes=(HOMOGENEOUS, STEEPEST, FITTED),
-    reference="widemargin, from UH Theorem 3.6 (proof); for all parameters Tsilivis et al. (2024)",
+    "widemargin, from UH Theorem 3.6 (proof); for all parameters Tsilivis et al. (2024)",
+    quantity="margin",
+    unit="psi",
 )
+@assuming(HOMOGENEOUS, STEEPEST, FITTED)
 def own_norm_growth(
     psi: Positive, norm: Positive, later: Positive, degree: Positive, *, alignment: Share = 1.0,
     homogeneous: bool | None = None, steepest: bool | None = None,
 ) -> Guarantee:  # fmt: skip
-    """psi >= psi_0 (N / N_0)^(c L) at any later time, from psi_0 > 0 at the norm N_0 = `norm`, where the norm is `later`.
+    """Along steepest descent in a norm N the smooth margin psi over N(w)^L never falls once it is positive.
+
+    psi >= psi_0 (N / N_0)^(c L) at any later time, from psi_0 > 0 at the norm N_0 = `norm`, where the norm is `later`.
 
     `alignment` c <= 1: the direction only has <-g, w'> >= c N*(g) N(w'), as with momentum or with an approximate polar factor.
     psi itself does not fall either. Proof: docs/steepest.md, 1.
@@ -39,20 +42,16 @@ def own_norm_growth(
             Assumption(STEEPEST, steepest, f"alignment {alignment:g}"),
             Assumption(FITTED, True, f"psi_0 = {psi:.6g}"),
         ),
-        quantity="margin",
-        unit="psi",
         numbers={"normalized": psi / norm**degree},
     )
 
 
-@states(
-    "WM-6",
-    says="Decoupled weight decay keeps psi / N(w)^L from falling as long as N(w) <= 1 / decay, which then stays so.",
-    assumes=(HOMOGENEOUS, STEEPEST, FITTED, WITHIN),
-    reference="widemargin",
-)
+@states("WM-6", "widemargin", quantity="norm", unit="N")
+@assuming(HOMOGENEOUS, STEEPEST, FITTED, WITHIN)
 def decayed_steepest(decay: Positive, norm: Positive, *, homogeneous: bool | None = None) -> Guarantee:
-    """w' = s - decay w with N(s) = 1, all parameters alike: psi / N(w)^L never falls once psi > 0, if N <= 1 / decay.
+    """Decoupled weight decay keeps psi / N(w)^L from falling as long as N(w) <= 1 / decay, which then stays so.
+
+    w' = s - decay w with N(s) = 1, all parameters alike: psi / N(w)^L never falls once psi > 0, if N <= 1 / decay.
 
     `norm` is the norm N of all parameters that decay now; the value is the largest that is allowed. Proof: docs/steepest.md, 2.
     """
@@ -65,22 +64,23 @@ def decayed_steepest(decay: Positive, norm: Positive, *, homogeneous: bool | Non
             Assumption(FITTED, None),
             Assumption(WITHIN, norm * decay <= 1, f"N = {norm:.6g}, 1 / decay = {1 / decay:.6g}"),
         ),
-        quantity="norm",
-        unit="N",
     )
 
 
 @states(
     "WM-7",
-    says="Steepest descent of a linear predictor reaches the largest margin in its own norm, at a rate with constants.",
-    assumes=(SEPARABLE,),
-    reference="widemargin; the order is that of Fan, Schmidt and Thrampoulidis (2025)",
+    "widemargin; the order is that of Fan, Schmidt and Thrampoulidis (2025)",
+    quantity="margin",
+    unit="the norm of the rule",
 )
+@assuming(SEPARABLE)
 def linear_rate(
     gamma: Positive, n: Count, radius: Positive, steps: Count, lr: Positive, *,
     power: Finite = 0.0, psi: float | None = None, norm: Nonnegative = 0.0, separable: bool | None = None,
 ) -> Guarantee:  # fmt: skip
-    """min_i y_i w . x_i / N(w) >= (psi_0 + gamma A - radius^2 B / 2) / (N_0 + A), exponential loss, after `steps` steps.
+    """Steepest descent of a linear predictor reaches the largest margin in its own norm, at a rate with constants.
+
+    min_i y_i w . x_i / N(w) >= (psi_0 + gamma A - radius^2 B / 2) / (N_0 + A), exponential loss, after `steps` steps.
 
     A and B are the sums of h_t and of h_t^2, h_t = lr / t^power the lengths of the steps in the norm N; radius = max_i N*(x_i).
     `psi` and `norm` are those of the start, -ln n and 0 by default. With power 1/2 the rate is of order ln t / sqrt(t), with
@@ -92,8 +92,6 @@ def linear_rate(
         "margin >= (psi_0 + gamma A - radius^2 B / 2) / (N_0 + A)",
         (first + gamma * A - radius**2 * B / 2) / (norm + A),
         (Assumption(SEPARABLE, separable, f"gamma = {gamma:.6g}, radius = {radius:.6g}"),),
-        quantity="margin",
-        unit="the norm of the rule",
         numbers={"length": A, "squares": B},
     )
 
