@@ -98,14 +98,14 @@ def damaged(made, tmp_path, what):
         return place, "damaged"
     if what == "monitor of garbage":
         (place / "monitor.json").write_text("[]")
-        return place, "holds no records"
+        return place, "it is no object"
     if what == "records of garbage":
         (place / "monitor.json").write_text('{"format": "widemargin-monitor-1"}')
         (place / "records.parquet").write_bytes(b"x" * 50)
         return place, "records.parquet cannot be read"
     if what == "verdicts of garbage":
         (place / "verdict.json").write_text('{"a": 1}')
-        return place, "no list of verdicts"
+        return place, "verdicts is no list"
     if what == "picture of garbage":
         (place / "verdict.json").write_text("[]")
         (place / "figure.png").write_text("no")
