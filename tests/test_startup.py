@@ -239,6 +239,8 @@ def for_type_checkers(module: ModuleType) -> dict[str, str]:
     found = {}
     for node in block.body:
         assert isinstance(node, ast.Import | ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and node.module == "typing":  # annotations of the file's own functions
+            continue
         prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
         found |= {alias.asname or alias.name: prefix + alias.name for alias in node.names}
     return found
