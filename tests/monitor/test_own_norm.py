@@ -289,7 +289,7 @@ def test_bad_input_is_refused_with_a_sentence():
     # what does not fit is said of the homogeneous parameters, not of the others
     head = MarginMonitor(net, Homogeneous(("2.weight",), 1), norm="spectral")
     assert str(head.geometry) == "|2.weight|_op (norm=)"
-    with pytest.raises(InputError, match="does not fit 1.weight"):
+    with pytest.raises(InputError, match=r"does not fit 1\.weight"):
         MarginMonitor(net, Homogeneous(("1.weight", "2.weight"), 2), norm="spectral")
 
 
