@@ -286,6 +286,11 @@ def test_bad_input_is_refused_with_a_sentence():
         with pytest.raises(InputError, match=said):
             call()
     assert own_geometry(Adagrad2(net.parameters()), named, norm="linf").parts[0].norm == "linf"
+    # what does not fit is said of the homogeneous parameters, not of the others
+    head = MarginMonitor(net, Homogeneous(("2.weight",), 1), norm="spectral")
+    assert str(head.geometry) == "|2.weight|_op (norm=)"
+    with pytest.raises(InputError, match=r"does not fit 1\.weight"):
+        MarginMonitor(net, Homogeneous(("1.weight", "2.weight"), 2), norm="spectral")
 
 
 # ---------------------------------------------------------------- late training

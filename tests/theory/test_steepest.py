@@ -260,3 +260,17 @@ def test_the_growth_that_is_guaranteed():
     assert theory.steepest.own_norm_growth(2.0, 3.0, 1.0, 3).value == 2.0  # psi does not fall either
     total, squares = theory.steepest.lengths(3, 2.0, 1.0)
     assert total == pytest.approx(2 * (1 + 1 / 2 + 1 / 3)) and squares == pytest.approx(4 * (1 + 1 / 4 + 1 / 9))
+
+
+def test_four_geometries_and_four_norms():
+    """The phase picture of docs/steepest.md: a curve never falls in its own norm, and is the highest of the four there."""
+    rng = np.random.default_rng(3)
+    where = Dataset(rng.standard_normal((16, 6)), np.sign(rng.standard_normal(16)))
+    net, table = flows.TwoLayer(6, 40, activation="srelu"), {}
+    for norm, lr, length in (("linf", 4e-3, 2), ("spectral", 2e-2, 10), ("l2", 4e-2, 20), ("l1", 4e-2, 120)):
+        found = followed(RULES[norm](lr), net, where, length, look=lambda W: {"V": W["V"]})
+        assert deepest(found, norm, net.degree) < 2e-2
+        psi, w = found[-1]
+        table[norm] = {other: psi / geometry.size(w, other).item() ** net.degree for other in geometry.NORMS}
+    for norm in geometry.NORMS:
+        assert max((table[own][norm], own) for own in table)[1] == norm, table

@@ -98,6 +98,18 @@ def largest(rows: Rows, norm: str, tol: float, deadline: float, tell: Tell | Non
                 tell(found.lower, found.upper, f"round {found.rounds}, {len(chosen)} rows")
             if found.closed(tol) or found.stopped == "time-limit":
                 break
+            if found.lower <= 0 and norm in (
+                "spectral",
+                "nuclear",
+            ):  # weights that cancel are a vertex, which an inner path rounds
+                _offer(
+                    rows,
+                    chosen,
+                    norm,
+                    A,
+                    _program(rows.some(chosen), "max", min(deadline - time.perf_counter(), 1e9))[1],
+                    found,
+                )
             again = _next(rows, chosen, q, A, tol, stuck=(found.lower, found.upper) == before)
             if again is None:
                 break

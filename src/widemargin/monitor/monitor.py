@@ -150,7 +150,7 @@ class MarginMonitor:
                 raise InputError(
                     "norms of optimisers are not computed over several ranks; leave optimizer= and norm= out"
                 )
-            own_geometry(optimizer, self.named, () if norm is None else None if optimizer is None else (), norm)
+            own_geometry(optimizer, self.named, (), norm)
         self._late = None if late is False else Late(late if isinstance(late, torch.dtype) else None)
         self._asked, self._degree = homogeneous, degree
         if isinstance(homogeneous, Homogeneous):
