@@ -27,6 +27,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "displacement": (0.0, 0.0, 0.0, 1e-300, 1e-200, 1e-9, 1.0, 1e30, 1e200),
     "rank": (1, 1, 2, 3),
 }
+NORMS = {"linear": tuple(kinds.VECTOR_NORMS), "linear-multiclass": tuple(kinds.MATRIX_NORMS)}
 LIMITS = (1e-9, 1e-4, 1e-3, 0.01, 0.05, 0.2)  # seconds
 LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp")
 
@@ -104,8 +105,8 @@ def settings(rng: np.random.Generator, row: kinds.Kind, X: np.ndarray) -> dict[s
     function = getattr(getattr(widemargin, row.room), row.function)
     known = inspect.signature(function).parameters
     for option, (argument, _) in row.options.items():
-        value = OPTIONS[option][int(rng.integers(len(OPTIONS[option])))]
-        keys[argument] = value
+        values = NORMS[row.name] if option == "norm" else OPTIONS[option]
+        keys[argument] = values[int(rng.integers(len(values)))]
     if "rank" in keys:
         keys["rank"] = min(keys["rank"], X.shape[1])
     if row.name == "bn":

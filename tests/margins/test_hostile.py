@@ -129,11 +129,11 @@ def test_a_proof_for_several_classes_tries_one_way_where_time_is_up(monkeypatch)
     data, tried = wm.Dataset(X, np.arange(20) % 4), []
     for way in ("cones", "cover"):
         whole = getattr(several, way)
-        monkeypatch.setattr(several, way, lambda *a, way=way, whole=whole: (tried.append(way), whole(*a))[1])
+        monkeypatch.setattr(several, way, lambda *a, way=way, whole=whole, **k: (tried.append(way), whole(*a, **k))[1])
     late = time.perf_counter() - 1
     door = wm.margins.multiclass._enter(data, wm.spaces.ReLU(), 1e-3, 1.0, None)
     solver = Classes(*door, 1e-3, 0)
-    found = several.price(solver.points, solver.dual.q, solver.y, 1e-3, late, solver.rng, lambda bound: bound)
+    found = several.price(solver.points, solver.dual.g, 1e-3, late, solver.rng, lambda bound: bound)
     assert len(list(found)) == 1 and tried == ["cones"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from checks import check_certificate, noise
 from widemargin import Dataset
 from widemargin.margins import (
+    _sign_tree,
     batchnorm,
     f1,
     interpolation,
@@ -207,7 +208,7 @@ def test_a_written_proof_above_tol_is_rounding_not_time():
 
 
 def test_projections_whose_bounds_do_not_meet_stall(monkeypatch):
-    monkeypatch.setattr(projections, "NODES", 1)
+    monkeypatch.setattr(_sign_tree, "NODES", 1)
     data = noise(10, 3, seed=2)
     certificate = projected(data, 1)
     check_stalled(certificate, data, 1e-3)

@@ -474,7 +474,7 @@ def _show_failures(section: Section, folder: Path) -> None:
     section.table(
         "Failures",
         ["parameters", "what it said"],
-        [[params[:300], last_words(text)[:500]] for params, text, _, _ in some],
+        [[str(params)[:300], last_words(str(text))[:500]] for params, text, _, _ in some],
         f"{count} run{'s' * (count != 1)} failed; running the sweep again tries {'them' if count != 1 else 'it'} again.",
     )
 
