@@ -97,7 +97,8 @@ def targets(rng: np.random.Generator, X: np.ndarray, what: str) -> np.ndarray:
         y = rng.integers(K, size=n).astype(float)
         y[: min(n, K)] = np.arange(min(n, K))
         return np.unique(y, return_inverse=True)[1].astype(float)
-    return rng.standard_normal(n) * rng.choice([0.0, 1.0, 1.0, 1e-150, 1e150, 1e-300, 1e300])
+    shape = (n, int(rng.integers(2, 4))) if what == "several values" else n
+    return rng.standard_normal(shape) * rng.choice([0.0, 1.0, 1.0, 1e-150, 1e150, 1e-300, 1e300])
 
 
 def settings(rng: np.random.Generator, row: kinds.Kind, X: np.ndarray) -> dict[str, Any]:
@@ -113,7 +114,8 @@ def settings(rng: np.random.Generator, row: kinds.Kind, X: np.ndarray) -> dict[s
         keys["part"] = rng.choice(["a", "c", "sum"])
     if row.needs == "weight_decay":
         keys["weight_decay"] = float(rng.choice([1e-300, 1e-8, 0.01, 1.0, 1e8]))
-        keys["loss"] = "cross-entropy" if row.targets == "classes" else str(rng.choice(LOSSES))
+        drawn = str(rng.choice(LOSSES))
+        keys["loss"] = {"classes": "cross-entropy", "several values": "squared"}.get(row.targets, drawn)
     elif row.needs == "jacobian":
         J = rng.standard_normal((len(X), int(rng.integers(1, 8)))) * rng.choice(SCALES)
         J[int(rng.integers(len(X)))] = J[0] * rng.choice([1.0, 1 + 1e-12, -1.0])

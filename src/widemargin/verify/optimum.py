@@ -221,12 +221,12 @@ def _squares_below(problem: Problem, q: list[list[int]], kq: int, w: list[int], 
     scale = theta.denominator.bit_length() - 1  # theta is over a power of two
     bits = max(kq + scale, kw)
     up, rise = theta.numerator << (bits - kq - scale), bits - kw
-    sums = curved = 0
+    sums, curved, more = 0, 0, bits + PRECISION  # bits after the point that are enough for the square of theta
     for row, wi, y in zip(q, w, problem.y):
         if any(row):
             sums += up * sum(v * target for v, target in zip(row, y))
-            curved += -((-up * up * sum(v * v for v in row) << PRECISION) // (wi << rise))
-    return Fraction(sums, 1 << (bits + problem.ky)) - Fraction(curved, 1 << (bits + PRECISION + 1))
+            curved += -((-up * up * sum(v * v for v in row) << more) // (wi << rise))
+    return Fraction(sums, 1 << (bits + problem.ky)) - Fraction(curved, 1 << (bits + more + 1))
 
 
 def _entropy_below(problem: Problem, q: list[list[int]], kq: int, w: list[int], kw: int, theta: Fraction) -> Fraction:
