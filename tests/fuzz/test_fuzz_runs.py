@@ -168,14 +168,27 @@ def test_commands(run, tmp_path):
 
 
 def test_resuming(run, tmp_path):
-    """A checkpoint with the right hash and anything in it is refused, or gives the run that it would have been."""
+    """A checkpoint with the right hash and anything in it is refused, and nothing is changed, or goes on to a run of this plan."""
     rng, (whole, words) = draw("resume"), run
+    meant, answers = flows.load(whole), []
     for _ in range(share(30)):
         folder = tmp_path / "run"
         shutil.copytree(whole, folder)
         harm_checkpoint(rng, folder)
-        command(*words, "--out", folder, "--resume")
+        before = snapshot(folder)
+        status, _, said = command(*words, "--out", folder, "--resume")
+        answers.append(status)
+        if status == 2:
+            after = {path: content for path, content in snapshot(folder).items() if path.name != ".lock"}
+            assert after == {path: content for path, content in before.items() if path.name != ".lock"}, said
+        else:
+            got = flows.load(folder)
+            assert status == 0 and got.config == meant.config and set(got.records) == set(meant.records), said
+            assert {name: value.shape for name, value in got.final.items()} == {
+                name: value.shape for name, value in meant.final.items()
+            }
         shutil.rmtree(folder)
+    assert 2 in answers
 
 
 RULES = ["gf", "gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam"]

@@ -111,8 +111,11 @@ def test_mouse_click_drag_flip_and_undo(page, one_file):
 def test_a_long_press_flips(page, one_file):
     page.open(one_file.as_uri())
     point = page.driver.find_elements(By.CLASS_NAME, "point")[1]
+    before = page.report()["state"]["points"]
     ActionChains(page.driver).click_and_hold(point).pause(0.9).release().perform()
     page.wait("return playground.state.points[1][2] === -1")
+    after = page.report()["state"]["points"]  # it has not moved, and no other has changed
+    assert before[1][2] == 1 and after == [[*one[:2], -1] if k == 1 else one for k, one in enumerate(before)]
 
 
 def test_the_keyboard_alone_can_do_everything(page, one_file):
