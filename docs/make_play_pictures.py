@@ -104,7 +104,7 @@ def _palette(camera: Camera, frames: list[Image.Image]) -> Image.Image:
         sheet.paste(one, (0, k * height))
     for k, colour in enumerate(rgb):
         sheet.paste(tuple(colour), (0, height * len(some) + 40 * k, width, height * len(some) + 40 * (k + 1)))
-    return sheet.quantize(112, method=Image.Quantize.MEDIANCUT)
+    return sheet.quantize(64, method=Image.Quantize.MEDIANCUT)
 
 
 def animation(camera: Camera) -> None:
@@ -120,13 +120,13 @@ def animation(camera: Camera) -> None:
     frames, steps = [], 0
     while steps < 9000:
         camera.to(steps)
-        frames.append(camera.picture().resize((740, 425), Image.Resampling.LANCZOS))
-        steps = max(steps + 4, int(steps * 1.125))
+        frames.append(camera.picture().resize((600, 345), Image.Resampling.LANCZOS))
+        steps = max(steps + 8, int(steps * 1.25))
     palette = _palette(camera, frames)
     flat = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
     name = HERE / "race.gif"
     flat[0].save(
-        name, save_all=True, append_images=flat[1:], duration=[90] * (len(flat) - 1) + [2500], loop=0, optimize=True
+        name, save_all=True, append_images=flat[1:], duration=[170] * (len(flat) - 1) + [2500], loop=0, optimize=True
     )
     print(f"race.gif: {len(flat)} frames, {name.stat().st_size / 1e6:.2f} MB")
 

@@ -168,7 +168,7 @@ def test_commands(run, tmp_path):
 
 
 def test_resuming(run, tmp_path):
-    """A checkpoint with the right hash and anything in it is refused, and nothing is changed, or goes on to a run of this plan."""
+    """A checkpoint with the right hash and anything in it is refused and nothing changed, or goes on to a run of this plan."""
     rng, (whole, words) = draw("resume"), run
     meant, answers = flows.load(whole), []
     for _ in range(share(30)):

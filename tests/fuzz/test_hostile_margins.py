@@ -11,7 +11,7 @@ import hostile
 import numpy as np
 import pytest
 
-from widemargin import Certificate, Dataset, InputError, kinds
+from widemargin import Dataset, InputError, kinds
 
 SOLVES = int(os.environ.get("WIDEMARGIN_FUZZ", "12"))
 SEED = int(os.environ.get("WIDEMARGIN_FUZZ_SEED", "0"))
