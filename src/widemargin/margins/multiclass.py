@@ -113,8 +113,7 @@ def multiclass_linear(
     """
     norms.check_norm(norm, MATRIX_NORMS)
     door, y, K = _enter(data, bias, tol, time_limit, progress, memory)
-    n, D = door.X.shape
-    twin = _twins(door, y, K)
+    twin, D = _twins(door, y, K), door.X.shape[1]
     if norm != "frobenius":
         return _in_norm(door, y, K, norm, twin)
     if twin is not None:
@@ -124,13 +123,7 @@ def multiclass_linear(
     q, U, zero, upper = problem.on_points(found.q), found.predictor, "", found.upper
     U = np.zeros((K, D)) if U is None else U.reshape(K, D)
     if found.lower <= 0 and nothing_left(upper, q.sum(1), door.size) and not found.stopped:
-        zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' up to rounding"
-        whole = integer_weights(q.ravel())
-        if whole is not None:
-            g = dual_vectors(whole.reshape(n, K), y)
-            if all(vanishes(door, g[:, k], linear=True) for k in range(K)):
-                q, upper = whole.reshape(n, K), 0.0
-                zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
+        q, upper, zero = _around_nothing(door, y, q, upper)
     stats = found.stats | {"pairs": found.stats["in_play"]}
     return _linear_certificate(door, K, (found.lower, upper), (q, zero), U, found.stopped, stats)
 
@@ -164,15 +157,20 @@ def _in_norm(door: Door, y: np.ndarray, K: int, norm: str, twin: tuple[np.ndarra
     q, upper, zero = spread(solved.q), solved.upper, ""
     reach = size.max(axis=1) if norm == "l1" else size.sum(axis=1) if norm == "max" else door.size
     if solved.lower <= 0 and nothing_left(upper, q.sum(1), reach) and solved.stopped in ("", "stalled"):
-        zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' up to rounding"
-        whole = integer_weights(q.ravel())
-        if whole is not None:
-            g = dual_vectors(whole.reshape(n, K), y)
-            if all(vanishes(door, g[:, k], linear=True) for k in range(K)):
-                q, upper = whole.reshape(n, K), 0.0
-                zero = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i' (exactly)"
+        q, upper, zero = _around_nothing(door, y, q, upper)
     stats = {"rounds": solved.rounds, "pairs": solved.rows, "steps": solved.steps}
     return _linear_certificate(door, K, (solved.lower, upper), (q, zero), solved.A, solved.stopped, stats, norm)
+
+
+def _around_nothing(door: Door, y: np.ndarray, q: np.ndarray, upper: float) -> tuple[np.ndarray, float, str]:
+    """Weights q (n, K) that prove margin 0 up to rounding, or exactly where small integers do; their bound, and the reason."""
+    hull = "0 lies in the convex hull of the matrices (e_{y_i} - e_j) x_i'"
+    weights = integer_weights(q.ravel())
+    if weights is not None:
+        whole = weights.reshape(q.shape)
+        if all(vanishes(door, g, linear=True) for g in dual_vectors(whole, y).T):
+            return whole, 0.0, f"{hull} (exactly)"
+    return q, upper, f"{hull} up to rounding"
 
 
 def _linear_certificate(

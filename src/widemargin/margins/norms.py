@@ -22,6 +22,7 @@ from widemargin.types import InputError, show
 
 from . import barrier
 from .door import EPS
+from .programs import maximise_last
 
 DUAL = {"l1": "max", "max": "l1", "linf": "l1", "spectral": "nuclear", "nuclear": "spectral"}
 ALL = 400  # rows up to which a program takes all at once
@@ -200,40 +201,16 @@ def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarr
 
 def _program(Z: np.ndarray, norm: str, time_limit: float) -> tuple[np.ndarray, np.ndarray, str]:
     """max t with Z a >= t, and |a_j| <= 1 or sum_j |a_j| <= 1: a (m,), q (k,), how it stopped."""
-    import highspy  # where used: the package must import on machines without it
-
     k, m = Z.shape
     Z = Z / (float(np.abs(Z).max()) or 1.0)
-    infinity, box = highspy.kHighsInf, norm != "l1"
-    # Columns a in the box, or a = p - r with p, r >= 0; then t.
-    block = np.hstack([Z if box else np.hstack([Z, -Z]), -np.ones((k, 1))])
+    box = norm != "l1"
+    # Columns a in the box, or a = p - r with p, r >= 0 and sum p + sum r <= 1; then t.
+    A = np.hstack([Z if box else np.hstack([Z, -Z]), -np.ones((k, 1))])
     if not box:
-        block = np.vstack([block, np.append(np.ones(2 * m), 0.0)])
-    rows, columns = block.shape
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns, rows
-    lp.col_cost_ = np.append(np.zeros(columns - 1), -1.0)
-    lp.col_lower_ = np.append(np.full(columns - 1, -1.0 if box else 0.0), -infinity)
-    lp.col_upper_ = np.append(np.full(columns - 1, 1.0 if box else infinity), infinity)
-    lp.row_lower_ = np.append(np.zeros(k), [] if box else [-infinity])
-    lp.row_upper_ = np.append(np.full(k, infinity), [] if box else [1.0])
-    present = block.T != 0  # (columns, rows)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = np.concatenate([[0], present.sum(axis=1).cumsum()])
-    lp.a_matrix_.index_ = np.nonzero(present)[1]
-    lp.a_matrix_.value_ = block.T[present]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
-        solver.setOptionValue(name, 1e-10)
-    solver.setOptionValue("time_limit", max(time_limit, 0.01))
-    solver.passModel(lp)
-    solver.run()
-    solution = solver.getSolution()
-    values, duals = np.array(solution.col_value), np.abs(np.array(solution.row_dual))
-    stopped = "time-limit" if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit else ""
-    if len(values) != columns or len(duals) != rows or not duals[:k].sum() > 0:
+        A = np.vstack([A, np.append(np.ones(2 * m), 0.0)])
+    values, duals, stopped = maximise_last(A, k, (-1.0, 1.0) if box else (0.0, np.inf), time_limit)
+    duals = np.abs(duals)
+    if not duals[:k].sum() > 0:
         return np.zeros(m), np.full(k, 1 / k), stopped or "stalled"
     a = values[:m] if box else values[:m] - values[m : 2 * m]
     return a, duals[:k] / duals[:k].sum(), stopped

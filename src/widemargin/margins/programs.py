@@ -87,24 +87,29 @@ def matrix_game(Z: np.ndarray, time_limit: float | None = None) -> tuple[np.ndar
     A[:n, :m] = Z / scale
     A[:n, m:-1] = -A[:n, :m]
     A[:n, -1], A[n, :-1] = -1, 1
-    values, duals, stopped = maximise_last(A, n, time_limit)
+    values, duals, stopped = maximise_last(A, n, (0.0, np.inf), time_limit)
     a = values[:m].clip(0) - values[m:-1].clip(0)
     q = np.abs(duals[:n])
     return a, q / q.sum() if q.sum() > 0 else np.full(n, 1 / n), stopped
 
 
-def maximise_last(A: np.ndarray, n: int, time_limit: float | None) -> tuple[np.ndarray, np.ndarray, str]:
-    """Maximise the last variable with A[:n] x >= 0, A[n] x <= 1, the others >= 0: values, row duals, how it stopped."""
+def maximise_last(
+    A: np.ndarray, n: int, between: tuple[float, float], time_limit: float | None
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Maximise the last variable with A[:n] x >= 0, A[n:] x <= 1 and the other variables in between.
+
+    Returns values and row duals, zeros where there are none, and how it stopped: "", "time-limit" or "stalled".
+    """
     import highspy  # where used: the package must import on machines without it
 
     rows, columns = A.shape
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, rows
     lp.col_cost_ = np.eye(columns)[-1] * -1.0
-    lp.col_lower_ = np.concatenate([np.zeros(columns - 1), [-highspy.kHighsInf]])
-    lp.col_upper_ = np.full(columns, highspy.kHighsInf)
-    lp.row_lower_ = np.concatenate([np.zeros(n), [-highspy.kHighsInf]])
-    lp.row_upper_ = np.concatenate([np.full(n, highspy.kHighsInf), [1.0]])
+    lp.col_lower_ = np.append(np.full(columns - 1, between[0]), -np.inf)
+    lp.col_upper_ = np.append(np.full(columns - 1, between[1]), np.inf)
+    lp.row_lower_ = np.append(np.zeros(n), np.full(rows - n, -np.inf))
+    lp.row_upper_ = np.append(np.full(n, np.inf), np.ones(rows - n))
     present = A.T != 0  # (columns, rows)
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.start_ = np.concatenate([[0], present.sum(axis=1).cumsum()])
