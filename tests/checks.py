@@ -71,6 +71,11 @@ def noise(n: int, d: int, seed: int) -> Dataset:
     return Dataset(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n), f"noise(n={n}, d={d}, seed={seed})")
 
 
+def seal(body: dict[str, Any]) -> dict[str, Any]:
+    """A payload with the digest that belongs to it."""
+    return body | {"digest": verify.digest(body)}
+
+
 def circle(*degrees: float) -> np.ndarray:
     """Unit vectors of the plane at these angles: (k, 2)."""
     angle = np.radians(degrees)

@@ -7,6 +7,7 @@ from test_hostile import interrupt_at
 from test_linear import separable
 from test_multiclass import random_classes, simplex
 
+from checks import seal
 from widemargin import Dataset, InputError, verify
 from widemargin.cli.margin import solve
 from widemargin.margins import MaxMarginClassifier, barrier, linear, multiclass_linear, norms
@@ -25,10 +26,6 @@ def size(A, norm):
     return {"l2": np.linalg.norm(A), "frobenius": np.linalg.norm(A), "spectral": values.max(), "nuclear": values.sum()}[
         norm
     ]
-
-
-def sealed(body):
-    return body | {"digest": verify.digest(body)}
 
 
 def encloses(cert, data, exact, tol=1e-6):
@@ -241,11 +238,11 @@ def test_a_bound_that_is_moved_is_refused(norm):
     for field, factor, said in (("lower", 1.001, "lower bound"), ("upper", 0.999, "upper bound")):
         moved = {field: body[field] * factor}
         moved |= {"upper": moved["lower"]} if field == "lower" else {"lower": moved["upper"] * 0.99}
-        verdict = verify.check(sealed(body | moved), data.X, data.y)
+        verdict = verify.check(seal(body | moved), data.X, data.y)
         assert not verdict.ok and verdict.failed.startswith(said), verdict
-    wrong = sealed(body | {"extra": body["extra"] | {"norm": "l1" if norm != "l1" else "max"}})
+    wrong = seal(body | {"extra": body["extra"] | {"norm": "l1" if norm != "l1" else "max"}})
     assert "norm" in verify.check(wrong, data.X, data.y).failed
-    bare = sealed(body | {"extra": {k: v for k, v in body["extra"].items() if k != "norm"}})
+    bare = seal(body | {"extra": {k: v for k, v in body["extra"].items() if k != "norm"}})
     assert "convention" in verify.check(bare, data.X, data.y).failed
 
 

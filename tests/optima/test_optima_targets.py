@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import ortho_group
 from sklearn.linear_model import MultiTaskLasso
 
+from checks import seal
 from widemargin import margins, optima, theory, verify
 from widemargin.optima import groups, kernel_machines, problem, solver, wide_networks
 from widemargin.optima.outputs import TargetPoints
@@ -259,7 +260,7 @@ def test_a_cover_is_one_of_all_outputs(K):
     assert cert.bound == "cover" and len(cert.proof["basis"]) == K and cert.verify(data).ok
     payload = copy.deepcopy(cert.payload())
     payload["proof"]["basis"] = payload["proof"]["basis"][:-1]
-    assert "basis" in verify.check(_sealed(payload), data.X, data.y).failed
+    assert "basis" in verify.check(seal(payload), data.X, data.y).failed
     flat = made(10, 6, K, 1)
     flat = Dataset(flat.X, np.rint(64 * (flat.y - flat.y.mean(axis=1, keepdims=True))))
     flat = Dataset(
@@ -275,11 +276,6 @@ def true():
     cert = solve(data, 0.03, tol=1e-2)
     assert verify.check(cert.payload(), data.X, data.y).ok
     return data, cert.payload()
-
-
-def _sealed(payload):
-    payload["digest"] = verify.digest(payload)
-    return payload
 
 
 @pytest.mark.parametrize(
@@ -316,7 +312,7 @@ def test_false_ones_are_refused(true, change):
     data, payload = true
     payload = copy.deepcopy(payload)
     change(payload)
-    assert not verify.check(_sealed(payload), data.X, data.y).ok
+    assert not verify.check(seal(payload), data.X, data.y).ok
 
 
 def test_other_data_is_refused(true):

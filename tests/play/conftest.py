@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import CHROMIUM, DRIVER, FLAGS, NODE, Page
+from playing import NODE, Page
 
+from browsing import chrome
 from widemargin import play
 from widemargin.play.bundle import PAGE
 
@@ -37,15 +38,7 @@ def js():
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("needs chromium and chromedriver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = chrome(tmp_path_factory.mktemp("profile"))
     driver.set_script_timeout(120)
     yield Page(driver)
     driver.quit()

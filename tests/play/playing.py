@@ -7,11 +7,7 @@ from typing import Any
 
 import numpy as np
 
-NODE, CHROMIUM, DRIVER = shutil.which("node"), shutil.which("chromium"), shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-)  # fmt: skip
+NODE = shutil.which("node")
 WIDE, NARROW = (1280, 1000), (390, 800)
 
 

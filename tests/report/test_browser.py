@@ -1,7 +1,6 @@
 """The page in a real browser: no errors, no requests, sliders that move what they should, no overflow on a phone."""
 
 import json
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,20 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from browsing import CHROMIUM, DRIVER, chrome
 from widemargin import data as datasets
 from widemargin import flows, margins, report, sweep
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
 ]
 DATA = datasets.load("clusters:n=14,k=3,seed=1")
 WIDE, NARROW = (1200, 900), (390, 800)
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +49,7 @@ def page(tmp_path_factory, trained):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = chrome(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checks import seal
 from widemargin import margins, optima, verify
 from widemargin.pricing import products, signs, write, writing
 from widemargin.pricing.cones import Cones
@@ -20,11 +21,6 @@ from widemargin.pricing.writing import cones_side
 from widemargin.types import Dataset
 
 BEFORE = Path(__file__).parent / "written_before.json.gz"
-
-
-def seal(body):
-    body = {k: v for k, v in body.items() if k != "digest"}
-    return body | {"digest": verify.digest(body)}
 
 
 def written_before():

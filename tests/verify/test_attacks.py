@@ -11,8 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from corpus import seal, written_before
+from corpus import written_before
 
+from checks import seal
 from widemargin import data as datasets
 from widemargin import margins, verify
 from widemargin.types import Dataset

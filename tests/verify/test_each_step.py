@@ -11,9 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from corpus import seal, written_before
+from corpus import written_before
 from test_attacks import PLANE, sampled, verdict
 
+from checks import seal
 from widemargin import margins, verify
 from widemargin.types import Dataset
 from widemargin.verify import batchnorm, check, exact, kernels, multiclass, networks, reading, regression

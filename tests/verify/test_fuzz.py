@@ -9,8 +9,9 @@ import os
 import random
 
 import pytest
-from corpus import hand_made, question, seal, written_before, written_now
+from corpus import hand_made, question, written_before, written_now
 
+from checks import seal
 from widemargin import verify
 
 MUTANTS = int(os.environ.get("WIDEMARGIN_MUTANTS", "2000"))

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from corpus import hand_made, seal, written_before, written_now
+from corpus import hand_made, written_before, written_now
 from test_attacks import PLANE, forged, limited, sampled, verdict
 
+from checks import seal
 from widemargin import verify
 from widemargin.data import load_file
 from widemargin.types import InputError

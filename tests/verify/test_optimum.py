@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from corpus import seal
 from test_attacks import forged
 
+from checks import seal
 from widemargin import Dataset, optima, verify
 from widemargin.verify import optimum
 from widemargin.verify.logs import ONE, exp_above, log_ends, softplus_above

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from corpus import hand_made, seal
+from corpus import hand_made
 
-from checks import dual_values, unit
+from checks import dual_values, seal, unit
 from widemargin import verify
 from widemargin.verify import sphere
 from widemargin.verify.exact import integers

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checks import seal
 from widemargin import verify
 from widemargin.verify import check, exact, integers, matmul, positive_semidefinite, sqrt_up
 from widemargin.verify.exact import ROOT_BITS
@@ -36,11 +37,6 @@ def down(x, times=4):
     for _ in range(times):
         x = math.nextafter(x, -math.inf)
     return x
-
-
-def seal(body):
-    body = {k: v for k, v in body.items() if k != "digest"}
-    return body | {"digest": verify.digest(body)}
 
 
 def certificate(X, y, kind="f1", **fields):
