@@ -122,8 +122,8 @@ class Path(Sequence[Point]):
         """One column, a number for each point: (k,)."""
         if name not in self.names:
             raise InputError(f"a path has the columns {', '.join(self.names)}, not {show(name)}")
-        found = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]
-        return np.array(found, dtype=np.float64)
+        values = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]
+        return np.array(values, dtype=np.float64)
 
     def columns(self) -> dict[str, np.ndarray]:
         """All of them by name: what `plots.path` draws."""
@@ -181,10 +181,10 @@ def path(
     for decay in _decays(data, decays, keys | {"time_limit": time_limit, "seed": seed, "device": device}):
         entered = enter(data, loss, decay, bias, output_bias, weights, tol, time_limit)
         with threads_for(entered):
-            one = solver(entered, tol, seed, device, _named(progress, decay))
+            started = solver(entered, tol, seed, device, _named(progress, decay))
             if points:
-                one.continue_from(points[-1].certificate)
-            points.append(point(one.run(), data))
+                started.continue_from(points[-1].certificate)
+            points.append(point(started.run(), data))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))
