@@ -165,8 +165,8 @@ def _partner(path: str) -> Path:
 def _regular_file(path: str | os.PathLike[str]) -> Path:
     """`path`, if a file can be read there."""
     try:
-        found = os.stat(path)
-        mode, size = found.st_mode, found.st_size
+        status = os.stat(path)
+        mode, size = status.st_mode, status.st_size
     except OSError as error:
         raise InputError(f"{show(os.fspath(path), 200)}: {error.strerror}; check the path") from None
     except ValueError:
@@ -302,16 +302,16 @@ def _header(row: list[str], name: str) -> list[str]:
 
 
 def _label_column(header: list[str], label: str | None, name: str) -> str:
-    found = [key for key in ((label,) if label is not None else LABEL_COLUMNS) if key in header]
-    if len(found) > 1:
+    columns = [key for key in ((label,) if label is not None else LABEL_COLUMNS) if key in header]
+    if len(columns) > 1:
         raise InputError(f"{name}: there is a column y and a column label; say which holds the labels with label=")
-    if not found:
+    if not columns:
         wanted = "y or label" if label is None else show(label)
         has = ", ".join(" ".join(key.split()) for key in header[:20]) + (", ..." if len(header) > 20 else "")
         raise InputError(
             f"{name}: there is no label column {wanted}; the columns are {has[:400]}, so name one with label="
         )
-    return found[0]
+    return columns[0]
 
 
 def _number(cell: str) -> float | None:
