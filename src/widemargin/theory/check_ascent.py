@@ -306,7 +306,7 @@ def certificate_gap(track: Track) -> Iterator[Part]:
     margin, dual = track.get("margin_M1"), track.get("dual_estimate")
     if margin is not None and dual is not None:
         gap = dual - margin
-        last = [float(one[np.isfinite(one)][-1]) if np.isfinite(one).any() else math.nan for one in gap.T]
+        last = [float(gaps[np.isfinite(gaps)][-1]) if np.isfinite(gaps).any() else math.nan for gaps in gap.T]
         yield part(
             "min_i y_i f(x_i) / |f|_M1 <= max_theta |sum_i q_i y_i phi(theta, x_i)|", margin, dual,
             note="the maximum is an estimate from below", numbers={"last_gap": last},

@@ -252,8 +252,8 @@ def step_insensitivity(F: OutputLayer) -> Part | None:
     numbers: dict[str, Any] = {"gamma": gamma.tolist(), "shortfall_sqrt_t": (short[-1] * np.sqrt(t[-1])).tolist()}
     late = (t >= t[-1] / 10) & (t > 0) & (short > 0) & np.isfinite(short)
     numbers["exponent"] = [
-        float(np.polyfit(np.log(t[one, b]), np.log(short[one, b]), 1)[0]) if one.sum() > 2 else math.nan
-        for b, one in enumerate(late.T)
+        float(np.polyfit(np.log(t[when, b]), np.log(short[when, b]), 1)[0]) if when.sum() > 2 else math.nan
+        for b, when in enumerate(late.T)
     ]
     return part(
         "gamma_2^(m) - best margin <= C / sqrt t, C of Proposition 7",

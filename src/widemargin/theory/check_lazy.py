@@ -312,7 +312,7 @@ def margin_at_radius(view: _Lazy, psi: np.ndarray, norm: np.ndarray) -> Iterator
         rows = []
         for W in track.W:
             F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "psi"))
-            rows.append(sum((one**2).flatten(1).sum(1) for one in F.values()).sqrt().numpy())  # type: ignore[union-attr]
+            rows.append(sum((part**2).flatten(1).sum(1) for part in F.values()).sqrt().numpy())  # type: ignore[union-attr]
         near = (view.pull > 0) & (view.moved * view.width <= 0.75 * view.pull)
         owed_psi = psi_cost(track)
         owed = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)) / track.net.norm2(W))
@@ -347,8 +347,8 @@ def comparator_alignment(view: _Lazy, W: list[Params], p: np.ndarray) -> Iterato
     track, R = view.track, view.moved
     start = {name: track.start[name] for name in ("a", "V")}
     first = np.abs(track.problem.margins(dict(track.start)).numpy()).max(1)
-    toward = np.stack([view.toward(one) for one in W])
-    back = np.stack([track.problem.push(one, start).numpy() for one in W]) - p  # <W_0, dp_i> - p_i
+    toward = np.stack([view.toward(Wt) for Wt in W])
+    back = np.stack([track.problem.push(Wt, start).numpy() for Wt in W]) - p  # <W_0, dp_i> - p_i
     says = partial(part, applies=view.ordinary & (view.pull > 0), reference="LR Lemma A.3 (2)")
     for which, r_theta, r_w in (("r_theta = 1, r_w = 0", np.ones_like(R), 0.0), ("r_theta = R/8, r_w = 1", R / 8, 1.0)):
         value = (r_theta[..., None] * toward + r_w * back).min(2)

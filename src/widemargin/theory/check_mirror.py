@@ -105,8 +105,8 @@ class _Mirror:
         """p (B, m)."""
         picked = _picked(self.track)
         Z = np.concatenate([self.z(self.weights[k]).expand(self.track.shape[1], -1, -1).numpy() for k in picked], 1)
-        mixtures = [best_mixture(one) for one in Z]
-        return None if any(one is None for one in mixtures) else np.stack(mixtures)  # type: ignore[arg-type]
+        mixtures = [best_mixture(features) for features in Z]
+        return None if any(mixture is None for mixture in mixtures) else np.stack(mixtures)  # type: ignore[arg-type]
 
     @cached_property
     def along(self) -> np.ndarray:
@@ -521,9 +521,9 @@ def feature_drift(view: _Mirror) -> Part | None:
     if not isinstance(track.net, flows.Normalized | flows.Product):
         return None
     constants = [_constants(track, W) for W in view.weights]
-    if any(one is None for one in constants):
+    if any(pair is None for pair in constants):
         return None
-    C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in constants]), axis=0) for k in (0, 1))  # type: ignore[index]
+    C1, C2 = (np.maximum.accumulate(np.stack([pair[k] for pair in constants]), axis=0) for k in (0, 1))  # type: ignore[index]
     G, off = integral(view.s, view.slope_share)
     drift = np.abs(view.along - view.along[0]).max(2)
     most = np.maximum.accumulate(view.size, axis=0)
@@ -607,7 +607,7 @@ def norm_rate(track: Track, log_norm: np.ndarray, t_cb: np.ndarray, psi: np.ndar
         rate = 2 * L * least * ratio(track, least) * np.exp(-2 * longest)
     owed = 2 * costs_from_records(track)[2] if track.W is None else cost(track, lambda W: track.net.norm2(W).log())
     each = (np.diff(t_cb, axis=0) * rate, np.diff(2 * norm, axis=0), np.diff(owed, axis=0))
-    left, right, lost = (summed(np.where(stays, one, 0.0)) for one in each)
+    left, right, lost = (summed(np.where(stays, side, 0.0)) for side in each)
     return part(
         f"ln |w_t|^2 - ln |w_tau|^2 >= int {2 * L} psi |l'(psi)| / (n |w|^2)",
         left, right, np.concatenate([np.zeros_like(stays[:1]), stays]), reference="UH Theorem 3.6",

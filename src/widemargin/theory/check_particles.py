@@ -119,7 +119,7 @@ class Particles:
     def theta(self) -> np.ndarray:
         """(T, B, m, d + 1)."""
         W = self.track.W or []
-        return np.stack([np.concatenate([one["a"].numpy()[..., None], one["V"].numpy()], 2) for one in W]).astype(float)
+        return np.stack([np.concatenate([Wt["a"].numpy()[..., None], Wt["V"].numpy()], 2) for Wt in W]).astype(float)
 
     @property
     def X(self) -> np.ndarray:

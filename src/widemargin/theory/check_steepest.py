@@ -61,7 +61,7 @@ def own_norm_margin(track: Track, psi: np.ndarray, W: list[Params]) -> Iterator[
     assert norm is not None
     h = _rates(track)
     with torch.no_grad():
-        each = [_step(track, one, h[k], norm) for k, one in enumerate(W)]
+        each = [_step(track, Wt, h[k], norm) for k, Wt in enumerate(W)]
     short, own, everything = (np.stack(column) for column in zip(*each))
     if not track.every_step:
         short = UNSEEN * short
@@ -96,8 +96,8 @@ def linear_rate(track: Track, margin: np.ndarray, W: list[Params]) -> Part | Non
     count = int(np.nanmax(track.run["step"]))
     h = float(track.options["lr"]) * np.arange(1.0, count + 1) ** -float(track.options["power"])
     at = track.run["step"].astype(int)
-    A, B = (np.concatenate([[0.0], np.cumsum(one)])[at] for one in (h, h**2))  # (T, B)
-    size = np.stack([norms.size(one, norm).numpy() for one in W])
+    A, B = (np.concatenate([[0.0], np.cumsum(step)])[at] for step in (h, h**2))  # (T, B)
+    size = np.stack([norms.size(Wt, norm).numpy() for Wt in W])
     psi = track.of_p(losses.psi)
     assert psi is not None
     bound = (psi[0] + gamma * A - radius**2 * B / 2) / (size[0] + A)

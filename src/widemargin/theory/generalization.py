@@ -538,7 +538,7 @@ def pac_bayes_margin_bound(
     best = int(np.argmin([bound(mu) for mu in mus]))
     low, high = mus[max(best - 1, 0)], mus[min(best + 1, len(mus) - 1)]
     fine = np.geomspace(low, high, 30)
-    mu = float(fine[int(np.argmin([bound(one) for one in fine]))])
+    mu = float(fine[int(np.argmin([bound(value) for value in fine]))])
     return Guarantee(
         "P(y f(x) <= 0) <= 2 kl^-1(mean Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n)",
         min(bound(mu), 2.0),

@@ -157,7 +157,7 @@ class Guarantee:
     @property
     def applies(self) -> bool | None:
         """False if an assumption fails, True if all were checked and hold, otherwise None."""
-        words = [one.holds for one in self.assumptions]
+        words = [note.holds for note in self.assumptions]
         return False if False in words else None if None in words else True
 
     @property
@@ -192,7 +192,7 @@ class Guarantee:
             "explicit": self.explicit,
             "convention": self.convention,
             "probability": self.probability,
-            "assumptions": [one.to_dict() for one in self.assumptions],
+            "assumptions": [note.to_dict() for note in self.assumptions],
             "reference": self.reference,
             "numbers": {name: _plain(value) for name, value in self.numbers.items()},
         }
@@ -206,7 +206,7 @@ class Guarantee:
 
 def _plain(value: Any) -> Any:
     """Infinities stay, since they are values of theorems; the command line writes null for them."""
-    return plain_json(value, not_finite=float, unknown=lambda one: one.to_dict() if isinstance(one, Huge) else one)
+    return plain_json(value, not_finite=float, unknown=lambda v: v.to_dict() if isinstance(v, Huge) else v)
 
 
 # ---------------------------------------------------------------- the registry
@@ -260,8 +260,8 @@ class Theorem:
     def call(self) -> str:
         """The signature: arguments and defaults, without types, which `arguments` explains."""
         bare = [
-            one.replace(annotation=inspect.Parameter.empty)
-            for one in inspect.signature(self.function).parameters.values()
+            argument.replace(annotation=inspect.Parameter.empty)
+            for argument in inspect.signature(self.function).parameters.values()
         ]
         return f"theory.{self.theme}.{self.name}{inspect.Signature(bare)}"
 

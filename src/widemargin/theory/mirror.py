@@ -26,7 +26,7 @@ from .guarantee import Assumption, Guarantee, Huge, Value, assuming, from_log, f
 
 Phase = Annotated[str, one_of("early", "late")]
 Divergence = Annotated[float, not_below(0, "the divergence KL(p, u(0))")]
-LARGEST = 700.0  # exponents up to which exp fits into floating point
+EXP_MOST = 700.0  # exponents up to which exp fits into floating point
 
 
 # ---------------------------------------------------------------- the reference at time t
@@ -78,7 +78,7 @@ def reference(
 ) -> Reference:
     """The reference of UH Lemma 3.4 from KL(p, u(0)), the margin gamma of p, the time t, and start = ||u(0)||_1."""
     log_t = log_of(t)
-    if isinstance(t, Huge) and t.loglog > LARGEST:
+    if isinstance(t, Huge) and t.loglog > EXP_MOST:
         log_t, loglog = math.inf, t.loglog
     elif log_t + math.log(n) > 0:
         loglog = math.log(log_t + math.log(n))
@@ -92,7 +92,7 @@ def smooth_margin(log_sum: float, loss: str) -> float:
     """l^{-1}(s) from ln s: -ln s, or -ln(e^s - 1)."""
     if loss == "exp":
         return -log_sum
-    s = math.exp(min(log_sum, LARGEST))
+    s = math.exp(min(log_sum, EXP_MOST))
     if log_sum < -30:
         return -log_sum - s / 2
     return -math.log(math.expm1(s)) if s < 1 else -(s + math.log1p(-math.exp(-s)))
@@ -210,7 +210,7 @@ def norm_budget(
         log_spent = float(np.logaddexp(math.log(max(at.R, 1e-300)) + at.log_c, math.log(2)))
     else:
         log_norm, log_spent = at.log_norm, at.log_spent
-    growth = from_log(math.exp(log_spent) + math.log(start)) if log_spent < LARGEST else Huge(log_spent)
+    growth = from_log(math.exp(log_spent) + math.log(start)) if log_spent < EXP_MOST else Huge(log_spent)
     norm = from_log(log_norm)
     limit = at_most("|z_ij|", feature_size, 1.0)
     return Guarantee(
@@ -322,7 +322,7 @@ def smooth_margin_rate(
     bound at the last time, `series` all of them (-inf at the first). Printed (3.5): gamma - offset/||u_t||_1 - kl/xi with kl =
     KL(p, u(0)) and records from 0 on; `A.3` then has the appendix's form (E-UH-8).
     """
-    s, size, slope = (np.asarray(one, dtype=np.float64) for one in (time, norm, slope))
+    s, size, slope = (np.asarray(values, dtype=np.float64) for values in (time, norm, slope))
     if not (s.ndim == 1 and len(s) > 1 and s.shape == size.shape == slope.shape and (np.diff(s) > 0).all()):
         raise InputError("smooth_margin_rate: give increasing times, norms and slopes of the same length, at least 2")
     omega, dt, shift = slope / n, np.diff(s), offset(n, loss)
@@ -330,7 +330,7 @@ def smooth_margin_rate(
     if safe:
         xi, dragged = np.cumsum(omega[1:] * dt), np.cumsum(drag[:-1] * dt)
     else:
-        xi, dragged = (np.cumsum((one[1:] + one[:-1]) / 2 * dt) for one in (omega, drag))
+        xi, dragged = (np.cumsum((values[1:] + values[:-1]) / 2 * dt) for values in (omega, drag))
     numbers = {}
     if convention == "derived":
         tail = gamma - (kl / 2 + shift * dragged) / xi
@@ -386,7 +386,7 @@ def late_margin(
     notes = _flow_assumptions(gamma, along, balanced)
     if convention == "printed":
         loglog = 4 * n * kl / gamma
-        small = loglog < math.log(LARGEST)
+        small = loglog < math.log(EXP_MOST)
         time: Value = math.e + math.exp(math.exp(loglog)) if small else from_loglog(loglog)
         value, numbers = gamma / 16, {}
     else:
@@ -396,7 +396,7 @@ def late_margin(
         warm = reference(kl, gamma, from_log(log_s), n, start, loss)
         K = warm.R + math.exp(math.log(2 / n) - warm.log_c)
         log_goal = math.log(best) + warm.log_norm + K * (best + gap) / gap
-        if log_goal < LARGEST - 10:
+        if log_goal < EXP_MOST - 10:
             log_t = first_time(lambda x: reference(kl, gamma, from_log(x), n, start, loss).log_psi >= log_goal, n)
             time = from_log(log_t)
         else:
@@ -498,7 +498,7 @@ def margin_of_product_net(
         else:
             drift = from_log(math.log(C1 * p_max + C2) + log_moves) if C1 * p_max + C2 > 0 else 0.0
         notes.append(at_most("drift of <p, z_i>", drift, gamma / 2))
-        notes += [one for one in inner.assumptions if one.text.startswith(("t ", "best "))]
+        notes += [note for note in inner.assumptions if note.text.startswith(("t ", "best "))]
         rule = gamma / (8 * (1 + at.R)) if phase == "early" else gamma / 64
         numbers = {"time": time, "R": at.R, "drift": drift, "composed": rule, "log_moves": log_moves}
     return Guarantee(

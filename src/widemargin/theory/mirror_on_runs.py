@@ -26,7 +26,7 @@ def _margin_from_risk(facts: Facts) -> Guarantee | None:
     if log_risk is None or facts.loss not in LOSSES or facts.net is None or facts.end is None:
         return None
     sizes = facts.net.normalizers(facts._batched(facts.end))
-    unit = next((one for one in ("M5", "M1", "M2", "M6") if one in sizes), None)
+    unit = next((name for name in ("M5", "M1", "M2", "M6") if name in sizes), None)
     if unit is None or not 0 < (size := float(sizes[unit][0])) < math.inf:
         return None
     return mirror.margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
@@ -86,7 +86,7 @@ def _start(facts: Facts) -> _Start | None:
         return None
     size = float(np.abs(Z).max())
     comparators = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
-    good = [one for one in comparators if one.margin > 0 and one.kl < math.inf]
+    good = [comparator for comparator in comparators if comparator.margin > 0 and comparator.kl < math.inf]
     balanced = bool(np.allclose(np.abs(facts.start["a"]), np.abs(facts.start["b"]), rtol=1e-9, atol=0))
     C1: float | None = 0.0 if isinstance(net, flows.Scalar) else None
     C2 = C1
@@ -102,15 +102,13 @@ def _time(facts: Facts) -> Value | None:
 
 def _better(guarantees: list[Guarantee]) -> Guarantee | None:
     """The largest of those that apply; if none does, the one with the fewest assumptions that fail."""
-    return max(
-        guarantees, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None
-    )
+    return max(guarantees, key=lambda g: (-sum(a.holds is False for a in g.assumptions), float(g.value)), default=None)
 
 
 def _by_flow(best: Guarantee, facts: Facts) -> Guarantee:
     """With what is known of the rule of the run as the assumption about it."""
     flow = conditions.gradient_flow(facts)
-    notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
+    notes = tuple(flow if note.text.startswith("training is") else note for note in best.assumptions)
     return replace(best, assumptions=notes)
 
 
@@ -161,7 +159,7 @@ def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None
             given_t = theorem(p.kl, p.margin, t, facts.n, along=p.margin, **keys)
         guarantees.append(given_t)
     if theorem is mirror.norm_budget:
-        best = min(guarantees, key=lambda one: float(one.value), default=None)
+        best = min(guarantees, key=lambda given: float(given.value), default=None)
     else:
         best = _better(guarantees)
     return best and _by_flow(best, facts)

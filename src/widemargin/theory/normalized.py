@@ -76,7 +76,7 @@ def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: floa
 
     |N(u) - N(v)| <= ||u - v||_Sigma <= ||u - v||; ||Sigma v|| <= ||v||_Sigma <= N(v) (BN-13). Numbers hold the left sides.
     """
-    u, v, S = (np.asarray(one, dtype=np.float64) for one in (u, v, Sigma))
+    u, v, S = (np.asarray(part, dtype=np.float64) for part in (u, v, Sigma))
     N = normalizers(np.stack([u, v]), S, eps)
     value = float(normalizers((u - v)[None], S)[0])
     top = float(np.linalg.eigvalsh(S)[-1])

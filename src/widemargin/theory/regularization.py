@@ -315,12 +315,11 @@ def guaranteed_along(path: Path, best: Certificate) -> Path:
     if first.extra.get("weights") is not None:
         w = np.asarray(first.extra["weights"], dtype=np.float64)
         n = math.fsum(w) / float(w[w > 0].min())
-    margins = [
-        float(decayed_margin(one.weight_decay, best.lower, n, factor=max(1.0, one.upper / one.lower), loss=loss).value)
-        if one.lower > 0
-        else -math.inf
-        for one in path
-    ]
+
+    def guaranteed(decay: float, factor: float) -> float:
+        return float(decayed_margin(decay, best.lower, n, factor=max(1.0, factor), loss=loss).value)
+
+    margins = [guaranteed(p.weight_decay, p.upper / p.lower) if p.lower > 0 else -math.inf for p in path]
     return path.beside(guaranteed=margins, largest=[best.upper] * len(path))
 
 

@@ -117,7 +117,7 @@ class Collapse:
 
 def collapse_of(X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike) -> Collapse:
     """Points i belong to direction k where signs_k = y_i and beta_k.x_i > 0 (LR Assumption 3.1, E-LR-13)."""
-    X, y, beta, signs = (np.asarray(one, dtype=np.float64) for one in (X, y, beta, signs))
+    X, y, beta, signs = (np.asarray(part, dtype=np.float64) for part in (X, y, beta, signs))
     inner = X @ beta.T  # (n, r)
     across = np.sqrt(((X**2).sum(1)[:, None] - inner**2).clip(0))
     own = (signs == y[:, None]) & (inner > 0)

@@ -10,7 +10,7 @@ from .guarantee import Assumption, Guarantee, assuming, states
 HOMOGENEOUS = "the output is homogeneous of this degree in w"
 STEEPEST = "w moves along a steepest direction, and the other parameters do not raise the loss"
 FITTED = "the sum of losses is below l(0)"
-SMALL = "steps are small"
+SMALL_STEPS = "steps are small"
 WITHIN = "the norm of all that decays is at most 1 / decay"
 SEPARABLE = "a linear predictor of norm 1 has margin gamma, and |<x_i, s>| <= radius for all s of norm 1"
 
