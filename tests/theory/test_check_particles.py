@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,9 +158,14 @@ CONSTANTS = [("B_L", "E.6"), ("B_L", "E.8"), ("sizes", "E.11"), ("B_Phi", "E.12"
 def test_constants_that_are_too_small_are_noticed(
     constant: str, part: str, noisy: Track, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {"B_L": 1e-3, "sizes": 1e-3, "B_Phi": 1e-3, "c_2": 1e-3}[constant]
-    true = getattr(checks.Particles(noisy), constant)
-    monkeypatch.setattr(checks.Particles, constant, property(lambda self: small * true))
+    true = checks.Particles(noisy)
+    known = {name: getattr(true.constants, name) for name in ("C_R", "B_Phi", "B_L", "c_1", "c_2")}
+    if constant in known:
+        small = SimpleNamespace(**known | {constant: 1e-3 * known[constant]})
+        monkeypatch.setattr(checks.Particles, "constants", property(lambda self: small))
+    else:
+        sizes = 1e-3 * true.sizes
+        monkeypatch.setattr(checks.Particles, "sizes", property(lambda self: sizes))
     assert parts(checks.perturbed_flow(noisy))[f"MT-30 {part}"].holds is False
 
 

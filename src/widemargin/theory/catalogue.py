@@ -44,9 +44,9 @@ def find(id: str, registry: Mapping[str, Any] = THEOREMS, what: str = "theorem")
 def nearest(id: str, known: Mapping[str, Any]) -> list[str]:
     """Those of the same paper with the nearest numbers, or else those with the most similar names."""
     paper, number = _parts(id.upper())
-    same = [id for id in known if _parts(id)[0] == paper]
+    same = [other for other in known if _parts(other)[0] == paper]
     if same:
-        near = sorted(same, key=lambda id: (abs(_parts(id)[1] - number), order(id)))[:FEW]
+        near = sorted(same, key=lambda other: (abs(_parts(other)[1] - number), order(other)))[:FEW]
     else:
         near = difflib.get_close_matches(id.upper(), known, FEW, 0.0)
     return sorted(near, key=order)

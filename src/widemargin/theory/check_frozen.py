@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ._records import before, steps
-from ._rooms import losses, qp, rules, torch
+from ._rooms import losses, rules, torch
 from .check_ascent import usable
 from .inequality import Part, check, eps, part, precision
+from .normalized_run import unit_direction
 from .simplex import best_mixture
 from .track import Track
 
@@ -45,14 +46,7 @@ class Features:
     @cached_property
     def ball(self) -> np.ndarray:
         """gamma_2^(m) = max over sqrt(m) |a| <= 1 of min_i z_i . a (B,)."""
-        values = []
-        for z in self.Z:
-            if not z.any(axis=1).all():  # no function of the features is other than 0 there
-                values.append(0.0)
-                continue
-            u = qp.direction(z, qp.solve_factor(z, 1e-10).q, 1e-10)
-            values.append((z @ u).min() / (np.linalg.norm(u) or 1.0) / math.sqrt(z.shape[1]))
-        return np.array(values)
+        return np.array([unit_direction(z)[1] for z in self.Z])
 
     @cached_property
     def a(self) -> np.ndarray | None:

@@ -138,18 +138,19 @@ class Inequality:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, without the sides."""
-        return {
-            "id": self.id,
-            "statement": self.statement,
-            "reference": self.reference,
-            "holds": self.word,
-            "proved": self.proved,
-            "checked": self.checked,
-            "undecided": self.undecided,
-            "smallest": self.smallest,
-            "note": self.note,
-            "numbers": dict(self.numbers),
-        }
+        named = (
+            "id",
+            "statement",
+            "reference",
+            "holds",
+            "proved",
+            "checked",
+            "undecided",
+            "smallest",
+            "note",
+            "numbers",
+        )
+        return {name: getattr(self, name) for name in named} | {"holds": self.word, "numbers": dict(self.numbers)}
 
     def __str__(self) -> str:
         least, more = self.smallest, f" ({self.note})" if self.note else ""

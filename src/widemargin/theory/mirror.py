@@ -21,7 +21,7 @@ from . import conditions
 from ._rooms import losses
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .comparators import width_for_comparator
-from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball
+from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball, seen
 from .guarantee import Assumption, Guarantee, Huge, Value, assuming, from_log, from_loglog, log_of, states, version
 
 Phase = Annotated[str, one_of("early", "late")]
@@ -117,13 +117,11 @@ def first_time(condition: Callable[[float], bool], n: int) -> float:
 
 def _flow_assumptions(gamma: float, along: Measured, balanced: Known) -> list[Assumption]:
     """`along`: the smallest margin of p during training, where it was measured."""
-    measured = "the margin of p during training was not given" if along is None else f"it is {along:.6g}"
+    kept, unseen = f"<p, z_i(s)> >= {gamma:.6g} for all i and s <= t", "the margin of p during training was not given"
     return [
         given("training is gradient flow on the mean logistic or exponential risk", None, "not checked here"),
         given("|a_j(0)| = |b_j(0)|, so that u follows the mirror flow", balanced),
-        Assumption(
-            f"<p, z_i(s)> >= {gamma:.6g} for all i and s <= t", None if along is None else along >= gamma, measured
-        ),
+        seen(kept, along, along is not None and along >= gamma, unseen=unseen),
     ]
 
 
@@ -153,12 +151,8 @@ def margin_from_loss(
         gamma / (2 * C3),
         (
             at_most("||u||_1", norm, C2 * reference_norm),
-            Assumption(
-                f"ln of the exponential risk <= {allowed:.6g}", bool(log_risk <= allowed), f"it is {log_risk:.6g}"
-            ),
-            Assumption(
-                f"||ubar||_1 >= {needed:.6g}", bool(reference_norm >= needed), f"||ubar||_1 is {reference_norm:.6g}"
-            ),
+            seen(f"ln of the exponential risk <= {allowed:.6g}", log_risk, log_risk <= allowed),
+            seen(f"||ubar||_1 >= {needed:.6g}", reference_norm, reference_norm >= needed, "||ubar||_1 is"),
         ),
     )
 
@@ -338,17 +332,11 @@ def smooth_margin_rate(
         tail = gamma - shift / size[1:] - kl / xi
         numbers["A.3"] = np.append(-np.inf, gamma - shift / size[1:] - (kl + np.log(size[1:]) - 1 + 1 / size[1:]) / xi)
     series = np.append(-np.inf, tail)
+    fitted = seen("psi >= 0 at the first record", start_psi, start_psi is not None and start_psi >= 0, unseen="")
     return Guarantee(
         f"psi_t / ||u_t||_1 >= {series[-1]:.6g} at t = {s[-1]:.6g}",
         float(series[-1]),
-        (
-            *_flow_assumptions(gamma, None, None),
-            Assumption(
-                "psi >= 0 at the first record",
-                None if start_psi is None else start_psi >= 0,
-                "" if start_psi is None else f"it is {start_psi:.6g}",
-            ),
-        ),
+        (*_flow_assumptions(gamma, None, None), fitted),
         numbers=numbers | {"series": series, "xi": float(xi[-1])},
     )
 
@@ -430,6 +418,15 @@ def feature_drift(
     )
 
 
+def _of_phase(
+    phase: str, kl: float, gamma: float, t: Value | None, n: int, late: dict[str, Any], **keys: Any
+) -> tuple[Guarantee, Value, Value]:
+    """UH-13 or UH-15, the time from which on it holds, and t, that time by default."""
+    inner = early_margin(kl, gamma, t, n, **keys) if phase == "early" else late_margin(kl, gamma, n, t, **late, **keys)
+    time: Value = inner.numbers["time"]
+    return inner, time, time if t is None else t
+
+
 @states("UH-16", "UH Theorem 3.1", quantity="margin", unit="M4")
 @assuming(
     "gradient flow, |a(0)| = |b(0)|", "p has margin gamma at the start", "||p||_inf and C2 are small", "t is large"
@@ -462,10 +459,7 @@ def margin_of_product_net(
     t >= e + exp(exp(4nR/gamma)).
     """
     still = C1 == 0 and C2 == 0
-    notes = [
-        given("training is gradient flow on the mean logistic or exponential risk", None, "not checked here"),
-        given("|a_j(0)| = |b_j(0)|, so that u follows the mirror flow", balanced),
-    ]
+    notes = _flow_assumptions(gamma, None, balanced)[:2]
     if convention == "printed":
         if phase == "early":
             time = from_log(4 * math.log(max(20 * kl / gamma, 1e-300)))
@@ -484,14 +478,8 @@ def margin_of_product_net(
     else:
         along = gamma if still else gamma / 2  # features that do not move keep the margin
         keys: dict[str, Any] = {"start": start, "loss": loss, "balanced": balanced, "along": along}
-        inner = (
-            early_margin(kl, along, t, n, **keys)
-            if phase == "early"
-            else late_margin(kl, along, n, t, best=best, share=share, **keys)
-        )
-        time, value = inner.numbers["time"], float(inner.value) / 2
-        t = time if t is None else t
-        at = reference(kl, along, t, n, start, loss)
+        inner, time, t = _of_phase(phase, kl, along, t, n, {"best": best, "share": share}, **keys)
+        value, at = float(inner.value) / 2, reference(kl, along, t, n, start, loss)
         log_moves = at.log_spent - math.log(2) + at.log_norm
         if C1 is None or C2 is None:
             drift = None
@@ -578,10 +566,8 @@ def margin_of_normalized_net(
         log_m = math.log(1024) + 2 * loglog + 2 * math.log(d) - 8 * math.log(gamma)
     else:
         along = gamma / 8
-        inner = early_margin(bound, along, t, n) if phase == "early" else late_margin(bound, along, n, t, share=share)
-        time, value = inner.numbers["time"], float(inner.value) / 2
-        t = time if t is None else t
-        at = reference(bound, along, t, n)
+        inner, time, t = _of_phase(phase, bound, along, t, n, {"share": share})
+        value, at = float(inner.value) / 2, reference(bound, along, t, n)
         log_m = 2 * (at.log_spent + at.log_norm - math.log(gamma / 4))
     width = from_log(max(log_m, log_of(start.value)))
     return Guarantee(

@@ -70,6 +70,9 @@ class _Start:
     C2: float | None
     best: float
 
+    def keys(self, facts: Facts) -> dict[str, Any]:
+        return {"start": self.size, "loss": facts.loss, "balanced": self.balanced}
+
 
 def _start(facts: Facts) -> _Start | None:
     net = facts.net
@@ -119,23 +122,11 @@ def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
         return None
     out = []
     for phase in ("early", "late"):
-        guarantees = [
-            mirror.margin_of_product_net(
-                p.margin,
-                p.kl,
-                t,
-                facts.n,
-                p.largest,
-                begin.C1,
-                begin.C2,
-                start=begin.size,
-                phase=phase,
-                best=max(begin.best, p.margin),
-                loss=facts.loss or "logistic",
-                balanced=begin.balanced,
-            )
-            for p in begin.comparators
-        ]
+        guarantees = []
+        for p in begin.comparators:
+            keys = begin.keys(facts) | {"phase": phase, "best": max(begin.best, p.margin)}
+            known = (p.margin, p.kl, t, facts.n, p.largest, begin.C1, begin.C2)
+            guarantees.append(mirror.margin_of_product_net(*known, **keys))
         best = _better(guarantees)
         if best is not None:
             out.append(_by_flow(best, facts))
@@ -148,16 +139,11 @@ def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None
     begin = _start(facts) if isinstance(facts.net, flows.Scalar) and t is not None else None
     if begin is None:
         return None
-    keys: dict[str, Any] = {"start": begin.size, "loss": facts.loss, "balanced": begin.balanced}
     guarantees = []
     for p in begin.comparators:
-        if theorem is mirror.late_margin:
-            given_t = mirror.late_margin(
-                p.kl, p.margin, facts.n, t, best=max(begin.best, p.margin), along=p.margin, **keys
-            )
-        else:
-            given_t = theorem(p.kl, p.margin, t, facts.n, along=p.margin, **keys)
-        guarantees.append(given_t)
+        keys = begin.keys(facts) | {"along": p.margin, "t": t, "n": facts.n}
+        keys |= {"best": max(begin.best, p.margin)} if theorem is mirror.late_margin else {}
+        guarantees.append(theorem(p.kl, p.margin, **keys))
     if theorem is mirror.norm_budget:
         best = min(guarantees, key=lambda given: float(given.value), default=None)
     else:
