@@ -302,16 +302,16 @@ def _header(row: list[str], name: str) -> list[str]:
 
 
 def _label_column(header: list[str], label: str | None, name: str) -> str:
-    columns = [key for key in ((label,) if label is not None else LABEL_COLUMNS) if key in header]
-    if len(columns) > 1:
+    found = [key for key in ((label,) if label is not None else LABEL_COLUMNS) if key in header]
+    if len(found) > 1:
         raise InputError(f"{name}: there is a column y and a column label; say which holds the labels with label=")
-    if not columns:
+    if not found:
         wanted = "y or label" if label is None else show(label)
         has = ", ".join(" ".join(key.split()) for key in header[:20]) + (", ..." if len(header) > 20 else "")
         raise InputError(
             f"{name}: there is no label column {wanted}; the columns are {has[:400]}, so name one with label="
         )
-    return columns[0]
+    return found[0]
 
 
 def _number(cell: str) -> float | None:

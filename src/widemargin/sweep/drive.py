@@ -417,14 +417,14 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
             if times and time.perf_counter() - began > SAMPLE_SECONDS:
                 break
             work = tasks.Work(plan.function, runs, plan.seed, plan.keep, folder, place)
-            outcomes, seconds = timed(work)
+            found, seconds = timed(work)
             if k == 0 and seconds < 1:
-                outcomes, seconds = timed(work)  # the first one also pays for imports
-            for outcome, run in zip(outcomes, runs):
-                if outcome.complaint:
-                    raise InputError(outcome.complaint)
-                if outcome.row is None:
-                    raise InputError(f"a run fails ({_words(run)}): {last_words(outcome.traceback)}")
+                found, seconds = timed(work)  # the first one also pays for imports
+            for one, run in zip(found, runs):
+                if one.complaint:
+                    raise InputError(one.complaint)
+                if one.row is None:
+                    raise InputError(f"a run fails ({_words(run)}): {last_words(one.traceback)}")
             times.append(seconds)
     each = sum(times) / len(times) if times else 0.0
     return Estimate(

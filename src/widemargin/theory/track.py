@@ -197,12 +197,12 @@ def follow(
         raise InputError("a trajectory in memory does not hold its data; give data too, or the folder of the run")
     sets = [data] if isinstance(data, Dataset) else list(data)
     config = run.config
-    if [each.sha256() for each in sets] != config["data"]["sha256"]:
+    if [one.sha256() for one in sets] != config["data"]["sha256"]:
         raise InputError(
             f"{sets[0].name} is not the data of this run ({config['data']['names'][0]}); give the data it used"
         )
     if net is None:
-        net = flows.rebuild_net(config["net"], [each.X for each in sets])
+        net = flows.rebuild_net(config["net"], [one.X for one in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
     start = {name: torch.as_tensor(value) for name, value in net.init(config["trials"], config["seed"]).items()}
     return Track(run, problem, start, sets)
