@@ -103,34 +103,34 @@ def misfit(certificate: Mapping[str, Any]) -> str:
     return ""
 
 
-def _fits(certificate: Mapping[str, Any]) -> None:
+def _fits(found: Mapping[str, Any]) -> None:
     """What depends on the kind."""
-    kind, n, extra = certificate["kind"], certificate["n"], certificate["extra"]
+    kind, n, extra = found["kind"], found["n"], found["extra"]
     need(kind in kinds.KINDS, "kind", f"is {show(kind)}, which this version does not know")
-    need(certificate["convention"] in kinds.KINDS[kind].conventions, "convention", f"is none of kind {kind}")
-    as_space(certificate["activation"])
-    D = certificate["d"] + certificate["bias"]
+    need(found["convention"] in kinds.KINDS[kind].conventions, "convention", f"is none of kind {kind}")
+    as_space(found["activation"])
+    D = found["d"] + found["bias"]
     count, least = {"classes": ("classes", 2), "several values": ("targets", 1)}.get(kinds.KINDS[kind].targets, ("", 0))
     K = extra.get(count)  # outputs
     if K is not None:
         whole(least, LARGE)(K, f"extra.{count}")
-    _dual(certificate["dual"], n, K, bool(count))
-    if certificate["primal"] is not None:
-        mass = array_of(certificate["primal"]["mass"], (None,), "primal.mass")
+    _dual(found["dual"], n, K, bool(count))
+    if found["primal"] is not None:
+        mass = array_of(found["primal"]["mass"], (None,), "primal.mass")
         if len(mass):
-            array_of(certificate["primal"]["theta"], (len(mass), D), "primal.theta")
-    for name, form in _extra(kind, n, certificate["d"], D, K).items():
+            array_of(found["primal"]["theta"], (len(mass), D), "primal.theta")
+    for name, form in _extra(kind, n, found["d"], D, K).items():
         if name in extra:
             form(extra[name], f"extra.{name}")
-    for name in _needed(certificate):
+    for name in _needed(found):
         need(name in extra, f"extra.{name}", "is missing")
     for first, other in PAIRS.get(kind, ()):
         if first in extra and other in extra:
             need(len(extra[first]) == len(extra[other]), f"extra.{other}", f"is not as long as extra.{first}")
     if kind == "bn":
-        _bn(extra, certificate["d"])
-    if kinds.quantity(certificate["convention"]) == "objective":
-        _objective(certificate)
+        _bn(extra, found["d"])
+    if kinds.quantity(found["convention"]) == "objective":
+        _objective(found)
 
 
 def _dual(dual: Any, n: int, K: int | None, several: bool) -> None:

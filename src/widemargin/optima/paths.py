@@ -181,10 +181,10 @@ def path(
     for decay in _decays(data, decays, keys | {"time_limit": time_limit, "seed": seed, "device": device}):
         entered = enter(data, loss, decay, bias, output_bias, weights, tol, time_limit)
         with threads_for(entered):
-            started = solver(entered, tol, seed, device, _named(progress, decay))
+            one = solver(entered, tol, seed, device, _named(progress, decay))
             if points:
-                started.continue_from(points[-1].certificate)
-            points.append(point(started.run(), data))
+                one.continue_from(points[-1].certificate)
+            points.append(point(one.run(), data))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))

@@ -378,20 +378,20 @@ def is_file(name: str) -> bool:
     return name.lower().endswith((".csv", ".npz", ".npy")) or Path(name).is_file()
 
 
-def again(cert: Certificate) -> str:
+def again(one: Certificate) -> str:
     """The commands that compute and check it again."""
-    row, path = _row(cert), str(cert.stats.get("path") or f"{cert.kind}.json.gz")
-    check = words("widemargin", "verify", path, cert.data_name)
-    name = next((word for word, kind in kinds.SEVERAL.items() if kind == cert.kind), cert.kind)
+    row, path = _row(one), str(one.stats.get("path") or f"{one.kind}.json.gz")
+    check = words("widemargin", "verify", path, one.data_name)
+    name = next((word for word, kind in kinds.SEVERAL.items() if kind == one.kind), one.kind)
     if name not in kinds.OFFERED:
         return f"# computed in Python, by widemargin.{row.room}.{row.function}\n{check}"
-    parts = ["widemargin", "margin", cert.data_name, "--kind", name]
-    parts += ["--multiclass"] * (row.targets == "classes") + ["--bias"] * bool(cert.bias)
-    parts += ["--activation", cert.activation] if cert.activation != "relu" and "activation" in row.options else []
-    if cert.stats.get("seed"):
-        parts += ["--seed", str(cert.stats["seed"])]
+    parts = ["widemargin", "margin", one.data_name, "--kind", name]
+    parts += ["--multiclass"] * (row.targets == "classes") + ["--bias"] * bool(one.bias)
+    parts += ["--activation", one.activation] if one.activation != "relu" and "activation" in row.options else []
+    if one.stats.get("seed"):
+        parts += ["--seed", str(one.stats["seed"])]
     for option, (_, key) in row.options.items():
-        value = cert.extra.get(key) if key else None
+        value = one.extra.get(key) if key else None
         value = len(value) if key == "directions" and value is not None else value
         parts += [f"--{option}", str(value)] if value is not None else []
     return f"{words(*parts, '--save', path)}\n{check}"

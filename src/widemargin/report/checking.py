@@ -66,20 +66,20 @@ def _too_much(cert: Certificate, data: Dataset | None) -> str:
     return ""
 
 
-def load_data(cert: Certificate) -> Dataset | None:
+def load_data(one: Certificate) -> Dataset | None:
     """The data of a certificate, where its name still leads to it: with labels, or with numbers as targets.
 
     The name was written by whoever wrote the file, so that nothing large is drawn, and nothing large is read.
     """
-    name = cert.data_name
-    several = kinds.KINDS[cert.kind].targets == "classes" if cert.kind in kinds.KINDS else False
-    if cert.n * cert.d > MOST or not _cheap(name):
+    name = one.data_name
+    several = kinds.KINDS[one.kind].targets == "classes" if one.kind in kinds.KINDS else False
+    if one.n * one.d > MOST or not _cheap(name):
         return None
     for column in (None, *_columns(name)):
         for targets in (False,) if several else (False, True):
             with contextlib.suppress(InputError, OSError, ValueError, MemoryError):
                 data = datasets.load(name, column, multiclass=several, targets=targets)
-                if data.sha256() == cert.data_sha256:
+                if data.sha256() == one.data_sha256:
                     return data
     return None
 
