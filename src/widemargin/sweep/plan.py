@@ -300,11 +300,11 @@ def read_plan(text: Any) -> dict[str, Any]:
     if not isinstance(text, str):
         raise Misfit("a plan is no text")
     try:
-        plan = json.loads(text)
+        found = json.loads(text)
     except RecursionError:
         raise Misfit("a plan has lists within lists, too deep to be read") from None
-    PLAN(plan, "")
-    return plan
+    PLAN(found, "")
+    return found
 
 
 def _possible(plan: Mapping[str, Any]) -> dict[str, set[str]]:
