@@ -74,21 +74,22 @@ class Rows(ABC):
             return None
         return margins
 
-    def first(self, count: int) -> np.ndarray:
-        """`count` points, as many of each label as of any other where there are."""
-        order = np.random.default_rng(0).permutation(self.n)
-        each = [order[self.labels[order] == label] for label in np.unique(self.labels)]
-        share = -(-count // len(each))
-        chosen = np.concatenate([points[:share] for points in each])
-        rest = np.setdiff1d(order[: 2 * count], chosen)[: max(0, count - len(chosen))]
-        return np.sort(np.append(chosen, rest))
+
+def first_rows(labels: np.ndarray, count: int) -> np.ndarray:
+    """About `count` points, at least one of each label and as many of each as of any other where there are."""
+    order = np.random.default_rng(0).permutation(len(labels))
+    known = np.unique(labels)
+    share = max(1, count // len(known))
+    chosen = np.concatenate([order[labels[order] == label][:share] for label in known])
+    rest = np.setdiff1d(order[: 2 * count], chosen)[: max(0, count - len(chosen))]
+    return np.sort(np.append(chosen, rest))
 
 
 def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Best:
     """Bounds that are `tol` apart where that can be had, with rounding, time and memory as they are."""
     door, n = problem.door, problem.n
     most = min(n, problem.most())
-    rows = np.arange(n) if most == n <= AT_ONCE else problem.first(min(START, most))
+    rows = np.arange(n) if most == n <= AT_ONCE else first_rows(problem.labels, min(START, most))
     best, rounds, stuck = Best(np.zeros(n)), 0, 0
     while True:
         rounds += 1

@@ -17,6 +17,7 @@ import numpy as np
 from widemargin.types import Certificate, Dataset
 
 from .door import Door, Late, about, twins
+from .rows import first_rows
 
 # Operations between two looks at the clock, by the degree of the neurons, and numbers in memory, for each entry of X in a solve.
 WORK, NUMBERS = {1: 4e3, 2: 8e4}, 60.0
@@ -32,8 +33,7 @@ Judge = Callable[
 def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Certificate], judge: Judge) -> Certificate:
     """The certificate of all points from solves of at most `most` of them."""
     data, labels, n = door.data, door.data.y, door.data.n
-    rng = np.random.default_rng(0)
-    rows = first_rows(labels, min(START, most), rng)
+    rows = first_rows(labels, min(START, most))
     twin = twins(door)
     if twin is not None:
         rows = np.union1d(rows, np.flatnonzero(twin[0]))
@@ -81,14 +81,6 @@ def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Cer
         join = below[: max(count - len(kept), count // 3)]
         rows = _with_all(np.sort(np.append(kept[: count - len(join)], join)), labels)
     return _together(door, best, network, lower, status, turns)
-
-
-def first_rows(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """About `count` points, some of every label."""
-    order = rng.permutation(len(labels))
-    kinds = np.unique(labels)
-    share = max(1, count // len(kinds))
-    return np.sort(np.concatenate([order[labels[order] == kind][:share] for kind in kinds]))
 
 
 def _with_all(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -40,6 +40,7 @@ SPEED = 1.5e10, 5e12  # operations a second that steps come to at the least, on 
 # it ends 19 % above the network and with 64 disks in 15 at 37 %, in 6 s; there trees end at 1 % and 2 %. With 100 in 60 both
 # are at 10 %.
 POINTS_PER_RANK, LEAST_RANK = 2, 9
+MOST_PAIRS = 1200, 6000  # in a program, on a CPU and on a GPU
 MOST_POINTS = 700  # points; more would take minutes even on a GPU
 GAP = 5e-4  # complementarity over bound at which a solve ends,
 ROUGH = 5e-2  # and at which the first ones do, which are there to find the pairs that matter
@@ -499,7 +500,7 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
     program = Program(X, goal, deadline)
     pairs = [program.near()] * 2
     gpu = X.device.type == "cuda"
-    most = min(16 * n, 6000) if gpu else max(min(12 * n, 1200), len(pairs[0][0]))
+    most = min(16 * n, MOST_PAIRS[1]) if gpu else max(min(12 * n, MOST_PAIRS[0]), len(pairs[0][0]))
     best = math.inf
     for number in itertools.count():
         gap = ROUGH if number < 2 else GAP
