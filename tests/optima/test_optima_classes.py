@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import outputs_shared as shared
 import pytest
 import torch
-from outputs_shared import CHANGES, check_refused, check_upper, least_by_adam, verified
 
 from widemargin import margins, optima
 from widemargin.optima import groups
@@ -68,7 +68,7 @@ def test_certificates_verify(n, d, K, bias, scale, weighted, output_bias):
 def test_upper_is_what_pytorch_trains(bias: bool, output_bias: str | None):
     data = made(20, 2, 3, 5)
     cert = solve(data, 0.02, bias=bias, output_bias=output_bias, tol=0.05)
-    check_upper(data, cert, lambda t: torch.nn.CrossEntropyLoss()(t, torch.tensor(data.y).long()))
+    shared.check_upper(data, cert, lambda t: torch.nn.CrossEntropyLoss()(t, torch.tensor(data.y).long()))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -76,7 +76,7 @@ def test_training_never_goes_below_and_comes_near(seed: int):
     data, wd = made(20, 2, 3, 10 + seed), 0.03
     cert = solve(data, wd, output_bias="decayed", tol=1e-2)
     y = torch.tensor(data.y).long()
-    best = least_by_adam(data, 3, wd, seed, lambda t: torch.nn.functional.cross_entropy(t, y))
+    best = shared.least_by_adam(data, 3, wd, seed, lambda t: torch.nn.functional.cross_entropy(t, y))
     assert cert.lower <= best
     assert best <= 1.05 * cert.upper  # wide networks find the optimum, or nearly
 
@@ -147,13 +147,13 @@ def test_weak_decay_has_the_largest_margin():
 @pytest.fixture(scope="module")
 def true():
     data = made(15, 2, 3, 2)
-    return verified(data, solve(data, 0.03, tol=1e-2))
+    return shared.verified(data, solve(data, 0.03, tol=1e-2))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        *CHANGES,
+        *shared.CHANGES,
         lambda p: p["extra"].update(scale=4 * p["extra"]["scale"]),
         lambda p: p["dual"][0].__setitem__(slice(None), [v + 2.0**-20 * (v == 0) for v in p["dual"][0]]),
         lambda p: p["dual"][0].__setitem__(slice(None), [-v for v in p["dual"][0]]),
@@ -162,7 +162,7 @@ def true():
     ],
 )
 def test_false_ones_are_refused(true, change):
-    check_refused(*true, change)
+    shared.check_refused(*true, change)
 
 
 def test_bad_input_is_said_in_one_sentence():

@@ -6,10 +6,10 @@ import copy
 import math
 
 import numpy as np
+import outputs_shared as shared
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from outputs_shared import CHANGES, check_refused, check_upper, least_by_adam, verified
 from scipy.stats import ortho_group
 from sklearn.linear_model import MultiTaskLasso
 
@@ -103,14 +103,14 @@ def test_which_training_it_is(K, output_bias):
 def test_upper_is_what_pytorch_trains(bias, output_bias):
     data = made(20, 2, 3, 5)
     cert = solve(data, 0.02, bias=bias, output_bias=output_bias, tol=0.05)
-    check_upper(data, cert, lambda t: 3 / 2 * torch.nn.MSELoss()(t, torch.tensor(data.y)))
+    shared.check_upper(data, cert, lambda t: 3 / 2 * torch.nn.MSELoss()(t, torch.tensor(data.y)))
 
 
 def test_training_never_goes_below_and_comes_near():
     data, wd = made(20, 2, 2, 11), 0.03
     cert = solve(data, wd, output_bias="decayed", tol=1e-2)
     Y = torch.tensor(data.y)
-    best = least_by_adam(
+    best = shared.least_by_adam(
         data, 2, wd, 0, lambda t: torch.nn.functional.mse_loss(t, Y)
     )  # K = 2: the mean of |y - t|^2 / 2
     assert cert.lower <= best <= 1.05 * cert.upper
@@ -241,13 +241,13 @@ def test_a_cover_is_one_of_all_outputs(K):
 @pytest.fixture(scope="module")
 def true():
     data = made(15, 2, 3, 2)
-    return verified(data, solve(data, 0.03, tol=1e-2))
+    return shared.verified(data, solve(data, 0.03, tol=1e-2))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        *CHANGES,
+        *shared.CHANGES,
         lambda p: p["extra"].update(scale=0.5 * p["extra"]["scale"]),
         lambda p: p["extra"].update(offset=p["extra"]["offset"][:2]),
         lambda p: p["extra"].update(loss="cross-entropy"),
@@ -261,7 +261,7 @@ def true():
     ],
 )
 def test_false_ones_are_refused(true, change):
-    check_refused(*true, change)
+    shared.check_refused(*true, change)
 
 
 def test_other_data_is_refused(true):
