@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import time
@@ -242,6 +243,44 @@ def test_no_time_is_no_error():
     found = list(products.solve(torch.tensor(data.X), goal, time.perf_counter()))
     assert len(found) <= 1  # nothing, or a poor bound that holds
     assert not worth_products(1000, 900) and not worth_products(100, 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bound_at_its_limit_is_the_best_one_there(seed: int):
+    """The least |x - x0|^2 / 2 whose bound is at most a limit, against the prices at which the bound is a little off it."""
+    data = images(14, 9, seed)
+    X, x0 = torch.tensor(data.X), torch.tensor(data.signs() / data.n)
+    far = torch.full_like(x0, math.inf)
+
+    def solved(price: float, limit: float | None) -> products.Products:
+        goal = products.Goal(
+            torch.ones_like(x0),
+            0.1 * x0,
+            -far,
+            far,
+            None,
+            price,
+            limit,
+            lambda x: (x - x0, torch.ones_like(x)),
+            size=1e-3,
+        )
+        *_, last = itertools.islice(products.solve(X, goal, math.inf), 4)
+        return last
+
+    def value(found: products.Products) -> float:
+        return float(((found.q - x0) ** 2).sum()) / 2
+
+    free = solved(1e-9, None).bound
+    found = solved(1e-2 * float(x0 @ x0) / free, free / 2)
+    assert found.bound == pytest.approx(free / 2, rel=3e-3)
+    low, high = 0.0, 10 * float(x0 @ x0) / free  # the price, by bisection
+    for _ in range(12):
+        price = (low + high) / 2
+        other = solved(price, None)
+        # What x has at a price nothing with a lower bound beats: value + price * bound is the least.
+        assert value(found) + price * found.bound >= value(other) + price * other.bound - 2e-6
+        low, high = (price, high) if other.bound > found.bound else (low, price)
+    assert value(found) == pytest.approx(value(other) + price * (other.bound - found.bound), rel=0.02)
 
 
 @pytest.mark.gpu

@@ -32,7 +32,6 @@ CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best s
 STARTS = 256  # local searches per side and round
 CHEAP = 20_000  # n * rank up to which a rough first bound costs next to nothing
 CONE_RANK, ROOT_RANK = 8, 150  # ranks above and up to which a quick look tells which side is easier
-PRICE = 0.5  # twice the price lowers the bound to about a quarter
 FEW = 200  # points up to which trees have all the time, and products none, where there are several points per dimension
 ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 AGAIN = 3  # searches from other starts before a proof that takes long
@@ -382,6 +381,7 @@ class Solver(Engine):
             tensor(high),
             0.0 if points.offset and not points.ridge else None,
             price,  # a bound is worth the norm of the best network
+            points.lam,
             slopes,
             1 / points.ridge if points.ridge else 0.0,
             self.upper,
@@ -399,8 +399,6 @@ class Solver(Engine):
                 if proof and (value := self.proved(c, bound)) > self.dual.value:
                     self.dual, self.lower = Dual(value, c, bound, power=power, proof=proof), value
             self.tell(f"{len(solved.sides[0].N)} products")
-            # The bound is to be the decay: a larger one costs more.
-            goal.price *= (solved.bound / points.lam) ** PRICE
             if self.closed() or (number > 2 and self.lower - before < ENOUGH * (self.upper - self.lower)):
                 break
 

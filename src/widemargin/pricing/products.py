@@ -40,13 +40,15 @@ SPEED = 1.5e10, 5e12  # operations a second that steps come to at the least, on 
 # it ends 19 % above the network and with 64 disks in 15 at 37 %, in 6 s; there trees end at 1 % and 2 %. With 100 in 60 both
 # are at 10 %.
 POINTS_PER_RANK, LEAST_RANK = 2, 9
-MOST_PAIRS = 1200, 6000  # in a program, on a CPU and on a GPU
+MOST_PAIRS = 1200, 7000  # in a program, on a CPU and on a GPU
 MOST_POINTS = 700  # points; more would take minutes even on a GPU
 GAP = 5e-4  # complementarity over bound at which a solve ends,
 ROUGH = 5e-2  # and at which the first ones do, which are there to find the pairs that matter
+PINNED = 0.1  # complementarity from which on a bound goes to its limit
+OFF = 2e-3  # by how much the bound may be off its limit at the end
 STEP = 0.9  # of the way to the boundary
 START = 0.02  # N over g at the start, where everything is far larger than at the end: from there all is smooth
-STEPS = 80
+STEPS = 110
 CUTS_AFTER = 2  # rounds: before, it is not yet seen which are broken,
 MOST_CUTS = 4  # for each point
 BROKEN = 1e-3  # by how much, relative, a moment of z v must be longer than that of z for a cut
@@ -61,6 +63,7 @@ SHIFT = 40  # bits after the point in a proof, beside those that its largest num
 class Goal:
     """What is asked of the weights c_i = x_i factor_i: the least f(x) + price * bound.
 
+    Where there is a `limit`, the bound is to come out as that, and the price is only where the search for the right one begins.
     `slopes(x)` are f' and f'' (n,), f'' >= 0, but for `coupling` / 2 times the squared sum of x. x lies between `low` and `high`,
     which may be infinite, and has the sum `total`, if that is a number.
     """
@@ -70,7 +73,8 @@ class Goal:
     low: Tensor
     high: Tensor
     total: float | None
-    price: float = 1.0  # may be changed between rounds
+    price: float = 1.0
+    limit: float | None = None
     slopes: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     coupling: float = 0.0
     size: float | None = None  # what gaps are measured by; None: the bound
@@ -131,6 +135,10 @@ class Program:
     def price(self) -> float:
         return self.goal.price * self.unit
 
+    @property
+    def limit(self) -> float:
+        return math.inf if self.goal.limit is None else self.goal.limit / self.unit
+
     def with_cuts(self, cuts: Tensor) -> Program:
         """The same with these parts after the others, (k, 1 + r)."""
         other, plain = copy(self), self.Z[: 1 + 2 * self.n]
@@ -183,9 +191,10 @@ class Program:
         size = float((x * self.weight).abs().sum())
         side = Side(sign, a, b, x.new_full((len(a),), START * size), x.new_full((self.n,), size))
         side.lam = size * (1 + 0.5 * float(torch.linalg.matrix_norm(self.X, 2)) ** 2)
-        while (kappa := self.least(side, x, side.N, side.g, side.lam)) is None:
+        # Not at the very edge, where kappa is huge: twice these pairs are fine, too.
+        while self.least(side, x, 2 * side.N, side.g, side.lam) is None:
             side.lam, side.N = 2 * side.lam, side.N / 2
-        side.kappa = size + 1.5 * kappa
+        side.kappa = size + 1.5 * (self.least(side, x, side.N, side.g, side.lam) or 0.0)
         return side
 
 
@@ -261,13 +270,17 @@ class Move:
     u: list[Tensor]
     p: Tensor
     m: list[float]
+    price: float
 
 
 class Newton:
-    """The linear system at an iterate, factored: unknowns N, g, kappa and lam of each side are eliminated, q and mu are left."""
+    """The linear system at an iterate, factored: unknowns N, g, kappa and lam of each side are eliminated, q and mu are left.
 
-    def __init__(self, at: Iterate):
-        self.at, program = at, at.program
+    Where mu is `pinned` to the limit of the goal, the price is what is unknown.
+    """
+
+    def __init__(self, at: Iterate, pinned: bool = False):
+        self.at, self.pinned, program = at, pinned, at.program
         self.program = program
         n, r, Z = program.n, program.r, program.Z
         self.S, self.rests = at.forms(), at.rests()
@@ -324,6 +337,9 @@ class Newton:
             K[-1, -1] = 1
         else:
             K[-1, :n] = K[:n, -1] = 1
+        self.row = K[n].clone()
+        if pinned:
+            K[n], K[n, n] = 0, 1
         self.factor = torch.linalg.lu_factor(K)
 
     def move(self, t: float, second: Move | None) -> Move:
@@ -354,10 +370,16 @@ class Newton:
             first.append(z)
         total = program.goal.total
         left = shared.new_full((1,), 0.0 if total is None else total - float(at.q.sum()))
-        d = torch.linalg.lu_solve(*self.factor, torch.cat([-shared, left])[:, None])[: n + 1, 0]
+        right, price = torch.cat([-shared, left]), program.goal.price
+        if self.pinned:
+            right[n] = program.limit - at.mu
+        d = torch.linalg.lu_solve(*self.factor, right[:, None])[:, 0]
+        if self.pinned:
+            price -= float(self.row @ d + shared[n]) / program.unit
+        d = d[: n + 1]
         dq, dmu = d[:n], float(d[n])
         p = target_q / self.slack - at.p - at.p / self.slack * both(dq)
-        out = Move(dq, dmu, [], [], [], [], [], p, [])
+        out = Move(dq, dmu, [], [], [], [], [], p, [], price)
         for k, side in enumerate(at.sides):
             m = len(side.N)
             x = -(first[k] + self.parts[k][-1] @ d)
@@ -416,6 +438,8 @@ class Newton:
             return 0.0
         at.q = at.q + down * move.q
         at.mu += down * move.mu
+        goal = self.program.goal
+        goal.price = max(goal.price + up * (move.price - goal.price), goal.price / 2)
         at.p = at.p + up * move.p
         for k, side in enumerate(at.sides):
             m, x = len(side.N), move.x[k]
@@ -428,19 +452,21 @@ class Newton:
 
 def follow(program: Program, pairs: list[tuple[Tensor, Tensor]], gap: float) -> Iterate:
     """The program with these pairs in play, solved until the complementary products are below gap * bound."""
-    at, short = Iterate(program, pairs), False
+    at, short, pinned, goal = Iterate(program, pairs), False, False, program.goal
     began = time.perf_counter()
     for step in range(STEPS):
-        if program.goal.beat is not None:
-            program.goal.beat()
+        if goal.beat is not None:
+            goal.beat()
         now = time.perf_counter()
         if now > program.deadline or (step == 2 and began + USUAL / 2 * (now - began) > program.deadline):
             program.slow = True  # slower than it should be: another try would end in the same way
             break
         try:
-            newton = Newton(at)
-            if newton.products() < gap * (program.price * at.mu if program.goal.size is None else program.goal.size):
+            newton = Newton(at, pinned)
+            left = newton.products() / (program.price * at.mu if goal.size is None else goal.size)
+            if left < gap and not (pinned and abs(at.mu / program.limit - 1) > OFF):
                 break
+            pinned = goal.limit is not None and left < PINNED
             length = newton.step(centre=short)
         except torch.linalg.LinAlgError:
             break  # the last digits are gone; a step that fails leaves the iterate as it was
