@@ -96,8 +96,8 @@ def linear_rate(track: Track, margin: np.ndarray, W: list[Params]) -> Part | Non
     count = int(np.nanmax(track.run["step"]))
     h = float(track.options["lr"]) * np.arange(1.0, count + 1) ** -float(track.options["power"])
     at = track.run["step"].astype(int)
-    A, B = (np.concatenate([[0.0], np.cumsum(step)])[at] for step in (h, h**2))  # (T, B)
-    size = np.stack([norms.size(Wt, norm).numpy() for Wt in W])
+    A, B = (np.concatenate([[0.0], np.cumsum(one)])[at] for one in (h, h**2))  # (T, B)
+    size = np.stack([norms.size(one, norm).numpy() for one in W])
     psi = track.of_p(losses.psi)
     assert psi is not None
     bound = (psi[0] + gamma * A - radius**2 * B / 2) / (size[0] + A)
