@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -182,6 +182,11 @@ def check_certificate(
         assert dual_values(climbed, X, sign * c, degree, slope).max() <= room
 
 
+def meet(a: Certificate, b: Certificate, slack: float = 1e-9) -> bool:
+    """Whether the intervals of two certificates meet, up to rounding of the data."""
+    return a.lower <= b.upper * (1 + slack) and b.lower <= a.upper * (1 + slack)
+
+
 def assert_overlap(a: Certificate, b: Certificate, factor: float = 1.0, slack: float = ROUNDING) -> None:
     """The intervals of a and of factor * b have a common point, up to the rounding of the data."""
     assert a.lower / factor <= b.upper * (1 + slack), f"{a} against {factor} * ({b})"
@@ -251,6 +256,21 @@ def reference_margin(X: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[float
             break
         V = np.vstack([V, *(v for _, v in found if v.any())])
     return low, high
+
+
+def check_all(estimator: Any, expected: Mapping[str, str] | None = None) -> None:
+    """All of scikit-learn's checks, none expected to fail but those named, with the reason."""
+    from sklearn.utils.estimator_checks import check_estimator
+
+    results = check_estimator(estimator, on_skip=None, expected_failed_checks=dict(expected or {}))
+    skipped = {result["check_name"] for result in results if result["status"] != "passed"}
+    assert skipped - set(expected or {}) <= {"check_array_api_input"}, skipped  # that one needs another package
+
+
+def verdict(verdicts: Sequence[Any], begins: str) -> Any:
+    """What the only verdict of a reproduction says whose claim begins so."""
+    (only,) = (each for each in verdicts if each.claim.startswith(begins))
+    return only.holds
 
 
 def assert_refuted(hypotheses: dict[str, Any], conclusion: Any) -> None:

@@ -1,7 +1,5 @@
 """`widemargin fit` and `gap`: what they print, save and refuse."""
 
-import contextlib
-import io
 import json
 import pickle
 import re
@@ -12,6 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from test_cli import refused, run
 from widemargin import Certificate, Dataset, InputError, cli, data, margins, optima, theory
 from widemargin.cli import fit as command
 from widemargin.optima import losses
@@ -19,24 +18,6 @@ from widemargin.verify import __main__ as checker
 
 SPEC = "clusters:n=16,d=2,k=2,seed=0"
 DATA = data.load(SPEC)
-
-
-def run(*argv):
-    """Exit status, standard output, standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = cli.main(list(map(str, argv)))
-        except SystemExit as end:
-            status = end.code or 0
-    return status, out.getvalue(), err.getvalue()
-
-
-def refused(*argv):
-    status, out, err = run(*argv)
-    assert (status, out) == (2, ""), (argv, out, err)
-    assert err.startswith("widemargin: ") and err.count("\n") == 1, err
-    return err
 
 
 def network(seed=0, m=6, outputs=1):

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from widemargin.errors import InputError, show
 
-SMALL = 1 << 26  # bytes of a file of settings, 64 MB
+SETTINGS_BYTES = 1 << 26  # bytes of a file of settings, 64 MB
 ALWAYS = 1 << 26  # bytes that an archive may unpack to, whatever its own size,
 RATIO = 200  # and how many times its own size on top of that
 
@@ -44,14 +44,14 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     except (OSError, ValueError, TypeError) as error:
         why = getattr(error, "strerror", None) or "this is no legal path"
         raise InputError(f"cannot read {name}: {why}; check the path") from None
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
         os.close(handle)
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
+        what = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
         raise InputError(f"cannot read {name}: this is {what}; give a file")
     with os.fdopen(handle, "rb") as file:
-        if found.st_size > most:
-            raise InputError(f"{name} has {found.st_size} bytes, and at most {most} are read; give a smaller file")
+        if status.st_size > most:
+            raise InputError(f"{name} has {status.st_size} bytes, and at most {most} are read; give a smaller file")
         try:
             content = file.read(most + 1)
         except OSError as error:
@@ -61,7 +61,7 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     return content
 
 
-def read_json(path: str | os.PathLike[str], most: int = SMALL) -> Any:
+def read_json(path: str | os.PathLike[str], most: int = SETTINGS_BYTES) -> Any:
     """What a JSON file holds. FileNotFoundError where there is none, ValueError where it is no JSON."""
     content = read_file(path, most)
     try:
@@ -75,7 +75,7 @@ def check_archive(file: BinaryIO, name: str) -> None:
     held = file.seek(0, os.SEEK_END)
     file.seek(0)
     with zipfile.ZipFile(file) as archive:
-        whole = sum(one.file_size for one in archive.infolist())
+        whole = sum(member.file_size for member in archive.infolist())
     if whole > ALWAYS + RATIO * held:
         raise InputError(f"{name} unpacks to {whole} bytes, far more than it holds; write it with numpy.savez")
     file.seek(0)

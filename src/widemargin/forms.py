@@ -113,8 +113,8 @@ def listed(form: Form, least: int = 0, most: int = 10**7) -> Form:
     def check(value: Any, where: str) -> None:
         need(isinstance(value, list | tuple), where, "is no list")
         need(least <= len(value) <= most, where, f"has {len(value)} entries, not {least} to {most}")
-        for k, one in enumerate(value):
-            form(one, f"{where}[{k}]")
+        for k, entry in enumerate(value):
+            form(entry, f"{where}[{k}]")
 
     return check
 
@@ -130,7 +130,7 @@ def table(
         for key, form in needed.items():
             need(key in value, f"{where}.{key}".removeprefix("."), "is missing")
             form(value[key], f"{where}.{key}".removeprefix("."))
-        for key, one in value.items():
+        for key, entry in value.items():
             need(isinstance(key, str), where, "has a key that is no text")
             if key in needed:
                 continue
@@ -138,7 +138,7 @@ def table(
             form_ = may.get(key, others)
             if form_ is None:
                 raise Misfit(f"{place} is unknown")
-            form_(one, place)
+            form_(entry, place)
 
     return check
 
@@ -158,13 +158,13 @@ def array_of(value: Any, shape: tuple[int | None, ...], where: str) -> np.ndarra
     if len(shape) > 1 and not len(value):
         value = np.zeros((0, *(0 if size is None else size for size in shape[1:])))
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except (ValueError, TypeError, OverflowError):
         raise Misfit(f"{where} has rows of different lengths, or what is no number") from None
-    need(found.dtype.kind in "iuf" or not found.size, where, "has entries that are no numbers")
-    fits = found.ndim == len(shape) and all(size in (None, there) for size, there in zip(shape, found.shape))
+    need(array.dtype.kind in "iuf" or not array.size, where, "has entries that are no numbers")
+    fits = array.ndim == len(shape) and all(size in (None, there) for size, there in zip(shape, array.shape))
     asked = " x ".join("any" if size is None else str(size) for size in shape)
-    need(fits, where, f"has the shape {' x '.join(map(str, found.shape))}, not {asked}")
-    found = found.astype(np.float64)
-    need(bool(np.isfinite(found).all()), where, "has entries that are no finite numbers")
-    return found
+    need(fits, where, f"has the shape {' x '.join(map(str, array.shape))}, not {asked}")
+    array = array.astype(np.float64)
+    need(bool(np.isfinite(array).all()), where, "has entries that are no finite numbers")
+    return array

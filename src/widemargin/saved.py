@@ -70,30 +70,30 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The payload of a certificate that is complete, unchanged since it was saved, and of the right form; else an InputError."""
     where = Path(path)
     try:
-        found = exact.load(where)
+        certificate = exact.load(where)
     except ValueError as error:
         why = str(error).removeprefix(f"{path}: ").split(";")[0]
         raise InputError(
             f"{path} is no certificate or cannot be read ({why}); give what the commands of widemargin wrote"
         ) from None
-    form = found.get("format") if isinstance(found, dict) else None
+    form = certificate.get("format") if isinstance(certificate, dict) else None
     if not str(form).startswith("widemargin-certificate"):
         raise InputError(f"{path} is no certificate; give a file that Certificate.save or --save wrote")
     if form != FORMAT:
         raise InputError(f"{path} is of the form {str(form)[:40]}, and this version reads {FORMAT}")
-    wrong = misfit(found)
-    if not wrong and found.get("digest") != exact.digest(found):
+    wrong = misfit(certificate)
+    if not wrong and certificate.get("digest") != exact.digest(certificate):
         wrong = "its digest is not that of its content"
     if wrong:
         raise InputError(f"{path}: the certificate is damaged or was changed ({wrong}); save it again")
-    return found
+    return certificate
 
 
-def misfit(found: Mapping[str, Any]) -> str:
+def misfit(certificate: Mapping[str, Any]) -> str:
     """What is wrong with the form of a payload; empty where nothing is."""
     try:
-        FRAME(found, "")
-        _fits(found)
+        FRAME(certificate, "")
+        _fits(certificate)
     except Misfit as error:
         return str(error)
     except InputError as error:  # of an activation
@@ -124,9 +124,9 @@ def _fits(found: Mapping[str, Any]) -> None:
             form(extra[name], f"extra.{name}")
     for name in _needed(found):
         need(name in extra, f"extra.{name}", "is missing")
-    for one, other in PAIRS.get(kind, ()):
-        if one in extra and other in extra:
-            need(len(extra[one]) == len(extra[other]), f"extra.{other}", f"is not as long as extra.{one}")
+    for first, other in PAIRS.get(kind, ()):
+        if first in extra and other in extra:
+            need(len(extra[first]) == len(extra[other]), f"extra.{other}", f"is not as long as extra.{first}")
     if kind == "bn":
         _bn(extra, found["d"])
     if kinds.quantity(found["convention"]) == "objective":
@@ -160,7 +160,7 @@ PAIRS = {
 def _extra(kind: str, n: int, d: int, D: int, K: int | None) -> dict[str, Form]:
     """The forms of what may stand in `extra`."""
     rows, each, some = numbers(None, D), numbers(n), numbers(None)
-    one = number()
+    real = number()
     known: dict[str, Form] = {
         "kernel": text(40), "gram": numbers(n, n), "alpha": each, "classes": whole(2, LARGE), "targets": whole(1, LARGE),
     }  # fmt: skip
@@ -172,7 +172,7 @@ def _extra(kind: str, n: int, d: int, D: int, K: int | None) -> dict[str, Form]:
             "scale": number(0), "trained": maybe(table({
                 "objective": number(0), "loss": number(), "balanced": number(0), "width": whole(1, LARGE)
             })),
-            "offset": one if K is None else numbers(K), "theta": rows, "outer": numbers(None, K),
+            "offset": real if K is None else numbers(K), "theta": rows, "outer": numbers(None, K),
         }  # fmt: skip
         return known
     return known | {
@@ -182,25 +182,25 @@ def _extra(kind: str, n: int, d: int, D: int, K: int | None) -> dict[str, Form]:
         "rf": {"directions": rows, "a": some},
         "f1-multiclass": {"theta": rows, "outer": numbers(None, K), "gamma_star": numbers(2)},
         "collapse": {
-            "strict": truth, "beta": rows, "signs": some, "gamma_nc": one, "eps": one, "r": whole(0, LARGE), "gap": one,
+            "strict": truth, "beta": rows, "signs": some, "gamma_nc": real, "eps": real, "r": whole(0, LARGE), "gap": real,
         },
         "ntk": {
             "part": word("total", "outer", "inner"), "transport": word("sup", "l2"), "samples": whole(1, LARGE),
             "confidence": number(0, 1), "bins": whole(1, 64), "seed": whole(0, 2**128),
         },
-        "projected": {"rank": whole(1, LARGE), "frame": rows, "relaxation": maybe(one)},
+        "projected": {"rank": whole(1, LARGE), "frame": rows, "relaxation": maybe(real)},
         "bn": {
             "part": word("a", "c", "sum"), "eps": number(0), "displacement": number(0), "width": whole(1, 10**7),
-            "seed": whole(0, 2**128), "trial": whole(0, 2**128), "eps_N": maybe(one), "gamma_a": BOUND, "gamma_c": BOUND,
+            "seed": whole(0, 2**128), "trial": whole(0, 2**128), "eps_N": maybe(real), "gamma_a": BOUND, "gamma_c": BOUND,
             "weights_a": some, "weights_c": some, "dual_c": each, "directions": numbers(None, d), "a": some,
             "move": maybe(either(word("omitted"), numbers(None, d))),
         },
     }.get(kind, {})  # type: ignore[operator]  # fmt: skip
 
 
-def _needed(found: Mapping[str, Any]) -> tuple[str, ...]:
+def _needed(certificate: Mapping[str, Any]) -> tuple[str, ...]:
     """What a function, a page or a picture takes for granted."""
-    kind, extra = found["kind"], found["extra"]
+    kind, extra = certificate["kind"], certificate["extra"]
     if kind == "bn":
         drawn = () if "directions" in extra else ("seed", "trial")
         return ("part", "eps", "width", *drawn, *(("a",) if "directions" in extra else ()))
@@ -212,11 +212,11 @@ def _needed(found: Mapping[str, Any]) -> tuple[str, ...]:
             "f1-multitarget-optimum": (*network, "targets"),
         }
         return ("loss", "weight_decay", *more.get(kind, ()))
-    if not found["lower"] > 0:
+    if not certificate["lower"] > 0:
         return ("part", "transport") if kind == "ntk" else ()
     return {
         "linear": ("u",), "linear-multiclass": ("U",), "rf": ("directions", "a"), "f1-multiclass": ("theta", "outer"),
-        "collapse": ("beta", "signs"), "f2": ("alpha",), "ntk": ("part", "transport") + ("alpha",) * found["proved"],
+        "collapse": ("beta", "signs"), "f2": ("alpha",), "ntk": ("part", "transport") + ("alpha",) * certificate["proved"],
     }.get(kind, ())  # fmt: skip
 
 
@@ -229,15 +229,15 @@ def _bn(extra: Mapping[str, Any], d: int) -> None:
         need(len(extra["move"]) == width, "extra.move", f"does not have a row for each of {width} neurons")
 
 
-def _objective(found: Mapping[str, Any]) -> None:
-    extra = found["extra"]
-    need(0 <= found["lower"] <= found["upper"], "lower", "and upper are no bounds of an objective")
+def _objective(certificate: Mapping[str, Any]) -> None:
+    extra = certificate["extra"]
+    need(0 <= certificate["lower"] <= certificate["upper"], "lower", "and upper are no bounds of an objective")
     weights = extra.get("weights")
     need(weights is None or (min(weights) >= 0 and sum(weights) > 0), "extra.weights", "are no weights of points")
-    if found["kind"] == "f1-optimum":
-        need(found["primal"] is not None, "primal", "is missing")
+    if certificate["kind"] == "f1-optimum":
+        need(certificate["primal"] is not None, "primal", "is missing")
     trained = extra.get("trained")
     if trained is not None:
         slack = 1e-9 * trained["objective"]
-        fits = found["lower"] - slack <= trained["balanced"] <= trained["objective"] + slack
+        fits = certificate["lower"] - slack <= trained["balanced"] <= trained["objective"] + slack
         need(fits, "extra.trained", "is below the proved bound, or better before its layers are balanced")

@@ -15,9 +15,8 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
-from checks import Clock
+from checks import Clock, check_all
 from widemargin import Dataset, InputError, Measure, margins
 from widemargin.margins.estimators import MinNormRegressor
 from widemargin.optima.estimators import MaxMarginClassifier
@@ -36,13 +35,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def clock(monkeypatch):
     return Clock(0.5, monkeypatch, "widemargin.margins.")
-
-
-def check_all(estimator):
-    """All of scikit-learn's checks, none expected to fail."""
-    results = check_estimator(estimator, on_skip=None)
-    skipped = [result["check_name"] for result in results if result["status"] != "passed"]
-    assert skipped in ([], ["check_array_api_input"]), skipped  # that one needs another package
 
 
 def test_scikit_learn_checks_f1(clock):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from checks import meet, noise
 from widemargin import Dataset, InputError
 from widemargin.margins import f2, frozen, qp, random_features
 from widemargin.spaces import ReLU, SReLU, sphere
@@ -13,15 +14,6 @@ from widemargin.spaces import ReLU, SReLU, sphere
 def parity(d: int, k: int) -> Dataset:
     X = np.array(list(itertools.product([-1.0, 1.0], repeat=d)))
     return Dataset(X / math.sqrt(d), np.prod(X[:, :k], axis=1))
-
-
-def noise(n: int, d: int, seed: int) -> Dataset:
-    rng = np.random.default_rng(seed)
-    return Dataset(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n))
-
-
-def meet(a, b, slack: float = 1e-9) -> bool:
-    return a.lower <= b.upper * (1 + slack) and b.lower <= a.upper * (1 + slack)
 
 
 @pytest.mark.parametrize("d, value", [(4, 0.053281), (6, 0.028478), (8, 0.018265)])

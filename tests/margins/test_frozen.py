@@ -7,14 +7,10 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import linprog
 
+from checks import noise
 from widemargin import Dataset, InputError, extras
 from widemargin.margins import f1, frozen
 from widemargin.spaces import ReLU, SReLU, sphere
-
-
-def noise(n: int, d: int, seed: int) -> Dataset:
-    rng = np.random.default_rng(seed)
-    return Dataset(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n))
 
 
 @pytest.mark.parametrize("activation", ["relu", "srelu"])

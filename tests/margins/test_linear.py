@@ -3,6 +3,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.svm import LinearSVC
 
+from checks import meet
 from widemargin import Dataset, InputError
 from widemargin.margins import f2, linear
 
@@ -12,11 +13,6 @@ def separable(n: int, d: int, seed: int, gap: float = 0.05) -> Dataset:
     X, u = rng.standard_normal((n, d)), rng.standard_normal(d)
     y = np.sign(X @ u)
     return Dataset(X + gap * y[:, None] * u / np.linalg.norm(u), y)
-
-
-def meet(a, b, slack: float = 1e-9) -> bool:
-    """Whether the intervals of two certificates meet, up to rounding of the data."""
-    return a.lower <= b.upper * (1 + slack) and b.lower <= a.upper * (1 + slack)
 
 
 def test_golden_values():

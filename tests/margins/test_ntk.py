@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
+from checks import noise
 from widemargin import Certificate, Dataset, InputError, data, verify
 from widemargin.margins import f1, f2, linear, random_features
 from widemargin.margins.tangent_kernels import (
@@ -19,11 +20,6 @@ from widemargin.margins.tangent_kernels import (
     tangent,
     transport_margin,
 )
-
-
-def noise(n: int, d: int, seed: int) -> Dataset:
-    rng = np.random.default_rng(seed)
-    return Dataset(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n))
 
 
 def weights(N: int, D: int, seed: int) -> np.ndarray:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import numpy as np
+import outputs_shared as shared
 import pytest
 import torch
 
-from checks import seal
-from widemargin import margins, optima, verify
+from widemargin import margins, optima
 from widemargin.optima import groups
 from widemargin.optima.outputs import ClassPoints, balanced
 from widemargin.types import Certificate, Dataset, InputError
@@ -68,51 +67,16 @@ def test_certificates_verify(n, d, K, bias, scale, weighted, output_bias):
 @pytest.mark.parametrize("output_bias", MODES)
 def test_upper_is_what_pytorch_trains(bias: bool, output_bias: str | None):
     data = made(20, 2, 3, 5)
-    wd = 0.02
-    cert = solve(data, wd, bias=bias, output_bias=output_bias, tol=0.05)
-    theta, outer = np.array(cert.extra["theta"]), np.array(cert.extra["outer"])
-    unit = np.sqrt(np.linalg.norm(outer, axis=1))[:, None]  # both layers balanced
-    theta, outer = theta * unit, outer / unit
-    model = torch.nn.Sequential(
-        torch.nn.Linear(2, len(theta), bias=bias),
-        torch.nn.ReLU(),
-        torch.nn.Linear(len(theta), 3, bias=output_bias is not None),
-    ).double()
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor(theta[:, :2]))
-        if bias:
-            model[0].bias.copy_(torch.tensor(theta[:, 2]))
-        model[2].weight.copy_(torch.tensor(outer.T))
-        if output_bias is not None:
-            model[2].bias.copy_(torch.tensor(cert.extra["offset"], dtype=torch.float64))
-        loss = torch.nn.CrossEntropyLoss()(model(torch.tensor(data.X)), torch.tensor(data.y).long())
-        decayed = [p for name, p in model.named_parameters() if name != "2.bias" or output_bias == "decayed"]
-        objective = float(loss + wd / 2 * sum((p**2).sum() for p in decayed))
-        assert np.abs(cert.function(data.X) - model(torch.tensor(data.X)).numpy()).max() < 1e-12
-    assert objective == pytest.approx(cert.upper, rel=1e-11) and objective <= cert.upper
-    gap = optima.gap(
-        model, data.X, data.y, loss="cross-entropy", weight_decay=wd, output_bias=output_bias, tol=0.05, time_limit=30
-    )
-    assert gap.objective == pytest.approx(objective, rel=1e-12) and gap.width == len(theta)
-    assert gap.certificate.upper <= objective * (1 + 1e-9) and gap.certificate.lower <= cert.upper
+    cert = solve(data, 0.02, bias=bias, output_bias=output_bias, tol=0.05)
+    shared.check_upper(data, cert, lambda t: torch.nn.CrossEntropyLoss()(t, torch.tensor(data.y).long()))
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_training_never_goes_below_and_comes_near(seed: int):
     data, wd = made(20, 2, 3, 10 + seed), 0.03
     cert = solve(data, wd, output_bias="decayed", tol=1e-2)
-    X, y = torch.tensor(data.X), torch.tensor(data.y).long()
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(2, 60), torch.nn.ReLU(), torch.nn.Linear(60, 3)).double()
-    rule = torch.optim.Adam(model.parameters(), lr=0.02)
-    best = math.inf
-    for step in range(1000):
-        rule.param_groups[0]["lr"] = 0.02 * (1 - step / 1000)
-        rule.zero_grad()
-        value = torch.nn.functional.cross_entropy(model(X), y) + wd / 2 * sum((p**2).sum() for p in model.parameters())
-        value.backward()
-        rule.step()
-        best = min(best, float(value.detach()))
+    y = torch.tensor(data.y).long()
+    best = shared.least_by_adam(data, 3, wd, seed, lambda t: torch.nn.functional.cross_entropy(t, y))
     assert cert.lower <= best
     assert best <= 1.05 * cert.upper  # wide networks find the optimum, or nearly
 
@@ -183,41 +147,22 @@ def test_weak_decay_has_the_largest_margin():
 @pytest.fixture(scope="module")
 def true():
     data = made(15, 2, 3, 2)
-    cert = solve(data, 0.03, tol=1e-2)
-    assert verify.check(cert.payload(), data.X, data.y).ok
-    return data, cert.payload()
+    return shared.verified(data, solve(data, 0.03, tol=1e-2))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda p: p.update(lower=p["upper"], upper=p["upper"]),
-        lambda p: p.update(upper=p["lower"]),
-        lambda p: p["extra"].update(weight_decay=1.01 * p["extra"]["weight_decay"]),
-        lambda p: p["extra"].update(weight_decay=0.99 * p["extra"]["weight_decay"]),
+        *shared.CHANGES,
         lambda p: p["extra"].update(scale=4 * p["extra"]["scale"]),
-        lambda p: p["extra"].update(offset=[1.0, 0.0, 0.0]),
-        lambda p: p["extra"].update(output_bias=None),
-        lambda p: p["extra"].update(loss="logistic"),
-        lambda p: p["extra"]["outer"].pop(),
-        lambda p: p["extra"]["outer"][0].reverse(),
-        lambda p: p["extra"].update(weights=[2.0] + [1.0] * 14),
         lambda p: p["dual"][0].__setitem__(slice(None), [v + 2.0**-20 * (v == 0) for v in p["dual"][0]]),
         lambda p: p["dual"][0].__setitem__(slice(None), [-v for v in p["dual"][0]]),
         lambda p: p["dual"][3].__setitem__(slice(None), [1.1 * v for v in p["dual"][3]]),
-        lambda p: p["proof"].update(maximum=0.99 * p["proof"]["maximum"]),
-        lambda p: p["proof"].update(type="norm"),
-        lambda p: p["proof"].update(type="tree"),
         lambda p: p.update(kind="f1-multiclass"),
-        lambda p: p.update(kind="f1-optimum"),
-        lambda p: p.update(activation="srelu"),
     ],
 )
 def test_false_ones_are_refused(true, change):
-    data, payload = true
-    payload = copy.deepcopy(payload)
-    change(payload)
-    assert not verify.check(seal(payload), data.X, data.y).ok
+    shared.check_refused(*true, change)
 
 
 def test_bad_input_is_said_in_one_sentence():

@@ -19,7 +19,7 @@ def multiplied(data: Dataset, loss: str, decay: float, output_bias: str | None, 
         solver.improve()
         solver.smoothen()
         c = solver.pull()
-        solver.centre, solver.found = c, solver.search(c)
+        solver.centre, solver.steepest = c, solver.search(c)
     solver.multiply(0.5)
     return solver, solver.finish("time-limit")
 

@@ -6,6 +6,7 @@ import copy
 import math
 
 import numpy as np
+import outputs_shared as shared
 import pytest
 import torch
 from numpy.testing import assert_allclose
@@ -100,51 +101,18 @@ def test_which_training_it_is(K, output_bias):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("output_bias", MODES)
 def test_upper_is_what_pytorch_trains(bias, output_bias):
-    data, wd = made(20, 2, 3, 5), 0.02
-    cert = solve(data, wd, bias=bias, output_bias=output_bias, tol=0.05)
-    theta, outer, offset = stored(cert)
-    unit = np.sqrt(np.linalg.norm(outer, axis=1))[:, None]  # both layers balanced
-    theta, outer = theta * unit, outer / unit
-    model = torch.nn.Sequential(
-        torch.nn.Linear(2, len(theta), bias=bias),
-        torch.nn.ReLU(),
-        torch.nn.Linear(len(theta), 3, bias=output_bias is not None),
-    ).double()
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor(theta[:, :2]))
-        if bias:
-            model[0].bias.copy_(torch.tensor(theta[:, 2]))
-        model[2].weight.copy_(torch.tensor(outer.T))
-        if output_bias is not None:
-            model[2].bias.copy_(torch.tensor(offset))
-        t = model(torch.tensor(data.X))
-        loss = 3 / 2 * torch.nn.MSELoss()(t, torch.tensor(data.y))
-        decayed = [p for name, p in model.named_parameters() if name != "2.bias" or output_bias == "decayed"]
-        trained = float(loss + wd / 2 * sum((p**2).sum() for p in decayed))
-    assert np.abs(cert.function(data.X) - t.numpy()).max() < 1e-12
-    assert trained == pytest.approx(cert.upper, rel=1e-11) and trained <= cert.upper
-    found = optima.gap(
-        model, data.X, data.y, loss="squared", weight_decay=wd, output_bias=output_bias, tol=0.05, time_limit=30
-    )
-    assert found.objective == pytest.approx(trained, rel=1e-12) and found.width == len(theta)
-    assert found.certificate.upper <= trained * (1 + 1e-9) and found.certificate.lower <= cert.upper
+    data = made(20, 2, 3, 5)
+    cert = solve(data, 0.02, bias=bias, output_bias=output_bias, tol=0.05)
+    shared.check_upper(data, cert, lambda t: 3 / 2 * torch.nn.MSELoss()(t, torch.tensor(data.y)))
 
 
 def test_training_never_goes_below_and_comes_near():
     data, wd = made(20, 2, 2, 11), 0.03
     cert = solve(data, wd, output_bias="decayed", tol=1e-2)
-    X, Y = torch.tensor(data.X), torch.tensor(data.y)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(2, 60), torch.nn.ReLU(), torch.nn.Linear(60, 2)).double()
-    rule = torch.optim.Adam(model.parameters(), lr=0.02)
-    best = math.inf
-    for step in range(1000):
-        rule.param_groups[0]["lr"] = 0.02 * (1 - step / 1000)
-        rule.zero_grad()
-        value = torch.nn.functional.mse_loss(model(X), Y) + wd / 2 * sum((p**2).sum() for p in model.parameters())
-        value.backward()  # K = 2: MSELoss is the mean of |y - t|^2 / 2
-        rule.step()
-        best = min(best, float(value.detach()))
+    Y = torch.tensor(data.y)
+    best = shared.least_by_adam(
+        data, 2, wd, 0, lambda t: torch.nn.functional.mse_loss(t, Y)
+    )  # K = 2: the mean of |y - t|^2 / 2
     assert cert.lower <= best <= 1.05 * cert.upper
 
 
@@ -273,46 +241,27 @@ def test_a_cover_is_one_of_all_outputs(K):
 @pytest.fixture(scope="module")
 def true():
     data = made(15, 2, 3, 2)
-    cert = solve(data, 0.03, tol=1e-2)
-    assert verify.check(cert.payload(), data.X, data.y).ok
-    return data, cert.payload()
+    return shared.verified(data, solve(data, 0.03, tol=1e-2))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda p: p.update(lower=p["upper"], upper=p["upper"]),
-        lambda p: p.update(upper=p["lower"]),
-        lambda p: p["extra"].update(weight_decay=1.01 * p["extra"]["weight_decay"]),
-        lambda p: p["extra"].update(weight_decay=0.99 * p["extra"]["weight_decay"]),
+        *shared.CHANGES,
         lambda p: p["extra"].update(scale=0.5 * p["extra"]["scale"]),
-        lambda p: p["extra"].update(offset=[1.0, 0.0, 0.0]),
         lambda p: p["extra"].update(offset=p["extra"]["offset"][:2]),
-        lambda p: p["extra"].update(output_bias=None),
         lambda p: p["extra"].update(loss="cross-entropy"),
-        lambda p: p["extra"].update(loss="logistic"),
-        lambda p: p["extra"]["outer"].pop(),
-        lambda p: p["extra"]["outer"][0].reverse(),
-        lambda p: p["extra"].update(weights=[2.0] + [1.0] * 14),
         lambda p: p["extra"].update(weights=[0.0] + [1.0] * 14),
         lambda p: p["dual"][0].__setitem__(0, p["dual"][0][0] + 2.0**-20),
         lambda p: p["dual"].__setitem__(slice(None), [[-v for v in row] for row in p["dual"]]),
         lambda p: p["dual"].pop(),
         lambda p: p["dual"].__setitem__(slice(None), [row[:2] for row in p["dual"]]),
-        lambda p: p["proof"].update(maximum=0.99 * p["proof"]["maximum"]),
-        lambda p: p["proof"].update(type="norm"),
-        lambda p: p["proof"].update(type="tree"),
         lambda p: p.update(kind="f1-multiclass-optimum"),
-        lambda p: p.update(kind="f1-optimum"),
         lambda p: p.update(kind="l1-regression"),
-        lambda p: p.update(activation="srelu"),
     ],
 )
 def test_false_ones_are_refused(true, change):
-    data, payload = true
-    payload = copy.deepcopy(payload)
-    change(payload)
-    assert not verify.check(seal(payload), data.X, data.y).ok
+    shared.check_refused(*true, change)
 
 
 def test_other_data_is_refused(true):

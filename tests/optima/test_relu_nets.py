@@ -13,9 +13,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
-from checks import Clock
+from checks import Clock, check_all
 from widemargin import Dataset, InputError, optima
 from widemargin.optima.estimators import MaxMarginClassifier, ReluNetClassifier, ReluNetRegressor
 
@@ -34,13 +33,6 @@ def clock(monkeypatch):
     rooms = ("widemargin.margins", "widemargin.optima", "widemargin.pricing")
     steps = ("widemargin.optima.master", "widemargin.optima.groups", "widemargin.pricing.search")
     return Clock(60.0, monkeypatch, *rooms, still=steps)
-
-
-def check_all(estimator, expected=()):
-    """All of scikit-learn's checks, none expected to fail but those named."""
-    results = check_estimator(estimator, on_skip=None, expected_failed_checks=dict(expected))
-    skipped = {result["check_name"] for result in results if result["status"] != "passed"}
-    assert skipped - set(dict(expected)) <= {"check_array_api_input"}, skipped  # that one needs another package
 
 
 @pytest.mark.long

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import adam_weights, bn_features, resize
+from checks import adam_weights, bn_features, resize, verdict
 from widemargin import data, flows, margins
 from widemargin.papers import REPRODUCTIONS, Job, bn, run
 from widemargin.papers.statistics import mean_exponent
-from widemargin.papers.verdicts import HOLDS, NOT_INFORMATIVE, UNDECIDED, Holds, Verdict
+from widemargin.papers.verdicts import HOLDS, NOT_INFORMATIVE, UNDECIDED, Holds
 from widemargin.types import InputError
 
 TINY = {
@@ -84,12 +84,6 @@ def test_adam_is_that_of_torch() -> None:
                 u = adam_weights(one, 40, part, steps=60, lr=rate, seed=3, trial=s)
                 expected = (bn_features(one, 40, part, seed=3, trial=s) @ u).min() / math.sqrt(40)
                 assert_allclose(found[f"adam_{part}"][s, r], expected, rtol=1e-3, atol=1e-5)
-
-
-def verdict(verdicts: list[Verdict], begins: str) -> Holds:
-    """What the only verdict says whose claim begins so."""
-    (one,) = (one for one in verdicts if one.claim.startswith(begins))
-    return one.holds
 
 
 def figure_1(**other: float) -> dict[str, np.ndarray]:

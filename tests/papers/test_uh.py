@@ -11,10 +11,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from checks import resize
+from checks import resize, verdict
 from widemargin import data, margins
 from widemargin.papers import REPRODUCTIONS, Job, run, uh
-from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Holds, Verdict
+from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Holds
 
 TINY: dict[str, dict[str, Any]] = {
     "uh-parity": {
@@ -46,12 +46,6 @@ def test_reproduction_writes_its_folder(id: str, tmp_path: Path, monkeypatch: py
         assert (tmp_path / id / name).stat().st_size > 0
     written = json.loads((tmp_path / id / "verdict.json").read_text())
     assert len(written) == len(verdicts) and any(one.holds for one in verdicts)
-
-
-def verdict(verdicts: list[Verdict], begins: str) -> Holds:
-    """What the only verdict says whose claim begins so."""
-    (one,) = (one for one in verdicts if one.claim.startswith(begins))
-    return one.holds
 
 
 def test_exact_parity_margins() -> None:

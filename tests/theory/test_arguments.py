@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from widemargin import InputError, theory
-from widemargin.theory import arguments
+from widemargin.theory import arguments, guarantee
 from widemargin.theory.arguments import (
     Classes,
     Convention,
@@ -113,6 +113,23 @@ def test_ids_references_and_conventions_come_from_the_decorator():
     assert theory.theorem("CB-22")(0.05, 0.5, 1.0, 1000).convention == "derived"
     other = theory.mirror.margin_from_risk(-9.0, 4, 2.0)  # another form of a theorem
     assert (other.id, other.reference, other.convention) == ("UH-7", "UH Lemma A.1 (1)", "")
+
+
+def test_words_of_hypotheses_come_from_the_decorator():
+    @guarantee.version("X-1", "here")
+    @guarantee.assuming("there are points", "they are many", "they are few")
+    def counted(n: int) -> theory.Guarantee:
+        own = theory.Assumption("they are counted", True)
+        return theory.Guarantee("n", float(n), guarantee.holding(None, (n > 3, f"n = {n}"), own, *[True] * (n - 3)))
+
+    notes = [(note.text, note.holds, note.detail) for note in counted(3).assumptions]
+    assert notes == [
+        ("there are points", None, ""),
+        ("they are many", False, "n = 3"),
+        ("they are counted", True, ""),
+    ]
+    with pytest.raises(IndexError):  # more than there are words for
+        counted(4)
 
 
 def test_no_body_repeats_what_its_decorator_says():

@@ -1,16 +1,15 @@
 """CB's checks hold on small runs, and fail on runs whose records were changed."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from along_runs import at, bare, check_holds, parts, spoil
 
 from checks import grouped
 from widemargin import flows
 from widemargin.theory import check_ascent as checks
 from widemargin.theory import check_frozen
-from widemargin.theory.inequality import CHECKS, Inequality
+from widemargin.theory.inequality import CHECKS
 from widemargin.theory.simplex import best_mixture
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset
@@ -28,37 +27,6 @@ def plane() -> Dataset:
 def track_of(data: Dataset, net: flows.Net, rule: flows.Rule, **options: object) -> Track:
     options = {"observe": ALL, "trials": 2, "seed": 1} | options
     return follow(flows.train(data, net, rule, **grouped(**options)), data)  # type: ignore[arg-type]
-
-
-def parts(found: Inequality | list[Inequality] | None) -> dict[str, Inequality]:
-    assert found is not None
-    return {one.id: one for one in (found if isinstance(found, list) else [found])}
-
-
-def check_holds(found: Inequality | list[Inequality] | None, *ids: str) -> dict[str, Inequality]:
-    every = parts(found)
-    for id in ids:
-        assert every[id].checked > 0, id
-        assert every[id].holds is True, str(every[id])
-    return every
-
-
-def spoil(track: Track, **changes: object) -> Track:
-    """The same track with some records changed."""
-    records = dict(track.run.records)
-    for name, change in changes.items():
-        records[name] = change(records[name].copy())  # type: ignore[operator]
-    return replace(track, run=replace(track.run, records=records))
-
-
-def bump(k: int, factor: float = 1.5) -> object:
-    """Multiplies record k, all trials."""
-
-    def change(values: np.ndarray) -> np.ndarray:
-        values[k] *= factor
-        return values
-
-    return change
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +86,7 @@ def test_norms_of_neurons_grow_at_the_rate_of_cb8(name: str, request: pytest.Fix
     found = check_holds(checks.wfr_rates(track), "CB-8", "CB-8 Euler")
     assert found["CB-8"].checked > 20
     moved = track.net.trained[-1]
-    assert parts(checks.wfr_rates(spoil(track, **{f"W_{moved}": bump(-5)})))["CB-8"].holds is False
+    assert parts(checks.wfr_rates(spoil(track, **{f"W_{moved}": at(-5, 1.5)})))["CB-8"].holds is False
 
 
 def test_rate_of_cb8_is_the_derivative_of_a_tiny_explicit_step(flow: Track) -> None:
@@ -146,13 +114,11 @@ def test_smooth_margin_never_falls(name: str, request: pytest.FixtureRequest) ->
     found = check_holds(checks.smooth_margin(track), "CB-25", "CB-25 rate")
     assert found["CB-25"].checked > 6
     assert np.max(np.asarray(found["CB-25"].allowance)) < 0.2 * np.abs(track.run["psi_normalized"]).max() * track.net.m
-    assert parts(checks.smooth_margin(spoil(track, psi_normalized=bump(-3, 0.3))))["CB-25"].holds is False
+    assert parts(checks.smooth_margin(spoil(track, psi_normalized=at(-3, 0.3))))["CB-25"].holds is False
 
 
 def test_smooth_margin_of_default_records(flow: Track) -> None:
-    records = {name: one for name, one in flow.run.records.items() if not name.startswith("W_")}
-    bare = replace(flow, run=replace(flow.run, records=records))
-    assert list(check_holds(checks.smooth_margin(bare), "CB-25")) == ["CB-25"]
+    assert list(check_holds(checks.smooth_margin(bare(flow)), "CB-25")) == ["CB-25"]
 
 
 def test_rate_of_the_smooth_margin_by_finite_differences(flow: Track) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from along_runs import at, bare, check_proved, results, spoil
 from numpy.testing import assert_allclose
 
 from checks import OBSERVE, grouped
@@ -62,39 +61,9 @@ def tracks() -> dict[str, Track]:
     }
 
 
-def results(track: Track, id: str) -> list[Inequality]:
-    found = CHECKS[id].function(track)
-    return [] if found is None else found if isinstance(found, list) else [found]
-
-
-def proved(track: Track, id: str) -> list[Inequality]:
-    return [one for one in results(track, id) if "printed" not in one.id]
-
-
 def named(track: Track, id: str, words: str) -> Inequality:
     (one,) = [one for one in results(track, id) if words in one.statement]
     return one
-
-
-DATA_OF = {"cones": CONES, "one": ONE}
-
-
-def altered(tracks: dict[str, Track], name: str, **records: Callable[[np.ndarray], None]) -> Track:
-    """The run of that name with some records changed."""
-    run = tracks[name].run
-    changed = dict(run.records)
-    for key, change in records.items():
-        changed[key] = changed[key].copy()
-        change(changed[key])
-    data = DATA_OF.get(name.split(",")[0].split()[0], PARITY)
-    return follow(dataclasses.replace(run, records=changed), data, tracks[name].net)
-
-
-def at(k: int | slice, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], None]:
-    def apply(values: np.ndarray) -> None:
-        values[k] = change(values[k])
-
-    return apply
 
 
 def test_all_are_registered():
@@ -103,13 +72,7 @@ def test_all_are_registered():
 
 @pytest.mark.parametrize("id", IDS)
 def test_they_hold_on_every_run(tracks, id):
-    checked = 0
-    for name, track in tracks.items():
-        for one in proved(track, id):
-            assert one.holds is not False, f"{name}: {one} {one.smallest}"
-            assert np.isfinite(one.left).all() and np.isfinite(one.right).all()
-            checked += one.checked
-    assert checked > 0
+    check_proved(tracks, id)
 
 
 # the run, what is changed in it, and words of the statement that must fail
@@ -150,7 +113,7 @@ SABOTAGE = [
 def test_a_wrong_run_is_found_out(tracks, id, name, changes, words):
     before = [one for one in results(tracks[name], id) if words in one.statement]
     assert before and all(one.checked > 0 and one.holds for one in before), [str(one) for one in before]
-    broken = [one for one in results(altered(tracks, name, **changes), id) if words in one.statement]
+    broken = [one for one in results(spoil(tracks[name], **changes), id) if words in one.statement]
     assert any(one.holds is False for one in broken), [str(one) for one in broken]
 
 
@@ -203,14 +166,11 @@ def test_regret_needs_the_right_comparator(tracks):
 
 def test_default_records_suffice_for_slopes_and_movement(tracks):
     for name, id, words in (("sgd", "LR-13", "B.3"), ("cones, flow", "LR-23", "grows"), ("one point", "LR-17", "4096")):
-        run = tracks[name].run
-        kept = {key: value for key, value in run.records.items() if not key.startswith("W_")}
-        data = DATA_OF.get(name.split(",")[0].split()[0], PARITY)
-        bare = follow(dataclasses.replace(run, records=kept), data, tracks[name].net)
-        one = named(bare, id, words)
+        track = bare(tracks[name])
+        one = named(track, id, words)
         assert one.holds and one.checked > 10
         for other in IDS:
-            assert all(found.holds is not False for found in results(bare, other))
+            assert all(found.holds is not False for found in results(track, other))
 
 
 def test_cones_of_collapsed_data():

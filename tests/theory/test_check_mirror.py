@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import pytest
+from along_runs import at, bare, check_proved, proved, results, spoil
 from numpy.testing import assert_allclose
 
 from checks import OBSERVE, grouped
 from widemargin import flows, margins
 from widemargin.data import parity
-from widemargin.theory import CHECKS, Inequality, Track, follow
+from widemargin.theory import CHECKS, Track, follow
 from widemargin.theory import _records as records
 from widemargin.theory import check_mirror as mirror
 from widemargin.theory.inequality import entry
@@ -55,33 +55,6 @@ def tracks() -> dict[str, Track]:
     }
 
 
-def results(track: Track, id: str) -> list[Inequality]:
-    found = CHECKS[id].function(track)
-    return [] if found is None else found if isinstance(found, list) else [found]
-
-
-def proved(track: Track, id: str) -> list[Inequality]:
-    return [one for one in results(track, id) if "printed" not in one.id]
-
-
-def altered(track: Track, **records: Callable[[np.ndarray], None]) -> Track:
-    """The same run with some records changed."""
-    changed = dict(track.run.records)
-    for name, change in records.items():
-        changed[name] = changed[name].copy()
-        change(changed[name])
-    return follow(dataclasses.replace(track.run, records=changed), DATA, track.net)
-
-
-def at(k: int, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], None]:
-    """Record k replaced by a function of it."""
-
-    def apply(values: np.ndarray) -> None:
-        values[k] = change(values[k])
-
-    return apply
-
-
 def only_the_worst(values: np.ndarray) -> None:
     """Nearly no weight at late records, but on one neuron."""
     values[18:, :, 1:] *= 1e-9
@@ -93,13 +66,7 @@ def test_all_are_registered():
 
 @pytest.mark.parametrize("id", IDS)
 def test_they_hold_on_every_run(tracks, id):
-    checked = 0
-    for name, track in tracks.items():
-        for one in proved(track, id):
-            assert one.holds is not False, f"{name}: {one} {one.smallest}"
-            assert np.isfinite(one.left).all() and np.isfinite(one.right).all()
-            checked += one.checked
-    assert checked > 0
+    check_proved(tracks, id)
 
 
 # the run, and what is changed in it
@@ -123,7 +90,7 @@ SABOTAGE = {
 def test_a_wrong_run_is_found_out(tracks, id):
     name, changes = SABOTAGE[id]
     assert all(one.holds is not False for one in proved(tracks[name], id))
-    broken = proved(altered(tracks[name], **changes), id)
+    broken = proved(spoil(tracks[name], **changes), id)
     assert any(one.holds is False for one in broken), [str(one) for one in broken]
 
 
@@ -148,15 +115,13 @@ def test_weights_of_a_cold_flow_are_those_it_solved_for(tracks):
 @pytest.mark.parametrize("name", ["mlp descent", "relu flow"])
 def test_psi_and_norm_suffice_for_partial_homogeneity(tracks, name):
     """Without the parameters the costs come from the records, and a lower psi is still found out."""
-    track = tracks[name]
-    kept = {key: value for key, value in track.run.records.items() if not key.startswith("W_")}
-    bare = follow(dataclasses.replace(track.run, records=kept), DATA, track.net)
-    assert bare.W is None
+    track = bare(tracks[name])
+    assert track.W is None
     for id in ("UH-18", "UH-19"):
-        assert all(one.holds and one.checked > 10 for one in results(bare, id))
-    fallen = altered(bare, psi=at(-1, lambda psi: 0.9 * psi))
+        assert all(one.holds and one.checked > 10 for one in results(track, id))
+    fallen = spoil(track, psi=at(-1, lambda psi: 0.9 * psi))
     assert results(fallen, "UH-18")[0].holds is False
-    assert all(CHECKS[id].function(bare) is None for id in IDS if id not in ("UH-18", "UH-19"))
+    assert all(CHECKS[id].function(track) is None for id in IDS if id not in ("UH-18", "UH-19"))
 
 
 def test_the_printed_rate_of_lemma_a3_says_less_and_less(tracks):

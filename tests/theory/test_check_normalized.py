@@ -1,17 +1,17 @@
 """BN's checks hold on small runs of batch-normalised networks, and fail on runs whose records were changed."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from along_runs import bare, check_fails, check_holds, parts, spoil
 
 from checks import grouped
 from widemargin import flows
 from widemargin.theory import check_normalized as checks
 from widemargin.theory import normalized_run
-from widemargin.theory.inequality import CHECKS, Inequality
+from widemargin.theory.inequality import CHECKS
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset
 
@@ -48,33 +48,6 @@ def stochastic() -> Track:
 @pytest.fixture(scope="module")
 def fast() -> Track:
     return run(flows.GD(lr=0.1), 0.0)
-
-
-def parts(found: Inequality | list[Inequality] | None) -> dict[str, Inequality]:
-    assert found is not None
-    return {one.id: one for one in (found if isinstance(found, list) else [found])}
-
-
-def check_holds(found: Inequality | list[Inequality] | None, *ids: str) -> dict[str, Inequality]:
-    every = parts(found)
-    for id in ids:
-        assert every[id].checked > 0, id
-        assert every[id].holds is True, str(every[id])
-    return every
-
-
-def check_fails(found: Inequality | list[Inequality] | None, *ids: str) -> None:
-    every = parts(found)
-    for id in ids:
-        assert every[id].holds is False, str(every[id])
-
-
-def spoil(track: Track, **changes: Callable[[np.ndarray], np.ndarray]) -> Track:
-    """The same track with some records changed."""
-    records = dict(track.run.records)
-    for name, change in changes.items():
-        records[name] = change(records[name].copy())
-    return replace(track, run=replace(track.run, records=records))
 
 
 def still(track: Track) -> Track:
@@ -208,10 +181,12 @@ def test_perceptron_argument(descent: Track, stochastic: Track, fast: Track) -> 
         check_holds(checks.perceptron(track), "BN-21", "BN-21 measured")
     few = spoil(stochastic, moved_a=lambda a: 1e-3 * a, moved_c=lambda c: 1e-3 * c)
     check_fails(checks.perceptron(few), "BN-21", "BN-21 measured")
-    records = {name: one for name, one in stochastic.run.records.items() if not name.startswith("W_")}
-    bare = replace(stochastic, run=replace(stochastic.run, records=records))
-    assert parts(checks.perceptron(bare))["BN-21"].holds is not False
-    assert checks.perceptron(replace(descent, run=replace(descent.run, records=records | {"slopes": None}))) is None
+    without = bare(stochastic)
+    assert parts(checks.perceptron(without))["BN-21"].holds is not False
+    assert (
+        checks.perceptron(replace(descent, run=replace(descent.run, records=without.run.records | {"slopes": None})))
+        is None
+    )
 
 
 def test_potential(descent: Track, stochastic: Track, fast: Track) -> None:

@@ -1,17 +1,18 @@
 """MT's checks hold on small runs of particles and of the weakly regularised path, and fail on changed records."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from along_runs import at, check_holds, parts, spoil
 
 from checks import grouped
 from widemargin import flows
 from widemargin.flows.rules import distributional_objective
 from widemargin.theory import check_particles as checks
-from widemargin.theory.inequality import CHECKS, Inequality
+from widemargin.theory.inequality import CHECKS
 from widemargin.theory.track import Track, follow
 from widemargin.types import Dataset
 
@@ -54,35 +55,6 @@ def path() -> Track:
     rule = flows.WeaklyRegularized(last=1e-5, inner=150)
     traj = flows.train(data, net, rule, loss="logistic", stop=1000, record=flows.Record(ALL, points=5), trials=2)
     return follow(traj, data)
-
-
-def parts(found: Inequality | list[Inequality] | None) -> dict[str, Inequality]:
-    assert found is not None
-    return {one.id: one for one in (found if isinstance(found, list) else [found])}
-
-
-def check_holds(found: Inequality | list[Inequality] | None, *ids: str) -> dict[str, Inequality]:
-    every = parts(found)
-    for id in ids:
-        assert every[id].checked > 0, id
-        assert every[id].holds is True, str(every[id])
-    return every
-
-
-def spoil(track: Track, **changes: Callable[[np.ndarray], np.ndarray]) -> Track:
-    """The same track with some records changed."""
-    records = dict(track.run.records)
-    for name, change in changes.items():
-        records[name] = change(records[name].copy())
-    return replace(track, run=replace(track.run, records=records))
-
-
-def at(k: int, factor: float) -> Callable[[np.ndarray], np.ndarray]:
-    def change(values: np.ndarray) -> np.ndarray:
-        values[k] *= factor
-        return values
-
-    return change
 
 
 # ---------------------------------------------------------------- what the checks compute
@@ -157,9 +129,14 @@ CONSTANTS = [("B_L", "E.6"), ("B_L", "E.8"), ("sizes", "E.11"), ("B_Phi", "E.12"
 def test_constants_that_are_too_small_are_noticed(
     constant: str, part: str, noisy: Track, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {"B_L": 1e-3, "sizes": 1e-3, "B_Phi": 1e-3, "c_2": 1e-3}[constant]
-    true = getattr(checks.Particles(noisy), constant)
-    monkeypatch.setattr(checks.Particles, constant, property(lambda self: small * true))
+    true = checks.Particles(noisy)
+    known = {name: getattr(true.constants, name) for name in ("C_R", "B_Phi", "B_L", "c_1", "c_2")}
+    if constant in known:
+        small = SimpleNamespace(**known | {constant: 1e-3 * known[constant]})
+        monkeypatch.setattr(checks.Particles, "constants", property(lambda self: small))
+    else:
+        sizes = 1e-3 * true.sizes
+        monkeypatch.setattr(checks.Particles, "sizes", property(lambda self: sizes))
     assert parts(checks.perturbed_flow(noisy))[f"MT-30 {part}"].holds is False
 
 

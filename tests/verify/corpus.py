@@ -7,7 +7,9 @@ proof types that no solver writes for so small data, `written_now` what this ver
 import gzip
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -296,3 +298,11 @@ def question(payload):
     convention = payload.get("convention") if kind in ("f2", "linear", "linear-multiclass") else None
     what = [kind, convention, payload.get("activation") if kind != "linear" else None, payload.get("bias")]
     return json.dumps(what + [extra.get(name) for name in fields.get(kind, [])], default=str)
+
+
+def paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places in a payload, from the whole to its single values."""
+    yield prefix
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from paths(inner, (*prefix, key))

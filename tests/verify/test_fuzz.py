@@ -9,7 +9,7 @@ import os
 import random
 
 import pytest
-from corpus import hand_made, question, written_before, written_now
+from corpus import hand_made, paths, question, written_before, written_now
 
 from checks import seal
 from widemargin import verify
@@ -82,13 +82,6 @@ def truth(corpus):
         low, high = known.get(key, (-float("inf"), float("inf")))
         known[key] = max(low, payload["lower"]), min(high, payload["upper"])
     return known
-
-
-def paths(value, prefix=()):
-    yield prefix
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from paths(inner, (*prefix, key))
 
 
 def get(payload, path):

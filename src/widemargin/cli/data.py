@@ -22,7 +22,7 @@ def write_data(options: argparse.Namespace) -> int:
 
 
 def add(command: Command) -> None:
-    one = command("data", write_data, "write a named data set to a file", epilog=sources())
-    one.add_argument("spec", metavar="SPEC", help="a spec such as parity:d=20,n=64,seed=0 (or a file to convert)")
-    one.add_argument("--out", metavar="FILE", required=True, help="FILE.npz or FILE.csv")
-    readable(one)
+    parser = command("data", write_data, "write a named data set to a file", epilog=sources())
+    parser.add_argument("spec", metavar="SPEC", help="a spec such as parity:d=20,n=64,seed=0 (or a file to convert)")
+    parser.add_argument("--out", metavar="FILE", required=True, help="FILE.npz or FILE.csv")
+    readable(parser)

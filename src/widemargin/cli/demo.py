@@ -143,5 +143,5 @@ def _recorded(report: Progress, records: list[tuple[float, float, float, str]]) 
 
 
 def add(command: Command) -> None:
-    one = command("demo", demo, "the margins of 2-sparse parity, checked and drawn (under two minutes)")
-    one.add_argument("--out", metavar="DIR", default="demo-output", help="where to write [demo-output]")
+    parser = command("demo", demo, "the margins of 2-sparse parity, checked and drawn (under two minutes)")
+    parser.add_argument("--out", metavar="DIR", default="demo-output", help="where to write [demo-output]")

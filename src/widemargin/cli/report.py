@@ -39,8 +39,8 @@ def report(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain_json(page.to_dict() | {"out": options.out}), allow_nan=False))
     else:
-        for one in page.sections:
-            print(one.title)
+        for section in page.sections:
+            print(section.title)
     say(f"written to {options.out}; open it in a browser")
     return 0
 
@@ -51,34 +51,34 @@ def _check_kept(out: str, things: Sequence[str]) -> None:
 
     places = (Path(out).resolve(), Path(out).parent.resolve() / Path(out).name)  # a link, and where it leads to
     for name in things:
-        for one in look(Path(name)):
-            if any(place.is_relative_to(one.what.resolve()) for place in places):
+        for given in look(Path(name)):
+            if any(place.is_relative_to(given.what.resolve()) for place in places):
                 raise InputError(
-                    f"cannot write {out} over or into {one.what}, which is reported; choose another place with --out"
+                    f"cannot write {out} over or into {given.what}, which is reported; choose another place with --out"
                 )
 
 
 def add(command: Command) -> None:
-    one = command("report", report, "write one page with certificates, runs, sweeps, monitors and reproductions")
-    one.add_argument(
+    parser = command("report", report, "write one page with certificates, runs, sweeps, monitors and reproductions")
+    parser.add_argument(
         "things",
         metavar="PATH",
         nargs="+",
         help="a certificate (margin, fit or gap --save), a run (train --out), a store (sweep --store), a folder of a monitor or "
         "of a reproduction, or a folder that holds several of them",
     )
-    one.add_argument("--out", metavar="FILE.html", default="report.html", help="the page [report.html]")
-    one.add_argument("--title", help="of the page [Margins, or Optima of training where there are no others]")
-    one.add_argument("--bounds", action="store_true", help="also evaluate every guarantee, which takes time")
-    one.add_argument("--checks", action="store_true", help="also check every inequality along the runs")
-    one.add_argument("--trial", metavar="B", type=integer(0, 10**6), default=0, help="the network that is drawn [0]")
-    one.add_argument(
+    parser.add_argument("--out", metavar="FILE.html", default="report.html", help="the page [report.html]")
+    parser.add_argument("--title", help="of the page [Margins, or Optima of training where there are no others]")
+    parser.add_argument("--bounds", action="store_true", help="also evaluate every guarantee, which takes time")
+    parser.add_argument("--checks", action="store_true", help="also check every inequality along the runs")
+    parser.add_argument("--trial", metavar="B", type=integer(0, 10**6), default=0, help="the network that is drawn [0]")
+    parser.add_argument(
         "--columns",
         metavar="NAME",
         action="append",
         default=[],
         help="results of sweeps to show, separated by commas [8]",
     )
-    timed(one, "seconds for each margin that --bounds needs")
-    threaded(one)
-    one.add_argument("--json", action="store_true", help="print what the page contains as one object")
+    timed(parser, "seconds for each margin that --bounds needs")
+    threaded(parser)
+    parser.add_argument("--json", action="store_true", help="print what the page contains as one object")

@@ -33,8 +33,8 @@ def reproduce(options: argparse.Namespace) -> int:
     done: list[Done] = []
     status = 0
     try:
-        for found in _parallel(chosen, options) if options.jobs > 1 else _serial(chosen, options):
-            done.append(found)
+        for entry in _parallel(chosen, options) if options.jobs > 1 else _serial(chosen, options):
+            done.append(entry)
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
         status = INTERRUPTED
@@ -42,8 +42,12 @@ def reproduce(options: argparse.Namespace) -> int:
         status = 1
     if options.json:
         shown = [
-            {"id": one.id, "seconds": round(seconds, 2), "verdicts": [verdict.to_dict() for verdict in verdicts]}
-            for one, verdicts, seconds in done
+            {
+                "id": reproduction.id,
+                "seconds": round(seconds, 2),
+                "verdicts": [verdict.to_dict() for verdict in verdicts],
+            }
+            for reproduction, verdicts, seconds in done
         ]
         print(json.dumps(plain_json(shown), allow_nan=False))
     else:
@@ -55,23 +59,23 @@ def _serial(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
     from widemargin import papers
 
     with use_threads(options.threads):
-        for one in chosen:
-            say(f"{one.id}: {one.shows}")
+        for reproduction in chosen:
+            say(f"{reproduction.id}: {reproduction.shows}")
             started = time.perf_counter()
             try:
                 verdicts = papers.run(
-                    one,
+                    reproduction,
                     options.out,
                     scale=options.scale,
                     device=options.device,
                     seed=options.seed,
-                    say=lambda text, one=one: say(f"{one.id}  {text}"),  # type: ignore[misc]
+                    say=lambda text, reproduction=reproduction: say(f"{reproduction.id}  {text}"),  # type: ignore[misc]
                 )
             except InputError as error:
                 if len(chosen) == 1:
                     raise
-                verdicts = [_left_out(one, str(error))]  # a file that is not there must not cost the others
-            yield one, verdicts, time.perf_counter() - started
+                verdicts = [_left_out(reproduction, str(error))]  # a file that is not there must not cost the others
+            yield reproduction, verdicts, time.perf_counter() - started
 
 
 def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
@@ -81,29 +85,29 @@ def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
     words = ["--scale", options.scale, "--device", options.device, "--out", options.out, "--seed", str(options.seed)]
     words += [] if options.threads is None else ["--threads", str(options.threads)]
 
-    def work(one: Any) -> Done:
+    def work(reproduction: Any) -> Done:
         started = time.perf_counter()
-        command = [sys.executable, "-m", "widemargin", "reproduce", one.id, *words, "--json"]
+        command = [sys.executable, "-m", "widemargin", "reproduce", reproduction.id, *words, "--json"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode not in (0, 1) or not run.stdout:
             last = (run.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("widemargin: ")
-            return one, [_left_out(one, last)], time.perf_counter() - started
-        say(f"{one.id}  done")
-        (found,) = json.loads(run.stdout)
-        return one, [Verdict(**verdict) for verdict in found["verdicts"]], time.perf_counter() - started
+            return reproduction, [_left_out(reproduction, last)], time.perf_counter() - started
+        say(f"{reproduction.id}  done")
+        (said,) = json.loads(run.stdout)
+        return reproduction, [Verdict(**verdict) for verdict in said["verdicts"]], time.perf_counter() - started
 
-    longest = sorted(chosen, key=lambda one: -(one.full if options.scale == "paper" else one.quick))
+    longest = sorted(chosen, key=lambda known: -(known.full if options.scale == "paper" else known.quick))
     with ThreadPoolExecutor(options.jobs) as pool:
-        tasks = {one.id: pool.submit(work, one) for one in longest}
-        for one in chosen:
-            yield tasks[one.id].result()
+        tasks = {known.id: pool.submit(work, known) for known in longest}
+        for reproduction in chosen:
+            yield tasks[reproduction.id].result()
 
 
-def _left_out(one: Any, why: str) -> Any:
+def _left_out(reproduction: Any, why: str) -> Any:
     from widemargin.papers import UNDECIDED, Verdict
 
-    say(f"{one.id}  left out: {why}")
-    return Verdict(one.shows, "-", "", UNDECIDED, reason=f"left out: {why}")
+    say(f"{reproduction.id}  left out: {why}")
+    return Verdict(reproduction.shows, "-", "", UNDECIDED, reason=f"left out: {why}")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -111,15 +115,15 @@ def _list(options: argparse.Namespace) -> int:
 
     known = list(papers.REPRODUCTIONS.values())
     if options.json:
-        print(json.dumps([one.to_dict() for one in known]))
+        print(json.dumps([reproduction.to_dict() for reproduction in known]))
         return 0
     from rich.table import Table
 
     table = Table()
     for column in ("id", "paper", "shows", "quick, 2 cores", "paper, 1 GPU"):
         table.add_column(column, no_wrap=column != "shows", justify="right" if "," in column else "left")
-    for one in known:
-        table.add_row(plain(one.id), plain(one.paper), plain(one.shows), f"{one.quick:.0f} s", f"{one.full:.0f} s")
+    for row in known:
+        table.add_row(plain(row.id), plain(row.paper), plain(row.shows), f"{row.quick:.0f} s", f"{row.full:.0f} s")
     print_rich(table)
     return 0
 
@@ -132,35 +136,37 @@ def _print(done: list[Done]) -> None:
     table = Table()
     for column in ("id", "claim", "measured", "paper", "holds"):
         table.add_column(column, no_wrap=column in ("id", "holds"), overflow="fold")
-    for one, verdicts, _ in done:
+    for reproduction, verdicts, _ in done:
         for verdict in verdicts:
             holds = "NO" if verdict.holds is False else word(verdict.holds)
             shown = verdict.to_dict()
-            table.add_row(*(plain(text) for text in (one.id, verdict.claim, measured(shown), verdict.paper, holds)))
+            table.add_row(
+                *(plain(text) for text in (reproduction.id, verdict.claim, measured(shown), verdict.paper, holds))
+            )
     print_rich(table)
-    for one, verdicts, seconds in done:
+    for reproduction, verdicts, seconds in done:
         for verdict in verdicts:
             if verdict.holds is not True and verdict.reason:
-                print(f"{one.id}: {verdict.claim}: {verdict.reason}")
+                print(f"{reproduction.id}: {verdict.claim}: {verdict.reason}")
             if verdict.chosen_after:
                 beside = f"; {other(verdict.to_dict())}" if verdict.again else ""
-                print(f"{one.id}: {verdict.claim}: chosen after: {verdict.chosen_after}{beside}")
-        say(f"{one.id}: {seconds:.1f} s")
-    found = count(verdict for _, verdicts, _ in done for verdict in verdicts)
-    print(", ".join(f"{number} {name}" for name, number in found.items()))
+                print(f"{reproduction.id}: {verdict.claim}: chosen after: {verdict.chosen_after}{beside}")
+        say(f"{reproduction.id}: {seconds:.1f} s")
+    counts = count(verdict for _, verdicts, _ in done for verdict in verdicts)
+    print(", ".join(f"{number} {name}" for name, number in counts.items()))
 
 
 def add(command: Command) -> None:
-    one = command("reproduce", reproduce, "reproduce figures and tables of the papers, with verdicts")
-    one.add_argument(
+    parser = command("reproduce", reproduce, "reproduce figures and tables of the papers, with verdicts")
+    parser.add_argument(
         "ids", metavar="ID", nargs="+", help="ids of `reproduce list`, a paper (UH, LR, MT, BN, CB), or all"
     )
-    one.add_argument(
+    parser.add_argument(
         "--scale", choices=("quick", "paper"), default="quick", help="minutes on a laptop, or the papers' [quick]"
     )
-    placed(one)
-    one.add_argument("--out", metavar="DIR", default="reproductions", help="where to write DIR/ID/ [reproductions]")
-    one.add_argument("--jobs", metavar="N", type=integer(1, 64), default=1, help="processes at a time [1]")
-    seeded(one)
-    threaded(one)
-    one.add_argument("--json", action="store_true", help="print a list of objects")
+    placed(parser)
+    parser.add_argument("--out", metavar="DIR", default="reproductions", help="where to write DIR/ID/ [reproductions]")
+    parser.add_argument("--jobs", metavar="N", type=integer(1, 64), default=1, help="processes at a time [1]")
+    seeded(parser)
+    threaded(parser)
+    parser.add_argument("--json", action="store_true", help="print a list of objects")

@@ -165,8 +165,8 @@ def _partner(path: str) -> Path:
 def _regular_file(path: str | os.PathLike[str]) -> Path:
     """`path`, if a file can be read there."""
     try:
-        found = os.stat(path)
-        mode, size = found.st_mode, found.st_size
+        status = os.stat(path)
+        mode, size = status.st_mode, status.st_size
     except OSError as error:
         raise InputError(f"{show(os.fspath(path), 200)}: {error.strerror}; check the path") from None
     except ValueError:

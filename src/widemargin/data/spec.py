@@ -151,10 +151,10 @@ def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Datase
     if loss == "cross-entropy":
         return load(source, label, multiclass=True)
     try:
-        found = load(source, label)
+        data = load(source, label)
     except InputError as error:
         try:  # one value, or more than two: numbers, which losses of labels refuse later, and say so
-            found = load(source, label, targets=True)
+            data = load(source, label, targets=True)
         except InputError as other:
             if isinstance(error, files.ManyColumns) and loss == "squared":
                 raise other from None
@@ -163,9 +163,9 @@ def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Datase
                     error = InputError(f"{error}, or take the loss cross-entropy")
             raise error from None
     if loss != "squared":
-        return found
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in found.classes):
-        return found
+        return data
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in data.classes):
+        return data
     numbers = load(source, label, targets=True)
     values = np.unique(numbers.y)
     if set(values) <= {-1.0, 1.0} and numbers.y.ndim == 1:

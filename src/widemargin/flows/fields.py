@@ -21,17 +21,17 @@ def check_fields(kind: type, given: Mapping[str, Any], what: str) -> None:
 
     `what` names the net or rule in the sentence. Fields that hold objects of Python are left to the class.
     """
-    for one in dataclasses.fields(kind):
-        if one.name not in given:
+    for field in dataclasses.fields(kind):
+        if field.name not in given:
             continue
-        name, _, empty = str(one.type).partition(" | ")
-        value = given[one.name]
+        name, _, empty = str(field.type).partition(" | ")
+        value = given[field.name]
         if name not in TYPES or (value is None and empty == "None"):
             continue
         kinds, words = TYPES[name]
         wrong_bool = isinstance(value, bool) and bool not in kinds
         if wrong_bool or (not isinstance(value, kinds) and not _of_numpy(value, name)):
-            raise InputError(f"{what}: {one.name} must be {words}, not {show(value)}")
+            raise InputError(f"{what}: {field.name} must be {words}, not {show(value)}")
 
 
 def _of_numpy(value: Any, name: str) -> bool:
@@ -45,15 +45,17 @@ def only_plain(kind: type, given: Mapping[str, Any], what: str) -> dict[str, Any
 
     Words for several names are separated by commas.
     """
-    found = dict(given)
-    for one in dataclasses.fields(kind):
-        if one.name not in given or given[one.name] is None:
+    values = dict(given)
+    for field in dataclasses.fields(kind):
+        if field.name not in given or given[field.name] is None:
             continue
-        name, value = str(one.type).partition(" | ")[0], given[one.name]
+        name, value = str(field.type).partition(" | ")[0], given[field.name]
         words = value.split(",") if isinstance(value, str) else value
         if name == "tuple[str, ...]" and isinstance(words, list) and all(isinstance(word, str) for word in words):
-            found[one.name] = tuple(words)
+            values[field.name] = tuple(words)
         elif name not in TYPES and not (name == "np.ndarray" and isinstance(value, list)):  # the class looks at lists
-            raise InputError(f"{what}: {one.name} is an object, which only a program in Python can give; leave it out")
-    check_fields(kind, found, what)
-    return found
+            raise InputError(
+                f"{what}: {field.name} is an object, which only a program in Python can give; leave it out"
+            )
+    check_fields(kind, values, what)
+    return values

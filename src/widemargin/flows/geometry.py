@@ -62,14 +62,14 @@ def steepest(G: Params, norm: str, iterations: int = 0) -> Params:
     if norm == "l1":
         flat = torch.cat([value.flatten(1) for value in G.values()], 1)
         at = flat.abs().argmax(1, keepdim=True)
-        one = torch.zeros_like(flat).scatter(1, at, flat.gather(1, at).sign())
-        parts = one.split([value[0].numel() for value in G.values()], 1)
+        top = torch.zeros_like(flat).scatter(1, at, flat.gather(1, at).sign())
+        parts = top.split([value[0].numel() for value in G.values()], 1)
         return {name: part.reshape(value.shape) for (name, value), part in zip(G.items(), parts)}
-    found = {}
+    step = {}
     for name, value in G.items():
         block = _blocks(value)
-        found[name] = (newton_schulz(block, iterations) if iterations else polar(block)).reshape(value.shape)
-    return found
+        step[name] = (newton_schulz(block, iterations) if iterations else polar(block)).reshape(value.shape)
+    return step
 
 
 def polar(G: Tensor) -> Tensor:

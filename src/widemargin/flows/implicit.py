@@ -15,7 +15,7 @@ from .losses import Loss
 from .nets import Params, TwoLayer
 from .problem import Problem
 
-LARGEST = 690.0  # ln |W|^L up to which p(W) fits into floating point: 1e299
+LOG_SIZE_MOST = 690.0  # ln |W|^L up to which p(W) fits into floating point: 1e299
 
 
 def implicit_weights(
@@ -126,7 +126,7 @@ def gram(problem: Problem, W: Params, saved: Any) -> Tensor:
 
 
 def grown_margins(p: Tensor, log_size: Tensor) -> Tensor:
-    return p * log_size.clamp_max(LARGEST + 10)[:, None].exp()
+    return p * log_size.clamp_max(LOG_SIZE_MOST + 10)[:, None].exp()
 
 
 def per_trial(values: Tensor, like: Tensor) -> Tensor:

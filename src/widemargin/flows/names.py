@@ -52,7 +52,7 @@ def rule_kind(name: str) -> type[Rule]:
 
 def rate_field(kind: type[Rule]) -> str | None:
     """What a rule calls its learning rate, if it has one."""
-    names = [one.name for one in fields(kind)]
+    names = [field.name for field in fields(kind)]
     return next((name for name in ("lr", "eta") if name in names), None)
 
 
@@ -66,7 +66,7 @@ def make_rule(name: str, **options: Any) -> Rule:
     NormalizedGD(lr=0.25, grow=1.148698354997035, shrink=0.5, decrease=0.1)
     """
     kind = rule_kind(name)
-    known = [one.name for one in fields(kind)]
+    known = [field.name for field in fields(kind)]
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in known:
@@ -79,9 +79,9 @@ def rule_from_words(name: str, given: Mapping[str, Any]) -> Rule:
     """The rule of a name, with fields as a command line or a file gives them: `until` is the text of an event."""
     kind = rule_kind(name)
     events = {
-        one.name: parse_until(given[one.name])
-        for one in fields(kind)
-        if str(one.type).startswith("Event") and isinstance(given.get(one.name), str)
+        field.name: parse_until(given[field.name])
+        for field in fields(kind)
+        if str(field.type).startswith("Event") and isinstance(given.get(field.name), str)
     }
     plain = {key: value for key, value in given.items() if key not in events}
     return kind(**only_plain(kind, plain, f"the algorithm {name}"), **events)

@@ -36,7 +36,7 @@ SPARSE = 25  # moments at which what is dear is recorded; NaN at the others
 QUICK = (
     100_000  # trials * points * neurons up to which the KKT residual is recorded by default: above, it takes seconds
 )
-SMALL = 40_000_000  # numbers of one record over the whole run, up to which what is long is recorded by default
+LONG_RECORD = 40_000_000  # numbers of one record over the whole run, up to which what is long is recorded by default
 
 
 @dataclass(frozen=True)
@@ -444,7 +444,7 @@ def choose(asked: str | Sequence[str] | Mapping[str, Any], on: Setting) -> tuple
                 if known.default and known.applies(on):
                     length = {"n": on.problem.n, "m": on.problem.net.m, "": 1}[known.long]
                     slow = usual == "kkt_residual" and on.trials * on.problem.n * on.problem.net.m > QUICK
-                    if slow or on.rows * on.trials * length > SMALL:
+                    if slow or on.rows * on.trials * length > LONG_RECORD:
                         left.append(usual)
                     else:
                         chosen.setdefault(usual, known.observer)
@@ -489,7 +489,7 @@ def _own(name: str, fn: Observer) -> Observer:
     def observer(view: View) -> Tensor | Mapping[str, Tensor]:
         value = fn(view)
         if isinstance(value, Mapping):
-            return {key: checked(one, view.log_factor) for key, one in value.items()}
+            return {key: checked(part, view.log_factor) for key, part in value.items()}
         return checked(value, view.log_factor)
 
     return observer

@@ -107,24 +107,24 @@ def pose(
     [[3.0, 1.0], [4.0, 1.0]]
     """
     sets = data if isinstance(data, list) else [data]
-    if len({(one.n, one.d) for one in sets}) != 1:
+    if len({(data.n, data.d) for data in sets}) != 1:
         raise InputError("data sets of one batch must have the same number of points and features")
     kind = getattr(torch, dtype)
-    X = np.stack([np.hstack([one.X, np.ones((one.n, 1))]) if bias else one.X for one in sets])
+    X = np.stack([np.hstack([data.X, np.ones((data.n, 1))]) if bias else data.X for data in sets])
     if X.shape[2] != net.d:
         raise InputError(f"the network takes {net.d} features but the data has {X.shape[2]}")
     if loss == "squared":
-        targets, kind_y, law = np.stack([one.y for one in sets]), kind, None
+        targets, kind_y, law = np.stack([data.y for data in sets]), kind, None
     elif net.outputs > 1:
-        for one in sets:
-            bad = np.flatnonzero((one.y != np.floor(one.y)) | (one.y < 0) | (one.y >= net.outputs))
+        for each in sets:
+            bad = np.flatnonzero((each.y != np.floor(each.y)) | (each.y < 0) | (each.y >= net.outputs))
             if len(bad):
                 raise InputError(
-                    f"{one.name}: label {one.y[bad[0]]:g} of row {bad[0]} is not one of the classes 0 to {net.outputs - 1}; "
+                    f"{each.name}: label {each.y[bad[0]]:g} of row {bad[0]} is not one of the classes 0 to {net.outputs - 1}; "
                     "number the classes from 0 or give the network more outputs"
                 )
-        targets, kind_y, law = np.stack([one.y for one in sets]).astype(np.int64), torch.int64, as_loss(loss)
+        targets, kind_y, law = np.stack([data.y for data in sets]).astype(np.int64), torch.int64, as_loss(loss)
     else:
-        targets, kind_y, law = np.stack([one.signs() for one in sets]), kind, as_loss(loss)
+        targets, kind_y, law = np.stack([data.signs() for data in sets]), kind, as_loss(loss)
     points, labels = torch.tensor(X, dtype=kind, device=device), torch.tensor(targets, dtype=kind_y, device=device)
     return Problem(net, points, labels, law)

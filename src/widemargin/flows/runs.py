@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.disk import SMALL, check_archive, open_lock, read_file, read_json
+from widemargin.disk import SETTINGS_BYTES, check_archive, open_lock, read_file, read_json
 from widemargin.forms import (
     Misfit,
     either,
@@ -91,9 +91,9 @@ def _tensor(value: Any, where: str) -> None:
 def _state(value: Any, where: str) -> None:
     """A field of a rule's state: a tensor, a dictionary of them, a number, or nothing."""
     if isinstance(value, Mapping):
-        for key, one in value.items():
+        for key, part in value.items():
             need(isinstance(key, str), where, "has a key that is no text")
-            _state(one, f"{where}.{key[:60]}")
+            _state(part, f"{where}.{key[:60]}")
     elif not (value is None or isinstance(value, bool | int | float)):
         _tensor(value, where)
 
@@ -163,14 +163,14 @@ class Run:
     def create(folder: Path, config: Mapping[str, Any], data: Sequence[Dataset], test: Dataset | None) -> Run:
         if (folder / "config.json").exists():
             raise InputError(f"{folder} already holds a run; resume it, or choose another folder")
-        with _spoken(folder):
+        with _write_errors_in_a_sentence(folder):
             # What a process leaves that was killed before it had written its configuration is no obstacle.
             others = {name for name in os.listdir(folder) if name[0] != "."} if folder.exists() else set()
             if others - {"data.npz", "records"}:
                 raise InputError(f"{folder} is a folder with other files in it; choose a new one")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "records").mkdir(exist_ok=True)
-            arrays = {"X": np.stack([one.X for one in data]), "y": np.stack([one.y for one in data])}
+            arrays = {"X": np.stack([each.X for each in data]), "y": np.stack([each.y for each in data])}
             if test is not None:
                 arrays |= {"X_test": test.X, "y_test": test.y}
             write_atomically(folder / "data.npz", _npz(arrays))
@@ -198,7 +198,7 @@ class Run:
 
     def mend(self) -> None:
         """Remove what a killed process left: parts beyond the checkpoint, and files that it was writing."""
-        with _spoken(self.folder):
+        with _write_errors_in_a_sentence(self.folder):
             (self.folder / "records").mkdir(exist_ok=True)
             for path in _parts(self.folder)[self.parts :]:
                 path.unlink()
@@ -211,7 +211,7 @@ class Run:
 
     def save(self, rows: Sequence[Row], point: Mapping[str, Any]) -> None:
         """Append rows, then a checkpoint that counts them. On an error the run on disk is as it was before."""
-        with _spoken(self.folder):
+        with _write_errors_in_a_sentence(self.folder):
             parts = self.parts
             if rows:
                 stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -235,7 +235,7 @@ def held(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder / ".lock", timeout=0)
-    with _spoken(folder):
+    with _write_errors_in_a_sentence(folder):
         folder.mkdir(parents=True, exist_ok=True)
         os.close(open_lock(folder / ".lock"))  # a pipe in its place is refused
         try:
@@ -249,7 +249,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _spoken(folder: Path) -> Iterator[None]:
+def _write_errors_in_a_sentence(folder: Path) -> Iterator[None]:
     """Trouble with the disk as one sentence."""
     try:
         yield
@@ -271,7 +271,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What was asked for; an InputError where the folder is no run, or the file is damaged."""
     path = folder / "config.json"
     try:
-        config = read_json(path, SMALL)
+        config = read_json(path, SETTINGS_BYTES)
     except OSError as error:
         raise InputError(
             f"{folder} is not a run: config.json: {error.strerror}; give a folder written by train"
@@ -365,7 +365,7 @@ def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
         )
     sets = [Dataset(X, y, name) for X, y, name in zip(arrays["X"], arrays["y"], kept["names"])]
     with _whole(file, can):
-        need([one.sha256() for one in sets] == kept["sha256"], "X, y:", "these are not the points of the run")
+        need([data.sha256() for data in sets] == kept["sha256"], "X, y:", "these are not the points of the run")
     return sets
 
 
@@ -407,7 +407,7 @@ def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
 
 def _newest(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest whole checkpoint, if there is one, and a sentence about each that is not whole."""
-    found: list[dict[str, Any]] = []
+    whole: list[dict[str, Any]] = []
     damaged: dict[str, str] = {}
     for name in ("checkpoint-0", "checkpoint-1"):
         path = folder / name
@@ -424,13 +424,13 @@ def _newest(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any] | N
         if len(_parts(folder)) < point["parts"]:
             damaged[name] = "its records are missing"
         else:
-            found.append(point)
-    if damaged and not found:
+            whole.append(point)
+    if damaged and not whole:
         what = " and ".join(f"{name} ({why})" for name, why in damaged.items())
         raise InputError(f"{folder}: {what} damaged and there is no other checkpoint; remove the folder, start again")
-    if not found:
+    if not whole:
         return None, []
-    point = max(found, key=lambda one: one["turn"])
+    point = max(whole, key=lambda each: each["turn"])
     notes = [f"{name} is damaged ({why}): the other checkpoint, of step {point['step']}, was used"
              for name, why in damaged.items()]  # fmt: skip
     return point, notes
@@ -491,14 +491,14 @@ def check_shapes(
         ) from None
 
 
-def _alike(found: Mapping[str, Any], like: Mapping[str, np.ndarray], where: str, grows: bool) -> None:
+def _alike(given: Mapping[str, Any], like: Mapping[str, np.ndarray], where: str, grows: bool) -> None:
     need(
-        set(found) == set(like),
+        set(given) == set(like),
         where,
-        f"has the parameters {', '.join(sorted(found))[:100]}, not {', '.join(sorted(like))}",
+        f"has the parameters {', '.join(sorted(given))[:100]}, not {', '.join(sorted(like))}",
     )
     widths = set()
-    for name, value in found.items():
+    for name, value in given.items():
         want, there = like[name].shape, tuple(value.shape)
         if grows and len(there) > 1 and len(want) > 1:
             widths.add(there[1] - want[1])
@@ -526,8 +526,8 @@ LATER = {"log_scale": 1, "drift": 1, "dual": 2, "gates": 3}  # dimensions: trial
 
 def _later(value: Any, key: str, trials: int, points: int, where: str) -> None:
     if isinstance(value, Mapping):
-        for name, one in value.items():
-            _later(one, "", trials, points, f"{where}.{name[:60]}")
+        for name, part in value.items():
+            _later(part, "", trials, points, f"{where}.{name[:60]}")
         return
     fits = isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == trials
     need(fits, where, f"is no tensor of {trials} trials")

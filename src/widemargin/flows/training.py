@@ -88,7 +88,7 @@ def train(
     observers, notes = observing.choose(record.observe, setting)
     config: dict[str, Any] = {
         "format": runs.FORMAT,
-        "data": {"names": [one.name for one in sets], "sha256": [one.sha256() for one in sets], "n": problem.n},
+        "data": {"names": [data.name for data in sets], "sha256": [data.sha256() for data in sets], "n": problem.n},
         "test": None if test is None else test.sha256(),
         "net": net.config(),
         "rule": _spec(rule),
@@ -340,7 +340,7 @@ class _Loop:
 
     def _values(self, W: Params, state: State, all_of_them: bool) -> runs.Row:
         view = observing.View(self.problem, W, state, self.start, self.test)
-        chosen = {name: one for name, one in self.observers.items() if all_of_them or name not in self.dear}
+        chosen = {name: observer for name, observer in self.observers.items() if all_of_them or name not in self.dear}
         values = {name: _array(value) for name, value in observing.record(chosen, view).items()}
         for name in self.dear - set(chosen):
             values[name] = np.full(self.trials, np.nan)
@@ -478,7 +478,7 @@ def _array(value: Tensor) -> np.ndarray:
 
 
 def _check(sets: list[Dataset], net: Any, rule: Any, trials: Any, seed: Any, device: str, dtype: str) -> None:
-    if not sets or not all(isinstance(one, Dataset) for one in sets):
+    if not sets or not all(isinstance(data, Dataset) for data in sets):
         raise InputError("data must be a Dataset, or one for each trial")
     if not isinstance(net, Net):
         raise InputError(f"net must be a net, such as those of widemargin.flows, not {type(net).__name__}")
@@ -499,7 +499,7 @@ def _count(trials: Any) -> Any:
     """How many trials are asked for: a number, or numbers of trials."""
     if not isinstance(trials, list | tuple | range | np.ndarray):
         return trials
-    if any(isinstance(one, bool) or not isinstance(one, int | np.integer) or one < 0 for one in trials):
+    if any(isinstance(trial, bool) or not isinstance(trial, int | np.integer) or trial < 0 for trial in trials):
         raise InputError("the numbers of trials must be integers from 0")
     return len(trials)
 
@@ -522,7 +522,7 @@ def _spec(thing: Any) -> dict[str, Any]:
     """Class and fields of a net or rule, as JSON."""
     spec: dict[str, Any] = {"class": type(thing).__name__}
     if dataclasses.is_dataclass(thing):
-        spec |= {one.name: _plain(getattr(thing, one.name)) for one in dataclasses.fields(thing)}
+        spec |= {field.name: _plain(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
     return spec
 
 

@@ -50,8 +50,8 @@ def size(A: np.ndarray, norm: str) -> float:
     if norm == "l1":
         return float(np.abs(A).sum()) * (1 + EPS * (A.size + 2))
     values = np.linalg.svd(A, compute_uv=False)
-    found = float(values[0] if norm == "spectral" else values.sum())
-    return found * (1 + EPS * (16 * sum(A.shape) + 64))
+    value = float(values[0] if norm == "spectral" else values.sum())
+    return value * (1 + EPS * (16 * sum(A.shape) + 64))
 
 
 @dataclass
@@ -85,21 +85,21 @@ class Solved:
 def largest(rows: Rows, norm: str, tol: float, deadline: float, tell: Tell | None = None) -> Solved:
     """The largest margin in a norm; both bounds hold whenever it ends."""
     n = rows.count
-    found = Solved(np.zeros(rows.shape), np.full(n, 1 / n))
+    best = Solved(np.zeros(rows.shape), np.full(n, 1 / n))
     _offer(
-        rows, np.arange(n), norm, rows.weighted(found.q)[0], found.q, found
+        rows, np.arange(n), norm, rows.weighted(best.q)[0], best.q, best
     )  # some bounds, however little time there is
     chosen = np.arange(n) if n <= ALL else np.unique(np.linspace(0, n - 1, FIRST).astype(int))
     try:
-        for found.rounds in range(1, ROUNDS + 1):
-            before = found.lower, found.upper
-            q, A = _round(rows, chosen, norm, tol, deadline, found)
-            found.rows = len(chosen)
+        for best.rounds in range(1, ROUNDS + 1):
+            before = best.lower, best.upper
+            q, A = _round(rows, chosen, norm, tol, deadline, best)
+            best.rows = len(chosen)
             if tell is not None:
-                tell(found.lower, found.upper, f"round {found.rounds}, {len(chosen)} rows")
-            if found.closed(tol) or found.stopped == "time-limit":
+                tell(best.lower, best.upper, f"round {best.rounds}, {len(chosen)} rows")
+            if best.closed(tol) or best.stopped == "time-limit":
                 break
-            if found.lower <= 0 and norm in (
+            if best.lower <= 0 and norm in (
                 "spectral",
                 "nuclear",
             ):  # weights that cancel are a vertex, which an inner path rounds
@@ -109,21 +109,21 @@ def largest(rows: Rows, norm: str, tol: float, deadline: float, tell: Tell | Non
                     norm,
                     A,
                     _program(rows.some(chosen), "max", min(deadline - time.perf_counter(), 1e9))[1],
-                    found,
+                    best,
                 )
-            again = _next(rows, chosen, q, A, tol, stuck=(found.lower, found.upper) == before)
+            again = _next(rows, chosen, q, A, tol, stuck=(best.lower, best.upper) == before)
             if again is None:
                 break
             chosen = again
     except KeyboardInterrupt:
-        found.stopped = "interrupted"
-    if found.closed(tol):
-        found.stopped = ""
-    return found
+        best.stopped = "interrupted"
+    if best.closed(tol):
+        best.stopped = ""
+    return best
 
 
 def _round(
-    rows: Rows, chosen: np.ndarray, norm: str, tol: float, deadline: float, found: Solved
+    rows: Rows, chosen: np.ndarray, norm: str, tol: float, deadline: float, best: Solved
 ) -> tuple[np.ndarray, np.ndarray]:
     """Solve for the chosen rows and offer what comes out; weights and predictor of the last look at them."""
     Z, K = rows.some(chosen), rows.shape[0]
@@ -131,8 +131,8 @@ def _round(
 
     def offer(A: np.ndarray, q: np.ndarray) -> bool:
         last.append((q, A))
-        _offer(rows, chosen, norm, A, q, found)
-        return found.closed(tol / 4)
+        _offer(rows, chosen, norm, A, q, best)
+        return best.closed(tol / 4)
 
     if norm in ("spectral", "nuclear"):
         reach = float(np.linalg.norm(Z, axis=1).max())
@@ -148,7 +148,7 @@ def _round(
             return most >= (1 - max(tol / 16, 1e-12)) * least or least < 1e-13 * reach
 
         _, _, steps, stopped = barrier.solve(Z, K, norm, done, deadline)
-        found.steps += steps
+        best.steps += steps
         offer(best_A, best_q)
     else:
         left = max(0.0, deadline - time.perf_counter())
@@ -157,7 +157,7 @@ def _round(
             for other, weights in _polished(Z, norm, A, q):
                 offer(other.reshape(rows.shape), weights)
             last.append(last[0])  # which rows are missing is seen from the program's own answer
-    found.stopped = stopped
+    best.stopped = stopped
     return last[-1]
 
 
@@ -177,14 +177,14 @@ def _next(rows: Rows, chosen: np.ndarray, q: np.ndarray, A: np.ndarray, tol: flo
     return None if stuck or count.all() else chosen[count]
 
 
-def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarray, found: Solved) -> None:
+def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarray, best: Solved) -> None:
     if np.isfinite(A).all() and A.any():
         A = A / np.abs(A).max()
         values, off = rows.values(A)
         least = float((values - off).min())
         lower = least / size(A, norm) * (1 - 4 * EPS) if least > 0 else least / float(np.abs(A).max())
-        if lower > found.lower:
-            found.A, found.lower = A, lower
+        if lower > best.lower:
+            best.A, best.lower = A, lower
     if np.isfinite(q).all() and q.sum() > 0:
         whole = np.zeros(rows.count)
         whole[chosen] = q / q.sum()
@@ -192,8 +192,8 @@ def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarr
         dual = DUAL[norm]
         upper = size(M, dual) + error * (M.size if dual in ("l1", "nuclear") else 1 if dual == "max" else M.size**0.5)
         upper = upper / float(whole.sum()) * (1 + 2 * EPS * rows.count + 8 * EPS)
-        if upper < found.upper:
-            found.q, found.upper = whole, upper
+        if upper < best.upper:
+            best.q, best.upper = whole, upper
 
 
 # ---------------------------------------------------------------- linear programs

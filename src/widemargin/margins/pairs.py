@@ -86,10 +86,10 @@ def in_play(door: Door) -> np.ndarray:
     each = max(1, math.isqrt(most))
     sizes = [min(len(plus), max(each, most // len(minus))), min(len(minus), max(each, most // len(plus)))]
     try:
-        near = [nearest(door.X[one], door.X[other], door)[0] for one, other in ((plus, minus), (minus, plus))]
-        chosen = [one[np.argsort(d, kind="stable")[:k]] for one, d, k in zip((plus, minus), near, sizes)]
+        near = [nearest(door.X[side], door.X[other], door)[0] for side, other in ((plus, minus), (minus, plus))]
+        chosen = [side[np.argsort(d, kind="stable")[:k]] for side, d, k in zip((plus, minus), near, sizes)]
     except Late:
-        chosen = [one[np.random.default_rng(0).permutation(len(one))[:k]] for one, k in zip((plus, minus), sizes)]
+        chosen = [side[np.random.default_rng(0).permutation(len(side))[:k]] for side, k in zip((plus, minus), sizes)]
     return np.sort(np.concatenate(chosen))
 
 

@@ -138,11 +138,11 @@ def _nested_pivoting(K: np.ndarray, progress: Progress) -> bool:
             support |= _times(sub, alpha[part]) < 1
         else:
             support[:] = True
-        found = _pivot(sub, support, progress, whole=size == n)
-        if found is None:
+        solved = _pivot(sub, support, progress, whole=size == n)
+        if solved is None:
             return False
         alpha[:] = 0
-        alpha[part] = found
+        alpha[part] = solved
     return True
 
 

@@ -27,7 +27,7 @@ PATIENCE = 4  # rounds without a better bound once no more points can join
 
 
 @dataclass
-class Found:
+class Best:
     """Bounds of a margin, with the weights on all points and the predictor that show them."""
 
     q: np.ndarray  # (n,)
@@ -85,56 +85,56 @@ def first_rows(labels: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.append(chosen, rest))
 
 
-def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Found:
+def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Best:
     """Bounds that are `tol` apart where that can be had, with rounding, time and memory as they are."""
     door, n = problem.door, problem.n
     most = min(n, problem.most())
     rows = np.arange(n) if most == n <= AT_ONCE else first_rows(problem.labels, min(START, most))
-    found, rounds, stuck = Found(np.zeros(n)), 0, 0
+    best, rounds, stuck = Best(np.zeros(n)), 0, 0
     while True:
         rounds += 1
         try:
             predictor, steps = problem.solve(rows, tol / 4, tell)
         except Late:  # not in the first round, which is small
-            found.stopped = "time-limit"
+            best.stopped = "time-limit"
             break
         better = False
         upper = problem.upper(rows, steps.q)
-        if upper < found.upper or rounds == 1:
-            better = upper < found.upper * (1 - 1e-9)
-            found.q, found.upper = np.zeros(n), upper
-            found.q[rows] = steps.q
-        found.stats = {"steps": steps.steps, "method": steps.method}
-        found.stopped = steps.stopped
+        if upper < best.upper or rounds == 1:
+            better = upper < best.upper * (1 - 1e-9)
+            best.q, best.upper = np.zeros(n), upper
+            best.q[rows] = steps.q
+        best.stats = {"steps": steps.steps, "method": steps.method}
+        best.stopped = steps.stopped
         margins = problem.judged(predictor) if steps.stopped != "interrupted" or len(rows) == n else None
         if margins is None:
-            found.stopped = found.stopped or "time-limit"
+            best.stopped = best.stopped or "time-limit"
             break
         lower = float(margins.min())
-        if lower > found.lower:
-            better |= lower > max(found.lower, 0.0) * (1 + 1e-9)
-            found.lower, found.predictor = lower, predictor
+        if lower > best.lower:
+            better |= lower > max(best.lower, 0.0) * (1 + 1e-9)
+            best.lower, best.predictor = lower, predictor
         stuck = 0 if better else stuck + 1
-        if len(rows) == n or found.stopped or found.lower >= (1 - tol) * found.upper:
+        if len(rows) == n or best.stopped or best.lower >= (1 - tol) * best.upper:
             break
-        if nothing_left(found.upper, found.q, problem.size):
+        if nothing_left(best.upper, best.q, problem.size):
             break
         if door.limits.late():
-            found.stopped = "time-limit"
+            best.stopped = "time-limit"
             break
         if stuck > PATIENCE:
-            found.stopped = "stalled"
+            best.stopped = "stalled"
             break
         rows = following(problem, rows, steps.q, margins, most, tol)
         if tell is not None:
             try:
-                tell(found.lower, found.upper, f"round {rounds}, {len(rows)} of {n} in play")
+                tell(best.lower, best.upper, f"round {rounds}, {len(rows)} of {n} in play")
             except KeyboardInterrupt:
-                found.stopped = "interrupted"
+                best.stopped = "interrupted"
                 break
-    found.lower = max(found.lower, 0.0)
-    found.stats |= {"rounds": rounds, "in_play": len(rows)}
-    return found
+    best.lower = max(best.lower, 0.0)
+    best.stats |= {"rounds": rounds, "in_play": len(rows)}
+    return best
 
 
 def following(problem: Rows, rows: np.ndarray, q: np.ndarray, margins: np.ndarray, most: int, tol: float) -> np.ndarray:

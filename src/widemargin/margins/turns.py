@@ -45,38 +45,38 @@ def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Cer
         left = door.limits.left()
         seconds = None if math.isinf(left) else max(FIRST * left, 0.0) if len(rows) < most else max(0.5 * left, 0.0)
         part = Dataset(data.X[rows], labels[rows], data.name, data.classes)
-        found = solve(part, None if seconds is None else max(seconds, 1e-3))
-        better = best is None or found.upper < best.upper * (1 - 1e-6)
-        if best is None or found.upper < best.upper or found.status == "not-separable":
-            best = dataclasses.replace(found, dual=_spread(found.dual, rows, n), proof=renamed(found.proof, rows))
-        if found.status in ("not-separable", "interrupted"):
-            status = found.status
+        cert = solve(part, None if seconds is None else max(seconds, 1e-3))
+        better = best is None or cert.upper < best.upper * (1 - 1e-6)
+        if best is None or cert.upper < best.upper or cert.status == "not-separable":
+            best = dataclasses.replace(cert, dual=_spread(cert.dual, rows, n), proof=renamed(cert.proof, rows))
+        if cert.status in ("not-separable", "interrupted"):
+            status = cert.status
             break
-        margins = _judged(door, found, judge)
+        margins = _judged(door, cert, judge)
         if margins is None:
             break
         if (least := float(margins.min())) > lower:
             better |= least > lower * (1 + 1e-6)
-            lower, network = least, found
+            lower, network = least, cert
         stuck = 0 if better else stuck + 1
         if lower >= (1 - door.tol) * best.upper:
             status = "certified"
             break
         if door.limits.late():
             break
-        if not found.lower > 0:  # no network in its time: fewer points are easier
+        if not cert.lower > 0:  # no network in its time: fewer points are easier
             if len(rows) <= FEWEST or stuck > PATIENCE:
-                status = "stalled" if found.status != "time-limit" else "time-limit"
+                status = "stalled" if cert.status != "time-limit" else "time-limit"
                 break
-            order = np.argsort(-_weight(found.dual), kind="stable")
+            order = np.argsort(-_weight(cert.dual), kind="stable")
             rows = _with_all(np.sort(rows[order[: len(rows) // 2]]), labels)
             continue
         below = np.setdiff1d(np.flatnonzero(margins < max(float(margins[rows].min()), 0.0)), rows)
         below = below[np.argsort(margins[below], kind="stable")]
-        if (len(below) == 0 and found.status != "time-limit") or stuck > PATIENCE:
+        if (len(below) == 0 and cert.status != "time-limit") or stuck > PATIENCE:
             status = "stalled"
             break
-        kept = rows[np.argsort(-_weight(found.dual), kind="stable")]
+        kept = rows[np.argsort(-_weight(cert.dual), kind="stable")]
         count = int(min(most, max(GROW * len(rows), START)))
         join = below[: max(count - len(kept), count // 3)]
         rows = _with_all(np.sort(np.append(kept[: count - len(join)], join)), labels)
@@ -94,13 +94,13 @@ def _weight(dual: np.ndarray) -> np.ndarray:
     return q if q.ndim == 1 else q.sum(axis=1)
 
 
-def _judged(door: Door, found: Certificate, judge: Judge) -> np.ndarray | None:
-    if not found.lower > 0:
+def _judged(door: Door, cert: Certificate, judge: Judge) -> np.ndarray | None:
+    if not cert.lower > 0:
         return np.zeros(door.data.n)
-    margins, width = np.empty(door.data.n), max(found.atoms, len(found.extra.get("outer", ())), 1) * 2
+    margins, width = np.empty(door.data.n), max(cert.atoms, len(cert.extra.get("outer", ())), 1) * 2
     try:
         for block in door.limits.blocks(door.data.n, width + door.X.shape[1]):
-            margins[block] = judge(found, block)
+            margins[block] = judge(cert, block)
     except Late:
         return None
     return margins
@@ -121,7 +121,7 @@ def renamed(proof: Any, names: np.ndarray) -> dict[str, Any]:
     elif proof["type"] == "cones" and "leaves" in proof:  # of several classes
         proof["leaves"] = [[[int(names[i]), share] for i, share in leaf] for leaf in proof["leaves"]]
     elif proof["type"] == "cover":
-        proof["vertices"] = [one | {"side": _side(one["side"], names)} for one in proof["vertices"]]
+        proof["vertices"] = [vertex | {"side": _side(vertex["side"], names)} for vertex in proof["vertices"]]
     elif "sides" in proof:
         proof["sides"] = [_side(side, names) for side in proof["sides"]]
     return proof

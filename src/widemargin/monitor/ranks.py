@@ -64,7 +64,7 @@ def fail_together(problem: Exception | None) -> None:
         return
     bad = isinstance(problem, InputError)
     said = everyone(None if problem is None else (bad, str(problem) if bad else f"{type(problem).__name__}: {problem}"))
-    first = next((k for k, one in enumerate(said) if one is not None), None)
+    first = next((k for k, word in enumerate(said) if word is not None), None)
     if first is None:
         return
     if problem is not None and not bad:
@@ -90,8 +90,8 @@ def together(describe: Callable[[Any], dict[str, Any]]) -> Callable[[Make], Make
                 return
             fail_together(problem)
             given = everyone(describe(self))
-            for k, one in enumerate(given):
-                for what, value in one.items():
+            for k, part in enumerate(given):
+                for what, value in part.items():
                     if value != given[0][what]:
                         raise InputError(
                             f"{what} of the monitor on rank {k} differs from rank 0's; every rank must watch the whole model "

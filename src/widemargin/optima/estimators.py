@@ -176,7 +176,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
             targets = [index.astype(np.float64)]
         else:
             ones = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-            targets = [np.where(index == one, 1.0, -1.0) for one in ones]
+            targets = [np.where(index == label, 1.0, -1.0) for label in ones]
         solved = [self._solve(points, y, weights, self.loss) for y in targets]
         self.datasets_, self.certificates_ = zip(*solved)
         for name in ("data_", "certificate_"):

@@ -42,10 +42,10 @@ def fit(
         on, steep = A.any(axis=1), np.linalg.norm(now.pull, axis=1)
         new = np.flatnonzero(~on & (steep > lam))
         use = np.concatenate([np.flatnonzero(on), new[np.argsort(-steep[new])[:ENTER]]])
-        found = _model(points, Z[:, use], A[use], b, t, now.g, damping, until - time.perf_counter())
-        if found is None:
+        model = _model(points, Z[:, use], A[use], b, t, now.g, damping, until - time.perf_counter())
+        if model is None:
             break
-        to, offset = found
+        to, offset = model
         move, move_b, size = to - A[use], offset - b, np.linalg.norm(A[use], axis=1)
         fall = -float((now.pull[use] * move).sum() + now.pull_b @ move_b)  # of the loss, to first order
         fall += lam * float(np.linalg.norm(to, axis=1).sum() - size.sum())
@@ -101,11 +101,11 @@ def _polished(
         to, there = np.where((size > share * size.max(initial=0.0))[:, None], A, 0.0), b
         then = now if share == 0 else _slopes(points, Z, to, there)
         for _ in range(POLISH):
-            found = _newton(points, Z, to, there, then)
-            new = _slopes(points, Z, *found) if found is not None else then
-            if found is None or not new.worst < then.worst:
+            moved = _newton(points, Z, to, there, then)
+            new = _slopes(points, Z, *moved) if moved is not None else then
+            if moved is None or not new.worst < then.worst:
                 break
-            (to, there), then = found, new
+            (to, there), then = moved, new
             if then.worst <= tol or time.perf_counter() > until:
                 break
         if then.worst < best.worst:
@@ -189,9 +189,9 @@ def _model(
     kinds = [clarabel.SecondOrderConeT(r + 1)] * m
     at = np.hstack([np.zeros((m, 1)), now[: m * r].reshape(m, r)]).ravel()
     solution = clarabel.DefaultSolver(P, cost, cones, at, kinds, settings).solve()
-    found = (units * (now + np.array(solution.x)[:size])).reshape(p, r) @ Q.T
-    if not np.isfinite(found).all():
+    solved = (units * (now + np.array(solution.x)[:size])).reshape(p, r) @ Q.T
+    if not np.isfinite(solved).all():
         return None
-    to = found[:m]
+    to = solved[:m]
     to[np.linalg.norm(to, axis=1) < 1e-8 * unit] = 0.0
-    return to, found[m] if points.offset else b
+    return to, solved[m] if points.offset else b

@@ -143,16 +143,16 @@ def _least(solver: Solver, c: np.ndarray, open_: np.ndarray) -> float:
     for _ in range(200):
         solver.points = dataclasses.replace(solver.points, lam=max(least, 1e-12 * float(np.abs(c) @ solver.size)))
         solver.V = np.zeros((0, solver.r))
-        found = solver.search(c)
-        if found <= least * (1 + 0.2 * solver.tol) or not len(solver.V) or solver.late():
+        slope = solver.search(c)
+        if slope <= least * (1 + 0.2 * solver.tol) or not len(solver.V) or solver.late():
             break
         V = np.vstack([V, solver.V])
         Z = (solver.X @ V.T).clip(0)  # (n, m)
         A, fixed = Z[open_].T * y, Z.T @ rest  # (m, k), (m,)
-        one = -np.ones((2 * len(V), 1))
+        bound = -np.ones((2 * len(V), 1))
         program = optimize.linprog(
             np.append(np.zeros(len(open_)), 1.0),
-            np.hstack([np.vstack([A, -A]), one]),
+            np.hstack([np.vstack([A, -A]), bound]),
             np.append(-fixed, fixed),
             np.append(np.ones(len(open_)), 0.0)[None],
             [abs(total)],

@@ -122,8 +122,8 @@ class Path(Sequence[Point]):
         """One column, a number for each point: (k,)."""
         if name not in self.names:
             raise InputError(f"a path has the columns {', '.join(self.names)}, not {show(name)}")
-        found = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]
-        return np.array(found, dtype=np.float64)
+        values = self.more[name] if name in self.more else [getattr(point, name) for point in self.points]
+        return np.array(values, dtype=np.float64)
 
     def columns(self) -> dict[str, np.ndarray]:
         """All of them by name: what `plots.path` draws."""

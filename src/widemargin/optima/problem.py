@@ -112,8 +112,8 @@ def of_labels(training: Training, loss: str) -> Problem:
     data.single()
     if chosen.labels and not np.isin(data.y, (-1.0, 1.0)).all():
         raise InputError(f"{data.name}: the loss {loss} needs labels -1 and +1, but y {_instead(data.y)}")
-    one = len(np.unique(data.y[training.w > 0])) == 1
-    if one and chosen.name in ("logistic", "exp") and training.output_bias == "free":
+    alike = len(np.unique(data.y[training.w > 0])) == 1
+    if alike and chosen.name in ("logistic", "exp") and training.output_bias == "free":
         raise InputError(
             f"{data.name}: all labels are equal, and with a free output bias the loss {loss} has no minimum; "
             "use output_bias=None or 'decayed'"
@@ -230,24 +230,24 @@ def feasible(points: Points, loss: Loss, c: np.ndarray, b: float) -> list[np.nda
         )
     if not points.offset or not c.any():
         return [c]
-    found = [c] if points.ridge else []
+    before = [c] if points.ridge else []
     up, down, wanted = math.fsum(c[c > 0]), -math.fsum(c[c < 0]), points.ridge * b
     if up - down > wanted:
         c = np.where(c > 0, c * (max(0.0, down + wanted) / up if up else 0.0), c)
     else:
         c = np.where(c < 0, c * (max(0.0, up - wanted) / down if down else 0.0), c)
     if not c.any():
-        return [*found, c]
+        return [*before, c]
     # On a grid of 52 bits sums of integers decide. What is left over is taken from the largest weights of the heavier side.
     grid = math.frexp(float(np.abs(c).max()))[1] - 52
     whole = np.trunc(np.ldexp(c, -grid)).astype(np.int64)
     left = sum(whole.tolist()) - round(math.ldexp(wanted, -grid))
     if abs(left) > 2**62:  # the output bias asks for more than these weights have
-        return found or [np.zeros_like(c)]
+        return before or [np.zeros_like(c)]
     sign = 1 if left > 0 else -1
     order = np.argsort(-sign * whole, kind="stable")
     order = order[sign * whole[order] > 0]
     each, rest = divmod(abs(left), max(1, len(order)))
     whole[order] -= sign * each
     whole[order[:rest]] -= sign
-    return [*found, np.ldexp(whole.astype(np.float64), grid)]
+    return [*before, np.ldexp(whole.astype(np.float64), grid)]

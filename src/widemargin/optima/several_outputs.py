@@ -68,7 +68,7 @@ class Solver(Engine):
         q, power = points.dual_weights(self.outputs())
         self.dual = Dual(-math.inf, q, power, math.inf, {"type": "norm"})
         self.offer(several.norm(door.X, points.vectors(q)), q, power)
-        self.centre, self.power, self.estimate, self.found = q, power, -math.inf, math.inf
+        self.centre, self.power, self.estimate, self.steepest = q, power, -math.inf, math.inf
         self.attempted = math.inf  # what the last proof left open when it began
 
     def begin_with(self, theta: np.ndarray, outer: np.ndarray, offset: np.ndarray) -> None:
@@ -181,7 +181,7 @@ class Solver(Engine):
         self.slope = float(value[0]) / lam - 1
         estimate = self.proved(q, power, float(value[0]))
         if estimate > self.estimate:
-            self.centre, self.power, self.estimate, self.found = q, power, estimate, float(value[0])
+            self.centre, self.power, self.estimate, self.steepest = q, power, estimate, float(value[0])
             left = self.upper - estimate
             if left <= 0.5 * self.share * self.tol * estimate and self.worthwhile(left) and self.door.X.shape[1] > 2:
                 self.prove()
@@ -214,8 +214,8 @@ class Solver(Engine):
             V, value = several.climb(X, vectors, several.best(V, value, CLIMBERS), until=until)
         V, value = several.fetched(V, value)
         if self.door.X.shape[1] <= 2 and not self.late():
-            found, arcs = several.enumeration(self.door.X, g)
-            self.offer(found, q, power)
+            proof, arcs = several.enumeration(self.door.X, g)
+            self.offer(proof, q, power)
             V = np.vstack([V, arcs @ self.basis])
             value = np.append(value, several.values(self.X, g, arcs @ self.basis))
         order = np.argsort(-value)
@@ -228,7 +228,7 @@ class Solver(Engine):
         q, power = self.centre, self.power
         self.attempted = self.upper - self.estimate
         goal = self.enough(q, power, self.upper / (1 + 0.9 * self.share * self.tol))
-        goal = max(goal, self.found * (1 + 1e-5), math.ldexp(self.points.lam, -power))
+        goal = max(goal, self.steepest * (1 + 1e-5), math.ldexp(self.points.lam, -power))
         g = self.points.vectors(q)
         plain = several.norm(self.door.X, g)
         if plain.upper <= goal:  # points that are 0, or a large decay

@@ -83,7 +83,7 @@ class Solver(Engine):
         bound = norm_bound(door.X, c)
         self.dual = Dual(self.proved(c, bound), c, bound, power=power_of(c))
         self.lower = self.dual.value
-        self.centre, self.estimate, self.found = (
+        self.centre, self.estimate, self.steepest = (
             np.zeros(0),
             -math.inf,
             0.0,
@@ -190,13 +190,13 @@ class Solver(Engine):
             self.say(f"{len(self.W)} neurons")  # a proof may take long
         self.smoothen()
         c = self.pull()
-        found = self.search(c)
-        self.prove(c, found)
-        self.tell(f"{len(self.W)} neurons, largest slope {found / self.points.lam - 1:.1e}")
+        slope = self.search(c)
+        self.prove(c, slope)
+        self.tell(f"{len(self.W)} neurons, largest slope {slope / self.points.lam - 1:.1e}")
         better = self.lower > before[0] * (1 + 1e-9) or self.upper < before[1] * (1 - 1e-9) or len(self.V) != before[2]
         half = self.seconds() > 0.5 * (self.door.deadline - self.door.started)
         if (half or not better) and not self.closed() and self.worthwhile(self.upper - self.estimate):
-            return self.prove(self.centre, self.found, last=True) or better
+            return self.prove(self.centre, self.steepest, last=True) or better
         return better
 
     def improve(self) -> None:
@@ -286,17 +286,17 @@ class Solver(Engine):
             self.play(tops[value > self.points.lam * (1 + 1e-12)].numpy(), NEW)
         return best
 
-    def search_again(self, c: np.ndarray, found: float) -> float:
+    def search_again(self, c: np.ndarray, slope: float) -> float:
         """The largest slope at c from other starts, where a proof takes long and there is time for both."""
         if self.r > CONE_RANK and self.left() > 0.3 * (self.door.deadline - self.door.started):
-            found = max([found, *(self.search(c) for _ in range(AGAIN))])
-        return found
+            slope = max([slope, *(self.search(c) for _ in range(AGAIN))])
+        return slope
 
     def prove(self, c: np.ndarray, value: float, last: bool = False) -> bool:
         """Bound the slopes at c, if they look good enough to close the gap, or at the `last` moment. Whether it was tried."""
         estimate = self.proved(c, value)
         if estimate > self.estimate or not len(self.centre):
-            self.centre, self.estimate, self.found = c, estimate, value
+            self.centre, self.estimate, self.steepest = c, estimate, value
         if listed(self.where, c):
             return False  # a search is a proof
         first = not self.dual.sides
@@ -312,7 +312,7 @@ class Solver(Engine):
             more = self.search_again(c, value)
             if more > max(value, self.points.lam) * (1 + 1e-6):  # a neuron was missed: the network gets it first
                 if c is self.centre:
-                    self.estimate, self.found = self.proved(c, more), more
+                    self.estimate, self.steepest = self.proved(c, more), more
                 return True
             self.multiply(0.8)
             if self.closed():
@@ -388,17 +388,17 @@ class Solver(Engine):
             self.beat,
         )
         until = time.perf_counter() + share * self.left()
-        for number, found in enumerate(products.solve(self.where.Xt, goal, until)):
+        for number, solved in enumerate(products.solve(self.where.Xt, goal, until)):
             before = self.lower
-            for c in feasible(points, self.loss, found.q.cpu().numpy(), self.b):
-                shown, power = products.renewed(found, tensor(c)), power_of(c)
+            for c in feasible(points, self.loss, solved.q.cpu().numpy(), self.b):
+                shown, power = products.renewed(solved, tensor(c)), power_of(c)
                 if shown is None or self.proved(c, shown.bound) <= self.dual.value:
                     continue
                 proof, bound = products.write(shown, np.arange(self.n), 2.0**self.door.shift, 2.0**-power)
                 bound *= 2.0 ** (power - self.door.shift)
                 if proof and (value := self.proved(c, bound)) > self.dual.value:
                     self.dual, self.lower = Dual(value, c, bound, power=power, proof=proof), value
-            self.tell(f"{len(found.sides[0].N)} products")
+            self.tell(f"{len(solved.sides[0].N)} products")
             if self.closed() or (number > 2 and self.lower - before < ENOUGH * (self.upper - self.lower)):
                 break
 

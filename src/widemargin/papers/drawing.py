@@ -23,8 +23,8 @@ def panels(width: float, height: float, columns: int) -> tuple[Figure, list[Axes
     """A figure with so many tidy panels in a row."""
     figure = figure_of(width, height)
     axes = list(figure.subplots(1, columns, squeeze=False)[0])
-    for one in axes:
-        tidy(one)
+    for panel in axes:
+        tidy(panel)
     return figure, axes
 
 
@@ -45,7 +45,7 @@ def mean_line(axes: Axes, x: np.ndarray, values: np.ndarray, colour: str, label:
 def width_axis(axes: Axes, m: np.ndarray) -> None:
     """A logarithmic axis of widths with ticks at them."""
     axes.set_xscale("log")
-    axes.set_xticks(m, [str(one) for one in m])
+    axes.set_xticks(m, [str(width) for width in m])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("width m")
 

@@ -135,11 +135,11 @@ class Job:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    return {one.name: getattr(thing, one.name) for one in fields(thing)}
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}
 
 
 def _names(data: Dataset | list[Dataset]) -> list[str]:
-    return [one.sha256() for one in (data if isinstance(data, list) else [data])]
+    return [each.sha256() for each in (data if isinstance(data, list) else [data])]
 
 
 @dataclass(frozen=True)
@@ -225,14 +225,14 @@ def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
     chosen: dict[str, Reproduction] = {}
     for word in asked:
         some = [
-            one
-            for one in REPRODUCTIONS.values()
-            if word == one.id
-            or (word in ("all", one.paper, one.paper.lower()) and not (one.alone and scale == "paper"))
+            known
+            for known in REPRODUCTIONS.values()
+            if word == known.id
+            or (word in ("all", known.paper, known.paper.lower()) and not (known.alone and scale == "paper"))
         ]
         if not some:
             raise InputError(f"there is no reproduction {word!r}; there are {', '.join(REPRODUCTIONS)}, or all")
-        chosen |= {one.id: one for one in some}
+        chosen |= {known.id: known for known in some}
     return list(chosen.values())
 
 
@@ -255,8 +255,8 @@ def run(
     >>> def reproduce(job):
     ...     total = sum(range(job.pick(10, 1000)))
     ...     return papers.Outcome({}, {}, {}, [papers.Verdict("the sum is 45", total, "45", total == 45)], "A sum.")
-    >>> one = papers.Reproduction("sum", "MY", "A sum", 1, 1, reproduce)
-    >>> papers.run(one, "out")[0].holds
+    >>> total = papers.Reproduction("sum", "MY", "A sum", 1, 1, reproduce)
+    >>> papers.run(total, "out")[0].holds
     True
     >>> sorted(path.name for path in Path("out/sum").iterdir())
     ['README.md', 'data.npz', 'settings.json', 'verdict.json']
@@ -277,11 +277,11 @@ def run(
     return list(outcome.verdicts)
 
 
-def _again(one: Reproduction, job: Job, verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _again(reproduction: Reproduction, job: Job, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts with what another seed says to those whose settings were chosen after a look."""
     assert job.folder is not None
     other = replace(job, seed=job.seed + OTHER, folder=job.folder / "again")
-    before = {verdict.claim: verdict.to_dict() for verdict in one.function(other).verdicts}
+    before = {verdict.claim: verdict.to_dict() for verdict in reproduction.function(other).verdicts}
 
     def beside(verdict: Verdict) -> Verdict:
         there = before.get(verdict.claim) if verdict.chosen_after else None
@@ -294,7 +294,7 @@ def _again(one: Reproduction, job: Job, verdicts: Sequence[Verdict]) -> list[Ver
     return [beside(verdict) for verdict in verdicts]
 
 
-def _write(folder: Path, one: Reproduction, job: Job, outcome: Outcome, seconds: float) -> None:
+def _write(folder: Path, reproduction: Reproduction, job: Job, outcome: Outcome, seconds: float) -> None:
     import matplotlib
 
     from widemargin import __version__
@@ -310,7 +310,7 @@ def _write(folder: Path, one: Reproduction, job: Job, outcome: Outcome, seconds:
     write_atomically(folder / "data.npz", content.getvalue())
     settings = {
         "format": FORMAT,
-        "id": one.id,
+        "id": reproduction.id,
         "version": __version__,
         "scale": job.scale,
         "device": job.device,
@@ -320,7 +320,10 @@ def _write(folder: Path, one: Reproduction, job: Job, outcome: Outcome, seconds:
         "settings": plain(outcome.settings),
     }
     write_atomically(folder / "settings.json", json.dumps(settings, indent=1, allow_nan=False).encode())
-    verdicts = [one.to_dict() for one in outcome.verdicts]
+    verdicts = [verdict.to_dict() for verdict in outcome.verdicts]
     write_atomically(folder / "verdict.json", json.dumps(verdicts, indent=1, allow_nan=False).encode())
-    words = f"# {one.shows}\n\n{one.paper}, {job.scale} scale, seed {job.seed}. {outcome.words}\n\n" + table(verdicts)
+    words = (
+        f"# {reproduction.shows}\n\n{reproduction.paper}, {job.scale} scale, seed {job.seed}. {outcome.words}\n\n"
+        + table(verdicts)
+    )
     write_atomically(folder / "README.md", words.encode())

@@ -51,7 +51,7 @@ def over_trials(statistic: Callable[..., Any], *samples: np.ndarray) -> tuple[fl
     with np.errstate(all="ignore"):
         whole = float(statistic(*samples)) if k else math.nan
         left = np.array(
-            [float(statistic(*(np.delete(one, i, 0) for one in samples))) for i in range(k if k > 1 else 0)]
+            [float(statistic(*(np.delete(sample, i, 0) for sample in samples))) for i in range(k if k > 1 else 0)]
         )
     if not (math.isfinite(whole) and len(left) and np.isfinite(left).all()):
         return whole if math.isfinite(whole) else math.nan, math.nan, math.nan

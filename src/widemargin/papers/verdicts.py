@@ -61,8 +61,8 @@ def count(verdicts: Iterable[Mapping[str, Any] | Verdict]) -> dict[str, int]:
     >>> count([Verdict("a", 1, "1", True), Verdict("b", 1, "2", False), {"holds": UNDECIDED}])
     {'true': 1, 'false': 1, 'undecided': 1, 'not informative': 0}
     """
-    answers = [one.holds if isinstance(one, Verdict) else one["holds"] for one in verdicts]
-    return {str(word).lower(): sum(one == word for one in answers) for word in HOLDS}
+    answers = [verdict.holds if isinstance(verdict, Verdict) else verdict["holds"] for verdict in verdicts]
+    return {str(word).lower(): sum(answer == word for answer in answers) for word in HOLDS}
 
 
 def table(verdicts: Sequence[Mapping[str, Any]]) -> str:

@@ -47,7 +47,7 @@ def page_text() -> str:
             wanted[other] |= {name.strip() for name in names.split(",")}
     parts = ['"use strict";']
     for name, text in ordered.items():
-        body = IMPORT.sub(lambda found: f"const {{{found[1]}}} = {found[2]}_module;\n", text)
+        body = IMPORT.sub(lambda line: f"const {{{line[1]}}} = {line[2]}_module;\n", text)
         body = re.sub(r"^export ", "", WORKERS.sub(lambda _: INSIDE, body), flags=re.M)
         here = 'typeof document === "undefined" ? null : ' if name == "main" else ""  # workers have no page
         parts.append(

@@ -32,23 +32,23 @@ def replay(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     from widemargin import flows  # torch, which the page alone does not need
 
-    found, data = flows.load(folder), flows.load_data(folder)[0]
-    net, loss, bias = found.config["net"], found.config["loss"], bool(found.config["bias"])
+    run, data = flows.load(folder), flows.load_data(folder)[0]
+    net, loss, bias = run.config["net"], run.config["loss"], bool(run.config["bias"])
     if data.d != 2 or data.n > POINTS or float(np.abs(data.X).max()) > FARTHEST:
         raise InputError(f"{folder}: the playground shows up to {POINTS} points of the plane; this run has others")
     if net["net"] != "relu" or net["activation"] != "relu" or net["m"] > NEURONS or loss == "squared":
         raise InputError(
             f"{folder}: the playground replays two-layer ReLU networks of up to {NEURONS} neurons; this is another"
         )
-    if "W_V" not in found.records:
+    if "W_V" not in run.records:
         raise InputError(f"{folder}: the weights were not recorded; train again with --weights")
-    some = np.unique(np.linspace(0, len(found.t) - 1, min(FRAMES, len(found.t))).round().astype(int))
-    V, a = found["W_V"][some, 0], found["W_a"][some, 0]  # (T, m, D), (T, m)
+    some = np.unique(np.linspace(0, len(run.t) - 1, min(FRAMES, len(run.t))).round().astype(int))
+    V, a = run["W_V"][some, 0], run["W_a"][some, 0]  # (T, m, D), (T, m)
     size = np.linalg.norm(V, axis=2)
     theta = np.zeros((*a.shape, 3))
     theta[:, :, : V.shape[2]] = V / np.maximum(size, np.finfo(float).tiny)[:, :, None]
     grid = np.round(data.X * STEP) / STEP + 0.0
-    steps = found["step"][some, 0] if "step" in found.records else np.arange(len(some))
+    steps = run["step"][some, 0] if "step" in run.records else np.arange(len(some))
     return {
         "name": os.fspath(folder),
         "points": np.column_stack([grid, data.signs()]).tolist(),

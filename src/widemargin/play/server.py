@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, port: int = 0, run: Mapping[str, Any] | None = None) -> None:
         self.token = secrets.token_urlsafe(16)
-        self.one = threading.Lock()  # one certificate at a time
+        self.solving = threading.Lock()  # one certificate at a time
         self.files = {
             file.name: (file.read_bytes(), TYPES[file.suffix])
             for file in sorted(PAGE.iterdir())
@@ -116,8 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*work(name))
 
     def _file(self, name: str) -> tuple[int, bytes, str]:
-        found = self.server.files.get(name or "index.html")
-        return (404, b"no such file", "text/plain") if found is None else (200, *found)
+        file = self.server.files.get(name or "index.html")
+        return (404, b"no such file", "text/plain") if file is None else (200, *file)
 
     def _certificate(self, name: str) -> tuple[int, bytes, str]:
         length = self.headers.get("Content-Length", "")
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 413, b"the request is too long", "text/plain"
         body = self.rfile.read(int(length))
         try:
-            with self.server.one:
+            with self.server.solving:
                 return 200, certified(body).encode(), "application/json"
         except InputError as error:
             return 400, str(error).encode(), "text/plain"

@@ -182,9 +182,9 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
         gaps.set_yticks([])
     gaps.set_ylabel("(upper - lower) / upper")
     gaps.set_title("Relative gap", loc="left")
-    for one in (axes, gaps):
-        one.set_xlim(min(0.0, float(t[0])), max(1.04 * float(t[-1]), 1e-3))
-        one.set_xlabel("seconds")
+    for panel in (axes, gaps):
+        panel.set_xlim(min(0.0, float(t[0])), max(1.04 * float(t[-1]), 1e-3))
+        panel.set_xlabel("seconds")
     return figure
 
 

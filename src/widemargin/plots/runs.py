@@ -52,13 +52,13 @@ def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | 
         _draw_rotations(axes[4], traj, x)
         _draw_neurons(axes[5], traj)
         timed += [axes[3], axes[4]]
-    for one in timed:
+    for panel in timed:
         shown = x[np.isfinite(x) & (x > 0)] if log else x[np.isfinite(x)]
         if log:
-            one.set_xscale("log")
+            panel.set_xscale("log")
         if shown.size and shown.max() > shown.min():
-            one.set_xlim(shown.min(), shown.max())
-        one.set_xlabel(name)
+            panel.set_xlim(shown.min(), shown.max())
+        panel.set_xlabel(name)
     config = traj.config
     what = ", ".join(str(config[key].get(sub, "")) for key, sub in (("net", "net"), ("rule", "class")) if key in config)
     width = f", width {config['net']['m']}" if "m" in config.get("net", {}) else ""

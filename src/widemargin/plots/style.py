@@ -25,9 +25,9 @@ def grid_of(rows: int) -> tuple[Figure, Sequence[Axes]]:
     figure = Figure(figsize=(13.2, 0.6 + 3.7 * rows), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, 3, squeeze=False).ravel())
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(labelsize=9)
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=9)
     return figure, axes
 
 
@@ -38,9 +38,9 @@ def figure_of(width: float, height: float, columns: int = 1, ratios: list[float]
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes: Sequence[Axes] = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)[0]
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(labelsize=9.5)
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=9.5)
     return figure, axes
 
 

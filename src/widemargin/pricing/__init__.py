@@ -58,8 +58,8 @@ def price(
         a, X, weights = points.slope, points.X0, c
         if a:
             X, weights = np.concatenate([X, -X]), np.concatenate([c, -a * c])
-        value, bound, found = enumerate3(X, weights)
-        return Priced(value, bound, 0, points.tensor(found @ points.basis), "enumeration")
+        value, bound, directions = enumerate3(X, weights)
+        return Priced(value, bound, 0, points.tensor(directions @ points.basis), "enumeration")
     gpu, until = points.device.type == "cuda", time.monotonic() + seconds
     folded, linear = points.folded(c)
     tensor = points.tensor
@@ -198,10 +198,10 @@ def own(way: str, points: Points, names: np.ndarray, until: float, enough: float
     if way == "products":
         if (points.y > 0).all() or (points.y < 0).all():
             return
-        for found in products.solve(points.Xt, products.Goal.margin(y), until, enough):
-            proof, upper = products.write(found, names, scale)
+        for solved in products.solve(points.Xt, products.Goal.margin(y), until, enough):
+            proof, upper = products.write(solved, names, scale)
             if proof:
-                yield Own(upper / scale, found.q.cpu().numpy(), proof, f"{len(found.sides[0].N)} products")
+                yield Own(upper / scale, solved.q.cpu().numpy(), proof, f"{len(solved.sides[0].N)} products")
         return
     paired = pairing.solve(points.Xt, y, until)
     if paired is not None:

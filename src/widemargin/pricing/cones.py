@@ -53,7 +53,7 @@ class Cones(Terms):
         self.U, v, value, self.edge = self.bound(self.L)
         self.ids, self.nodes, self.told = torch.arange(len(signs), device=X.device), len(signs), 0
         self.shape: Shape | None = Shape([torch.full((len(signs),), -1)], [torch.full((len(signs),), -1)])
-        self.closed, self.best, self.found = 0.0, float(value.max()), [(value, v)]
+        self.closed, self.best, self.met = 0.0, float(value.max()), [(value, v)]
 
     def bound(self, L: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bounds (B,) of cones with integer coordinates L (B, r, r); a direction in each and its value; the edge to cut."""
@@ -168,7 +168,7 @@ class Cones(Terms):
             self.grow(batch)
         bound = max(self.closed, float(self.U.max()) if len(self.U) else 0.0)
         nodes, self.told = self.nodes - self.told, self.nodes
-        values, directions = (torch.cat(parts) for parts in zip(*self.found))
+        values, directions = (torch.cat(parts) for parts in zip(*self.met))
         order = torch.argsort(-values)[:200]
         aborted = max(known, self.best) > give_up
         return Priced(float(values.max()), bound, nodes, directions[order], self.shape, aborted)
@@ -202,7 +202,7 @@ class Cones(Terms):
             self.shape.edge.append(torch.cat([edge, edge]).cpu())
         self.best = max(self.best, float(value.max()))
         good = torch.topk(value, min(16, len(value))).indices
-        self.found.append((value[good], v[good]))
+        self.met.append((value[good], v[good]))
         rest[top] = False
         self.L, self.U = torch.cat([self.L[rest], child]), torch.cat([self.U[rest], U])
         self.edge, self.ids = torch.cat([self.edge[rest], cuts]), torch.cat([self.ids[rest], ids])

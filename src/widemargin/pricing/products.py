@@ -551,10 +551,10 @@ def solve(X: Tensor, goal: Goal, deadline: float, enough: float = 0.0) -> Iterat
             program, pairs = next_round(program, at, more)
 
 
-def renewed(found: Products, x: Tensor) -> Products | None:
+def renewed(solved: Products, x: Tensor) -> Products | None:
     """The same multipliers for weights x (n,) that differ a little, with the kappa that these need."""
-    program, sides = found.program, []
-    for side in found.sides:
+    program, sides = solved.program, []
+    for side in solved.sides:
         kappa = program.least(side, x, side.N, side.g, side.lam)
         if kappa is None:
             return None
@@ -562,12 +562,12 @@ def renewed(found: Products, x: Tensor) -> Products | None:
     return Products(max(side.kappa + side.lam for side in sides) * program.unit, x, sides, program)
 
 
-def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) -> tuple[dict[str, Any], float]:
+def write(solved: Products, names: np.ndarray, scale: float, times: float = 1.0) -> tuple[dict[str, Any], float]:
     """The proof in integers, and the bound it shows, both in the units of the data: its points, at `names`, are `scale` X.
 
     The weights are taken `times` a number.
     """
-    program, n = found.program, found.program.n
+    program, n = solved.program, solved.program.n
     grow = program.unit * scale * times  # of the form, and of every bound
     base, rows, program, bits = whole_cuts(program, scale)
     length = torch.cat(
@@ -583,7 +583,7 @@ def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) 
     cuts = {"cuts": {"base": place[base].tolist(), "rows": rows}} if rows else {}
     place = np.concatenate([[0], 1 + place, 1 + n + place, 1 + 2 * n + np.arange(len(rows))])
     sides, upper = [], 0.0
-    for side in found.sides:
+    for side in solved.sides:
         of_N, of_g = grow / (length[side.a] * length[side.b]), grow / length[1 : 1 + n] ** 2
         largest = max(float((side.g * of_g).abs().max()), side.lam * grow)
         shift = max(0, SHIFT - math.floor(math.log2(largest))) + bits * bool(rows)
@@ -591,7 +591,7 @@ def write(found: Products, names: np.ndarray, scale: float, times: float = 1.0) 
         N = torch.floor(side.N * of_N * unit)
         g = torch.ceil((side.g * (1 + SLACK) + SLACK * side.g.abs().mean()) * of_g * unit)
         lam = math.ceil(side.lam * (1 + SLACK) * grow * unit)
-        kappa = program.least(side, found.q, N / of_N / unit, g / of_g / unit, lam / grow / unit)
+        kappa = program.least(side, solved.q, N / of_N / unit, g / of_g / unit, lam / grow / unit)
         if kappa is None:
             return {}, math.inf
         first, second = place[side.a.cpu()], place[side.b.cpu()]

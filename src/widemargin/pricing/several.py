@@ -208,7 +208,7 @@ def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
     after = np.append(ends[1:], ends[0] + 2 * np.pi)
     middle = (ends + after) / 2
     pieces = (g[:, :, None] * flat[:, None, :]).reshape(n, -1)  # (n, 2 K)
-    found = []
+    tops = []
     for start in range(0, len(ends), BLOCK):  # |M u| is largest at an end or at +- the top singular vector
         part = slice(start, start + BLOCK)
         active = np.column_stack([np.cos(middle[part]), np.sin(middle[part])]) @ flat.T > 0
@@ -216,8 +216,8 @@ def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
         gram = np.einsum("lkd,lke->lde", M, M)
         turn = 0.5 * np.arctan2(2 * gram[:, 0, 1], gram[:, 0, 0] - gram[:, 1, 1])
         turn = middle[part] + (turn - middle[part] + np.pi / 2) % np.pi - np.pi / 2  # of both, the one near the arc
-        found.append(turn.clip(ends[part], after[part]))
-    best = np.concatenate([*found, ends])
+        tops.append(turn.clip(ends[part], after[part]))
+    best = np.concatenate([*tops, ends])
     V = np.column_stack([np.cos(best), np.sin(best)])[:, :D]
     V = V[np.linalg.norm(V, axis=1) > 0.5] if D == 1 else V
     value = values(X, g, V)
@@ -491,10 +491,10 @@ def cover(
     def guess(key: Key) -> float:
         if key not in estimate:
             c = weights(key)
-            found, value = search.ascend(Xt, points.tensor(c), starts, 30, until=until)
+            climbed, value = search.ascend(Xt, points.tensor(c), starts, 30, until=until)
             most = float(value.max())
             if most > 0 and X.size <= CLIMB:
-                (top,) = fetched(found[torch.argsort(-value)[:10]])
+                (top,) = fetched(climbed[torch.argsort(-value)[:10]])
                 column, top = placed(points, c[:, None], top)
                 most = float(climb(there, column, top, until=until)[1].max())
             estimate[key] = max(most, 0.0)
@@ -503,10 +503,12 @@ def cover(
     def prove(key: Key, room: float, seconds: float) -> float:
         nonlocal nodes
         if key not in proved:
-            side, bound, used, found = _scalar(points, weights(key), guess(key) / slackness, room * slackness, seconds)
+            side, bound, used, directions = _scalar(
+                points, weights(key), guess(key) / slackness, room * slackness, seconds
+            )
             proved[key] = math.nextafter(bound, math.inf), side
             nodes += used
-            met.append(found)
+            met.append(directions)
         return proved[key][0]
 
     def levels(cells: np.ndarray, of: Callable[[Key], float]) -> np.ndarray:
@@ -618,9 +620,9 @@ def _scalar(
         known = max(known, result.value)
         if result.bound <= max(target, known * (1 + 1e-6)) * (1 + 1e-9) or time.monotonic() > deadline:
             break
-    found = torch.cat(met).cpu().numpy()
+    directions = torch.cat(met).cpu().numpy()
     if result.log is None:
-        return None, result.bound * (1 + 1e-12), nodes, found
+        return None, result.bound * (1 + 1e-12), nodes, directions
     roots = np.zeros((0, D), dtype=int)
     side, bound = writing.write(result.log, points.X0, c, np.zeros(D), roots, points.scale, enough=result.bound)
-    return side, bound, nodes, found
+    return side, bound, nodes, directions

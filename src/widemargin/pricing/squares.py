@@ -87,7 +87,7 @@ def circle(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     middle = (ends + np.append(ends[1:], ends[0] + 2 * np.pi)) / 2
     W = w[:, None] * np.stack([P[:, 0] ** 2, P[:, 0] * P[:, 1], P[:, 1] ** 2], 1)  # (n, 3)
     turn: list[np.ndarray] = []
-    found: list[np.ndarray] = []
+    reached: list[np.ndarray] = []
     for block in np.array_split(np.arange(len(ends)), -(-len(ends) // 1024)):
         at = middle[block]
         M = (np.stack([np.cos(at), np.sin(at)], 1) @ P.T > 0) @ W
@@ -95,8 +95,8 @@ def circle(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         top += np.pi * np.rint((at - top) / np.pi)  # of both signs the one nearer to the arc
         here = np.concatenate([ends[block], top])
         turn.append(here)
-        found.append(objective(P, w, np.stack([np.cos(here), np.sin(here)], 1)))
-    angle, values = np.concatenate(turn), np.concatenate(found)
+        reached.append(objective(P, w, np.stack([np.cos(here), np.sin(here)], 1)))
+    angle, values = np.concatenate(turn), np.concatenate(reached)
     return distinct(np.stack([np.cos(angle), np.sin(angle)], 1), values, 1e-12, 400)
 
 

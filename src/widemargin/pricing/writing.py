@@ -180,13 +180,13 @@ class _LogOfQuadraticBounds:
 
     def bounds(self, node: int) -> Iterator[_QuadraticBound]:
         """Of the node and its nearest ancestors that have one."""
-        found = 0
-        while node >= 0 and found < ANCESTORS:
+        given = 0
+        while node >= 0 and given < ANCESTORS:
             if node in self.where:
                 part, j = self.where[node]
                 bounds = self.log.quadratic[part][1]
                 yield _QuadraticBound(bounds.a[j].numpy(), bounds.b[j].numpy(), float(bounds.lam[j]), bounds.pairs[j])
-                found += 1
+                given += 1
             node = self.parent[node]
 
 

@@ -24,40 +24,40 @@ GRID = 101  # points along each side of a picture of the decision
 MOST_DRAWN = 400  # neurons drawn
 
 
-def is_one(path: Path) -> bool:
+def is_certificate(path: Path) -> bool:
     """Whether a JSON file is a certificate; one that cannot be read is taken for one where it ends in .gz."""
-    known = _called_one(path)
+    known = _says_certificate(path)
     return path.suffix == ".gz" if known is None else known
 
 
 def read(path: Path) -> Certificate:
     """A saved certificate, complete and unchanged since it was saved; without its proof where that is too large to check."""
     try:
-        found = Certificate.load(path)
-        return found if path.stat().st_size <= PROOF else replace(found, proof={})
+        cert = Certificate.load(path)
+        return cert if path.stat().st_size <= PROOF else replace(cert, proof={})
     except InputError:
-        if _called_one(path) is not False:
+        if _says_certificate(path) is not False:
             raise
         raise InputError(
             f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote"
         ) from None
 
 
-def _called_one(path: Path) -> bool | None:
+def _says_certificate(path: Path) -> bool | None:
     """Whether JSON calls itself a certificate; None where it cannot be read."""
     try:
-        found = exact.load(path)
+        value = exact.load(path)
     except ValueError:
         return None
-    return isinstance(found, dict) and str(found.get("format", "")).startswith("widemargin-certificate")
+    return isinstance(value, dict) and str(value.get("format", "")).startswith("widemargin-certificate")
 
 
 def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:
     """Those of the same data together; margins, norms and objectives apart, as they have no axis in common."""
     groups: dict[tuple[Any, ...], list[Certificate]] = {}
-    for one in certs:
-        about = (one.data_sha256 or one.data_name, one.n, one.d)
-        groups.setdefault((*about, kinds.quantity(one.convention)), []).append(one)
+    for cert in certs:
+        about = (cert.data_sha256 or cert.data_name, cert.n, cert.d)
+        groups.setdefault((*about, kinds.quantity(cert.convention)), []).append(cert)
     return list(groups.values())
 
 
@@ -70,7 +70,7 @@ def title(certs: Sequence[Certificate]) -> str:
 def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, time_limit: float = 60.0) -> None:
     first = certs[0]
     data = load_data(first)
-    checked = [recheck(one, data) for one in certs]
+    checked = [recheck(cert, data) for cert in certs]
     section.facts({"data": first.data_name, "points": first.n, "features": first.d})
     section.figure(
         "Certified intervals",
@@ -83,20 +83,20 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         90 + 84 * len(certs),
     )
     table(section, certs, checked)
-    names = [f"{kinds.label(one.kind)} ({one.convention})" for one in certs]
-    for one, name in zip(certs, names):
-        if one.atoms and one.primal is not None and "neurons" in _row(one).drawn:
+    names = [f"{kinds.label(cert.kind)} ({cert.convention})" for cert in certs]
+    for cert, name in zip(certs, names):
+        if cert.atoms and cert.primal is not None and "neurons" in _row(cert).drawn:
             section.heading(f"{name}: neurons")
             section.open_grid()
-            show_neurons(section, one.primal)
+            show_neurons(section, cert.primal)
             section.close_grid()
     if first.d == 2:
         show_decisions(section, certs, names, data)
-    commands = [again(one) for one in certs]
+    commands = [again(cert) for cert in certs]
     known = [
-        {**one.summary(), "format": FORMAT, "data": {"name": one.data_name, "sha256": one.data_sha256}}
-        | ({"path": one.stats["path"]} if "path" in one.stats else {})
-        for one in certs
+        {**cert.summary(), "format": FORMAT, "data": {"name": cert.data_name, "sha256": cert.data_sha256}}
+        | ({"path": cert.stats["path"]} if "path" in cert.stats else {})
+        for cert in certs
     ]
     more = f" {ADD.format(LABEL)}" if is_file(first.data_name) else ""
     section.settings("\n".join(commands), known, AGAIN + more)
@@ -122,12 +122,12 @@ def show_decisions(section: Section, certs: Sequence[Certificate], names: Sequen
     if not set(np.unique(data.y)) <= {-1.0, 1.0}:
         return
     section.open_grid()
-    for one, name in zip(certs, names):
-        f = function_of(one, data)
-        if f is not None and one.lower > 0:
+    for cert, name in zip(certs, names):
+        f = function_of(cert, data)
+        if f is not None and cert.lower > 0:
             section.figure(
                 f"{name}: decision",
-                decision(f, data, one.lower),
+                decision(f, data, cert.lower),
                 "Shading is f(x) of norm 1, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to the certified "
                 "margin; no point has less.",
                 430,
@@ -142,13 +142,13 @@ def intervals(certs: Sequence[Certificate], checked: Sequence[Checked] = ()) -> 
     names = [_title(c) for c in certs]
     names = [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]  # a row each, even for twins
     notes = []
-    for name, one, known in zip(names, certs, checked):
-        colour = "@quiet" if not one.proved or known.refused else "@ink"
-        range_, said = f"[{number(one.lower, 7)}, {number(one.upper, 7)}]", one.status
-        if not one.proved:
-            sampled = one.bound == "confidence"
-            chance = one.extra.get("confidence")
-            unproved = f", {kinds.argued(one.convention)} bound not proved"
+    for name, cert, known in zip(names, certs, checked):
+        colour = "@quiet" if not cert.proved or known.refused else "@ink"
+        range_, said = f"[{number(cert.lower, 7)}, {number(cert.upper, 7)}]", cert.status
+        if not cert.proved:
+            sampled = cert.bound == "confidence"
+            chance = cert.extra.get("confidence")
+            unproved = f", {kinds.argued(cert.convention)} bound not proved"
             said += f", NOT proved: probability {chance}" if sampled else unproved
         elif known.refused:
             said = known.words
@@ -156,7 +156,7 @@ def intervals(certs: Sequence[Certificate], checked: Sequence[Checked] = ()) -> 
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "x": numbers([one.lower, one.upper], 17),
+                "x": numbers([cert.lower, cert.upper], 17),
                 "y": [name, name],
                 "line": {"color": colour, "width": 6},
                 "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": colour}},
@@ -192,14 +192,14 @@ def intervals(certs: Sequence[Certificate], checked: Sequence[Checked] = ()) -> 
 def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Checked]) -> None:
     names = ["kind", "convention", "lower", "upper", "gap", "status", "proved", "bound", "atoms", "seconds"]
     rows: list[list[Any]] = []
-    for one, known in zip(certs, checked):
-        seconds = one.stats.get("seconds")
+    for cert, known in zip(certs, checked):
+        seconds = cert.stats.get("seconds")
         lower, upper, gap = (
-            Digits(number(getattr(one, key), n)) for key, n in (("lower", 9), ("upper", 9), ("gap", 2))
+            Digits(number(getattr(cert, key), n)) for key, n in (("lower", 9), ("upper", 9), ("gap", 2))
         )
         took = None if seconds is None else Digits(number(seconds, 3))
-        kind, atoms = kinds.label(one.kind), one.atoms or None
-        rows.append([kind, one.convention, lower, upper, gap, one.status, known.badge, one.bound, atoms, took])
+        kind, atoms = kinds.label(cert.kind), cert.atoms or None
+        rows.append([kind, cert.convention, lower, upper, gap, cert.status, known.badge, cert.bound, atoms, took])
     said = "; ".join(
         f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows)
     )
@@ -207,14 +207,14 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
     section.table(
         "Certificates", names, rows, f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}. {RECHECKED}"
     )
-    for one in certs:
-        if one.reason:
-            section.paragraph(f"{one.kind}: {one.reason}.")
-    for one in certs:
-        if one.conversions:
-            rows = [[name, *(Digits(number(value, 9)) for value in one.bounds(name))] for name in one.conversions]
+    for cert in certs:
+        if cert.reason:
+            section.paragraph(f"{cert.kind}: {cert.reason}.")
+    for cert in certs:
+        if cert.conversions:
+            rows = [[name, *(Digits(number(value, 9)) for value in cert.bounds(name))] for name in cert.conversions]
             section.table(
-                f"The {kinds.label(one.kind)} margin in the papers' conventions",
+                f"The {kinds.label(cert.kind)} margin in the papers' conventions",
                 ["convention", "lower", "upper"],
                 rows,
                 "The same margin, divided by other sizes of the network (M3 and M6: with the bias of the certificate).",
@@ -225,25 +225,25 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
 # ---------------------------------------------------------------- functions and neurons
 
 
-def function_of(one: Certificate, data: Dataset | None) -> Callable[[np.ndarray], np.ndarray] | None:
+def function_of(cert: Certificate, data: Dataset | None) -> Callable[[np.ndarray], np.ndarray] | None:
     """f of norm 1 in the certificate's convention, where the certificate (for kernels: with its data) gives it."""
-    if "decision" not in _row(one).drawn:
+    if "decision" not in _row(cert).drawn:
         return None
     with contextlib.suppress(InputError):
-        one.function(np.zeros((1, one.d)), data)
-        return lambda X: one.function(X, data)
+        cert.function(np.zeros((1, cert.d)), data)
+        return lambda X: cert.function(X, data)
     return None
 
 
-def _row(one: Certificate) -> kinds.Kind:
-    return kinds.KINDS.get(one.kind, kinds.Kind(one.kind, "", (one.convention,), one.kind))
+def _row(cert: Certificate) -> kinds.Kind:
+    return kinds.KINDS.get(cert.kind, kinds.Kind(cert.kind, "", (cert.convention,), cert.kind))
 
 
-def _title(one: Certificate) -> str:
+def _title(cert: Certificate) -> str:
     """In a picture of intervals; of optima in two lines."""
-    if kinds.quantity(one.convention) == "objective":
-        return f"{label(kinds.label(one.kind))}<br>{label(kinds.detail(one.kind, one.extra).removeprefix(', '))}"
-    return label(f"{kinds.label(one.kind)} ({one.convention})")
+    if kinds.quantity(cert.convention) == "objective":
+        return f"{label(kinds.label(cert.kind))}<br>{label(kinds.detail(cert.kind, cert.extra).removeprefix(', '))}"
+    return label(f"{kinds.label(cert.kind)} ({cert.convention})")
 
 
 def show_neurons(section: Section, measure: Measure) -> None:
@@ -295,10 +295,10 @@ def points(theta: np.ndarray, share: np.ndarray) -> Figure:
         "y": numbers(second, 4),
         "marker": {
             "size": numbers(5 + 25 * np.sqrt(np.abs(share) / largest * min(1.0, 4 * largest)), 3),
-            "color": ["@plus/0.65" if one > 0 else "@minus/0.65" for one in share],
+            "color": ["@plus/0.65" if mass > 0 else "@minus/0.65" for mass in share],
             "line": {"color": "@paper", "width": 1},
         },
-        "text": [f"share {one:+.4g} of the norm" for one in share],
+        "text": [f"share {mass:+.4g} of the norm" for mass in share],
         "hovertemplate": "(%{x:.3f}, %{y:.3f})<br>%{text}<extra></extra>",
     }
 

@@ -39,14 +39,14 @@ class Checked(NamedTuple):
         return badge(self.holds, self.words)
 
 
-def recheck(one: Certificate, data: Dataset | None) -> Checked:
+def recheck(cert: Certificate, data: Dataset | None) -> Checked:
     """Check a certificate again if it and its data are small and here."""
-    if not one.proved:
+    if not cert.proved:
         return Checked(False, "not proved")
-    why = _too_much(one, data)
+    why = _too_much(cert, data)
     if why or data is None:
         return Checked(None, f"not re-checked ({why})")
-    verdict = one.verify(data)
+    verdict = cert.verify(data)
     if verdict.ok:
         return Checked(True, "proved, re-checked")
     if verdict.answer == exact.REFUSED:
@@ -54,14 +54,14 @@ def recheck(one: Certificate, data: Dataset | None) -> Checked:
     return Checked(None, f"checked: {verdict.answer}")
 
 
-def _too_much(one: Certificate, data: Dataset | None) -> str:
+def _too_much(cert: Certificate, data: Dataset | None) -> str:
     """Why a certificate is not checked again; empty where it is."""
     if data is None:
         return "its data is not here"
-    if not one.proof or one.n > POINTS or one.n * (one.d + 1) > NUMBERS:
+    if not cert.proof or cert.n > POINTS or cert.n * (cert.d + 1) > NUMBERS:
         return "too large for a page"
-    drawn = one.extra.get("width", 0) * one.d + one.extra.get("samples", 0) * (one.n + one.d)
-    if drawn > WORK or len(json.dumps(one.payload())) > PROOF:
+    drawn = cert.extra.get("width", 0) * cert.d + cert.extra.get("samples", 0) * (cert.n + cert.d)
+    if drawn > WORK or len(json.dumps(cert.payload())) > PROOF:
         return "too large for a page"
     return ""
 
@@ -90,7 +90,7 @@ def _cheap(name: str) -> bool:
     if source not in datasets.SOURCES:
         files = name.split(",") if name.lower().endswith(".npy") and not os.path.isfile(name) else [name]
         with contextlib.suppress(OSError, ValueError):
-            return all(os.path.isfile(one) and os.path.getsize(one) <= FILE for one in files)
+            return all(os.path.isfile(file) and os.path.getsize(file) <= FILE for file in files)
         return False
     given = dict(part.partition("=")[::2] for part in rest.split(","))
     if "path" in given or source in ("cifar", "mnist"):

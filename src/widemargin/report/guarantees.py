@@ -20,8 +20,8 @@ def show(
     """Every guarantee that could be evaluated, the useful ones first."""
     section.heading("Guarantees")
     with np.errstate(all="ignore"):
-        found = theory.guarantees(data, run, trial=trial, time_limit=time_limit)
-    best = found.best
+        guarantees = theory.guarantees(data, run, trial=trial, time_limit=time_limit)
+    best = guarantees.best
     if best is None:
         section.paragraph(
             "No bound on the test error says anything here: all are at least 1, up to a constant, or an assumption fails."
@@ -33,22 +33,24 @@ def show(
         )
     rank = {True: 0, None: 1, False: 2}
     rows = []
-    for one in sorted(found, key=lambda one: (rank[one.applies], one.vacuous)):  # stable: else the papers' order
-        marks = ["vacuous"] if one.explicit and one.vacuous else []
-        marks += ["as printed"] if one.convention == "printed" else []
-        unit = f" ({one.unit})" if one.unit else ""
-        word = {True: "applies", False: "does not apply", None: "not all checked"}[one.applies]
-        about = f" (about the {one.about})" if one.about else ""
-        said = Html(f"{escape(one.statement)}{escape(about)}{_assumptions(one.assumptions)}")
-        shown = one.shown + (f" [{', '.join(marks)}]" if marks else "")
-        rows.append([badge(one.applies, word), one.id, one.quantity + unit, shown, said, one.reference])
+    for guarantee in sorted(guarantees, key=lambda g: (rank[g.applies], g.vacuous)):  # stable: else the papers' order
+        marks = ["vacuous"] if guarantee.explicit and guarantee.vacuous else []
+        marks += ["as printed"] if guarantee.convention == "printed" else []
+        unit = f" ({guarantee.unit})" if guarantee.unit else ""
+        word = {True: "applies", False: "does not apply", None: "not all checked"}[guarantee.applies]
+        about = f" (about the {guarantee.about})" if guarantee.about else ""
+        said = Html(f"{escape(guarantee.statement)}{escape(about)}{_assumptions(guarantee.assumptions)}")
+        shown = guarantee.shown + (f" [{', '.join(marks)}]" if marks else "")
+        rows.append(
+            [badge(guarantee.applies, word), guarantee.id, guarantee.quantity + unit, shown, said, guarantee.reference]
+        )
     section.table(
         "Guarantees and their assumptions",
         ["", "id", "quantity", "value", "statement and assumptions", "reference"],
         rows,
         "Green: every assumption was checked and holds. Red: one fails, so the number guarantees nothing here. Grey: some could "
         "not be checked. A number up to a constant says how a bound grows; of the constant the paper says nothing. "
-        f"With probability at least 1 - {found.facts.delta:g}, or a multiple of that as each says.",
+        f"With probability at least 1 - {guarantees.facts.delta:g}, or a multiple of that as each says.",
     )
 
 
@@ -62,9 +64,9 @@ def offer(section: Section, data: Dataset | None, time_limit: float) -> None:
 
 def _assumptions(given: Sequence[Any]) -> str:
     lines = []
-    for one in given:
-        detail = f" ({one.detail})" if one.detail else ""
-        lines.append(f"<li>{badge(one.holds)} {escape(one.text + detail)}</li>")
+    for assumption in given:
+        detail = f" ({assumption.detail})" if assumption.detail else ""
+        lines.append(f"<li>{badge(assumption.holds)} {escape(assumption.text + detail)}</li>")
     return f'<ul class="assumptions">{"".join(lines)}</ul>' if lines else ""
 
 
@@ -72,21 +74,20 @@ def show_checks(section: Section, run: Trajectory | str | Path, data: Sequence[D
     """Every inequality that the records of a run allow."""
     section.heading("Inequalities along the run")
     try:
-        found = theory.check(run, list(data))
+        checks = theory.check(run, list(data))
     except InputError as error:
         section.paragraph(f"The inequalities were not checked: {error}.", "quiet")
         return
     rank = {"no": 0, "undecided": 1, "yes": 2, "not checked": 3}
     rows = []
-    for one in sorted(found, key=lambda one: rank[one.word]):
-        least = one.smallest or {}
-        word = {"yes": "holds", "no": "violated" if one.violated else "does not hold"}.get(one.word, one.word)
+    for check in sorted(checks, key=lambda check: rank[check.word]):
+        least = check.smallest or {}
+        word = {"yes": "holds", "no": "violated" if check.violated else "does not hold"}.get(check.word, check.word)
         sides = [Digits(number(least[k], 3)) if least else None for k in ("slack", "allowance", "t")]
-        rows.append(
-            [badge(one.holds, word), one.id, one.statement, one.checked, one.undecided, *sides, one.note or "-"]
-        )
-    broken = [one.id for one in found if one.violated]
-    unsure = sum(one.word == "undecided" for one in found)
+        counts, note = (check.checked, check.undecided), check.note or "-"
+        rows.append([badge(check.holds, word), check.id, check.statement, *counts, *sides, note])
+    broken = [check.id for check in checks if check.violated]
+    unsure = sum(check.word == "undecided" for check in checks)
     said = f"Violated: {', '.join(broken)}." if broken else "None that is proved is violated."
     said += f" Undecided: {unsure}." if unsure else ""
     section.paragraph(said)

@@ -61,10 +61,10 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     """Optima of one data set: paths, then single ones, then everything in one table."""
     first = certs[0]
     data = load_data(first)
-    if data is not None and any((one.n, one.d) != (data.n, data.d) for one in certs):  # one of the files is wrong
+    if data is not None and any((cert.n, cert.d) != (data.n, data.d) for cert in certs):  # one of the files is wrong
         data = None
-    found = [shown(one, data) for one in certs]
-    checked = {id(one): recheck(one, data) for one in certs}
+    optima = [shown(cert, data) for cert in certs]
+    checked = {id(cert): recheck(cert, data) for cert in certs}
     section.facts({"data": first.data_name, "points": first.n, "features": first.d} | _targets(certs))
     if data is None:
         section.paragraph(
@@ -73,23 +73,27 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
             "quiet",
         )
     families: dict[str, list[Shown]] = {}
-    for one in found:
-        families.setdefault(one.family if one.gap is None else f"gap {len(families)}", []).append(one)
-    paths = [members for members in families.values() if len({one.decay for one in members}) > 1]
-    single = [one for members in families.values() if members not in paths for one in members]
-    for one in single:
-        if one.gap is not None:
-            section.paragraph(f"A trained network of width {one.gap.width}, {setting(one.cert)}: {one.gap}.")
-    if any(one.gap is not None for one in single):
+    for optimum in optima:
+        families.setdefault(optimum.family if optimum.gap is None else f"gap {len(families)}", []).append(optimum)
+    paths = [members for members in families.values() if len({member.decay for member in members}) > 1]
+    single = [optimum for members in families.values() if members not in paths for optimum in members]
+    for optimum in single:
+        if optimum.gap is not None:
+            section.paragraph(
+                f"A trained network of width {optimum.gap.width}, {setting(optimum.cert)}: {optimum.gap}."
+            )
+    if any(optimum.gap is not None for optimum in single):
         section.paragraph(
             "The objective of a trained network is what was measured when its file was saved. The network is not in the file, so "
             "the command verify checks the bounds and not that number.",
             "quiet",
         )
     for members in paths:
-        show_path(section, sorted(members, key=lambda one: -one.decay))
+        show_path(section, sorted(members, key=lambda member: -member.decay))
     if single:
-        drawn = certificates.intervals([one.cert for one in single], [checked[id(one.cert)] for one in single])
+        drawn = certificates.intervals(
+            [optimum.cert for optimum in single], [checked[id(optimum.cert)] for optimum in single]
+        )
         marks = trained(single, drawn)
         said = "; the diamond is the objective of the trained network" if marks else ""
         section.figure(
@@ -99,21 +103,21 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
             f"objective of a network that was found (upper){said}; grey: the lower bound is not proved.",
             90 + 84 * len(single),
         )
-    table(section, found, checked)
-    for one in single:
-        network = one.cert.primal
-        if one.cert.atoms and network is not None:
-            section.heading(f"{name(one.cert)}: neurons")
+    table(section, optima, checked)
+    for optimum in single:
+        network = optimum.cert.primal
+        if optimum.cert.atoms and network is not None:
+            section.heading(f"{name(optimum.cert)}: neurons")
             section.open_grid()
             certificates.show_neurons(section, network)
             section.close_grid()
     if first.d == 2 and data is not None and single:
         show_decisions(section, single, data)
     known = [
-        {**one.summary(), "format": FORMAT, "data": {"name": one.data_name, "sha256": one.data_sha256}}
-        | {key: one.extra.get(key) for key in ("loss", "weight_decay", "output_bias")}
-        | ({"path": one.stats["path"]} if "path" in one.stats else {})
-        for one in certs
+        {**cert.summary(), "format": FORMAT, "data": {"name": cert.data_name, "sha256": cert.data_sha256}}
+        | {key: cert.extra.get(key) for key in ("loss", "weight_decay", "output_bias")}
+        | ({"path": cert.stats["path"]} if "path" in cert.stats else {})
+        for cert in certs
     ]
     commands = [again_path(members) for members in paths] + [again(one) for one in single]
     more = f" {certificates.ADD.format(certificates.LABEL)}" if certificates.is_file(first.data_name) else ""
@@ -124,8 +128,8 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
 
 def _targets(certs: Sequence[Certificate]) -> dict[str, int]:
     """How many real targets each point has, where it has several."""
-    found = [one.extra["targets"] for one in certs if one.kind == "f1-multitarget-optimum"]
-    return {"targets": found[0]} if found else {}
+    targets = [cert.extra["targets"] for cert in certs if cert.kind == "f1-multitarget-optimum"]
+    return {"targets": targets[0]} if targets else {}
 
 
 def shown(cert: Certificate, data: Dataset | None) -> Shown:
@@ -158,13 +162,13 @@ def trained(single: Sequence[Shown], drawn: Figure) -> list[Figure]:
     """Marks of the trained networks in a picture of intervals, whose axis is made to hold them."""
     marks: list[Figure] = []
     rows = [trace["y"][0] for trace in drawn["data"]]
-    for row, one in zip(rows, single):
-        if one.gap is None:
+    for row, optimum in zip(rows, single):
+        if optimum.gap is None:
             continue
-        said = f"trained, width {one.gap.width}: {number(one.gap.objective, 7)}"
+        said = f"trained, width {optimum.gap.width}: {number(optimum.gap.objective, 7)}"
         marks.append(
             {
-                "type": "scatter", "mode": "markers", "x": [one.gap.objective], "y": [row], "showlegend": False,
+                "type": "scatter", "mode": "markers", "x": [optimum.gap.objective], "y": [row], "showlegend": False,
                 "marker": {"symbol": "diamond", "size": 13, "color": "@minus"},
                 "hovertemplate": f"{said}<extra></extra>",
             }
@@ -176,19 +180,20 @@ def trained(single: Sequence[Shown], drawn: Figure) -> list[Figure]:
     return marks
 
 
-def table(section: Section, found: Sequence[Shown], checked: Mapping[int, Checked]) -> None:
+def table(section: Section, optima: Sequence[Shown], checked: Mapping[int, Checked]) -> None:
     names = ["kind", "decay", "lower", "upper", "gap", "status", "proved", "bound", "mean loss", "norm", "margin",
              "training error", "neurons", "seconds"]  # fmt: skip
     rows: list[list[Any]] = []
-    for one in sorted(found, key=lambda one: (one.family, -one.decay)):
-        cert, seconds = one.cert, one.cert.stats.get("seconds")
-        digits = [Digits(number(v, n)) for v, n in ((one.decay, 5), (cert.lower, 9), (cert.upper, 9), (cert.gap, 2))]
+    for optimum in sorted(optima, key=lambda optimum: (optimum.family, -optimum.decay)):
+        cert, seconds = optimum.cert, optimum.cert.stats.get("seconds")
+        ends = ((optimum.decay, 5), (cert.lower, 9), (cert.upper, 9), (cert.gap, 2))
+        digits = [Digits(number(v, n)) for v, n in ends]
         proved = checked[id(cert)].badge
-        does = [None if math.isnan(v) else Digits(number(v, 5)) for v in (one.loss, one.norm, one.margin)]
-        error = None if math.isnan(one.error) else Digits(f"{100 * one.error:.3g} %")
+        does = [None if math.isnan(v) else Digits(number(v, 5)) for v in (optimum.loss, optimum.norm, optimum.margin)]
+        error = None if math.isnan(optimum.error) else Digits(f"{100 * optimum.error:.3g} %")
         took = Digits(number(seconds, 3)) if _is_number(seconds) else None
         kind = f"{kinds.label(cert.kind)}, {cert.extra['loss']} loss"
-        rows.append([kind, *digits, cert.status, proved, cert.bound, *does, error, one.neurons, took])
+        rows.append([kind, *digits, cert.status, proved, cert.bound, *does, error, optimum.neurons, took])
     section.table(
         "Optima",
         names,
@@ -198,9 +203,9 @@ def table(section: Section, found: Sequence[Shown], checked: Mapping[int, Checke
         "output, of several classes the own output minus the largest other one, over the norm), training error and neurons are "
         f"those of that network. {certificates.RECHECKED}",
     )
-    for one in found:
-        if one.cert.reason:
-            section.paragraph(f"{name(one.cert)}: {one.cert.reason}.")
+    for optimum in optima:
+        if optimum.cert.reason:
+            section.paragraph(f"{name(optimum.cert)}: {optimum.cert.reason}.")
 
 
 # ---------------------------------------------------------------- paths
@@ -213,15 +218,15 @@ def show_path(section: Section, members: Sequence[Shown]) -> None:
     ends = f"{members[-1].decay:.4g} to {members[0].decay:.4g}"
     section.heading(f"Path over {len(members)} decays, {ends}: {', '.join([what[0], *what[2:]])}")
     decay, lower, upper, loss, norm, margin, error = (
-        np.array([value(one) for one in members], dtype=np.float64)
+        np.array([value(member) for member in members], dtype=np.float64)
         for value in (
-            lambda one: one.decay,
-            lambda one: one.cert.lower,
-            lambda one: one.cert.upper,
-            lambda one: one.loss,
-            lambda one: one.norm,
-            lambda one: one.margin,
-            lambda one: one.error,
+            lambda member: member.decay,
+            lambda member: member.cert.lower,
+            lambda member: member.cert.upper,
+            lambda member: member.loss,
+            lambda member: member.norm,
+            lambda member: member.margin,
+            lambda member: member.error,
         )
     )
     objective = {
@@ -233,7 +238,7 @@ def show_path(section: Section, members: Sequence[Shown]) -> None:
         ],
         "layout": layout("weight decay", "objective", xlog=True, ylog=spread(np.append(lower, loss))),
     }
-    largest = max(one.cert.gap for one in members)
+    largest = max(member.cert.gap for member in members)
     section.figure(
         "The least objective along the path",
         objective,
@@ -241,7 +246,7 @@ def show_path(section: Section, members: Sequence[Shown]) -> None:
         f"The largest gap is {number(largest, 2)}.",
     )
     section.open_grid()
-    neurons = np.array([math.nan if one.neurons is None else one.neurons for one in members])
+    neurons = np.array([math.nan if member.neurons is None else member.neurons for member in members])
     for named, values, said, more in (
         ("Norm", norm, "Half of the squared weights of the network, at the best scaling of its layers.", {"ylog": spread(norm)}),
         ("Margin", margin, "The smallest label times output, over the norm: negative where a point is on the wrong side.", {}),
@@ -262,11 +267,11 @@ def show_decisions(section: Section, single: Sequence[Shown], data: Dataset) -> 
     if data.y.ndim == 2 or not set(np.unique(data.y)) <= {-1.0, 1.0}:
         return
     section.open_grid()
-    for one in single:
-        f = certificates.function_of(one.cert, data)
+    for optimum in single:
+        f = certificates.function_of(optimum.cert, data)
         if f is not None:
             section.figure(
-                f"{name(one.cert)}: decision",
+                f"{name(optimum.cert)}: decision",
                 certificates.decision(f, data, 0.0),
                 "Shading is f(x), the output bias included, blue positive and orange negative. Solid: f = 0.",
                 430,
@@ -277,15 +282,15 @@ def show_decisions(section: Section, single: Sequence[Shown], data: Dataset) -> 
 # ---------------------------------------------------------------- again
 
 
-def again(one: Shown) -> str:
+def again(optimum: Shown) -> str:
     """The commands that compute and check it again."""
-    cert, extra = one.cert, one.cert.extra
+    cert, extra = optimum.cert, optimum.cert.extra
     path = str(cert.stats.get("path") or f"{cert.kind}.json.gz")
     check = words("widemargin", "verify", path, cert.data_name)
     if cert.kind not in NETWORKS or extra.get("weights") is not None:
         return f"# computed in Python, by widemargin.optima.{kinds.KINDS[cert.kind].function}: {setting(cert)}\n{check}"
-    decay = ["--weight-decay", repr(one.decay)]
-    if one.gap is None:
+    decay = ["--weight-decay", repr(optimum.decay)]
+    if optimum.gap is None:
         return f"{_fit(cert, decay, path)}\n{check}"
     mode = ["--output-bias", extra["output_bias"]] if extra.get("output_bias") else []
     parts = ["widemargin", "gap", "MODEL.pt", cert.data_name, "--loss", extra["loss"], *decay, *mode, "--save", path]
@@ -294,15 +299,15 @@ def again(one: Shown) -> str:
 
 def again_path(members: Sequence[Shown]) -> str:
     """One command where the decays are evenly spaced, as --path has them."""
-    ordered = sorted(members, key=lambda one: -one.decay)
-    decays = [one.decay for one in ordered]
+    ordered = sorted(members, key=lambda member: -member.decay)
+    decays = [member.decay for member in ordered]
     even = np.geomspace(decays[-1], decays[0], len(decays))[::-1]
     cert = ordered[0].cert
-    files = [str(one.cert.stats.get("path") or "") for one in ordered]
+    files = [str(member.cert.stats.get("path") or "") for member in ordered]
     stems = {_stem(file, len(files), k) for k, file in enumerate(files, 1)}
     fits = cert.kind in NETWORKS and cert.extra.get("weights") is None
     if not fits or not np.allclose(decays, even, rtol=1e-9) or len(stems) > 1 or None in stems:
-        return "\n".join(again(one) for one in ordered)
+        return "\n".join(again(member) for member in ordered)
     asked = ["--path", f"{decays[-1]!r}:{decays[0]!r}:{len(decays)}"]
     checks = [words("widemargin", "verify", file, cert.data_name) for file in files]
     return "\n".join([_fit(cert, asked, stems.pop() or ""), *checks])

@@ -36,7 +36,7 @@ FILES = {  # what a folder is, by a file in it
 }
 
 
-class Found(NamedTuple):
+class Given(NamedTuple):
     kind: str
     what: Any  # a path; a certificate as it is read from a file; (trajectory, data, certificate or None)
     inside: bool = False  # of a folder that was given: it was not asked for by name
@@ -59,7 +59,10 @@ class Page:
         """What the page contains."""
         return {
             "title": self.title,
-            "sections": [{"kind": one.kind, "title": one.title, "contents": one.contents} for one in self.sections],
+            "sections": [
+                {"kind": section.kind, "title": section.title, "contents": section.contents}
+                for section in self.sections
+            ],
         }
 
     def html(self) -> str:
@@ -67,7 +70,7 @@ class Page:
         from plotly.offline import get_plotlyjs
 
         style, own, plotly = _text("page.css"), _text("page.js"), get_plotlyjs()
-        allowed = " ".join(f"'sha256-{_hash(one)}'" for one in (plotly, own))
+        allowed = " ".join(f"'sha256-{_hash(script)}'" for script in (plotly, own))
         policy = (
             f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
             "base-uri 'none'; form-action 'none'"
@@ -83,7 +86,7 @@ class Page:
             f"<p>Written by widemargin {escape(widemargin.__version__)} on {written}. Plots can be zoomed; point at a curve to "
             "read its numbers.</p><noscript><p>The plots need JavaScript; tables and words do not.</p></noscript></header>\n"
             f'<nav aria-labelledby="contents"><h2 id="contents">Contents</h2><ol>{entries}</ol></nav>\n<main>\n'
-            + "\n".join(one.render() for one in self.sections)
+            + "\n".join(section.render() for section in self.sections)
             + "\n</main>\n<footer>This page holds everything it shows; nothing is loaded from elsewhere.</footer>\n"
             f"<script>{plotly}</script>\n<script>{own}</script>\n</body>\n</html>\n"
         )
@@ -119,11 +122,11 @@ def build(
     if not isinstance(trial, Integral) or trial < 0:
         raise InputError(f"trial must be the number of a network, 0 or more, not {trial!r}")
     say = progress or (lambda text: None)
-    given = [found for thing in _listed(things) for found in _given(thing)]
+    given = [entry for thing in _listed(things) for entry in _given(thing)]
     if not given:
         raise InputError("there is nothing to report; give a certificate, a run, a store of a sweep, or such")
     if columns:
-        sweeps.check_columns([one.what for one in given if one.kind == "sweep"], columns)
+        sweeps.check_columns([entry.what for entry in given if entry.kind == "sweep"], columns)
     sections: list[Section] = []
     refused: list[InputError] = []
 
@@ -132,59 +135,59 @@ def build(
         return sections[-1]
 
     @contextlib.contextmanager
-    def tried(one: Found) -> Iterator[None]:
+    def tried(entry: Given) -> Iterator[None]:
         """What was only found in a folder does not stop the page: its section then says why it is not shown."""
         before = len(sections)
         try:
             yield
         except InputError as error:
-            if not one.inside:
+            if not entry.inside:
                 raise
             del sections[before:]
-            new(one.kind, f"{one.what.name} is not shown: {error}")
+            new(entry.kind, f"{entry.what.name} is not shown: {error}")
             refused.append(error)
 
     certs: list[Certificate] = []
     covered: set[str] = set()
-    for one in given:
-        if one.kind == "certificate":
-            with tried(one):
-                cert = certificates.read(one.what) if isinstance(one.what, Path) else one.what
-                wrong = misfit(cert.payload()) if cert is one.what and cert.kind in optima.KINDS else ""
+    for entry in given:
+        if entry.kind == "certificate":
+            with tried(entry):
+                cert = certificates.read(entry.what) if isinstance(entry.what, Path) else entry.what
+                wrong = misfit(cert.payload()) if cert is entry.what and cert.kind in optima.KINDS else ""
                 if wrong:  # what comes from a file has been looked at
                     raise InputError(f"this certificate of kind {cert.kind} is damaged ({wrong}); compute it again")
                 certs.append(cert)
         elif bounds:
             with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown
-                covered |= set(runs.covered(one.kind, one.what))
+                covered |= set(runs.covered(entry.kind, entry.what))
     for some in certificates.grouped(certs):
         say(some[0].data_name)
         own = bounds and some[0].data_sha256 not in covered
-        room = optima if all(one.kind in optima.KINDS for one in some) else certificates
+        room = optima if all(cert.kind in optima.KINDS for cert in some) else certificates
         room.show(new("certificates", certificates.title(some)), some, own, time_limit)
         covered |= {some[0].data_sha256} - {""}
-    for one in given:
-        if one.kind == "certificate":
+    for entry in given:
+        if entry.kind == "certificate":
             continue
-        what, path = one.what, one.what if isinstance(one.what, Path) else Path()
-        say(str(path) if path is what else one.kind)
-        with tried(one):
-            if one.kind == "trajectory":
+        what, path = entry.what, entry.what if isinstance(entry.what, Path) else Path()
+        say(str(path) if path is what else entry.kind)
+        with tried(entry):
+            if entry.kind == "trajectory":
                 section = new("run", runs.title(what[0], ""))
                 runs.show(section, *what, "", bounds, checks, trial, time_limit)
-            elif one.kind == "run":
-                found = runs.read(path)
-                section = new("run", runs.title(found[0], path.name))
-                runs.show(section, *found, str(path), bounds, checks, trial, time_limit)
-            elif one.kind == "sweep":
+            elif entry.kind == "run":
+                run = runs.read(path)
+                section = new("run", runs.title(run[0], path.name))
+                runs.show(section, *run, str(path), bounds, checks, trial, time_limit)
+            elif entry.kind == "sweep":
                 sweeps.show(new("sweep", f"Sweep: {path.resolve().name}"), path, columns)
-            elif one.kind == "monitor":
+            elif entry.kind == "monitor":
                 monitors.show(new("monitor", f"Monitor: {path.resolve().name}"), path)
             else:
                 reproductions.show(new("reproduction", reproductions.title(path)), path)
     if len(refused) == len(sections):
         raise refused[0]
-    only_optima = len(certs) == len(given) and all(one.kind in optima.KINDS for one in certs)
+    only_optima = len(certs) == len(given) and all(cert.kind in optima.KINDS for cert in certs)
     return Page(title or ("Optima of training" if only_optima else "Margins"), tuple(sections))
 
 
@@ -196,12 +199,12 @@ def _listed(things: Any) -> list[Any]:
     return list(things) if isinstance(things, Iterable) and not single else [things]
 
 
-def _given(thing: Any) -> list[Found]:
+def _given(thing: Any) -> list[Given]:
     """What one of the things is; InputError where it is nothing that can be reported."""
     if isinstance(thing, str | Path):
         return look(Path(thing))
     if isinstance(thing, Certificate):
-        return [Found("certificate", thing)]
+        return [Given("certificate", thing)]
     if isinstance(thing, Trajectory):
         raise InputError(
             "a trajectory does not hold its data; give (trajectory, data) or (trajectory, data, certificate)"
@@ -212,14 +215,14 @@ def _given(thing: Any) -> list[Found]:
         )
     traj, data, cert = (*thing, None)[:3]
     sets = [data] if isinstance(data, Dataset) else list(data) if isinstance(data, list | tuple) else []
-    if not sets or not all(isinstance(one, Dataset) for one in sets):
+    if not sets or not all(isinstance(data, Dataset) for data in sets):
         raise InputError(f"the data of a trajectory must be a Dataset, or a list of them, not {str(data)[:60]!r}")
     if cert is not None and not isinstance(cert, Certificate):
         raise InputError(f"the certificate of a trajectory must be a Certificate or None, not {str(cert)[:60]!r}")
     wrong = runs.foreign_data(traj.config, sets) or (foreign(traj.config, cert) if cert else "")
     if wrong:
         raise InputError(f"{wrong}; give what belongs to the run on {traj.config['data']['names'][0]}")
-    return [Found("trajectory", (traj, sets, cert))]
+    return [Given("trajectory", (traj, sets, cert))]
 
 
 def write(page: Page, path: str | Path) -> None:
@@ -238,36 +241,36 @@ def write(page: Page, path: str | Path) -> None:
     write_atomically(Path(path), page.html().encode())
 
 
-def look(path: Path) -> list[Found]:
+def look(path: Path) -> list[Given]:
     """What lies there: one thing, or each in a folder of them."""
     try:
         if path.is_file():
             kind = FILES.get(path.name, "")
-            return [Found(kind, path.parent) if kind else Found("certificate", path)]
+            return [Given(kind, path.parent) if kind else Given("certificate", path)]
         if not path.is_dir():
             raise InputError(f"there is no file or folder {path}")
         kind = _kind(path)
         if kind:
-            return [Found(kind, path)]
-        found: list[Found] = []
-        for one in sorted(path.iterdir()):
-            if one.is_dir() and (kind := _kind(one)):
-                found.append(Found(kind, one, inside=True))
-            elif one.is_file() and one.name.endswith((".json", ".json.gz")) and certificates.is_one(one):
-                found.append(Found("certificate", one, inside=True))
+            return [Given(kind, path)]
+        things: list[Given] = []
+        for file in sorted(path.iterdir()):
+            if file.is_dir() and (kind := _kind(file)):
+                things.append(Given(kind, file, inside=True))
+            elif file.is_file() and file.name.endswith((".json", ".json.gz")) and certificates.is_certificate(file):
+                things.append(Given("certificate", file, inside=True))
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         why = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {str(path)[:200]!r}: {why}; check the path") from None
-    if not found:
+    if not things:
         raise InputError(
             f"{path} holds nothing to report: no run of train --out, store of sweep, records of a monitor, reproduction or "
             "certificate"
         )
-    if len(found) > MOST:
-        raise InputError(f"{path} holds {len(found)} things to report; give at most {MOST} at a time")
-    return found
+    if len(things) > MOST:
+        raise InputError(f"{path} holds {len(things)} things to report; give at most {MOST} at a time")
+    return things
 
 
 def _kind(folder: Path) -> str:

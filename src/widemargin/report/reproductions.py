@@ -31,10 +31,10 @@ def show(section: Section, folder: Path) -> None:
     facts = ("scale", "device", "seed", "seconds", "version")
     section.facts({key: settings.get(key) for key in facts})
     rows = []
-    for one in verdicts:
-        holds = one.get("holds") if isinstance(one.get("holds"), bool) else None
-        shown = badge(holds, str(one.get("holds")) if holds is None else WORDS[holds])
-        rows.append([shown, one["claim"], _measured(one), one.get("paper", ""), _reason(one)])
+    for verdict in verdicts:
+        holds = verdict.get("holds") if isinstance(verdict.get("holds"), bool) else None
+        shown = badge(holds, str(verdict.get("holds")) if holds is None else WORDS[holds])
+        rows.append([shown, verdict["claim"], _measured(verdict), verdict.get("paper", ""), _reason(verdict)])
     section.table(
         "Verdicts",
         ["", "claim", "measured", "paper", "reason"],
@@ -55,19 +55,19 @@ def show(section: Section, folder: Path) -> None:
     section.settings(words(*known, "--out", str(folder.parent)), settings)
 
 
-def _reason(one: Mapping[str, Any]) -> str:
+def _reason(verdict: Mapping[str, Any]) -> str:
     """Why it does not hold or is not decided, what was chosen after a look, and what another seed says."""
-    said = [str(one["reason"])] if one.get("reason") else []
-    if one.get("chosen_after"):
-        said.append(f"chosen after: {one['chosen_after']}")
-    again = one.get("again")
+    said = [str(verdict["reason"])] if verdict.get("reason") else []
+    if verdict.get("chosen_after"):
+        said.append(f"chosen after: {verdict['chosen_after']}")
+    again = verdict.get("again")
     if isinstance(again, Mapping):
         said.append(f"at seed {again.get('seed')}: {_measured(again)}, {again.get('holds')}")
     return "; ".join(said) or "-"
 
 
-def _measured(one: Mapping[str, Any]) -> str:
-    value, more = one.get("measured"), one.get("uncertainty")
+def _measured(verdict: Mapping[str, Any]) -> str:
+    value, more = verdict.get("measured"), verdict.get("uncertainty")
     shown = number(value, 4) if isinstance(value, int | float) else str(value)
     if more is None:
         return shown
@@ -77,8 +77,8 @@ def _measured(one: Mapping[str, Any]) -> str:
 def _settings(folder: Path) -> dict[str, Any]:
     if not (folder / "settings.json").is_file():
         return {}
-    found = _json(folder / "settings.json")
-    return found if isinstance(found, dict) else {}
+    settings = _json(folder / "settings.json")
+    return settings if isinstance(settings, dict) else {}
 
 
 def _json(path: Path) -> Any:

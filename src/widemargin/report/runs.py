@@ -66,7 +66,7 @@ def read(folder: Path) -> tuple[Trajectory, list[Dataset], Certificate | None]:
 
 def foreign_data(config: Mapping[str, Any], sets: Sequence[Dataset]) -> str:
     """Why data is not what a run was trained on; empty where it is."""
-    if [one.sha256() for one in sets] == config["data"]["sha256"]:
+    if [data.sha256() for data in sets] == config["data"]["sha256"]:
         return ""
     return f"the data {sets[0].name} ({len(sets)} of {len(config['data']['sha256'])} sets) is not what the run was trained on"
 
@@ -94,7 +94,7 @@ def show(
         raise InputError(f"the run {folder} has no records yet; resume it, or wait")
     wrong, checked = "", Checked(None, "")
     if cert is not None:
-        checked = recheck(cert, next((one for one in sets if one.sha256() == cert.data_sha256), None))
+        checked = recheck(cert, next((data for data in sets if data.sha256() == cert.data_sha256), None))
         wrong = foreign(traj.config, cert) or (checked.words if checked.refused else "")
     if wrong:
         section.paragraph(f"The certificate beside this run is not drawn: {wrong}.", "quiet")
@@ -109,16 +109,16 @@ def show(
     section.open_grid()
     moves = any(record.startswith("W_") for record in traj.records)
     timed: dict[str, int] = {}  # figures over time, and the place of the shape that the slider moves
-    for found in (
+    for drawn in (
         margins(traj, x, axis, cert),
         losses(traj, x, axis),
         norms(traj, x, axis),
         optimality(traj, x, axis),
         rotations(traj, x, axis),
     ):
-        if found is None:
+        if drawn is None:
             continue
-        what, figure, caption = found
+        what, figure, caption = drawn
         shapes = figure["layout"].setdefault("shapes", [])
         when = float(x[-1, trial])
         if moves and math.isfinite(when):
@@ -152,11 +152,11 @@ def _guaranteed(config: Mapping[str, Any]) -> bool:
     return config["loss"] != "squared" and config["net"]["outputs"] == 1
 
 
-def covered(kind: str, one: Any) -> list[str]:
+def covered(kind: str, run: Any) -> list[str]:
     """Hashes of the data whose guarantees stand with a run (a folder, or a triple), which adds its own to them."""
     if kind not in ("run", "trajectory"):
         return []
-    config = read_config(one) if kind == "run" else one[0].config
+    config = read_config(run) if kind == "run" else run[0].config
     shas = config["data"]["sha256"]
     return shas if _guaranteed(config) and len(shas) == 1 else []
 
@@ -322,7 +322,7 @@ def losses(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[st
 
 def norms(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple[str, Figure, str] | None:
     traces = curves(x, traj["norm"], "|W|", "@ink") if "norm" in traj.records else []
-    for name, colour in zip((one for one in traj.records if one.startswith("moved_")), COLOURS):
+    for name, colour in zip((record for record in traj.records if record.startswith("moved_")), COLOURS):
         y = traj[name]
         traces += curves(
             x, np.where(y > 0, y, np.nan), f"moved: {label(name.removeprefix('moved_'), 20)}", colour, "dash"
@@ -450,20 +450,20 @@ def player(
         )
         end = {name: value[trial : trial + 1] for name, value in track.start.items()}
         end |= {name: torch.as_tensor(value[trial : trial + 1]) for name, value in traj.final.items()}
-        found = {len(traj.t) - 1: still(track, end, trial, key, where)}
+        networks = {len(traj.t) - 1: still(track, end, trial, key, where)}
     else:
         rows = np.unique(np.linspace(0, len(traj.t) - 1, FRAMES).round()).astype(int).tolist()
         parts = {k: {name: value[trial : trial + 1] for name, value in track.W[k].items()} for k in rows}
-        found = {k: still(track, W, trial, key, where) for k, W in parts.items()}
-    found = {k: one for k, one in found.items() if one.usable}
-    if not found:
+        networks = {k: still(track, W, trial, key, where) for k, W in parts.items()}
+    networks = {k: network for k, network in networks.items() if network.usable}
+    if not networks:
         section.paragraph("The weights of this run are not finite, so there is nothing to draw of them.", "quiet")
         return
     x, clock_name, log = clock(traj)
-    section.heading(f"Network of trial {trial} {'over time' if len(found) > 1 else 'at the end'}")
-    labels = [f"{clock_name.partition(' (')[0]} {x[k, trial]:.4g}, record {k}" for k in found]
-    scenes: list[dict[str, Any]] = [{"label": one, "figures": {}} for one in labels]
-    place, stills = len(section.parts), list(found.values())
+    section.heading(f"Network of trial {trial} {'over time' if len(networks) > 1 else 'at the end'}")
+    labels = [f"{clock_name.partition(' (')[0]} {x[k, trial]:.4g}, record {k}" for k in networks]
+    scenes: list[dict[str, Any]] = [{"label": text, "figures": {}} for text in labels]
+    place, stills = len(section.parts), list(networks.values())
     section.open_grid()
     if where is not None:
         _show_decisions(section, stills, scenes, data, (g, h))
@@ -471,9 +471,9 @@ def player(
         _show_neurons(section, stills, scenes)
     _show_margins(section, stills, scenes, largest(cert, key), key, track.problem.loss is None)
     section.close_grid()
-    if len(found) == 1:
+    if len(networks) == 1:
         return
-    for k, scene in zip(found, scenes):
+    for k, scene in zip(networks, scenes):
         when = float(x[k, trial])
         for name, shape in timed.items():
             mark = f"shapes[{shape}]"
@@ -492,8 +492,8 @@ def _show_decisions(
 ) -> None:
     if set(np.unique(data.y)) <= {0.0, 1.0}:  # classes 0 and 1
         data = Dataset(data.X, 2 * data.y - 1, data.name, (0, 1))
-    planes = [one.plane.reshape(SIDE, SIDE) for one in stills]  # type: ignore[union-attr]
-    top = max(float(np.abs(one).max()) for one in planes) or 1.0
+    planes = [drawn.plane.reshape(SIDE, SIDE) for drawn in stills]  # type: ignore[union-attr]
+    top = max(float(np.abs(plane).max()) for plane in planes) or 1.0
     last = float(stills[-1].margins.min())
     traces = [*certificates.surface(*sides, planes[-1], last), *certificates.labelled(data)]
     traces[0] |= {"zmin": -top, "zmax": top}
@@ -504,8 +504,8 @@ def _show_decisions(
         "the smallest margin, where that is positive.",
         430,
     )
-    for one, plane, scene in zip(stills, planes, scenes):
-        m = float(one.margins.min())
+    for drawn, plane, scene in zip(stills, planes, scenes):
+        m = float(drawn.margins.min())
         dashed = {"z": numbers(plane, 3), "visible": bool(0 < m < np.abs(plane).max())}
         if dashed["visible"]:
             dashed |= {"contours.start": -m, "contours.end": m, "contours.size": 2 * m}
@@ -529,9 +529,9 @@ def _show_neurons(section: Section, stills: Sequence[Still], scenes: Sequence[di
         f"orange negative. The circle has unit length.{more}",
         430,
     )
-    for one, scene in zip(stills, scenes):
-        assert one.mass is not None and one.theta is not None
-        now = certificates.points(one.theta[chosen], one.mass[chosen])
+    for drawn, scene in zip(stills, scenes):
+        assert drawn.mass is not None and drawn.theta is not None
+        now = certificates.points(drawn.theta[chosen], drawn.mass[chosen])
         sets = {"x": now["x"], "y": now["y"], "text": now["text"]}
         sets |= {"marker.size": now["marker"]["size"], "marker.color": now["marker"]["color"]}
         scene["figures"][name] = [{"traces": [1], "set": sets}]
@@ -546,11 +546,11 @@ def _show_margins(
     residuals: bool,
 ) -> None:
     """The distribution function of the margins: at m, the share of points with a margin of at most m."""
-    each = [np.sort(one.margins) for one in stills]
+    each = [np.sort(drawn.margins) for drawn in stills]
     if len(each[0]) > EXAMPLES:
-        each = [np.quantile(one, np.linspace(0, 1, EXAMPLES)) for one in each]
+        each = [np.quantile(values, np.linspace(0, 1, EXAMPLES)) for values in each]
     share = np.arange(1, len(each[0]) + 1) / len(each[0])
-    low, high = min(float(one[0]) for one in each), max(float(one[-1]) for one in each)
+    low, high = min(float(values[0]) for values in each), max(float(values[-1]) for values in each)
     shapes = [level(0.0, "zero", "x", "@quiet", "solid")]
     said = ""
     if best is not None:
@@ -571,8 +571,8 @@ def _show_margins(
         f"For each value, the share of training points with at most that {'residual' if residuals else 'margin'}.{said}",
         430,
     )
-    for one, scene in zip(each, scenes):
-        scene["figures"][name] = [{"traces": [0], "set": {"x": numbers(one, 5)}}]
+    for values, scene in zip(each, scenes):
+        scene["figures"][name] = [{"traces": [0], "set": {"x": numbers(values, 5)}}]
 
 
 # ---------------------------------------------------------------- again
@@ -641,7 +641,7 @@ def _algorithm(name: str) -> tuple[str, dict[str, Any]]:
     for word, kind in flows.rule_kinds().items():
         if kind.__name__ == name:
             rule = kind()
-            return word, {one.name: getattr(rule, one.name) for one in dataclasses.fields(rule)}
+            return word, {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     return "", {}
 
 
@@ -676,9 +676,9 @@ def _points(config: Mapping[str, Any]) -> int | None:
     counts = range(max(len(times), 2), 20 * len(times) + 100)
     first = bisect.bisect_left(counts, len(times), key=lambda count: len(log_steps(config["steps"], count)))
     for count in counts[first:]:
-        found = log_steps(config["steps"], count)
-        if np.array_equal(found, times):
+        tried = log_steps(config["steps"], count)
+        if np.array_equal(tried, times):
             return count
-        if len(found) > len(times):
+        if len(tried) > len(times):
             break
     return None

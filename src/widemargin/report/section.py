@@ -79,13 +79,15 @@ class Section:
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
         lines = []
         for row in rows:
-            cells = [f'<td{_class(one)} data-name="{escape(name)}">{cell(one)}</td>' for name, one in zip(names, row)]
+            cells = [
+                f'<td{_class(entry)} data-name="{escape(name)}">{cell(entry)}</td>' for name, entry in zip(names, row)
+            ]
             lines.append(f"<tr>{''.join(cells)}</tr>")
         said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
         # The caption stands outside the part that scrolls on a narrow screen.
         table = (
             f'<figure class="table"><figcaption>{said}</figcaption><div class="scroll" tabindex="0">'
-            f"<table{' class=stack' * any('class=long' in one for one in lines)}>"
+            f"<table{' class=stack' * any('class=long' in line for line in lines)}>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
         )
         fold = f"<details><summary>{escape(title)} ({len(rows)} rows)</summary>{table}</details>"
@@ -136,7 +138,7 @@ class Section:
         """A list to choose a scene from; the first one is what the figures show."""
         self.contents.append({"choice": title})
         name = self.new_id("control")
-        options = "".join(f'<option value="{k}">{escape(one["label"])}</option>' for k, one in enumerate(scenes))
+        options = "".join(f'<option value="{k}">{escape(scene["label"])}</option>' for k, scene in enumerate(scenes))
         self.parts.append(
             f'<div class="control" data-scenes="{name}"><label for="{name}">{escape(title)}</label>'
             f'<select id="{name}">{options}</select></div>'

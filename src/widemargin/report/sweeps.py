@@ -52,8 +52,8 @@ class Axis:
     count: int
     middles: tuple[float, ...] = ()  # of the bins
 
-    def value(self, found: Any) -> Any:
-        return self.middles[int(found)] if self.middles and found is not None else found
+    def value(self, stored: Any) -> Any:
+        return self.middles[int(stored)] if self.middles and stored is not None else stored
 
     @property
     def digits(self) -> int:
@@ -96,7 +96,7 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
     if not total:
         section.paragraph("There are no results yet.")
     for name, function, version, seed, count in groups:
-        asked = [one for one in plans if (one["name"], one["function"], one["seed"]) == (name, function, seed)]
+        asked = [plan for plan in plans if (plan["name"], plan["function"], plan["seed"]) == (name, function, seed)]
         section.heading(f"{name}: {function}, {count} runs")
         each = zip(("sweep", "function", "version", "seed"), (name, function, version, seed))
         which = " and ".join(f"{column} is {_literal(value)}" for column, value in each)
@@ -174,7 +174,7 @@ def aggregate(
     first = [f"{axis.sql} as {key}" for axis, key in zip(axes, keys)]
     first += [f"avg({quoted(name)}) as {mean}" for name, mean in zip(results, means)]
     match = " and ".join(f"{axis.sql} is {key}" for axis, key in zip(axes, keys)) or "1"
-    found = _rows(
+    rows = _rows(
         folder,
         f"with cells as (select {', '.join([*first, '1'])} from runs where {which}{group}) "
         f"select {', '.join([*keys, *parts])} from cells join runs on {match} where {which}{group} "
@@ -183,13 +183,13 @@ def aggregate(
     stats = {}
     for k, name in enumerate(results):
         at = len(axes) + 1 + 5 * k
-        block = np.array([[_float(v) for v in row[at : at + 5]] for row in found], dtype=float).reshape(-1, 5)
+        block = np.array([[_float(v) for v in row[at : at + 5]] for row in rows], dtype=float).reshape(-1, 5)
         n, mean_, squares, least, most = block.T
         with np.errstate(all="ignore"):
             deviation = np.where((n > 1) & np.isfinite(mean_), np.sqrt(squares / (n - 1)), np.nan)
         stats[name] = np.stack([n, mean_, deviation, least, most])
-    runs = np.array([row[len(axes)] for row in found], dtype=int)
-    cells = [tuple(axis.value(v) for axis, v in zip(axes, row)) for row in found]
+    runs = np.array([row[len(axes)] for row in rows], dtype=int)
+    cells = [tuple(axis.value(v) for axis, v in zip(axes, row)) for row in rows]
     return Table(tuple(axes), tuple(left), cells, runs, stats)
 
 
@@ -237,14 +237,14 @@ def _axes(values: Mapping[str, list[Any]], plans: Sequence[Mapping[str, Any]]) -
 def _random_axis(name: str, laws: Sequence[Mapping[str, Any]], known: Sequence[float]) -> Axis:
     """Integers of a short range as they are, of other numbers the middle of their bin. `known` are values from elsewhere."""
     low, high = (float(end([*(law[word] for law in laws), *known])) for end, word in ((min, "low"), (max, "high")))
-    one, log = quoted(name), all(law.get("log") for law in laws) and low > 0
+    column, log = quoted(name), all(law.get("log") for law in laws) and low > 0
     if all(law.get("integer") for law in laws) and high - low < BINS:
-        return Axis(name, one, int(high - low) + 1)
+        return Axis(name, column, int(high - low) + 1)
     if not high > low:
-        return Axis(name, one, 1)
+        return Axis(name, column, 1)
     start, end = (math.log(low), math.log(high)) if log else (low, high)
     width = (end - start) / BINS
-    here = f"ln({one})" if log else one
+    here = f"ln({column})" if log else column
     middles = [start + (k + 0.5) * width for k in range(BINS)]
     middles = [math.exp(m) for m in middles] if log else middles
     place = f"max(0, min({BINS - 1}, cast(({here} - ({start!r})) / {width!r} as integer)))"
@@ -353,7 +353,7 @@ def _along(table: Table, chosen: tuple[int, ...]) -> tuple[list[tuple[Any, ...]]
     at = np.array([where[key] for key in keys], dtype=int)
     K = len(seen)
     runs = np.bincount(at, table.runs, K)
-    found = {}
+    stats = {}
     for name, (n, mean, deviation, least, most) in table.stats.items():
         known = n > 0
         count = np.bincount(at[known], n[known], K)
@@ -365,8 +365,8 @@ def _along(table: Table, chosen: tuple[int, ...]) -> tuple[list[tuple[Any, ...]]
         low, high = np.full(K, np.inf), np.full(K, -np.inf)
         np.minimum.at(low, at[known], least[known])
         np.maximum.at(high, at[known], most[known])
-        found[name] = np.stack([count, whole, np.where(count > 1, spread_, np.nan), low, high])
-    return seen, runs, found
+        stats[name] = np.stack([count, whole, np.where(count > 1, spread_, np.nan), low, high])
+    return seen, runs, stats
 
 
 def _heat_map(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str) -> None:
@@ -486,7 +486,7 @@ def toml(plan: Mapping[str, Any]) -> str:
     """The file of a sweep; its values are numbers, texts, truth values, lists and one level of tables."""
     lines = [f"{_key(k)} = {_value(v)}" for k, v in plan.items() if not isinstance(v, Mapping) and v is not None]
     if not plan.get("samples"):
-        lines = [one for one in lines if not one.startswith("samples =")]
+        lines = [line for line in lines if not line.startswith("samples =")]
     for part in ("fixed", "grid", "random"):
         if plan.get(part):
             lines += ["", f"[{part}]", *(f"{_key(k)} = {_value(v)}" for k, v in plan[part].items())]

@@ -240,7 +240,7 @@ class _Driver:
         """Whether an engine took it."""
         plan = self.plan
         if self.devices:
-            load = Counter(one.device for one in self.pending.values())
+            load = Counter(batch.device for batch in self.pending.values())
             batch.device = min(self.devices, key=lambda name: load[name])
         folder = None if plan.folder is None else str(plan.folder)
         place = str(self.results.folder.resolve())
@@ -303,12 +303,12 @@ class _Driver:
         self.fail(batch.runs, [text] * len(batch.runs))
         self.release(batch)
 
-    def keep(self, batch: _Batch, found: Sequence[tasks.Outcome], seconds: float) -> None:
-        complaint = next((one.complaint for one in found if one.complaint), "")
+    def keep(self, batch: _Batch, outcomes: Sequence[tasks.Outcome], seconds: float) -> None:
+        complaint = next((outcome.complaint for outcome in outcomes if outcome.complaint), "")
         if complaint:
             raise InputError(complaint)
         plan, runs = self.plan, batch.runs
-        good = [(run, one.row) for run, one in zip(runs, found) if one.row is not None]
+        good = [(run, outcome.row) for run, outcome in zip(runs, outcomes) if outcome.row is not None]
         if good:
             kept, rows = zip(*good)
             new = self.results.add(
@@ -316,7 +316,7 @@ class _Driver:
             )
             self.state.done += len(good) - batch.stored  # runs that are equal, or another driver's by now, are done too
             self.state.before += len(good) - batch.stored - new
-        bad = [(run, one.traceback) for run, one in zip(runs, found) if one.row is None]
+        bad = [(run, outcome.traceback) for run, outcome in zip(runs, outcomes) if outcome.row is None]
         if bad:
             self.fail(*zip(*bad))
         self.state.busy += seconds

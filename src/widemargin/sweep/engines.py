@@ -240,9 +240,9 @@ class Dask:
     def _nodes(self) -> list[int]:
         """Threads of the workers; they may be on their way."""
         began = time.monotonic()
-        while not (found := list(self._client.nthreads().values())) and time.monotonic() - began < NODES:
+        while not (threads := list(self._client.nthreads().values())) and time.monotonic() - began < NODES:
             time.sleep(0.2)
-        return found
+        return threads
 
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future:
         if self._client.status != "running":

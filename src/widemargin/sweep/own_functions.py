@@ -47,14 +47,14 @@ def own_function(function: str, folder: Path | str | None) -> Callable[..., Any]
     if folder is not None and str(folder) not in sys.path and not _is_ours(module):
         sys.path.insert(0, str(folder))
     try:
-        found = getattr(module_of(module, folder), name)
+        own = getattr(module_of(module, folder), name)
     except (Exception, SystemExit) as error:
         raise InputError(
             f"{function} cannot be imported: {error}; module:function must be importable from the file's folder"
         ) from None
-    if not callable(found):
+    if not callable(own):
         raise InputError(f"{function} is no function")
-    return found
+    return own
 
 
 def _is_ours(module: str) -> bool:
@@ -94,7 +94,7 @@ def _own_args(
 ) -> dict[str, Any]:
     """Its parameters, and `seed` (of this run alone) and `trial` where the function takes them."""
     given = signature(function, folder).parameters
-    every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in given.values())
+    every = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in given.values())
     offered = {**params, "seed": seed, "trial": trial}
     return {name: value for name, value in offered.items() if every or name in given}
 

@@ -159,7 +159,7 @@ class Sweep:
         if self.keep is not None and (
             not isinstance(self.keep, list | tuple)
             or not self.keep
-            or not all(isinstance(one, str) for one in self.keep)
+            or not all(isinstance(column, str) for column in self.keep)
             or len(set(self.keep)) < len(self.keep)
         ):
             raise InputError("keep must be a list of names of results, each once")
@@ -178,24 +178,24 @@ class Sweep:
         except ValueError as error:
             raise error if isinstance(error, InputError) else InputError(f"{path} cannot be read: {error}") from None
         try:
-            found = tomllib.loads(text)
+            table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is no TOML file: {error}") from None
         except (ValueError, RecursionError):
             raise InputError(f"{path} has a number of thousands of digits or lists too deep; write less") from None
-        unknown = [key for key in found if key not in KEYS]
+        unknown = [key for key in table if key not in KEYS]
         if unknown:
             raise InputError(f"{path}: unknown key {unknown[0]!r}; there are {', '.join(KEYS)}")
-        if "function" not in found:
+        if "function" not in table:
             raise InputError(f'{path} does not say what to run; set function = "train", say')
-        asked = found["function"]
+        asked = table["function"]
         if not trust and isinstance(asked, str) and ":" in asked and not is_public(asked):
             raise InputError(
                 f"{path} asks to run the function {show(asked, 200)}, which is none of widemargin; look at it, and if you trust "
                 "the file say so with --trust (in Python trust=True)"
             )
         try:
-            return Sweep(**{"name": Path(path).stem} | found, folder=Path(path).resolve().parent)
+            return Sweep(**{"name": Path(path).stem} | table, folder=Path(path).resolve().parent)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -243,8 +243,8 @@ class Sweep:
         mine = json.loads(self.text())
         if any(mine[what] != other[what] for what in ("function", "seed")):
             return False
-        one, two = _possible(mine), _possible(other)
-        return one.keys() == two.keys() and all(one[name] & two[name] for name in one)
+        these, those = _possible(mine), _possible(other)
+        return these.keys() == those.keys() and all(these[name] & those[name] for name in these)
 
     def runs(self, version: str, inner: Collection[str] = ()) -> Iterator[Run]:
         """Every run, in order. `version` is that of the code."""
@@ -259,12 +259,12 @@ class Sweep:
 
     def mentioned(self) -> set[str]:
         """Parameters that stand in braces in a text of another."""
-        found: set[str] = set()
+        asked: set[str] = set()
         for _, value in self._values():
             if isinstance(value, str) and "{" in value:
                 with contextlib.suppress(ValueError):  # `filled` will say what is wrong
-                    found |= set(_asked(value))
-        return found & {*self.fixed, *self.grid, *self.random}
+                    asked |= set(_asked(value))
+        return asked & {*self.fixed, *self.grid, *self.random}
 
     def __len__(self) -> int:
         return math.prod(len(values) for values in self.grid.values()) * max(1, self.samples) * self.repeats
@@ -320,8 +320,8 @@ def is_public(function: str) -> bool:
     room = module.removeprefix("widemargin.")
     if not module.startswith("widemargin.") or room not in ROOMS:
         return False
-    found = importlib.import_module(module)
-    return name in getattr(found, "__all__", ()) and inspect.isfunction(getattr(found, name))
+    imported = importlib.import_module(module)
+    return name in getattr(imported, "__all__", ()) and inspect.isfunction(getattr(imported, name))
 
 
 def encodable(text: str) -> bool:
@@ -346,15 +346,15 @@ def _listed(value: Any, depth: int = 0) -> Any:
     if isinstance(value, range):
         return list(value)
     if isinstance(value, list | tuple):
-        return [_listed(one, depth + 1) for one in value]
-    return {key: _listed(one, depth + 1) for key, one in value.items()} if isinstance(value, Mapping) else value
+        return [_listed(entry, depth + 1) for entry in value]
+    return {key: _listed(entry, depth + 1) for key, entry in value.items()} if isinstance(value, Mapping) else value
 
 
 def _check_value(name: str, value: Any) -> None:
     """Numbers, texts, truth values and lists of them can be written into a key, and read back."""
     if isinstance(value, list | tuple):
-        for one in value:
-            _check_value(name, one)
+        for entry in value:
+            _check_value(name, entry)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"the parameter {name!r} has the value {value}; give a finite number")
     elif _beyond(value):

@@ -152,13 +152,13 @@ class Store:
         share, now, new = seconds / max(1, len(runs)), time.time(), 0
         with _in_one_sentence(self.folder), self._transaction():
             self._widen(each)
-            for one in each:
-                names = ", ".join(quoted(name) for name in one)
-                marks = ", ".join("?" * len(one))
+            for row in each:
+                names = ", ".join(quoted(name) for name in row)
+                marks = ", ".join("?" * len(row))
                 sql = f"insert or ignore into runs ({names}) values ({marks})"
-                if self.db.execute(sql, list(one.values())).rowcount:
+                if self.db.execute(sql, list(row.values())).rowcount:
                     new += 1
-                    self.db.execute("insert into log values (?, ?, ?)", (one["key"], share, now))
+                    self.db.execute("insert into log values (?, ?, ?)", (row["key"], share, now))
         return new
 
     def fail(self, runs: Sequence[Run], texts: Sequence[str], sweep: str = "", version: str = "") -> None:
@@ -233,7 +233,7 @@ class Store:
 
         Rows never change, so they would stay without them. ["all results"] where this plan keeps all and the earlier did not.
         """
-        found: dict[str, None] = {}
+        missing: dict[str, None] = {}
         there = set(self.columns())
         with _in_one_sentence(self.folder):
             plans = self.db.execute("select name, plan from sweeps where version = ?", (version,)).fetchall()
@@ -249,28 +249,28 @@ class Store:
                 if kept is None or not plan.shares_runs(earlier):
                     continue
                 params = {*plan.fixed, *plan.grid, *plan.random}
-                reserved = {one.lower() for one in (*OWN, *params)}
+                reserved = {name.lower() for name in (*OWN, *params)}
                 if plan.keep is None:
                     lacking = ["all results"]
-                    empty = there - {*OWN, *params, *(_column(one, reserved) for one in kept)}
+                    empty = there - {*OWN, *params, *(_column(name, reserved) for name in kept)}
                 else:
-                    lacking = [one for one in plan.keep if one not in kept]
-                    empty = there & {_column(one, reserved) for one in lacking}
+                    lacking = [name for name in plan.keep if name not in kept]
+                    empty = there & {_column(name, reserved) for name in lacking}
                 sql = "select 1 from runs where sweep = ? and function = ? and version = ? and seed = ?"
-                sql += "".join(f" and {quoted(one)} is null" for one in sorted(empty)) + " limit 1"
+                sql += "".join(f" and {quoted(column)} is null" for column in sorted(empty)) + " limit 1"
                 if lacking and self.db.execute(sql, (name, plan.function, version, plan.seed)).fetchone():
-                    found |= dict.fromkeys(lacking)
-        return list(found)
+                    missing |= dict.fromkeys(lacking)
+        return list(missing)
 
     def done(self, keys: Sequence[str]) -> set[str]:
         """Which of these runs are stored."""
-        found: set[str] = set()
+        done: set[str] = set()
         with _in_one_sentence(self.folder):
             for k in range(0, len(keys), 500):
                 some = keys[k : k + 500]
                 marks = ", ".join("?" * len(some))
-                found |= {row[0] for row in self.db.execute(f"select key from runs where key in ({marks})", some)}
-        return found
+                done |= {row[0] for row in self.db.execute(f"select key from runs where key in ({marks})", some)}
+        return done
 
     def __len__(self) -> int:
         with _in_one_sentence(self.folder):
@@ -285,7 +285,7 @@ class Store:
 
 def cells(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters and results of one run as cells; a result that is called like a parameter is called result_NAME."""
-    found = {name: _cell(value) for name, value in params.items()}
+    stored = {name: _cell(value) for name, value in params.items()}
     reserved = {name.lower() for name in (*OWN, *params)}
     taken = set(reserved)
     for name, value in row.items():
@@ -298,10 +298,10 @@ def cells(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             )
         taken.add(column.lower())
         try:
-            found[column] = _cell(value)
+            stored[column] = _cell(value)
         except Exception as error:  # of a value's own str(), too
             raise InputError(f"the result {name!r} cannot be stored: {error}; return numbers, texts or lists") from None
-    return found
+    return stored
 
 
 def _column(name: str, reserved: Collection[str]) -> str:
@@ -316,8 +316,8 @@ def last_words(traceback: str) -> str:
     lines = traceback.strip().splitlines() or ["no message"]
     if HEAD in lines:
         frames = len(lines) - lines[::-1].index(HEAD)
-        return next((one for one in lines[frames:] if not one.startswith(" ")), lines[-1])
-    return next((one for one in reversed(lines) if re.match(r"[A-Za-z_][\w.]*: ", one)), lines[-1])
+        return next((line for line in lines[frames:] if not line.startswith(" ")), lines[-1])
+    return next((line for line in reversed(lines) if re.match(r"[A-Za-z_][\w.]*: ", line)), lines[-1])
 
 
 # ---------------------------------------------------------------- reading
@@ -449,8 +449,8 @@ def _names(folder: str | os.PathLike[str]) -> tuple[list[str], set[str]]:
     _meta(folder)
     with contextlib.closing(_reader(folder)) as db:
         there = [name for name in _table(db, "runs") if name not in OWN]
-    found = {name for plan in plans(folder) for part in ("fixed", "grid", "random") for name in plan[part]}
-    return there, found & set(there)
+    params = {name for plan in plans(folder) for part in ("fixed", "grid", "random") for name in plan[part]}
+    return there, params & set(there)
 
 
 def plans(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -459,11 +459,11 @@ def plans(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     with contextlib.closing(_reader(folder)) as db:
         if not _table(db, "sweeps"):
             return []
-    found = []
+    read = []
     for (text,) in query(folder, "select plan from sweeps order by rowid")[1]:
         with contextlib.suppress(ValueError):
-            found.append(read_plan(text))
-    return found
+            read.append(read_plan(text))
+    return read
 
 
 def _table(db: sqlite3.Connection, name: str) -> list[str]:
@@ -532,7 +532,7 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
     needed = {"runs": OWN, "meta": ("name", "value"), "log": ("key", "seconds", "finished"), "sweeps": ("plan",),
                "failures": ("key", "params", "traceback", "finished")}  # fmt: skip
     for name in there:
-        lost = [one for one in needed[name] if one not in _table(db, name)]
+        lost = [column for column in needed[name] if column not in _table(db, name)]
         if lost:
             raise InputError(f"{path} is damaged (the table {name} has no column {lost[0]}); choose another folder")
     if any(kind == "trigger" for kind, _ in kinds.values()):
@@ -584,13 +584,13 @@ class _Deviation(_Numbers):
 
 
 def _quiet(function: Any) -> Any:
-    def one(*values: Any) -> Any:
+    def quiet(*values: Any) -> Any:
         try:
             return None if any(value is None for value in values) else function(*values)
         except (ValueError, OverflowError, TypeError):
             return None
 
-    return one
+    return quiet
 
 
 def _cell(value: Any) -> Any:

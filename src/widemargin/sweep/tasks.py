@@ -84,8 +84,8 @@ def version(sweep: Sweep) -> str:
 
 def key(sweep: Sweep, run: Run, version: str) -> str:
     """Of a run: that of the plan, where the content of the data files that it reads counts too."""
-    found = [run.params[name] for name in ("data", "test") if isinstance(run.params.get(name), str)]
-    stamps = "".join(f"+{stamp}" for text in found if (stamp := _stamp(_found(text, sweep.folder))))
+    files = [run.params[name] for name in ("data", "test") if isinstance(run.params.get(name), str)]
+    stamps = "".join(f"+{stamp}" for text in files if (stamp := _stamp(_found(text, sweep.folder))))
     return sweep.key(run.params, run.trial, version + stamps) if stamps else run.key
 
 
@@ -117,8 +117,8 @@ def check(sweep: Sweep) -> None:
     for name, value in sweep.extremes():
         values[name].append(value)
     others = [{name: value} for name in values if name not in SELECT for value in _some(values[name])]
-    for one in [*_kinds(sweep), *others]:
-        params = sweep.filled({**base, **one}, 0)
+    for choice in [*_kinds(sweep), *others]:
+        params = sweep.filled({**base, **choice}, 0)
         if ":" in sweep.function:
             check_own(sweep.function, sweep.folder, params, asked)
         else:
@@ -147,7 +147,7 @@ def _kinds(sweep: Sweep) -> Iterator[dict[str, Any]]:
 def takes_device(sweep: Sweep) -> bool:
     if ":" in sweep.function:
         given = signature(sweep.function, sweep.folder).parameters.values()
-        return any(one.name == "device" or one.kind is inspect.Parameter.VAR_KEYWORD for one in given)
+        return any(parameter.name == "device" or parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in given)
     if sweep.function == "margin":
         return all("device" in _margin_names(params) for params in _kinds(sweep))
     return sweep.function in ("train", "fit", "reproduce")
@@ -185,11 +185,11 @@ def compute(work: Work) -> list[Outcome]:
     """What a worker executes. What a function prints goes where messages go."""
     parts = [work.runs] if work.function == "train" else [[run] for run in work.runs]
     with one_thread(), contextlib.redirect_stdout(sys.stderr):
-        complaint, found = _stale(work), []
+        complaint, outcomes = _stale(work), []
         if not complaint:
-            found = [one for part in parts for one in _attempt(work, part)]
+            outcomes = [outcome for part in parts for outcome in _attempt(work, part)]
             complaint = _stale(work)  # it may have happened in between
-    return [Outcome(None, complaint=complaint)] * len(work.runs) if complaint else found
+    return [Outcome(None, complaint=complaint)] * len(work.runs) if complaint else outcomes
 
 
 def _stale(work: Work) -> str:
@@ -221,7 +221,7 @@ def _attempt(work: Work, runs: Sequence[Run]) -> list[Outcome]:
     except (Exception, SystemExit):
         if len(runs) == 1:
             return [Outcome(None, traceback.format_exc())]
-        return [one for run in runs for one in _attempt(work, [run])]
+        return [outcome for run in runs for outcome in _attempt(work, [run])]
     return [_chosen(run, row, work.keep) for run, row in zip(runs, rows)]
 
 
@@ -334,7 +334,7 @@ def _rule_kind(params: Mapping[str, Any]) -> Any:
 
 
 def _rule_fields(params: Mapping[str, Any]) -> list[str]:
-    return [one.name for one in fields(_rule_kind(params)) if one.init and one.name != "seed"]
+    return [field.name for field in fields(_rule_kind(params)) if field.init and field.name != "seed"]
 
 
 def _rule(params: Mapping[str, Any], seed: int) -> Any:
@@ -342,7 +342,7 @@ def _rule(params: Mapping[str, Any], seed: int) -> Any:
 
     make = _rule_kind(params)
     keys = {name: params[name] for name in _rule_fields(params) if name in params and name not in TRAIN}
-    if "seed" in [one.name for one in fields(make)]:
+    if "seed" in [field.name for field in fields(make)]:
         keys["seed"] = seed
     if "lr" in params:
         rate = rate_field(make)
@@ -360,7 +360,7 @@ def _net(params: Mapping[str, Any], data: Sequence[Dataset]) -> Any:
     keys = {name: params[name] for name in nets.KINDS[kind][2] if name in params and name not in TRAIN}
     keys = only_plain(nets.CLASSES[kind], keys, f"the network {kind}")
     if kind == "batchnorm" and not keys.get("minibatch"):
-        keys["data"] = data[0].X if len(data) == 1 else np.stack([one.X for one in data])
+        keys["data"] = data[0].X if len(data) == 1 else np.stack([each.X for each in data])
     return nets.make_net(kind, data[0].d + int(params.get("bias", False)), int(params.get("width", 100)), **keys)
 
 
@@ -372,8 +372,8 @@ def _train(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
     for run in runs:
         sizes.setdefault((*loaded[run.params["data"]].X.shape, run.params.get("test")), []).append(run)
     for members in sizes.values():
-        found = _train_alike(members, [loaded[run.params["data"]] for run in members], seed, work)
-        rows |= {run.key: row for run, row in zip(members, found)}
+        trained = _train_alike(members, [loaded[run.params["data"]] for run in members], seed, work)
+        rows |= {run.key: row for run, row in zip(members, trained)}
     return [rows[run.key] for run in runs]
 
 
@@ -384,8 +384,8 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
     net = _net(params, data)
     test = None if "test" not in params else _load(params, work.folder, "test")
     if net.outputs > 1:
-        data, test = [flows.as_classes(one) for one in data], None if test is None else flows.as_classes(test)
-    same = len({one.sha256() for one in data}) == 1
+        data, test = [flows.as_classes(each) for each in data], None if test is None else flows.as_classes(test)
+    same = len({each.sha256() for each in data}) == 1
     bias = bool(params.get("bias", False))
 
     def asked(*names: str) -> dict[str, Any]:
@@ -406,11 +406,11 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
     if traj.interrupted:  # Ctrl-C in this very process: half a run is none
         raise KeyboardInterrupt
     rows = []
-    for k, one in enumerate(data):
+    for k, each in enumerate(data):
         row = traj.last(k)
         row.pop("trial")
         if params.get("certify"):
-            row |= _share(row, one, bias, getattr(net, "activation", "relu"), params["certify"], work.store)
+            row |= _share(row, each, bias, getattr(net, "activation", "relu"), params["certify"], work.store)
         rows.append(row)
     return rows
 
@@ -556,7 +556,7 @@ def _check_bound(params: Mapping[str, Any], asked: set[str], folder: Path | None
         if name not in BOUND and name not in asked:
             raise InputError(f"bound has no parameter {name!r}; there are {', '.join(BOUND)}")
     theorems = params.get("theorems", [])
-    if not isinstance(theorems, list) or any(one not in [*theory.THEOREMS] for one in theorems):
+    if not isinstance(theorems, list) or any(theorem not in [*theory.THEOREMS] for theorem in theorems):
         raise InputError(f"theorems must be a list of ids of `widemargin claims`, not {theorems!r}")
     _check_positive(params, "delta", "time_limit")
     if params.get("delta", 0.5) >= 1:
@@ -582,14 +582,14 @@ def _bound(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
     rows = []
     for run in runs:
         keys = {k: v for k, v in run.params.items() if k in BOUND and k not in ("data", "label")}
-        found = theory.guarantees(_load(run.params, work.folder), seed=seed + run.trial, **keys)
+        given = theory.guarantees(_load(run.params, work.folder), seed=seed + run.trial, **keys)
         row: Row = {}
         count: dict[str, int] = {}
-        for one in found.to_dict()["guarantees"]:
-            name = one["id"].replace("-", "_")
+        for guarantee in given.to_dict()["guarantees"]:
+            name = guarantee["id"].replace("-", "_")
             count[name] = count.get(name, 0) + 1
             name += f"_{count[name]}" * (count[name] > 1)
-            value, named = one["value"], name
+            value, named = guarantee["value"], name
             if isinstance(value, Mapping) and "loglog" not in value:
                 ((order, value),) = value.items()
                 named = f"{name}_{order}"
@@ -597,7 +597,7 @@ def _bound(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
                 row[named], row[f"{named}_loglog"] = math.inf, value["loglog"]
             else:
                 row[named] = value
-            row[f"{name}_applies"] = one["applies"]
+            row[f"{name}_applies"] = guarantee["applies"]
         rows.append(row)
     return rows
 
@@ -623,7 +623,7 @@ def _reproduce(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             keys = {k: v for k, v in run.params.items() if k in ("scale", "device")}
             verdicts = papers.run(papers.find([run.params["id"]])[0], folder, seed=seed + run.trial, **keys)
-        rows.append(papers.count(verdicts) | {"verdicts": [one.to_dict() for one in verdicts]})
+        rows.append(papers.count(verdicts) | {"verdicts": [verdict.to_dict() for verdict in verdicts]})
     return rows
 
 

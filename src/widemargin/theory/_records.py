@@ -191,17 +191,20 @@ def never_falls(
     return {"left": left, "right": f, "applies": applies, "allowance": spent, "scale": scale}
 
 
-def psi_cost(track: Track) -> np.ndarray:
-    """What finite steps may cost psi (T, B), computed once."""
-    return track.once("psi_cost", _psi_cost)
+def costs(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What finite steps may cost psi/|w|^L, psi and ln |w| (T, B), computed once; an estimate without parameters."""
+    return track.once("costs", _costs_from_records if track.W is None else _costs)
 
 
-def _psi_cost(track: Track) -> np.ndarray:
-    loss = track.problem.loss
+def _costs(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    loss, net = track.problem.loss, track.net
     assert loss is not None
-    if track.W is None:
-        return costs_from_records(track)[1]
-    return cost(track, lambda W: losses.psi(loss, track.problem.margins(W)))
+
+    def psi(W: Params) -> Tensor:
+        return losses.psi(loss, track.problem.margins(W))
+
+    normalised = cost(track, lambda W: psi(W) * net.norm2(W) ** (-net.degree / 2))
+    return normalised, cost(track, psi), cost(track, lambda W: 0.5 * net.norm2(W).log())
 
 
 def joined_fitted(track: Track) -> np.ndarray:
@@ -213,11 +216,11 @@ def joined_fitted(track: Track) -> np.ndarray:
     both = np.concatenate([track.fitted[:1], track.fitted[1:] & track.fitted[:-1]])
     if track.every_step or track.rule == "GradientFlow":
         return both
-    lost = np.diff(psi_cost(track), axis=0, prepend=0.0)
+    lost = np.diff(costs(track)[1], axis=0, prepend=0.0)
     return both & (np.minimum(before(track.psi), track.psi) > lost)
 
 
-def costs_from_records(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _costs_from_records(track: Track) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Costs of psi/|w|^L, psi and ln |w| without parameters.
 
     Descent adds lr^2 |grad|^2 to |w|^2 at each step, in sum lr times the fall of the risk, and changes psi by half of lr times

@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from widemargin.flows import rules as rules
     from widemargin.margins import programs as programs
     from widemargin.margins import qp as qp
+    from widemargin.pricing import enumeration as enumeration
 else:
     torch = Later("torch")
     optimize, special, distance = Later("scipy.optimize"), Later("scipy.special"), Later("scipy.spatial.distance")
     flows, losses, rules = Later("widemargin.flows"), Later("widemargin.flows.losses"), Later("widemargin.flows.rules")
-    margins, programs, qp = (
-        Later("widemargin.margins"),
-        Later("widemargin.margins.programs"),
-        Later("widemargin.margins.qp"),
-    )
+    margins, programs = Later("widemargin.margins"), Later("widemargin.margins.programs")
+    qp, enumeration = Later("widemargin.margins.qp"), Later("widemargin.pricing.enumeration")

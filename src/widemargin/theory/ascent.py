@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from widemargin.types import InputError
 from ._rooms import margins, torch
 from .arguments import Count, Positive, one_of
 from .conditions import Known, Measured
-from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
+from .guarantee import Guarantee, applied, assuming, from_log, holding, states
 from .known_facts import Facts
 from .simplex import best_mixture
 
@@ -53,11 +53,7 @@ def frozen_ascent_margin(
     return Guarantee(
         "max_{s < t} min_i z_i . abar(s) >= gamma_1 - (|z|/sqrt t)(8 ln m + ln t + 1) - (4 ln n/sqrt t) growth",
         value,
-        (
-            Assumption("steps eta(t) = 1/(16 |z| sqrt(t+1))", steps),
-            Assumption("uniform start", uniform),
-            Assumption("exponential loss", exponential),
-        ),
+        holding(steps, uniform, exponential),
         numbers={"gamma": gamma, "growth": growth, "t": t},
     )
 
@@ -90,7 +86,7 @@ def norm_growth(
     return Guarantee(
         "ln beta(t) >= ln beta(0) + 2 sum_{s < t} ln(1 + 2 eta(s) mu(s))",
         from_log(log_beta),
-        (Assumption("beta(t+1) is the update of Proposition 6", update),),
+        holding(update),
         numbers={"log_beta": log_beta, "t": len(mu)},
     )
 
@@ -124,12 +120,7 @@ def output_ascent_margin(
     return Guarantee(
         "max_{s < t} min_i z_i . abar(s) >= gamma_2 - (|z|/sqrt t)(2 sqrt 2 + sqrt(3) ln(n)/gamma_2)",
         value,
-        (
-            Assumption("steps eta(t) = beta(t) sqrt(2)/(|z| sqrt(t+1))", steps),
-            Assumption("r(0) = 0", zero),
-            Assumption("exponential loss", exponential),
-            Assumption("gamma_2 > 0", gamma > 0, f"gamma_2 = {gamma:.6g}"),
-        ),
+        holding(steps, zero, exponential, (gamma > 0, f"gamma_2 = {gamma:.6g}")),
         numbers={"printed": printed, "t": t},
     )
 
@@ -173,52 +164,33 @@ def replay(Z: np.ndarray, t: int, r0: float = 1.0) -> tuple[np.ndarray, np.ndarr
     return betas, passed
 
 
-def _ascent(facts: Facts, rule: str) -> tuple[np.ndarray, int] | None:
-    """Signed features (n, m) and the number of steps of a run by this rule."""
+def _ascent(facts: Facts, rule: str) -> tuple[np.ndarray, int, np.ndarray, dict[str, Any]] | None:
+    """Signed features (n, m), the number of steps, the weights at the start, and hypotheses, of a run by this rule."""
     steps = facts.last("step") if facts.rule.get("class") == rule else None
-    if not steps:
+    H = _features(facts) if steps else None
+    if H is None or steps is None:
         return None
-    H = _features(facts)
-    return None if H is None else (H * facts.data.signs()[:, None], int(steps))
+    start = np.asarray(next(facts.start[name] for name in facts.net.trained))  # type: ignore[index,union-attr]
+    keys = {"steps": facts.rule.get("lr") == 1, "exponential": facts.loss == "exp"}
+    return H * facts.data.signs()[:, None], int(steps), start, keys
 
 
 @applied("CB-14", partial(_ascent, rule="NeuronNormAscent"), two_classes=True)
-def _frozen_ascent_on(facts: Facts, Z: np.ndarray, t: int) -> Guarantee | None:
-    gamma = simplex_margin(Z)
-    r = np.asarray(next(facts.start[name] for name in facts.net.trained))  # type: ignore[index,union-attr]
+def _frozen_ascent_on(facts: Facts, Z: np.ndarray, t: int, r: np.ndarray, keys: dict[str, Any]) -> Guarantee | None:
+    gamma, size = simplex_margin(Z), float(np.abs(Z).max())
     if not gamma > 0 or t * Z.size > 1000 * MOST:
         return None
     betas, _ = replay(Z, t, float(np.abs(r[0])))
     growth = float((1 / (betas * np.sqrt(np.arange(1, t + 1)))).sum())
-    uniform = bool(np.ptp(r) == 0)
-    return frozen_ascent_margin(
-        gamma,
-        float(np.abs(Z).max()),
-        len(Z),
-        Z.shape[1],
-        t,
-        growth,
-        steps=facts.rule.get("lr") == 1,
-        uniform=uniform,
-        exponential=facts.loss == "exp",
-    )
+    return frozen_ascent_margin(gamma, size, len(Z), Z.shape[1], t, growth, uniform=bool(np.ptp(r) == 0), **keys)
 
 
 @applied("CB-18", partial(_ascent, rule="OutputLayerAscent"), two_classes=True)
-def _output_ascent_on(facts: Facts, Z: np.ndarray, t: int) -> Guarantee | None:
+def _output_ascent_on(facts: Facts, Z: np.ndarray, t: int, r: np.ndarray, keys: dict[str, Any]) -> Guarantee | None:
     cert = margins.f2(facts.data, kernel=_gram(Z * facts.data.signs()[:, None]), time_limit=facts.time_limit)
     if not cert.lower > 0:
         return None
-    r = np.asarray(next(facts.start[name] for name in facts.net.trained))  # type: ignore[index,union-attr]
-    return output_ascent_margin(
-        float(cert.lower),
-        float(np.abs(Z).max()),
-        len(Z),
-        t,
-        steps=facts.rule.get("lr") == 1,
-        zero=not r.any(),
-        exponential=facts.loss == "exp",
-    )
+    return output_ascent_margin(cert.lower, float(np.abs(Z).max()), len(Z), t, zero=not r.any(), **keys)
 
 
 def _gram(H: np.ndarray) -> np.ndarray:

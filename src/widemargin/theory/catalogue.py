@@ -33,9 +33,9 @@ def _parts(id: str) -> tuple[str, int]:
 
 def find(id: str, registry: Mapping[str, Any] = THEOREMS, what: str = "theorem") -> Any:
     """The entry of a registry that has this id or covers it beside its own."""
-    covers = {claim: one for one in registry.values() for claim in one.claims}
+    covers = {claim: entry for entry in registry.values() for claim in entry.claims}
     if id not in covers:
-        run = registry is THEOREMS and any(id in one.claims for one in CHECKS.values())
+        run = registry is THEOREMS and any(id in check.claims for check in CHECKS.values())
         but = ", but there is a check of that along runs (`widemargin check`)" if run else ""
         raise InputError(f"there is no {what} {id!r}{but}; the nearest are {', '.join(nearest(id, covers))}")
     return registry.get(id, covers[id])
@@ -44,9 +44,9 @@ def find(id: str, registry: Mapping[str, Any] = THEOREMS, what: str = "theorem")
 def nearest(id: str, known: Mapping[str, Any]) -> list[str]:
     """Those of the same paper with the nearest numbers, or else those with the most similar names."""
     paper, number = _parts(id.upper())
-    same = [one for one in known if _parts(one)[0] == paper]
+    same = [other for other in known if _parts(other)[0] == paper]
     if same:
-        near = sorted(same, key=lambda one: (abs(_parts(one)[1] - number), order(one)))[:FEW]
+        near = sorted(same, key=lambda other: (abs(_parts(other)[1] - number), order(other)))[:FEW]
     else:
         near = difflib.get_close_matches(id.upper(), known, FEW, 0.0)
     return sorted(near, key=order)

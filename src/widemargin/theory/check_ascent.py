@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from ._records import before, duals_known, never_falls, slopes, steps, trapezoid
+from ._records import Params, before, duals_known, never_falls, slopes, steps, trapezoid
 from ._rooms import losses, rules, torch
 from .inequality import Part, check, part, precision
 from .track import Track
@@ -42,11 +42,11 @@ class Ascent:
     @cached_property
     def w(self) -> np.ndarray:
         """(T, B, m, k)."""
-        rows = []
-        for W in self.track.W or []:
-            parts = [W[name].reshape(*W[name].shape[:2], -1) for name in self.track.net.trained]
-            rows.append(torch.cat(parts, 2).numpy())
-        return np.stack(rows).astype(float)
+        return np.stack([self._flat(W) for W in self.track.W or []]).astype(float)
+
+    def _flat(self, W: Params) -> np.ndarray:
+        """(B, m, k)."""
+        return torch.cat([W[name].reshape(*W[name].shape[:2], -1) for name in self.track.net.trained], 2).numpy()
 
     @cached_property
     def q(self) -> np.ndarray:
@@ -56,12 +56,8 @@ class Ascent:
     @cached_property
     def v(self) -> np.ndarray:
         """Velocities of the neurons in CB's own time (T, B, m, k): 1 / factor times grad S."""
-        rows = []
-        for W, q in zip(self.track.W or [], self.q):
-            F = self.track.problem.pull(W, torch.as_tensor(q))
-            parts = [F[name].reshape(*F[name].shape[:2], -1) for name in self.track.net.trained]
-            rows.append(torch.cat(parts, 2).numpy() / self.factor)
-        return np.stack(rows)
+        pull, weights = self.track.problem.pull, torch.as_tensor(self.q)
+        return np.stack([self._flat(pull(W, q)) for W, q in zip(self.track.W or [], weights)]) / self.factor
 
     @cached_property
     def time(self) -> np.ndarray:
@@ -306,7 +302,7 @@ def certificate_gap(track: Track) -> Iterator[Part]:
     margin, dual = track.get("margin_M1"), track.get("dual_estimate")
     if margin is not None and dual is not None:
         gap = dual - margin
-        last = [float(one[np.isfinite(one)][-1]) if np.isfinite(one).any() else math.nan for one in gap.T]
+        last = [float(gaps[np.isfinite(gaps)][-1]) if np.isfinite(gaps).any() else math.nan for gaps in gap.T]
         yield part(
             "min_i y_i f(x_i) / |f|_M1 <= max_theta |sum_i q_i y_i phi(theta, x_i)|", margin, dual,
             note="the maximum is an estimate from below", numbers={"last_gap": last},

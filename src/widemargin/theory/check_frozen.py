@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ._records import before, steps
-from ._rooms import losses, qp, rules, torch
+from ._rooms import losses, rules, torch
 from .check_ascent import usable
 from .inequality import Part, check, eps, part, precision
+from .normalized_run import unit_direction
 from .simplex import best_mixture
 from .track import Track
 
@@ -45,14 +46,7 @@ class Features:
     @cached_property
     def ball(self) -> np.ndarray:
         """gamma_2^(m) = max over sqrt(m) |a| <= 1 of min_i z_i . a (B,)."""
-        values = []
-        for z in self.Z:
-            if not z.any(axis=1).all():  # no function of the features is other than 0 there
-                values.append(0.0)
-                continue
-            u = qp.direction(z, qp.solve_factor(z, 1e-10).q, 1e-10)
-            values.append((z @ u).min() / (np.linalg.norm(u) or 1.0) / math.sqrt(z.shape[1]))
-        return np.array(values)
+        return np.array([unit_direction(z)[1] for z in self.Z])
 
     @cached_property
     def a(self) -> np.ndarray | None:
@@ -252,8 +246,8 @@ def step_insensitivity(F: OutputLayer) -> Part | None:
     numbers: dict[str, Any] = {"gamma": gamma.tolist(), "shortfall_sqrt_t": (short[-1] * np.sqrt(t[-1])).tolist()}
     late = (t >= t[-1] / 10) & (t > 0) & (short > 0) & np.isfinite(short)
     numbers["exponent"] = [
-        float(np.polyfit(np.log(t[one, b]), np.log(short[one, b]), 1)[0]) if one.sum() > 2 else math.nan
-        for b, one in enumerate(late.T)
+        float(np.polyfit(np.log(t[when, b]), np.log(short[when, b]), 1)[0]) if when.sum() > 2 else math.nan
+        for b, when in enumerate(late.T)
     ]
     return part(
         "gamma_2^(m) - best margin <= C / sqrt t, C of Proposition 7",

@@ -73,7 +73,7 @@ def homogeneity(track: Track, W: list[Params], p: np.ndarray) -> Iterator[Part]:
     same = partial(part, reference="LR Section 1.2", identity=True)
     own = _along_itself(track)
     if own is not None:
-        size = np.stack([net.norm2(one).numpy() ** (L / 2) for one in W])[..., None]  # |W|^L
+        size = np.stack([net.norm2(Wt).numpy() ** (L / 2) for Wt in W])[..., None]  # |W|^L
         accuracy = precision(track) * (np.abs(own) + L * np.abs(p) + size).max(2)
         yield same(f"<w, dp_i> = {L} p_i", np.abs(own - L * p).max(2), accuracy)
         if margin is not None:
@@ -81,12 +81,12 @@ def homogeneity(track: Track, W: list[Params], p: np.ndarray) -> Iterator[Part]:
             yield same(f"min_i <w, dp_i> = {L} times the recorded margin", off, accuracy)
     if _inner(net) is None:
         return
-    each = [_margins(track, one) for one in W]
-    whole = np.stack([one.sum(2).numpy() for one in each])
-    total = np.stack([one.abs().sum(2).numpy() for one in each])
+    each = [_margins(track, Wt) for Wt in W]
+    whole = np.stack([q.sum(2).numpy() for q in each])
+    total = np.stack([q.abs().sum(2).numpy() for q in each])
     off = np.abs(whole - p).max(2)
     yield same("p_i = sum_j |w_j|^2 p~_i(w_j)", off, precision(track) * total.max(2))
-    pairs = [_squares(track, one) for one in W]
+    pairs = [_squares(track, Wt) for Wt in W]
     A, B = (np.stack([pair[k].numpy() for pair in pairs]) for k in (0, 1))
     product = 2 * np.sqrt(A) * np.sqrt(B)  # A B has no digits left where |w_j| is below 1e-75
     yield part("2 |a_j| |v_j| <= |w_j|^2, nearest j", product, A + B, reference="LR Section 1.2")
@@ -120,8 +120,8 @@ def norm_growth(track: Track, log_norm: np.ndarray, psi: np.ndarray) -> Iterator
     for W in track.W:
         F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "soft_margin"))
         parts = [(F[name] * W[name]).flatten(1) for name in track.net.homogeneous]
-        rates.append(sum(one.sum(1) for one in parts).numpy())  # type: ignore[union-attr]
-        sizes.append(sum(one.abs().sum(1) for one in parts).numpy())  # type: ignore[union-attr]
+        rates.append(sum(part.sum(1) for part in parts).numpy())  # type: ignore[union-attr]
+        sizes.append(sum(part.abs().sum(1) for part in parts).numpy())  # type: ignore[union-attr]
     shrink = np.exp(-2 * log_norm)
     rate, terms = np.stack(rates) * shrink, np.stack(sizes) * shrink
     yield part("<w, w'> > 0, over |w|^2 in CB's clock", 0.0, rate, once, terms=terms)

@@ -18,14 +18,13 @@ import numpy as np
 from ._records import (
     Params,
     cost,
-    costs_from_records,
+    costs,
     ever,
     flows_freely,
     honest,
     integral,
     joined_fitted,
     of_loss,
-    psi_cost,
     slopes,
     stretch,
     summed,
@@ -306,16 +305,13 @@ def margin_at_radius(view: _Lazy, psi: np.ndarray, norm: np.ndarray) -> Iterator
     track, loss = view.track, view.track.problem.loss
     assert loss is not None
     says, yes = partial(part, reference="LR Lemma 2.4"), honest(track)
-    if track.W is None:
-        owed, owed_psi, _ = costs_from_records(track)
-    else:
+    owed, owed_psi, _ = costs(track)
+    if track.W is not None:
         rows = []
         for W in track.W:
             F = track.problem.pull(W, losses.weights(loss, track.problem.margins(W), "psi"))
-            rows.append(sum((one**2).flatten(1).sum(1) for one in F.values()).sqrt().numpy())  # type: ignore[union-attr]
+            rows.append(sum((part**2).flatten(1).sum(1) for part in F.values()).sqrt().numpy())  # type: ignore[union-attr]
         near = (view.pull > 0) & (view.moved * view.width <= 0.75 * view.pull)
-        owed_psi = psi_cost(track)
-        owed = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)) / track.net.norm2(W))
         yield says(
             "|grad psi| >= gamma sqrt m / 4", view.pull / 4, np.stack(rows), near, numbers=view.numbers, terms=view.reach
         )  # fmt: skip
@@ -347,8 +343,8 @@ def comparator_alignment(view: _Lazy, W: list[Params], p: np.ndarray) -> Iterato
     track, R = view.track, view.moved
     start = {name: track.start[name] for name in ("a", "V")}
     first = np.abs(track.problem.margins(dict(track.start)).numpy()).max(1)
-    toward = np.stack([view.toward(one) for one in W])
-    back = np.stack([track.problem.push(one, start).numpy() for one in W]) - p  # <W_0, dp_i> - p_i
+    toward = np.stack([view.toward(Wt) for Wt in W])
+    back = np.stack([track.problem.push(Wt, start).numpy() for Wt in W]) - p  # <W_0, dp_i> - p_i
     says = partial(part, applies=view.ordinary & (view.pull > 0), reference="LR Lemma A.3 (2)")
     for which, r_theta, r_w in (("r_theta = 1, r_w = 0", np.ones_like(R), 0.0), ("r_theta = R/8, r_w = 1", R / 8, 1.0)):
         value = (r_theta[..., None] * toward + r_w * back).min(2)

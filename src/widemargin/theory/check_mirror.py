@@ -18,7 +18,7 @@ import numpy as np
 from ._records import (
     Params,
     cost,
-    costs_from_records,
+    costs,
     duals_known,
     flows_freely,
     free_flow,
@@ -27,7 +27,6 @@ from ._records import (
     joined_fitted,
     never_falls,
     of_loss,
-    psi_cost,
     ratio,
     rounded,
     since,
@@ -105,8 +104,8 @@ class _Mirror:
         """p (B, m)."""
         picked = _picked(self.track)
         Z = np.concatenate([self.z(self.weights[k]).expand(self.track.shape[1], -1, -1).numpy() for k in picked], 1)
-        mixtures = [best_mixture(one) for one in Z]
-        return None if any(one is None for one in mixtures) else np.stack(mixtures)  # type: ignore[arg-type]
+        mixtures = [best_mixture(features) for features in Z]
+        return None if any(mixture is None for mixture in mixtures) else np.stack(mixtures)  # type: ignore[arg-type]
 
     @cached_property
     def along(self) -> np.ndarray:
@@ -521,9 +520,9 @@ def feature_drift(view: _Mirror) -> Part | None:
     if not isinstance(track.net, flows.Normalized | flows.Product):
         return None
     constants = [_constants(track, W) for W in view.weights]
-    if any(one is None for one in constants):
+    if any(pair is None for pair in constants):
         return None
-    C1, C2 = (np.maximum.accumulate(np.stack([one[k] for one in constants]), axis=0) for k in (0, 1))  # type: ignore[index]
+    C1, C2 = (np.maximum.accumulate(np.stack([pair[k] for pair in constants]), axis=0) for k in (0, 1))  # type: ignore[index]
     G, off = integral(view.s, view.slope_share)
     drift = np.abs(view.along - view.along[0]).max(2)
     most = np.maximum.accumulate(view.size, axis=0)
@@ -568,16 +567,9 @@ def gradient_constants(track: Track, W: list[Params]) -> Iterator[Part]:
 @check("UH-18", "UH Theorem 3.6", reads=free_flow)
 def partial_margin(track: Track, psi: np.ndarray, log_norm: np.ndarray) -> Iterator[Part]:
     """psi/|w|^L and |w| never fall once fitted, psi never falls"""
-    net, loss, L = track.net, track.problem.loss, track.net.degree
-    assert loss is not None
-    note = ""
-    if track.W is None:
-        owed, owed_psi, owed_norm = costs_from_records(track)
-        note = "what finite steps cost is estimated from psi, norm and risk, as parameters were not recorded"
-    else:
-        owed_psi = psi_cost(track)
-        owed = cost(track, lambda W: losses.psi(loss, track.problem.margins(W)) * net.norm2(W) ** (-L / 2))
-        owed_norm = cost(track, lambda W: 0.5 * net.norm2(W).log())
+    L, (owed, owed_psi, owed_norm) = track.net.degree, costs(track)
+    estimated = "what finite steps cost is estimated from psi, norm and risk, as parameters were not recorded"
+    note = estimated if track.W is None else ""
     yes = honest(track) & np.isfinite(psi) & np.isfinite(log_norm)
     once, joined = yes & track.fitted, joined_fitted(track)
     large = (np.abs(psi) if track.p is None else np.abs(track.p).max(2)) + track.summands
@@ -605,9 +597,9 @@ def norm_rate(track: Track, log_norm: np.ndarray, t_cb: np.ndarray, psi: np.ndar
     )
     if L < 2:
         rate = 2 * L * least * ratio(track, least) * np.exp(-2 * longest)
-    owed = 2 * costs_from_records(track)[2] if track.W is None else cost(track, lambda W: track.net.norm2(W).log())
+    owed = 2 * costs(track)[2]
     each = (np.diff(t_cb, axis=0) * rate, np.diff(2 * norm, axis=0), np.diff(owed, axis=0))
-    left, right, lost = (summed(np.where(stays, one, 0.0)) for one in each)
+    left, right, lost = (summed(np.where(stays, side, 0.0)) for side in each)
     return part(
         f"ln |w_t|^2 - ln |w_tau|^2 >= int {2 * L} psi |l'(psi)| / (n |w|^2)",
         left, right, np.concatenate([np.zeros_like(stays[:1]), stays]), reference="UH Theorem 3.6",

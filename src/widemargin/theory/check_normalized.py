@@ -43,7 +43,7 @@ def euler(B: BatchNormed) -> Iterator[Part]:
     pulled = [track.problem.pull(W, torch.as_tensor(w)) for W, w in zip(track.W or [], weights)]
     total = (weights * track.p).sum(2)  # type: ignore[operator]
     size = precision(track) * (1e-300 + (weights * np.abs(B.d_a * B.W["a"][..., None, :]).sum(3)).sum(2))
-    along = {name: np.stack([one[name].numpy() for one in pulled]) for name in ("a", "c", "V")}
+    along = {name: np.stack([part[name].numpy() for part in pulled]) for name in ("a", "c", "V")}
     for name in ("a", "c"):
         off = np.abs((along[name] * B.W[name]).sum(2) - total)
         yield part(f"<{name}, df/d{name}> = f", off, size, id=f"BN-3 {name}", identity=True)
@@ -124,9 +124,9 @@ def small_terms(B: BatchNormed) -> Iterator[Part]:
     size, D, a, c = np.linalg.norm(B.first["a"], axis=1), B.moved("V"), B.moved("a"), B.moved("c")
     wide = B.K * D + B.ratio
     start = np.abs((B.P0 * (B.P0 > 0) * B.first["a"][:, None, :]).sum(2)).max(1)  # max_i |p_i(W_0)|
-    one = size * c * wide + size * B.K * D + start
-    two = c * (a + size) * wide
-    three = B.alpha * B.beta_Pi * B.rho_N * B.eps_N * D * (a * c + a + size * c + size)
+    first = size * c * wide + size * B.K * D + start
+    second = c * (a + size) * wide
+    third = B.alpha * B.beta_Pi * B.rho_N * B.eps_N * D * (a * c + a + size * c + size)
     own = B.inside & (B.beta_V >= D)
     chain = B.R * B.root / 32
     hypotheses = (B.eps_N >= 1) & (B.eps_V <= 2) & (size <= 2)
@@ -134,7 +134,7 @@ def small_terms(B: BatchNormed) -> Iterator[Part]:
     sum_of_proof = 36 * N**3 * (R**4 + 3 * R**3 + 2 * R**2) + 5 * N**2 * (R**2 + 4 * R) + 6 * N**2 + start
     statement = "|<a_0, dp_i/da>| + |<c - c_0, dp_i/dc>| + alpha |<V - V_0, dp_i/dV>| <= "
     yield part(
-        statement + "the sum of the proof, measured", left, one + two + three, B.near,
+        statement + "the sum of the proof, measured", left, first + second + third, B.near,
         terms=size * B.ratio * math.sqrt(B.track.net.m),
     )  # fmt: skip
     yield part(
@@ -321,7 +321,7 @@ def trapped(B: BatchNormed) -> Part:
     is in the numbers.
     """
     track = B.track
-    exits = [float(track.t[np.flatnonzero(one)[0]]) if one.any() else math.inf for one in ~B.inside.T]
+    exits = [float(track.t[np.flatnonzero(out)[0]]) if out.any() else math.inf for out in ~B.inside.T]
     numbers = _numbers(B) | {
         "largest_moved_U": B.moved_U.max(0).tolist(),
         "largest_moved_V": B.moved("V").max(0).tolist(),

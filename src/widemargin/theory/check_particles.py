@@ -16,6 +16,7 @@ from ._records import before, steps, trapezoid
 from ._rooms import flows, margins, torch
 from .inequality import Inequality, Part, check, part, precision
 from .track import Track
+from .wasserstein import Regularity
 
 POINTS = 500  # of the sphere, beside the directions of the particles, where L' is looked at
 NOISE = 5.0  # standard deviations that random births may take
@@ -119,7 +120,7 @@ class Particles:
     def theta(self) -> np.ndarray:
         """(T, B, m, d + 1)."""
         W = self.track.W or []
-        return np.stack([np.concatenate([one["a"].numpy()[..., None], one["V"].numpy()], 2) for one in W]).astype(float)
+        return np.stack([np.concatenate([Wt["a"].numpy()[..., None], Wt["V"].numpy()], 2) for Wt in W]).astype(float)
 
     @property
     def X(self) -> np.ndarray:
@@ -219,38 +220,17 @@ class Particles:
         """dL/dt of E.7 (T, B). On the uniform sphere a and -a are alike, so E_U L' = lam."""
         return -self.sigma * self.mean_slope + self.sigma * self.lam - self.speed2
 
-    # Constants of MT-24
-
     @cached_property
     def sizes(self) -> np.ndarray:
         """|x_i| (1 or B, n)."""
         return np.linalg.norm(self.X, axis=2)
 
     @cached_property
-    def M_R(self) -> float:
-        return math.sqrt(self.track.n) * self.sum_or_mean
-
-    @cached_property
-    def C_R(self) -> float:
-        return self.sum_or_mean / 4
-
-    @cached_property
-    def B_Phi(self) -> np.ndarray:
-        """(1 or B,)."""
-        return np.linalg.norm(self.X, axis=(1, 2)) / 2
-
-    @cached_property
-    def B_L(self) -> np.ndarray:
-        return self.M_R * self.B_Phi + self.lam
-
-    @cached_property
-    def c_1(self) -> np.ndarray:
-        k, M_Phi = self.track.n, self.sizes.max(1)
-        return np.maximum.reduce([k * self.C_R * self.B_Phi**2, k * self.C_R * self.B_Phi * M_Phi, self.B_L])
-
-    @cached_property
-    def c_2(self) -> np.ndarray:
-        return math.sqrt(self.track.n) * self.M_R * self.sizes.max(1) + 2 * self.lam
+    def constants(self) -> Regularity:
+        """Of MT-24: B_Phi and M_Phi (1 or B,)."""
+        M_R, B_Phi = math.sqrt(self.track.n) * self.sum_or_mean, np.linalg.norm(self.X, axis=(1, 2)) / 2
+        rest = (self.sizes.max(1), self.lam, self.lam, 2 * self.lam)
+        return Regularity(self.track.n, M_R, self.sum_or_mean / 4, B_Phi, *rest)
 
     # What finite steps and random births may do
 
@@ -268,10 +248,10 @@ class Particles:
         m = self.theta.shape[2]
         new = (self.slope_on_sphere**2).mean(2)[..., None]
         variance = self.sigma * dt / m**2 * before(2 * self.slope**2 + 2 * new).sum(2)
-        sizes = (np.linalg.norm(before(self.Phi), axis=3) + self.B_Phi[:, None]) ** 2
-        spread = self.C_R / 2 * self.sigma * dt / m**2 * sizes.sum(2)
+        sizes = (np.linalg.norm(before(self.Phi), axis=3) + self.constants.B_Phi[:, None]) ** 2
+        spread = self.constants.C_R / 2 * self.sigma * dt / m**2 * sizes.sum(2)
         pull = (
-            self.sigma * dt * self.eta * self.sigma * (self.B_L * (before(self.W2) + 1)) ** 2
+            self.sigma * dt * self.eta * self.sigma * (self.constants.B_L * (before(self.W2) + 1)) ** 2
         )  # several births at once
         count = steps(self.track.run["step"])
         crossed = count * (self.kinks + before(self.kinks))
@@ -366,7 +346,8 @@ def perturbed_flow(P: Particles) -> Iterator[Part]:
     """
     if not len(P.track.t):
         return
-    s, B_L, W2, W = P.sigma, P.B_L, P.W2, np.sqrt(P.W2)
+    known, s, W2, W = P.constants, P.sigma, P.W2, np.sqrt(P.W2)
+    B_L, c_2 = known.B_L, known.c_2
     directions, there = P.unit
     top = np.maximum(np.abs(P.slope_on_sphere).max(2), np.nanmax(np.abs(there), axis=2))
     yield _lemma("E.6", "|L'| <= B_L on the sphere", top, B_L)
@@ -395,18 +376,18 @@ def perturbed_flow(P: Particles) -> Iterator[Part]:
     says = "|d/dt int Phi_i| <= sigma B (W^2 + 1) + M W (-dL/dt + sigma B_L (W^2 + 1))^(1/2)"
     yield _lemma("E.11", says, np.abs(change), limit)
     far = np.abs(steps(P.slope_on_sphere)).max(2)
-    limit = P.C_R * P.B_Phi * np.linalg.norm(steps(P.Q), axis=2)
+    limit = known.C_R * known.B_Phi * np.linalg.norm(steps(P.Q), axis=2)
     yield _lemma("E.12", "change of L' on the sphere <= C_R B_Phi |change of Q|", far, limit)
     other = np.roll(P.sphere, 1, axis=0)
     near = np.abs(P.slope_on_sphere - np.roll(P.slope_on_sphere, 1, axis=2)) / np.linalg.norm(P.sphere - other, axis=1)
     gap = np.linalg.norm(directions - np.roll(directions, 1, axis=2), axis=3)
     neighbours = np.abs(there - np.roll(there, 1, axis=2)) / np.where(gap > 1e-6, gap, np.nan)
     steep = np.fmax(near.max(2), np.nan_to_num(neighbours).max(2))
-    yield _lemma("E.13", "|L'(theta) - L'(theta')| <= c_2 |theta - theta'| on the sphere", steep, P.c_2)
+    yield _lemma("E.13", "|L'(theta) - L'(theta')| <= c_2 |theta - theta'| on the sphere", steep, c_2)
     tau = -np.fmin(P.slope_on_sphere.min(2), np.nanmin(there, axis=2))  # K^(-tau) is not empty
     share = (P.slope_on_sphere <= -tau[..., None] / 2).mean(2)
     d = P.theta.shape[3] - 1
-    area = 2 * d * np.log(np.where(tau > 0, tau, np.nan) / 2 / P.c_2)
+    area = 2 * d * np.log(np.where(tau > 0, tau, np.nan) / 2 / c_2)
     yield _lemma(
         "E.14", "ln m(K^(-tau + delta)) >= -2 d ln(c_2 / delta), delta = tau / 2",
         area, np.log(share), (tau > 0) & (share > 0), note=f"area from {POINTS} points of the sphere",
@@ -435,13 +416,13 @@ def _descent(P: Particles, tau: np.ndarray, may: np.ndarray) -> Part:
     """Lemma E.16: if L' <= -tau somewhere at t*, the objective has fallen at t* + l. Entries at t*; needs births."""
     s, d = P.sigma, P.theta.shape[3] - 1
     W2 = P.W2.max(0)
-    wait = (np.log(W2 / s) + 2 * d * np.log(2 * P.c_2 / tau)) / (tau - s) + 1
+    wait = (np.log(W2 / s) + 2 * d * np.log(2 * P.constants.c_2 / tau)) / (tau - s) + 1
     wait = np.where(tau > s, wait, np.nan)
     left, right = np.full(P.L.shape, np.nan), np.full(P.L.shape, np.nan)
     allowance = np.zeros(P.L.shape)
     for k, b in np.argwhere(np.isfinite(wait)):
         later = np.flatnonzero(P.time[:, b] >= P.time[k, b] + wait[k, b])
-        c_1 = P.c_1[b % len(P.c_1)]
+        c_1 = P.constants.c_1[b % len(P.X)]
         if not len(later):
             continue
         j = later[0]

@@ -88,7 +88,7 @@ def collapse_potential(track: Track, W: list[Params], t_cb: np.ndarray, log_norm
     cones = _cones(track.problem.X[0].numpy(), track.problem.y[0].numpy())
     if cones is None:
         return
-    beta, signs, c = (torch.as_tensor(one, dtype=torch.float64) for one in (cones.beta, cones.signs, np.cos(cones.phi)))
+    beta, signs, c = (torch.as_tensor(v, dtype=torch.float64) for v in (cones.beta, cones.signs, np.cos(cones.phi)))
     r = len(beta)
 
     def catch(W: Params) -> tuple[Tensor, Tensor]:
@@ -112,17 +112,17 @@ def collapse_potential(track: Track, W: list[Params], t_cb: np.ndarray, log_norm
         reference="LR Theorem 3.2, corrected (E-LR-14)",
         numbers={"directions": r, "gamma": cones.gamma, "angles": cones.phi.tolist()},
     )
-    seen = np.stack([flat(one).numpy() for one in W])
-    terms = np.stack([catch(one)[1].amax(1).numpy() for one in W])  # largest |a_j v_j|
+    seen = np.stack([flat(Wt).numpy() for Wt in W])
+    terms = np.stack([catch(Wt)[1].amax(1).numpy() for Wt in W])  # largest |a_j v_j|
     owed_each, before = cost(track, flat, steep), np.maximum.accumulate(seen, axis=0)
     when = np.maximum.accumulate(np.where(seen >= before, np.arange(len(seen))[:, None, None], 0), axis=0)
     since = owed_each[1:] - np.take_along_axis(owed_each, when, 0)[:-1]
     nearest = worst(before[:-1], seen[1:], since, 1.0)  # phi_kj lies in [0, 1]
-    nearest = {name: np.concatenate([np.zeros_like(one[:1]), one]) for name, one in nearest.items()}
+    nearest = {name: np.concatenate([np.zeros_like(rows[:1]), rows]) for name, rows in nearest.items()}
     yes = honest(track)
     later = yes & (np.arange(len(yes)) > 0)[:, None]
     yield says("phi_kj never falls, worst (k, j)", applies=later, terms=terms, **nearest)
-    Phi = np.stack([phi(one).numpy() for one in W])
+    Phi = np.stack([phi(Wt).numpy() for Wt in W])
     alive = yes & np.isfinite(Phi[0])
     owed = cost(track, phi)
     value, off = integral(t_cb, cones.gamma / (2 * r) * slopes(track).sum(2))
@@ -142,13 +142,13 @@ def scalar_potential(view: _Mirror, log_norm: np.ndarray, W: list[Params]) -> It
         return
     yes, says = honest(track), partial(part, reference="LR Theorem 3.3")
     numbers = {"gamma": view.gamma[-1].tolist()}
-    size = np.stack([(one["a"] ** 2 + one["b"] ** 2).numpy() for one in W])
-    gap = np.stack([(one["a"] ** 2 - one["b"] ** 2).abs().numpy() for one in W])
+    size = np.stack([(Wt["a"] ** 2 + Wt["b"] ** 2).numpy() for Wt in W])
+    gap = np.stack([(Wt["a"] ** 2 - Wt["b"] ** 2).abs().numpy() for Wt in W])
     room = cost(track, lambda W: W["a"] ** 2 - W["b"] ** 2, lambda W: 2 * (W["a"] ** 2 + W["b"] ** 2).sqrt())
     accuracy = rounded(track, size)
     yield says("a_j^2 = b_j^2, worst j", gap, accuracy, yes, identity=True, allowance=room, scale=size)
     flips = np.stack(
-        [((one["a"].sign() != start["a"].sign()) | (one["b"].sign() != start["b"].sign())).sum(1).numpy() for one in W]
+        [((Wt["a"].sign() != start["a"].sign()) | (Wt["b"].sign() != start["b"].sign())).sum(1).numpy() for Wt in W]
     )
     # A step of descent multiplies a_j and b_j by 1 +- lr |l'|-mean of z_j, which a flow keeps positive and a large step does not
     steady = yes
@@ -191,13 +191,13 @@ def norm_ratio(track: Track, W: list[Params], p: np.ndarray, t_cb: np.ndarray) -
     def positive(W: Params) -> Tensor:
         return torch.where(sizes(W) > 0, sizes(W), 1.0)
 
-    size = np.stack([sizes(one).numpy() for one in W])  # (T, B, m)
+    size = np.stack([sizes(Wt).numpy() for Wt in W])  # (T, B, m)
     safe = np.where(size > 0, size, 1.0)
     w = torch.as_tensor(slopes(track))
-    rate = 4 * np.stack([(w[k][:, :, None] * _margins(track, one)).sum(1).numpy() for k, one in enumerate(W)]) / safe
+    rate = 4 * np.stack([(w[k][:, :, None] * _margins(track, Wt)).sum(1).numpy() for k, Wt in enumerate(W)]) / safe
     alive = (size > 0).all(0)  # neurons of trials that are narrower than the others are 0
     top = np.broadcast_to(size[-1].argmax(1)[None, :, None], (*size.shape[:2], 1))
-    log, rate = (one - np.take_along_axis(one, top, 2) for one in (np.log(safe), rate))
+    log, rate = (values - np.take_along_axis(values, top, 2) for values in (np.log(safe), rate))
     value, off = integral(t_cb, rate)
     owed = cost(track, lambda W: positive(W).log(), lambda W: 2 / positive(W).sqrt())
     owed = owed + np.take_along_axis(owed, top, 2)

@@ -61,7 +61,7 @@ def own_norm_margin(track: Track, psi: np.ndarray, W: list[Params]) -> Iterator[
     assert norm is not None
     h = _rates(track)
     with torch.no_grad():
-        each = [_step(track, one, h[k], norm) for k, one in enumerate(W)]
+        each = [_step(track, Wt, h[k], norm) for k, Wt in enumerate(W)]
     short, own, everything = (np.stack(column) for column in zip(*each))
     if not track.every_step:
         short = UNSEEN * short

@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 
 from widemargin.spaces import ReLU, sphere
 
+from ._rooms import enumeration
 from .arguments import Convention, Count, Positive, Probability, checked, one_of
 from .conditions import Known
-from .guarantee import Assumption, Guarantee, assuming, states
+from .guarantee import Guarantee, assuming, holding, states
 
 HULL = 1.5  # of unit ReLUs: see rademacher_hull
 
@@ -72,24 +73,8 @@ def rademacher_monte_carlo(
 
 
 def _best_on_circle(X: np.ndarray, e: np.ndarray) -> float:
-    """max_{||v|| = 1} |sum_i e_i relu(v . x_i)|: on every arc between two boundaries the sum is g . v with one g."""
-    if X.shape[1] == 1:
-        return float(max(abs(e @ X.clip(0)[:, 0]), abs(e @ (-X).clip(0)[:, 0])))
-    angle = np.arctan2(X[:, 1], X[:, 0])
-    ends = np.sort(np.concatenate([angle + np.pi / 2, angle - np.pi / 2]) % (2 * np.pi))
-    ends = np.append(ends, ends[0] + 2 * np.pi)
-    middle = (ends[1:] + ends[:-1]) / 2
-    on = np.column_stack([np.cos(middle), np.sin(middle)]) @ X.T > 0  # (2n, n)
-    g = (on * e) @ X  # (2n, 2)
-    at_ends = np.column_stack([np.cos(ends), np.sin(ends)])
-    best = np.abs((e * (at_ends @ X.T).clip(0)).sum(1)).max()
-    for sign in (1, -1):  # the direction of +-g, where it lies inside its own arc
-        towards = np.arctan2(sign * g[:, 1], sign * g[:, 0]) % (2 * np.pi)
-        towards = np.where(towards < ends[:-1], towards + 2 * np.pi, towards)
-        inside = towards <= ends[1:]
-        if inside.any():
-            best = max(best, np.linalg.norm(g[inside], axis=1).max())
-    return float(best)
+    """max_{||v|| = 1} |sum_i e_i relu(v . x_i)| for points of at most two dimensions."""
+    return max(enumeration.enumerate3(X, sign * e)[0] for sign in (1.0, -1.0))
 
 
 def _best_by_ascent(X: np.ndarray, e: np.ndarray, V: np.ndarray, steps: int = 15) -> float:
@@ -127,7 +112,7 @@ def rademacher_bound(
     return Guarantee(
         f"empirical Rademacher complexity of the {kind} ball",
         value,
-        (Assumption("the activation is relu", True, "stated by the caller"),),
+        holding((True, "stated by the caller")),
         numbers={"kind": kind},
     )
 
@@ -159,7 +144,7 @@ def batchnorm_rademacher(
     return Guarantee(
         "empirical Rademacher complexity of batch-normalised networks",
         value,
-        (Assumption("mean and covariance of the normalisation are fixed, not taken from the sample", fixed),),
+        holding(fixed),
         numbers={"reach": rho + v0},
     )
 

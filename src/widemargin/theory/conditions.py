@@ -33,6 +33,11 @@ def at_most(what: str, value: Value | None, allowed: Value) -> Assumption:
     return Assumption(f"{what} <= {show(allowed)}", holds, f"{what} is {have}")
 
 
+def seen(text: str, value: Measured, holds: bool, said: str = "it is", unseen: str = "not given") -> Assumption:
+    """Something that was decided by `value`, not checked where that was not measured."""
+    return Assumption(text, None if value is None else holds, unseen if value is None else f"{said} {value:.6g}")
+
+
 def in_unit_ball(radius: Measured) -> Assumption:
     holds = None if radius is None else radius <= 1 + ROUNDING
     return Assumption("||x|| <= 1", holds, "not given" if radius is None else f"largest ||x_i|| is {radius:.6g}")

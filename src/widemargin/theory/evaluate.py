@@ -53,16 +53,16 @@ class Guarantees:
         Where a network is given, one about that network if there is any; otherwise about predictors of largest margin.
         """
         useful = [
-            one
-            for one in self.found
-            if one.quantity == "test error"
-            and one.explicit
-            and one.convention != "printed"
-            and one.applies is not False
-            and not one.vacuous
+            given
+            for given in self.found
+            if given.quantity == "test error"
+            and given.explicit
+            and given.convention != "printed"
+            and given.applies is not False
+            and not given.vacuous
         ]
-        own = [one for one in useful if one.about == NETWORK]
-        return min(own or useful, key=lambda one: float(one.value), default=None)
+        own = [given for given in useful if given.about == NETWORK]
+        return min(own or useful, key=lambda given: float(given.value), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, with the best bound."""
@@ -73,7 +73,7 @@ class Guarantees:
             "d": data.d,
             "delta": self.facts.delta,
             "best": None if best is None else best.to_dict(),
-            "guarantees": [one.to_dict() for one in self.found],
+            "guarantees": [given.to_dict() for given in self.found],
         }
 
 
@@ -169,8 +169,8 @@ def check(
     return inequalities
 
 
-def _results(one: Check, track: Track) -> list[Inequality]:
-    given = one.function(track)
+def _results(entry: Check, track: Track) -> list[Inequality]:
+    given = entry.function(track)
     return given if isinstance(given, list) else [] if given is None else [given]
 
 

@@ -29,7 +29,7 @@ from ._rooms import optimize, special
 from .arguments import Convention, Count, Positive, Probability, Ratio, Share, Space, checked, one_of
 from .complexity import rademacher_hull, rademacher_kernel
 from .conditions import Known, Measured
-from .guarantee import Assumption, Guarantee, assuming, states
+from .guarantee import Assumption, Guarantee, assuming, holding, states
 
 GRID = 1.2  # ratio of the margins tried in advance by our own bounds
 FIXED = "the grid of margins was fixed before the data"
@@ -313,6 +313,7 @@ def regression_bound(
         raise InputError(f"regression_bound: mean_loss must lie in [-c, c] = [{-c:g}, {c:g}], not {mean_loss!r}")
     if convention == "printed":
         size = max(1.0, norm * frobenius)
+        radii = Assumption(RADII, False, "printed: powers of two over ||X||_F, which the sample gives")
         leading = 12 * M * size / n if kind == "l1" else M * size / (n * math.sqrt(d))
         double = max(1.0, (2 if kind == "l1" else 1) * norm * frobenius)
         spread = c * math.sqrt((math.log(1 / delta) + math.log(double)) / (2 * n))
@@ -320,26 +321,23 @@ def regression_bound(
         j = max(0, math.ceil(math.log2(norm / scale) - 1e-12))
         B = scale * 2.0**j
         rad = rademacher_hull(frobenius, n, B) if kind == "l1" else rademacher_kernel(frobenius**2 / (2 * d), n, B)
-        leading = 2 * M * rad
+        radii, leading = _in_advance(RADII, norm, scale, 2.0, 2.0), 2 * M * rad
         spread = 2 * c * deviation(n, delta / 2 ** (j + 1))
     return Guarantee(
         f"E loss <= mean loss + complexity + deviation (Lemma {'D.4' if kind == 'l1' else 'D.5'})",
         mean_loss + leading + spread,
-        (
-            _iid(),
-            Assumption(
-                "the loss lies in [-c, c] and is M-Lipschitz in the prediction", lipschitz, f"c = {c:g}, M = {M:g}"
-            ),
-            _in_advance(RADII, norm, scale, 2.0, 2.0)
-            if convention == "derived"
-            else Assumption(RADII, False, "printed: powers of two over ||X||_F, which the sample gives"),
-        ),
+        holding(_iid(), (lipschitz, f"c = {c:g}, M = {M:g}"), radii),
         explicit=convention == "derived" or kind == "l1",
         numbers={"leading": leading, "deviation": spread, "trivial": c},
     )
 
 
 # ---------------------------------------------------------------- projected distance
+
+
+def _whole_space(space: str, r: int, d: int | None) -> Assumption:
+    full = True if space == "f1" else None if d is None else r == d
+    return Assumption("F2 only for r = d", full, f"space {space}, r = {r}")
 
 
 @states("CB-20", "CB Theorem 8, Theorem 21")
@@ -370,20 +368,15 @@ def projected_distance_bound(
     B = math.log2(4 * (R + 1) * C_2) + (r + 2) * math.log2(R / Delta)
     value = C_eps / math.sqrt(n) * (R / Delta) ** ((r + 3) / (2 - eps))
     value += math.sqrt(max(math.log(max(B, 1)), 0) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
-    full = None if d is None else r == d
     return Guarantee(
         f"P(y f(x) < 0) <= C_eps n^(-1/2) (R/Delta_r)^((r+3)/(2-eps)) + lower order, r = {r}",
         value,
-        (
+        holding(
             _iid(),
-            Assumption("||x|| <= R", R_known, f"R = {R:.6g}"),
+            (R_known, f"R = {R:.6g}"),
             Assumption("Delta is Delta_r of the law (the sample's is at least that)", None, f"Delta = {Delta:.6g}"),
-            Assumption(
-                "Delta_r <= C(r)",
-                None if C is None else Delta <= C,
-                "C(r) is not known" if C is None else f"C(r) = {C:g}",
-            ),
-            Assumption("F2 only for r = d", True if space == "f1" else full, f"space {space}, r = {r}"),
+            (None, "C(r) is not known") if C is None else (Delta <= C, f"C(r) = {C:g}"),
+            _whole_space(space, r, d),
         ),
         explicit=False,
         numbers={"B": B, "exponent": (r + 3) / (2 - eps), "r": r, "Delta": Delta},
@@ -410,17 +403,14 @@ def projected_distance_margin(
     over r, E-CB-7). Constants as in `projected_distance_bound`. Margins of F1 are M3 (with bias), of F2 M7.
     """
     inside = None if radius is None else radius <= R * (1 + 1e-12)
+    largest = "" if radius is None else f", largest {radius:.6g}"
     return Guarantee(
         f"margin >= min(C(r), C_eps (Delta_r/R)^((r+3)/(2-eps))), r = {r}",
         min(C, C_eps * (Delta / R) ** ((r + 3) / (2 - eps))),
-        (
-            Assumption("||x_i|| <= R", inside, f"R = {R:.6g}" + ("" if radius is None else f", largest {radius:.6g}")),
-            Assumption(
-                "F2 only for r = d", True if space == "f1" else None if d is None else r == d, f"space {space}, r = {r}"
-            ),
-            Assumption(
-                "C(r) and C_eps(r) have the values supplied", None, f"{C:g} and {C_eps:g}; the paper gives none"
-            ),
+        holding(
+            (inside, f"R = {R:.6g}{largest}"),
+            _whole_space(space, r, d),
+            (None, f"{C:g} and {C_eps:g}; the paper gives none"),
         ),
         unit="M3" if space == "f1" else "M7",
         explicit=False,
@@ -538,7 +528,7 @@ def pac_bayes_margin_bound(
     best = int(np.argmin([bound(mu) for mu in mus]))
     low, high = mus[max(best - 1, 0)], mus[min(best + 1, len(mus) - 1)]
     fine = np.geomspace(low, high, 30)
-    mu = float(fine[int(np.argmin([bound(one) for one in fine]))])
+    mu = float(fine[int(np.argmin([bound(value) for value in fine]))])
     return Guarantee(
         "P(y f(x) <= 0) <= 2 kl^-1(mean Phi(-mu m_i), (mu^2/2 + ln(2 sqrt(n)/delta))/n)",
         min(bound(mu), 2.0),

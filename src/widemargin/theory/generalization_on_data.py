@@ -60,7 +60,7 @@ def _ramp_on(facts: Facts) -> Guarantee | None:
         for gamma in np.quantile(a, np.linspace(0, 1, 21)).tolist()
         if gamma > 0
     ]
-    return _for(NETWORK, min(tried, key=lambda one: float(one.value))) if tried else None
+    return _for(NETWORK, min(tried, key=lambda given: float(given.value))) if tried else None
 
 
 def _at_margins(facts: Facts, bound: Callable[[Facts, float], Guarantee]) -> list[Guarantee]:

@@ -38,6 +38,7 @@ QUANTITIES = {
     "constant": None,
 }
 
+HOLDS = {True: "yes", False: "no", None: "not checked"}
 UP_TO = "up to a constant"  # stands behind every number of which a paper gives the order only
 NETWORK = "trained network"  # what a guarantee can be about
 
@@ -106,7 +107,7 @@ class Assumption:
     @property
     def word(self) -> str:
         """yes, no or not checked."""
-        return {True: "yes", False: "no", None: "not checked"}[self.holds]
+        return HOLDS[self.holds]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, with the word for `holds`."""
@@ -157,7 +158,7 @@ class Guarantee:
     @property
     def applies(self) -> bool | None:
         """False if an assumption fails, True if all were checked and hold, otherwise None."""
-        words = [one.holds for one in self.assumptions]
+        words = [note.holds for note in self.assumptions]
         return False if False in words else None if None in words else True
 
     @property
@@ -180,20 +181,14 @@ class Guarantee:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON: a Huge is {"loglog": x}, a value of which only the order is known {"up_to_a_constant": x}."""
-        return {
-            "id": self.id,
-            "statement": self.statement,
-            "quantity": self.quantity,
+        named = (
+            "id", "statement", "quantity", "value", "unit", "about", "applies", "vacuous", "explicit", "convention",
+            "probability", "assumptions", "reference", "numbers",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in named} | {
             "value": _plain(self.value) if self.explicit else {UP_TO.replace(" ", "_"): _plain(self.value)},
-            "unit": self.unit,
-            "about": self.about,
-            "applies": {True: "yes", False: "no", None: "not checked"}[self.applies],
-            "vacuous": self.vacuous,
-            "explicit": self.explicit,
-            "convention": self.convention,
-            "probability": self.probability,
-            "assumptions": [one.to_dict() for one in self.assumptions],
-            "reference": self.reference,
+            "applies": HOLDS[self.applies],
+            "assumptions": [note.to_dict() for note in self.assumptions],
             "numbers": {name: _plain(value) for name, value in self.numbers.items()},
         }
 
@@ -206,7 +201,7 @@ class Guarantee:
 
 def _plain(value: Any) -> Any:
     """Infinities stay, since they are values of theorems; the command line writes null for them."""
-    return plain_json(value, not_finite=float, unknown=lambda one: one.to_dict() if isinstance(one, Huge) else one)
+    return plain_json(value, not_finite=float, unknown=lambda v: v.to_dict() if isinstance(v, Huge) else v)
 
 
 # ---------------------------------------------------------------- the registry
@@ -260,8 +255,8 @@ class Theorem:
     def call(self) -> str:
         """The signature: arguments and defaults, without types, which `arguments` explains."""
         bare = [
-            one.replace(annotation=inspect.Parameter.empty)
-            for one in inspect.signature(self.function).parameters.values()
+            argument.replace(annotation=inspect.Parameter.empty)
+            for argument in inspect.signature(self.function).parameters.values()
         ]
         return f"theory.{self.theme}.{self.name}{inspect.Signature(bare)}"
 
@@ -325,13 +320,22 @@ def states(*claims_and_reference: str, **fixed: Any) -> Callable[[F], F]:
 
 
 def assuming(*hypotheses: str) -> Callable[[F], F]:
-    """The hypotheses of a theorem, in words."""
+    """The hypotheses of a theorem, in words; what it returns says of each whether it holds, where it can by `holding`."""
 
     def name(function: F) -> F:
         function.assumes = hypotheses  # type: ignore[attr-defined]
         return function
 
     return name
+
+
+def holding(*known: Assumption | bool | tuple[bool | None, str] | None) -> tuple[Assumption, ...]:
+    """Whether the hypotheses of `assuming` hold, in their order, each alone or with the numbers that decide it.
+
+    The decorator of the theorem writes their words, so that they stand in one place. An Assumption has words of its own.
+    """
+    pairs = [each if isinstance(each, tuple | Assumption) else (each, "") for each in known]
+    return tuple(pair if isinstance(pair, Assumption) else Assumption("", *pair) for pair in pairs)
 
 
 def version(
@@ -344,7 +348,7 @@ def version(
     """
 
     def sign(function: F) -> F:
-        inner, signature = checked(function), inspect.signature(function)
+        inner, signature, assumes = checked(function), inspect.signature(function), getattr(function, "assumes", ())
         always = {name: value for name, value in (("quantity", quantity), ("unit", unit)) if value is not None}
 
         @functools.wraps(function)
@@ -356,7 +360,8 @@ def version(
             times = fails if isinstance(fails, int) else fails.get(given.arguments["convention"])
             if times is not None and "delta" in given.arguments:
                 filled["probability"] = max(0.0, 1 - times * given.arguments["delta"])
-            return replace(result, id=id, reference=reference, **filled)
+            notes = [note if note.text else replace(note, text=assumes[k]) for k, note in enumerate(result.assumptions)]
+            return replace(result, id=id, reference=reference, assumptions=tuple(notes), **filled)
 
         return signed  # type: ignore[return-value]
 

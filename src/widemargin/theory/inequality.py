@@ -138,18 +138,19 @@ class Inequality:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, without the sides."""
-        return {
-            "id": self.id,
-            "statement": self.statement,
-            "reference": self.reference,
-            "holds": self.word,
-            "proved": self.proved,
-            "checked": self.checked,
-            "undecided": self.undecided,
-            "smallest": self.smallest,
-            "note": self.note,
-            "numbers": dict(self.numbers),
-        }
+        named = (
+            "id",
+            "statement",
+            "reference",
+            "holds",
+            "proved",
+            "checked",
+            "undecided",
+            "smallest",
+            "note",
+            "numbers",
+        )
+        return {name: getattr(self, name) for name in named} | {"holds": self.word, "numbers": dict(self.numbers)}
 
     def __str__(self) -> str:
         least, more = self.smallest, f" ({self.note})" if self.note else ""
@@ -170,11 +171,11 @@ class Inequality:
 def worst(left: Any, right: Any, allowance: Any = 0.0, scale: Any = None) -> dict[str, np.ndarray]:
     """Of inequalities (T, B, ...) the one nearest to fail at each record, as what `entry` takes (T, B); NaN counts last."""
     given = {"left": left, "right": right, "allowance": allowance} | ({} if scale is None else {"scale": scale})
-    sides = np.broadcast_arrays(*(np.asarray(one, float) for one in given.values()))
-    flat = [one.reshape(*one.shape[:2], -1) for one in sides]
+    sides = np.broadcast_arrays(*(np.asarray(side, float) for side in given.values()))
+    flat = [side.reshape(*side.shape[:2], -1) for side in sides]
     room = flat[1] + flat[2] - flat[0]
     at = np.where(np.isfinite(room), room, np.inf).argmin(2)[:, :, None]
-    return {name: np.take_along_axis(one, at, 2)[:, :, 0] for name, one in zip(given, flat)}
+    return {name: np.take_along_axis(side, at, 2)[:, :, 0] for name, side in zip(given, flat)}
 
 
 def entry(
@@ -263,10 +264,9 @@ def check(
             raise ValueError(f"{claims[0]} is registered twice")
         needs = [*inspect.signature(function).parameters][1:]
 
-        def made(track: Track, one: Part | Inequality) -> Inequality:
-            return (
-                one if isinstance(one, Inequality) else entry(track, **{"id": claims[0], "reference": reference} | one)
-            )
+        def made(track: Track, said: Part | Inequality) -> Inequality:
+            named = {"id": claims[0], "reference": reference}
+            return said if isinstance(said, Inequality) else entry(track, **named | said)
 
         @functools.wraps(function)
         def checked(track: Track) -> Inequality | list[Inequality] | None:
@@ -274,11 +274,11 @@ def check(
             with np.errstate(all="ignore"), contextlib.suppress(NotRecorded):
                 view = track if reads is None else reads(track)
                 given = [] if view is None else [track.known(name) for name in needs]
-                if view is None or any(one is None for one in given):
+                if view is None or any(part is None for part in given):
                     return None
                 parts = function(view, *given)
                 if isinstance(parts, Iterator):
-                    return [made(track, one) for one in parts] or None
+                    return [made(track, part) for part in parts] or None
                 return None if parts is None else made(track, parts)
             return None
 

@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 
 from . import conditions
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
-from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball
+from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball, seen
 from .guarantee import Assumption, Guarantee, assuming, states
 
 Part = Annotated[str, one_of("outer", "inner", "total")]
+FRESH = "every step uses one fresh, independent example of the law"
 
 
 def _layer(part: str, convention: str) -> list[Assumption]:
@@ -72,23 +73,17 @@ def margins_of_linear_data(
     theta = sgn(a) u on the inner layer, sgn(u.v) on the outer one, both 0 where ||w|| > 2. `exact` is what these give on a
     point of margin gamma_hat: by the symmetry v -> -v, (gamma_hat/2) E|a| 1[..] and (gamma_hat/2) E|v_1| 1[..].
     """
-    values = {"global": linear / 2, "inner": linear / 32, "outer": linear / (16 * math.sqrt(d))}
-    exact = {
-        "global": linear / 2,
-        "inner": linear / 2 * truncated_outer_mean(d),
-        "outer": linear / 2 * truncated_mean(d),
-    }
-    name = {
-        "global": "the global margin",
-        "inner": "the NTK margin, inner layer,",
-        "outer": "the NTK margin, outer layer,",
-    }
+    name, value, exact = {
+        "global": ("the global margin", linear / 2, linear / 2),
+        "inner": ("the NTK margin, inner layer,", linear / 32, linear / 2 * truncated_outer_mean(d)),
+        "outer": ("the NTK margin, outer layer,", linear / (16 * math.sqrt(d)), linear / 2 * truncated_mean(d)),
+    }[of]
     return Guarantee(
-        f"{name[of]} is at least {values[of]:.6g}",
-        values[of],
+        f"{name} is at least {value:.6g}",
+        value,
         (given(f"the linear margin is at least {linear:.6g}", True, "as given"),),
         unit="M1" if of == "global" else "M8",
-        numbers={"exact": exact[of]},
+        numbers={"exact": exact},
     )
 
 
@@ -233,13 +228,7 @@ def freedman_transfer(
     return Guarantee(
         says,
         value,
-        (
-            Assumption(
-                "every step uses one fresh, independent example of the law",
-                fresh,
-                "" if fresh is not None else "not given",
-            ),
-        ),
+        (given(FRESH, fresh),),
         quantity="constant" if t is None else "test error of iterates",
         numbers={"sum": bound},
     )
@@ -283,7 +272,6 @@ def sgd_test_error(
     used = max(width, nonempty) if m is None else float(m)
     low, high = gamma / (10 * math.sqrt(used)), gamma**2 / 6400
     step = high if eta is None else eta
-    inside = None if eta is None else bool(low * (1 - 1e-12) <= eta <= high * (1 + 1e-12))
     value = 8 * math.log(1 / delta) / t + 2560 / (t * gamma**2)
     return Guarantee(
         f"some of the first {t:.6g} networks has test error at most {value:.6g}",
@@ -293,13 +281,11 @@ def sgd_test_error(
             conditions.on_the_support(f"the NTK margin {gamma:.6g}"),
             in_unit_ball(radius),
             given("the loss is logistic", None if loss is None else loss == "logistic", loss or ""),
-            given("every step uses one fresh, independent example of the law", fresh),
+            given(FRESH, fresh),
             _law(start),
             at_least("m", m, needed),
-            Assumption(
-                f"the step size lies in [{low:.6g}, {high:.6g}]",
-                inside,
-                "not given" if eta is None else f"it is {eta:.6g}",
+            seen(
+                f"the step size lies in [{low:.6g}, {high:.6g}]", eta, low * (1 - 1e-12) <= step <= high * (1 + 1e-12)
             ),
         ),
         numbers={

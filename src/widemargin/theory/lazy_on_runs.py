@@ -79,18 +79,9 @@ def _sgd_test_error(facts: Facts) -> Guarantee | None:
         guarantee = lazy.sgd_test_error(gamma, needed, facts.delta, radius=known.radius)
         says = f"{needed:.6g} steps of SGD on fresh examples reach test error {TARGET:g} at some step"
         return _sourced(replace(guarantee, statement=says, value=needed, quantity="samples"), known, gamma)
-    guarantee = lazy.sgd_test_error(
-        gamma,
-        steps,
-        facts.delta,
-        m=facts.m,
-        eta=facts.rule.get("lr"),
-        radius=known.radius,
-        loss=facts.loss,
-        fresh=_fresh(facts, int(steps)),
-        start=lr_start(facts),
-    )
-    return _sourced(guarantee, known, gamma)
+    keys: dict[str, Any] = {"m": facts.m, "radius": known.radius, "loss": facts.loss, "start": lr_start(facts)}
+    keys |= {"eta": facts.rule.get("lr"), "fresh": _fresh(facts, int(steps))}
+    return _sourced(lazy.sgd_test_error(gamma, steps, facts.delta, **keys), known, gamma)
 
 
 def _near_start(facts: Facts) -> tuple[Facts, float] | None:

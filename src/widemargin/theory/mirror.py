@@ -21,12 +21,12 @@ from . import conditions
 from ._rooms import losses
 from .arguments import Convention, Count, Loss, Nonnegative, Positive, Probability, checked, not_below, one_of
 from .comparators import width_for_comparator
-from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball
+from .conditions import Known, Measured, at_least, at_most, given, in_unit_ball, seen
 from .guarantee import Assumption, Guarantee, Huge, Value, assuming, from_log, from_loglog, log_of, states, version
 
 Phase = Annotated[str, one_of("early", "late")]
 Divergence = Annotated[float, not_below(0, "the divergence KL(p, u(0))")]
-LARGEST = 700.0  # exponents up to which exp fits into floating point
+EXP_MOST = 700.0  # exponents up to which exp fits into floating point
 
 
 # ---------------------------------------------------------------- the reference at time t
@@ -78,7 +78,7 @@ def reference(
 ) -> Reference:
     """The reference of UH Lemma 3.4 from KL(p, u(0)), the margin gamma of p, the time t, and start = ||u(0)||_1."""
     log_t = log_of(t)
-    if isinstance(t, Huge) and t.loglog > LARGEST:
+    if isinstance(t, Huge) and t.loglog > EXP_MOST:
         log_t, loglog = math.inf, t.loglog
     elif log_t + math.log(n) > 0:
         loglog = math.log(log_t + math.log(n))
@@ -92,7 +92,7 @@ def smooth_margin(log_sum: float, loss: str) -> float:
     """l^{-1}(s) from ln s: -ln s, or -ln(e^s - 1)."""
     if loss == "exp":
         return -log_sum
-    s = math.exp(min(log_sum, LARGEST))
+    s = math.exp(min(log_sum, EXP_MOST))
     if log_sum < -30:
         return -log_sum - s / 2
     return -math.log(math.expm1(s)) if s < 1 else -(s + math.log1p(-math.exp(-s)))
@@ -117,13 +117,11 @@ def first_time(condition: Callable[[float], bool], n: int) -> float:
 
 def _flow_assumptions(gamma: float, along: Measured, balanced: Known) -> list[Assumption]:
     """`along`: the smallest margin of p during training, where it was measured."""
-    measured = "the margin of p during training was not given" if along is None else f"it is {along:.6g}"
+    kept, unseen = f"<p, z_i(s)> >= {gamma:.6g} for all i and s <= t", "the margin of p during training was not given"
     return [
         given("training is gradient flow on the mean logistic or exponential risk", None, "not checked here"),
         given("|a_j(0)| = |b_j(0)|, so that u follows the mirror flow", balanced),
-        Assumption(
-            f"<p, z_i(s)> >= {gamma:.6g} for all i and s <= t", None if along is None else along >= gamma, measured
-        ),
+        seen(kept, along, along is not None and along >= gamma, unseen=unseen),
     ]
 
 
@@ -153,12 +151,8 @@ def margin_from_loss(
         gamma / (2 * C3),
         (
             at_most("||u||_1", norm, C2 * reference_norm),
-            Assumption(
-                f"ln of the exponential risk <= {allowed:.6g}", bool(log_risk <= allowed), f"it is {log_risk:.6g}"
-            ),
-            Assumption(
-                f"||ubar||_1 >= {needed:.6g}", bool(reference_norm >= needed), f"||ubar||_1 is {reference_norm:.6g}"
-            ),
+            seen(f"ln of the exponential risk <= {allowed:.6g}", log_risk, log_risk <= allowed),
+            seen(f"||ubar||_1 >= {needed:.6g}", reference_norm, reference_norm >= needed, "||ubar||_1 is"),
         ),
     )
 
@@ -210,7 +204,7 @@ def norm_budget(
         log_spent = float(np.logaddexp(math.log(max(at.R, 1e-300)) + at.log_c, math.log(2)))
     else:
         log_norm, log_spent = at.log_norm, at.log_spent
-    growth = from_log(math.exp(log_spent) + math.log(start)) if log_spent < LARGEST else Huge(log_spent)
+    growth = from_log(math.exp(log_spent) + math.log(start)) if log_spent < EXP_MOST else Huge(log_spent)
     norm = from_log(log_norm)
     limit = at_most("|z_ij|", feature_size, 1.0)
     return Guarantee(
@@ -322,7 +316,7 @@ def smooth_margin_rate(
     bound at the last time, `series` all of them (-inf at the first). Printed (3.5): gamma - offset/||u_t||_1 - kl/xi with kl =
     KL(p, u(0)) and records from 0 on; `A.3` then has the appendix's form (E-UH-8).
     """
-    s, size, slope = (np.asarray(one, dtype=np.float64) for one in (time, norm, slope))
+    s, size, slope = (np.asarray(values, dtype=np.float64) for values in (time, norm, slope))
     if not (s.ndim == 1 and len(s) > 1 and s.shape == size.shape == slope.shape and (np.diff(s) > 0).all()):
         raise InputError("smooth_margin_rate: give increasing times, norms and slopes of the same length, at least 2")
     omega, dt, shift = slope / n, np.diff(s), offset(n, loss)
@@ -330,7 +324,7 @@ def smooth_margin_rate(
     if safe:
         xi, dragged = np.cumsum(omega[1:] * dt), np.cumsum(drag[:-1] * dt)
     else:
-        xi, dragged = (np.cumsum((one[1:] + one[:-1]) / 2 * dt) for one in (omega, drag))
+        xi, dragged = (np.cumsum((values[1:] + values[:-1]) / 2 * dt) for values in (omega, drag))
     numbers = {}
     if convention == "derived":
         tail = gamma - (kl / 2 + shift * dragged) / xi
@@ -338,17 +332,11 @@ def smooth_margin_rate(
         tail = gamma - shift / size[1:] - kl / xi
         numbers["A.3"] = np.append(-np.inf, gamma - shift / size[1:] - (kl + np.log(size[1:]) - 1 + 1 / size[1:]) / xi)
     series = np.append(-np.inf, tail)
+    fitted = seen("psi >= 0 at the first record", start_psi, start_psi is not None and start_psi >= 0, unseen="")
     return Guarantee(
         f"psi_t / ||u_t||_1 >= {series[-1]:.6g} at t = {s[-1]:.6g}",
         float(series[-1]),
-        (
-            *_flow_assumptions(gamma, None, None),
-            Assumption(
-                "psi >= 0 at the first record",
-                None if start_psi is None else start_psi >= 0,
-                "" if start_psi is None else f"it is {start_psi:.6g}",
-            ),
-        ),
+        (*_flow_assumptions(gamma, None, None), fitted),
         numbers=numbers | {"series": series, "xi": float(xi[-1])},
     )
 
@@ -386,7 +374,7 @@ def late_margin(
     notes = _flow_assumptions(gamma, along, balanced)
     if convention == "printed":
         loglog = 4 * n * kl / gamma
-        small = loglog < math.log(LARGEST)
+        small = loglog < math.log(EXP_MOST)
         time: Value = math.e + math.exp(math.exp(loglog)) if small else from_loglog(loglog)
         value, numbers = gamma / 16, {}
     else:
@@ -396,7 +384,7 @@ def late_margin(
         warm = reference(kl, gamma, from_log(log_s), n, start, loss)
         K = warm.R + math.exp(math.log(2 / n) - warm.log_c)
         log_goal = math.log(best) + warm.log_norm + K * (best + gap) / gap
-        if log_goal < LARGEST - 10:
+        if log_goal < EXP_MOST - 10:
             log_t = first_time(lambda x: reference(kl, gamma, from_log(x), n, start, loss).log_psi >= log_goal, n)
             time = from_log(log_t)
         else:
@@ -428,6 +416,15 @@ def feature_drift(
         value,
         (given("gradient flow, |a(0)| = |b(0)|", None), given("C1 and C2 hold for all s <= tau", None)),
     )
+
+
+def _of_phase(
+    phase: str, kl: float, gamma: float, t: Value | None, n: int, late: dict[str, Any], **keys: Any
+) -> tuple[Guarantee, Value, Value]:
+    """UH-13 or UH-15, the time from which on it holds, and t, that time by default."""
+    inner = early_margin(kl, gamma, t, n, **keys) if phase == "early" else late_margin(kl, gamma, n, t, **late, **keys)
+    time: Value = inner.numbers["time"]
+    return inner, time, time if t is None else t
 
 
 @states("UH-16", "UH Theorem 3.1", quantity="margin", unit="M4")
@@ -462,10 +459,7 @@ def margin_of_product_net(
     t >= e + exp(exp(4nR/gamma)).
     """
     still = C1 == 0 and C2 == 0
-    notes = [
-        given("training is gradient flow on the mean logistic or exponential risk", None, "not checked here"),
-        given("|a_j(0)| = |b_j(0)|, so that u follows the mirror flow", balanced),
-    ]
+    notes = _flow_assumptions(gamma, None, balanced)[:2]
     if convention == "printed":
         if phase == "early":
             time = from_log(4 * math.log(max(20 * kl / gamma, 1e-300)))
@@ -484,21 +478,15 @@ def margin_of_product_net(
     else:
         along = gamma if still else gamma / 2  # features that do not move keep the margin
         keys: dict[str, Any] = {"start": start, "loss": loss, "balanced": balanced, "along": along}
-        inner = (
-            early_margin(kl, along, t, n, **keys)
-            if phase == "early"
-            else late_margin(kl, along, n, t, best=best, share=share, **keys)
-        )
-        time, value = inner.numbers["time"], float(inner.value) / 2
-        t = time if t is None else t
-        at = reference(kl, along, t, n, start, loss)
+        inner, time, t = _of_phase(phase, kl, along, t, n, {"best": best, "share": share}, **keys)
+        value, at = float(inner.value) / 2, reference(kl, along, t, n, start, loss)
         log_moves = at.log_spent - math.log(2) + at.log_norm
         if C1 is None or C2 is None:
             drift = None
         else:
             drift = from_log(math.log(C1 * p_max + C2) + log_moves) if C1 * p_max + C2 > 0 else 0.0
         notes.append(at_most("drift of <p, z_i>", drift, gamma / 2))
-        notes += [one for one in inner.assumptions if one.text.startswith(("t ", "best "))]
+        notes += [note for note in inner.assumptions if note.text.startswith(("t ", "best "))]
         rule = gamma / (8 * (1 + at.R)) if phase == "early" else gamma / 64
         numbers = {"time": time, "R": at.R, "drift": drift, "composed": rule, "log_moves": log_moves}
     return Guarantee(
@@ -578,10 +566,8 @@ def margin_of_normalized_net(
         log_m = math.log(1024) + 2 * loglog + 2 * math.log(d) - 8 * math.log(gamma)
     else:
         along = gamma / 8
-        inner = early_margin(bound, along, t, n) if phase == "early" else late_margin(bound, along, n, t, share=share)
-        time, value = inner.numbers["time"], float(inner.value) / 2
-        t = time if t is None else t
-        at = reference(bound, along, t, n)
+        inner, time, t = _of_phase(phase, bound, along, t, n, {"share": share})
+        value, at = float(inner.value) / 2, reference(bound, along, t, n)
         log_m = 2 * (at.log_spent + at.log_norm - math.log(gamma / 4))
     width = from_log(max(log_m, log_of(start.value)))
     return Guarantee(

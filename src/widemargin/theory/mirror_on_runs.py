@@ -26,7 +26,7 @@ def _margin_from_risk(facts: Facts) -> Guarantee | None:
     if log_risk is None or facts.loss not in LOSSES or facts.net is None or facts.end is None:
         return None
     sizes = facts.net.normalizers(facts._batched(facts.end))
-    unit = next((one for one in ("M5", "M1", "M2", "M6") if one in sizes), None)
+    unit = next((name for name in ("M5", "M1", "M2", "M6") if name in sizes), None)
     if unit is None or not 0 < (size := float(sizes[unit][0])) < math.inf:
         return None
     return mirror.margin_from_risk(log_risk, facts.n, size, facts.loss, unit)
@@ -70,6 +70,9 @@ class _Start:
     C2: float | None
     best: float
 
+    def keys(self, facts: Facts) -> dict[str, Any]:
+        return {"start": self.size, "loss": facts.loss, "balanced": self.balanced}
+
 
 def _start(facts: Facts) -> _Start | None:
     net = facts.net
@@ -86,7 +89,7 @@ def _start(facts: Facts) -> _Start | None:
         return None
     size = float(np.abs(Z).max())
     comparators = [best_p_bar(Z, u, size * T) for T in TEMPERATURES]
-    good = [one for one in comparators if one.margin > 0 and one.kl < math.inf]
+    good = [comparator for comparator in comparators if comparator.margin > 0 and comparator.kl < math.inf]
     balanced = bool(np.allclose(np.abs(facts.start["a"]), np.abs(facts.start["b"]), rtol=1e-9, atol=0))
     C1: float | None = 0.0 if isinstance(net, flows.Scalar) else None
     C2 = C1
@@ -102,15 +105,13 @@ def _time(facts: Facts) -> Value | None:
 
 def _better(guarantees: list[Guarantee]) -> Guarantee | None:
     """The largest of those that apply; if none does, the one with the fewest assumptions that fail."""
-    return max(
-        guarantees, key=lambda one: (-sum(a.holds is False for a in one.assumptions), float(one.value)), default=None
-    )
+    return max(guarantees, key=lambda g: (-sum(a.holds is False for a in g.assumptions), float(g.value)), default=None)
 
 
 def _by_flow(best: Guarantee, facts: Facts) -> Guarantee:
     """With what is known of the rule of the run as the assumption about it."""
     flow = conditions.gradient_flow(facts)
-    notes = tuple(flow if one.text.startswith("training is") else one for one in best.assumptions)
+    notes = tuple(flow if note.text.startswith("training is") else note for note in best.assumptions)
     return replace(best, assumptions=notes)
 
 
@@ -121,23 +122,11 @@ def _margin_of_product_net(facts: Facts) -> list[Guarantee] | None:
         return None
     out = []
     for phase in ("early", "late"):
-        guarantees = [
-            mirror.margin_of_product_net(
-                p.margin,
-                p.kl,
-                t,
-                facts.n,
-                p.largest,
-                begin.C1,
-                begin.C2,
-                start=begin.size,
-                phase=phase,
-                best=max(begin.best, p.margin),
-                loss=facts.loss or "logistic",
-                balanced=begin.balanced,
-            )
-            for p in begin.comparators
-        ]
+        guarantees = []
+        for p in begin.comparators:
+            keys = begin.keys(facts) | {"phase": phase, "best": max(begin.best, p.margin)}
+            known = (p.margin, p.kl, t, facts.n, p.largest, begin.C1, begin.C2)
+            guarantees.append(mirror.margin_of_product_net(*known, **keys))
         best = _better(guarantees)
         if best is not None:
             out.append(_by_flow(best, facts))
@@ -150,18 +139,13 @@ def _frozen(facts: Facts, theorem: Callable[..., Guarantee]) -> Guarantee | None
     begin = _start(facts) if isinstance(facts.net, flows.Scalar) and t is not None else None
     if begin is None:
         return None
-    keys: dict[str, Any] = {"start": begin.size, "loss": facts.loss, "balanced": begin.balanced}
     guarantees = []
     for p in begin.comparators:
-        if theorem is mirror.late_margin:
-            given_t = mirror.late_margin(
-                p.kl, p.margin, facts.n, t, best=max(begin.best, p.margin), along=p.margin, **keys
-            )
-        else:
-            given_t = theorem(p.kl, p.margin, t, facts.n, along=p.margin, **keys)
-        guarantees.append(given_t)
+        keys = begin.keys(facts) | {"along": p.margin, "t": t, "n": facts.n}
+        keys |= {"best": max(begin.best, p.margin)} if theorem is mirror.late_margin else {}
+        guarantees.append(theorem(p.kl, p.margin, **keys))
     if theorem is mirror.norm_budget:
-        best = min(guarantees, key=lambda one: float(one.value), default=None)
+        best = min(guarantees, key=lambda given: float(given.value), default=None)
     else:
         best = _better(guarantees)
     return best and _by_flow(best, facts)

@@ -18,7 +18,7 @@ from widemargin.types import Dataset, InputError
 from ._rooms import flows, margins
 from .arguments import Convention, Count, Finite, Nonnegative, Positive, Probability, one_of
 from .conditions import Known, Measured
-from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
+from .guarantee import Assumption, Guarantee, applied, assuming, from_log, holding, states
 from .known_facts import Facts
 
 CENTRED = "||x - mu|| <= 1 for all points"
@@ -59,13 +59,7 @@ def normalizer_bound(
     return Guarantee(
         "max_j 1/N(v_j) <= eps_N",
         min(ways, default=math.inf),
-        (
-            Assumption(
-                "eps > 0, or Sigma is positive definite and m <= delta exp(d/8), d >= 2",
-                holds,
-                f"eps = {eps:g}, smallest eigenvalue {smallest:g}, m = {m}, d = {d}",
-            ),
-        ),
+        holding((holds, f"eps = {eps:g}, smallest eigenvalue {smallest:g}, m = {m}, d = {d}")),
     )
 
 
@@ -76,18 +70,14 @@ def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: floa
 
     |N(u) - N(v)| <= ||u - v||_Sigma <= ||u - v||; ||Sigma v|| <= ||v||_Sigma <= N(v) (BN-13). Numbers hold the left sides.
     """
-    u, v, S = (np.asarray(one, dtype=np.float64) for one in (u, v, Sigma))
+    u, v, S = (np.asarray(part, dtype=np.float64) for part in (u, v, Sigma))
     N = normalizers(np.stack([u, v]), S, eps)
     value = float(normalizers((u - v)[None], S)[0])
     top = float(np.linalg.eigvalsh(S)[-1])
     return Guarantee(
         "|N(u) - N(v)| <= ||u - v||_Sigma",
         value,
-        (
-            Assumption(
-                "the covariance is that of points with ||x - mu|| <= 1", top <= 1 + 1e-12, f"top eigenvalue {top:.6g}"
-            ),
-        ),
+        holding((top <= 1 + 1e-12, f"top eigenvalue {top:.6g}")),
         numbers={
             "difference": float(abs(N[0] - N[1])),
             "distance": float(np.linalg.norm(u - v)),
@@ -123,7 +113,7 @@ def perturbation_constants(
     return Guarantee(
         "norm of (I - Sigma v v'/N^2) x is at most beta_Pi",
         max(2.0, 2 * reach if convention == "printed" else 1 + reach),
-        (Assumption("0 < c < 1", inside, f"c = {c:g}"), Assumption(CENTRED, centred)),
+        holding((inside, f"c = {c:g}"), centred),
         numbers={"beta_V": beta_V, "rho_N": rho_N, "beta_N": rho_N * eps_N**2, "eps_ratio": eps_V * eps_N},
     )
 
@@ -150,7 +140,7 @@ def initial_output_bound(
     return Guarantee(
         "max_i |p_i(W_0)| <= 4 eps_N ln(n/delta)",
         4 * eps_N * math.log(n / delta),
-        (Assumption(LAW, law), Assumption(CENTRED, centred), Assumption("max_j 1/N(v_j) <= eps_N", normal)),
+        holding(law, centred, normal),
         numbers={"gaussian": 2 * eps_N * math.sqrt(2 * math.log(2 * n / delta))},
     )
 
@@ -172,7 +162,7 @@ def initial_norm_bounds(m: Count, d: Count, delta: Probability = 0.05, *, law: K
     return Guarantee(
         "||a|| <= 1 + sqrt(2 ln(1/delta)/m), ||v_j|| <= 2, 1/||v_j|| <= 5",
         1 + math.sqrt(2 * math.log(1 / delta) / m),
-        (Assumption(LAW, law), _few(m, d, delta), Assumption("d >= 2", d >= 2, f"d = {d}")),
+        holding(law, _few(m, d, delta), (d >= 2, f"d = {d}")),
         numbers={"v_most": 1 + math.sqrt(2 * math.log(m / delta) / d), "v_cap": 2.0, "inverse_cap": 5.0},
     )
 
@@ -191,7 +181,7 @@ def dyadic_margin(d: Count, *, wide: Known = None) -> Guarantee:
     return Guarantee(
         "gamma >= (sqrt(d)/40) gamma_linear",
         math.sqrt(d) / 40 * linear,
-        (Assumption("the network is wide enough for its features to be near their mean", wide),),
+        holding(wide),
         numbers={"gamma_linear": linear, "log_gamma_linear": log_linear},
     )
 
@@ -223,17 +213,12 @@ def preactivation_bounds(
     ratio = base["eps_ratio"]
     K = base["rho_N"] * eps_N + base["beta_N"] * (eps_V if convention == "derived" else ratio)
     close = c < 1 and distance <= base["beta_V"] * (1 + 1e-12)
-    listed = [
-        Assumption("||V' - V|| <= beta_V", close, f"{distance:.6g} against {base['beta_V']:.6g}"),
-        Assumption(CENTRED, centred),
-    ]
-    if convention == "printed":
-        listed.append(Assumption("eps_N >= 1", eps_N >= 1, f"eps_N = {eps_N:.6g}"))
+    known = holding((close, f"{distance:.6g} against {base['beta_V']:.6g}"), centred)
     Ks = K * distance
     return Guarantee(
         "|<v'/N', x> - <v/N, x>| <= K ||v' - v||",
         Ks,
-        tuple(listed),
+        (*known, _normal(eps_N)) if convention == "printed" else known,
         numbers={
             "K": K,
             "new": Ks + ratio,
@@ -263,32 +248,33 @@ def misalignment(R: float, eps_N: float, n: int, delta: float, convention: str =
     The third term, from sum_j ||v'_j - v_j|| |a_j| |c_j|, is in the paper's sum but lost in its next line; "printed" omits it.
     """
     e = eps_N
-    third = 72 * e**3 * R**2 if convention == "derived" else 0.0
-    return (
-        36 * e**3 * R**4
-        + 108 * e**3 * R**3
-        + third
-        + 5 * e**2 * R**2
-        + 20 * e**2 * R
-        + 6 * e**2
-        + 4 * e * math.log(n / delta)
-    )
+    cubic = 36 * e**3 * R**4 + 108 * e**3 * R**3 + (72 * e**3 * R**2 if convention == "derived" else 0.0)
+    return cubic + 5 * e**2 * R**2 + 20 * e**2 * R + 6 * e**2 + 4 * e * math.log(n / delta)
 
 
 def _width_assumptions(
     gamma: float, eps_N: float, n: int, t: float, m: float, d: int, delta: float, convention: str
 ) -> list[Assumption]:
-    need = least_width(gamma, eps_N, n, t, delta, convention)
+    have, need = math.log(m), least_width(gamma, eps_N, n, t, delta, convention)
     return [
         Assumption(MARGIN, None, f"gamma = {gamma:.6g}"),
-        Assumption("eps_N >= 1", eps_N >= 1, f"eps_N = {eps_N:.6g}"),
-        Assumption(
-            "m is at least the required width",
-            math.log(m) >= need - 1e-12,
-            f"ln m = {math.log(m):.6g}, required {need:.6g}",
-        ),
+        _normal(eps_N),
+        Assumption("m is at least the required width", have >= need - 1e-12, f"ln m = {have:.6g}, required {need:.6g}"),
         _few(m, d, delta),
     ]
+
+
+def _normal(eps_N: float) -> Assumption:
+    return Assumption("eps_N >= 1", eps_N >= 1, f"eps_N = {eps_N:.6g}")
+
+
+def _below(text: str, left: float, right: float) -> Assumption:
+    return Assumption(text, left <= right, f"{left:.6g} against {right:.6g}")
+
+
+def _in_radius(text: str, least: float, R: float, gamma: float, m: float, eps_N: float) -> Assumption:
+    most = radius(gamma, m, eps_N)
+    return Assumption(text, least <= R <= most * (1 + 1e-12), f"R = {R:.6g}, at most {most:.6g}")
 
 
 @states("BN-18", "BN Lemma D.2", quantity="constant", fails=6)
@@ -307,23 +293,15 @@ def misalignment_bound(
 
     |<a, d_a p>| + |<c' - c, d_c p>| + alpha |<V' - V, d_V p>| <= `misalignment` <= R gamma sqrt(m)/32 on Gamma (BN-18).
     """
-    left, right, most = (
-        misalignment(R, eps_N, n, delta, convention),
-        R * gamma * math.sqrt(m) / 32,
-        radius(gamma, m, eps_N),
-    )
+    left, right = misalignment(R, eps_N, n, delta, convention), R * gamma * math.sqrt(m) / 32
     return Guarantee(
         "misaligned parts <= R gamma sqrt(m)/32",
         right,
         (
             Assumption(MARGIN, None, f"gamma = {gamma:.6g}"),
-            Assumption("eps_N >= 1", eps_N >= 1, f"eps_N = {eps_N:.6g}"),
-            Assumption(
-                "R <= gamma^(1/3) m^(1/6)/(27 eps_N)", most * (1 + 1e-12) >= R, f"R = {R:.6g}, at most {most:.6g}"
-            ),
-            Assumption(
-                "the polynomial in R is at most R gamma sqrt(m)/32", left <= right, f"{left:.6g} against {right:.6g}"
-            ),
+            _normal(eps_N),
+            _in_radius("R <= gamma^(1/3) m^(1/6)/(27 eps_N)", 0, R, gamma, m, eps_N),
+            _below("the polynomial in R is at most R gamma sqrt(m)/32", left, right),
             Assumption("m <= delta exp(d/8)", math.log(m) <= math.log(delta) + d / 8, f"m = {m:.6g}, d = {d}"),
         ),
         numbers={"polynomial": left},
@@ -341,23 +319,15 @@ def alignment_bound(
     sqrt(m)/2 with r = R/8 (BN-19, value: the second). The first needs 10 e^2 R + 3 sqrt(m) Delta_V + 13 e^2 <= gamma sqrt(m)/4,
     e = eps_N; R >= 8 forces m >= (216 eps_N)^6/gamma^2 (E-BN-3).
     """
-    most, root = radius(gamma, m, eps_N), gamma * math.sqrt(m)
+    root = gamma * math.sqrt(m)
     loss = 10 * eps_N**2 * R + 3 * root / 32 + 13 * eps_N**2
     return Guarantee(
         "<Ubar, d_U p> - p + alpha <V - V', d_V p> >= r gamma sqrt(m)/2",
         R / 8 * root / 2,
         (
             *_width_assumptions(gamma, eps_N, n, 1, m, d, delta, "printed"),
-            Assumption(
-                "8 <= R <= gamma^(1/3) m^(1/6)/(27 eps_N)",
-                8 <= R <= most * (1 + 1e-12),
-                f"R = {R:.6g}, at most {most:.6g}",
-            ),
-            Assumption(
-                "the loss of alignment is at most gamma sqrt(m)/4",
-                loss <= root / 4,
-                f"{loss:.6g} against {root / 4:.6g}",
-            ),
+            _in_radius("8 <= R <= gamma^(1/3) m^(1/6)/(27 eps_N)", 8, R, gamma, m, eps_N),
+            _below("the loss of alignment is at most gamma sqrt(m)/4", loss, root / 4),
             Assumption(
                 "the misaligned parts are at most R gamma sqrt(m)/32", misalignment(R, eps_N, n, delta) <= R * root / 32
             ),
@@ -380,10 +350,7 @@ def martingale_transfer(
     return Guarantee(
         "sum E g <= factor (sum g + ln(1/delta))",
         factor * (total + math.log(1 / delta)),
-        (
-            Assumption("0 <= g <= 1", True, "stated by the caller"),
-            Assumption("each example is fresh: W_s depends on earlier examples only", fresh),
-        ),
+        holding((True, "stated by the caller"), fresh),
         numbers={"factor": factor},
     )
 
@@ -474,11 +441,8 @@ def _training(eta: Measured, step: float, slack: dict[str, float], printed: bool
     ]
     if not printed:
         failed = [name for name, room in slack.items() if room < -1e-9]
-        listed.append(
-            Assumption(
-                "every inequality of the proof holds", not failed, "fails: " + ", ".join(failed) if failed else ""
-            )
-        )
+        said = "fails: " + ", ".join(failed) if failed else ""
+        listed.append(Assumption("every inequality of the proof holds", not failed, said))
     return listed
 
 

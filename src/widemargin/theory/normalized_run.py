@@ -78,7 +78,7 @@ class BatchNormed:
                 u, gamma = unit_direction(z * y[:, None])
                 columns[k].append(u)
                 columns[2 + k].append(gamma)
-        return tuple(np.stack(one) for one in columns)  # type: ignore[return-value]
+        return tuple(np.stack(column) for column in columns)  # type: ignore[return-value]
 
     @property
     def length(self) -> np.ndarray:
@@ -169,7 +169,7 @@ class BatchNormed:
     def W(self) -> dict[str, np.ndarray]:
         """a, c (T, B, m) and V (T, B, m, d)."""
         return {
-            name: np.stack([one[name].numpy() for one in self.track.W or []]).astype(float) for name in ("a", "c", "V")
+            name: np.stack([Wt[name].numpy() for Wt in self.track.W or []]).astype(float) for name in ("a", "c", "V")
         }
 
     @cached_property

@@ -14,7 +14,7 @@ from widemargin.types import Certificate, InputError
 from ._rooms import optimize, special
 from .arguments import Classes, Convention, Count, Factor, Loss, Positive, Probability, checked
 from .conditions import Known
-from .guarantee import Assumption, Guarantee, applied, assuming, states
+from .guarantee import Assumption, Guarantee, applied, assuming, holding, states
 from .known_facts import Facts
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 BEST = "gamma* > 0 is the largest margin"
 MINIMISER = "Theta is a global minimiser"
-NEAR = "the objective is at most factor times the least one"
-REACHED = "some network of norm 1 has the margin gamma > 0"
 TAILS = ("logistic", "exp")  # losses phi of which phi(z)/phi(0) falls exponentially
 
 
@@ -68,10 +66,6 @@ def least_upper_bound(gamma: float, lam: float, classes: int = 2, r: float = 2, 
     return min(float(least.fun), math.log(classes))  # Theta = 0
 
 
-def _best(gamma_star: float) -> Assumption:
-    return Assumption(BEST, None, f"gamma* = {gamma_star:.6g}")
-
-
 @states("MT-4", "MT (A.4), (A.5)", quantity="margin")
 @assuming(MINIMISER, BEST)
 def minimizer_margin(
@@ -86,7 +80,7 @@ def minimizer_margin(
     return Guarantee(
         "gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), M = ||Theta||^a",
         _margin_at(norm**a, gamma_star, n, classes),
-        (Assumption(MINIMISER, minimiser), _best(gamma_star)),
+        holding(minimiser, (None, f"gamma* = {gamma_star:.6g}")),
         unit="M2" if a == 2 else "",
         numbers={
             "M": norm**a,
@@ -124,11 +118,7 @@ def weak_regularization_margin(
     return Guarantee(
         "gamma_lam >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1) with M >= -ln(e^{nU} - 1)/gamma*",
         value,
-        (
-            Assumption(MINIMISER, minimiser),
-            _best(gamma_star),
-            Assumption("lam is small enough: n U < ln 2", n * U < math.log(2), f"n U = {n * U:.6g}"),
-        ),
+        holding(minimiser, (None, f"gamma* = {gamma_star:.6g}"), (n * U < math.log(2), f"n U = {n * U:.6g}")),
         unit="M2" if a == 2 else "",
         numbers={"norm_least": max(M, 0.0) ** (1 / a), "norm_most": (U / lam) ** (1 / r), "U": U},
     )
@@ -158,7 +148,10 @@ def approximate_minimizer_margin(
     X = math.log(classes - 1) + r / a * math.log(gamma_star) - math.log(lam)
     N = n * (classes - 1)
     c = (X - math.log(classes - 1)) / math.log(N) if N > 1 else math.inf
-    listed = [Assumption("L(Theta) <= factor min L", within, f"factor {factor:g}"), _best(gamma_star)]
+    listed = [
+        Assumption("L(Theta) <= factor min L", within, f"factor {factor:g}"),
+        Assumption(BEST, None, f"gamma* = {gamma_star:.6g}"),
+    ]
     if convention == "printed":
         need = smallest_c(n, classes, r / a) if N > 1 else 0.0
         listed.append(Assumption("c is large enough", c >= need, f"c = {c:.6g}, smallest {need:.6g}"))
@@ -225,7 +218,7 @@ def _two_classes(where: str, loss: str, classes: int) -> None:
 
 
 @states("WM-4", "widemargin, from MT Theorem 2.1 (proof)", quantity="margin", unit="M1")
-@assuming(NEAR, REACHED)
+@assuming("the objective is at most factor times the least one", "some network of norm 1 has the margin gamma > 0")
 def decayed_margin(
     decay: Positive, gamma: Positive, n: Positive, *, factor: Factor = 1.0, loss: Loss = "logistic", classes: Classes = 2,
     near: Known = None, reached: Known = None,
@@ -256,7 +249,7 @@ def decayed_margin(
     return Guarantee(
         "margin >= q gamma, phi*(n decay/(q gamma)) = n factor phi*(decay/gamma)",
         share * gamma,
-        (Assumption(NEAR, near, f"factor = {factor:.6g}"), Assumption(REACHED, reached, f"gamma = {gamma:.6g}")),
+        holding((near, f"factor = {factor:.6g}"), (reached, f"gamma = {gamma:.6g}")),
         numbers={"share": share, "most": math.exp(target - math.log(n))},
     )
 
@@ -315,12 +308,11 @@ def guaranteed_along(path: Path, best: Certificate) -> Path:
     if first.extra.get("weights") is not None:
         w = np.asarray(first.extra["weights"], dtype=np.float64)
         n = math.fsum(w) / float(w[w > 0].min())
-    margins = [
-        float(decayed_margin(one.weight_decay, best.lower, n, factor=max(1.0, one.upper / one.lower), loss=loss).value)
-        if one.lower > 0
-        else -math.inf
-        for one in path
-    ]
+
+    def guaranteed(decay: float, factor: float) -> float:
+        return float(decayed_margin(decay, best.lower, n, factor=max(1.0, factor), loss=loss).value)
+
+    margins = [guaranteed(p.weight_decay, p.upper / p.lower) if p.lower > 0 else -math.inf for p in path]
     return path.beside(guaranteed=margins, largest=[best.upper] * len(path))
 
 
@@ -351,7 +343,7 @@ def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
     return Guarantee(
         "gamma_2 <= ||mean y_i phi(x_i)||",
         math.sqrt(max(float(signs @ gram @ signs), 0.0)) / len(signs),
-        (Assumption("labels are -1 and +1", bool(np.isin(signs, (-1, 1)).all())),),
+        holding(bool(np.isin(signs, (-1, 1)).all())),
     )
 
 
@@ -387,13 +379,11 @@ def kernel_margin_gap(
         value = constant * max(math.sqrt(math.log(n) / n), 1 / d)
     else:
         value = math.sqrt((1 / (2 * n) + mean) / delta)
-    listed = [Assumption("the points are independent draws of MT's law D", law, "without rejection of long points")]
-    if convention == "derived":
-        listed.append(Assumption("d >= 7", d >= 7, f"d = {d}"))
+    known = holding((law, "without rejection of long points"), (d >= 7, f"d = {d}"))
     return Guarantee(
         "gamma_2 <= sqrt((1/(2n) + s_d)/delta), while gamma_l1 >= sqrt(2)/4",
         value,
-        tuple(listed),
+        known if convention == "derived" else known[:1],
         explicit=convention == "derived",
         numbers={"gamma_l1": math.sqrt(2) / 4, "order": max(math.log(n) / math.sqrt(n), 1 / d), "mean_feature": mean},
     )
@@ -424,11 +414,7 @@ def regression_minimizer_norm(
     return Guarantee(
         "||Theta_lam||^2 <= 2 ||alpha_l1||_1",
         2 * l1_norm,
-        (
-            Assumption(MINIMISER, minimiser),
-            Assumption("width m >= n", wide, "" if wide is None else f"m = {m}, n = {n}"),
-            Assumption("the targets can be interpolated", feasible),
-        ),
+        holding(minimiser, (wide, "" if wide is None else f"m = {m}, n = {n}"), feasible),
         numbers={"training_risk": 2 * lam * l1_norm},
     )
 
@@ -457,10 +443,7 @@ def regression_gap(n: Count, *, uniform: Known = None, invertible: Known = None)
     return Guarantee(
         "E ||f||^2_{F2} = n while ||f||_{F1} <= 1",
         float(n),
-        (
-            Assumption("the target is relu(u . x), u uniform on the sphere and independent of the points", uniform),
-            Assumption("the kernel matrix is invertible", invertible),
-        ),
+        holding(uniform, invertible),
         numbers={"l1_norm": 1.0},
     )
 

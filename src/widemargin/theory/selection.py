@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.types import InputError
+from widemargin.types import InputError, Measure
 
 from . import conditions
 from ._rooms import flows
 from .arguments import Convention, Count, Positive, Probability, checked
-from .conditions import Known, Measured, at_least, given, in_unit_ball
+from .conditions import Known, Measured, at_least, given, in_unit_ball, seen
 from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
 from .known_facts import Facts
 
@@ -117,7 +118,7 @@ class Collapse:
 
 def collapse_of(X: ArrayLike, y: ArrayLike, beta: ArrayLike, signs: ArrayLike) -> Collapse:
     """Points i belong to direction k where signs_k = y_i and beta_k.x_i > 0 (LR Assumption 3.1, E-LR-13)."""
-    X, y, beta, signs = (np.asarray(one, dtype=np.float64) for one in (X, y, beta, signs))
+    X, y, beta, signs = (np.asarray(part, dtype=np.float64) for part in (X, y, beta, signs))
     inner = X @ beta.T  # (n, r)
     across = np.sqrt(((X**2).sum(1)[:, None] - inner**2).clip(0))
     own = (signs == y[:, None]) & (inner > 0)
@@ -165,6 +166,8 @@ def collapse_margin(
     width = cover.value if printed else cover.numbers["width_proof"]
     narrow = gamma_nc * (math.sqrt(eps / 2) if printed else eps / 2)
     value = (gamma_nc - eps) / ((8 if printed else 2) * r)
+    near = across is not None and across <= narrow * (1 + 1e-9)
+    apart = polar is not None and polar >= eps * (1 - 1e-9)
     return Guarantee(
         f"the margin (M2) ends at {value:.6g} or above, at width {conditions.show(width)}",
         value,
@@ -174,12 +177,8 @@ def collapse_margin(
             in_unit_ball(radius),
             given("every point lies on the axis of a direction with its label", covered),
             Assumption(f"eps < gamma_nc = {gamma_nc:.6g}", bool(eps < gamma_nc), f"eps is {eps:.6g}"),
-            _number_at_most("distance of the points from their axes", across, narrow),
-            Assumption(
-                f"other directions: beta_k.x_i <= -{eps:.6g}",
-                None if polar is None else bool(polar >= eps * (1 - 1e-9)),
-                "not given" if polar is None else f"largest is {-polar:.6g}",
-            ),
+            seen(f"distance of the points from their axes <= {narrow:.6g}", across, near),
+            seen(f"other directions: beta_k.x_i <= -{eps:.6g}", None if polar is None else -polar, apart, "largest is"),
             conditions.on_the_support("neural collapse"),
             given("the start is a ~ N(0, 1/m), V ~ N(0, 1/d), both layers are trained", start),
             at_least("m", m, width),
@@ -188,46 +187,33 @@ def collapse_margin(
     )
 
 
-def _number_at_most(what: str, value: Measured, allowed: float) -> Assumption:
-    holds = None if value is None else bool(value <= allowed * (1 + 1e-9))
-    return Assumption(f"{what} <= {allowed:.6g}", holds, "not given" if value is None else f"it is {value:.6g}")
+def _of_run(facts: Facts, start: Known) -> dict[str, Any]:
+    return {"m": facts.m, "loss": facts.loss, "start": start, "flow": conditions.gradient_flow(facts)}
 
 
-@applied("LR-28")
-def _collapse_margin(facts: Facts) -> Guarantee | None:
+def _best_network(facts: Facts, net: str = "") -> tuple[Facts, bool, float, Measure] | None:
+    """The facts to use, points rescaled where the run has no such net, whether it has, and the best F1 margin and network."""
+    own = bool(net) and isinstance(facts.net, getattr(flows, net))
+    known = facts if own else facts.unit
+    best = known.positive("f1")
+    return None if best is None or best.primal is None else (known, own, best.lower, best.primal)
+
+
+@applied("LR-28", partial(_best_network, net="TwoLayer"))
+def _collapse_margin(facts: Facts, known: Facts, own: bool, lower: float, best: Measure) -> Guarantee | None:
     """With the directions of the best F1 network; nothing to say where the points do not collapse to them."""
     from .lazy_on_runs import lr_start
 
-    two_layer = isinstance(facts.net, flows.TwoLayer)
-    known = facts if two_layer else facts.unit
-    best = known.positive("f1")
-    if best is None or best.primal is None:
-        return None
-    beta, signs = best.primal.theta, np.sign(best.primal.mass)
+    beta, signs = best.theta, np.sign(best.mass)
     at = collapse_of(known.data.X, known.data.signs(), beta, signs)
     narrow = 2 * at.across / at.gamma if at.gamma > 0 else math.inf  # the smallest eps for the cone
     eps = min(at.polar, 1.0)
     if not (at.covered and narrow <= eps and eps > 0):
         return None
     eps = min(max(narrow, at.gamma / 2), eps)
-    keys: dict[str, Any] = (
-        {"m": facts.m, "loss": facts.loss, "start": lr_start(facts), "flow": conditions.gradient_flow(facts)}
-        if two_layer
-        else {}
-    )
-    return collapse_margin(
-        at.gamma,
-        eps,
-        len(beta),
-        facts.d,
-        facts.n,
-        facts.delta,
-        polar=at.polar,
-        across=at.across,
-        covered=at.covered,
-        radius=known.radius,
-        **keys,
-    )
+    keys = _of_run(facts, lr_start(facts)) if own else {}
+    keys |= {"polar": at.polar, "across": at.across, "covered": at.covered, "radius": known.radius}
+    return collapse_margin(at.gamma, eps, len(beta), facts.d, facts.n, facts.delta, **keys)
 
 
 # ---------------------------------------------------------------- scalar networks
@@ -283,22 +269,12 @@ def scalar_margin(
     )
 
 
-@applied("LR-29")
-def _scalar_margin(facts: Facts) -> Guarantee | None:
-    scalar = isinstance(facts.net, flows.Scalar)
-    known = facts if scalar else facts.unit
-    best = known.positive("f1")
-    if best is None or best.primal is None:
-        return None
-    keys: dict[str, Any] = (
-        {"m": facts.m, "loss": facts.loss, "start": True, "flow": conditions.gradient_flow(facts)} if scalar else {}
-    )
-    return scalar_margin(best.lower, len(best.primal.mass), facts.d, facts.n, facts.delta, radius=known.radius, **keys)
+@applied("LR-29", partial(_best_network, net="Scalar"))
+def _scalar_margin(facts: Facts, known: Facts, own: bool, lower: float, best: Measure) -> Guarantee:
+    keys = _of_run(facts, True) if own else {}
+    return scalar_margin(lower, len(best.mass), facts.d, facts.n, facts.delta, radius=known.radius, **keys)
 
 
-@applied("LR-31")
-def _covering_width(facts: Facts) -> Guarantee | None:
-    best = facts.unit.positive("f1")
-    if best is None or best.primal is None:
-        return None
-    return covering_width(best.lower / 2, facts.d, len(best.primal.mass), facts.delta)
+@applied("LR-31", _best_network)
+def _covering_width(facts: Facts, known: Facts, own: bool, lower: float, best: Measure) -> Guarantee:
+    return covering_width(lower / 2, facts.d, len(best.mass), facts.delta)

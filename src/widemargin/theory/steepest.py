@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 
 from .arguments import Count, Finite, Nonnegative, Positive, Share
-from .guarantee import Assumption, Guarantee, assuming, states
+from .guarantee import Guarantee, assuming, holding, states
 
 HOMOGENEOUS = "the output is homogeneous of this degree in w"
 STEEPEST = "w moves along a steepest direction, and the other parameters do not raise the loss"
 FITTED = "the sum of losses is below l(0)"
-SMALL = "steps are small"
-WITHIN = "the norm of all that decays is at most 1 / decay"
-SEPARABLE = "a linear predictor of norm 1 has margin gamma, and |<x_i, s>| <= radius for all s of norm 1"
 
 
 @states(
@@ -37,17 +34,15 @@ def own_norm_growth(
     return Guarantee(
         "psi >= psi_0 max(1, (N / N_0)^(c L))",
         math.exp(min(700.0, math.log(psi) + max(0.0, power))),
-        (
-            Assumption(HOMOGENEOUS, homogeneous, f"degree {degree:g}"),
-            Assumption(STEEPEST, steepest, f"alignment {alignment:g}"),
-            Assumption(FITTED, True, f"psi_0 = {psi:.6g}"),
+        holding(
+            (homogeneous, f"degree {degree:g}"), (steepest, f"alignment {alignment:g}"), (True, f"psi_0 = {psi:.6g}")
         ),
         numbers={"normalized": psi / norm**degree},
     )
 
 
 @states("WM-6", "widemargin", quantity="norm", unit="N")
-@assuming(HOMOGENEOUS, STEEPEST, FITTED, WITHIN)
+@assuming(HOMOGENEOUS, STEEPEST, FITTED, "the norm of all that decays is at most 1 / decay")
 def decayed_steepest(decay: Positive, norm: Positive, *, homogeneous: bool | None = None) -> Guarantee:
     """Decoupled weight decay keeps psi / N(w)^L from falling as long as N(w) <= 1 / decay, which then stays so.
 
@@ -58,12 +53,7 @@ def decayed_steepest(decay: Positive, norm: Positive, *, homogeneous: bool | Non
     return Guarantee(
         "N(w) <= 1 / decay",
         1 / decay,
-        (
-            Assumption(HOMOGENEOUS, homogeneous),
-            Assumption(STEEPEST, None),
-            Assumption(FITTED, None),
-            Assumption(WITHIN, norm * decay <= 1, f"N = {norm:.6g}, 1 / decay = {1 / decay:.6g}"),
-        ),
+        holding(homogeneous, None, None, (norm * decay <= 1, f"N = {norm:.6g}, 1 / decay = {1 / decay:.6g}")),
     )
 
 
@@ -73,7 +63,7 @@ def decayed_steepest(decay: Positive, norm: Positive, *, homogeneous: bool | Non
     quantity="margin",
     unit="the norm of the rule",
 )
-@assuming(SEPARABLE)
+@assuming("a linear predictor of norm 1 has margin gamma, and |<x_i, s>| <= radius for all s of norm 1")
 def linear_rate(
     gamma: Positive, n: Count, radius: Positive, steps: Count, lr: Positive, *,
     power: Finite = 0.0, psi: float | None = None, norm: Nonnegative = 0.0, separable: bool | None = None,
@@ -91,7 +81,7 @@ def linear_rate(
     return Guarantee(
         "margin >= (psi_0 + gamma A - radius^2 B / 2) / (N_0 + A)",
         (first + gamma * A - radius**2 * B / 2) / (norm + A),
-        (Assumption(SEPARABLE, separable, f"gamma = {gamma:.6g}, radius = {radius:.6g}"),),
+        holding((separable, f"gamma = {gamma:.6g}, radius = {radius:.6g}")),
         numbers={"length": A, "squares": B},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,36 +13,37 @@ from widemargin.types import InputError
 
 from .arguments import POSITIVE, Convention, Count, Positive, checked
 from .conditions import Known
-from .guarantee import Assumption, Guarantee, applied, assuming, from_log, states
+from .guarantee import Guarantee, applied, assuming, from_log, holding, states
 from .known_facts import Facts
 
 
 @dataclass(frozen=True)
 class Regularity:
     """k outputs; ||grad R|| <= M_R, |Hessian R| <= C_R; on the sphere ||Phi|| <= B_Phi, Phi_i M_Phi-Lipschitz, b_V <= V <= B_V
-    and ||grad V|| <= M_V (MT Assumptions E.1 to E.3)."""
+    and ||grad V|| <= M_V (MT Assumptions E.1 to E.3). B_Phi and M_Phi may be arrays, for several data sets."""
 
     k: int
     M_R: float
     C_R: float
-    B_Phi: float
-    M_Phi: float
+    B_Phi: Any
+    M_Phi: Any
     b_V: float
     B_V: float
     M_V: float
 
     @property
-    def B_L(self) -> float:
+    def B_L(self) -> Any:
         """|L'[rho]| <= B_L = M_R B_Phi + B_V on the sphere (Lemma E.6)."""
         return self.M_R * self.B_Phi + self.B_V
 
     @property
-    def c_1(self) -> float:
+    def c_1(self) -> Any:
         """max(k C_R B_Phi^2, k C_R B_Phi M_Phi, B_L) (Lemma E.12)."""
-        return max(self.k * self.C_R * self.B_Phi**2, self.k * self.C_R * self.B_Phi * self.M_Phi, self.B_L)
+        bend = self.k * self.C_R
+        return np.maximum.reduce([bend * self.B_Phi**2, bend * self.B_Phi * self.M_Phi, self.B_L])
 
     @property
-    def c_2(self) -> float:
+    def c_2(self) -> Any:
         """L' is c_2-Lipschitz on the sphere, c_2 = sqrt(k) M_R M_Phi + M_V (Lemma E.13)."""
         return math.sqrt(self.k) * self.M_R * self.M_Phi + self.M_V
 
@@ -71,10 +73,7 @@ def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None 
     return Guarantee(
         "|L'[rho](theta)| <= B_L on the sphere",
         regularity.B_L,
-        (
-            Assumption("the activation is relu", True, "stated by the caller"),
-            Assumption("logistic loss, summed, with V = lam ||theta||^2", logistic, f"lam = {lam:g}"),
-        ),
+        holding((True, "stated by the caller"), (logistic, f"lam = {lam:g}")),
         numbers=asdict(regularity) | {"B_L": regularity.B_L, "c_1": regularity.c_1, "c_2": regularity.c_2},
     )
 
@@ -163,14 +162,10 @@ def perturbed_flow_time(
     return Guarantee(
         "min_{s <= t} L[rho_s] - inf L <= 2 eps",
         value,
-        (
-            Assumption("Phi and V are 2-homogeneous and differentiable", differentiable, "relu is not differentiable"),
-            Assumption("a solution of the dynamics exists", None),
-            Assumption(
-                "4 W^2 c_2 >= 2^(1+1/d) eps",
-                4 * W2 * c_2 >= 2 ** (1 + 1 / d) * eps,
-                f"4 W^2 c_2/eps = {4 * W2 * c_2 / eps:.6g}",
-            ),
+        holding(
+            (differentiable, "relu is not differentiable"),
+            None,
+            (4 * W2 * c_2 >= 2 ** (1 + 1 / d) * eps, f"4 W^2 c_2/eps = {4 * W2 * c_2 / eps:.6g}"),
         ),
         explicit=convention == "derived",
         numbers=numbers,

@@ -248,7 +248,7 @@ def _forest(tree: Any, r: int, name: str) -> _Forest:
             cones[nodes, np.where(second, codes[parent] % r, codes[parent] // r)] = number[parent]
         cut = nodes[inner[nodes]]
         a, b = (made[cones[cut, at]].astype(np.int64) for at in (codes[cut] // r, codes[cut] % r))
-        bits = [np.frexp(np.abs(one).max(axis=1, initial=0).astype(float))[1].astype(np.int64) for one in (a, b)]
+        bits = [np.frexp(np.abs(part).max(axis=1, initial=0).astype(float))[1].astype(np.int64) for part in (a, b)]
         most = np.maximum(*bits)
         m = (a << (most - bits[0])[:, None]) + (b << (most - bits[1])[:, None])
         low = np.bitwise_or.reduce(m, axis=1)
@@ -496,7 +496,7 @@ def _shortest(G: np.ndarray, A: np.ndarray, w: np.ndarray, near: np.ndarray | No
             new = np.maximum(s[:, k] - z[:, k] / diagonal[:, k], 0)
             z = z + K[:, :, k] * (new - s[:, k])[:, None]
             s[:, k] = new
-    found = [s]
+    tried = [s]
     free = s > 0
     for _ in range(PIVOTS):
         both = free[:, :, None] & free[:, None, :]
@@ -505,7 +505,7 @@ def _shortest(G: np.ndarray, A: np.ndarray, w: np.ndarray, near: np.ndarray | No
         except np.linalg.LinAlgError:
             break
         z = first + (K @ solved[:, :, None])[:, :, 0]
-        found[1:] = [np.maximum(np.nan_to_num(solved), 0)]
+        tried[1:] = [np.maximum(np.nan_to_num(solved), 0)]
         wrong = np.where(free, solved < 0, z < -1e-12 * np.abs(first).max(axis=1, keepdims=True))
         if not wrong.any():
             break
@@ -514,7 +514,7 @@ def _shortest(G: np.ndarray, A: np.ndarray, w: np.ndarray, near: np.ndarray | No
     u = u / np.linalg.norm(u, axis=1)[:, None]
     height = (G @ u[:, :, None])[:, :, 0]
     flat = np.where(height.min(axis=1) > 0, np.maximum((w / height).max(axis=1), 0), np.inf)
-    P = np.stack([(A @ (w + s)[:, :, None])[:, :, 0] for s in found] + [flat[:, None] * u])  # (3, B, r)
+    P = np.stack([(A @ (w + s)[:, :, None])[:, :, 0] for s in tried] + [flat[:, None] * u])  # (3, B, r)
     if near is not None:  # what it lacks in p . g_k >= w_k is added to it later
         P = np.concatenate([P, near[None]])
     best = np.nan_to_num(np.linalg.norm(P, axis=2), nan=np.inf).argmin(axis=0)

@@ -53,11 +53,11 @@ def load(path: str | Path) -> Any:
 def _read(path: str | Path, most: int = MOST) -> bytes:
     """The bytes of a regular file that is not too large; a pipe or a device might have no end."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
         os.close(handle)
         raise ValueError(
-            f"it has more than {most >> 20} MB" if stat.S_ISREG(found.st_mode) else "it is no regular file"
+            f"it has more than {most >> 20} MB" if stat.S_ISREG(status.st_mode) else "it is no regular file"
         )
     with os.fdopen(handle, "rb") as file:
         return file.read(most)

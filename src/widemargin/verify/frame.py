@@ -225,11 +225,11 @@ def _run(
 
     stage[0] = "digest"
     try:
-        found = digest(payload)
+        computed = digest(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise Refused("digest", f"the certificate is not JSON ({error})") from None
-    need(payload.get("digest") == found, "digest", "the certificate was changed after it was written")
-    done.append(("digest", found))
+    need(payload.get("digest") == computed, "digest", "the certificate was changed after it was written")
+    done.append(("digest", computed))
 
     stage[0] = "shape"
     problem = read_problem(payload, X, y)

@@ -57,8 +57,8 @@ class Kernel:
             for start in range(0, len(rows), step):
                 here = rows[start : start + step]
                 blocks = self.block(here, some)
-                for end, one, other in zip(ends, blocks, blocks[::-1]):
-                    end[here] = (matmul(one, plus[some]) - matmul(other, minus[some]))[:, 0]
+                for end, near, other in zip(ends, blocks, blocks[::-1]):
+                    end[here] = (matmul(near, plus[some]) - matmul(other, minus[some]))[:, 0]
             if only:
                 return ends[0].tolist(), ends[1].tolist()
         else:
@@ -66,10 +66,10 @@ class Kernel:
             for start in range(0, n, step):
                 stop = min(start + step, n)
                 blocks = self.block(range(start, stop), range(start, n))
-                for end, one, other in zip(ends, blocks, blocks[::-1]):
-                    end[start:stop] += (matmul(one, plus[start:]) - matmul(other, minus[start:]))[:, 0]
-                    one, other = one[:, stop - start :].T, other[:, stop - start :].T
-                    end[stop:] += (matmul(one, plus[start:stop]) - matmul(other, minus[start:stop]))[:, 0]
+                for end, near, other in zip(ends, blocks, blocks[::-1]):
+                    end[start:stop] += (matmul(near, plus[start:]) - matmul(other, minus[start:]))[:, 0]
+                    near, other = near[:, stop - start :].T, other[:, stop - start :].T
+                    end[stop:] += (matmul(near, plus[start:stop]) - matmul(other, minus[start:stop]))[:, 0]
         self.seen.clear()
         self.seen[tuple(w)] = ends[0].tolist(), ends[1].tolist()
         return self.seen[tuple(w)]
@@ -219,8 +219,8 @@ def _leaky(X: np.ndarray, Z: np.ndarray, relu: Block, slope: int, bits: int) -> 
     those of relu: phi(t) = (1 - a) relu(t) + a t, and E relu(v . x) v . z = x . z / (2 D), so that a adds a x . z / D.
     """
     line, share = matmul(X, Z.T).astype(object) * (slope << (bits + 1)), ((1 << bits) - slope) ** 2
-    one, other = (line * end for end in pi())
-    return share * relu[0] + np.where(line > 0, one, other), share * relu[1] + np.where(line > 0, other, one)
+    low, high = (line * end for end in pi())
+    return share * relu[0] + np.where(line > 0, low, high), share * relu[1] + np.where(line > 0, high, low)
 
 
 def srelu_kernel(X: np.ndarray, Z: np.ndarray | None = None) -> Block:

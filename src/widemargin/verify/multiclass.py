@@ -235,9 +235,9 @@ def _vector_cones(problem: Problem, g: np.ndarray, total: int, bound: Fraction, 
         name, count = f"cones, leaf {j}", j + 1
         need(j < len(leaves), "cones: there are too few leaves")
         leaf = leaves[j]
-        found = [at(v) for v in cone]
-        tau = objects([t.tolist() for t, _ in found], D, len(used))
-        F = objects([f.tolist() for _, f in found], D, K)
+        corners = [at(v) for v in cone]
+        tau = objects([t.tolist() for t, _ in corners], D, len(used))
+        F = objects([f.tolist() for _, f in corners], D, K)
         w = F.sum(axis=0)
         if not w.any():
             w[:2] = 1, -1
@@ -262,11 +262,11 @@ def _vector_cones(problem: Problem, g: np.ndarray, total: int, bound: Fraction, 
         A = np.maximum(alpha, beta * LAMBDA)
         FF = matmul(F, F.T)
         p = np.array([sqrt_up(ww * int(FF[k, k]) - int(along[k]) ** 2) for k in range(D)], dtype=object)
-        one, unit = 1 << (2 * ROOT_BITS), LAMBDA * LAMBDA
+        whole, unit = 1 << (2 * ROOT_BITS), LAMBDA * LAMBDA
         V = objects(cone, D, D)
         cross = np.outer(p, e) + np.outer(e, p) + np.outer(e, e)
-        B = one * (np.outer(A, A) + unit * (ww * FF - np.outer(along, along))) + unit * cross
-        C = (one * unit * ww * numerator**2) * matmul(V, V.T) - denominator**2 * B
+        B = whole * (np.outer(A, A) + unit * (ww * FF - np.outer(along, along))) + unit * cross
+        C = (whole * unit * ww * numerator**2) * matmul(V, V.T) - denominator**2 * B
         need(copositive(C), f"{name}: its bound is larger than upper")
     need(count == len(leaves), "cones: there are too many leaves")
     return f"{count} cones"

@@ -193,8 +193,8 @@ def read_problem(payload: Mapping[str, Any], X: Any, y: Any) -> Problem:
     grid, k = integers(X)
     targets, ky = integers(y)
     if payload["bias"]:
-        one = np.full((len(X), 1), 1 << k, dtype=np.int64 if k < 62 and grid.dtype != object else object)
-        grid = np.hstack([grid.astype(object) if one.dtype == object else grid, one])
+        ones = np.full((len(X), 1), 1 << k, dtype=np.int64 if k < 62 and grid.dtype != object else object)
+        grid = np.hstack([grid.astype(object) if ones.dtype == object else grid, ones])
     known = (1, 0.0) if payload.get("kind") in PLAIN else activation_of(payload["activation"])
     assert known is not None
     slope, over = known[1].as_integer_ratio()

@@ -231,10 +231,10 @@ def _repair(problem: Problem, free: list[int], residuals: list[Fraction], extra:
     whole, k = integers(R)
     m = len(free)
     E = matmul(objects(rows, m, m), whole.astype(object))
-    one = 1 << (top + k)
+    unit = 1 << (top + k)
     for i in range(m):
-        E[i, i] -= one
-    delta = Fraction(max(int(v) for v in abs(E).sum(axis=0)), one)
+        E[i, i] -= unit
+    delta = Fraction(max(int(v) for v in abs(E).sum(axis=0)), unit)
     need(delta < 1, "upper bound: the frame is too close to singular")
     size = Fraction(max(int(v) for v in abs(whole.astype(object)).sum(axis=0)), 1 << k)
     total = sum(r * Fraction(1 << problem.k, 1 << ai) for r, ai in zip(residuals, a))

@@ -72,14 +72,14 @@ def _triangle(G: np.ndarray) -> np.ndarray | None:
 
     Elimination in fixed point; None where the rows depend on each other, or nearly. Nothing is proved about how close.
     """
-    n, one = len(G), 1 << PLACES
+    n, unit = len(G), 1 << PLACES
     half = [(int(v).bit_length() + 1) // 2 for v in G.diagonal()]
     A = objects([[(v << PLACES) >> (a + b) for v, b in zip(row, half)] for row, a in zip(G.tolist(), half)], n, n)
     M = np.zeros((n, n), dtype=object)  # M A M' is the diagonal of the pivots
-    np.fill_diagonal(M, one)
+    np.fill_diagonal(M, unit)
     for j in range(n):
         pivot, rest = int(A[j, j]), slice(j + 1, n)
-        if pivot < one >> LOST:
+        if pivot < unit >> LOST:
             return None
         factor = ((A[rest, j] << PLACES) // pivot)[:, None]
         A[rest, rest] -= (factor * A[j, rest]) >> PLACES

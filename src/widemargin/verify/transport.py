@@ -49,19 +49,19 @@ def ntk(problem: Problem, payload: Mapping[str, Any]) -> Rules:
 
         return Rules(none, exact.upper)  # the sup margin is at most the L2 margin
     need(not l2, "format: transport l2 needs proved = true")
-    found = SampledMargin(problem, payload)
-    said = f"holds with probability at least {found.confidence!r} over {found.samples} samples"
+    sampled = SampledMargin(problem, payload)
+    said = f"holds with probability at least {sampled.confidence!r} over {sampled.samples} samples"
 
     def lower(bound: Fraction) -> str:
-        need(bound <= Fraction(found.lower) * found.unit, "lower bound: the evaluation sample gives less")
+        need(bound <= Fraction(sampled.lower) * sampled.unit, "lower bound: the evaluation sample gives less")
         return said
 
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
         need(proof.get("type") == "samples", "upper bound: this bound needs proof.type = samples")
-        need(bound >= Fraction(found.upper) * found.unit, "upper bound: the evaluation sample gives more")
+        need(bound >= Fraction(sampled.upper) * sampled.unit, "upper bound: the evaluation sample gives more")
         return said
 
-    return Rules(lower, upper, chance=found.confidence)
+    return Rules(lower, upper, chance=sampled.confidence)
 
 
 def sample_key(sha256: str, dual: Any, extra: Mapping[str, Any]) -> int:
@@ -214,6 +214,6 @@ def ntk_radial(D: int, bins: int, part: str) -> np.ndarray:
         rows[:, k] = [mass @ factor for factor in (np.ones_like(t), sin, cos, sin**2, cos**2)]
     E, S, C, S2, C2 = rows.reshape(5, bins, per).sum(axis=2)
     if part != "total":
-        one = np.array([[S.sum()], [0.0]] if part == "outer" else [[0.0], [C.sum()]])
-        return np.vstack([one, one])
+        total = np.array([[S.sum()], [0.0]] if part == "outer" else [[0.0], [C.sum()]])
+        return np.vstack([total, total])
     return np.array([S, C, np.sqrt(E) * np.sqrt(S2), np.sqrt(E) * np.sqrt(C2)])

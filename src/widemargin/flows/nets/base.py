@@ -56,12 +56,14 @@ class Net:
 
     def config(self) -> dict[str, Any]:
         """The fields, ready for JSON: arrays as their hashes, modules as text."""
-        return {"net": self.name} | {one.name: _plain(getattr(self, one.name)) for one in dataclasses.fields(self)}
+        return {"net": self.name} | {
+            field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
 
     def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Initial parameters of trials 0..B-1, or of the trials of these numbers; trial b depends on (seed, b) alone."""
         each = [self.draw(np.random.default_rng([seed, trial])) for trial in trial_numbers(trials)]
-        return {name: np.stack([one[name] for one in each]) for name in each[0]}
+        return {name: np.stack([trial[name] for trial in each]) for name in each[0]}
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Initial parameters of one trial by name, without the trial dimension; `init` makes the generator from the seed."""
@@ -85,8 +87,8 @@ class Net:
             raise InputError(f"{self.name}: the Gram matrix of gradients needs one output, not {self.outputs}")
         f, saved = self.evaluate(W, X)
         rows = []
-        for one in torch.eye(X.shape[1], dtype=f.dtype, device=f.device):
-            row = self.pull(W, X, one.expand(f.shape), saved)
+        for unit in torch.eye(X.shape[1], dtype=f.dtype, device=f.device):
+            row = self.pull(W, X, unit.expand(f.shape), saved)
             rows.append(torch.cat([part.flatten(1) for part in row.values()], 1))
         A = torch.stack(rows, 1)  # (B, n, P)
         return A @ A.mT

@@ -94,7 +94,7 @@ class BatchNorm(Net):
         ready: dict[Any, tuple[Tensor, Tensor]] = self._ready  # type: ignore[attr-defined]
         key = (X.dtype, X.device)
         if key not in ready:
-            mean, root = (torch.as_tensor(one, dtype=X.dtype, device=X.device) for one in (self.mean, self.root))
+            mean, root = (torch.as_tensor(array, dtype=X.dtype, device=X.device) for array in (self.mean, self.root))
             ready[key] = mean[:, None, :], root
         return ready[key]
 

@@ -115,6 +115,6 @@ def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None =
             f"a network {name!r} with parts of your own cannot be built from its configuration; give net too"
         )
     make = classes[name]
-    known = {one.name for one in dataclasses.fields(make) if one.init}
+    known = {field.name for field in dataclasses.fields(make) if field.init}
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in kept.items() if key in known}
     return make(d, m, **options)

@@ -149,7 +149,7 @@ class Product(Head):
         given = normalized_features(self.d, self.m) if self.feature_map is None else self.feature_map
         if not isinstance(given, nn.Module):
             raise InputError(f"product: the feature map must be a torch module, not {given!r}")
-        if any(getattr(one, "track_running_stats", False) for one in given.modules()):
+        if any(getattr(module, "track_running_stats", False) for module in given.modules()):
             raise InputError("product: the feature map keeps running statistics; set track_running_stats=False in it")
         made = copy.deepcopy(given).double().eval().requires_grad_(False)
         shape = tuple(made(torch.zeros(2, self.d, dtype=torch.float64)).shape)
@@ -177,12 +177,12 @@ class Product(Head):
     def _map(self, P: Params, X: Tensor) -> Tensor:
         """F(x; V) (B, n, m) at parameters P, keys "V.<name>"."""
 
-        def one(P: Params, x: Tensor) -> Tensor:
+        def of_trial(P: Params, x: Tensor) -> Tensor:
             return torch.func.functional_call(self._module, {name[2:]: value for name, value in P.items()}, (x,))
 
         if not P:  # a map without parameters
-            return torch.vmap(lambda x: one({}, x))(X)
-        return torch.vmap(one, (0, None))(P, X[0]) if len(X) == 1 else torch.vmap(one)(P, X)
+            return torch.vmap(lambda x: of_trial({}, x))(X)
+        return torch.vmap(of_trial, (0, None))(P, X[0]) if len(X) == 1 else torch.vmap(of_trial)(P, X)
 
     def _parts(self, W: Params) -> tuple[Params, Params]:
         """The map's parameters that move, and those that stay."""

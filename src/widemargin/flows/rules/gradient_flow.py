@@ -41,7 +41,7 @@ from widemargin.types import InputError
 from .. import losses
 from ..contract import DIVERGED, FINISHED, RUNNING, Rule, State
 from ..events import Event, Radius, Stationary, Time
-from ..implicit import LARGEST, Gates, gram, grown_margins, implicit_weights, per_trial
+from ..implicit import LOG_SIZE_MOST, Gates, gram, grown_margins, implicit_weights, per_trial
 from ..nets import Params
 from ..problem import Problem
 
@@ -212,7 +212,7 @@ class GradientFlow(Rule[FlowState]):
         drift = (margin1 - margin0).abs() / (margin1.abs() * grown.abs()).clamp_min(1e-300)
         left = state.left | torch.where(size1 > math.log(self.beta_max), TEMPERED, 0)
         left = left | torch.where(take & ~met, FORCED, 0)
-        full = take & ((size1 > LARGEST) | happened)
+        full = take & ((size1 > LOG_SIZE_MOST) | happened)
         left = torch.where(take, left, state.left) | torch.where(lost, UNSOLVED, 0)
         status = torch.where(lost, DIVERGED, torch.where(full, FINISHED, state.status)).to(torch.int8)
         clock_turn = torch.where(take, (net.degree - 2) * grown, torch.zeros_like(h)).exp()  # ds' depends on rho
@@ -326,11 +326,11 @@ def _mix(ends: list[_Point], shares: list[float]) -> _Point:
     return _Point(W, last.rho, last.w, last.gates, mixed([end.t for end in ends]))
 
 
-def _distance(names: tuple[str, ...], one: _Point, two: _Point) -> Tensor:
+def _distance(names: tuple[str, ...], here: _Point, there: _Point) -> Tensor:
     """How far two points of one step are from each other (B,), relative to their size."""
-    gap = sum(((one.W[name] - two.W[name]) ** 2).flatten(1).sum(1) for name in names)
-    size = sum((one.W[name] ** 2).flatten(1).sum(1) for name in names)
-    least = 1e-300 if one.rho is None else 1.0  # |Y| = 1, unless an output layer starts at 0
+    gap = sum(((here.W[name] - there.W[name]) ** 2).flatten(1).sum(1) for name in names)
+    size = sum((here.W[name] ** 2).flatten(1).sum(1) for name in names)
+    least = 1e-300 if here.rho is None else 1.0  # |Y| = 1, unless an output layer starts at 0
     return (gap / size.clamp_min(least)).sqrt()  # type: ignore[union-attr, operator]
 
 
@@ -343,10 +343,10 @@ def _log_mean_time(log_h: Tensor, g0: Tensor, g1: Tensor, bends: Tensor) -> Tens
     ratio = bends.clamp(-30, 30).exp()  # (1 / g0') / (1 / g1')
     small = delta < 1e-2
     safe = torch.where(small, torch.ones_like(delta), delta)
-    one = torch.where(small, 1 - delta / 2 + delta**2 / 6, -torch.expm1(-safe) / safe)
+    first = torch.where(small, 1 - delta / 2 + delta**2 / 6, -torch.expm1(-safe) / safe)
     decay = (-safe).exp() * (1 + safe)
-    two = torch.where(small, 0.5 - delta / 3 + delta**2 / 8, (1 - decay) / (safe * safe).clamp_min(1e-300))
-    share = (one - (1 - ratio) * two) / (0.5 * (1 + ratio))
+    second = torch.where(small, 0.5 - delta / 3 + delta**2 / 8, (1 - decay) / (safe * safe).clamp_min(1e-300))
+    share = (first - (1 - ratio) * second) / (0.5 * (1 + ratio))
     return log_h + g1 + share.clamp_min(1e-300).log()
 
 

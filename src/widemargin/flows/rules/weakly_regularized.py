@@ -287,8 +287,8 @@ def _remember(state: PathState, s: Tensor, y: Tensor, new: Tensor) -> tuple[Tens
     """The pairs with (s, y) put last, in the trials where it is new and has positive curvature."""
     good = new & ((s * y).sum(1) > 1e-12 * s.norm(dim=1) * y.norm(dim=1))
     out = []
-    for old, one in ((state.S, s), (state.Y, y)):
-        shifted = torch.cat([old[:, 1:], one[:, None]], 1)
+    for old, last in ((state.S, s), (state.Y, y)):
+        shifted = torch.cat([old[:, 1:], last[:, None]], 1)
         out.append(torch.where(good[:, None, None], shifted, old))
     return out[0], out[1]
 

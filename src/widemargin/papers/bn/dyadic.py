@@ -47,7 +47,7 @@ def reproduce(job: Job) -> Outcome:
     ]
     measured = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     measured |= {"dims": np.array(size["dims"]), "width": np.array(size["width"]), "many": np.array(MANY)}
-    measured["limit"] = np.array([[one.sign, one.linear] for one in map(dyadic_margins, MANY)])
+    measured["limit"] = np.array([[margin.sign, margin.linear] for margin in map(dyadic_margins, MANY)])
     settings = size | {"eps": 0.0, "rotations": "none: the weights are those of the proof, not only of its conclusion"}
     words = (
         "All margins are divided by gamma_linear. The weights sgn(u . v_j) of the proof have an exact margin at infinite width, "
@@ -154,7 +154,7 @@ def draw_dyadic(measured: Arrays) -> Figure:
     raw.plot(d, measured["bound"], ":", color=INK, label=r"BN's bound")
     raw.set_yscale("log")
     raw.set_ylabel("margin")
-    for one in (axes, raw):
-        one.set_xlabel("dimension d")
+    for panel in (axes, raw):
+        panel.set_xlabel("dimension d")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure

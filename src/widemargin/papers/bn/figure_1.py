@@ -45,7 +45,7 @@ def reproduce(job: Job) -> Outcome:
     sets = [data.cifar_cats_dogs(n=size["n"], seed=job.seed + s, unit=True) for s in range(size["seeds"])]
     rows = []
     for m in size["widths"]:
-        key = {"m": m, "sets": [one.sha256() for one in sets], "moved": size["moved"]}
+        key = {"m": m, "sets": [data.sha256() for data in sets], "moved": size["moved"]}
         exact = job.keep(f"exact-{m}", key, lambda m=m: certified(sets, m, job.seed, m <= size["moved"]))  # type: ignore[misc]
         key |= {"steps": size["steps"], "early": size["steps"] // 3, "rates": RATES}
         adam = job.keep(f"adam-{m}", key, lambda m=m: reference(sets, m, size["steps"], job.seed, job.device))  # type: ignore[misc]
@@ -53,7 +53,7 @@ def reproduce(job: Job) -> Outcome:
     measured = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     measured["widths"] = np.array(size["widths"])
     settings = size | {
-        "data": [one.name for one in sets],
+        "data": [data.name for data in sets],
         "rates": RATES,
         "eps": 0.0,
         "open": "The paper names neither the widths, nor the rate and number of steps of each width, nor whether seeds share "
@@ -72,12 +72,12 @@ def reproduce(job: Job) -> Outcome:
 
 def certified(sets: Sequence[Dataset], m: int, seed: int, moved: bool) -> Arrays:
     """Bounds (S, 2) of gamma_a, gamma_c with frozen inner weights; for the first set also with Delta_V <= gamma / 32."""
-    certs = [margins.batchnorm(one, m, seed=seed, trial=s) for s, one in enumerate(sets)]
+    certs = [margins.batchnorm(data, m, seed=seed, trial=s) for s, data in enumerate(sets)]
     out = {
-        f"gamma_{part}": np.array([[one.extra[f"gamma_{part}"][end] for end in ("lower", "upper")] for one in certs])
+        f"gamma_{part}": np.array([[cert.extra[f"gamma_{part}"][end] for end in ("lower", "upper")] for cert in certs])
         for part in ("a", "c")
     }
-    out["eps_N"] = np.array([one.extra["eps_N"] for one in certs])
+    out["eps_N"] = np.array([cert.extra["eps_N"] for cert in certs])
     out["moved"] = np.full(2, np.nan)  # bounds of gamma_a + gamma_c
     if moved and certs[0].lower > 0:
         more = margins.batchnorm(sets[0], m, seed=seed, displacement=certs[0].lower / 32, moves=4)
@@ -90,7 +90,7 @@ def reference(sets: Sequence[Dataset], m: int, steps: int, seed: int, device: st
 
     At the end and, as `early`, after a third of the steps.
     """
-    Z, a = (np.stack(part) for part in zip(*(features(one, m, seed, s) for s, one in enumerate(sets))))
+    Z, a = (np.stack(part) for part in zip(*(features(data, m, seed, s) for s, data in enumerate(sets))))
     looks = (steps // 3, steps)
     early_a, adam_a = adam(Z, a, RATES, looks, device)
     early_c, adam_c = adam(Z * a[:, None, :], np.ones_like(a), RATES, looks, device)
@@ -183,7 +183,7 @@ def judge_share(measured: Arrays, part: str, steps: int) -> Verdict:
     """
     last, early = measured[f"adam_{part}"], measured[f"early_{part}"]  # (widths, seeds, rates)
     rate = last.argmax(axis=2)[:, :, None]
-    last, early = (np.take_along_axis(one, rate, axis=2)[:, :, 0] for one in (last, early))
+    last, early = (np.take_along_axis(margin, rate, axis=2)[:, :, 0] for margin in (last, early))
     fits = (last > 0).all(axis=1)
     name = f"Adam's gamma_{part} is at least 0.75 of its limit at a third of its steps (worst width that it separates, +- 2 s.e.)"
     said = "at least 0.75, by extrapolation"

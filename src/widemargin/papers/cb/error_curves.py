@@ -54,7 +54,8 @@ def measure_errors(
                 if arm == "output":
                     V = two_layer(sets[0].d, size["m"], "output").init(len(sets), job.seed)["V"]
                     fs = [
-                        feature_classifier(one, V[b], np.vstack([one.X, held_out[b].X])) for b, one in enumerate(sets)
+                        feature_classifier(data, V[b], np.vstack([data.X, held_out[b].X]))
+                        for b, data in enumerate(sets)
                     ]
                 else:
                     traj = flows.train(
@@ -68,11 +69,11 @@ def measure_errors(
                         seed=job.seed,
                     )
                     fs = [
-                        outputs(job, traj, b, np.vstack([one.X, held_out[b].X])) for b, one in enumerate(sets)
+                        outputs(job, traj, b, np.vstack([data.X, held_out[b].X])) for b, data in enumerate(sets)
                     ]  # training points first
                 return {
-                    "train": [error_of(f[: one.n], one.y) for f, one in zip(fs, sets)],
-                    "test": [error_of(f[one.n :], other.y) for f, one, other in zip(fs, sets, held_out)],
+                    "train": [error_of(f[: data.n], data.y) for f, data in zip(fs, sets)],
+                    "test": [error_of(f[data.n :], other.y) for f, data, other in zip(fs, sets, held_out)],
                 }
 
             kept = job.keep(f"{name}-{arm}", size | {"at": name, "train": ARMS.get(arm, arm)}, compute)
@@ -90,9 +91,9 @@ def _advantage(values: Sequence[int], letter: str, errors: dict[str, np.ndarray]
     """Test error of `over` minus that of both layers above 0 at every value: all intervals above, or one below, or neither."""
     gaps = [interval(row) for row in errors[over] - errors["both"]]
     each = [decide(low, high, 0.0, math.inf) for _, low, high in gaps]
-    holds: Holds = True if all(one is True for one in each) else False if False in each else UNDECIDED
+    holds: Holds = True if all(answer is True for answer in each) else False if False in each else UNDECIDED
     worst = min(range(len(values)), key=lambda i: gaps[i][1])
-    open_at = [f"{letter} = {value}" for value, one in zip(values, each) if one == UNDECIDED]
+    open_at = [f"{letter} = {value}" for value, answer in zip(values, each) if answer == UNDECIDED]
     mean, low, high = gaps[worst]
     return Verdict(
         f"Mean test error of both layers below that of {name}, at every {letter}",
@@ -100,7 +101,7 @@ def _advantage(values: Sequence[int], letter: str, errors: dict[str, np.ndarray]
         f"the superiority of training both layers (for all {letter})",
         holds,
         f"least sure difference, at {letter} = {values[worst]}: 95 percent in [{low:.3g}, {high:.3g}], {errors[over].shape[1]} "
-        f"trials; largest {max(one[0] for one in gaps):.3g}",
+        f"trials; largest {max(gap[0] for gap in gaps):.3g}",
         f"the interval has 0 in it at {', '.join(open_at)}" if holds == UNDECIDED else "",
     )
 

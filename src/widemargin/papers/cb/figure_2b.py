@@ -60,7 +60,7 @@ def reproduce(job: Job) -> Outcome:
     seeds = [size["trials"] * job.seed + b for b in range(size["trials"])]
     whole = [disks(d=size["d"], n=max(size["ns"]), seed=s, reading="code") for s in seeds]
     held_out = [disks(d=size["d"], n=size["test"], seed=s, reading="code", sample=1) for s in seeds]
-    errors = measure_errors(job, size, [(f"n{n}", [prefix(one, n) for one in whole], held_out) for n in size["ns"]])
+    errors = measure_errors(job, size, [(f"n{n}", [prefix(data, n) for data in whole], held_out) for n in size["ns"]])
     ns = size["ns"]
     words = (
         f"{size['trials']} labellings of the 9 disks, thin lines, and their mean; d = {size['d']} counts the constant "

@@ -174,12 +174,12 @@ def _snapshots(t: np.ndarray, closest: int) -> list[int]:
     last = len(t) - 1
     early = int(np.searchsorted(t, max(1.0, t[closest] / 8)))
     between = np.exp(np.linspace(math.log(max(t[closest], 1)), math.log(t[last]), 4))[1:3]
-    return [1, early, closest, *(int(np.searchsorted(t, one)) for one in between), last]
+    return [1, early, closest, *(int(np.searchsorted(t, time)) for time in between), last]
 
 
 def _distance(f: np.ndarray, g: np.ndarray) -> float:
     """|| f/||f|| - g/||g|| ||: 0 for the same classifier up to scale, 2 for the opposite one."""
-    f, g = (one / max(np.abs(one).max(), 1e-300) for one in (f, g))  # the flow goes on to values that have no square
+    f, g = (h / max(np.abs(h).max(), 1e-300) for h in (f, g))  # the flow goes on to values that have no square
     return float(np.linalg.norm(f / max(np.linalg.norm(f), 1e-300) - g / np.linalg.norm(g)))
 
 
@@ -192,7 +192,7 @@ def judge_3(kept: dict[str, np.ndarray]) -> list[Verdict]:
         seen, steps = [], []
         for s in range(several):
             k = int(to_tangent[:, s, b].argmin())
-            low, end, there = (float(one) for one in (to_tangent[k, s, b], to_tangent[-1, s, b], to_f1[k, s, b]))
+            low, end, there = map(float, (to_tangent[k, s, b], to_tangent[-1, s, b], to_f1[k, s, b]))
             seen.append(min(0.8 * end, there) / max(low, 1e-300) if 0 < k < last else 0.0)
             steps.append(kept["t"][k])
         verdicts.append(

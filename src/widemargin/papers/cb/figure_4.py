@@ -184,7 +184,7 @@ def _cone_run(job: Job, size: dict[str, Any], sets: list[Dataset]) -> dict[str, 
 
 def _draw_slice(axes: Axes, u: np.ndarray, X: np.ndarray, c: np.ndarray) -> None:
     line = np.linspace(-1, 1, 17)
-    s, b = (one.ravel() for one in np.meshgrid(line, line))
+    s, b = (grid.ravel() for grid in np.meshgrid(line, line))
 
     def part(s: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         grad = field_at(np.column_stack([s[:, None] * u, b]), X, c)

@@ -43,7 +43,7 @@ def search_samples(
         tried.insert(0, errors(grid[0]))
 
     def reached() -> int:
-        return sum(bool(np.median(one) <= min(levels)) for one in tried)
+        return sum(bool(np.median(errors) <= min(levels)) for errors in tried)
 
     while reached() < 2 and len(grid) < most:  # the n past it is for the resampling
         grid.append(round(grid[-1] * math.sqrt(2)))
@@ -83,8 +83,8 @@ def middle(hits: np.ndarray, axis: int = 0) -> np.ndarray:
 def cells_of_hits(d: Sequence[int], hits: Sequence[np.ndarray], seed: int = 0) -> Cells:
     """From steps (B, E) of every d."""
     rng = np.random.default_rng(seed)
-    needed = np.stack([middle(one) for one in hits])
-    draws = [middle(one[rng.integers(len(one), size=(RESAMPLES, len(one)))], axis=1) for one in hits]
+    needed = np.stack([middle(times) for times in hits])
+    draws = [middle(times[rng.integers(len(times), size=(RESAMPLES, len(times)))], axis=1) for times in hits]
     return Cells(np.asarray(d), needed, np.stack(draws, axis=1), len(hits[0]))
 
 
@@ -160,7 +160,7 @@ def fit(cells: Cells, against: str = "d", levels: Sequence[float] = LEVELS) -> E
         return Exponent(math.nan, -math.inf, math.inf, trials=cells.trials)
     every = np.arange(len(x))
     ends = [_interval(slopes(x[use], again[:, use])) for use in (every, *(np.delete(every, k) for k in every))]
-    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     return Exponent(float(slopes(x, y[None])[0]), low, high, ends[0], cells.trials)
 
 

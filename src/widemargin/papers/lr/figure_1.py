@@ -60,12 +60,12 @@ def top_share(norms: np.ndarray, share: float = 0.1) -> np.ndarray:
 def alignment(norms: np.ndarray, cosines: np.ndarray) -> np.ndarray:
     """Correlation over neurons between norm and cosine (B,); 0 where one of them does not vary."""
 
-    def one(x: np.ndarray, y: np.ndarray) -> float:
+    def correlation(x: np.ndarray, y: np.ndarray) -> float:
         x, y = x - x.mean(), y - y.mean()
         size = math.sqrt((x @ x) * (y @ y))
         return float(x @ y / size) if size > 1e-12 * len(x) else 0.0
 
-    return np.array([one(*pair) for pair in zip(norms, cosines)])
+    return np.array([correlation(*pair) for pair in zip(norms, cosines)])
 
 
 def _figure_1_run(job: Job, m: int, size: Mapping[str, Any], layers: str) -> dict[str, np.ndarray]:
@@ -181,7 +181,7 @@ def judge_figure_1(narrow: Mapping[str, np.ndarray], wide: Mapping[str, np.ndarr
 
 def _judge_noise(narrow: np.ndarray, wide: np.ndarray) -> Verdict:
     """Whether the median cosine (runs,) varies less at m = 256 than averaging over 16 times as many neurons explains."""
-    spread = [float(one.std(ddof=1)) for one in (narrow, wide)]
+    spread = [float(margins.std(ddof=1)) for margins in (narrow, wide)]
     ratio = 16 * spread[1] ** 2 / spread[0] ** 2 if spread[0] > 0 else math.inf  # 1 if neurons were independent
     low, high = (float(stats.f.ppf(q, len(wide) - 1, len(narrow) - 1)) for q in (0.025, 0.975))
     holds: Holds = True if ratio < low else False if ratio > high else UNDECIDED
@@ -205,7 +205,7 @@ def reproduce(job: Job, layers: str = "both") -> Outcome:
     runs = {m: _figure_1_run(job, m, size, layers) for m in (16, 256)}
     verdicts = judge_figure_1(runs[16], runs[256])
     shown = data.parity(20, 64, seed=1000 * job.seed)
-    arrays = {f"{name}_{m}": value for m, one in runs.items() for name, value in one.items()}
+    arrays = {f"{name}_{m}": value for m, run in runs.items() for name, value in run.items()}
     settings = {
         "data": f"2-sparse parity, d = 20, n = 64, {size['seeds']} data sets, the same for both widths",
         "loss": "logistic",
@@ -215,7 +215,7 @@ def reproduce(job: Job, layers: str = "both") -> Outcome:
         "why": "step size, horizon and seeds are not in the paper; time 4000 is where training points are well fitted",
         **size,
     }
-    late = {m: float(np.median(one["late_margin"][-1])) for m, one in runs.items()}
+    late = {m: float(np.median(run["late_margin"][-1])) for m, run in runs.items()}
     words = (
         f"Two runs of the {size['seeds']} are drawn in (a) and (b). The paper gives no step size, horizon or seeds: ours is "
         f"time {size['lr'] * size['steps']:g} of the mean risk. In (e) and (f) networks from the same starts go on, in CB's "

@@ -39,7 +39,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 def linear_point(sets: Sequence[Dataset], m: int = 8) -> tuple[flows.Problem, dict[str, Tensor]]:
     """The network that is the best linear predictor u: all neurons v_j = u, a_j = |u| (LR Proposition 2.6)."""
-    u = np.stack([_unit(np.asarray(margins.linear(one, tol=1e-12).extra["u"], dtype=float)) for one in sets])  # (B, d)
+    u = np.stack([_unit(np.array(margins.linear(each, tol=1e-12).extra["u"], dtype=float)) for each in sets])  # (B, d)
     problem = flows.pose(flows.TwoLayer(sets[0].d, m), list(sets), "logistic")
     V = torch.tensor(np.repeat(u[:, None, :], m, axis=1))
     return problem, {"a": torch.ones(V.shape[:2], dtype=V.dtype), "V": V}
@@ -65,15 +65,15 @@ def _bounds(job: Job, family: str, size: Mapping[str, Any]) -> dict[str, np.ndar
     sets = [_bad_kkt(family, alpha, size["d"]) for alpha in size["alphas"]]
 
     def compute() -> dict[str, Any]:
-        certified = [margins.f1(one, tol=1e-4) for one in sets]
+        certified = [margins.f1(each, tol=1e-4) for each in sets]
         problem, W = linear_point(sets)
         second = 1 if family == "plane" else 10
         return {
-            "linear": [margins.linear(one).lower for one in sets],
-            "lower": [one.lower for one in certified],
-            "upper": [one.upper for one in certified],
+            "linear": [margins.linear(each).lower for each in sets],
+            "lower": [cert.lower for cert in certified],
+            "upper": [cert.upper for cert in certified],
             "residual": flows.kkt_residual(problem, W).numpy(),
-            "two": [two_relu_margin(one, 0, second) for one in sets],
+            "two": [two_relu_margin(each, 0, second) for each in sets],
             "linear_M2": (problem.margins(W).amin(1) / problem.net.norm2(W)).numpy(),
         }
 
@@ -85,7 +85,7 @@ def _flow(job: Job, family: str, size: Mapping[str, Any]) -> dict[str, np.ndarra
     sets = [_bad_kkt(family, alpha, size["d"]) for alpha in size["alphas"]]
 
     def compute() -> dict[str, Any]:
-        each = [one for one in sets for _ in range(size["seeds"])]
+        each = [each for each in sets for _ in range(size["seeds"])]
         net = flows.TwoLayer(sets[0].d, size["m"])
         how: dict[str, Any] = {"trials": len(each), "seed": job.seed, "device": job.device}
         record = flows.Record(["margins", "log_norm"], points=20)
@@ -104,48 +104,48 @@ def _bad_kkt(family: str, alpha: float, d: int) -> Dataset:
     return data.bad_kkt_cones(d=d, n1=10, n2=10, half_angle=0.1, alpha=alpha)
 
 
-def judge_figure_2(family: str, alphas: Sequence[float], one: Mapping[str, np.ndarray]) -> list[Verdict]:
+def judge_figure_2(family: str, alphas: Sequence[float], measured: Mapping[str, np.ndarray]) -> list[Verdict]:
     """Verdicts on margins (in M2) of gradient flow `found` (alphas, seeds), `linear`, certified `lower` and `upper`."""
-    found, half = one["found"], one["linear"] / 2
+    reached, half = measured["found"], measured["linear"] / 2
     name = {"plane": "three points of the plane", "cones": "two cones"}[family]
-    ratio, best = (2 * found / one[end][:, None] for end in ("upper", "lower"))  # true values lie between
-    over = found.min(1) > one["linear"]  # as printed, in unequal normalisations
-    gap = float((one["upper"] / one["lower"] - 1).max())
+    ratio, best = (2 * reached / measured[end][:, None] for end in ("upper", "lower"))  # true values lie between
+    over = reached.min(1) > measured["linear"]  # as printed, in unequal normalisations
+    gap = float((measured["upper"] / measured["lower"] - 1).max())
     return [
         Verdict(
             f"{name}: the linear predictor is a KKT point, residual at most 1e-4 at every alpha",
-            float(one["residual"].max()),
+            float(measured["residual"].max()),
             "the maximum margin linear predictor is also a KKT point (Proposition 2.6.1)",
-            bool(one["residual"].max() <= 1e-4),
+            bool(measured["residual"].max() <= 1e-4),
         ),
         Verdict(
             f"{name}: the linear margin becomes arbitrarily small: at most alpha at every alpha",
-            float(one["linear"][0]),
+            float(measured["linear"][0]),
             "still a positive margin, but arbitrarily small (Figure 2)",
-            bool((one["linear"] > 0).all() and (one["linear"] <= np.asarray(alphas)).all()),
-            reason="" if (one["linear"] <= np.asarray(alphas)).all() else "larger than alpha somewhere",
+            bool((measured["linear"] > 0).all() and (measured["linear"] <= np.asarray(alphas)).all()),
+            reason="" if (measured["linear"] <= np.asarray(alphas)).all() else "larger than alpha somewhere",
         ),
         Verdict(
             f"{name}: two ReLUs at -v1, -v2 with weights 1/2 have margin at least 1/(2 sqrt 2) at every alpha",
-            float(one["two"].min()),
+            float(measured["two"].min()),
             "a much better margin than u's (Figure 2); 1/sqrt 2 is printed (E-LR-16)",
-            bool(one["two"].min() >= math.sqrt(0.125) - 1e-9),
+            bool(measured["two"].min() >= math.sqrt(0.125) - 1e-9),
         ),
         Verdict(
             f"{name}: as printed, the two ReLUs have margin at least 1/sqrt 2 at every alpha",
-            float(one["two"].min()),
+            float(measured["two"].min()),
             "f(x) >= 1/sqrt 2 (proof of Proposition 2.6)",
-            bool(one["two"].min() >= math.sqrt(0.5) - 1e-9),
+            bool(measured["two"].min() >= math.sqrt(0.5) - 1e-9),
             reason=""
-            if one["two"].min() >= math.sqrt(0.5) - 1e-9
+            if measured["two"].min() >= math.sqrt(0.5) - 1e-9
             else "each ReLU has weight 1/2: half of it (E-LR-16)",
         ),
         Verdict(
             f"{name}: gradient flow ends strictly above the linear KKT point, gamma_hat/2 in M2, in every run",
-            float((found / half[:, None]).min()),
+            float((reached / half[:, None]).min()),
             "lim margin > gamma_hat (Proposition 2.6.2; gamma_hat/2 in the same normalisation, E-LR-16)",
-            bool((found > half[:, None]).all()),
-            f"smallest ratio of {found.size} runs",
+            bool((reached > half[:, None]).all()),
+            f"smallest ratio of {reached.size} runs",
         ),
         Verdict(
             f"{name}: as printed, there is an alpha at which every run ends above gamma_hat itself",
@@ -175,8 +175,8 @@ def reproduce(job: Job) -> Outcome:
     families = {family: _bounds(job, family, size) | _flow(job, family, size) for family in ("plane", "cones")}
     # The sketch of the paper lives in the plane.
     sketch = _flow(job, "cones", {**size, "alphas": (0.1,), "d": 2, "seeds": 1})
-    verdicts = [v for family, one in families.items() for v in judge_figure_2(family, size["alphas"], one)]
-    arrays = {f"{family}_{name}": value for family, one in families.items() for name, value in one.items()}
+    verdicts = [v for family, measured in families.items() for v in judge_figure_2(family, size["alphas"], measured)]
+    arrays = {f"{family}_{name}": value for family, measured in families.items() for name, value in measured.items()}
     arrays |= {"alphas": np.array(size["alphas"])} | {f"sketch_{name}": value for name, value in sketch.items()}
     settings = {
         "plane": "v1 at 0, v2 at 135 degrees, z at 90 degrees + arccos(alpha)",
@@ -227,24 +227,22 @@ def _draw_2(
     sketched.set_xticks([])
     sketched.set_yticks([])
     names = {"plane": "(b) three points of the plane", "cones": "(c) two cones in higher dimension"}
-    for axes, (family, one) in zip(panels, families.items()):
-        axes.plot(alphas, (one["lower"] + one["upper"]) / 4, color=INK, lw=1.8, label=r"certified $\gamma_{gl}/2$")
+    for axes, (family, measured) in zip(panels, families.items()):
+        reached, middle = measured["found"], (measured["lower"] + measured["upper"]) / 2
+        axes.plot(alphas, middle / 2, color=INK, lw=1.8, label=r"certified $\gamma_{gl}/2$")
         axes.errorbar(
             alphas,
-            one["found"].mean(1),
-            [one["found"].mean(1) - one["found"].min(1), one["found"].max(1) - one["found"].mean(1)],
+            reached.mean(1),
+            [reached.mean(1) - reached.min(1), reached.max(1) - reached.mean(1)],
             fmt="o",
             color=THIRD,
             ms=5,
             capsize=3,
-            label=f"gradient flow, {one['found'].shape[1]} runs",
+            label=f"gradient flow, {reached.shape[1]} runs",
         )
-        axes.plot(
-            alphas, one["two"] / 2, color=MINUS, ls="--", lw=1.5, marker="v", ms=4, label=r"two ReLUs at $-v_1, -v_2$"
-        )
-        axes.plot(
-            alphas, one["linear"] / 2, color=QUIET, lw=1.8, marker="s", ms=4, label=r"linear KKT point $\hat\gamma/2$"
-        )
+        pair, linear = {"ls": "--", "lw": 1.5, "marker": "v", "ms": 4}, {"lw": 1.8, "marker": "s", "ms": 4}
+        axes.plot(alphas, measured["two"] / 2, color=MINUS, label=r"two ReLUs at $-v_1, -v_2$", **pair)
+        axes.plot(alphas, measured["linear"] / 2, color=QUIET, label=r"linear KKT point $\hat\gamma/2$", **linear)
         axes.set_xscale("log")
         axes.set_ylim(0, 0.29)
         axes.set_xlabel(r"$\alpha$")

@@ -62,12 +62,12 @@ def judge_order(row: str, slow: Cells, fast: Mapping[str, Cells]) -> list[Verdic
         return verdicts
     at = LEVELS.index(ERROR)
 
-    def value(one: Cells) -> tuple[float, float, float]:
-        k = one.d.tolist().index(common[-1])
-        low, high = one.spread()[:, k, at]
-        return float(one.needed[k, at]), float(low), float(high)
+    def value(cells: Cells) -> tuple[float, float, float]:
+        k = cells.d.tolist().index(common[-1])
+        low, high = cells.spread()[:, k, at]
+        return float(cells.needed[k, at]), float(low), float(high)
 
-    mine, other = value(slow), min((value(one) for one in fast.values()), key=lambda item: item[0])
+    mine, other = value(slow), min((value(cells) for cells in fast.values()), key=lambda item: item[0])
     fewer: Holds = True if mine[2] < other[1] else False if mine[1] > other[2] else UNDECIDED
     verdicts.append(
         Verdict(
@@ -130,7 +130,7 @@ def judge_table(
                 verdict = replace(verdict, holds=UNDECIDED, reason=reason)
             verdicts.append(verdict)
     verdicts.append(_bound_of_theorem(samples["b0"]))
-    kernels = {"a": samples["a"]} | {f"a, {step:g}": one for step, one in tried.get("a", {}).items()}
+    kernels = {"a": samples["a"]} | {f"a, {step:g}": cells for step, cells in tried.get("a", {}).items()}
     for row in "de":
         verdicts += judge_order(row, samples[row], kernels)
     verdicts += [judge_exponent(row, "m", "d", fit(widths[row])) for row in CLAIMED["m"]]

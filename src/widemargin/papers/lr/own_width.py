@@ -104,8 +104,8 @@ def limit_hitting_times(d: int, rate: float, steps: int, trials: Sequence[int], 
     test = held_out(d)
     seen, labels = torch.tensor(test.X[None]).to(X), torch.tensor(test.y[None]).to(X)
     ones = [{name: value[b : b + 1] for name, value in drawn.items()} for b in range(len(X))]
-    start = torch.cat([net.forward(one, X[b : b + 1]) for b, one in enumerate(ones)])
-    seen_start = torch.cat([net.forward(one, seen) for one in ones])
+    start = torch.cat([net.forward(start, X[b : b + 1]) for b, start in enumerate(ones)])
+    seen_start = torch.cat([net.forward(start, seen) for start in ones])
     first = np.full((len(X), len(LEVELS)), math.inf)
     every = looked_at(d)
 

@@ -176,7 +176,7 @@ def batches(
     steps *= longer
 
     def errors(n: int) -> np.ndarray:
-        def one(part: range) -> np.ndarray:
+        def errors_of(part: range) -> np.ndarray:
             key = {"row": row, "d": d, "n": n, "width": net.m, "rule": repr(rule), "steps": steps}
             return job.keep(
                 f"{row}-d{d}-m{net.m}-t{steps}-n{n}-{part.start}",
@@ -184,7 +184,7 @@ def batches(
                 lambda: {"errors": errors_after(d, n, net, rule, steps, part, job.seed, job.device)},
             )["errors"]
 
-        return np.concatenate([one(part) for part in blocks(trials, size["trials"])])
+        return np.concatenate([errors_of(part) for part in blocks(trials, size["trials"])])
 
     return search_samples(errors, d)
 

@@ -97,7 +97,7 @@ def _stream_rows(job: Job, size: Mapping[str, Any], raw: Raw) -> tuple[dict[str,
 
     def measure(row: str, trials: int) -> Cells:
         cells, hits = stream_cells(job, row, rate_of(row), size, trials)
-        raw.update({f"hits_{row}_d{d}": one for d, one in zip(size["d"], hits)})
+        raw.update({f"hits_{row}_d{d}": times for d, times in zip(size["d"], hits)})
         return cells
 
     def enough(row: str, cells: Cells) -> bool:
@@ -163,13 +163,13 @@ def _width_rows(job: Job, size: Mapping[str, Any], samples: Mapping[str, Cells],
             return 4.0 * d * d
         return min(3 * float(samples[row].needed[size["d"].index(d), at]), 3.0 * CAPS[row] * d * d)
 
-    def cells(row: str, dims: Sequence[int], found: Sequence[np.ndarray], trials: int) -> Cells:
-        raw.update({f"widths_{row}_d{d}": pair for d, pair in zip(dims, found)})
-        return cells_of_widths(dims, [(pair[0], pair[1]) for pair in found], trials)
+    def cells(row: str, dims: Sequence[int], pairs: Sequence[np.ndarray], trials: int) -> Cells:
+        raw.update({f"widths_{row}_d{d}": pair for d, pair in zip(dims, pairs)})
+        return cells_of_widths(dims, [(pair[0], pair[1]) for pair in pairs], trials)
 
     def measure(row: str, trials: int) -> Cells:
-        found = [widths_of(job, row, d, long(row, d), size, trials) for d in size["d_width"]]
-        return cells(row, size["d_width"], found, trials)
+        pairs = [widths_of(job, row, d, long(row, d), size, trials) for d in size["d_width"]]
+        return cells(row, size["d_width"], pairs, trials)
 
     def enough(row: str, cells: Cells) -> bool:
         return row not in CLAIMED["m"] or settled(row, "m", cells)
@@ -214,8 +214,10 @@ def reproduce(job: Job) -> Outcome:
     samples |= flowing
     widths = _width_rows(job, size, samples, raw)
     verdicts = judge_table(samples, widths, steps, rest, tried, longer) + _own_width(job, size, raw)
-    fitted = {f"{kind}_{row}": one for kind, kept in zip("nmt", (samples, widths, steps)) for row, one in kept.items()}
-    fitted |= {f"n_{row}_tried_{value:g}": one for row, kept in tried.items() for value, one in kept.items()}
+    fitted = {
+        f"{kind}_{row}": cells for kind, kept in zip("nmt", (samples, widths, steps)) for row, cells in kept.items()
+    }
+    fitted |= {f"n_{row}_tried_{value:g}": cells for row, kept in tried.items() for value, cells in kept.items()}
     arrays = {name: np.column_stack([cells.d, cells.needed]) for name, cells in fitted.items()}
     asked = {d: theorem_2_1(d) for d in sorted({*size["d_own"], *size["d"]})}
     settings = {
@@ -241,7 +243,7 @@ def reproduce(job: Job) -> Outcome:
         "quarter_of_the_width_f": rest,
         "twice_the_steps": longer,
         "trials_used": {
-            kind: {row: one.trials for row, one in kept.items()} for kind, kept in (("n", samples), ("m", widths))
+            kind: {row: cells.trials for row, cells in kept.items()} for kind, kept in (("n", samples), ("m", widths))
         },
         **size,
     }
@@ -269,13 +271,13 @@ def _settings(size: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _table_words(asked: Mapping[int, Mapping[str, float]], dims: Sequence[int]) -> str:
-    one, last = asked[min(asked)], asked[dims[-1]]
+    first, last = asked[min(asked)], asked[dims[-1]]
     return (
         "The table's entries are upper bounds up to logarithms, so an exponent below the claimed one agrees with it. Intervals "
         "are hulls over fits with all values of d and with each left out, so they contain the misfit of a power. Constants and "
         "step sizes are ours in all rows but b0 and b1, and they matter: row a is about step 1, larger steps need fewer samples. "
-        f"Theorem 2.1 asks for m = {one['m']:.2g} at d = {min(asked)} and {last['m']:.2g} at d = {dims[-1]} (margin of the outer "
-        f"weights, E-LR-4; delta = {DELTA:g}, test error {min(LEVELS):g}): step times width is then "
+        f"Theorem 2.1 asks for m = {first['m']:.2g} at d = {min(asked)} and {last['m']:.2g} at d = {dims[-1]} (margin of the "
+        f"outer weights, E-LR-4; delta = {DELTA:g}, test error {min(LEVELS):g}): step times width is then "
         f"{last['smallest'] * last['m']:.0f} to {last['largest'] * last['m']:.0f}, and what such a network does on the cube is "
         "the kernel of its outer features, which rows b0 and b1 run."
     )

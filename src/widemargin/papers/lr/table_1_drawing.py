@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def _power(cells: Cells, both: bool = True) -> str:
     """d^k eps^-q with intervals."""
     parts = [("d^", fit(cells))] + ([("eps^-", fit(cells, "eps"))] if both else [])
-    if any(math.isnan(one.value) for _, one in parts):
+    if any(math.isnan(power.value) for _, power in parts):
         return "not reached"
-    return ", ".join(f"{base}{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" for base, one in parts)
+    return ", ".join(f"{base}{power.value:.2f} [{power.low:.2f}, {power.high:.2f}]" for base, power in parts)
 
 
 def _cells(samples: Any, widths: Any, steps: Any) -> list[list[str]]:
@@ -59,9 +59,9 @@ def markdown_tried(tried: Mapping[str, Mapping[float, Cells]]) -> str:
     head = ["row", "setting", f"n for test error 0.1 at d = {', '.join(str(d) for d in dims)}", "n, fitted"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row, kept in tried.items():
-        for one, cells in kept.items():
+        for value, cells in kept.items():
             values = ", ".join(f"{n:.0f}" if math.isfinite(n) else "not reached" for n in cells.needed[:, at])
-            lines.append(f"| {row} | {WORDS[row].format(one)} | {values} | {_power(cells)} |")
+            lines.append(f"| {row} | {WORDS[row].format(value)} | {values} | {_power(cells)} |")
     return "\n".join(lines)
 
 

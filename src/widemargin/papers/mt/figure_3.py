@@ -100,8 +100,8 @@ def compare(
     Beside them the learning rate of the descent, and for n up to 100 the certified l1 value of trial 0. `size` is that of SIZES.
     """
     teachers = [1000 * seed + b for b in range(size["trials"])]
-    sets = [relu_teacher(20, n, seed=one, regression=regression) for one in teachers]
-    held = [relu_teacher(20, tests, seed=one, regression=regression, sample=1) for one in teachers]
+    sets = [relu_teacher(20, n, seed=teacher, regression=regression) for teacher in teachers]
+    held = [relu_teacher(20, tests, seed=teacher, regression=regression, sample=1) for teacher in teachers]
     path = minimisers(sets, size["m"], size["rungs"], size["inner"], regression, device, seed)
     descent, lr = descended(sets, size["m"], size["steps"], regression, device, seed)
     measured: dict[str, np.ndarray] = {"lr": np.array(lr)}
@@ -109,10 +109,10 @@ def compare(
         nets = [Measure.from_network(V, a) for V, a in zip(W["V"], W["a"])]
         rows = [_net_row(*each, regression) for each in zip(nets, sets, held)]
         measured |= {
-            f"{arm}_{name}": np.array(one) for name, one in zip(("error", "value", "bound", "fit"), zip(*rows))
+            f"{arm}_{name}": np.array(column) for name, column in zip(("error", "value", "bound", "fit"), zip(*rows))
         }
     rows = [_kernel_row(*each, regression) for each in zip(sets, held)]
-    measured |= {f"kernel_{name}": np.array(one) for name, one in zip(("error", "value", "bound"), zip(*rows))}
+    measured |= {f"kernel_{name}": np.array(column) for name, column in zip(("error", "value", "bound"), zip(*rows))}
     measured["certified"] = np.full(2, math.nan)
     if n <= 100:  # beyond, the search does not end in the time given
         solve: Any = margins.min_norm_l1 if regression else partial(margins.f1, device=device)
@@ -170,7 +170,7 @@ def reproduce(job: Job) -> Outcome:
             )
             for n in ns.tolist()
         ]
-        measured[task] = {name: np.stack([one[name] for one in each], -1) for name in each[0]}  # (trials, k)
+        measured[task] = {name: np.stack([part[name] for part in each], -1) for name in each[0]}  # (trials, k)
     lost = {
         task: {arm: (~fitted(task, part[f"{arm}_fit"])).sum(0).tolist() for arm in ARMS}
         for task, part in measured.items()
@@ -319,11 +319,11 @@ def _draw(ns: np.ndarray, measured: Mapping[str, Mapping[str, np.ndarray]]) -> F
         right.set_yscale("log")
         low, high = right.get_ylim()
         right.set_ylim(min(low, 1.0), max(high, 100.0))
-        for one in pair:
-            one.set_xscale("log")
-            one.set_xticks(ns, [str(n) for n in ns])
-            one.minorticks_off()
-            one.set_xlabel("$n$")
+        for panel in pair:
+            panel.set_xscale("log")
+            panel.set_xticks(ns, [str(n) for n in ns])
+            panel.minorticks_off()
+            panel.set_xlabel("$n$")
         if task == "regression":
             left.set_yscale("log")
         else:

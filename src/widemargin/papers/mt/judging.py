@@ -24,11 +24,11 @@ def grows_at_most(power: float, low: float, high: float) -> Holds:
 
 
 def judged(
-    claim: str, found: tuple[float, float, float], paper: str, holds: Holds, more: str = "", reason: str = "",
+    claim: str, interval: tuple[float, float, float], paper: str, holds: Holds, more: str = "", reason: str = "",
     chosen_after: str = "",
 ) -> Verdict:  # fmt: skip
     """A verdict on a number with an interval."""
-    value, low, high = found
+    value, low, high = interval
     if holds == UNDECIDED and not reason:
         reason = "the interval does not decide" if math.isfinite(low) else "too few trials for an interval"
     shown = f"95 percent in [{low:.3g}, {high:.3g}]" if math.isfinite(low) else "no interval"

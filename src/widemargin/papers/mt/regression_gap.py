@@ -61,7 +61,9 @@ def regression_norms(
         "kernel_error": ((ReLU().kernel(T, first.X) @ B - goal) ** 2).mean(0),
         "net_error": np.array([((net(T) - goal[:, k]) ** 2).mean() for k, net in enumerate(nets)]),
         "net_norm": np.array([net.norm for net in nets]),
-        "net_fit": np.array([((net(one.X) - one.y) ** 2).mean() / (one.y**2).mean() for net, one in zip(nets, sets)]),
+        "net_fit": np.array(
+            [((net(data.X) - data.y) ** 2).mean() / (data.y**2).mean() for net, data in zip(nets, sets)]
+        ),
         "l1": np.array([cert.lower, min(cert.upper, 1.0)]),  # the target neuron itself has norm 1
         "frobenius": np.array(np.linalg.norm(first.X)),
     }
@@ -81,7 +83,7 @@ def reproduce(job: Job) -> Outcome:
         )
         for n in ns.tolist()
     ]
-    measured = {name: np.stack([one[name] for one in each]) for name in each[0]}  # (k, ...)
+    measured = {name: np.stack([part[name] for part in each]) for name in each[0]}  # (k, ...)
     words = (
         f"Inputs N(0, I) in d = {size['d']}, one set for each n; targets relu(u.x) with u uniform on the sphere,"
         f" {size['draws']} of them for the kernel norms (Lemma D.7 holds for every fixed set of inputs),"
@@ -167,9 +169,9 @@ def _draw_regression(ns: np.ndarray, d: int, measured: Mapping[str, np.ndarray])
         label=r"$\Vert\alpha_{\ell_1}\Vert_1$, certified",
     )  # fmt: skip
     left.set_ylabel("norm of the interpolant")
-    one, two = _regression_bounds(ns, d, measured)
-    middle.plot(ns, one, "o-", color=PLUS, label=r"$\ell_1$, Lemma D.4")
-    middle.plot(ns, two, "s--", color=MINUS, label=r"$\ell_2$, Lemma D.5")
+    first, second = _regression_bounds(ns, d, measured)
+    middle.plot(ns, first, "o-", color=PLUS, label=r"$\ell_1$, Lemma D.4")
+    middle.plot(ns, second, "s--", color=MINUS, label=r"$\ell_2$, Lemma D.5")
     middle.set_ylabel("leading term of the bound")
     students = measured["net_error"].shape[1]
     mean_line(right, ns, measured["kernel_error"][:, :students].T, MINUS, "kernel", "s--")

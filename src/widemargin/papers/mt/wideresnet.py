@@ -51,7 +51,7 @@ def cifar(dataset: str = "cifar10", path: str | os.PathLike[str] | None = None) 
     if Path(given).is_dir():
         train = [read_npz(Path(given) / f"{dataset}_train_{k}.npz", ("images", "labels")) for k in range(5)]
         test = read_npz(Path(given) / f"{dataset}_test.npz", ("images", "labels"))
-        parts = [np.concatenate([one[what] for one in train]) for what in ("images", "labels")]
+        parts = [np.concatenate([file[what] for file in train]) for what in ("images", "labels")]
         arrays = dict(zip(names, (*parts, test["images"], test["labels"])))
     else:
         arrays = read_npz(given, names)

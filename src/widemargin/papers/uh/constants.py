@@ -114,8 +114,8 @@ def deep_constants(kind: str, m: int, seeds: int, points: int, seed: int, device
         P = {name: torch.as_tensor(W[name][s], device=device) for name in inner}
         total: dict[str, Any] = {"ntk": 0.0, "standard": 0.0}
         for name in inner:  # one tensor at a time: all gradients together would not fit
-            one = jacrev(lambda value, P=P, x=x, name=name: DEEP[kind](P | {name: value}, x), chunk_size=256)(P[name])  # type: ignore[misc]
-            J = one.flatten(2).flatten(0, 1)  # (n m, size of the tensor)
+            at = jacrev(lambda value, P=P, x=x, name=name: DEEP[kind](P | {name: value}, x), chunk_size=256)(P[name])  # type: ignore[misc]
+            J = at.flatten(2).flatten(0, 1)  # (n m, size of the tensor)
             gram = J @ J.mT
             rows = P[name].shape[0] if P[name].dim() == 2 else 1
             total["standard"] = total["standard"] + gram
@@ -159,7 +159,7 @@ def judge_constants(measured: Arrays) -> list[Verdict]:
     for kind in DEEP:
         for which in ("ntk", "standard") if kind in MAPS else ("ntk",):
             power, half = mean_exponent(measured["widths"], measured[f"{kind}_C2_{which}"])
-            one, one_half = mean_exponent(measured["widths"], measured[f"{kind}_C1_{which}"])
+            slope, one_half = mean_exponent(measured["widths"], measured[f"{kind}_C1_{which}"])
             holds = either(power + half < -0.1, power - half > -0.1)
             why = {True: "", False: "; C2 stays or grows", UNDECIDED: "; too few seeds to tell"}[holds]
             if which == "standard":
@@ -171,7 +171,7 @@ def judge_constants(measured: Arrays) -> list[Verdict]:
                 Verdict(
                     f"{kind}, {which} gradients: C2 goes to 0 with width (exponent, 95% interval below -0.1)",
                     power, "left open, expected from NTK theory", holds, half,
-                    f"C1 has exponent {one:.2f} +- {one_half:.2f}{why}", chosen.get((kind, which), ""),
+                    f"C1 has exponent {slope:.2f} +- {one_half:.2f}{why}", chosen.get((kind, which), ""),
                 )
             )  # fmt: skip
     least = min(float(measured[f"{kind}_C2_ntk"].min()) for kind in DEEP)
@@ -210,7 +210,7 @@ def draw_constants(measured: Arrays) -> Figure:
         axes.set_title(TITLES[kind], loc="left", fontsize=11)
     for axes, widths in ((shallow, m), *((axes, measured["widths"]) for axes in deep)):
         axes.set_xscale("log")
-        axes.set_xticks(widths, [str(one) for one in widths])
+        axes.set_xticks(widths, [str(width) for width in widths])
         axes.set_xticks([], minor=True)
         axes.set_xlabel("width m")
         axes.legend(frameon=False, fontsize=8.5, ncols=2)

@@ -50,9 +50,9 @@ def shapes(kind: str, D: int = WIDE, H: int = HIDDEN) -> dict[str, tuple[int, ..
     """Shapes of the inner parameters, by name."""
     if kind == "resnet":
         layers = {
-            f"{name}{k}": one
+            f"{name}{k}": shape
             for k in "12"
-            for name, one in {"g": (D,), "s": (D,), "A": (D, H), "a": (H,), "B": (H, D), "b": (D,)}.items()
+            for name, shape in {"g": (D,), "s": (D,), "A": (D, H), "a": (H,), "B": (H, D), "b": (D,)}.items()
         }
         return {"E": (INPUTS, D), "e": (D,)} | layers
     square = dict.fromkeys("QKVO", (D, D))

@@ -213,7 +213,7 @@ def draw_mirror(measured: Arrays) -> Figure:
     axes.plot(steps, guide, ":", color=INK, lw=1, label="slope 1")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xticks(steps, [f"{one:g}" for one in steps])
+    axes.set_xticks(steps, [f"{step:g}" for step in steps])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("step size")
     axes.set_ylabel(r"$\max_{t,j}\,|u_j - u_j^{mirror}|\,/\,u_j^{mirror}$")

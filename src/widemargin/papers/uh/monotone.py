@@ -108,7 +108,7 @@ def descend(kind: str, h: float, size: Mapping[str, Any], seed: int, device: str
     rows, rates = [look(W, x, labels)], []
     for step in range(steps):
         g = climb(W, x, labels)
-        square = sum(one.flatten(1).square().sum(1) for one in g.values())
+        square = sum(gradient.flatten(1).square().sum(1) for gradient in g.values())
         if step in looked:
             J = slopes(W, x, labels)
             along = sum((J[name] * g[name][:, None]).flatten(2).sum(2) for name in g)  # (B, 4)
@@ -167,7 +167,7 @@ def judge_monotone(measured: Arrays) -> list[Verdict]:
                 "over the seeds that fall; at most half by 2 s.e., or no fall at all)",
                 mean, "nondecreasing", either(not falls[-1].any() or mean + two <= 0.5, mean - two > 0.5),
                 f"+- {two:.2g}, {len(left)} of {falls.shape[1]} seeds fall; largest falls "
-                f"{', '.join(f'{one:.2g}' for one in falls.max(axis=1))}; {often:.1%} of the smallest steps dip",
+                f"{', '.join(f'{fall:.2g}' for fall in falls.max(axis=1))}; {often:.1%} of the smallest steps dip",
                 chosen_after="the number of seeds at the quick scale, raised from 4 when of those few fell at all",
             ),
             Verdict(

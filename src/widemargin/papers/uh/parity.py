@@ -107,18 +107,18 @@ def parity_margins(size: Mapping[str, Any]) -> Arrays:
     cubes = {(k, d): data.parity(d, k=k, marginal="full") for k, d in size["f1"]}
     f1 = [margins.f1(cube, tol=1e-3, time_limit=60) for cube in cubes.values()]
     odd = [data.parity(d, k=k, marginal="full") for k, d in size["odd"]]
-    plain, biased = ([margins.f1(one, bias=bias, time_limit=60) for one in odd] for bias in (False, True))
+    plain, biased = ([margins.f1(data, bias=bias, time_limit=60) for data in odd] for bias in (False, True))
     kernel = []
     for d in size["kernels"]:
         cube = data.parity(d, marginal="full")
         values = [margins.f2(cube), margins.ntk(cube, transport="l2")]
-        kernel.append([[one.lower, one.upper] for one in values])
+        kernel.append([[cert.lower, cert.upper] for cert in values])
     return {
         "cubes": np.array(list(cubes)),
-        "f1": np.array([[one.lower, one.upper] for one in f1]),
+        "f1": np.array([[cert.lower, cert.upper] for cert in f1]),
         "odd": np.array(size["odd"]),
-        "odd_plain": np.array([[one.lower, one.upper] for one in plain]),
-        "odd_biased": np.array([[one.lower, one.upper] for one in biased]),
+        "odd_plain": np.array([[cert.lower, cert.upper] for cert in plain]),
+        "odd_biased": np.array([[cert.lower, cert.upper] for cert in biased]),
         "kernels": np.array(size["kernels"]),
         "kernel": np.array(kernel),  # (d, 2, 2): F2, tangent; lower, upper
     }
@@ -167,7 +167,7 @@ def samples_needed(d: int, size: Mapping[str, Any], job: Job) -> Arrays:
 
         out[f"{name}_{d}"] = until_learned(trained)
     test = data.parity(d, 2000, seed=first + 999)
-    out[f"kernel_{d}"] = until_learned(lambda n: [kernel_error(one, test) for one in sets(n, "uniform")])
+    out[f"kernel_{d}"] = until_learned(lambda n: [kernel_error(data, test) for data in sets(n, "uniform")])
     return out
 
 
@@ -246,8 +246,8 @@ def judge_parities(measured: Arrays) -> list[Verdict]:
     ]  # fmt: skip
     d = np.array([256, 512, 1024])
     for k in (2, 4):
-        power, _ = mean_exponent(d, np.array([[parity_kernel_margin(one, k, "total")] for one in d]))
-        alone, _ = mean_exponent(d, np.array([[parity_kernel_margin(one, k, "outer")] for one in d]))
+        power, _ = mean_exponent(d, np.array([[parity_kernel_margin(dim, k, "total")] for dim in d]))
+        alone, _ = mean_exponent(d, np.array([[parity_kernel_margin(dim, k, "outer")] for dim in d]))
         out += [
             Verdict(
                 f"k = {k}: the F2 margin falls as d^(-k/2) (tangent kernel; exponent, d = 256..1024, within 0.05 of {-k / 2:g})",
@@ -327,11 +327,11 @@ def draw_parities(measured: Arrays) -> Figure:
     for k, style in ((2, "-"), (4, "--")):
         here = d[d >= k]
         for name, colour, f in (
-            ("F1", PLUS, lambda one, k=k: parity_f1(one, k)),
-            ("tangent, both layers", MINUS, lambda one, k=k: parity_kernel_margin(one, k, "total")),
-            ("F2, output layer", THIRD, lambda one, k=k: parity_kernel_margin(one, k)),
+            ("F1", PLUS, lambda d, k=k: parity_f1(d, k)),
+            ("tangent, both layers", MINUS, lambda d, k=k: parity_kernel_margin(d, k, "total")),
+            ("F2, output layer", THIRD, lambda d, k=k: parity_kernel_margin(d, k)),
         ):
-            by_d.plot(here, [f(int(one)) for one in here], style, color=colour, label=f"{name}, k = {k}")
+            by_d.plot(here, [f(int(dim)) for dim in here], style, color=colour, label=f"{name}, k = {k}")
     by_d.plot(measured["cubes"][:, 1], measured["f1"][:, 0], "o", color=PLUS, ms=5, mfc="white", label="certified")
     for i, colour in ((1, MINUS), (0, THIRD)):
         by_d.plot(measured["kernels"], measured["kernel"][:, i, 0], "o", color=colour, ms=5, mfc="white")
@@ -357,10 +357,10 @@ def draw_parities(measured: Arrays) -> Figure:
     by_k.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.93))
 
     shades = np.linspace(0.35, 1, len(measured["dims"]))
-    for shade, one in zip(shades, measured["dims"]):
+    for shade, dim in zip(shades, measured["dims"]):
         for who, colour, style in (("net", PLUS, "o-"), ("kernel", MINUS, "s--")):
-            values = measured[f"{who}_{one}"]
-            errors.plot(measured[f"n_{one}"][: len(values)], values.mean(1), style, color=colour, alpha=shade, ms=4)
+            values = measured[f"{who}_{dim}"]
+            errors.plot(measured[f"n_{dim}"][: len(values)], values.mean(1), style, color=colour, alpha=shade, ms=4)
     last = measured["dims"][-1]
     errors.plot([], [], "o-", color=PLUS, label=f"network, d = {measured['dims'][0]} to {last} (darker)")
     errors.plot([], [], "s--", color=MINUS, label="tangent kernel")
@@ -389,7 +389,7 @@ def draw_parities(measured: Arrays) -> Figure:
     scaling.set_xscale("log")
     scaling.set_yscale("log")
     log_axis(scaling.yaxis)
-    scaling.set_xticks(measured["dims"], [str(one) for one in measured["dims"]])
+    scaling.set_xticks(measured["dims"], [str(d) for d in measured["dims"]])
     scaling.set_xticks([], minor=True)
     scaling.set_xlabel("dimension d")
     scaling.set_ylabel("samples for test error 0.1")
