@@ -1,5 +1,7 @@
 """The one exception for bad input, and how values are shown in it. Every room has them."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -24,3 +26,9 @@ def show(value: Any, most: int = 60) -> str:
     except Exception:  # an int of thousands of digits, or an object that cannot be shown
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def did_you_mean(word: Any, known: Iterable[Any]) -> str:
+    """ " (did you mean NAME?)" for a name that is nearly one of those that are known; empty where none is near."""
+    near = difflib.get_close_matches(str(word).lower()[:60], names := {str(one).lower(): str(one) for one in known}, 1)
+    return f" (did you mean {names[near[0]]}?)" if near else ""

@@ -205,6 +205,19 @@ SEVERAL = {
 }
 
 
+def labels_for_loss(keys: Mapping[str, Any]) -> str:
+    """How the loss among the keywords of a function takes labels (`Dataset.labelled`)."""
+    loss = keys.get("loss")
+    return {"squared": "values", "cross-entropy": "classes"}.get(loss, "signs") if isinstance(loss, str) else "signs"
+
+
+def labels(name: str, extra: Mapping[str, Any]) -> str:
+    """How a certificate of a kind takes the labels of its data."""
+    if name not in KINDS:
+        return "values"
+    return labels_for_loss(extra) if KINDS[name].room == "optima" else KINDS[name].targets
+
+
 def quantity(convention: str) -> str:
     """What bounds in a convention are about: a margin, a norm or an objective."""
     return convention if convention in ("norm", "objective") else "margin"

@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike
 
 from widemargin import kernels, kinds, saved
 from widemargin import verify as exact
+from widemargin.dataset import Dataset as Dataset
+from widemargin.dataset import as_dataset
 from widemargin.disk import write_atomically as write_atomically
 from widemargin.errors import InputError as InputError  # every room takes them from here
 from widemargin.errors import NotRecorded
@@ -67,94 +69,6 @@ CONVENTIONS = {
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """Points X (n, d) with targets y (n,): labels -1, +1 for margins, real values for regression.
-
-    y (n, K), K > 1, are K real targets for each point, which `optima.f1` takes with the squared loss.
-
-    `classes` are the labels as the user wrote them, in the order (-1, +1); `notes` say what a loader changed.
-
-    `name` stands in messages and pictures. Bad shapes, NaN and infinities raise an `InputError`.
-
-    >>> import widemargin as wm
-    >>> data = wm.Dataset([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [1, -1, 1], "three points")
-    >>> print(data)
-    three points: n=3, d=2
-    """
-
-    X: np.ndarray
-    y: np.ndarray
-    name: str = "data"
-    classes: tuple[Any, ...] = (-1, 1)
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        try:
-            X, y = np.array(self.X, dtype=np.float64), np.array(self.y, dtype=np.float64)
-        except Exception as error:  # objects may raise anything when they are made an array
-            said = " ".join(str(error).split())[:120] or type(error).__name__
-            raise InputError(f"{self.name}: X and y must hold numbers only ({said})") from None
-        if X.ndim != 2:
-            raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
-        if y.ndim not in (1, 2) or len(y) != len(X) or (y.ndim == 2 and y.shape[1] < 2):
-            raise InputError(f"{self.name}: X has {len(X)} rows but y has shape {y.shape}; give one target per row")
-        if X.size == 0:
-            raise InputError(
-                f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature"
-            )
-        for what, values in (("X", X), ("y", y)):
-            bad = np.argwhere(~np.isfinite(values))
-            if len(bad):
-                row, *column = bad[0]
-                where = f"row {row}, column {column[0]}" if column else f"row {row}"
-                raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute it")
-        X.setflags(write=False)
-        y.setflags(write=False)
-        object.__setattr__(self, "X", X)
-        object.__setattr__(self, "y", y)
-
-    @property
-    def n(self) -> int:
-        """Number of points."""
-        return len(self.X)
-
-    @property
-    def d(self) -> int:
-        """Number of features."""
-        return self.X.shape[1]
-
-    def single(self) -> np.ndarray:
-        """y (n,); an InputError if the points have several targets."""
-        if self.y.ndim == 2:
-            why = "but one label or target for each point is needed; give one (optima.f1 with loss='squared' takes several)"
-            raise InputError(f"{self.name}: y has {self.y.shape[1]} columns, {why}")
-        return self.y
-
-    def signs(self) -> np.ndarray:
-        """y as -1.0 / +1.0; an InputError if these are not labels of two classes."""
-        self.single()
-        if not np.isin(self.y, (-1.0, 1.0)).all():
-            values = np.unique(self.y)
-            what = (
-                f"{len(values)} different values"
-                if len(values) > 4
-                else "values " + ", ".join(f"{v:g}" for v in values)
-            )
-            raise InputError(f"{self.name}: margins need labels -1 and +1, but y has {what}; choose two classes")
-        return self.y
-
-    def sha256(self) -> str:
-        """The hash by which certificates know the data (`verify.data_hash`)."""
-        state = hashlib.sha256(f"{self.n} {self.d}\n".encode())
-        for numbers in (self.X, self.y):
-            state.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
-        return state.hexdigest()
-
-    def __str__(self) -> str:
-        return f"{self.name}: n={self.n}, d={self.d}"
-
-
-@dataclass(frozen=True)
 class Measure:
     """f(x) = sum_j mass_j phi(theta_j . x), phi that of `activation`; with `bias`, theta's last entry meets a constant 1.
 
@@ -199,8 +113,9 @@ class Measure:
         """sum_j |mass_j| ||theta_j||^k."""
         return float(np.abs(self.mass) @ np.linalg.norm(self.theta, axis=1) ** self.space.degree)
 
-    def margin(self, data: Dataset) -> float:
-        """min_i y_i f(x_i) / norm, straight from the definition (convention M1)."""
+    def margin(self, data: Dataset | ArrayLike, y: ArrayLike | None = None) -> float:
+        """min_i y_i f(x_i) / norm, straight from the definition (convention M1); of `data`, or of points X and labels `y`."""
+        data = as_dataset(data, y).labelled("signs")
         return float((data.signs() * self(data.X)).min()) / self.norm
 
     def normalized(self) -> Measure:
@@ -341,10 +256,15 @@ class Certificate:
             return self.primal(X) / self.primal.norm
         if self.kind in _STORED:
             return _STORED[self.kind](self, X)
+        data = None if data is None else self._own(as_dataset(data))
         if data is None or data.sha256() != self.data_sha256:
             lacks = "give" if data is None else f"{data.name} is other data; give"
             raise InputError(f"the function of kind {self.kind} is made of the data's points; {lacks} {self.data_name}")
         return _ON_DATA[self.kind](self, X, data)
+
+    def _own(self, data: Dataset) -> Dataset:
+        """The data with labels as this certificate has them."""
+        return data.labelled(kinds.labels(self.kind, self.extra))
 
     def _no_function(self) -> str:
         """Why there is no function, as the end of a sentence; empty where there is one."""
@@ -411,8 +331,9 @@ class Certificate:
         """
         return from_payload(saved.read(path), str(path))
 
-    def verify(self, data: Dataset) -> exact.Verdict:
-        """Re-check both bounds in exact rational arithmetic, from the saved form alone."""
+    def verify(self, data: Dataset | ArrayLike, y: ArrayLike | None = None) -> exact.Verdict:
+        """Re-check both bounds in exact rational arithmetic, from the saved form alone, for `data` or points X and labels `y`."""
+        data = self._own(as_dataset(data, y))
         return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
 
     def __str__(self) -> str:

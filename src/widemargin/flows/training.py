@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from widemargin.dataset import takes_data
 from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
 
 from . import observe as observing
@@ -29,13 +30,14 @@ from ._graph import Stepper
 from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
 from .nets import Net, Params, trial_numbers
 from .plan import Keep, Progress, Record, Schedule, Stop, check_whole, schedule
-from .problem import Problem, pose
+from .problem import Problem, as_outputs, pose
 
 BLINK = 0.2  # seconds between reports of progress
 
 T = TypeVar("T")
 
 
+@takes_data(as_outputs)
 def train(
     data: Dataset | Sequence[Dataset],
     net: Net,
@@ -81,7 +83,7 @@ def train(
     numbers = trial_numbers(len(sets) if trials is None else trials)
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
-    test = record.test
+    test = None if record.test is None else record.test.labelled(as_outputs({"loss": loss, "net": net}))
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
     plan = schedule(stop, record, rule, problem.X.is_cuda)
     setting = observing.Setting(problem, held_out is not None, count, len(plan.marks), rule.grows)

@@ -2,7 +2,8 @@
 
 The words that they share:
 
-data         a `Dataset`: points X (n, d), labels y (n,) of -1 and +1, or classes, or targets
+data         a `Dataset`: points X (n, d), labels y (n,) of two classes, or more, or targets; or X and y in its place, as in
+             f1(X, y), f1((X, y)) and f1(table, "column"): arrays, lists, tensors, tables of pandas, labels of any two values
 bias         every point is extended by a last coordinate 1, whose weight is part of the norm
 activation   "relu", "srelu", "leaky" (slope 0.01) or "leaky:SLOPE"
 tol          the search ends where the bounds are this close, as a share of the margin

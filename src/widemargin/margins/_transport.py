@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.dataset import takes_data
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, Measure
 
@@ -70,6 +71,7 @@ class TransportMargin:
         return f"transport margin (M8): {parts}; probability {self.confidence:g}, {self.samples} samples"
 
 
+@takes_data()
 def transport_margin(
     data: Dataset,
     theta: Transport,

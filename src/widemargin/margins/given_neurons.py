@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.dataset import takes_data
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, Measure
 
@@ -20,6 +21,7 @@ from .qp import Tell
 LP_WORK = 400  # operations for each entry of a linear program's matrix that pass before it looks at the clock
 
 
+@takes_data()
 def frozen(
     data: Dataset,
     directions: int | ArrayLike,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
+from widemargin.dataset import takes_data
 from widemargin.spaces import Space, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -34,6 +35,7 @@ MATRIX_BLOCK = 2**19  # entries of a kernel matrix between two looks at the cloc
 Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
 
 
+@takes_data()
 def f2(
     data: Dataset,
     space: Space | Kernel | None = None,
@@ -122,6 +124,7 @@ def f2(
     )
 
 
+@takes_data()
 def random_features(
     data: Dataset,
     directions: int | ArrayLike,

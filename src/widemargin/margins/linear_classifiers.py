@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from widemargin.dataset import takes_data
 from widemargin.kinds import VECTOR_NORMS
 from widemargin.types import Certificate, Dataset
 
@@ -11,6 +12,7 @@ from . import norms, rows
 from .door import Door, Progress, enter, integer_weights, nothing_left, product, twins, vanishes
 
 
+@takes_data()
 def linear(
     data: Dataset,
     *,

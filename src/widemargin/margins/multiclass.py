@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from widemargin.dataset import takes_data
 from widemargin.kinds import MATRIX_NORMS
 from widemargin.pricing import several
 from widemargin.pricing.points import Points, reduce_rank
@@ -84,6 +85,7 @@ def margins(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
 # --- linear -------------------------------------------------------------------------------------------------------------
 
 
+@takes_data("classes")
 def multiclass_linear(
     data: Dataset,
     *,
@@ -326,6 +328,7 @@ def _vanishes(door: Door, q: np.ndarray, y: np.ndarray) -> bool:
 # --- F1 -----------------------------------------------------------------------------------------------------------------
 
 
+@takes_data("classes")
 def multiclass_f1(
     data: Dataset,
     *,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, sparse
 
+from widemargin.dataset import takes_data
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
@@ -28,6 +29,7 @@ ROUNDS = 40  # of the interior-point method, each with more pairs
 STAGES = 12  # of the smoothed problem, each with a third of the smoothing
 
 
+@takes_data()
 def projected(
     data: Dataset,
     rank: int = 2,

@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike
 from scipy.special import gammainc, gammaln
 
 from widemargin import kernels
+from widemargin.dataset import takes_data
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -97,6 +98,7 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
     return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
 
 
+@takes_data()
 def ntk(
     data: Dataset,
     *,
@@ -249,6 +251,7 @@ def ntk(
     return replace(certificate, proved=False, bound="confidence", proof={"type": "samples"}, reason=reason)
 
 
+@takes_data()
 def tangent(
     data: Dataset,
     *,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from widemargin.dataset import takes_data
 from widemargin.pricing import QUADRATIC_RANK, Priced, listed, own, price, worth_products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import maxima
@@ -41,6 +42,7 @@ CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best s
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
+@takes_data()
 def f1(
     data: Dataset,
     space: Space | None = None,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from widemargin.dataset import takes_data
 from widemargin.pricing.points import reduce_rank
 from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
@@ -48,6 +49,7 @@ class WidthCurve:
         return f"margins (M2) by width {values}; at most {self.upper:.6g} at any width"
 
 
+@takes_data()
 def width_margin_curve(
     data: Dataset,
     widths: Sequence[int],

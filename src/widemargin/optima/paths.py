@@ -10,6 +10,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.dataset import takes_data
+from widemargin.kinds import labels_for_loss
 from widemargin.margins.door import Progress, check_progress
 from widemargin.margins.multiclass import margins
 from widemargin.types import Certificate, Dataset, InputError, check_device, show
@@ -146,6 +148,7 @@ class Path(Sequence[Point]):
         return "\n".join("  ".join(f"{cell:>12}" for cell in row) for row in zip(*columns))
 
 
+@takes_data(labels_for_loss)
 def path(
     data: Dataset,
     decays: int | ArrayLike = 20,

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.dataset import takes_data_second
+from widemargin.kinds import labels_for_loss
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
@@ -127,10 +129,10 @@ class Layers:
     c: np.ndarray | None  # (K,)
 
 
+@takes_data_second(labels_for_loss)
 def gap(
     model: Any,
-    X: ArrayLike,
-    y: ArrayLike,
+    data: Dataset,
     *,
     loss: str = "logistic",
     weight_decay: float,
@@ -149,13 +151,13 @@ def gap(
     of such a network, under any names, or a checkpoint that has it under "state_dict", "model_state_dict" or "model". Networks of
     the same form compete: with biases where it has some. `output_bias`: "decayed" (and None) where one weight_decay is for all
     parameters, which is the usual case; "free" where the last bias is not decayed. The losses are those of `optima.f1`, with
-    labels -1 and +1 (targets of BCE: 2 * y - 1); "squared" is half of MSELoss, with K outputs K / 2 times MSELoss.
+    labels of any two values, the larger of which is +1; "squared" is half of MSELoss, with K outputs K / 2 times MSELoss.
 
     `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one. Its extra["trained"] keeps the other
     fields, so that a saved certificate still says how far the network was from the best.
 
-    X is (n, d) and y (n,), or (n, K) of several targets, as numpy arrays, lists or tensors; `weights` (n,) are those of the
-    points in the mean.
+    `data` is a Dataset, or X (n, d) and y (n,), or (n, K) of several targets, as arrays, lists, tensors or tables; `weights`
+    (n,) are those of the points in the mean.
 
     >>> import torch
     >>> import widemargin as wm
@@ -166,7 +168,6 @@ def gap(
     """
     check_device(device)
     net = layers(model)
-    data = Dataset(_array(X), _column(_array(y)), "data")
     if data.d != net.W.shape[1]:
         raise InputError(
             f"the network takes {net.W.shape[1]} features, but X has {data.d}; give the X it was trained on"
@@ -216,20 +217,6 @@ def of(cert: Certificate) -> Gap | None:
     """The comparison that a certificate was made for, if it was made for one."""
     kept = cert.extra.get("trained")
     return None if kept is None else Gap(**{name: kept[name] for name in TRAINED}, certificate=cert)
-
-
-def _array(values: ArrayLike) -> Any:
-    """A tensor as an array, whatever device it is on and whether it has gradients or not."""
-    detach = getattr(values, "detach", None)
-    return detach().cpu().numpy() if detach is not None else values
-
-
-def _column(y: Any) -> Any:
-    """Targets (n, 1) as (n,)."""
-    try:
-        return np.asarray(y)[:, 0] if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
-    except Exception:  # no array at all, as Dataset will say
-        return y
 
 
 # ------------------------------------------------------------------ what a network is

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import kinds
+from widemargin.dataset import takes_data_second
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, short
@@ -188,6 +189,7 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
     return figure
 
 
+@takes_data_second("signs")
 def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndarray] | None = None) -> Figure:
     """Points of a data set in the plane, the certificate's function as shading, and where it is zero.
 

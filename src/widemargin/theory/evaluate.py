@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.dataset import takes_data, takes_data_second
 from widemargin.types import Dataset, Trajectory
 
 from ._rooms import flows
@@ -77,6 +78,7 @@ class Guarantees:
         }
 
 
+@takes_data()
 def guarantees(
     data: Dataset,
     run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
@@ -116,6 +118,7 @@ def guarantees(
     return Guarantees(known, tuple(reached))
 
 
+@takes_data_second("values")
 def check(
     run: Trajectory | str | os.PathLike[str],
     data: Dataset | Sequence[Dataset] | None = None,

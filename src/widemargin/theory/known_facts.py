@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from widemargin.dataset import takes_data
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 from ._rooms import flows, margins, torch
@@ -156,6 +157,7 @@ def _hashable(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
+@takes_data()
 def facts(
     data: Dataset,
     run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,

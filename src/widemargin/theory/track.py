@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from widemargin.dataset import takes_data_second
 from widemargin.types import Dataset, InputError, Trajectory
 
 from ._rooms import flows, losses, torch
@@ -174,6 +175,7 @@ class Track:
         return self.log_risk < np.log(self.problem.loss.at_zero / self.n)
 
 
+@takes_data_second("values")
 def follow(
     run: Trajectory | str | os.PathLike[str],
     data: Dataset | Sequence[Dataset] | None = None,
@@ -195,8 +197,9 @@ def follow(
         run = flows.load(Path(run))
     if data is None:
         raise InputError("a trajectory in memory does not hold its data; give data too, or the folder of the run")
-    sets = [data] if isinstance(data, Dataset) else list(data)
     config = run.config
+    how = "values" if config["loss"] == "squared" else "numbers" if config["net"].get("outputs", 1) > 1 else "signs"
+    sets = [one.labelled(how) for one in ([data] if isinstance(data, Dataset) else data)]
     if [one.sha256() for one in sets] != config["data"]["sha256"]:
         raise InputError(
             f"{sets[0].name} is not the data of this run ({config['data']['names'][0]}); give the data it used"
