@@ -47,23 +47,23 @@ DATA, VALUES, ONE = Dataset(X, [1, -1, 1, -1]), Dataset(X, [0.5, 1.0, 2.0, 3.0])
 )
 def test_one_sentence(data, keys, words):
     with pytest.raises(InputError, match=words) as caught:
-        optima.f1(data, **{"weight_decay": 0.1} | keys)
+        optima.f1(data, **({"bias": True} | {"weight_decay": 0.1} | keys))
     text = str(caught.value)
     assert "\n" not in text and text.count(". ") == 0 and len(text) < 200
     if "weight_decay" not in keys:
         with pytest.raises(InputError, match=words):
-            optima.largest_decay(data, **keys)
+            optima.largest_decay(data, **({"bias": True} | keys))
 
 
 def test_a_decayed_output_bias_has_no_largest_decay():
     with pytest.raises(InputError, match="largest_decay needs output_bias 'free' or None"):
-        optima.largest_decay(DATA, output_bias="decayed")
+        optima.largest_decay(DATA, output_bias="decayed", bias=True)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "hinge", "squared-hinge", "exp"])
 def test_one_class_is_a_problem_like_others(loss):
     for mode in (None, "decayed") if loss in ("logistic", "exp") else (None, "free", "decayed"):
-        cert = optima.f1(ONE, loss=loss, weight_decay=0.1, output_bias=mode)
+        cert = optima.f1(ONE, loss=loss, weight_decay=0.1, output_bias=mode, bias=True)
         assert cert.verify(ONE).ok
         assert cert.status == "certified" or mode == "free", (
             loss,

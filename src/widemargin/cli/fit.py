@@ -389,8 +389,8 @@ def add(command: Command) -> None:
     one.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="neurons have biases, which are decayed [--bias]",
+        default=False,
+        help="neurons have biases, which are decayed [--no-bias]",
     )
     one.add_argument(
         "--output-bias",

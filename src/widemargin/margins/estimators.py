@@ -59,8 +59,8 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
 
     Parameters
     ----------
-    space : "f2" or "f1"
-        The kernel space of random features (one linear system), or two-layer networks with the variation norm.
+    space : "f1" or "f2"
+        Two-layer networks with the variation norm, or the kernel space of random features (one linear system).
     bias : bool
         Extend every point by a coordinate 1, which is part of the norm.
     activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
@@ -90,16 +90,16 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     >>> import numpy as np
     >>> import widemargin as wm
     >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 2.0])
-    >>> fitted = wm.margins.MinNormRegressor().fit(X, y)
+    >>> fitted = wm.margins.MinNormRegressor(bias=True).fit(X, y)
     >>> fitted.predict(X).round(6).tolist(), fitted.soft_
     ([1.0, 3.0, 2.0], False)
     """
 
     def __init__(
         self,
-        space: str = "f2",
+        space: str = "f1",
         *,
-        bias: bool = True,
+        bias: bool = False,
         activation: str = "relu",
         tol: float = 1e-3,
         time_limit: float = 60.0,

@@ -144,7 +144,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
         weight_decay: float = 0.01,
         loss: str = "logistic",
         *,
-        bias: bool = True,
+        bias: bool = False,
         output_bias: str | None = "free",
         tol: float = 1e-3,
         time_limit: float | None = 5.0,
@@ -248,7 +248,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         self,
         weight_decay: float = 0.01,
         *,
-        bias: bool = True,
+        bias: bool = False,
         output_bias: str | None = "free",
         tol: float = 1e-3,
         time_limit: float | None = 5.0,
@@ -345,7 +345,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     >>> import numpy as np
     >>> import widemargin as wm
     >>> X, y = np.array([[1, 1], [-1, -1], [1, -1], [-1, 1]]), ["same", "same", "other", "other"]
-    >>> fitted = wm.margins.MaxMarginClassifier(bias=False).fit(X, y)
+    >>> fitted = wm.margins.MaxMarginClassifier().fit(X, y)
     >>> fitted.predict(X).tolist(), abs(fitted.margin_ - 2**0.5 / 4) < 1e-3
     (['same', 'same', 'other', 'other'], True)
     """
@@ -355,7 +355,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         space: str = "f1",
         *,
         norm: str = "l2",
-        bias: bool = True,
+        bias: bool = False,
         activation: str = "relu",
         tol: float = 1e-3,
         time_limit: float = 60.0,

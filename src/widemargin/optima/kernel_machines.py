@@ -37,7 +37,7 @@ def f2(
     *,
     loss: str = "logistic",
     weight_decay: float,
-    bias: bool = True,
+    bias: bool = False,
     output_bias: str | None = "free",
     weights: ArrayLike | None = None,
     tol: float = 1e-6,

@@ -44,7 +44,7 @@ def largest_decay(
     data: Dataset,
     *,
     loss: str = "logistic",
-    bias: bool = True,
+    bias: bool = False,
     output_bias: str | None = "free",
     weights: ArrayLike | None = None,
     tol: float = 1e-3,

@@ -154,7 +154,7 @@ def path(
     decays: int | ArrayLike = 20,
     *,
     loss: str = "logistic",
-    bias: bool = True,
+    bias: bool = False,
     output_bias: str | None = "free",
     weights: ArrayLike | None = None,
     tol: float = 1e-3,

@@ -15,7 +15,7 @@ POINTS = 400  # with the server; the page alone takes 150
 
 
 @takes_data()
-def link(data: Dataset, *, bias: bool = True) -> str:
+def link(data: Dataset, *, bias: bool = False) -> str:
     """`#...` for a data set of the plane: its points on the grid of the page, which rounds coordinates to multiples of 1/64.
 
     `data` has X (n, 2) and labels -1 and +1; `bias` is whether neurons have one.

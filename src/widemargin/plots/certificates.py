@@ -250,7 +250,7 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
     Every column is (k,) for k decays; `title` stands above.
 
     >>> import widemargin as wm
-    >>> along = wm.optima.path(wm.data.clusters(n=8), [0.1, 0.01], loss="logistic", tol=0.1)
+    >>> along = wm.optima.path(wm.data.clusters(n=8), [0.1, 0.01], loss="logistic", tol=0.1, bias=True)
     >>> figure = wm.plots.path(along.columns(), title="eight points")
     >>> len(figure.axes)  # objective, norm, margin
     3

@@ -319,7 +319,7 @@ def _stem(file: str, count: int, k: int) -> str | None:
 
 def _fit(cert: Certificate, decay: Sequence[str], path: str) -> str:
     parts = ["widemargin", "fit", cert.data_name, "--loss", cert.extra["loss"], *decay]
-    parts += [] if cert.bias else ["--no-bias"]
+    parts += ["--bias"] if cert.bias else []
     parts += ["--output-bias", cert.extra.get("output_bias") or "none"]
     seed = cert.stats.get("seed")
     return words(*parts, *(["--seed", str(seed)] if seed else []), "--save", path)

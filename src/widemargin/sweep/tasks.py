@@ -517,7 +517,7 @@ def _fit_keys(params: Mapping[str, Any]) -> dict[str, Any]:
     mode = params.get("output_bias", "free")
     return {
         "loss": params.get("loss", "logistic"),
-        "bias": params.get("bias", True),
+        "bias": params.get("bias", False),
         "output_bias": None if mode == "none" else mode,
     }
 
