@@ -20,7 +20,7 @@ from checks import files_entered, noise
 ORDER = [
     {"errors", "json_values"},
     {"disk", "forms"},
-    {"verify", "kernels", "kinds", "extras"},
+    {"verify", "kernels", "kinds", "extras", "notebooks", "references"},
     {"spaces", "needs_torch"},
     {"saved", "dataset"},
     {"types"},

@@ -167,6 +167,20 @@ class Dataset:
             X = (self.X - known[0]) / known[1]
         return replace(self, X=X, notes=(*self.notes, "columns standardised"), standardized=known)
 
+    def called(self) -> dict[str, Any]:
+        """What labels and columns are called, and what was taken out of the columns, as certificates keep it."""
+        found: dict[str, Any] = {}
+        if self.classes != (-1, 1) and self.y.ndim == 1:
+            numbers = (-1, 1) if len(self.classes) == 2 and self.y.min() < 0 else range(len(self.classes))
+            found["labels"] = [[label, number] for label, number in zip(self.classes, numbers)]
+        if self.label:
+            found["label"] = self.label
+        if self.columns:
+            found["columns"] = list(self.columns)
+        if self.standardized is not None:
+            found["standardized"] = dict(zip(("mean", "scale"), self.standardized.tolist()))
+        return found
+
     def sha256(self) -> str:
         """The hash by which certificates know the data (`verify.data_hash`)."""
         state = hashlib.sha256(f"{self.n} {self.d}\n".encode())

@@ -40,6 +40,17 @@ class Kind:
     room: str = "margins"
 
 
+ENDED = {  # how a search ended, in words
+    "certified": "certified: the bounds are as close as was asked for",
+    "time-limit": "stopped at the time limit; both bounds hold",
+    "stalled": "no progress; both bounds hold",
+    "interrupted": "interrupted; both bounds hold",
+    "not-separable": "nothing of this kind separates the data",
+    "rounding": "as close as rounding allows; both bounds hold",
+    "no-interpolation": "nothing of this kind meets all targets",
+    "found": "cones were found",
+    "not-found": "no cones were found",
+}
 # The norms of linear predictors and their conventions: of a vector u (two classes), of a matrix U (several).
 VECTOR_NORMS = {"l2": "M11", "l1": "M11-l1", "linf": "M11-linf"}
 MATRIX_NORMS = {"frobenius": "MT2-linear"} | {

@@ -10,21 +10,23 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import kernels, kinds, saved
+from widemargin import kernels, kinds, notebooks, references, saved
 from widemargin import verify as exact
 from widemargin.dataset import Dataset as Dataset
 from widemargin.dataset import as_dataset
 from widemargin.disk import write_atomically as write_atomically
 from widemargin.errors import InputError as InputError  # every room takes them from here
-from widemargin.errors import NotRecorded
+from widemargin.errors import NotRecorded, brief
 from widemargin.errors import show as show
 from widemargin.saved import FORMAT as FORMAT
 from widemargin.spaces import Space, as_space, extend
@@ -145,7 +147,9 @@ class Measure:
         return Measure(np.asarray(W), np.asarray(a), "relu", bias).normalized()
 
     def __str__(self) -> str:
-        return f"{len(self.mass)} atoms, norm {self.norm:.6g}"
+        return f"{neurons(len(self.mass))}, norm {self.norm:.6g}"
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True)
@@ -158,8 +162,8 @@ class Certificate:
 
     `kind` names the margin, `convention` what it is divided by (docs/notation.md; `bounds("M2")` converts). `status` says how the
     search ended, `reason` why where it failed. It is about `n` points of R^d with the hash `data_sha256`, called `data_name`, and
-    networks of `activation`, with `bias` or without. `extra` has what other kinds need beside (alpha, u, ...), `stats` seconds
-    and seed.
+    networks of `activation`, with `bias` or without; `data_called` says what labels and columns were called. `extra` has what
+    other kinds need beside (alpha, u, ...), `stats` seconds, seed, tol, date and version.
 
     >>> import widemargin as wm
     >>> data = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
@@ -187,10 +191,21 @@ class Certificate:
     convention: str = "M1"
     data_sha256: str = ""
     data_name: str = "data"
+    data_called: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # labels, label, columns, standardized (`Dataset.called`)
     reason: str = ""
     proof: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)  # what the primal of other kinds needs (alpha, u, ...)
     stats: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "version" not in self.stats:  # it is new, and not read from a file
+            facts = {
+                "version": sys.modules["widemargin"].__version__,
+                "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            }
+            object.__setattr__(self, "stats", {**self.stats, **facts})
 
     @property
     def gap(self) -> float:
@@ -263,8 +278,12 @@ class Certificate:
         return _ON_DATA[self.kind](self, X, data)
 
     def _own(self, data: Dataset) -> Dataset:
-        """The data with labels as this certificate has them."""
-        return data.labelled(kinds.labels(self.kind, self.extra))
+        """The data with labels as this certificate has them, and standardised if it is about such."""
+        data = data.labelled(kinds.labels(self.kind, self.extra))
+        known = self.data_called.get("standardized")
+        if known is None or data.standardized is not None or data.sha256() == self.data_sha256:
+            return data
+        return data.rescale(known["mean"], known["scale"])
 
     def _no_function(self) -> str:
         """Why there is no function, as the end of a sentence; empty where there is one."""
@@ -307,7 +326,9 @@ class Certificate:
         """The saved form (docs/certificates.md), with its digest."""
         body = self.summary() | {
             "format": FORMAT,
-            "data": {"name": self.data_name, "sha256": self.data_sha256},
+            "data": {"name": self.data_name, "sha256": self.data_sha256, **self.data_called},
+            "tol": self.stats.get("tol"),
+            "run": {key: self.stats[key] for key in ("version", "date") if self.stats.get(key) is not None},
             "primal": None
             if self.primal is None
             else {"theta": self.primal.theta.tolist(), "mass": self.primal.mass.tolist()},
@@ -315,6 +336,8 @@ class Certificate:
             "proof": dict(self.proof),
             "extra": dict(self.extra),
         }
+        if self.stats.get("version", "") is None:  # written by a version whose digest covers the seconds
+            del body["run"]
         return body | {"digest": exact.digest(body)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -336,22 +359,62 @@ class Certificate:
         data = self._own(as_dataset(data, y))
         return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
 
-    def __str__(self) -> str:
-        chance = self.extra.get("confidence") if self.proof.get("type") == "samples" else None
-        proved = (
-            ""
-            if self.proved
-            else f", {kinds.argued(self.convention)} bound not proved"
-            if chance is None
-            else f", NOT proved: probability {chance!r}"
-        )
-        what = f"{self.kind} margin" if kinds.quantity(self.convention) == "margin" else self.kind
-        line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
-        return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
+    @property
+    def what(self) -> str:
+        """What the bounds are about, in words: "largest margin (F1)", "least training objective"."""
+        named = kinds.label(self.kind)
+        return f"largest margin ({named})" if kinds.quantity(self.convention) == "margin" else named
 
-    def __repr__(self) -> str:
-        """One line, as notebooks and prompts show it; the weights of all points are in `dual`."""
-        return f"<Certificate: {self}>"
+    @property
+    def proof_in_words(self) -> str:
+        """Whether the bound that needs a proof has one."""
+        if self.proved:
+            return "proved"
+        chance = self.extra.get("confidence") if self.proof.get("type") == "samples" else None
+        if chance is not None:
+            return f"NOT proved: probability {chance!r}"
+        return f"{kinds.argued(self.convention)} bound NOT proved"
+
+    @property
+    def status_in_words(self) -> str:
+        """How the search ended, in words."""
+        return kinds.ENDED.get(self.status, self.status)
+
+    def __str__(self) -> str:
+        line = f"{self.what} in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
+        size = f", {neurons(self.atoms)}" if self.atoms else ""
+        ended = "" if self.status == "certified" else f"; {self.status_in_words}"
+        return f"{line}{size}, {self.proof_in_words}{ended}"
+
+    __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the interval drawn, how the search ended, how to save it."""
+        facts = {
+            "bounds": f"{self.lower:.7g} to {self.upper:.7g} (gap {self.gap:.2g})",
+            "proof": self.proof_in_words,
+            "search": self.status_in_words,
+            "network": neurons(self.atoms) if self.atoms else "",
+            "data": f"{self.data_name[:200]}: {self.n} points of {self.d} features",
+            "size": CONVENTIONS.get(self.convention, self.convention),
+            "because": self.reason,
+        }
+        note = 'save it: cert.save("certificate.json")   check it: cert.verify(X, y)   cite it: print(cert.cite())'
+        return notebooks.card(self.what, notebooks.interval(self.lower, self.upper), facts, note)
+
+    def cite(self) -> str:
+        """BibTeX: widemargin in the version that made this certificate, with its digest, and the papers behind what it bounds."""
+        digest, version = self.payload()["digest"], str(self.stats.get("version") or "")
+        date = str(self.stats.get("date") or "")
+        name = "".join(c if c.isalnum() or c in " .,:=-+" else "-" for c in self.data_name[:80])
+        note = f"{self.what} of {name} in [{self.lower:.9g}, {self.upper:.9g}]; certificate of {date[:10]}, SHA-256 {digest}"
+        own = references.software(version, date, note)
+        return "\n\n".join([own, *(references.PAPERS[key].bibtex() for key in references.BEHIND.get(self.kind, ()))])
+
+
+def neurons(count: int) -> str:
+    """So many neurons, in words."""
+    return f"{count} neuron{'' if count == 1 else 's'}"
 
 
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
@@ -375,10 +438,13 @@ def from_payload(found: Mapping[str, Any], path: str) -> Certificate:
         primal=primal,
         data_sha256=found["data"]["sha256"],
         data_name=found["data"]["name"],
+        data_called={key: value for key, value in found["data"].items() if key not in ("name", "sha256")},
         reason=found.get("reason", ""),
         proof=found["proof"],
         extra=found["extra"],
-        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), "path": path},
+        stats={key: found.get(key) for key in ("seconds", "seed", "tol")}
+        | {"path": path}
+        | {key: found.get("run", {}).get(key) for key in ("version", "date")},
     )
 
 
@@ -560,6 +626,17 @@ class Trajectory:
                 ends = np.asarray(self.records[name])[-1]
                 return f"{line}, last {name} {np.median(ends):.6g}" + (" (median)" if self.trials > 1 else "")
         return line
+
+    __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: where the trials ended."""
+        title = f"{self.trials} trial{'s' * (self.trials > 1)}: {', '.join(dict.fromkeys(self.status))}"
+        ends = [(name, value) for name, value in self.last().items() if name not in ("trial", "status")][:12]
+        facts = {"records": len(self.t)} | {f"last {name}": f"{value:.6g}" for name, value in ends}
+        return notebooks.card(
+            title, "", facts, "draw it: widemargin.plots.trajectory(run)   keep it: train(..., keep=folder)"
+        )
 
 
 def check_device(device: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from widemargin.errors import brief
 from widemargin.spaces import as_space
 from widemargin.types import InputError
 
@@ -74,6 +75,8 @@ class View:
     @cached_property
     def log_factor(self) -> Tensor:
         return self.scaled[1]
+
+    __repr__ = brief
 
     @property
     def t(self) -> Tensor:

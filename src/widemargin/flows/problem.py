@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from widemargin.dataset import takes_data, takes_data_second
+from widemargin.errors import brief
 from widemargin.types import Dataset, InputError
 
 from .losses import Loss, as_loss, class_margin
@@ -38,6 +39,8 @@ class Problem:
     X: Tensor
     y: Tensor
     loss: Loss | None  # none: squared loss on real targets
+
+    __repr__ = brief
 
     @property
     def n(self) -> int:

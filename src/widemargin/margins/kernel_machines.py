@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from widemargin.dataset import takes_data
 from widemargin.spaces import Space, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp, rows
+from .answers import solves
 from .door import (
     EPS,
     Door,
@@ -35,7 +35,7 @@ MATRIX_BLOCK = 2**19  # entries of a kernel matrix between two looks at the cloc
 Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
 
 
-@takes_data()
+@solves()
 def f2(
     data: Dataset,
     space: Space | Kernel | None = None,
@@ -124,7 +124,7 @@ def f2(
     )
 
 
-@takes_data()
+@solves()
 def random_features(
     data: Dataset,
     directions: int | ArrayLike,

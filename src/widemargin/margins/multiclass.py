@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.dataset import takes_data
 from widemargin.kinds import MATRIX_NORMS
 from widemargin.pricing import several
 from widemargin.pricing.points import Points, reduce_rank
@@ -30,6 +29,7 @@ from widemargin.spaces import ReLU, Space
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
 from . import norms, programs, rows, turns
+from .answers import solves
 from .door import (
     EPS,
     EXACT,
@@ -85,7 +85,7 @@ def margins(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
 # --- linear -------------------------------------------------------------------------------------------------------------
 
 
-@takes_data("classes")
+@solves("classes")
 def multiclass_linear(
     data: Dataset,
     *,
@@ -328,7 +328,7 @@ def _vanishes(door: Door, q: np.ndarray, y: np.ndarray) -> bool:
 # --- F1 -----------------------------------------------------------------------------------------------------------------
 
 
-@takes_data("classes")
+@solves("classes")
 def multiclass_f1(
     data: Dataset,
     *,

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from widemargin.dataset import takes_data
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
+from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, about, enter, integer_weights, vanishes
 
 AT_ONCE, START = (
@@ -28,7 +28,7 @@ CLIQUE_POINTS = 2000  # of which points are looked for that cannot share a cone
 LEAST_EPS = 1e-3  # eps is at least this part of what is allowed: the width in LR Theorem 3.2 grows with 1 / eps
 
 
-@takes_data()
+@solves()
 def collapse(
     data: Dataset,
     *,

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from scipy import optimize, sparse
 
-from widemargin.dataset import takes_data
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from ._sign_tree import NODES, TREE_DIMENSIONS, SignTree
+from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, Tell, enter, twins
 from .pairs import NEAREST, Pairs, in_play, nearest
 
@@ -29,7 +29,7 @@ ROUNDS = 40  # of the interior-point method, each with more pairs
 STAGES = 12  # of the smoothed problem, each with a third of the smoothing
 
 
-@takes_data()
+@solves()
 def projected(
     data: Dataset,
     rank: int = 2,

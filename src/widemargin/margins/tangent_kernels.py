@@ -31,7 +31,6 @@ from numpy.typing import ArrayLike
 from scipy.special import gammainc, gammaln
 
 from widemargin import kernels
-from widemargin.dataset import takes_data
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -47,6 +46,7 @@ from ._transport import (
     positive_transport,
     transport_margin,
 )
+from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, enter, twins
 from .kernel_machines import Gram, f2
 
@@ -98,7 +98,7 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
     return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
 
 
-@takes_data()
+@solves()
 def ntk(
     data: Dataset,
     *,
@@ -251,7 +251,7 @@ def ntk(
     return replace(certificate, proved=False, bound="confidence", proof={"type": "samples"}, reason=reason)
 
 
-@takes_data()
+@solves()
 def tangent(
     data: Dataset,
     *,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from widemargin.dataset import takes_data
+from widemargin.errors import brief
 from widemargin.pricing.points import reduce_rank
 from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
@@ -43,6 +44,8 @@ class WidthCurve:
     saturated: int  # the number of neurons of the F1 network, at most n
     networks: tuple[Measure | None, ...]
     certificate: Certificate
+
+    __repr__ = brief
 
     def __str__(self) -> str:
         values = ", ".join(f"{m}: {v:.6g}" for m, v in zip(self.widths, self.lower))

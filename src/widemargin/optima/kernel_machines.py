@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from widemargin.dataset import takes_data
 from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import solves
 from widemargin.margins.door import EPS, Progress, check_progress, product
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
@@ -31,7 +31,7 @@ SOLVE, GRACE = (
 )  # seconds of a step for n^3, before there was one; and how far one may go beyond the time limit
 
 
-@takes_data(labels_for_loss)
+@solves(labels_for_loss)
 def f2(
     data: Dataset,
     *,

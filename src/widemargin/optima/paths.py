@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin.dataset import takes_data
+from widemargin.errors import brief
 from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import finish
 from widemargin.margins.door import Progress, check_progress
 from widemargin.margins.multiclass import margins
 from widemargin.types import Certificate, Dataset, InputError, check_device, show
@@ -51,6 +53,8 @@ class Point:
     norm: float  # sum_j |a_j| |v_j|
     margin: float
     error: float
+
+    __repr__ = brief
 
     @property
     def lower(self) -> float:
@@ -101,6 +105,8 @@ class Path(Sequence[Point]):
 
     points: tuple[Point, ...]
     more: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    __repr__ = brief
 
     def __len__(self) -> int:
         return len(self.points)
@@ -187,7 +193,7 @@ def path(
             one = solver(entered, tol, seed, device, _named(progress, decay))
             if points:
                 one.continue_from(points[-1].certificate)
-            points.append(point(one.run(), data))
+            points.append(point(finish(one.run(), data, tol), data))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from widemargin.dataset import takes_data_second
 from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import finish
 from widemargin.margins.engine import Progress
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
@@ -207,7 +208,7 @@ def gap(
             search.know(Measure.from_network(theta, net.a[0], bias=net.b is not None), float(c[0]))
         else:
             search.know(theta, net.a.T, c)
-        cert = search.run()
+        cert = finish(search.run(), data, tol)
     comparison = Gap(objective, mean, min(balanced, objective), len(net.W), cert)
     kept = {name: getattr(comparison, name) for name in TRAINED}
     return replace(comparison, certificate=replace(cert, extra={**cert.extra, "trained": kept}))

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from widemargin.dataset import takes_data
 from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import solves
 from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
@@ -20,7 +20,7 @@ from .solver import Solver
 LARGE = 100_000  # entries of X from which more than one thread pays
 
 
-@takes_data(labels_for_loss)
+@solves(labels_for_loss)
 def f1(
     data: Dataset,
     *,

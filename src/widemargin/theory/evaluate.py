@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from widemargin.dataset import takes_data, takes_data_second
+from widemargin.errors import brief
 from widemargin.types import Dataset, Trajectory
 
 from ._rooms import flows
@@ -40,6 +41,8 @@ class Guarantees:
 
     facts: Facts
     found: tuple[Guarantee, ...]
+
+    __repr__ = brief
 
     def __iter__(self) -> Iterator[Guarantee]:
         return iter(self.found)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin.dataset import takes_data
+from widemargin.errors import brief
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 from ._rooms import flows, margins, torch
@@ -57,6 +58,8 @@ class Facts:
     _certs: dict[Any, Certificate | None] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # ------------------------------------------------------------ sizes
+
+    __repr__ = brief
 
     @property
     def n(self) -> int:

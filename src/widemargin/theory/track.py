@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin.dataset import takes_data_second
+from widemargin.errors import brief
 from widemargin.types import Dataset, InputError, Trajectory
 
 from ._rooms import flows, losses, torch
@@ -43,6 +44,8 @@ class Track:
     problem: flows.Problem  # float64, on the CPU; X (1 or B, n, d), bias coordinate included
     start: Mapping[str, Tensor]  # parameters at the beginning (B, ...)
     sets: Sequence[Dataset] = ()
+
+    __repr__ = brief
 
     @property
     def net(self) -> flows.Net:
