@@ -41,9 +41,9 @@ class Kind:
 
 
 ENDED = {  # how a search ended, in words
-    "certified": "certified: the bounds are as close as was asked for",
+    "certified": "certified",
     "time-limit": "stopped at the time limit; both bounds hold",
-    "stalled": "no progress; both bounds hold",
+    "stalled": "stalled; both bounds hold",
     "interrupted": "interrupted; both bounds hold",
     "not-separable": "nothing of this kind separates the data",
     "rounding": "as close as rounding allows; both bounds hold",

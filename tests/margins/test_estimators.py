@@ -57,8 +57,8 @@ def test_scikit_learn_checks_f1(clock):
         MaxMarginClassifier("f2", bias=True),
         MaxMarginClassifier("f2", bias=False, activation="srelu"),
         MaxMarginClassifier("linear", bias=True),
-        MinNormRegressor(bias=True),
-        MinNormRegressor(bias=False, activation="srelu"),
+        MinNormRegressor("f2", bias=True),
+        MinNormRegressor("f2", bias=False, activation="srelu"),
     ],
     ids=str,
 )
@@ -191,25 +191,25 @@ def test_bad_parameters():
 @pytest.mark.parametrize("bias, activation", [(True, "relu"), (False, "relu"), (True, "srelu")])
 def test_interpolation(bias, activation):
     targets = rng.normal(size=len(X))
-    model = MinNormRegressor(bias=bias, activation=activation).fit(X, targets)
+    model = MinNormRegressor("f2", bias=bias, activation=activation).fit(X, targets)
     assert not model.soft_ and model.measure_ is None
     assert_allclose(model.predict(X), targets, atol=1e-6 * np.abs(targets).max())
     assert_allclose(model.norm_, margins.min_norm_l2(Dataset(X, targets), bias=bias, activation=activation).upper)
-    scaled = MinNormRegressor(bias=bias, activation=activation).fit(X * 2.0**-40 if not bias else X, targets * 4)
+    scaled = MinNormRegressor("f2", bias=bias, activation=activation).fit(X * 2.0**-40 if not bias else X, targets * 4)
     assert_allclose(scaled.predict(X * 2.0**-40 if not bias else X), targets * 4, atol=4e-6 * np.abs(targets).max())
 
 
 def test_equal_points_with_different_targets():
     """No function interpolates: the ridge solution passes near their mean, and through the others."""
     points, targets = np.vstack([X, X[:1]]), np.append(np.ones(16), 3.0)
-    model = MinNormRegressor(bias=True).fit(points, targets)
+    model = MinNormRegressor("f2", bias=True).fit(points, targets)
     assert (model.certificate_.status, model.soft_, model.norm_) == ("no-interpolation", True, math.inf)
     assert_allclose(model.predict(X), [2.0, *np.ones(15)], atol=1e-3)
 
 
 def test_a_constant_and_zero():
-    assert_array_equal(MinNormRegressor(bias=True).fit(X, np.zeros(16)).predict(X), np.zeros(16))
-    assert_allclose(MinNormRegressor(bias=True).fit(X, np.full(16, 1e6)).predict(X), 1e6, rtol=1e-5)
+    assert_array_equal(MinNormRegressor("f2", bias=True).fit(X, np.zeros(16)).predict(X), np.zeros(16))
+    assert_allclose(MinNormRegressor("f2", bias=True).fit(X, np.full(16, 1e6)).predict(X), 1e6, rtol=1e-5)
 
 
 def test_f1_regression():
@@ -234,7 +234,7 @@ ESTIMATORS = [
     MaxMarginClassifier("f1", tol=0.1, bias=True),
     MaxMarginClassifier("f2", bias=True),
     MaxMarginClassifier("linear", bias=True),
-    MinNormRegressor(bias=True),
+    MinNormRegressor("f2", bias=True),
 ]
 
 
@@ -290,5 +290,10 @@ def test_in_a_pipeline():
     search = GridSearchCV(MaxMarginClassifier(bias=True), {"space": ["f2", "linear"]}, cv=2).fit(X, Y)
     assert search.best_score_ == 1
     targets = X @ [1.0, -2.0]
-    score = cross_val_score(make_pipeline(StandardScaler(), MinNormRegressor(bias=True)), X, targets, cv=4).mean()
+    score = cross_val_score(make_pipeline(StandardScaler(), MinNormRegressor("f2", bias=True)), X, targets, cv=4).mean()
     assert score > 0.8 * cross_val_score(Ridge(), X, targets, cv=4).mean()
+
+
+def test_both_begin_in_the_same_space():
+    assert MaxMarginClassifier().space == MinNormRegressor().space == "f1"
+    assert MaxMarginClassifier().bias is MinNormRegressor().bias is False

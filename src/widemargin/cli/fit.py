@@ -20,7 +20,7 @@ from widemargin import data as datasets
 from widemargin.json_values import plain_json
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
-from .margin import save_certificate, save_paths
+from .margin import advised, save_certificate, save_paths
 from .options import (
     INTERRUPTED,
     Command,
@@ -31,14 +31,16 @@ from .options import (
     number,
     placed,
     precise,
+    prepared,
     readable,
     seeded,
     sources,
+    standardizable,
     threaded,
     timed,
     use_threads,
 )
-from .screen import Progress, plain, print_rich, say, solver_progress, terminal
+from .screen import Progress, print_lines, print_table, say, solver_progress
 
 if TYPE_CHECKING:
     from widemargin.optima import Path as Found
@@ -54,7 +56,6 @@ LOSSES = (
     "cross-entropy",
 )  # `optima` has them, but takes long to import
 MODES = {"free": "free", "decayed": "decayed", "none": None}
-NARROW = 110  # columns the table needs; below, one sentence for each decay
 UNEVEN = 100  # columns whose sizes differ by more than this are told of where the bounds did not meet
 MOST = 2**31  # bytes of a model
 PICTURES = (".png", ".pdf", ".svg")
@@ -75,7 +76,7 @@ def fit(options: argparse.Namespace) -> int:
         if Path(options.plot).suffix.lower() not in PICTURES:
             raise InputError(f"cannot draw to {options.plot!r}: the name must end in {', '.join(PICTURES)}")
         check_writable(options.plot)
-    data = _read(options.data, options.label, options.loss)
+    data = prepared(_read(options.data, options.label, options.loss), options)
     check_device(options.device)
     from widemargin import optima
 
@@ -140,43 +141,24 @@ def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
 
 
 def _print(data: Dataset, points: list[Point]) -> None:
-    from rich.table import Table
-
-    title = f"{data}; {_setting(points[0].certificate)}"
-    if terminal().width < NARROW:
-        print(title)
-        for point in points:
-            cert = point.certificate
-            print(
-                f"weight decay {point.weight_decay:.4g}: least objective in [{cert.lower:.7g}, {cert.upper:.7g}], "
-                f"gap {cert.gap:.2g}, {cert.status}, mean loss {point.loss:.4g}, norm {point.norm:.4g}, "
-                f"{point.neurons} neuron{'' if point.neurons == 1 else 's'}"
-            )
-    else:
-        table = Table(title=plain(title), title_justify="left")
-        for column in ("decay", "objective", "gap", "status", "loss", "norm", "margin", "error", "neurons", "seconds"):
-            left = column in ("objective", "status")
-            table.add_column(column, justify="left" if left else "right", no_wrap=True)
-        for point in points:
-            cert = point.certificate
-            table.add_row(
-                f"{point.weight_decay:.4g}",
-                plain(f"[{cert.lower:.7g}, {cert.upper:.7g}]"),
-                f"{cert.gap:.2g}",
-                plain(cert.status),
-                f"{point.loss:.4g}",
-                f"{point.norm:.4g}",
-                _number(point.margin),
-                "-" if math.isnan(point.error) else f"{100 * point.error:.3g} %",
-                str(point.neurons),
-                f"{cert.stats.get('seconds') or 0:.2f}",
-            )
-        print_rich(table)
-    print(f"objective: {CONVENTIONS['objective']}")
-    for reason in dict.fromkeys(point.certificate.reason for point in points if point.certificate.reason):
-        print(reason)
+    columns = ("decay", "objective", "gap", "search", "loss", "norm", "margin", "error", "neurons", "seconds")
+    rows = []
+    for point in points:
+        cert = point.certificate
+        error = "-" if math.isnan(point.error) else f"{100 * point.error:.3g} %"
+        rows.append([
+            f"{point.weight_decay:.4g}", f"[{cert.lower:.7g}, {cert.upper:.7g}]", f"{cert.gap:.2g}", cert.status_in_words,
+            f"{point.loss:.4g}", f"{point.norm:.4g}", _number(point.margin), error, str(point.neurons),
+            f"{cert.stats.get('seconds') or 0:.2f}",
+        ])  # fmt: skip
+    right = [name for name in columns if name not in ("objective", "search")]
+    print_table(f"{data}; {_setting(points[0].certificate)}", columns, rows, right, folded=["search"])
+    said = [f"objective: {CONVENTIONS['objective']}"]
+    said += filter(None, [advised(point.certificate, data) for point in points])
+    said += dict.fromkeys(point.certificate.reason for point in points if point.certificate.reason)
     if any(point.certificate.status != "certified" for point in points):
-        _tell_scales(data)
+        said += _scales(data)
+    print_lines(said)
 
 
 def _setting(cert: Certificate) -> str:
@@ -188,15 +170,16 @@ def _setting(cert: Certificate) -> str:
     return f"{cert.extra['loss']} loss, {bias}, {last}"
 
 
-def _tell_scales(data: Dataset) -> None:
+def _scales(data: Dataset) -> list[str]:
     """A hint where columns have other units: the decay then weighs on the small ones, and searches take longer."""
     size = data.X.std(axis=0)
     size = size[size > 0]
-    if len(size) and size.max() > UNEVEN * size.min():
-        print(
-            f"the columns' standard deviations go from {size.min():.3g} to {size.max():.3g}; "
-            "where they are standardised the decay treats them alike, and bounds usually meet sooner"
-        )
+    if not len(size) or size.max() <= UNEVEN * size.min():
+        return []
+    return [
+        f"the columns' standard deviations go from {size.min():.3g} to {size.max():.3g}; "
+        "where they are standardised (--standardize) the decay treats them alike, and bounds usually meet sooner"
+    ]
 
 
 def _number(value: float) -> str:
@@ -204,10 +187,7 @@ def _number(value: float) -> str:
 
 
 def _read(source: str, label: str | None, loss: str) -> Dataset:
-    data = datasets.load_for_loss(source, label, loss=loss)
-    for note in data.notes:
-        say(f"{data.name}: {note}")
-    return data
+    return datasets.load_for_loss(source, label, loss=loss)
 
 
 # ------------------------------------------------------------------ a trained network
@@ -229,7 +209,7 @@ def gap(options: argparse.Namespace) -> int:
     if run:
         model, data = _trained(options.model, options.trial or 0)
     else:
-        model, data = _state_dict(options.model), _read(options.data, options.label, options.loss)
+        model, data = _state_dict(options.model), prepared(_read(options.data, options.label, options.loss), options)
     from widemargin import optima
 
     with use_threads(options.threads), solver_progress("gap") as report:
@@ -248,8 +228,7 @@ def gap(options: argparse.Namespace) -> int:
     say(f"{data}; {found.width} neurons, {_setting(found.certificate)}, weight decay {options.weight_decay:g}")
     print(json.dumps(plain_json(found.summary()), allow_nan=False) if options.json else found)
     if found.certificate.reason and not options.json:
-        print(found.certificate.reason)
-        _tell_scales(data)
+        print_lines([found.certificate.reason, *_scales(data)])
     sys.stdout.flush()
     if paths:
         save_certificate(replace(found.certificate, data_name=data.name), paths["gap"])
@@ -358,6 +337,7 @@ def _decay(text: str) -> float:
 
 def _common(one: Parser, many: bool) -> None:
     readable(one)
+    standardizable(one)
     precise(one, 1e-3, "1e-3")
     each = "seconds for each decay" if many else "seconds"
     timed(one, f"{each}; the result then says time-limit, and both bounds hold")

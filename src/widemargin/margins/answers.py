@@ -77,9 +77,11 @@ def advice(cert: Certificate, data: Dataset, shell: bool = False) -> str:
         helps.append(f"give it a longer {'--time-limit' if shell else 'time_limit'}")
     what = kinds.quantity(cert.convention)
     if what == "margin":
-        helps.append(f"or, for noisy data, ask for {'widemargin fit' if shell else 'optima.f1'} instead of a margin")
+        helps.append(
+            f"ask for {'widemargin fit' if shell else 'optima.f1'} instead of a margin where the data is noisy"
+        )
     else:
-        helps.append("or a larger weight decay" if what == "objective" else "or fewer points")
+        helps.append("take a larger weight decay" if what == "objective" else "take fewer points")
     seconds = cert.stats.get("seconds") or 0.0
     return (
         f"{data.name}: after {seconds:.0f} s the {what} is only known to lie in [{cert.lower:.4g}, {cert.upper:.4g}]. "

@@ -12,6 +12,7 @@ from scipy import linalg
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from widemargin.errors import did_you_mean
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, show
 
@@ -158,7 +159,7 @@ def to_numpy(values: Any) -> Any:
 
 def check_choice(name: str, value: Any, legal: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in legal:
-        raise InputError(f"{name} must be one of {', '.join(legal)}, not {show(value)}")
+        raise InputError(f"{name} must be one of {', '.join(legal)}, not {show(value)}{did_you_mean(value, legal)}")
 
 
 def check_positive(name: str, value: Any) -> None:
