@@ -6,10 +6,7 @@ import argparse
 import io
 import json
 import math
-import pickle
 import sys
-import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +18,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
 from .margin import advised, save_certificate, save_paths
+from .models import state_dict, trained
 from .options import (
     INTERRUPTED,
     Command,
@@ -57,7 +55,6 @@ LOSSES = (
 )  # `optima` has them, but takes long to import
 MODES = {"free": "free", "decayed": "decayed", "none": None}
 UNEVEN = 100  # columns whose sizes differ by more than this are told of where the bounds did not meet
-MOST = 2**31  # bytes of a model
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -207,9 +204,9 @@ def gap(options: argparse.Namespace) -> int:
     if options.trial is not None and not run:
         raise InputError("--trial is for runs of widemargin train; leave it out")
     if run:
-        model, data = _trained(options.model, options.trial or 0)
+        model, data = trained(options.model, options.trial or 0)
     else:
-        model, data = _state_dict(options.model), prepared(_read(options.data, options.label, options.loss), options)
+        model, data = state_dict(options.model), prepared(_read(options.data, options.label, options.loss), options)
     from widemargin import optima
 
     with use_threads(options.threads), solver_progress("gap") as report:
@@ -234,74 +231,6 @@ def gap(options: argparse.Namespace) -> int:
         save_certificate(replace(found.certificate, data_name=data.name), paths["gap"])
         say(f"certificate of the best objective written to {paths['gap']}")
     return INTERRUPTED if found.certificate.status == "interrupted" else 0
-
-
-def _state_dict(name: str) -> Mapping[str, Any]:
-    """The weights in a file, read without running anything that is in it."""
-    try:
-        path = Path(name)
-        if not legal(name) or not path.is_file():
-            raise InputError(
-                f"{name[:200]}: there is no such file; give the state dict of a network, .pt or .safetensors"
-            )
-        if path.stat().st_size > MOST:
-            raise InputError(f"{name}: the file is larger than 2 GiB; this is no two-layer network")
-    except OSError as error:
-        raise InputError(f"{name[:80]}: {error.strerror or error}; give the state dict of a network") from None
-    if path.suffix.lower() == ".safetensors":
-        state = _safetensors(path)
-    else:
-        import torch
-
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
-                state = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            raise InputError(
-                f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
-            ) from None
-        except Exception:  # damaged files and other formats raise nearly anything, and say nothing that helps
-            raise InputError(
-                f"{name} cannot be read as a state dict: it is damaged, or of another format; "
-                "save model.state_dict() with torch.save"
-            ) from None
-    if not isinstance(state, Mapping):
-        raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
-    return state
-
-
-def _safetensors(path: Path) -> Mapping[str, Any]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise InputError(f"{path}: the package safetensors is not installed; install it, or save a .pt file") from None
-    try:
-        return load_file(path)
-    except Exception as error:  # as above
-        said = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"{path} cannot be read as safetensors ({said}); save it again") from None
-
-
-def _trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
-    """The last weights of a trial of a run, and its data."""
-    from widemargin import flows
-    from widemargin.flows import runs
-
-    done = flows.load(name)
-    net, sets = done.config["net"], runs.load_data(name)
-    wanted = {"net": "relu", "activation": "relu", "mean_field": False, "train": "both"}
-    if any(net.get(key) != value for key, value in wanted.items()):
-        raise InputError(
-            f"{name}: this network is not sum_j a_j relu(v_j . x) with both layers trained and no factor in front"
-        )
-    a, V = np.asarray(done.final["a"]), np.asarray(done.final["V"])  # (B, m), (B, m, d) or (B, m, d + 1)
-    if not trial < len(a):
-        raise InputError(f"{name} has the trials 0 to {len(a) - 1}, so there is no --trial {trial}")
-    model = {"V.weight": V[trial], "a": a[trial][None]}
-    if done.config["bias"]:
-        model |= {"V.weight": V[trial, :, :-1], "V.bias": V[trial, :, -1]}
-    return model, sets[trial if len(sets) > 1 else 0]
 
 
 # ------------------------------------------------------------------ options

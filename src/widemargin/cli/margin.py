@@ -20,12 +20,14 @@ from widemargin.kinds import KINDS as ROWS
 from widemargin.kinds import MATRIX_NORMS, OFFERED, SEVERAL, VECTOR_NORMS
 from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device, neurons
 
+from .models import state_dict, trained
 from .options import (
     INTERRUPTED,
     Command,
     activation,
     check_writable,
     integer,
+    legal,
     number,
     placed,
     precise,
@@ -53,6 +55,8 @@ CHECKED = ("f1", "f2", "linear", "frozen", "rf", "f1-multiclass", "linear-multic
 
 def margin(options: argparse.Namespace) -> int:
     """Compute, print and save margins."""
+    if options.model is not None:
+        return _of_model(options)
     kinds, source = _kinds(options)
     paths = save_paths(options.save, kinds)
     data = prepared(_load(source, options.label, options.multiclass), options)
@@ -89,6 +93,45 @@ def margin(options: argparse.Namespace) -> int:
         save_certificate(cert, paths[kind])
         say(f"certificate of {kind} written to {paths[kind]}")
     return status
+
+
+def _of_model(options: argparse.Namespace) -> int:
+    """The margin of a network of one's own, as a share of the largest."""
+    paths = save_paths(options.save, ["f1"])
+    if options.kind not in (None, [["f1"]]) or options.activation != "relu" or options.bias:
+        raise InputError(
+            "--model compares with ReLU networks of its own form (f1); leave --kind, --activation and --bias out"
+        )
+    run = legal(options.model) and Path(options.model).is_dir()
+    if run:
+        model, data = trained(options.model, options.trial)
+    elif options.data is None:
+        raise InputError("there is no DATA; give the file or the spec that the network was trained on")
+    else:
+        model = state_dict(options.model)
+    if options.data is not None:
+        data = prepared(_load(options.data, options.label, options.multiclass), options)
+    from widemargin import margins
+
+    with use_threads(options.threads), solver_progress("f1") as report:
+        try:
+            found = margins.of(
+                model, data, tol=options.tol or 1e-3, time_limit=options.time_limit, memory=options.memory, seed=options.seed,
+                progress=report,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            say("interrupted before there was a result")
+            return INTERRUPTED
+    cert = found.certificate
+    if options.json:
+        print(json.dumps(plain_json(found.summary()), allow_nan=False))
+    else:
+        print_lines([str(data), str(found), *filter(None, [cert.reason, advised(cert, data)])])
+    sys.stdout.flush()
+    if paths:
+        save_certificate(cert, paths["f1"])
+        say(f"certificate of the largest margin written to {paths['f1']}")
+    return INTERRUPTED if cert.status == "interrupted" else 0
 
 
 def _load(source: str, label: str | None, several: bool) -> Dataset:
@@ -280,6 +323,15 @@ def add(command: Command) -> None:
         action="append",
         metavar="KIND",
         help=f"one or more of {', '.join(OFFERED)}, separated by spaces or commas [f1]",
+    )
+    one.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="how good the margin of this network is, as a share of the largest: the state dict of Sequential(Linear, ReLU, "
+        "Linear), .pt or .safetensors, or a run of widemargin train, which has its own data",
+    )
+    one.add_argument(
+        "--trial", metavar="B", type=integer(0, 10**6), default=0, help="with --model RUN: which network [0]"
     )
     one.add_argument(
         "--bias",

@@ -25,6 +25,7 @@ from .kernel_machines import f2, random_features
 from .linear_classifiers import linear
 from .multiclass import multiclass_f1, multiclass_linear
 from .neural_collapse import collapse
+from .own_networks import Share, of
 from .projections import projected
 from .regression import min_norm_l1, min_norm_l2
 from .tangent_kernels import (
@@ -42,6 +43,7 @@ from .widths import width_margin_curve
 __all__ = [
     "MaxMarginClassifier",
     "MinNormRegressor",
+    "Share",
     "batchnorm",
     "collapse",
     "f1",
@@ -55,6 +57,7 @@ __all__ = [
     "multiclass_linear",
     "ntk",
     "ntk_kernel",
+    "of",
     "parity_transport",
     "positive_transport",
     "projected",
