@@ -74,6 +74,7 @@ BEFORE = {  # what comes before the data, and behind it
     "margins.width_margin_curve": ((), ([1, 4],)),
     "margins.transport_margin": ((), (wm.margins.parity_transport(2),)),
     "margins.batchnorm": ((), (16,)),
+    "margins.of": ((NETWORK,), ()),
     "margins.prune": ((wm.Measure(X, SIGNS),), ()),
     "optima.gap": ((NETWORK,), ()),
     "flows.train": ((), (wm.flows.TwoLayer(2, 4), wm.flows.GD())),

@@ -121,15 +121,15 @@ class Dataset:
     def labelled(self, how: str) -> Dataset:
         """The same points with labels as a function takes them; as they are where that cannot be said.
 
-        `how`: "signs" makes any two values -1 and +1, "classes" makes whole numbers 0, ..., K-1, and "numbers" makes -1 and +1
-        the classes 0 and 1. Anything else ("values") leaves y alone.
+        `how`: "signs" makes any two values -1 and +1, "binary" only 0 and 1 (others might be targets), "classes" makes whole
+        numbers 0, ..., K-1, and "numbers" makes -1 and +1 the classes 0 and 1. Anything else ("values") leaves y alone.
         """
-        if how not in ("signs", "classes", "numbers") or self.y.ndim == 2:
+        if how not in ("signs", "binary", "classes", "numbers") or self.y.ndim == 2:
             return self
         values, index = np.unique(self.y, return_inverse=True)
         signs = set(values) <= {-1.0, 1.0}
-        if how == "signs":
-            if signs or len(values) != 2:
+        if how in ("signs", "binary"):
+            if signs or len(values) != 2 or (how == "binary" and values.tolist() != [0.0, 1.0]):
                 return self
             y: np.ndarray = 2.0 * index - 1
         else:
@@ -396,10 +396,13 @@ def _taking(function: Any, place: int, labels: Labels) -> Any:
     @functools.wraps(function)
     def taking(*args: Any, **keys: Any) -> Any:
         before, rest = args[:place], list(args[place + 1 :])
-        data = args[place] if len(args) > place else keys.pop(name, keys.pop("X", _MISSING))
+        positional = len(args) > place
+        data = args[place] if positional else keys.pop(name, keys.pop("X", _MISSING))
         y = keys.pop("y", None)
         if data is _MISSING or data is None:  # `function` says what is missing, or can do without
-            return function(*args, **keys)
+            return (
+                function(*args, **keys) if positional or data is _MISSING else function(*args, **{name: None}, **keys)
+            )
         if _sets(data):
             given: Any = list(data)
         else:
@@ -409,11 +412,13 @@ def _taking(function: Any, place: int, labels: Labels) -> Any:
         if isinstance(labels, str):
             how = labels
         else:
-            bound = signature.bind_partial(*before, given, *rest, **keys)
+            bound = signature.bind_partial(*before, *((given, *rest) if positional else ()), **keys)
             bound.apply_defaults()
             how = labels(bound.arguments)
         given = [one.labelled(how) for one in given] if isinstance(given, list) else given.labelled(how)
-        return function(*before, given, *rest, **keys)
+        if positional:
+            return function(*before, given, *rest, **keys)
+        return function(*before, **{name: given}, **keys)
 
     shown = signature.parameters[name].replace(annotation=f"{signature.parameters[name].annotation} | X, y")
     taking.__signature__ = signature.replace(  # type: ignore[attr-defined]

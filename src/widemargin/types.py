@@ -373,7 +373,7 @@ class Certificate:
         chance = self.extra.get("confidence") if self.proof.get("type") == "samples" else None
         if chance is not None:
             return f"NOT proved: probability {chance!r}"
-        return f"{kinds.argued(self.convention)} bound NOT proved"
+        return f"{kinds.argued(self.convention)} bound not proved"
 
     @property
     def status_in_words(self) -> str:

@@ -57,8 +57,9 @@ def test_biases_are_folded_in(first: bool, last: bool, one_thread):
     assert_allclose(found.margin, from_the_definition(net), rtol=1e-10)
     assert found.certificate.bias is (first or last) and found.width == 12 and found.certificate.verify(X, Y).ok
     least, most = found.share
-    assert 0 < least <= most <= 1 and found.margin <= found.certificate.upper
-    assert_allclose(least, found.margin / found.certificate.upper)
+    assert 0 <= least <= most <= 1 and (least > 0) == (found.errors == 0)
+    assert_allclose(least, max(found.margin, 0.0) / found.certificate.upper)
+    assert found.errors == 0 or not first  # without biases this network does not get there in so few steps
     for same in (net.state_dict(), {"model": net.state_dict()}):
         assert wm.margins.of(same, (X, (Y + 1) / 2)).margin == found.margin
 

@@ -227,7 +227,7 @@ def test_bad_input_is_said_in_one_sentence():
     signs = Dataset(data.X, np.where(data.y > 0, 1.0, -1.0))
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     for call, word in (
-        (lambda: solve(signs, 0.1), "class number"),
+        (lambda: solve(Dataset(data.X, data.y + 0.5), 0.1), "class number"),
         (lambda: solve(data, -1.0), "positive"),
         (lambda: solve(data, 0.1, weights=(data.y > 0).astype(float)), "class 0 has no point"),
         (lambda: optima.f2(data, loss="cross-entropy", weight_decay=0.1, bias=True), "cross-entropy"),

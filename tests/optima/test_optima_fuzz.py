@@ -139,7 +139,7 @@ def test_sizes_at_the_end_of_the_floats():
         optima.f1(data, loss="squared", weight_decay=1e-3, weights=np.full(4, 1e280), time_limit=0.2, bias=True)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:.*What would help")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_bounds_of_hostile_data_hold(name):
     points, decay, loss, mode, bias = HOSTILE[name]

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from widemargin import notebooks
 from widemargin.dataset import takes_data
 from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
 
@@ -119,7 +120,8 @@ def train(
             run.mend()
         said = tuple(run.notes) if run is not None else ()
         asked = stack.enter_context(_interrupts())
-        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, record.progress)
+        progress = stack.enter_context(notebooks.watched(record.progress, _line))
+        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
         final = loop.point()
     for trial in np.flatnonzero(loop.status == "diverged"):
         where = loop.ended[trial]
@@ -128,6 +130,12 @@ def train(
             f"trial {trial} diverged at step {where}: its parameters or its loss overflowed; try a smaller step",
         )
     return runs.trajectory(rows, final, config, (*said, *loop.stepper.state.notes(), *notes, *trouble))
+
+
+def _line(seconds: float, share: float, now: Mapping[str, float]) -> tuple[float, str]:
+    """What a notebook shows of training."""
+    risk = f"  ln risk {now['log_risk']:.4g}" if "log_risk" in now else ""
+    return share, f"{seconds:.1f} s  step {now.get('step', 0):.0f}{risk}"
 
 
 def _drive(

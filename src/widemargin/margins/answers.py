@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec
+
+import numpy as np
 
 from widemargin import kinds, notebooks
 from widemargin.dataset import Labels, TakesData, takes_data
@@ -49,13 +52,21 @@ def solves(
     return decorate
 
 
-def finish(cert: Certificate, data: Dataset, tol: float | None, stacklevel: int = 4) -> Certificate:
+def outside() -> int:
+    """The stacklevel of the line that called into this package: how deep a warning lies differs."""
+    frame, level = sys._getframe(1), 1  # that of whoever warns
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("widemargin."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def finish(cert: Certificate, data: Dataset, tol: float | None) -> Certificate:
     """The certificate with the tolerance that was asked for; a ConvergenceWarning where it says little."""
     said = advice(cert, data)
     if said:
         from sklearn.exceptions import ConvergenceWarning
 
-        warnings.warn(said, ConvergenceWarning, stacklevel=stacklevel)
+        warnings.warn(said, ConvergenceWarning, stacklevel=outside())
     return replace(cert, stats={**cert.stats, "tol": tol})
 
 
@@ -64,8 +75,9 @@ def advice(cert: Certificate, data: Dataset, shell: bool = False) -> str:
     if cert.status not in ("time-limit", "stalled") or cert.gap < FAR:
         return ""
     helps = []
-    size = data.X.std(axis=0)
-    size = size[size > 0]
+    with np.errstate(all="ignore"):
+        size = data.X.std(axis=0)
+    size = size[(size > 0) & np.isfinite(size)]
     if data.standardized is None and len(size) and size.max() > UNEVEN * size.min():
         way = "--standardize" if shell else "data.standardize()"
         helps.append(

@@ -81,7 +81,7 @@ class Guarantees:
         }
 
 
-@takes_data()
+@takes_data("binary")
 def guarantees(
     data: Dataset,
     run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,

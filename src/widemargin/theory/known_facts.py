@@ -160,7 +160,7 @@ def _hashable(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
-@takes_data()
+@takes_data("binary")
 def facts(
     data: Dataset,
     run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
