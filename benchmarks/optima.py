@@ -162,7 +162,7 @@ class Watched(Solver):
 def ours(task: Task) -> tuple[Curve, Certificate, float]:
     """The curve, the certificate, and the seconds until `progress` told a network other than the constant."""
     small = np.random.default_rng(0).standard_normal((12, task.data.d))
-    optima.f1(Dataset(small, np.sign(small[:, 0])), loss=task.loss, weight_decay=0.1, time_limit=5)
+    optima.f1(Dataset(small, np.sign(small[:, 0])), loss=task.loss, weight_decay=0.1, time_limit=5, bias=True)
     curve: Curve = []
     told: list[float] = []
     began = task.clock()
@@ -300,7 +300,7 @@ def at(curve: Curve, second: float) -> float:
 def compare(row: Row, args: argparse.Namespace) -> dict[str, Any]:
     """All methods on one row: a table, and at which seconds somebody is below our network."""
     data = standardised(row.data)
-    decay = row.share * optima.largest_decay(data, loss=row.loss).upper
+    decay = row.share * optima.largest_decay(data, loss=row.loss, bias=True).upper
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     task = Task(data, extend(data.X, bias=True), row.loss, decay, args.seconds, clock, args.seed)
     seconds = list(range(1, round(args.seconds) + 1))
@@ -351,10 +351,10 @@ def spans(seconds: Sequence[int]) -> str:
 
 def line(row: Row, args: argparse.Namespace) -> str:
     data = standardised(row.data)
-    decay = row.share * optima.largest_decay(data, loss=row.loss).upper
+    decay = row.share * optima.largest_decay(data, loss=row.loss, bias=True).upper
     began = time.perf_counter()
     found = optima.f1(
-        data, loss=row.loss, weight_decay=decay, time_limit=row.seconds, seed=args.seed, device=args.device
+        data, loss=row.loss, weight_decay=decay, time_limit=row.seconds, seed=args.seed, device=args.device, bias=True
     )
     seconds, gap = time.perf_counter() - began, found.upper / found.lower - 1
     said = "yes" if gap <= row.goal and seconds <= 1.1 * row.seconds + 0.5 else "NO"

@@ -23,7 +23,7 @@ X, X_test, y, y_test = train_test_split(data.X, data.y, test_size=0.5, random_st
 
 models = {}
 for space in ("f1", "f2", "linear"):
-    models[space] = model = MaxMarginClassifier(space, time_limit=20).fit(X, y)
+    models[space] = model = MaxMarginClassifier(space, time_limit=20, bias=True).fit(X, y)
     kind = "soft" if model.soft_ else "hard"
     print(f"{space:6}  {kind} margin {model.margin_:.6f}, test accuracy {model.score(X_test, y_test):.2f}")
     print(f"        {model.certificate_}")

@@ -97,7 +97,7 @@ def main() -> None:
     )
     scatter = np.random.default_rng(0)
     for axes, (name, (data, decay, tol)) in zip(panels[0], sets.items()):
-        cert = wm.optima.f1(data, loss="logistic", weight_decay=decay, tol=tol)
+        cert = wm.optima.f1(data, loss="logistic", weight_decay=decay, tol=tol, bias=True)
         print(f"{name}: n={data.n}, d={data.d}, weight decay {decay:g}")
         print(
             f"  best of any width between {cert.lower:.6f} and {cert.upper:.6f} ({cert.status}, {cert.atoms} neurons)"

@@ -71,7 +71,12 @@ def cross_validated(given: Problem, decays: np.ndarray) -> np.ndarray:
     errors = []
     for kept, left in StratifiedKFold(given.folds, shuffle=True, random_state=0).split(X, y):
         path = wm.optima.path(
-            wm.Dataset(X[kept], y[kept]), decays, output_bias=None, tol=given.tol, time_limit=given.time_limit
+            wm.Dataset(X[kept], y[kept]),
+            decays,
+            output_bias=None,
+            tol=given.tol,
+            time_limit=given.time_limit,
+            bias=True,
         )
         errors.append([(y[left] * point.certificate.function(X[left]) <= 0).mean() for point in path])
     return np.mean(errors, axis=0)
@@ -116,9 +121,9 @@ def main() -> None:
 
 def show(top: plt.Axes, bottom: plt.Axes, given: Problem) -> None:
     data, n = given.data, given.data.n
-    largest = wm.optima.largest_decay(data, output_bias=None, time_limit=given.time_limit)
+    largest = wm.optima.largest_decay(data, output_bias=None, time_limit=given.time_limit, bias=True)
     decays = largest.lower * given.shares
-    path = wm.optima.path(data, decays, output_bias=None, tol=given.tol, time_limit=given.time_limit)
+    path = wm.optima.path(data, decays, output_bias=None, tol=given.tol, time_limit=given.time_limit, bias=True)
     scores = [data.y * point.certificate.function(data.X) for point in path]  # no output bias: the bounds have none
     test = np.array([(given.y * point.certificate.function(given.X) <= 0).mean() for point in path])
     folds = cross_validated(given, decays) if given.folds else np.full(len(path), np.nan)

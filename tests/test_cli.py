@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import string
 import subprocess
@@ -132,7 +133,7 @@ def test_options_reach_the_solvers():
 
 
 def test_table_shows_the_convention():
-    status, out, err = run("margin", SMALL, "--kind", "f2", "linear", "frozen", "--width", 20)
+    status, out, err = run("margin", SMALL, "--kind", "f2", "linear", "frozen", "--width", 20, "--verbose")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     for kind, convention in (("f2", "M7"), ("linear", "M11"), ("frozen", "M1")):
@@ -141,10 +142,66 @@ def test_table_shows_the_convention():
         assert any(line.startswith(f"{convention}: ") for line in lines)
 
 
-def test_narrow_terminals_get_sentences(monkeypatch):
-    monkeypatch.setattr(cli.margin, "NARROW", 1000)
-    status, out, _ = run("margin", SMALL, "--kind", "f2", "linear")
-    assert status == 0 and "f2 margin (M7) in [" in out and "linear margin (M11) in [" in out
+def test_plain_words():
+    """One margin is one sentence, several are a table; codes come with --verbose alone."""
+    status, out, _ = run("margin", "clusters:n=30,seed=0", "--bias")
+    assert status == 0 and re.search(
+        r"largest margin \(F1\) 0\.08428 \(gap [\d.e-]+\), \d+ neurons, proof checked, [\d.]+ seconds\n", out
+    )
+    status, table, _ = run("margin", "clusters:n=30,seed=0", "--kind", "f1", "f2", "linear")
+    assert status == 0 and "nothing of this kind separates the data" in table and "neurons" in table
+    for code in ("M1", "M7", "M11", "enumeration", "dual", "atoms"):
+        assert code not in out and code not in table, code
+    _, told, _ = run("margin", "clusters:n=30,seed=0", "--bias", "--verbose")
+    assert "M1" in told and "enumeration" in told and "M1: sum of |mass|" in told
+
+
+NARROW = {
+    "margin": ("margin", SMALL, "--kind", "f1", "f2", "linear", "frozen", "--width", 20),
+    "margin, all codes": ("margin", SMALL, "--kind", "f2", "linear", "--verbose"),
+    "fit": ("fit", SMALL, "--path", "0.01:0.1:2"),
+    "train": ("train", SMALL, "--steps", 20, "--trials", 2, "--width", 8, "--certify"),
+    "bound": ("bound", SMALL, "--theorem", "CB-22", "MT-7", "LR-15", "UH-23"),
+    "theorems": ("theorems", "CB-22"),
+}
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("argv", NARROW.values(), ids=NARROW)
+def test_tables_in_narrow_terminals(argv, columns: int, monkeypatch):
+    """No cell is cut, none is a column of letters, and what is stacked keeps to the width."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, _ = run(*argv)
+    assert status == 0 and "..." not in out and "\u2026" not in out
+    tables = [line for line in out.splitlines() if line.startswith(("\u2502", "\u250f"))]
+    assert all(len(line) <= columns for line in tables)
+    assert not any(0 < len(line.strip()) <= 2 for line in out.splitlines())
+    if argv[0] != "theorems":
+        assert not [line for line in out.splitlines() if len(line) > columns]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "\u250f" in run(*argv)[1] or argv[0] == "theorems"  # where there is room, a table
+
+
+NEARLY = {
+    "command": (("margn", SMALL), "did you mean margin?"),
+    "kind": (("margin", SMALL, "--kind", "lineer"), "did you mean linear?"),
+    "option": (("margin", SMALL, "--knd", "f1"), "did you mean --kind?"),
+    "choice": (("fit", SMALL, "--loss", "logitic", "--weight-decay", 1), "did you mean logistic?"),
+    "data set": (("margin", "partiy:d=3,n=8"), "did you mean parity?"),
+    "key": (("margin", "parity:d=3,sed=8"), "did you mean seed?"),
+    "option of a rule": (("train", SMALL, "--option", "weight_deccay=1"), "did you mean weight_decay?"),
+}
+
+
+@pytest.mark.parametrize(("argv", "said"), NEARLY.values(), ids=NEARLY)
+def test_did_you_mean(argv, said: str):
+    assert said in refused(*argv)
+    assert "did you mean" not in refused("margin", "zzzz:q=1")
+
+
+def test_a_misspelt_column(tmp_path):
+    (tmp_path / "t.csv").write_text("height,species\n1,oak\n2,fir\n")
+    assert "did you mean species?" in refused("margin", tmp_path / "t.csv", "--label", "spices")
 
 
 def test_labels_are_mapped_and_said(tmp_path):
@@ -243,7 +300,7 @@ def test_interrupt_prints_the_best_so_far(monkeypatch, tmp_path):
     status, out, _ = run("margin", SMALL, "--kind", "f1", "f2", "--json")
     assert status == 130 and [one["kind"] for one in json.loads(out)] == ["f1"]
     status, out, _ = run("margin", SMALL)
-    assert status == 130 and "interrupted" in out and "M1" in out
+    assert status == 130 and "interrupted; both bounds hold" in out
 
 
 def test_interrupt_before_a_result(monkeypatch):
@@ -577,7 +634,7 @@ def test_demo(tmp_path, monkeypatch):
     names.append("training.png")
     assert sorted(os.listdir(tmp_path / "deep" / "folder")) == names
     assert all(name in out for name in names)
-    assert "verified exactly" in out and "M1" in out and "not-separable" in out
+    assert "verified exactly" in out and "nothing of this kind separates the data" in out
     assert "steps of loss-normalised gradient descent reach" in out
     (tmp_path / "file").write_text("")
     assert "cannot make the folder" in refused("demo", "--out", tmp_path / "file")

@@ -37,8 +37,8 @@ def model(tmp_path):
 def test_fit_is_what_the_library_computes():
     keys = {"loss": "squared-hinge", "weight_decay": 0.02, "bias": False, "output_bias": "decayed", "seed": 3}
     argv = ("--loss", "squared-hinge", "--weight-decay", 0.02, "--no-bias", "--output-bias", "decayed", "--seed", 3)
-    status, out, err = run("fit", SPEC, *argv, "--tol", 1e-4, "--json")
-    found, known = json.loads(out), optima.f1(DATA, tol=1e-4, **keys)
+    status, out, err = run("fit", SPEC, "--bias", *argv, "--tol", 1e-4, "--json")
+    found, known = json.loads(out), optima.f1(DATA, tol=1e-4, **({"bias": True} | keys))
     assert (status, err) == (0, "")
     assert (found["lower"], found["upper"]) == (known.lower, known.upper) and found["gap"] <= 1e-4
     assert {key: found[key] for key in keys} == keys
@@ -46,18 +46,17 @@ def test_fit_is_what_the_library_computes():
 
 
 def test_a_table_and_sentences(monkeypatch):
-    status, out, _ = run("fit", SPEC, "--weight-decay", 0.02)
+    status, out, _ = run("fit", SPEC, "--bias", "--weight-decay", 0.02)
     assert status == 0 and "logistic loss, biases, free output bias" in out and "certified" in out
     assert "objective: mean loss + (weight decay / 2) |weights|^2 of the best network" in out
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(command, "NARROW", 1000)
-    status, out, _ = run("fit", SPEC, "--weight-decay", 0.02, "--output-bias", "none")
-    assert status == 0 and "weight decay 0.02: least objective in [" in out and "no output bias" in out
+    status, out, _ = run("fit", SPEC, "--bias", "--weight-decay", 0.02, "--output-bias", "none")
+    assert status == 0 and "decay 0.02: objective [" in out and "no output bias" in out
 
 
 def test_paths(tmp_path):
     save = tmp_path / "c.json.gz"
-    status, out, err = run("fit", SPEC, "--path", "1e-3:0.1:3", "--save", save, "--json")
+    status, out, err = run("fit", SPEC, "--bias", "--path", "1e-3:0.1:3", "--save", save, "--json")
     found = json.loads(out)
     assert status == 0
     assert_allclose([one["weight_decay"] for one in found], [0.1, 0.01, 0.001], rtol=1e-12)
@@ -65,8 +64,8 @@ def test_paths(tmp_path):
         file = tmp_path / f"c.{k}.json.gz"
         assert str(file) in err and Certificate.load(file).upper == one["upper"]
         assert run("verify", file, SPEC)[0] == 0
-    _, out, _ = run("fit", SPEC, "--path", 2, "--json")
-    known = optima.path(DATA, 2)
+    _, out, _ = run("fit", SPEC, "--bias", "--path", 2, "--json")
+    known = optima.path(DATA, 2, bias=True)
     assert [one["upper"] for one in json.loads(out)] == [point.upper for point in known]
 
 
@@ -74,7 +73,7 @@ def test_targets_of_a_regression_are_read_saved_and_verified(tmp_path):
     rows = [f"{a:.3f},{b:.3f},{a * b + 0.5:.3f}" for a, b in np.random.default_rng(0).standard_normal((12, 2))]
     table, save = tmp_path / "t.csv", tmp_path / "c.json"
     table.write_text("\n".join(["x0,x1,y", *rows]))
-    status, out, _ = run("fit", table, "--loss", "squared", "--weight-decay", 0.05, "--save", save, "--json")
+    status, out, _ = run("fit", table, "--bias", "--loss", "squared", "--weight-decay", 0.05, "--save", save, "--json")
     assert status == 0 and json.loads(out)["error"] is None
     assert run("verify", save, table)[0] == 0
     said = refused("fit", table, "--weight-decay", 0.05)
@@ -88,7 +87,7 @@ def test_targets_of_a_regression_are_read_saved_and_verified(tmp_path):
 def test_labels_are_mapped_and_said(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("x0,x1,y\n1,1,no\n-1,-1,no\n1,-1,yes\n-1,1,yes\n")
-    status, out, err = run("fit", table, "--weight-decay", 0.05, "--json")
+    status, out, err = run("fit", table, "--bias", "--weight-decay", 0.05, "--json")
     assert status == 0 and "no" in err and json.loads(out)["status"] == "certified"
 
 
@@ -108,10 +107,10 @@ def test_what_two_labels_are_taken_for(labels, loss, y, said, tmp_path):
     X = np.array([(1, 1), (-1, -1), (1, -1), (-1, 1)])
     table.write_text("\n".join(["x0,x1,y", *(f"{a},{b},{labels[int(a * b < 0)]}" for a, b in X)]))
     argv = ("--loss", loss, "--weight-decay", 0.05)
-    status, out, err = run("fit", table, *argv, "--save", save, "--json")
+    status, out, err = run("fit", table, "--bias", *argv, "--save", save, "--json")
     assert status == 0 and said in err and (said or "targets" not in err)
     known = Dataset(X, [y[int(a * b < 0)] for a, b in X])
-    found, cert = json.loads(out), optima.f1(known, loss=loss, weight_decay=0.05)
+    found, cert = json.loads(out), optima.f1(known, loss=loss, weight_decay=0.05, bias=True)
     assert_allclose((found["lower"], found["upper"]), (cert.lower, cert.upper), rtol=1e-6)
     assert Certificate.load(save).data_sha256 == known.sha256() and run("verify", save, table)[0] == 0
 
@@ -119,7 +118,7 @@ def test_what_two_labels_are_taken_for(labels, loss, y, said, tmp_path):
 def test_a_certificate_of_numbers_as_labels_is_still_verified(tmp_path):
     table, save = tmp_path / "t.csv", tmp_path / "c.json"
     table.write_text("x0,x1,y\n1,1,0\n-1,-1,0\n1,-1,1\n-1,1,1\n")
-    optima.f1(data.load(str(table)), loss="squared", weight_decay=0.05).save(save)
+    optima.f1(data.load(str(table)), loss="squared", weight_decay=0.05, bias=True).save(save)
     assert run("verify", save, table)[0] == 0
 
 
@@ -129,7 +128,7 @@ def test_the_losses_are_those_of_the_library():
 
 def test_both_bounds_are_told_on_the_way(monkeypatch):
     monkeypatch.setattr(cli.screen, "EVERY", 0.0)
-    _, _, err = run("fit", SPEC, "--weight-decay", 0.02)
+    _, _, err = run("fit", SPEC, "--bias", "--weight-decay", 0.02)
     lines = [line for line in err.splitlines() if line.startswith("fit ")]
     assert lines and all("[" in line and "decay 0.02: " in line for line in lines)
 
@@ -142,12 +141,12 @@ def test_interruption(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Solver, "start", stop)
-        status, out, _ = run("fit", SPEC, "--weight-decay", 0.02, "--json")
+        status, out, _ = run("fit", SPEC, "--bias", "--weight-decay", 0.02, "--json")
         assert status == 130 and json.loads(out)["status"] == "interrupted"
-        status, out, _ = run("fit", SPEC, "--path", "3")
+        status, out, _ = run("fit", SPEC, "--bias", "--path", "3")
         assert status == 130 and out.endswith("1 of 3 decays were done\n")
     monkeypatch.setattr(Solver, "__init__", stop)
-    status, out, err = run("fit", SPEC, "--path", "3")
+    status, out, err = run("fit", SPEC, "--bias", "--path", "3")
     assert (status, out) == (130, "") and "interrupted before" in err
 
 
@@ -185,7 +184,7 @@ def test_bad_data(tmp_path):
     table.write_text("x0,y\n1,1\n2,1\n")
     said = refused("fit", table, "--weight-decay", 1)
     assert "all labels are equal" in said and "use --output-bias none or decayed" in said
-    assert run("fit", table, "--weight-decay", 0.1, "--output-bias", "none")[0] == 0
+    assert run("fit", table, "--bias", "--weight-decay", 0.1, "--output-bias", "none")[0] == 0
     assert "no data set" in refused("fit", "nothing", "--weight-decay", 1)
     assert "without decay there is no best network" in refused("fit", SPEC, "--weight-decay", 0)
     assert "must be a positive number, not '-1'" in refused("fit", SPEC, "--weight-decay", -1)
@@ -198,16 +197,18 @@ def test_uneven_columns_are_told_of_where_the_bounds_do_not_meet(tmp_path):
         rows = [",".join(map(repr, [*row[:-1], scale * row[-1], label])) for row, label in zip(X.tolist(), y.tolist())]
         (tmp_path / "t.csv").write_text("\n".join(["a,b,c,d,e,f,g,h,i,y", *rows]))
         argv = ("--weight-decay", 1e-4, "--time-limit", 0.1, "--tol", 1e-9)
-        status, out, _ = run("fit", tmp_path / "t.csv", *argv)
+        status, out, _ = run("fit", tmp_path / "t.csv", "--bias", *argv)
         assert status == 0 and "time-limit" in out
         assert ("the columns' standard deviations go from" in out) == told
 
 
 def test_a_path_is_drawn_with_what_is_guaranteed(tmp_path):
     picture = tmp_path / "path.png"
-    status, out, err = run("fit", SPEC, "--path", "1e-9:1e-2:3", "--output-bias", "none", "--json", "--plot", picture)
+    status, out, err = run(
+        "fit", SPEC, "--bias", "--path", "1e-9:1e-2:3", "--output-bias", "none", "--json", "--plot", picture
+    )
     assert status == 0 and len(json.loads(out)) == 3 and picture.read_bytes().startswith(b"\x89PNG")
-    best, path = margins.f1(DATA, bias=True, tol=1e-3), optima.path(DATA, [1e-9], output_bias=None)
+    best, path = margins.f1(DATA, bias=True, tol=1e-3), optima.path(DATA, [1e-9], output_bias=None, bias=True)
     words = re.search(
         r"in \[(\S+), (\S+)\]; at the smallest decay the network has margin (\S+), of which (\S+) is guaranteed", err
     )
@@ -215,7 +216,7 @@ def test_a_path_is_drawn_with_what_is_guaranteed(tmp_path):
     known = theory.regularization.guaranteed_along(path, best).column("guaranteed")[0]
     assert_allclose(float(words[4]), known, rtol=1e-2)
     assert f"path drawn to {picture}" in err
-    status, _, err = run("fit", SPEC, "--path", "0.1:0.2:2", "--plot", tmp_path / "b.svg")
+    status, _, err = run("fit", SPEC, "--bias", "--path", "0.1:0.2:2", "--plot", tmp_path / "b.svg")
     assert status == 0 and "of which nothing is guaranteed" in err
     assert "--plot draws a path" in refused("fit", SPEC, "--weight-decay", 0.1, "--plot", picture)
     assert "must end in .png, .pdf, .svg" in refused("fit", SPEC, "--path", 3, "--plot", tmp_path / "a.gif")
@@ -327,7 +328,7 @@ def test_several_classes_from_fit_to_report(tmp_path, capsys):
     table.write_text("a,b,label\n" + "".join(f"{x[0]},{x[1]},{word}\n" for x, word in zip(X, words)))
     asked = ("--loss", "cross-entropy", "--weight-decay", "0.05", "--tol", "0.02")
     cert = tmp_path / "c.json"
-    assert cli.main(["fit", str(table), *asked, "--json", "--save", str(cert)]) == 0
+    assert cli.main(["fit", str(table), "--bias", *asked, "--json", "--save", str(cert)]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["kind"] == "f1-multiclass-optimum" and said["status"] == "certified" and said["atoms"] > 0
     assert said["mean_loss"] + 0.05 * said["norm"] == pytest.approx(said["upper"], rel=1e-9)
@@ -350,7 +351,7 @@ def test_several_targets_from_fit_to_report(tmp_path, capsys, monkeypatch):
     Y = np.column_stack([np.abs(X[:, 0]), X[:, 0] * X[:, 1]])
     np.savez("two.npz", X=X, y=Y)
     asked = ("--loss", "squared", "--weight-decay", "0.05", "--tol", "0.02")
-    assert cli.main(["fit", "two.npz", *asked, "--json", "--save", "c.json"]) == 0
+    assert cli.main(["fit", "two.npz", "--bias", *asked, "--json", "--save", "c.json"]) == 0
     out, err = capsys.readouterr()
     said = json.loads(out)
     assert "2 targets for each point" in err and len(said["offset"]) == 2
@@ -362,7 +363,7 @@ def test_several_targets_from_fit_to_report(tmp_path, capsys, monkeypatch):
     torch.manual_seed(0)
     torch.save(network(outputs=2).state_dict(), "m.pt")
     assert cli.main(["gap", "m.pt", "two.npz", *asked, "--save", "g.json"]) == 0
-    assert cli.main(["fit", "two.npz", *asked[:2], "--path", "3", "--tol", "0.1", "--save", "p.json"]) == 0
+    assert cli.main(["fit", "two.npz", "--bias", *asked[:2], "--path", "3", "--tol", "0.1", "--save", "p.json"]) == 0
     assert "the best of any width is between" in capsys.readouterr().out
     files = ["c.json", "g.json", *(f"p.{k}.json" for k in (1, 2, 3))]
     assert cli.main(["report", *files, "--out", "r.html"]) == 0

@@ -50,7 +50,7 @@ def solved(name: str, **keys) -> Certificate:
     row = kinds.KINDS[name]
     function = getattr(getattr(widemargin, row.room), row.function)
     if row.needs == "weight_decay":
-        keys["weight_decay"] = 0.05
+        keys |= {"weight_decay": 0.05, "bias": True}
         if row.targets == "classes":
             keys["loss"] = "cross-entropy"
         if row.targets == "several values":

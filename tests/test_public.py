@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 import widemargin
-from widemargin import kinds
+from widemargin import cli, kinds
 from widemargin.types import Certificate, Dataset
 
 SRC = Path(widemargin.__file__).parent
@@ -42,7 +42,7 @@ ROOMS = (
 # Explained once, in the docstring of the room, or where they are used.
 COMMON = ("activation", "bias", "data", "device", "memory", "progress", "seed", "time_limit", "tol")
 KEYWORDS = ("bias", "device", "progress", "time_limit", "tol")  # never positional; a data set's seed may be
-DEFAULTS = {"device": ["cpu"], "progress": [None], "seed": [0], "bias": [True, False, None]}
+DEFAULTS = {"device": ["cpu"], "progress": [None], "seed": [0], "bias": [False]}
 OTHER_WORDS = {  # for a tolerance, a time limit, a seed, progress, a device, a bias
     *("tolerance", "rtol", "atol", "precision"),
     *("timeout", "max_time", "limit"),
@@ -125,7 +125,8 @@ def misnamed(item: Any) -> list[str]:
             found.append(f"{name} has another name elsewhere")
         if name in KEYWORDS and one.kind is not one.KEYWORD_ONLY and not record:
             found.append(f"{name} can be given by its place")
-        if name in DEFAULTS and one.default is not one.empty and one.default not in DEFAULTS[name]:
+        told = name == "bias" and "space" in there and one.default is None  # where a space may say it; else it is False
+        if name in DEFAULTS and one.default is not one.empty and one.default not in DEFAULTS[name] and not told:
             found.append(f"{name} is {one.default!r} where it is left out")
         if name == "time_limit" and not (one.default is None or one.default > 0):
             found.append("time_limit is neither None nor positive where it is left out")
@@ -144,6 +145,21 @@ def test_a_public_name_says_all_that_is_needed(one: Public):
 @pytest.mark.parametrize("one", PUBLIC, ids=str)
 def test_a_public_name_uses_the_common_keywords(one: Public):
     assert not misnamed(one.item)
+
+
+def test_there_is_no_bias_where_none_is_asked_for():
+    """In functions, in estimators and on the command line alike."""
+    asked = [
+        one
+        for one in PUBLIC
+        if "bias" in parameters(one.item) and parameters(one.item)["bias"].default is not inspect.Parameter.empty
+    ]
+    assert len(asked) > 20 and not [str(one) for one in asked if parameters(one.item)["bias"].default]
+    data = widemargin.Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5]], [1, -1, 1])
+    assert not widemargin.margins.f1(data).bias and not widemargin.margins.f2(data).bias
+    commands = cli.parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr, attr-defined]
+    known = {name: one.get_default("bias") for name, one in commands.items() if "--bias" in one.format_help()}
+    assert len(known) >= 5 and not any(known.values()), known
 
 
 def methods(item: Any) -> Iterator[tuple[str, Any]]:
@@ -226,6 +242,7 @@ def test_the_walk_finds_what_is_missing():
     assert misnamed(silent) == ["tolerance has another name elsewhere"]
     assert misnamed(vague) == ["tol can be given by its place"]
     assert misnamed(solver) == [
+        "bias is True where it is left out",
         "time_limit is neither None nor positive where it is left out",
         "seed is 1 where it is left out",
         "it has no progress",

@@ -35,7 +35,7 @@ def test_json_has_the_last_records_of_every_trial():
 
 def test_a_table_for_people():
     status, out, err = run(
-        "train", SMALL, "--width", 8, "--steps", 10, "--trials", 2, "--test", "parity:d=4,n=30,seed=1"
+        "train", SMALL, "--width", 8, "--steps", 10, "--trials", 2, "--test", "parity:d=4,n=30,seed=1", "--verbose"
     )
     assert status == 0 and "margin_M2" in out and "test_error" in out and "2 trials (2 finished)" in out
     assert err == ""

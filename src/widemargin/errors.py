@@ -1,5 +1,7 @@
 """The one exception for bad input, and how values are shown in it. Every room has them."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -24,3 +26,35 @@ def show(value: Any, most: int = 60) -> str:
     except Exception:  # an int of thousands of digits, or an object that cannot be shown
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def brief(self: Any, most: int = 300) -> str:
+    """A `__repr__` of one short line, whatever arrays are inside: the first line of `str`, or the fields with shapes alone."""
+    name = type(self).__name__
+    if type(self).__str__ is not object.__str__:
+        said = next(iter(str(self).splitlines()), "")
+        return f"<{name}: {said if len(said) <= most else said[: most - 3] + '...'}>"
+    parts = [f"{key}={_size(getattr(self, key))}" for key in getattr(self, "__dataclass_fields__", {})]
+    said = ", ".join(parts)
+    return f"<{name}: {said if len(said) <= most else said[: most - 3] + '...'}>"
+
+
+def _size(value: Any) -> str:
+    """A value in few words: of arrays and tensors the shape, of what holds others their number."""
+    if hasattr(value, "shape"):
+        return f"{type(value).__name__} {tuple(value.shape)}"
+    if isinstance(value, dict | list | tuple | set) and len(value) > 3:
+        return f"{len(value)} in a {type(value).__name__}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{str(key)[:20]}: {_size(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "(" + ", ".join(map(_size, value)) + ")"
+    return show(value, 40)
+
+
+def did_you_mean(word: Any, known: Iterable[Any]) -> str:
+    """ " (did you mean NAME?)" for a name that is nearly one of those that are known; empty where none is near."""
+    if not isinstance(word, str):
+        return ""
+    near = difflib.get_close_matches(word.lower()[:60], names := {str(one).lower(): str(one) for one in known}, 1)
+    return f" (did you mean {names[near[0]]}?)" if near else ""

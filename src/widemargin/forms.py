@@ -83,6 +83,17 @@ def _range(low: float, high: float) -> str:
     return "" if (low, high) == (-math.inf, math.inf) else f" from {low:g} to {high:g}"
 
 
+def pair_of(first: Form, second: Form) -> Form:
+    """A list of two values."""
+
+    def check(value: Any, where: str) -> None:
+        need(isinstance(value, list) and len(value) == 2, where, "is no pair")
+        first(value[0], f"{where}[0]")
+        second(value[1], f"{where}[1]")
+
+    return check
+
+
 def maybe(form: Form) -> Form:
     """null, or that."""
 

@@ -40,6 +40,17 @@ class Kind:
     room: str = "margins"
 
 
+ENDED = {  # how a search ended, in words
+    "certified": "certified",
+    "time-limit": "stopped at the time limit; both bounds hold",
+    "stalled": "stalled; both bounds hold",
+    "interrupted": "interrupted; both bounds hold",
+    "not-separable": "nothing of this kind separates the data",
+    "rounding": "as close as rounding allows; both bounds hold",
+    "no-interpolation": "nothing of this kind meets all targets",
+    "found": "cones were found",
+    "not-found": "no cones were found",
+}
 # The norms of linear predictors and their conventions: of a vector u (two classes), of a matrix U (several).
 VECTOR_NORMS = {"l2": "M11", "l1": "M11-l1", "linf": "M11-linf"}
 MATRIX_NORMS = {"frobenius": "MT2-linear"} | {
@@ -203,6 +214,19 @@ SEVERAL = {
     for name, kind in KINDS.items()
     if kind.targets == "classes" and not kind.needs
 }
+
+
+def labels_for_loss(keys: Mapping[str, Any]) -> str:
+    """How the loss among the keywords of a function takes labels (`Dataset.labelled`)."""
+    loss = keys.get("loss")
+    return {"squared": "values", "cross-entropy": "classes"}.get(loss, "signs") if isinstance(loss, str) else "signs"
+
+
+def labels(name: str, extra: Mapping[str, Any]) -> str:
+    """How a certificate of a kind takes the labels of its data."""
+    if name not in KINDS:
+        return "values"
+    return labels_for_loss(extra) if KINDS[name].room == "optima" else KINDS[name].targets
 
 
 def quantity(convention: str) -> str:

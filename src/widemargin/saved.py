@@ -26,6 +26,7 @@ from widemargin.forms import (
     need,
     number,
     numbers,
+    pair_of,
     table,
     text,
     truth,
@@ -42,6 +43,13 @@ LOSSES = ("logistic", "squared", "hinge", "squared-hinge", "exp", "cross-entropy
 LARGE = 10**9  # points, features, neurons
 
 BOUND = table({"lower": number(), "upper": number()})
+LABEL = either(text(4000), truth, number())
+CALLED = {  # what the data were called where they came from
+    "labels": listed(pair_of(LABEL, number())),
+    "label": text(4000),
+    "columns": listed(text(4000)),
+    "standardized": table({"mean": listed(number()), "scale": listed(number())}),
+}
 FRAME = table(
     {
         "kind": text(40),
@@ -56,13 +64,20 @@ FRAME = table(
         "d": whole(1, LARGE),
         "bias": truth,
         "activation": text(40),
-        "data": table({"name": text(4000), "sha256": text(64)}),
+        "data": table({"name": text(4000), "sha256": text(64)}, CALLED),
         "dual": listed(anything),
         "primal": maybe(table({"theta": listed(anything), "mass": listed(anything)})),
         "proof": table({}),
         "extra": table({}),
     },
-    {"seconds": maybe(number(0)), "seed": maybe(whole()), "reason": text(4000), "atoms": whole(0, LARGE)},
+    {
+        "seconds": maybe(number(0)),
+        "seed": maybe(whole()),
+        "reason": text(4000),
+        "atoms": whole(0, LARGE),
+        "tol": maybe(number(0)),
+        "run": table({}, {"version": text(80), "date": text(40)}),
+    },
 )
 
 
@@ -115,6 +130,9 @@ def _fits(found: Mapping[str, Any]) -> None:
     if K is not None:
         whole(least, LARGE)(K, f"extra.{count}")
     _dual(found["dual"], n, K, bool(count))
+    columns = {"columns": found["data"].get("columns"), **found["data"].get("standardized", {})}
+    for name, values in columns.items():
+        need(values is None or len(values) == found["d"], f"data.{name}", f"does not have {found['d']} entries")
     if found["primal"] is not None:
         mass = array_of(found["primal"]["mass"], (None,), "primal.mass")
         if len(mass):

@@ -10,19 +10,23 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin import kernels, kinds, saved
+from widemargin import kernels, kinds, notebooks, references, saved
 from widemargin import verify as exact
+from widemargin.dataset import Dataset as Dataset
+from widemargin.dataset import as_dataset
 from widemargin.disk import write_atomically as write_atomically
 from widemargin.errors import InputError as InputError  # every room takes them from here
-from widemargin.errors import NotRecorded
+from widemargin.errors import NotRecorded, brief
 from widemargin.errors import show as show
 from widemargin.saved import FORMAT as FORMAT
 from widemargin.spaces import Space, as_space, extend
@@ -64,94 +68,6 @@ CONVENTIONS = {
     "NC": "radius of the cones over their number: a lower bound of the F1 margin (M1)",
     "distance": "smallest distance between the classes after a projection of rank r",
 }
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Points X (n, d) with targets y (n,): labels -1, +1 for margins, real values for regression.
-
-    y (n, K), K > 1, are K real targets for each point, which `optima.f1` takes with the squared loss.
-
-    `classes` are the labels as the user wrote them, in the order (-1, +1); `notes` say what a loader changed.
-
-    `name` stands in messages and pictures. Bad shapes, NaN and infinities raise an `InputError`.
-
-    >>> import widemargin as wm
-    >>> data = wm.Dataset([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [1, -1, 1], "three points")
-    >>> print(data)
-    three points: n=3, d=2
-    """
-
-    X: np.ndarray
-    y: np.ndarray
-    name: str = "data"
-    classes: tuple[Any, ...] = (-1, 1)
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        try:
-            X, y = np.array(self.X, dtype=np.float64), np.array(self.y, dtype=np.float64)
-        except Exception as error:  # objects may raise anything when they are made an array
-            said = " ".join(str(error).split())[:120] or type(error).__name__
-            raise InputError(f"{self.name}: X and y must hold numbers only ({said})") from None
-        if X.ndim != 2:
-            raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
-        if y.ndim not in (1, 2) or len(y) != len(X) or (y.ndim == 2 and y.shape[1] < 2):
-            raise InputError(f"{self.name}: X has {len(X)} rows but y has shape {y.shape}; give one target per row")
-        if X.size == 0:
-            raise InputError(
-                f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature"
-            )
-        for what, values in (("X", X), ("y", y)):
-            bad = np.argwhere(~np.isfinite(values))
-            if len(bad):
-                row, *column = bad[0]
-                where = f"row {row}, column {column[0]}" if column else f"row {row}"
-                raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute it")
-        X.setflags(write=False)
-        y.setflags(write=False)
-        object.__setattr__(self, "X", X)
-        object.__setattr__(self, "y", y)
-
-    @property
-    def n(self) -> int:
-        """Number of points."""
-        return len(self.X)
-
-    @property
-    def d(self) -> int:
-        """Number of features."""
-        return self.X.shape[1]
-
-    def single(self) -> np.ndarray:
-        """y (n,); an InputError if the points have several targets."""
-        if self.y.ndim == 2:
-            why = "but one label or target for each point is needed; give one (optima.f1 with loss='squared' takes several)"
-            raise InputError(f"{self.name}: y has {self.y.shape[1]} columns, {why}")
-        return self.y
-
-    def signs(self) -> np.ndarray:
-        """y as -1.0 / +1.0; an InputError if these are not labels of two classes."""
-        self.single()
-        if not np.isin(self.y, (-1.0, 1.0)).all():
-            values = np.unique(self.y)
-            what = (
-                f"{len(values)} different values"
-                if len(values) > 4
-                else "values " + ", ".join(f"{v:g}" for v in values)
-            )
-            raise InputError(f"{self.name}: margins need labels -1 and +1, but y has {what}; choose two classes")
-        return self.y
-
-    def sha256(self) -> str:
-        """The hash by which certificates know the data (`verify.data_hash`)."""
-        state = hashlib.sha256(f"{self.n} {self.d}\n".encode())
-        for numbers in (self.X, self.y):
-            state.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
-        return state.hexdigest()
-
-    def __str__(self) -> str:
-        return f"{self.name}: n={self.n}, d={self.d}"
 
 
 @dataclass(frozen=True)
@@ -199,8 +115,9 @@ class Measure:
         """sum_j |mass_j| ||theta_j||^k."""
         return float(np.abs(self.mass) @ np.linalg.norm(self.theta, axis=1) ** self.space.degree)
 
-    def margin(self, data: Dataset) -> float:
-        """min_i y_i f(x_i) / norm, straight from the definition (convention M1)."""
+    def margin(self, data: Dataset | ArrayLike, y: ArrayLike | None = None) -> float:
+        """min_i y_i f(x_i) / norm, straight from the definition (convention M1); of `data`, or of points X and labels `y`."""
+        data = as_dataset(data, y).labelled("signs")
         return float((data.signs() * self(data.X)).min()) / self.norm
 
     def normalized(self) -> Measure:
@@ -230,7 +147,9 @@ class Measure:
         return Measure(np.asarray(W), np.asarray(a), "relu", bias).normalized()
 
     def __str__(self) -> str:
-        return f"{len(self.mass)} atoms, norm {self.norm:.6g}"
+        return f"{neurons(len(self.mass))}, norm {self.norm:.6g}"
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True)
@@ -243,8 +162,8 @@ class Certificate:
 
     `kind` names the margin, `convention` what it is divided by (docs/notation.md; `bounds("M2")` converts). `status` says how the
     search ended, `reason` why where it failed. It is about `n` points of R^d with the hash `data_sha256`, called `data_name`, and
-    networks of `activation`, with `bias` or without. `extra` has what other kinds need beside (alpha, u, ...), `stats` seconds
-    and seed.
+    networks of `activation`, with `bias` or without; `data_called` says what labels and columns were called. `extra` has what
+    other kinds need beside (alpha, u, ...), `stats` seconds, seed, tol, date and version.
 
     >>> import widemargin as wm
     >>> data = wm.Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
@@ -272,10 +191,21 @@ class Certificate:
     convention: str = "M1"
     data_sha256: str = ""
     data_name: str = "data"
+    data_called: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # labels, label, columns, standardized (`Dataset.called`)
     reason: str = ""
     proof: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)  # what the primal of other kinds needs (alpha, u, ...)
     stats: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "version" not in self.stats:  # it is new, and not read from a file
+            facts = {
+                "version": sys.modules["widemargin"].__version__,
+                "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            }
+            object.__setattr__(self, "stats", {**self.stats, **facts})
 
     @property
     def gap(self) -> float:
@@ -341,10 +271,19 @@ class Certificate:
             return self.primal(X) / self.primal.norm
         if self.kind in _STORED:
             return _STORED[self.kind](self, X)
+        data = None if data is None else self._own(as_dataset(data))
         if data is None or data.sha256() != self.data_sha256:
             lacks = "give" if data is None else f"{data.name} is other data; give"
             raise InputError(f"the function of kind {self.kind} is made of the data's points; {lacks} {self.data_name}")
         return _ON_DATA[self.kind](self, X, data)
+
+    def _own(self, data: Dataset) -> Dataset:
+        """The data with labels as this certificate has them, and standardised if it is about such."""
+        data = data.labelled(kinds.labels(self.kind, self.extra))
+        known = self.data_called.get("standardized")
+        if known is None or data.standardized is not None or data.sha256() == self.data_sha256:
+            return data
+        return data.rescale(known["mean"], known["scale"])
 
     def _no_function(self) -> str:
         """Why there is no function, as the end of a sentence; empty where there is one."""
@@ -387,7 +326,9 @@ class Certificate:
         """The saved form (docs/certificates.md), with its digest."""
         body = self.summary() | {
             "format": FORMAT,
-            "data": {"name": self.data_name, "sha256": self.data_sha256},
+            "data": {"name": self.data_name, "sha256": self.data_sha256, **self.data_called},
+            "tol": self.stats.get("tol"),
+            "run": {key: self.stats[key] for key in ("version", "date") if self.stats.get(key) is not None},
             "primal": None
             if self.primal is None
             else {"theta": self.primal.theta.tolist(), "mass": self.primal.mass.tolist()},
@@ -395,6 +336,8 @@ class Certificate:
             "proof": dict(self.proof),
             "extra": dict(self.extra),
         }
+        if self.stats.get("version", "") is None:  # written by a version whose digest covers the seconds
+            del body["run"]
         return body | {"digest": exact.digest(body)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -411,26 +354,67 @@ class Certificate:
         """
         return from_payload(saved.read(path), str(path))
 
-    def verify(self, data: Dataset) -> exact.Verdict:
-        """Re-check both bounds in exact rational arithmetic, from the saved form alone."""
+    def verify(self, data: Dataset | ArrayLike, y: ArrayLike | None = None) -> exact.Verdict:
+        """Re-check both bounds in exact rational arithmetic, from the saved form alone, for `data` or points X and labels `y`."""
+        data = self._own(as_dataset(data, y))
         return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
 
-    def __str__(self) -> str:
-        chance = self.extra.get("confidence") if self.proof.get("type") == "samples" else None
-        proved = (
-            ""
-            if self.proved
-            else f", {kinds.argued(self.convention)} bound not proved"
-            if chance is None
-            else f", NOT proved: probability {chance!r}"
-        )
-        what = f"{self.kind} margin" if kinds.quantity(self.convention) == "margin" else self.kind
-        line = f"{what} ({self.convention}) in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
-        return f"{line}, {self.status} ({self.bound}){proved}, {self.atoms} atoms"
+    @property
+    def what(self) -> str:
+        """What the bounds are about, in words: "largest margin (F1)", "least training objective"."""
+        named = kinds.label(self.kind)
+        return f"largest margin ({named})" if kinds.quantity(self.convention) == "margin" else named
 
-    def __repr__(self) -> str:
-        """One line, as notebooks and prompts show it; the weights of all points are in `dual`."""
-        return f"<Certificate: {self}>"
+    @property
+    def proof_in_words(self) -> str:
+        """Whether the bound that needs a proof has one."""
+        if self.proved:
+            return "proved"
+        chance = self.extra.get("confidence") if self.proof.get("type") == "samples" else None
+        if chance is not None:
+            return f"NOT proved: probability {chance!r}"
+        return f"{kinds.argued(self.convention)} bound not proved"
+
+    @property
+    def status_in_words(self) -> str:
+        """How the search ended, in words."""
+        return kinds.ENDED.get(self.status, self.status)
+
+    def __str__(self) -> str:
+        line = f"{self.what} in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"
+        size = f", {neurons(self.atoms)}" if self.atoms else ""
+        ended = "" if self.status == "certified" else f"; {self.status_in_words}"
+        return f"{line}{size}, {self.proof_in_words}{ended}"
+
+    __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the interval drawn, how the search ended, how to save it."""
+        facts = {
+            "bounds": f"{self.lower:.7g} to {self.upper:.7g} (gap {self.gap:.2g})",
+            "proof": self.proof_in_words,
+            "search": self.status_in_words,
+            "network": neurons(self.atoms) if self.atoms else "",
+            "data": f"{self.data_name[:200]}: {self.n} points of {self.d} features",
+            "size": CONVENTIONS.get(self.convention, self.convention),
+            "because": self.reason,
+        }
+        note = 'save it: cert.save("certificate.json")   check it: cert.verify(X, y)   cite it: print(cert.cite())'
+        return notebooks.card(self.what, notebooks.interval(self.lower, self.upper), facts, note)
+
+    def cite(self) -> str:
+        """BibTeX: widemargin in the version that made this certificate, with its digest, and the papers behind what it bounds."""
+        digest, version = self.payload()["digest"], str(self.stats.get("version") or "")
+        date = str(self.stats.get("date") or "")
+        name = "".join(c if c.isalnum() or c in " .,:=-+" else "-" for c in self.data_name[:80])
+        note = f"{self.what} of {name} in [{self.lower:.9g}, {self.upper:.9g}]; certificate of {date[:10]}, SHA-256 {digest}"
+        own = references.software(version, date, note)
+        return "\n\n".join([own, *(references.PAPERS[key].bibtex() for key in references.BEHIND.get(self.kind, ()))])
+
+
+def neurons(count: int) -> str:
+    """So many neurons, in words."""
+    return f"{count} neuron{'' if count == 1 else 's'}"
 
 
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
@@ -454,10 +438,13 @@ def from_payload(found: Mapping[str, Any], path: str) -> Certificate:
         primal=primal,
         data_sha256=found["data"]["sha256"],
         data_name=found["data"]["name"],
+        data_called={key: value for key, value in found["data"].items() if key not in ("name", "sha256")},
         reason=found.get("reason", ""),
         proof=found["proof"],
         extra=found["extra"],
-        stats={"seconds": found.get("seconds"), "seed": found.get("seed"), "path": path},
+        stats={key: found.get(key) for key in ("seconds", "seed", "tol")}
+        | {"path": path}
+        | {key: found.get("run", {}).get(key) for key in ("version", "date")},
     )
 
 
@@ -639,6 +626,17 @@ class Trajectory:
                 ends = np.asarray(self.records[name])[-1]
                 return f"{line}, last {name} {np.median(ends):.6g}" + (" (median)" if self.trials > 1 else "")
         return line
+
+    __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: where the trials ended."""
+        title = f"{self.trials} trial{'s' * (self.trials > 1)}: {', '.join(dict.fromkeys(self.status))}"
+        ends = [(name, value) for name, value in self.last().items() if name not in ("trial", "status")][:12]
+        facts = {"records": len(self.t)} | {f"last {name}": f"{value:.6g}" for name, value in ends}
+        return notebooks.card(
+            title, "", facts, "draw it: widemargin.plots.trajectory(run)   keep it: train(..., keep=folder)"
+        )
 
 
 def check_device(device: str) -> None:

@@ -23,10 +23,13 @@ def optima_made():
     )
     weights = [1.0, 2.0, 0.0, 0.5, 1.0]
     made = [
-        (optima.f1(flat, loss="logistic", weight_decay=0.05), flat),
-        (optima.f1(flat, loss="squared", weight_decay=0.05, weights=weights, output_bias="decayed"), flat),
-        (optima.f2(flat, loss="logistic", weight_decay=0.05), flat),
-        (optima.f1(Dataset(flat.X, several), loss="cross-entropy", weight_decay=0.05), Dataset(flat.X, several)),
+        (optima.f1(flat, loss="logistic", weight_decay=0.05, bias=True), flat),
+        (optima.f1(flat, loss="squared", weight_decay=0.05, weights=weights, output_bias="decayed", bias=True), flat),
+        (optima.f2(flat, loss="logistic", weight_decay=0.05, bias=True), flat),
+        (
+            optima.f1(Dataset(flat.X, several), loss="cross-entropy", weight_decay=0.05, bias=True),
+            Dataset(flat.X, several),
+        ),
     ]
     return [(cert.kind, saved(cert), data.X, data.y) for cert, data in made]
 

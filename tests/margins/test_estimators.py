@@ -39,18 +39,18 @@ def clock(monkeypatch):
 
 def test_scikit_learn_checks_f1(clock):
     """Fits that are compared with each other need the same end of the search: the clock is not real."""
-    check_all(MaxMarginClassifier(tol=0.3, time_limit=8.0))
+    check_all(MaxMarginClassifier(tol=0.3, time_limit=8.0, bias=True))
     assert clock.now > 0
 
 
 @pytest.mark.parametrize(
     "estimator",
     [
-        MaxMarginClassifier("f2"),
+        MaxMarginClassifier("f2", bias=True),
         MaxMarginClassifier("f2", bias=False, activation="srelu"),
-        MaxMarginClassifier("linear"),
-        MinNormRegressor(),
-        MinNormRegressor(bias=False, activation="srelu"),
+        MaxMarginClassifier("linear", bias=True),
+        MinNormRegressor("f2", bias=True),
+        MinNormRegressor("f2", bias=False, activation="srelu"),
     ],
     ids=str,
 )
@@ -97,7 +97,7 @@ def test_scale_does_not_matter():
 
 def test_the_f1_search_is_repeatable():
     """Where the tolerance ends the search, the same seed gives the same function, to the last bit."""
-    first, second = (MaxMarginClassifier(tol=0.05, seed=3).fit(X, Y) for _ in range(2))
+    first, second = (MaxMarginClassifier(tol=0.05, seed=3, bias=True).fit(X, Y) for _ in range(2))
     assert first.certificate_.status == "certified"
     assert_array_equal(first.decision_function(X), second.decision_function(X))
 
@@ -106,7 +106,7 @@ def test_the_f1_search_is_repeatable():
 def test_contradictions_are_fitted_softly(space):
     """A point with both labels: margin 0, said so by the certificate; the others are still classified."""
     points, labels = np.vstack([X, X[:1]]), np.append(Y, -Y[0])
-    model = MaxMarginClassifier(space).fit(points, labels)
+    model = MaxMarginClassifier(space, bias=True).fit(points, labels)
     assert (model.certificate_.status, model.margin_, model.soft_) == ("not-separable", 0, True)
     assert model.measure_ is None
     assert_array_equal(model.predict(X[1:]), Y[1:])
@@ -141,7 +141,7 @@ def test_the_soft_margin_is_the_squared_slack_svm():
 
 def test_no_time_for_f1_is_soft():
     points, labels = rng.normal(size=(60, 5)), rng.choice([0, 1], 60)
-    model = MaxMarginClassifier(time_limit=1e-6).fit(points, labels)
+    model = MaxMarginClassifier(time_limit=1e-6, bias=True).fit(points, labels)
     assert model.certificate_.status == "time-limit"
     assert set(model.predict(points)) <= {0, 1}
 
@@ -149,7 +149,7 @@ def test_no_time_for_f1_is_soft():
 def test_labels_of_any_kind():
     for first, second in (("cat", "dog"), (0, 1), (3.0, 7.0), (False, True)):
         labels = np.where(Y > 0, second, first)
-        model = MaxMarginClassifier("f2").fit(X, labels)
+        model = MaxMarginClassifier("f2", bias=True).fit(X, labels)
         assert_array_equal(model.predict(X), labels)
         assert_array_equal(model.classes_, np.unique(labels))
 
@@ -165,7 +165,7 @@ def test_labels_of_any_kind():
 )
 def test_bad_labels(labels, words):
     with pytest.raises(ValueError, match=words):
-        MaxMarginClassifier("f2").fit(X, labels)
+        MaxMarginClassifier("f2", bias=True).fit(X, labels)
 
 
 def test_bad_parameters():
@@ -183,25 +183,25 @@ def test_bad_parameters():
 @pytest.mark.parametrize("bias, activation", [(True, "relu"), (False, "relu"), (True, "srelu")])
 def test_interpolation(bias, activation):
     targets = rng.normal(size=len(X))
-    model = MinNormRegressor(bias=bias, activation=activation).fit(X, targets)
+    model = MinNormRegressor("f2", bias=bias, activation=activation).fit(X, targets)
     assert not model.soft_ and model.measure_ is None
     assert_allclose(model.predict(X), targets, atol=1e-6 * np.abs(targets).max())
     assert_allclose(model.norm_, margins.min_norm_l2(Dataset(X, targets), bias=bias, activation=activation).upper)
-    scaled = MinNormRegressor(bias=bias, activation=activation).fit(X * 2.0**-40 if not bias else X, targets * 4)
+    scaled = MinNormRegressor("f2", bias=bias, activation=activation).fit(X * 2.0**-40 if not bias else X, targets * 4)
     assert_allclose(scaled.predict(X * 2.0**-40 if not bias else X), targets * 4, atol=4e-6 * np.abs(targets).max())
 
 
 def test_equal_points_with_different_targets():
     """No function interpolates: the ridge solution passes near their mean, and through the others."""
     points, targets = np.vstack([X, X[:1]]), np.append(np.ones(16), 3.0)
-    model = MinNormRegressor().fit(points, targets)
+    model = MinNormRegressor("f2", bias=True).fit(points, targets)
     assert (model.certificate_.status, model.soft_, model.norm_) == ("no-interpolation", True, math.inf)
     assert_allclose(model.predict(X), [2.0, *np.ones(15)], atol=1e-3)
 
 
 def test_a_constant_and_zero():
-    assert_array_equal(MinNormRegressor().fit(X, np.zeros(16)).predict(X), np.zeros(16))
-    assert_allclose(MinNormRegressor().fit(X, np.full(16, 1e6)).predict(X), 1e6, rtol=1e-5)
+    assert_array_equal(MinNormRegressor("f2", bias=True).fit(X, np.zeros(16)).predict(X), np.zeros(16))
+    assert_allclose(MinNormRegressor("f2", bias=True).fit(X, np.full(16, 1e6)).predict(X), 1e6, rtol=1e-5)
 
 
 def test_f1_regression():
@@ -212,21 +212,21 @@ def test_f1_regression():
     assert_allclose(model.predict(X), targets, atol=1e-6)
     assert_allclose(model.measure_.norm, model.norm_, rtol=1e-3)
     assert model.certificate_.lower <= 2 * (1 + 1e-9) and model.norm_ >= model.certificate_.lower
-    clash = MinNormRegressor("f1").fit(np.vstack([X, X[:1]]), np.append(targets, targets[0] + 1))
+    clash = MinNormRegressor("f1", bias=True).fit(np.vstack([X, X[:1]]), np.append(targets, targets[0] + 1))
     assert (clash.soft_, clash.measure_, clash.norm_) == (True, None, math.inf)
     assert_allclose(clash.predict(X[1:]), targets[1:], atol=0.01)
     with pytest.raises(InputError, match="relu"):
-        MinNormRegressor("f1", activation="srelu").fit(X, Y)
+        MinNormRegressor("f1", activation="srelu", bias=True).fit(X, Y)
 
 
 # ---------------------------------------------------------------- both
 
 
 ESTIMATORS = [
-    MaxMarginClassifier("f1", tol=0.1),
-    MaxMarginClassifier("f2"),
-    MaxMarginClassifier("linear"),
-    MinNormRegressor(),
+    MaxMarginClassifier("f1", tol=0.1, bias=True),
+    MaxMarginClassifier("f2", bias=True),
+    MaxMarginClassifier("linear", bias=True),
+    MinNormRegressor("f2", bias=True),
 ]
 
 
@@ -277,10 +277,15 @@ def test_pickle_clone_and_parameters(estimator):
 
 
 def test_in_a_pipeline():
-    scores = cross_val_score(make_pipeline(StandardScaler(), MaxMarginClassifier("f2")), X, Y, cv=2)
+    scores = cross_val_score(make_pipeline(StandardScaler(), MaxMarginClassifier("f2", bias=True)), X, Y, cv=2)
     assert_array_equal(scores, [1.0, 1.0])
-    search = GridSearchCV(MaxMarginClassifier(), {"space": ["f2", "linear"]}, cv=2).fit(X, Y)
+    search = GridSearchCV(MaxMarginClassifier(bias=True), {"space": ["f2", "linear"]}, cv=2).fit(X, Y)
     assert search.best_score_ == 1
     targets = X @ [1.0, -2.0]
-    score = cross_val_score(make_pipeline(StandardScaler(), MinNormRegressor()), X, targets, cv=4).mean()
+    score = cross_val_score(make_pipeline(StandardScaler(), MinNormRegressor("f2", bias=True)), X, targets, cv=4).mean()
     assert score > 0.8 * cross_val_score(Ridge(), X, targets, cv=4).mean()
+
+
+def test_both_begin_in_the_same_space():
+    assert MaxMarginClassifier().space == MinNormRegressor().space == "f1"
+    assert MaxMarginClassifier().bias is MinNormRegressor().bias is False

@@ -246,10 +246,10 @@ def test_estimators():
 
     data = noise(12, 3, 6)
     for space in ("f1", "f2"):
-        model = MaxMarginClassifier(space, activation="leaky:0.2").fit(data.X, data.y)
+        model = MaxMarginClassifier(space, activation="leaky:0.2", bias=True).fit(data.X, data.y)
         assert_allclose((data.y * model.decision_function(data.X)).min(), model.margin_, rtol=1e-9)
         assert model.certificate_.activation == "leaky:0.2" and not model.soft_
-    model = MinNormRegressor(activation="leaky:0.2").fit(data.X, data.y)
+    model = MinNormRegressor("f2", activation="leaky:0.2", bias=True).fit(data.X, data.y)
     assert_allclose(model.predict(data.X), data.y, rtol=1e-7)
 
 

@@ -289,7 +289,7 @@ def test_bad_norms_are_refused_with_a_sentence():
         (lambda: multiclass_linear(classes, norm="linf"), "linf is a norm of the vector u of two classes"),
         (lambda: linear(data, norm="L1"), "one of l2, l1, linf"),
         (lambda: linear(data, norm=2), "one of l2, l1, linf"),
-        (lambda: MaxMarginClassifier("f1", norm="l1").fit(data.X, data.y), "norm"),
+        (lambda: MaxMarginClassifier("f1", norm="l1", bias=True).fit(data.X, data.y), "norm"),
     ):
         with pytest.raises(InputError, match=word):
             call()

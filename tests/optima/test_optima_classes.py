@@ -25,7 +25,7 @@ def made(n: int, d: int, K: int, seed: int, scale: float = 1.0) -> Dataset:
 
 
 def solve(data: Dataset, decay: float, **keys) -> Certificate:
-    return optima.f1(data, loss="cross-entropy", weight_decay=decay, **({"time_limit": 60} | keys))
+    return optima.f1(data, loss="cross-entropy", weight_decay=decay, **({"bias": True} | {"time_limit": 60} | keys))
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_vectors_are_balanced_exactly():
 def test_limits():
     data = made(24, 2, 3, 0)
     for mode in (None, "free"):
-        top = optima.largest_decay(data, loss="cross-entropy", output_bias=mode, tol=1e-3)
+        top = optima.largest_decay(data, loss="cross-entropy", output_bias=mode, tol=1e-3, bias=True)
         assert 0 < top.lower <= top.upper <= 1.01 * top.lower
         above = solve(data, 1.001 * top.upper, output_bias=mode)
         share = np.bincount(data.y.astype(int)) / data.n if mode else np.full(3, 1 / 3)
@@ -137,7 +137,9 @@ def test_weak_decay_has_the_largest_margin():
     X = rng.standard_normal((9, 2))
     data = Dataset(X, np.repeat([0.0, 1.0, 2.0], 3))
     margin = margins.multiclass_f1(data, bias=True, tol=1e-3)
-    path = optima.path(data, [1e-2, 1e-4, 1e-6], loss="cross-entropy", output_bias=None, tol=1e-2, time_limit=20)
+    path = optima.path(
+        data, [1e-2, 1e-4, 1e-6], loss="cross-entropy", output_bias=None, tol=1e-2, time_limit=20, bias=True
+    )
     found = path.column("margin")
     assert (np.diff(found) > 0).all() and found[-1] <= margin.upper
     assert found[-1] >= 0.9 * margin.lower
@@ -170,14 +172,14 @@ def test_bad_input_is_said_in_one_sentence():
     signs = Dataset(data.X, np.where(data.y > 0, 1.0, -1.0))
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     for call, word in (
-        (lambda: solve(signs, 0.1), "class number"),
+        (lambda: solve(Dataset(data.X, data.y + 0.5), 0.1), "class number"),
         (lambda: solve(data, -1.0), "positive"),
         (lambda: solve(data, 0.1, weights=(data.y > 0).astype(float)), "class 0 has no point"),
-        (lambda: optima.f2(data, loss="cross-entropy", weight_decay=0.1), "cross-entropy"),
-        (lambda: optima.f1(data, loss="logistic", weight_decay=0.1), "cross-entropy"),
+        (lambda: optima.f2(data, loss="cross-entropy", weight_decay=0.1, bias=True), "cross-entropy"),
+        (lambda: optima.f1(data, loss="logistic", weight_decay=0.1, bias=True), "cross-entropy"),
         (lambda: optima.gap(model, data.X, data.y, loss="cross-entropy", weight_decay=0.1), "2 outputs"),
         (lambda: optima.gap(model, signs.X, signs.y, loss="logistic", weight_decay=0.1), "2 outputs"),
-        (lambda: optima.largest_decay(data, loss="cross-entropy", output_bias="decayed"), "decayed"),
+        (lambda: optima.largest_decay(data, loss="cross-entropy", output_bias="decayed", bias=True), "decayed"),
     ):
         with pytest.raises(InputError, match=word) as said:
             call()
@@ -187,7 +189,7 @@ def test_bad_input_is_said_in_one_sentence():
 def test_the_classifier_has_one_certificate_and_softmax():
     data = made(24, 2, 3, 4)
     names = np.array(["inner", "middle", "outer"])[data.y.astype(int)]
-    model = optima.ReluNetClassifier(0.01, loss="cross-entropy", tol=0.02, time_limit=30).fit(data.X, names)
+    model = optima.ReluNetClassifier(0.01, loss="cross-entropy", tol=0.02, time_limit=30, bias=True).fit(data.X, names)
     assert model.certificate_.verify(model.data_).ok and len(model.certificates_) == 1
     P = model.predict_proba(data.X)
     assert P.shape == (24, 3) and np.allclose(P.sum(axis=1), 1) and (names == model.predict(data.X)).mean() > 0.7
@@ -195,5 +197,5 @@ def test_the_classifier_has_one_certificate_and_softmax():
     theta, outer = (np.array(model.certificate_.extra[k]) for k in ("theta", "outer"))
     norm = np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1)
     assert -kept.mean() + 0.01 * norm == pytest.approx(model.certificate_.upper, rel=1e-9)
-    two = optima.ReluNetClassifier(0.05, loss="cross-entropy", tol=0.02).fit(data.X, data.y > 0)
+    two = optima.ReluNetClassifier(0.05, loss="cross-entropy", tol=0.02, bias=True).fit(data.X, data.y > 0)
     assert two.decision_function(data.X).shape == (24,) and two.predict_proba(data.X).shape == (24, 2)

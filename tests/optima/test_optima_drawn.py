@@ -74,7 +74,7 @@ def test_every_certificate_is_proved_and_no_network_is_below():
     for seed in range(40):
         data, keys, rng = drawn(seed)
         try:
-            cert = optima.f1(data, tol=float(rng.choice([0.1, 1e-3, 1e-6])), time_limit=0.1, **keys)
+            cert = optima.f1(data, tol=float(rng.choice([0.1, 1e-3, 1e-6])), time_limit=0.1, **({"bias": True} | keys))
         except InputError as error:
             assert "no minimum" in str(error)  # one class, free output bias
             continue
@@ -103,7 +103,7 @@ def test_points_that_are_zero_or_cancel(loss, mode):
     for row in ([0.0, 0.0, 0.0, 0.0], [1.0, 2.0, -0.5, 0.25]):
         data = Dataset([row, row], y)
         keys = {"loss": loss, "bias": False, "output_bias": mode}
-        cert = optima.f1(data, weight_decay=0.1, time_limit=2.0, **keys)
+        cert = optima.f1(data, weight_decay=0.1, time_limit=2.0, **({"bias": True} | keys))
         assert cert.verify(data).ok
         constant = 0.5 if loss == "squared" else np.log(2)
         assert cert.lower <= constant * (1 + 1e-12) and cert.upper >= constant * (1 - 1e-12)

@@ -64,7 +64,7 @@ def test_upper_is_the_objective_of_the_pytorch_network(loss, mode):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_no_random_network_is_below_the_bound(loss):
     """The measure's objective is that of the balanced network, and none lies below what is proved."""
-    certs = {mode: optima.f1(DATA, loss=loss, weight_decay=0.05, output_bias=mode) for mode in MODES}
+    certs = {mode: optima.f1(DATA, loss=loss, weight_decay=0.05, output_bias=mode, bias=True) for mode in MODES}
     draw = np.random.default_rng(1)
     for mode in MODES:
         for m in (1, 3, 20):
@@ -87,7 +87,7 @@ def test_no_random_network_is_below_the_bound(loss):
 @pytest.mark.slow
 def test_training_ends_above_the_bound_and_not_below_the_network():
     """L-BFGS on fifty neurons from three starts: no run is below the network of the certificate, and the best is close."""
-    cert = optima.f1(DATA, loss="logistic", weight_decay=0.01, output_bias="free")
+    cert = optima.f1(DATA, loss="logistic", weight_decay=0.01, output_bias="free", bias=True)
     ends = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -138,8 +138,8 @@ def test_weights_are_repeated_points(loss):
     twice = Dataset(np.repeat(X, weights, axis=0), np.repeat(DATA.y, weights))
     for mode in ("free", "decayed"):
         keys = {"loss": loss, "weight_decay": 0.05, "output_bias": mode}
-        one = optima.f1(DATA, weights=weights, **keys)
-        two = optima.f1(twice, **keys)
+        one = optima.f1(DATA, weights=weights, **({"bias": True} | keys))
+        two = optima.f1(twice, **({"bias": True} | keys))
         assert one.verify(DATA).ok and two.verify(twice).ok
         assert one.lower <= two.upper and two.lower <= one.upper
         assert not np.asarray(one.dual)[weights == 0].any()
@@ -157,8 +157,8 @@ def test_scaled_points_with_a_scaled_decay_are_the_same_problem(scale, loss):
 def test_scaled_targets():
     """y -> 1000 y with decay -> 1000 decay multiplies the objective by 10^6."""
     values = Dataset(X, np.sin(3 * X[:, 0]) + X[:, 1])
-    usual = optima.f1(values, loss="squared", weight_decay=0.02, tol=1e-4)
-    large = optima.f1(Dataset(X, 1000 * values.y), loss="squared", weight_decay=20.0, tol=1e-4)
+    usual = optima.f1(values, loss="squared", weight_decay=0.02, tol=1e-4, bias=True)
+    large = optima.f1(Dataset(X, 1000 * values.y), loss="squared", weight_decay=20.0, tol=1e-4, bias=True)
     assert usual.verify(values).ok and large.verify(Dataset(X, 1000 * values.y)).ok
     assert usual.status == large.status == "certified"
     assert large.lower <= 1e6 * usual.upper * (1 + 1e-9) and 1e6 * usual.lower <= large.upper * (1 + 1e-9)
@@ -168,7 +168,7 @@ def test_the_dual_of_a_free_output_bias_sums_to_zero_exactly():
     from fractions import Fraction
 
     for loss in LOSSES:
-        cert = optima.f1(DATA, loss=loss, weight_decay=0.02, weights=WEIGHTS)
+        cert = optima.f1(DATA, loss=loss, weight_decay=0.02, weights=WEIGHTS, bias=True)
         assert sum(Fraction(float(v)) for v in cert.dual) == 0 and np.abs(cert.dual).max() > 0
 
 
@@ -181,14 +181,14 @@ def test_points_that_are_equal_opposite_or_zero():
                 cert = optima.f1(data, loss=loss, weight_decay=0.02, bias=bias)
                 assert cert.status == "certified" and cert.verify(data).ok
     data = Dataset([[1.0, 2.0], [1.0, 2.0]], [1, -1])  # nothing can be learned
-    cert = optima.f1(data, weight_decay=0.1)
+    cert = optima.f1(data, weight_decay=0.1, bias=True)
     assert cert.atoms == 0
     assert_allclose([cert.lower, cert.upper], np.log(2), rtol=1e-9)
 
 
 def test_progress_saving_and_loading(tmp_path):
     said = []
-    cert = optima.f1(DATA, weight_decay=0.01, progress=lambda *now: said.append(now))
+    cert = optima.f1(DATA, weight_decay=0.01, progress=lambda *now: said.append(now), bias=True)
     assert said
     for seconds, lower, upper, message in said:
         assert seconds >= 0 and message and 0 <= lower <= cert.upper * (1 + 1e-12) and upper >= cert.lower
@@ -202,7 +202,7 @@ def test_progress_saving_and_loading(tmp_path):
 
 def test_a_solve_that_is_stopped_has_both_bounds():
     """At once, in the middle, by the clock or by the user: a network and a proof are there from the first moment on."""
-    best = optima.f1(DATA, weight_decay=0.003, tol=1e-5)
+    best = optima.f1(DATA, weight_decay=0.003, tol=1e-5, bias=True)
 
     def stop(after):
         def progress(*now):
@@ -213,15 +213,15 @@ def test_a_solve_that_is_stopped_has_both_bounds():
         return progress
 
     for count in (0, 1):
-        cert = optima.f1(DATA, weight_decay=0.003, tol=1e-9, progress=stop([count]))
+        cert = optima.f1(DATA, weight_decay=0.003, tol=1e-9, progress=stop([count]), bias=True)
         assert cert.status == "interrupted" and cert.verify(DATA).ok
         assert cert.lower <= best.upper and best.lower <= cert.upper
-    cert = optima.f1(DATA, weight_decay=0.003, time_limit=1e-6)
+    cert = optima.f1(DATA, weight_decay=0.003, time_limit=1e-6, bias=True)
     assert cert.status == "time-limit" and cert.verify(DATA).ok and cert.lower > 0
 
 
 def test_the_same_seed_gives_the_same_certificate():
-    one, two = (optima.f1(DATA, weight_decay=0.02, seed=4).payload() for _ in range(2))
+    one, two = (optima.f1(DATA, weight_decay=0.02, seed=4, bias=True).payload() for _ in range(2))
     assert {k: v for k, v in one.items() if k not in ("seconds", "digest")} == {
         k: v for k, v in two.items() if k not in ("seconds", "digest")
     }
@@ -231,7 +231,7 @@ def test_a_solve_can_begin_with_the_network_of_another_decay():
     from widemargin.optima import problem, solver
 
     values = Dataset(1e3 * X, 50 * (np.sin(3 * X[:, 0]) + X[:, 1]))
-    one = optima.f1(values, loss="squared", weight_decay=3.0, tol=1e-5)
+    one = optima.f1(values, loss="squared", weight_decay=3.0, tol=1e-5, bias=True)
     entered = problem.enter(values, "squared", 2.9, True, "free", None, 1e-5, 60.0)
     warm, cold = (solver.Solver(entered, 1e-5, 0, "cpu", None) for _ in range(2))
     warm.begin_with(one.primal, one.extra["offset"])
@@ -248,12 +248,12 @@ def test_a_proof_too_large_to_be_kept_is_said_to_be_missing(monkeypatch):
     """The bound holds all the same, as it does for margins; `verify` says that there is nothing to check."""
     rng = np.random.default_rng(8)
     data = Dataset(rng.standard_normal((24, 4)), rng.choice([-1, 1], 24))
-    decay = 0.1 * optima.largest_decay(data).lower
-    kept = optima.f1(data, weight_decay=decay, tol=5e-2)
+    decay = 0.1 * optima.largest_decay(data, bias=True).lower
+    kept = optima.f1(data, weight_decay=decay, tol=5e-2, bias=True)
     assert kept.status == "certified" and kept.verify(data).ok
     monkeypatch.setattr(pricing.cones, "STORED", 1)
     monkeypatch.setattr(pricing.signs, "RECORD_BYTES", 1)
-    lost = optima.f1(data, weight_decay=decay, tol=5e-2)
+    lost = optima.f1(data, weight_decay=decay, tol=5e-2, bias=True)
     assert lost.status == "certified" and lost.proof["type"] == "omitted"
     assert kept.lower <= lost.upper and lost.lower <= kept.upper
     verdict = lost.verify(data)

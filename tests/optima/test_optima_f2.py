@@ -55,7 +55,7 @@ def test_upper_is_the_objective_of_its_function_and_both_bounds_verify(loss, mod
 @pytest.mark.parametrize("loss", ["logistic", "exp", "squared-hinge"])
 @pytest.mark.parametrize("mode", MODES)
 def test_another_solver_finds_the_same(loss, mode):
-    cert = optima.f2(DATA, loss=loss, weight_decay=0.01, output_bias=mode)
+    cert = optima.f2(DATA, loss=loss, weight_decay=0.01, output_bias=mode, bias=True)
     L = np.linalg.cholesky(K + 1e-12 * np.eye(24))
 
     def value(x):
@@ -68,7 +68,7 @@ def test_another_solver_finds_the_same(loss, mode):
 def test_squared_loss_is_kernel_ridge_regression():
     """alpha = (K + decay n I)^-1 y, and the objective at it."""
     for decay in (1.0, 1e-3):
-        cert = optima.f2(DATA, loss="squared", weight_decay=decay, output_bias=None, tol=1e-9)
+        cert = optima.f2(DATA, loss="squared", weight_decay=decay, output_bias=None, tol=1e-9, bias=True)
         alpha = np.linalg.solve(K + decay * 24 * np.eye(24), DATA.y)
         assert_allclose(cert.extra["alpha"], alpha, rtol=1e-6)
         value = objective("squared", decay, None, np.ones(24), alpha, 0.0)
@@ -80,7 +80,7 @@ def test_hinge_loss_is_the_support_vector_machine(decay):
     """scikit-learn's SVC minimises |f|^2 / 2 + C sum hinge, with a free output bias: C = 1 / (decay n)."""
     from sklearn.svm import SVC
 
-    cert = optima.f2(DATA, loss="hinge", weight_decay=decay)
+    cert = optima.f2(DATA, loss="hinge", weight_decay=decay, bias=True)
     model = SVC(C=1 / (decay * 24), kernel="precomputed", tol=1e-8).fit(K, DATA.y)
     alpha = np.zeros(24)
     alpha[model.support_] = model.dual_coef_[0]
@@ -95,7 +95,7 @@ def test_it_is_the_training_of_the_output_layer():
     Z = np.maximum(np.hstack([X, np.ones((24, 1))]) @ V.T, 0) / math.sqrt(m)  # (n, m)
     a = Z.T @ np.linalg.solve(Z @ Z.T + decay * 24 * np.eye(24), DATA.y)  # the best output weights, squared loss
     trained = ((DATA.y - Z @ a) ** 2).mean() / 2 + decay / 2 * float(a @ a)
-    cert = optima.f2(DATA, loss="squared", weight_decay=decay, output_bias=None)
+    cert = optima.f2(DATA, loss="squared", weight_decay=decay, output_bias=None, bias=True)
     assert_allclose(trained, cert.upper, rtol=5e-3)
 
 
@@ -108,7 +108,7 @@ def test_small_decays_reach_the_largest_margin(loss):
     kernel = ReLU(bias=True).kernel(ring.X)
     last = 0.0
     for decay in (1e-3, 1e-6, 1e-12):
-        cert = optima.f2(ring, loss=loss, weight_decay=decay, output_bias=None)
+        cert = optima.f2(ring, loss=loss, weight_decay=decay, output_bias=None, bias=True)
         assert cert.verify(ring).ok and cert.status == "certified"
         alpha = np.array(cert.extra["alpha"])
         margin = float((ring.y * (kernel @ alpha)).min()) / math.sqrt(float(alpha @ kernel @ alpha))
@@ -126,7 +126,7 @@ def test_odd_points_and_one_class(loss):
         assert cert.status == "certified" and cert.verify(data).ok
     data = Dataset(points, np.ones(8))
     for mode in (None, "decayed") if loss in ("logistic", "exp") else MODES:
-        cert = optima.f2(data, loss=loss, weight_decay=0.02, output_bias=mode)
+        cert = optima.f2(data, loss=loss, weight_decay=0.02, output_bias=mode, bias=True)
         assert cert.verify(data).ok and (cert.status == "certified" or cert.upper < 1e-20)
         if mode == "free":
             assert cert.upper < 1e-20
@@ -144,7 +144,7 @@ def test_scaled_points_with_a_scaled_decay_are_the_same_problem(scale, loss):
 def test_scaled_targets():
     values = Dataset(X, np.sin(3 * X[:, 0]) + X[:, 1])
     large = Dataset(X, 1000 * values.y)
-    one, two = (optima.f2(data, loss="squared", weight_decay=0.02) for data in (values, large))
+    one, two = (optima.f2(data, loss="squared", weight_decay=0.02, bias=True) for data in (values, large))
     assert one.verify(values).ok and two.verify(large).ok
     assert_allclose(two.upper, 1e6 * one.upper, rtol=1e-5)
     assert_allclose(two.function(X, large), 1000 * one.function(X, values), rtol=1e-5)
@@ -152,16 +152,16 @@ def test_scaled_targets():
 
 def test_progress_interruption_and_saving(tmp_path):
     said = []
-    cert = optima.f2(DATA, weight_decay=1e-3, progress=lambda *now: said.append(now))
+    cert = optima.f2(DATA, weight_decay=1e-3, progress=lambda *now: said.append(now), bias=True)
     assert len(said) > 1 and all(lower <= cert.upper and upper >= cert.lower for _, lower, upper, _ in said)
 
     def stop(*now):
         raise KeyboardInterrupt
 
     for loss in ("logistic", "hinge"):
-        early = optima.f2(DATA, loss=loss, weight_decay=1e-3, progress=stop)
+        early = optima.f2(DATA, loss=loss, weight_decay=1e-3, progress=stop, bias=True)
         assert early.status == "interrupted" and early.verify(DATA).ok
-        late = optima.f2(DATA, loss=loss, weight_decay=1e-3, time_limit=1e-9)
+        late = optima.f2(DATA, loss=loss, weight_decay=1e-3, time_limit=1e-9, bias=True)
         assert late.status == "time-limit" and late.verify(DATA).ok
     cert.save(tmp_path / "c.json")
     again = Certificate.load(tmp_path / "c.json")
@@ -171,7 +171,7 @@ def test_progress_interruption_and_saving(tmp_path):
 
 def test_changed_certificates_are_refused():
     for loss in losses.LOSSES:
-        cert = optima.f2(DATA, loss=loss, weight_decay=0.03, weights=WEIGHTS)
+        cert = optima.f2(DATA, loss=loss, weight_decay=0.03, weights=WEIGHTS, bias=True)
 
         def changed(payload=None, loss=loss, cert=cert, **extra):
             body = json.loads(json.dumps(cert.payload())) | (payload or {})
@@ -207,4 +207,4 @@ def test_one_sentence():
         ({"tol": 0}, "tol must lie"),
     ):
         with pytest.raises(InputError, match=words):
-            optima.f2(Dataset(1e40 * X, DATA.y), **{"weight_decay": 0.1} | keys)
+            optima.f2(Dataset(1e40 * X, DATA.y), **({"bias": True} | {"weight_decay": 0.1} | keys))

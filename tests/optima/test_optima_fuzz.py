@@ -130,16 +130,16 @@ def test_sizes_at_the_end_of_the_floats():
     """Kernel values of tiny targets have no digits in a check, and weights whose unit no float holds are refused."""
     points, y = normal(6, 6, 3), normal(7, 6, 1)[:, 0]
     with pytest.raises(InputError, match="too tiny"):
-        optima.f2(Dataset(points, 1e-180 * y), loss="squared", weight_decay=1e-4, output_bias=None)
+        optima.f2(Dataset(points, 1e-180 * y), loss="squared", weight_decay=1e-4, output_bias=None, bias=True)
     data = Dataset(points, 1e-35 * y)
-    cert = optima.f2(data, loss="squared", weight_decay=1e-4, output_bias=None)
+    cert = optima.f2(data, loss="squared", weight_decay=1e-4, output_bias=None, bias=True)
     assert cert.status == "certified" and cert.verify(data).ok
     data = Dataset(X, 1e100 * DATA.y)
     with pytest.raises(InputError, match="beyond what floats hold"):
-        optima.f1(data, loss="squared", weight_decay=1e-3, weights=np.full(4, 1e280), time_limit=0.2)
+        optima.f1(data, loss="squared", weight_decay=1e-3, weights=np.full(4, 1e280), time_limit=0.2, bias=True)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:.*What would help")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_bounds_of_hostile_data_hold(name):
     points, decay, loss, mode, bias = HOSTILE[name]
@@ -210,7 +210,7 @@ def test_interrupted_by_progress(at, loss):
             raise KeyboardInterrupt
 
     data = CLASSES if loss == "cross-entropy" else DATA
-    path = optima.path(data, [0.1, 0.01, 0.001], loss=loss, time_limit=1, progress=stop)
+    path = optima.path(data, [0.1, 0.01, 0.001], loss=loss, time_limit=1, progress=stop, bias=True)
     assert all(point.certificate.verify(data).ok for point in path)
     assert len(calls) < at or path[-1].certificate.status in ("interrupted", "certified")
 
@@ -245,11 +245,11 @@ def test_models_that_are_none(tmp_path, capsys):
 def test_damaged_certificates_get_a_line_and_the_page_stays(tmp_path, capsys):
     folder = tmp_path / "all"
     folder.mkdir()
-    optima.f1(DATA, weight_decay=0.05).save(folder / "good.json")
+    optima.f1(DATA, weight_decay=0.05, bias=True).save(folder / "good.json")
     for data, cert in (
-        (DATA, optima.f1(DATA, weight_decay=0.05)),
-        (DATA, optima.f2(DATA, weight_decay=0.05)),
-        (CLASSES, optima.f1(CLASSES, loss="cross-entropy", weight_decay=0.05)),
+        (DATA, optima.f1(DATA, weight_decay=0.05, bias=True)),
+        (DATA, optima.f2(DATA, weight_decay=0.05, bias=True)),
+        (CLASSES, optima.f1(CLASSES, loss="cross-entropy", weight_decay=0.05, bias=True)),
     ):
         file = folder / "bad.json"
         cert.save(file)

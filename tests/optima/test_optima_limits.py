@@ -19,9 +19,9 @@ RING = Dataset(np.column_stack([np.cos(ANGLE), np.sin(ANGLE)]), np.resize([1, 1,
 def test_from_the_largest_decay_on_the_constant_is_best(loss, mode):
     weights = np.resize([1.0, 0.5, 2.0], 20)
     keys = {"loss": loss, "output_bias": mode, "weights": weights}
-    largest = optima.largest_decay(NOISY, **keys)
+    largest = optima.largest_decay(NOISY, **({"bias": True} | keys))
     assert 0 < largest.lower <= largest.upper <= largest.lower * (1 + 1e-3)
-    above = optima.f1(NOISY, weight_decay=1.001 * largest.upper, tol=1e-4, **keys)
+    above = optima.f1(NOISY, weight_decay=1.001 * largest.upper, tol=1e-4, **({"bias": True} | keys))
     best = {
         "logistic": lambda t, y: np.log1p(np.exp(-y * t)),
         "squared": lambda t, y: (y - t) ** 2 / 2,
@@ -33,7 +33,7 @@ def test_from_the_largest_decay_on_the_constant_is_best(loss, mode):
     constant = (best(constants[:, None], NOISY.y) @ weights).min() / weights.sum()
     assert above.status == "certified" and above.verify(NOISY).ok
     assert above.lower * (1 - 1e-4) <= constant <= above.upper * (1 + 1e-4)
-    below = optima.f1(NOISY, weight_decay=0.9 * largest.lower, tol=1e-5, **keys)
+    below = optima.f1(NOISY, weight_decay=0.9 * largest.lower, tol=1e-5, **({"bias": True} | keys))
     assert below.upper < constant * (1 - 1e-5) and below.verify(NOISY).ok
 
 
@@ -52,7 +52,7 @@ def test_small_decays_reach_the_largest_margin(loss):
     best = margins.f1(RING, bias=True)
     last = 0.0
     for decay in (1e-2, 1e-4, 1e-8, 1e-14):
-        cert = optima.f1(RING, loss=loss, weight_decay=decay, output_bias=None, tol=1e-4)
+        cert = optima.f1(RING, loss=loss, weight_decay=decay, output_bias=None, tol=1e-4, bias=True)
         assert cert.verify(RING).ok and cert.status == "certified"
         norm, margin = cert.primal.norm, cert.primal.margin(RING)
         assert margin <= best.upper * (1 + 1e-12)
@@ -67,7 +67,7 @@ def test_small_decays_interpolate():
     least = margins.min_norm_l1(data, bias=True, tol=1e-5)
     lam = np.asarray(least.dual) / least.proof["maximum"]
     for decay in (1e-3, 1e-5, 1e-7):
-        cert = optima.f1(data, loss="squared", weight_decay=decay, output_bias=None, tol=1e-4)
+        cert = optima.f1(data, loss="squared", weight_decay=decay, output_bias=None, tol=1e-4, bias=True)
         assert cert.verify(data).ok and cert.status == "certified"
         assert cert.lower <= decay * least.upper
         assert cert.upper >= decay * least.lower - decay**2 * data.n * float(lam @ lam) / 2

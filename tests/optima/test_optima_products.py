@@ -39,7 +39,7 @@ def test_every_loss_is_proved_and_checked(loss: str, output_bias: str | None):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((20, 9))
     data = Dataset(X, np.where(X[:, 0] + 0.5 * rng.standard_normal(20) > 0, 1.0, -1.0))
-    top = 0.5 if loss == "exp" else optima.largest_decay(data, loss=loss, output_bias=None).upper
+    top = 0.5 if loss == "exp" else optima.largest_decay(data, loss=loss, output_bias=None, bias=True).upper
     solver, cert = multiplied(data, loss, 0.2 * top, output_bias, weights=rng.uniform(0.5, 2, 20))
     assert solver.multiplied and cert.bound == "products"
     assert cert.verify(data).ok, str(cert.verify(data))
@@ -53,9 +53,9 @@ def test_it_agrees_with_trees_on_the_optimum():
     rng = np.random.default_rng(7)
     X = rng.standard_normal((18, 9))
     data = Dataset(X, rng.choice([-1.0, 1.0], 18))
-    decay = 0.1 * optima.largest_decay(data, loss="squared").upper
+    decay = 0.1 * optima.largest_decay(data, loss="squared", bias=True).upper
     _, cert = multiplied(data, "squared", decay, "free")
-    other = optima.f1(data, loss="squared", weight_decay=decay, tol=1e-3)
+    other = optima.f1(data, loss="squared", weight_decay=decay, tol=1e-3, bias=True)
     assert other.verify(data).ok
     assert cert.lower <= other.upper and other.lower <= cert.upper
 
@@ -63,6 +63,6 @@ def test_it_agrees_with_trees_on_the_optimum():
 def test_a_constant_network_has_nothing_to_weigh():
     rng = np.random.default_rng(3)
     data = Dataset(rng.standard_normal((15, 10)), rng.choice([-1.0, 1.0], 15))
-    decay = 2 * optima.largest_decay(data, loss="squared").upper
+    decay = 2 * optima.largest_decay(data, loss="squared", bias=True).upper
     _, cert = multiplied(data, "squared", decay, "free")
     assert cert.bound != "products" and cert.verify(data).ok

@@ -9,7 +9,7 @@ import numpy as np
 import outputs_shared as shared
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import ortho_group
 from sklearn.linear_model import MultiTaskLasso
 
@@ -31,7 +31,7 @@ def made(n: int, d: int, K: int, seed: int, scale: float = 1.0) -> Dataset:
 
 
 def solve(data: Dataset, decay: float, **keys) -> Certificate:
-    return optima.f1(data, loss="squared", weight_decay=decay, **({"time_limit": 60} | keys))
+    return optima.f1(data, loss="squared", weight_decay=decay, **({"bias": True} | {"time_limit": 60} | keys))
 
 
 def objective(data, cert, theta, outer, b):
@@ -145,8 +145,7 @@ def test_a_column_is_one_target():
         optima.gap(net, data.X, y, loss="squared", weight_decay=0.1, time_limit=30) for y in (column, column[:, 0])
     )
     assert first.certificate.payload()["dual"] == second.certificate.payload()["dual"]
-    with pytest.raises(InputError, match="one target per row"):
-        Dataset(data.X, column)
+    assert_array_equal(Dataset(data.X, column).y, column[:, 0])
 
 
 def test_a_rotation_of_the_targets_changes_nothing():
@@ -159,7 +158,7 @@ def test_a_rotation_of_the_targets_changes_nothing():
 @pytest.mark.parametrize("output_bias", [None, "free"])
 def test_from_the_largest_decay_on_the_constant_is_best(output_bias):
     data, weights = made(24, 2, 3, 0), np.resize([1.0, 0.5, 2.0], 24)
-    top = optima.largest_decay(data, loss="squared", output_bias=output_bias, weights=weights)
+    top = optima.largest_decay(data, loss="squared", output_bias=output_bias, weights=weights, bias=True)
     assert 0 < top.lower <= top.upper <= 1.001 * top.lower
     above = solve(data, 1.001 * top.upper, output_bias=output_bias, weights=weights)
     mean = np.average(data.y, axis=0, weights=weights) if output_bias else np.zeros(3)
@@ -184,7 +183,7 @@ def test_small_decays_interpolate():
     assert_allclose(cert.upper / decay, least.upper, rtol=0.02)
     assert_allclose(cert.function(line.X), line.y, atol=1e-3)
     data = made(8, 1, 2, 3)
-    path = optima.path(data, [1e-2, 1e-4, 1e-6], loss="squared", output_bias=None, tol=1e-4)
+    path = optima.path(data, [1e-2, 1e-4, 1e-6], loss="squared", output_bias=None, tol=1e-4, bias=True)
     norm, loss = path.column("norm"), path.column("loss")
     assert (np.diff(norm) > 0).all() and (np.diff(loss) < 0).all() and loss[-1] < 1e-6
     assert norm[-1] == pytest.approx(path[-1].upper / 1e-6, rel=0.02) and np.isnan(path.column("error")).all()
@@ -270,7 +269,7 @@ def test_other_data_is_refused(true):
     assert "shape" in verify.check(payload, data.X, data.y[:, 0]).failed
     assert "shape" in verify.check(payload, data.X, data.y[:, :1]).failed
     assert "NaN" in verify.check(payload, data.X, np.where(data.y > 1, np.nan, data.y)).failed
-    one = optima.f1(Dataset(data.X, data.y[:, 0]), loss="squared", weight_decay=0.1)
+    one = optima.f1(Dataset(data.X, data.y[:, 0]), loss="squared", weight_decay=0.1, bias=True)
     assert "shape" in verify.check(one.payload(), data.X, data.y).failed
 
 
@@ -282,20 +281,20 @@ def test_bad_input_is_said_in_one_sentence():
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     words = np.array([["a", "b"]] * 12)
     for call, word in (
-        (lambda: optima.f1(data, weight_decay=0.1), "one label for each point"),
-        (lambda: optima.f1(data, loss="hinge", weight_decay=0.1), "one label for each point"),
-        (lambda: optima.f1(data, loss="cross-entropy", weight_decay=0.1), "3 columns"),
-        (lambda: optima.f1(data, loss="mse", weight_decay=0.1), "loss must be one of"),
-        (lambda: optima.f2(data, loss="squared", weight_decay=0.1), "3 columns"),
-        (lambda: optima.largest_decay(data, loss="squared", output_bias="decayed"), "decayed"),
-        (lambda: optima.path(data, 3, loss="logistic"), "one label for each point"),
+        (lambda: optima.f1(data, weight_decay=0.1, bias=True), "one label for each point"),
+        (lambda: optima.f1(data, loss="hinge", weight_decay=0.1, bias=True), "one label for each point"),
+        (lambda: optima.f1(data, loss="cross-entropy", weight_decay=0.1, bias=True), "3 columns"),
+        (lambda: optima.f1(data, loss="mse", weight_decay=0.1, bias=True), "loss must be one of"),
+        (lambda: optima.f2(data, loss="squared", weight_decay=0.1, bias=True), "3 columns"),
+        (lambda: optima.largest_decay(data, loss="squared", output_bias="decayed", bias=True), "decayed"),
+        (lambda: optima.path(data, 3, loss="logistic", bias=True), "one label for each point"),
         (lambda: solve(data, -1.0), "positive"),
         (lambda: solve(data, 0.1, weights=np.ones((12, 3))), "shape"),
         (lambda: Dataset(data.X, data.y[:5]), "12 rows"),
         (lambda: Dataset(data.X, data.y[:, :, None]), r"\(12, 3, 1\)"),
         (lambda: Dataset(data.X, data.y[:, :0]), r"\(12, 0\)"),
         (lambda: Dataset(data.X, np.where(data.y > 1, np.nan, data.y)), r"row \d+, column \d"),
-        (lambda: Dataset(data.X, words), "numbers only"),
+        (lambda: Dataset(data.X, words), "2 columns of labels"),
         (lambda: optima.gap(model, data.X, data.y, loss="squared", weight_decay=0.1), "2 outputs.* needs 3"),
         (lambda: optima.gap(model, data.X, data.y[:, 0], loss="squared", weight_decay=0.1), r"y \(n, K\)"),
         (lambda: optima.gap(model, data.X, data.y[:, :2], loss="logistic", weight_decay=0.1), "one label"),
@@ -313,7 +312,7 @@ def test_bad_input_is_said_in_one_sentence():
 def test_the_regressor_has_several_outputs():
     data = made(24, 2, 2, 4)
     weights = np.resize([1.0, 2.0, 0.0], 24)
-    model = optima.ReluNetRegressor(0.02, tol=0.02, time_limit=30).fit(data.X, data.y, weights)
+    model = optima.ReluNetRegressor(0.02, tol=0.02, time_limit=30, bias=True).fit(data.X, data.y, weights)
     assert model.certificate_.verify(model.data_).ok and model.data_.y.shape == (16, 2)
     t = model.predict(data.X)
     assert t.shape == (24, 2) and model.score(data.X, data.y) > 0.5
@@ -322,7 +321,7 @@ def test_the_regressor_has_several_outputs():
     norm = np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1)
     assert_allclose(mean + 0.02 * norm, model.certificate_.upper, rtol=1e-9)
     twice = np.repeat(np.arange(24), weights.astype(int))
-    again = optima.ReluNetRegressor(0.02, tol=0.02, time_limit=30).fit(data.X[twice], data.y[twice])
+    again = optima.ReluNetRegressor(0.02, tol=0.02, time_limit=30, bias=True).fit(data.X[twice], data.y[twice])
     assert again.data_.sha256() == model.data_.sha256()
 
 
@@ -390,7 +389,7 @@ def test_steps_that_would_end_long_after_the_limit_are_not_begun(monkeypatch):
     X = rng.standard_normal((60, 8))
     labels, targets = Dataset(X, np.where(X[:, 0] > 0, 1.0, -1.0)), Dataset(X, X[:, :2] ** 2)
     monkeypatch.setattr(kernel_machines, "SOLVE", 1.0)  # a step takes days
-    cert = optima.f2(labels, weight_decay=0.01, time_limit=100.0)
+    cert = optima.f2(labels, weight_decay=0.01, time_limit=100.0, bias=True)
     assert cert.status == "time-limit" and cert.stats["steps"] == 1 and cert.verify(labels).ok
     monkeypatch.setattr(solver, "BEGIN", 1.0)
     monkeypatch.setattr(solver, "price", None)
@@ -437,9 +436,12 @@ def test_a_whole_solve_with_tensors(n, d, loss, monkeypatch):
     data = made(n, d, 3, 0)
     data = data if loss == "squared" else Dataset(data.X, np.arange(n) % 3)
     keys = {"loss": loss, "weight_decay": 0.05, "tol": 0.02}
-    plain, largest = optima.f1(data, **keys), optima.largest_decay(data, loss=loss, tol=0.05)
+    plain, largest = (
+        optima.f1(data, **({"bias": True} | keys)),
+        optima.largest_decay(data, loss=loss, tol=0.05, bias=True),
+    )
     monkeypatch.setattr(several, "_on", lambda device, array: torch.as_tensor(array))
-    cert, again = optima.f1(data, **keys), optima.largest_decay(data, loss=loss, tol=0.05)
+    cert, again = optima.f1(data, **({"bias": True} | keys)), optima.largest_decay(data, loss=loss, tol=0.05, bias=True)
     assert cert.status == "certified" and cert.bound == plain.bound and cert.verify(data).ok
     assert_allclose([cert.lower, cert.upper], plain.upper, rtol=0.02)
     assert again.lower <= largest.upper * (1 + 1e-9) and largest.lower <= again.upper * (1 + 1e-9)
@@ -452,8 +454,8 @@ def test_a_gpu_gives_a_certificate_that_checks(n, d, loss):
     data = made(n, d, 3, 0)
     data = data if loss == "squared" else Dataset(data.X, np.arange(n) % 3)
     keys = {"loss": loss, "weight_decay": 0.05, "tol": 0.02}
-    plain, cert = optima.f1(data, **keys), optima.f1(data, device="cuda", **keys)
+    plain, cert = optima.f1(data, **({"bias": True} | keys)), optima.f1(data, device="cuda", **({"bias": True} | keys))
     assert cert.status == "certified" and cert.verify(data).ok
     assert_allclose([cert.lower, cert.upper], plain.upper, rtol=0.02)
-    largest = optima.largest_decay(data, loss=loss, tol=0.05, device="cuda")
-    assert largest.lower <= optima.largest_decay(data, loss=loss, tol=0.05).upper * (1 + 1e-9)
+    largest = optima.largest_decay(data, loss=loss, tol=0.05, device="cuda", bias=True)
+    assert largest.lower <= optima.largest_decay(data, loss=loss, tol=0.05, bias=True).upper * (1 + 1e-9)

@@ -18,12 +18,12 @@ RING = Dataset(np.stack([np.cos(angle), 0.7 * np.sin(angle)], 1), np.resize([1, 
 @pytest.mark.parametrize(("loss", "mode"), [("logistic", "free"), ("squared", "decayed"), ("hinge", None)])
 def test_every_point_is_what_a_solve_of_its_own_gives(loss, mode):
     decays = [0.001, 0.05, 0.01, 0.05]
-    found = optima.path(NOISY, decays, loss=loss, output_bias=mode)
+    found = optima.path(NOISY, decays, loss=loss, output_bias=mode, bias=True)
     assert_array_equal(found.column("weight_decay"), [0.05, 0.01, 0.001])
     for point in found:
         cert = point.certificate
         assert cert.status == "certified" and cert.verify(NOISY).ok
-        own = optima.f1(NOISY, loss=loss, weight_decay=point.weight_decay, output_bias=mode)
+        own = optima.f1(NOISY, loss=loss, weight_decay=point.weight_decay, output_bias=mode, bias=True)
         assert cert.lower <= own.upper and own.lower <= cert.upper
         # Loss, norm, margin and error from the definition.
         t = NOISY.y * cert.function(X)
@@ -40,8 +40,8 @@ def test_every_point_is_what_a_solve_of_its_own_gives(loss, mode):
 
 def test_along_the_path():
     """P is concave and increasing in the decay; loss falls and norm rises as it falls, all up to the gap of the certificates."""
-    found = optima.path(NOISY, 6, tol=1e-6)
-    largest = optima.largest_decay(NOISY)
+    found = optima.path(NOISY, 6, tol=1e-6, bias=True)
+    largest = optima.largest_decay(NOISY, bias=True)
     decay, lower, upper = (found.column(name) for name in ("weight_decay", "lower", "upper"))
     assert_allclose(decay, largest.lower * 1e-3 ** (np.arange(1, 7) / 6), rtol=1e-12)
     assert (lower[:-1] > upper[1:]).all()
@@ -60,7 +60,7 @@ def test_the_limit_is_the_largest_margin(loss):
     """MT Theorem 4.1, with its error: (wd/2) |Theta|^2 is lam |Theta|^2, and the margin in M2 is half of that in M1."""
     best = margins.f1(RING, bias=True, tol=1e-6)
     decays = np.array([1e-2, 1e-4, 1e-8, 1e-16])
-    found = optima.path(RING, decays, loss=loss, output_bias=None, tol=1e-5)
+    found = optima.path(RING, decays, loss=loss, output_bias=None, tol=1e-5, bias=True)
     margin = found.column("margin")
     assert (np.diff(margin) > 0).all() and (margin <= best.upper * (1 + 1e-12)).all()
     assert margin[-1] > 0.97 * best.lower > margin[0]
@@ -76,21 +76,21 @@ def test_the_limit_is_the_largest_margin(loss):
 
 def test_warm_starts_save_rounds():
     decays = np.geomspace(0.01, 0.005, 5)
-    rounds = sum(point.certificate.stats["rounds"] for point in optima.path(NOISY, decays, tol=1e-6))
-    cold = sum(optima.f1(NOISY, weight_decay=v, tol=1e-6).stats["rounds"] for v in decays)
+    rounds = sum(point.certificate.stats["rounds"] for point in optima.path(NOISY, decays, tol=1e-6, bias=True))
+    cold = sum(optima.f1(NOISY, weight_decay=v, tol=1e-6, bias=True).stats["rounds"] for v in decays)
     assert rounds < cold
 
 
 def test_weights_targets_and_constants():
     values = Dataset(X, np.sin(3 * X[:, 0]) + X[:, 1])
-    point = optima.path(values, [0.01], loss="squared")[0]
+    point = optima.path(values, [0.01], loss="squared", bias=True)[0]
     assert math.isnan(point.margin) and math.isnan(point.error) and point.loss > 0
     weights = np.resize([0, 1, 2], 20)
-    point = optima.path(NOISY, [0.03], weights=weights)[0]
+    point = optima.path(NOISY, [0.03], weights=weights, bias=True)[0]
     score = NOISY.y * point.certificate.function(X)
     assert_allclose(point.error, weights @ (score <= 0) / weights.sum())
     assert_allclose(point.margin, score[weights > 0].min() / point.norm)
-    above = optima.path(NOISY, [10.0, 0.05])  # a constant network, and one that begins with it
+    above = optima.path(NOISY, [10.0, 0.05], bias=True)  # a constant network, and one that begins with it
     assert above[0].neurons == 0 == above[0].norm and math.isnan(above[0].margin) and above[1].neurons > 0
 
 
@@ -102,7 +102,7 @@ def test_progress_and_interruption():
         if message.startswith("decay 0.02"):
             raise KeyboardInterrupt
 
-    found = optima.path(NOISY, [0.05, 0.02, 0.01], progress=progress)
+    found = optima.path(NOISY, [0.05, 0.02, 0.01], progress=progress, bias=True)
     assert [point.certificate.status for point in found] == ["certified", "interrupted"]
     assert said[0].startswith("decay 0.05: ") and all(point.certificate.verify(NOISY).ok for point in found)
     assert found.column("upper")[1] < found.column("upper")[0]  # it began with the network of the first
@@ -126,12 +126,12 @@ def test_progress_and_interruption():
 )
 def test_one_sentence(decays, keys, words):
     with pytest.raises(InputError, match=words) as caught:
-        optima.path(NOISY, decays, **keys)
+        optima.path(NOISY, decays, **({"bias": True} | keys))
     assert "\n" not in str(caught.value)
 
 
 def test_no_column_of_this_name():
     with pytest.raises(InputError, match="a path has the columns weight_decay"):
-        optima.path(NOISY, [0.1]).column("height")
+        optima.path(NOISY, [0.1], bias=True).column("height")
     with pytest.raises(InputError, match="constant at every decay"):
-        optima.path(Dataset([[1.0], [1.0]], [1, -1]), 3)
+        optima.path(Dataset([[1.0], [1.0]], [1, -1]), 3, bias=True)

@@ -159,7 +159,7 @@ def test_least_objectives_are_those_of_the_objective_that_is_trained():
             return np.logaddexp(0, -data.y * ((Z @ V.T).clip(0) @ a)).mean() + lam * ((a**2).sum() + (V**2).sum())
 
         assert min(value(3 * rng.standard_normal(6), 3 * rng.standard_normal((6, 2))) for _ in range(20)) > high
-        best = optima.f1(data, weight_decay=2 * lam, output_bias=None, tol=1e-6).primal
+        best = optima.f1(data, weight_decay=2 * lam, output_bias=None, tol=1e-6, bias=True).primal
         size = np.sqrt(np.abs(best.mass))
         assert value(np.sign(best.mass) * size, size[:, None] * best.theta) == pytest.approx(high, rel=1e-4)
         assert low <= high <= low * (1 + 1e-4)
@@ -283,7 +283,7 @@ def test_a_certified_path_is_that_of_the_definition():
     best = margins.f1(data, bias=True, tol=1e-6)
     np.testing.assert_allclose(found["f1"], [best.lower, best.upper], rtol=1e-5)
     for k, decay in enumerate((1e-2, 1e-9)):
-        cert = optima.f1(data, loss="exp", weight_decay=decay, output_bias=None, tol=1e-6)
+        cert = optima.f1(data, loss="exp", weight_decay=decay, output_bias=None, tol=1e-6, bias=True)
         assert found["lower"][k] <= cert.upper and cert.lower <= found["upper"][k]
         assert found["norm"][k] == pytest.approx(cert.primal.norm, rel=1e-3)
         assert found["margin"][k] == pytest.approx(cert.primal.margin(data), rel=1e-2)

@@ -360,10 +360,10 @@ def test_bad_input_gets_a_sentence_and_never_a_blank_page(page, one_file, tmp_pa
     page.set("seed", -3)
     assert "whole number" in note(page)
     one = Dataset([[1.0, 1.0], [0.5, -1.0]], [1, 1])
-    page.open(one_file.as_uri() + play.link(one))
+    page.open(one_file.as_uri() + play.link(one, bias=True))
     assert "one label" in note(page) and page.certified()["answer"] == "proved exactly"
     both = Dataset([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0]], [1, -1, 1])
-    page.open(one_file.as_uri() + play.link(both))
+    page.open(one_file.as_uri() + play.link(both, bias=True))
     assert "on top of each other" in note(page)
     found = page.certified()
     assert (found["lower"], found["upper"], found["answer"]) == (0, 0, "proved exactly")
@@ -482,7 +482,7 @@ def test_python_certifies_many_points(page, served):
     rng = np.random.default_rng(0)
     X = np.round(rng.uniform(-2, 2, (160, 2)) * 64) / 64
     y = np.where(X[:, 0] + X[:, 1] > 0, 1.0, -1.0)
-    page.open(served.address + play.link(Dataset(X, y)))
+    page.open(served.address + play.link(Dataset(X, y), bias=True))
     found = page.certified()
     assert found["answer"] == "proved exactly" and json.loads(found["text"])["seconds"] is not None  # it was Python's
     page.open(served.address)  # a second page

@@ -25,7 +25,7 @@ DATA = datasets.load(SPEC)
 
 @pytest.fixture(scope="module")
 def path():
-    return optima.path(DATA, [0.1, 0.01, 0.001])
+    return optima.path(DATA, [0.1, 0.01, 0.001], bias=True)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def folder(path, gap, tmp_path_factory):
     for k, one in enumerate(path, 1):
         one.certificate.save(place / f"c.{k}.json")
     replace(gap.certificate, data_name=DATA.name).save(place / "gap.json.gz")
-    optima.f2(DATA, weight_decay=0.01).save(place / "kernel.json")
+    optima.f2(DATA, weight_decay=0.01, bias=True).save(place / "kernel.json")
     cert = path[0].certificate
     lost = {key: value for key, value in cert.extra.items() if key != "loss"}
     replace(cert, extra=lost).save(place / "x1.json")
@@ -98,7 +98,7 @@ def test_a_folder_of_optima_is_one_page_and_damaged_files_are_lines(folder, path
 
 
 def test_the_table_holds_what_the_functions_do(folder):
-    one = optima.f2(DATA, weight_decay=0.01)
+    one = optima.f2(DATA, weight_decay=0.01, bias=True)
     at = point(one, DATA)
     f = one.function(DATA.X, DATA)
     assert_allclose(at.loss, np.logaddexp(0, -DATA.y * f).mean(), rtol=1e-12)
@@ -119,7 +119,7 @@ def test_several_classes_are_shown_like_two(tmp_path, monkeypatch):
     torch.save(model.state_dict(), "m.pt")
     asked = ["t.csv", "--loss", "cross-entropy", "--weight-decay", "0.05", "--tol", "0.05", "--time-limit", "10"]
     assert cli.main(["gap", "m.pt", *asked, "--save", "g.json"]) == 0
-    assert cli.main(["fit", *asked, "--save", "c.json"]) == 0
+    assert cli.main(["fit", *asked, "--bias", "--save", "c.json"]) == 0
     found = of(Certificate.load("g.json"))
     page = report.build(["g.json"])
     assert f"{found}." in " ".join(parsed(page).text) and "width 5" in " ".join(parsed(page).text)
@@ -149,7 +149,7 @@ def test_without_its_data_the_loss_is_what_the_decay_leaves(tmp_path, monkeypatc
     rng = np.random.default_rng(0)
     X = rng.standard_normal((12, 2))
     datasets.save_dataset(Dataset(X, X[:, 0] * X[:, 1]), "t.csv")
-    assert cli.main(["fit", "t.csv", "--loss", "squared", "--weight-decay", "0.05", "--save", "c.json"]) == 0
+    assert cli.main(["fit", "t.csv", "--bias", "--loss", "squared", "--weight-decay", "0.05", "--save", "c.json"]) == 0
     here = parsed(report.build("c.json")).text
     (tmp_path / "t.csv").unlink()
     gone = parsed(report.build("c.json")).text

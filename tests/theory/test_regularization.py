@@ -273,7 +273,7 @@ def test_every_point_of_a_path_has_the_guaranteed_margin(loss, mode):
         n = 6 + 3 * seed
         points = Dataset(rng.standard_normal((n, 2)), np.resize([1, -1, 1], n)[rng.permutation(n)], f"random {seed}")
         best = margins.f1(points, bias=True, tol=1e-4)
-        found = optima.path(points, np.geomspace(1e-1, 1e-13, 5), loss=loss, output_bias=mode, tol=tol)
+        found = optima.path(points, np.geomspace(1e-1, 1e-13, 5), loss=loss, output_bias=mode, tol=tol, bias=True)
         along = reg.guaranteed_along(found, best)
         margin, sure = along.column("margin"), along.column("guaranteed")
         assert ((margin >= sure) | (sure == -math.inf)).all()  # a constant network has no margin
@@ -291,15 +291,15 @@ def test_every_point_of_a_path_has_the_guaranteed_margin(loss, mode):
 def test_what_cannot_stand_beside_a_path():
     points = Dataset([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]], [1, 1, -1], "three")
     best = margins.f1(points, bias=True)
-    found = optima.path(points, [0.01])
+    found = optima.path(points, [0.01], bias=True)
     for certificate, path, words in (
         (margins.f1(points), found, "differs in the bias"),
         (margins.f1(POINTS, bias=True), found, "other points"),
         (margins.f2(points), found, "of kind f2"),
-        (best, optima.path(points, [0.01], loss="hinge"), "not hinge"),
+        (best, optima.path(points, [0.01], loss="hinge", bias=True), "not hinge"),
         (
             margins.f1(Dataset([[1.0], [1.0]], [1, -1]), bias=True),
-            optima.path(Dataset([[1.0], [1.0]], [1, -1]), [0.1]),
+            optima.path(Dataset([[1.0], [1.0]], [1, -1]), [0.1], bias=True),
             "no certified margin",
         ),
     ):

@@ -131,7 +131,7 @@ def optima_made():
     ]
     out = []
     for data, keys in asked:
-        cert = optima.f1(data, tol=1e-6, time_limit=20, **keys)
+        cert = optima.f1(data, tol=1e-6, time_limit=20, **({"bias": True} | keys))
         name = " ".join(["optimum", *[str(v) for v in keys.values() if not isinstance(v, np.ndarray)], str(data.d)])
         out.append((name, saved(cert), data.X, data.y))
     name, payload, X, y = out[-2]
@@ -148,7 +148,7 @@ def optima_made():
         (Dataset(flat.X, classes), {"weight_decay": 0.05, "output_bias": "free"}),
         (Dataset(more.X[:9], classes), {"weight_decay": 0.04, "output_bias": "decayed", "bias": False}),
     ]:
-        cert = optima.f1(data, loss="cross-entropy", tol=1e-2, time_limit=20, **keys)
+        cert = optima.f1(data, loss="cross-entropy", tol=1e-2, time_limit=20, **({"bias": True} | keys))
         name = f"optimum of classes {keys['output_bias']} {data.d}"
         out.append((name, saved(cert), data.X, data.y))
     targets = rng.standard_normal((9, 3)).round(2)
@@ -157,11 +157,11 @@ def optima_made():
         (Dataset(flat.X, targets[:, :2]), {"weight_decay": 0.05, "output_bias": "free"}),
         (Dataset(more.X[:9], targets[:, :2]), {"weight_decay": 0.04, "output_bias": "decayed", "weights": weights}),
     ]:
-        cert = optima.f1(data, loss="squared", tol=1e-2, time_limit=20, **keys)
+        cert = optima.f1(data, loss="squared", tol=1e-2, time_limit=20, **({"bias": True} | keys))
         name = f"optimum of targets {keys['output_bias']} {data.d}"
         out.append((name, saved(cert), data.X, data.y))
     for data, keys in asked[:6]:
-        cert = optima.f2(data, **keys)
+        cert = optima.f2(data, **({"bias": True} | keys))
         name = " ".join(["kernel optimum", *[str(v) for v in keys.values() if not isinstance(v, np.ndarray)]])
         out.append((name, saved(cert), data.X, data.y))
     return out

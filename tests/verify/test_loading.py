@@ -37,7 +37,7 @@ def test_targets_of_the_squared_loss_are_read_as_they_are(y, tmp_path, capsys):
     """Two numbers are targets or labels; the certificate's own hash says which, in .npz and .csv files alike."""
     X = np.array([[1.0, 0.5], [-1.0, 2.0], [0.25, -2.0], [3.0, 1.0]])
     cert = tmp_path / "c.json"
-    optima.f1(Dataset(X, y), loss="squared", weight_decay=0.1).save(cert)
+    optima.f1(Dataset(X, y), loss="squared", weight_decay=0.1, bias=True).save(cert)
     np.savez(tmp_path / "data.npz", X=X, y=y)
     rows = [",".join(map(repr, map(float, [*row, target]))) for row, target in zip(X, y)]
     (tmp_path / "data.csv").write_text("\n".join(["a,b,y", *rows]) + "\n")

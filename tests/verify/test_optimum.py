@@ -50,7 +50,7 @@ def test_exponentials_are_bounded_from_above():
 
 def asked(loss, mode, weights=None):
     keys = {"loss": loss, "weight_decay": 0.07, "output_bias": mode, "weights": weights}
-    return optima.f1(DATA, tol=1e-4, **keys)
+    return optima.f1(DATA, tol=1e-4, **({"bias": True} | keys))
 
 
 def changed(payload, **fields):
@@ -119,7 +119,7 @@ def test_what_the_dual_must_satisfy():
 
 def test_other_targets_need_the_squared_loss():
     values = Dataset(X, [0.5, 1.0, 2.0, -1.0, 0.0, 3.0, 1.0])
-    cert = optima.f1(values, loss="squared", weight_decay=0.1)
+    cert = optima.f1(values, loss="squared", weight_decay=0.1, bias=True)
     assert cert.verify(values).ok
     body = changed(cert.payload(), extra__loss="hinge")
     assert verify.check(body, X, values.y).failed.startswith("labels: row 0")
@@ -131,7 +131,7 @@ def test_networks_have_relu_neurons():
     """
     point, y = np.array([[1.0]]), np.array([1.0])
     keys = {"loss": "squared", "weight_decay": 0.5, "bias": False, "output_bias": None}
-    payload = optima.f1(Dataset(point, y), **keys).payload()
+    payload = optima.f1(Dataset(point, y), **({"bias": True} | keys)).payload()
     assert abs(payload["upper"] - 0.375) < 1e-9
     network = {"theta": [[1.0]], "mass": [0.375]}
     body = changed(payload, primal=network, lower=0.0, status="rounding", upper=0.22)
@@ -196,7 +196,7 @@ def test_no_change_proves_a_bound_that_does_not_hold():
         (asked(loss, mode, WEIGHTS), DATA)
         for loss, mode in (("logistic", "free"), ("squared", None), ("exp", "decayed"))
     ]
-    honest.append((optima.f2(DATA, loss="hinge", weight_decay=0.07), DATA))
+    honest.append((optima.f2(DATA, loss="hinge", weight_decay=0.07, bias=True), DATA))
     three = Dataset(X, [0, 1, 2, 1, 0, 2, 1])
     honest.append((optima.f1(three, loss="cross-entropy", weight_decay=0.2, bias=False), three))
     for _ in range(600):

@@ -383,7 +383,7 @@ SIDE = ("proof", "sides", 0)
         ("linear", ("extra", "u"), [3, 4.001], "lower bound: point 0"),
         ("linear", ("extra", "u"), [0, 0], "lower bound: u is zero"),
         ("linear", ("dual",), [0.25, 0.75], None),
-        ("frozen", ("extra", "directions", 0), [1, 1.5], "lower bound: atom 0"),
+        ("frozen", ("extra", "directions", 0), [1, 1.5], "lower bound: neuron 0"),
         ("frozen", ("dual",), [0.5, 0, 0.25, 0.25], "upper bound: direction 0"),
         ("rf", ("extra", "a", 0), 2, "lower bound: point 1"),
         ("rf", ("extra", "a"), [0, 0, 0, 0], "lower bound: a is zero"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         options = parser().parse_args(argv)
-        status = options.run(options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*What would help:")  # commands print it themselves, in their own words
+            status = options.run(options)
         sys.stdout.flush()
         return status
     except InputError as error:
@@ -70,4 +73,6 @@ def parser() -> Parser:
 
     for group in (margin, fit, train, watch, theory, reproduce, sweep, report, play, data, demo):
         group.add(command)
+    for one in commands.choices.values():
+        one.set_defaults(options_known=tuple(one._option_string_actions))
     return whole

@@ -6,10 +6,7 @@ import argparse
 import io
 import json
 import math
-import pickle
 import sys
-import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +17,8 @@ from widemargin import data as datasets
 from widemargin.json_values import plain_json
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
-from .margin import save_certificate, save_paths
+from .margin import advised, save_certificate, save_paths
+from .models import state_dict, trained
 from .options import (
     INTERRUPTED,
     Command,
@@ -31,14 +29,16 @@ from .options import (
     number,
     placed,
     precise,
+    prepared,
     readable,
     seeded,
     sources,
+    standardizable,
     threaded,
     timed,
     use_threads,
 )
-from .screen import Progress, plain, print_rich, say, solver_progress, terminal
+from .screen import Progress, print_lines, print_table, say, solver_progress
 
 if TYPE_CHECKING:
     from widemargin.optima import Path as Found
@@ -54,9 +54,7 @@ LOSSES = (
     "cross-entropy",
 )  # `optima` has them, but takes long to import
 MODES = {"free": "free", "decayed": "decayed", "none": None}
-NARROW = 110  # columns the table needs; below, one sentence for each decay
 UNEVEN = 100  # columns whose sizes differ by more than this are told of where the bounds did not meet
-MOST = 2**31  # bytes of a model
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -75,7 +73,7 @@ def fit(options: argparse.Namespace) -> int:
         if Path(options.plot).suffix.lower() not in PICTURES:
             raise InputError(f"cannot draw to {options.plot!r}: the name must end in {', '.join(PICTURES)}")
         check_writable(options.plot)
-    data = _read(options.data, options.label, options.loss)
+    data = prepared(_read(options.data, options.label, options.loss), options)
     check_device(options.device)
     from widemargin import optima
 
@@ -140,43 +138,24 @@ def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
 
 
 def _print(data: Dataset, points: list[Point]) -> None:
-    from rich.table import Table
-
-    title = f"{data}; {_setting(points[0].certificate)}"
-    if terminal().width < NARROW:
-        print(title)
-        for point in points:
-            cert = point.certificate
-            print(
-                f"weight decay {point.weight_decay:.4g}: least objective in [{cert.lower:.7g}, {cert.upper:.7g}], "
-                f"gap {cert.gap:.2g}, {cert.status}, mean loss {point.loss:.4g}, norm {point.norm:.4g}, "
-                f"{point.neurons} neuron{'' if point.neurons == 1 else 's'}"
-            )
-    else:
-        table = Table(title=plain(title), title_justify="left")
-        for column in ("decay", "objective", "gap", "status", "loss", "norm", "margin", "error", "neurons", "seconds"):
-            left = column in ("objective", "status")
-            table.add_column(column, justify="left" if left else "right", no_wrap=True)
-        for point in points:
-            cert = point.certificate
-            table.add_row(
-                f"{point.weight_decay:.4g}",
-                plain(f"[{cert.lower:.7g}, {cert.upper:.7g}]"),
-                f"{cert.gap:.2g}",
-                plain(cert.status),
-                f"{point.loss:.4g}",
-                f"{point.norm:.4g}",
-                _number(point.margin),
-                "-" if math.isnan(point.error) else f"{100 * point.error:.3g} %",
-                str(point.neurons),
-                f"{cert.stats.get('seconds') or 0:.2f}",
-            )
-        print_rich(table)
-    print(f"objective: {CONVENTIONS['objective']}")
-    for reason in dict.fromkeys(point.certificate.reason for point in points if point.certificate.reason):
-        print(reason)
+    columns = ("decay", "objective", "gap", "search", "loss", "norm", "margin", "error", "neurons", "seconds")
+    rows = []
+    for point in points:
+        cert = point.certificate
+        error = "-" if math.isnan(point.error) else f"{100 * point.error:.3g} %"
+        rows.append([
+            f"{point.weight_decay:.4g}", f"[{cert.lower:.7g}, {cert.upper:.7g}]", f"{cert.gap:.2g}", cert.status_in_words,
+            f"{point.loss:.4g}", f"{point.norm:.4g}", _number(point.margin), error, str(point.neurons),
+            f"{cert.stats.get('seconds') or 0:.2f}",
+        ])  # fmt: skip
+    right = [name for name in columns if name not in ("objective", "search")]
+    print_table(f"{data}; {_setting(points[0].certificate)}", columns, rows, right, folded=["search"])
+    said = [f"objective: {CONVENTIONS['objective']}"]
+    said += filter(None, [advised(point.certificate, data) for point in points])
+    said += dict.fromkeys(point.certificate.reason for point in points if point.certificate.reason)
     if any(point.certificate.status != "certified" for point in points):
-        _tell_scales(data)
+        said += _scales(data)
+    print_lines(said)
 
 
 def _setting(cert: Certificate) -> str:
@@ -188,15 +167,16 @@ def _setting(cert: Certificate) -> str:
     return f"{cert.extra['loss']} loss, {bias}, {last}"
 
 
-def _tell_scales(data: Dataset) -> None:
+def _scales(data: Dataset) -> list[str]:
     """A hint where columns have other units: the decay then weighs on the small ones, and searches take longer."""
     size = data.X.std(axis=0)
     size = size[size > 0]
-    if len(size) and size.max() > UNEVEN * size.min():
-        print(
-            f"the columns' standard deviations go from {size.min():.3g} to {size.max():.3g}; "
-            "where they are standardised the decay treats them alike, and bounds usually meet sooner"
-        )
+    if not len(size) or size.max() <= UNEVEN * size.min():
+        return []
+    return [
+        f"the columns' standard deviations go from {size.min():.3g} to {size.max():.3g}; "
+        "where they are standardised (--standardize) the decay treats them alike, and bounds usually meet sooner"
+    ]
 
 
 def _number(value: float) -> str:
@@ -204,10 +184,7 @@ def _number(value: float) -> str:
 
 
 def _read(source: str, label: str | None, loss: str) -> Dataset:
-    data = datasets.load_for_loss(source, label, loss=loss)
-    for note in data.notes:
-        say(f"{data.name}: {note}")
-    return data
+    return datasets.load_for_loss(source, label, loss=loss)
 
 
 # ------------------------------------------------------------------ a trained network
@@ -227,9 +204,9 @@ def gap(options: argparse.Namespace) -> int:
     if options.trial is not None and not run:
         raise InputError("--trial is for runs of widemargin train; leave it out")
     if run:
-        model, data = _trained(options.model, options.trial or 0)
+        model, data = trained(options.model, options.trial or 0)
     else:
-        model, data = _state_dict(options.model), _read(options.data, options.label, options.loss)
+        model, data = state_dict(options.model), prepared(_read(options.data, options.label, options.loss), options)
     from widemargin import optima
 
     with use_threads(options.threads), solver_progress("gap") as report:
@@ -248,81 +225,12 @@ def gap(options: argparse.Namespace) -> int:
     say(f"{data}; {found.width} neurons, {_setting(found.certificate)}, weight decay {options.weight_decay:g}")
     print(json.dumps(plain_json(found.summary()), allow_nan=False) if options.json else found)
     if found.certificate.reason and not options.json:
-        print(found.certificate.reason)
-        _tell_scales(data)
+        print_lines([found.certificate.reason, *_scales(data)])
     sys.stdout.flush()
     if paths:
         save_certificate(replace(found.certificate, data_name=data.name), paths["gap"])
         say(f"certificate of the best objective written to {paths['gap']}")
     return INTERRUPTED if found.certificate.status == "interrupted" else 0
-
-
-def _state_dict(name: str) -> Mapping[str, Any]:
-    """The weights in a file, read without running anything that is in it."""
-    try:
-        path = Path(name)
-        if not legal(name) or not path.is_file():
-            raise InputError(
-                f"{name[:200]}: there is no such file; give the state dict of a network, .pt or .safetensors"
-            )
-        if path.stat().st_size > MOST:
-            raise InputError(f"{name}: the file is larger than 2 GiB; this is no two-layer network")
-    except OSError as error:
-        raise InputError(f"{name[:80]}: {error.strerror or error}; give the state dict of a network") from None
-    if path.suffix.lower() == ".safetensors":
-        state = _safetensors(path)
-    else:
-        import torch
-
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
-                state = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            raise InputError(
-                f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
-            ) from None
-        except Exception:  # damaged files and other formats raise nearly anything, and say nothing that helps
-            raise InputError(
-                f"{name} cannot be read as a state dict: it is damaged, or of another format; "
-                "save model.state_dict() with torch.save"
-            ) from None
-    if not isinstance(state, Mapping):
-        raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
-    return state
-
-
-def _safetensors(path: Path) -> Mapping[str, Any]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise InputError(f"{path}: the package safetensors is not installed; install it, or save a .pt file") from None
-    try:
-        return load_file(path)
-    except Exception as error:  # as above
-        said = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"{path} cannot be read as safetensors ({said}); save it again") from None
-
-
-def _trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
-    """The last weights of a trial of a run, and its data."""
-    from widemargin import flows
-    from widemargin.flows import runs
-
-    done = flows.load(name)
-    net, sets = done.config["net"], runs.load_data(name)
-    wanted = {"net": "relu", "activation": "relu", "mean_field": False, "train": "both"}
-    if any(net.get(key) != value for key, value in wanted.items()):
-        raise InputError(
-            f"{name}: this network is not sum_j a_j relu(v_j . x) with both layers trained and no factor in front"
-        )
-    a, V = np.asarray(done.final["a"]), np.asarray(done.final["V"])  # (B, m), (B, m, d) or (B, m, d + 1)
-    if not trial < len(a):
-        raise InputError(f"{name} has the trials 0 to {len(a) - 1}, so there is no --trial {trial}")
-    model = {"V.weight": V[trial], "a": a[trial][None]}
-    if done.config["bias"]:
-        model |= {"V.weight": V[trial, :, :-1], "V.bias": V[trial, :, -1]}
-    return model, sets[trial if len(sets) > 1 else 0]
 
 
 # ------------------------------------------------------------------ options
@@ -358,6 +266,7 @@ def _decay(text: str) -> float:
 
 def _common(one: Parser, many: bool) -> None:
     readable(one)
+    standardizable(one)
     precise(one, 1e-3, "1e-3")
     each = "seconds for each decay" if many else "seconds"
     timed(one, f"{each}; the result then says time-limit, and both bounds hold")
@@ -389,8 +298,8 @@ def add(command: Command) -> None:
     one.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="neurons have biases, which are decayed [--bias]",
+        default=False,
+        help="neurons have biases, which are decayed [--no-bias]",
     )
     one.add_argument(
         "--output-bias",

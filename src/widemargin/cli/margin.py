@@ -12,40 +12,54 @@ from pathlib import Path
 from typing import Any
 
 from widemargin import data as datasets
+from widemargin import kinds as kinds_of
 from widemargin import verify as exact
+from widemargin.errors import did_you_mean
 from widemargin.json_values import plain_json
 from widemargin.kinds import KINDS as ROWS
 from widemargin.kinds import MATRIX_NORMS, OFFERED, SEVERAL, VECTOR_NORMS
-from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device
+from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device, neurons
 
+from .models import state_dict, trained
 from .options import (
     INTERRUPTED,
     Command,
     activation,
     check_writable,
     integer,
+    legal,
     number,
     placed,
     precise,
+    prepared,
     read_certificate,
     readable,
     seeded,
     sized,
     sources,
+    standardizable,
+    talkative,
     threaded,
     timed,
     use_threads,
 )
-from .screen import Progress, plain, print_rich, say, solver_progress, terminal
+from .screen import Progress, print_lines, print_table, say, solver_progress
 
-NARROW = 102  # columns the table of certificates needs; below, one sentence each
+AGREE, TINY = 1e-3, 1e-12  # gaps at which one number says it, margins that are 0 up to rounding
+SMALL, SMALL_PROOF = (
+    64,
+    100_000,
+)  # points, and characters of a proof, of certificates that are checked when they are printed
+CHECKED = ("f1", "f2", "linear", "frozen", "rf", "f1-multiclass", "linear-multiclass")  # in less than a second then
 
 
 def margin(options: argparse.Namespace) -> int:
     """Compute, print and save margins."""
+    if options.model is not None:
+        return _of_model(options)
     kinds, source = _kinds(options)
     paths = save_paths(options.save, kinds)
-    data = _load(source, options.label, options.multiclass)
+    data = prepared(_load(source, options.label, options.multiclass), options)
     if options.multiclass:
         refused = [kind for kind in kinds if kind not in SEVERAL]
         if refused:
@@ -54,8 +68,6 @@ def margin(options: argparse.Namespace) -> int:
             )
     else:
         data.signs()
-    for note in data.notes:
-        say(f"{data.name}: {note}")
     check_device(options.device)
     certs: list[Certificate] = []
     status = 0
@@ -75,12 +87,51 @@ def margin(options: argparse.Namespace) -> int:
             shown = [plain_json(cert.summary() | _more(cert)) for cert in certs]
             print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
     elif certs:
-        print_certificates(data, certs)
+        print_certificates(data, certs, verbose=options.verbose)
     sys.stdout.flush()
     for kind, cert in zip(kinds, certs) if paths else ():
         save_certificate(cert, paths[kind])
         say(f"certificate of {kind} written to {paths[kind]}")
     return status
+
+
+def _of_model(options: argparse.Namespace) -> int:
+    """The margin of a network of one's own, as a share of the largest."""
+    paths = save_paths(options.save, ["f1"])
+    if options.kind not in (None, [["f1"]]) or options.activation != "relu" or options.bias:
+        raise InputError(
+            "--model compares with ReLU networks of its own form (f1); leave --kind, --activation and --bias out"
+        )
+    run = legal(options.model) and Path(options.model).is_dir()
+    if run:
+        model, data = trained(options.model, options.trial)
+    elif options.data is None:
+        raise InputError("there is no DATA; give the file or the spec that the network was trained on")
+    else:
+        model = state_dict(options.model)
+    if options.data is not None:
+        data = prepared(_load(options.data, options.label, options.multiclass), options)
+    from widemargin import margins
+
+    with use_threads(options.threads), solver_progress("f1") as report:
+        try:
+            found = margins.of(
+                model, data, tol=options.tol or 1e-3, time_limit=options.time_limit, memory=options.memory, seed=options.seed,
+                progress=report,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            say("interrupted before there was a result")
+            return INTERRUPTED
+    cert = found.certificate
+    if options.json:
+        print(json.dumps(plain_json(found.summary()), allow_nan=False))
+    else:
+        print_lines([str(data), str(found), *filter(None, [cert.reason, advised(cert, data)])])
+    sys.stdout.flush()
+    if paths:
+        save_certificate(cert, paths["f1"])
+        say(f"certificate of the largest margin written to {paths['f1']}")
+    return INTERRUPTED if cert.status == "interrupted" else 0
 
 
 def _load(source: str, label: str | None, several: bool) -> Dataset:
@@ -114,28 +165,32 @@ def _more(cert: Certificate) -> dict[str, Any]:
 def verify(options: argparse.Namespace) -> int:
     """Re-check a saved certificate in exact arithmetic; exit status 0 proved, 1 refused, 3 with a probability, 4 not proved."""
     payload = read_certificate(options.certificate)
+    label = options.label if options.label is not None else _label(payload, options.data)
     several = isinstance(payload, Mapping) and payload.get("kind") in SEVERAL.values()
     optimum = isinstance(payload, Mapping) and payload.get("kind") in exact.OPTIMA
-    data = _of_optimum(options.data, options.label, payload) if optimum else _load(options.data, options.label, several)
-    for note in data.notes:
-        say(f"{data.name}: {note}")
-    verdict = exact.check(payload, data.X, data.y)
+    data = prepared(
+        _of_optimum(options.data, label, payload) if optimum else _load(options.data, label, several), options
+    )
+    verdict = exact.check(payload, exact.restored(payload, data.X, data.y), data.y)
     fields = payload if isinstance(payload, Mapping) else {}
     if options.json:
         said = {key: fields.get(key) for key in ("kind", "lower", "upper", "convention", "proved")}
         print(json.dumps(plain_json(verdict.to_dict() | (said if verdict.failed is None else {})), allow_nan=False))
         return exact.EXIT[verdict.answer]
-    from rich.table import Table
-
-    table = Table(title=plain(f"{options.certificate} for {data}"), title_justify="left")
-    table.add_column("checked", no_wrap=True)
-    table.add_column("result", overflow="fold")
-    for item, detail in verdict.checks:
-        failed = item == verdict.failed
-        table.add_row(plain(item), plain(f"FAILED {detail}".rstrip() if failed else detail or "ok"))
-    print_rich(table)
+    rows = [
+        [item, f"FAILED {detail}".rstrip() if item == verdict.failed else detail or "ok"]
+        for item, detail in verdict.checks
+    ]
+    print_table(f"{options.certificate} for {data}", ["checked", "result"], rows, folded=["result"])
     print(verdict)
     return exact.EXIT[verdict.answer]
+
+
+def _label(payload: Any, source: str) -> str | None:
+    """The column of labels that the certificate names, if the data is a table."""
+    kept = payload.get("data") if isinstance(payload, Mapping) else None
+    named = kept.get("label") if isinstance(kept, Mapping) else None
+    return named if isinstance(named, str) and named and source.lower().endswith(".csv") else None
 
 
 def _of_optimum(source: str, label: str | None, payload: Mapping[str, Any]) -> Dataset:
@@ -149,41 +204,69 @@ def _of_optimum(source: str, label: str | None, payload: Mapping[str, Any]) -> D
     return data
 
 
-def print_certificates(data: Dataset, certs: Sequence[Certificate]) -> None:
-    from rich.table import Table
-
-    table = Table(title=plain(str(data)), title_justify="left")
-    for column in ("kind", "margin", "gap", "status", "bound", "convention", "atoms", "seconds"):
-        right = column in ("gap", "atoms", "seconds")
-        table.add_column(column, justify="right" if right else "left", no_wrap=column != "bound")
+def print_certificates(data: Dataset, certs: Sequence[Certificate], *, verbose: bool = False) -> None:
+    """A row in words for each certificate, a sentence for one alone; with `verbose` all digits, and the codes of kind,
+    convention and proof."""
+    columns = ["margin", "largest", "gap", "neurons", "proof", "search", "seconds"]
+    rows = []
     for cert in certs:
-        bound = cert.bound if cert.proved else f"{cert.bound}, NOT proved"
         seconds = cert.stats.get("seconds")
-        table.add_row(
-            plain(cert.kind),
-            plain(f"[{cert.lower:.7g}, {cert.upper:.7g}]"),
-            plain(f"{cert.gap:.2g}"),
-            plain(cert.status),
-            plain(bound),
-            plain(cert.convention),
-            plain(str(cert.atoms) if cert.primal is not None else "-"),
-            plain("-" if seconds is None else f"{seconds:.2f}"),
-        )
-    console = terminal()
-    if console.width < NARROW:
-        print(data)
-        for cert in certs:
-            print(f"{cert}, {cert.stats.get('seconds') or 0:.2f} seconds")
+        size = str(cert.atoms) if cert.primal is not None else "-"
+        took = "-" if seconds is None else f"{seconds:.2f}"
+        row = [
+            kinds_of.label(cert.kind),
+            in_digits(cert),
+            f"{cert.gap:.2g}",
+            size,
+            _proof(data, cert),
+            cert.status_in_words,
+        ]
+        rows.append([*row, took, cert.kind, cert.convention, cert.bound, cert.status] if verbose else [*row, took])
+    columns += ["kind", "convention", "bound", "status"] if verbose else []
+    if len(certs) == 1 and not verbose:
+        _, value, gap, size, proof, search, took = rows[0]
+        network = f", {neurons(int(size))}" if size != "-" else ""
+        ended = "" if certs[0].status == "certified" else f"; {search}"
+        proof = f"proof {proof}" if proof == "checked" else proof
+        print_lines([str(data), f"{certs[0].what} {value} (gap {gap}){network}, {proof}, {took} seconds{ended}"])
     else:
-        print_rich(table)
-    for convention in dict.fromkeys(cert.convention for cert in certs):
-        print(f"{convention}: {CONVENTIONS.get(convention, 'see docs/notation.md')}")
+        print_table(str(data), columns, rows, right=("gap", "neurons", "seconds"), folded=("search", "proof"))
+    said = []
+    if verbose:
+        said += [f"{cert.kind} in [{cert.lower!r}, {cert.upper!r}]" for cert in certs]
+        for convention in dict.fromkeys(cert.convention for cert in certs):
+            said.append(f"{convention}: {CONVENTIONS.get(convention, 'see docs/notation.md')}")
     for cert in certs:
         for key in ("gamma_a", "gamma_c"):
             if cert.kind == "bn" and key in cert.extra:
-                print(f"bn: {key} in [{cert.extra[key]['lower']:.7g}, {cert.extra[key]['upper']:.7g}]")
-        if cert.reason:
-            print(f"{cert.kind}: {cert.reason}")
+                said.append(f"bn: {key} in [{cert.extra[key]['lower']:.7g}, {cert.extra[key]['upper']:.7g}]")
+        said += [f"{cert.kind}: {cert.reason}"] if cert.reason else []
+        said += [advised(cert, data)]
+    print_lines([line for line in said if line])
+
+
+def in_digits(cert: Certificate) -> str:
+    """The value to four digits where the bounds agree so far, both of them otherwise."""
+    if not math.isfinite(cert.upper):
+        return f"at least {cert.lower:.4g}"
+    return f"{cert.lower:.4g}" if cert.gap <= AGREE or cert.upper < TINY else f"{cert.lower:.4g} to {cert.upper:.4g}"
+
+
+def _proof(data: Dataset, cert: Certificate) -> str:
+    """The proof of a small certificate is checked on the spot, as `verify` does it; of others it is there to be checked."""
+    small = data.n <= SMALL and data.X.size <= SMALL**2 and cert.proved
+    if small and cert.kind in CHECKED and len(str(cert.proof)) <= SMALL_PROOF:
+        return "checked" if cert.verify(data).ok else "FAILED the check"
+    return cert.proof_in_words
+
+
+def advised(cert: Certificate, data: Dataset) -> str:
+    """What would help where the bounds are far apart; what costs time to import is imported only there."""
+    if cert.status not in ("time-limit", "stalled"):
+        return ""
+    from widemargin.margins.answers import advice
+
+    return advice(cert, data, shell=True)
 
 
 def _kinds(options: argparse.Namespace) -> tuple[list[str], str]:
@@ -197,7 +280,9 @@ def _kinds(options: argparse.Namespace) -> tuple[list[str], str]:
     kinds = [kind for word in words for kind in word.split(",") if kind]
     for kind in kinds:
         if kind not in OFFERED:
-            raise InputError(f"unknown kind {kind[:40]!r}; choose from {', '.join(OFFERED)}")
+            raise InputError(
+                f"unknown kind {kind[:40]!r}{did_you_mean(kind, OFFERED)}; choose from {', '.join(OFFERED)}"
+            )
     if not kinds:
         raise InputError(f"--kind is empty; choose from {', '.join(OFFERED)}")
     return list(dict.fromkeys(kinds)), source
@@ -240,6 +325,15 @@ def add(command: Command) -> None:
         help=f"one or more of {', '.join(OFFERED)}, separated by spaces or commas [f1]",
     )
     one.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="how good the margin of this network is, as a share of the largest: the state dict of Sequential(Linear, ReLU, "
+        "Linear), .pt or .safetensors, or a run of widemargin train, which has its own data",
+    )
+    one.add_argument(
+        "--trial", metavar="B", type=integer(0, 10**6), default=0, help="with --model RUN: which network [0]"
+    )
+    one.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
         default=False,
@@ -253,6 +347,7 @@ def add(command: Command) -> None:
         help="the neurons: relu, srelu, leaky (slope 0.01) or leaky:SLOPE; linear has none [relu]",
     )
     readable(one)
+    standardizable(one)
     precise(one, None, "1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9")
     timed(one, "seconds for each kind; the result then says time-limit, and both bounds hold")
     sized(one)
@@ -295,6 +390,7 @@ def add(command: Command) -> None:
         help="write the certificate (.gz: compressed); with several kinds one file each, CERT.f1.json, CERT.f2.json",
     )
     one.add_argument("--json", action="store_true", help="print one object, or a list for several kinds")
+    talkative(one)
 
     codes = "exit status: 0 proved exactly, 1 refused, 2 bad input, 3 holds with a probability, 4 not proved"
     one = command("verify", verify, "re-check a saved certificate in exact arithmetic", epilog=codes)

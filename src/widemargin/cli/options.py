@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 from widemargin import data as datasets
 from widemargin import verify as exact
+from widemargin.errors import did_you_mean
 from widemargin.spaces import as_space
-from widemargin.types import InputError
+from widemargin.types import Dataset, InputError
 
 from .screen import complain, say
 
@@ -84,6 +85,21 @@ def use_threads(count: int | None) -> Iterator[None]:
 class Parser(argparse.ArgumentParser):
     """Bad options end in one sentence, like all bad input."""
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = ", ".join(map(str, action.choices))
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r}{did_you_mean(value, action.choices)} (choose from {known})"
+            )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = self.parse_known_args(args, namespace)
+        if left:
+            known = getattr(found, "options_known", ())
+            near = did_you_mean(left[0].partition("=")[0], known) if left[0].startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(left)}{near}")
+        return found
+
     def error(self, message: str) -> NoReturn:
         complain(f"{message}; see {self.prog} --help")
         raise SystemExit(2)
@@ -127,6 +143,21 @@ def sources() -> str:
     return f"specs are NAME:KEY=VALUE,... with these names and keys. {names}."
 
 
+def standardizable(one: Parser) -> None:
+    one.add_argument(
+        "--standardize", action="store_true", help="first give every column mean 0 and standard deviation 1"
+    )
+
+
+def prepared(data: Dataset, options: argparse.Namespace) -> Dataset:
+    """The data as the options ask for them, and what was changed on the way told."""
+    if getattr(options, "standardize", False):
+        data = data.standardize()
+    for note in data.notes:
+        say(f"{data.name}: {note}")
+    return data
+
+
 def readable(one: Parser) -> None:
     one.add_argument("--label", metavar="NAME", help="the column (or .npz array) with the labels [y or label]")
 
@@ -136,6 +167,12 @@ def readable(one: Parser) -> None:
 
 def seeded(one: Parser) -> None:
     one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+
+
+def talkative(one: Parser) -> None:
+    one.add_argument(
+        "--verbose", action="store_true", help="all digits, and the codes of margins and proofs (docs/notation.md)"
+    )
 
 
 def threaded(one: Parser) -> None:

@@ -54,7 +54,9 @@ def add(command: Command) -> None:
         "--data", metavar="DATA", help="points of the plane to begin with: a file, or a spec such as disks:d=2"
     )
     readable(one)
-    one.add_argument("--bias", action=argparse.BooleanOptionalAction, default=True, help="neurons have a bias [--bias]")
+    one.add_argument(
+        "--bias", action=argparse.BooleanOptionalAction, default=False, help="neurons have a bias [--no-bias]"
+    )
     one.add_argument("--run", metavar="RUN", dest="run_folder", help="replay a folder of train --out RUN --weights")
     one.add_argument(
         "--port", metavar="N", type=integer(0, 65535), default=0, help="of this computer [any that is free]"

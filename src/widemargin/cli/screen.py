@@ -6,7 +6,8 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,10 @@ from widemargin.types import write_atomically
 if TYPE_CHECKING:
     from rich.console import Console
 
+NARROW = 100  # columns of a terminal below which lines are broken here
 LONGEST = 2000  # characters of a complaint
+FOLDED, SHORT = 24, 32  # columns that a folded text needs at least; letters of what stands in one line with others
+HARD = "\u00a0"  # a space at which lines are not broken
 EVERY = 10.0  # seconds between lines of progress where there is no terminal
 
 Progress = Callable[[float, float, float, str], None]
@@ -27,6 +31,59 @@ def print_rich(table: Any) -> None:
     with console.capture() as captured:
         console.print(table)
     print(captured.get(), end="")
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str] = (),
+    folded: Sequence[str] = (),
+) -> None:
+    """A table, where the terminal is wide enough for it; otherwise a few lines for each row.
+
+    `right` are columns of numbers, `folded` those whose text may take several lines.
+    """
+    from rich.table import Table
+
+    width = terminal().width
+    sizes = {name: max([len(name), *(len(row[k]) for row in rows)]) for k, name in enumerate(columns)}
+    least = {name: min(size, FOLDED) if name in folded else size for name, size in sizes.items()}
+    if sum(least.values()) + 3 * len(columns) + 1 > width:
+        _print_stacked(title, columns, rows, width)
+        return
+    table = Table(title=plain(title) if title else None, title_justify="left")
+    for name in columns:
+        table.add_column(
+            name, justify="right" if name in right else "left", no_wrap=name not in folded, overflow="fold",
+            min_width=least[name],
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*map(plain, row))
+    print_rich(table)
+
+
+def _print_stacked(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    """What has few letters in one line, what has many below it."""
+    out = [*textwrap.wrap(title, width)] if title else []
+    for row in rows:
+        pairs = [(name, text) for name, text in zip(columns[1:], row[1:]) if text not in ("", "-")]
+        whole = [f"{name} {text}".replace(" ", HARD) for name, text in pairs if len(text) <= SHORT]  # not torn apart
+        lines = textwrap.wrap(f"{columns[0]} {row[0]}: {', '.join(whole)}", width, subsequent_indent="  ")
+        out += [line.replace(HARD, " ") for line in lines]
+        for name, text in pairs:
+            if len(text) > SHORT:
+                out += textwrap.wrap(f"{name}: {text}", width, initial_indent="  ", subsequent_indent="    ")
+    for line in out:
+        print("".join(c if c.isprintable() else "?" for c in line))
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Sentences, each on lines of its own, without anything that a terminal would obey; broken at words where it is narrow."""
+    width = terminal().width
+    for line in lines:
+        shown = "".join(c if c.isprintable() else "?" for c in line)
+        print("\n".join(textwrap.wrap(shown, width, subsequent_indent="  ") if width < NARROW else [shown]))
 
 
 def plain(text: str) -> Any:
@@ -41,7 +98,9 @@ def terminal(stderr: bool = False) -> Console:
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=160)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
+        return console
+    return Console(stderr=stderr, highlight=False, markup=False, width=160)
 
 
 def say(text: str) -> None:

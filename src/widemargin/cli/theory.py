@@ -12,8 +12,20 @@ from widemargin import data as datasets
 from widemargin.json_values import plain_json
 from widemargin.types import Dataset
 
-from .options import Command, integer, number, readable, seeded, sources, threaded, timed, use_threads
-from .screen import plain, print_rich, say, terminal
+from .options import (
+    Command,
+    integer,
+    number,
+    prepared,
+    readable,
+    seeded,
+    sources,
+    standardizable,
+    threaded,
+    timed,
+    use_threads,
+)
+from .screen import plain, print_lines, print_table, terminal
 
 WORDS = {True: "yes", False: "no", None: "not checked"}
 
@@ -23,8 +35,7 @@ def bound(options: argparse.Namespace) -> int:
     from widemargin import theory
 
     data = datasets.load(options.data, options.label)
-    for note in data.notes:
-        say(f"{data.name}: {note}")
+    data = prepared(data, options)
     data.signs()
     if options.bias and options.run_folder is None:  # a run knows whether it had a bias
         import numpy as np
@@ -98,65 +109,47 @@ def theorems(options: argparse.Namespace) -> int:
 
 
 def _print_guarantees(found: Any) -> None:
-    from rich.table import Table
-
-    facts = found.facts
-    table = Table(title=plain(f"{facts.data}, delta {facts.delta:g}"), title_justify="left")
-    for column in ("id", "quantity", "value", "applies", "about", "says", "reference"):
-        table.add_column(column, no_wrap=column in ("id", "quantity", "value"), overflow="fold")
+    facts, rows = found.facts, []
     for one in found:
         marks = ["vacuous"] if one.explicit and one.vacuous else []
         if one.convention == "printed":
             marks.append("as printed")
-        table.add_row(
-            plain(one.id),
-            plain(one.quantity + (f" ({one.unit})" if one.unit else "")),
-            plain(one.shown + (f" [{', '.join(marks)}]" if marks else "")),
-            plain(WORDS[one.applies]),
-            plain(one.about),
-            plain(one.statement),
-            plain(one.reference),
-        )
-    print_rich(table)
+        rows.append([
+            one.id, one.quantity + (f" ({one.unit})" if one.unit else ""),
+            one.shown + (f" [{', '.join(marks)}]" if marks else ""), WORDS[one.applies], one.about, one.statement, one.reference,
+        ])  # fmt: skip
+    columns = ("id", "quantity", "value", "applies", "about", "says", "reference")
+    print_table(f"{facts.data}, delta {facts.delta:g}", columns, rows, folded=("about", "says", "reference"))
     for one in found:
         failed = [f"{a.text}{' (' + a.detail + ')' if a.detail else ''}" for a in one.assumptions if a.holds is False]
         if failed:
-            print(f"{one.id} does not apply: {'; '.join(failed)}")
+            print_lines([f"{one.id} does not apply: {'; '.join(failed)}"])
     best = found.best
     if best is None:
-        print(
-            "No bound on the test error says anything here: all are at least 1, up to a constant, or an assumption fails."
+        print_lines(
+            [
+                "No bound on the test error says anything here: all are at least 1, up to a constant, or an assumption fails."
+            ]
         )
         return
     about = f" of the {best.about}" if best.about else ""
-    print(f"best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference})")
+    print_lines([f"best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference})"])
     unchecked = [a.text for a in best.assumptions if a.holds is None]
     if unchecked:
-        print(f"  if {'; and '.join(unchecked)}")
+        print_lines([f"  if {'; and '.join(unchecked)}"])
 
 
 def _print_checks(found: Any) -> None:
-    from rich.table import Table
-
-    table = Table()
-    for column in ("id", "holds", "records", "smallest slack", "allowance", "at t", "says", "note"):
-        right = column in ("records", "smallest slack", "allowance", "at t")
-        table.add_column(
-            column, justify="right" if right else "left", no_wrap=column not in ("says", "note"), overflow="fold"
-        )
+    rows = []
     for one in found:
         least = one.smallest or {}
-        table.add_row(
-            plain(one.id),
-            plain(one.word),
-            plain(f"{one.checked} + {one.undecided}?" if one.undecided else str(one.checked)),
-            plain(f"{least['slack']:.3g}" if least else "-"),
-            plain(f"{least['allowance']:.3g}" if least else "-"),
-            plain(f"{least['t']:.4g}" if least else "-"),
-            plain(one.statement),
-            plain(one.note),
-        )
-    print_rich(table)
+        rows.append([
+            one.id, one.word, f"{one.checked} + {one.undecided}?" if one.undecided else str(one.checked),
+            f"{least['slack']:.3g}" if least else "-", f"{least['allowance']:.3g}" if least else "-",
+            f"{least['t']:.4g}" if least else "-", one.statement, one.note,
+        ])  # fmt: skip
+    columns = ("id", "holds", "records", "smallest slack", "allowance", "at t", "says", "note")
+    print_table("", columns, rows, right=columns[2:6], folded=("says", "note"))
 
 
 @contextlib.contextmanager
@@ -187,6 +180,7 @@ def add(command: Command) -> None:
     threaded(one)
     one.add_argument("--json", action="store_true", help="print one object")
     readable(one)
+    standardizable(one)
 
     one = command("check", check, "check every inequality of the papers along a run")
     one.add_argument(

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from widemargin import data as datasets
+from widemargin.errors import did_you_mean
 from widemargin.json_values import plain_json
+from widemargin.kinds import ENDED
 from widemargin.types import Certificate, Dataset, InputError, check_device, write_atomically
 
 from . import screen
@@ -25,14 +27,17 @@ from .options import (
     legal,
     number,
     placed,
+    prepared,
     readable,
     seeded,
     sources,
+    standardizable,
+    talkative,
     threaded,
     timed,
     use_threads,
 )
-from .screen import plain, print_rich, say, solver_progress, terminal
+from .screen import print_lines, print_table, say, solver_progress, terminal
 
 NETS = ("relu", "srelu", "leaky", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
 ALGORITHMS = tuple(
@@ -40,6 +45,18 @@ ALGORITHMS = tuple(
 )
 STEPS = 10_000  # of training, where nothing is said
 MOST_ROWS = 12  # trials shown one by one
+IN_WORDS = {  # what records are called in tables; --verbose has their own names
+    "t_mean": "time",
+    "train_error": "errors",
+    "test_error": "test errors",
+    "margin_M2": "margin",
+    "margin_M1": "balanced margin",
+    "margin_M4": "margin",
+    "margin_M10": "margin",
+    "margin_MT2": "margin",
+    "psi": "smooth margin",
+    "fraction": "share of best",
+}
 
 
 def train(options: argparse.Namespace) -> int:
@@ -51,9 +68,9 @@ def train(options: argparse.Namespace) -> int:
     regression = options.loss == "squared"
     data = datasets.load(options.data, options.label, targets=regression)
     test = None if options.test is None else datasets.load(options.test, options.label, targets=regression)
-    for one in (data, test):
-        for note in one.notes if one is not None else ():
-            say(f"{one}: {note}")
+    data = prepared(data, options)
+    if test is not None:
+        test = prepared(test if data.standardized is None else test.rescale(*data.standardized), argparse.Namespace())
     if not regression:
         data.signs()
     net, rule = _net_and_rule(options, data)
@@ -94,7 +111,7 @@ def train(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain_json(said), allow_nan=False))
     else:
-        _print_training(data, found, said)
+        _print_training(data, found, said, options.verbose)
     sys.stdout.flush()
     for note in found.notes:
         say(note)
@@ -186,9 +203,10 @@ def _net_and_rule(options: argparse.Namespace, data: Dataset) -> tuple[Any, Any]
         elif key in names:
             for_rule[key] = _value(value)
         else:
-            known = ", ".join(dict.fromkeys([*nets.KINDS[options.net][2], *names]))
+            there = dict.fromkeys([*nets.KINDS[options.net][2], *names])
             raise InputError(
-                f"--net {options.net} and --algorithm {options.algorithm} have no option {key!r}, only {known}"
+                f"--net {options.net} and --algorithm {options.algorithm} have no option {key!r}{did_you_mean(key, there)}, "
+                f"only {', '.join(there)}"
             )
     if options.net == "batchnorm" and not for_net.get("minibatch"):
         for_net["data"] = data.X
@@ -248,9 +266,7 @@ def _with_fraction(said: dict[str, Any], cert: Certificate | None) -> dict[str, 
     return said
 
 
-def _print_training(data: Dataset, found: Any, said: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
+def _print_training(data: Dataset, found: Any, said: Mapping[str, Any], verbose: bool) -> None:
     trials = said["trials"]
     wanted = (
         "step",
@@ -268,29 +284,34 @@ def _print_training(data: Dataset, found: Any, said: Mapping[str, Any]) -> None:
     names = [name for name in (*wanted, *extra) if any(trial.get(name) is not None for trial in trials)]
     net = found.config["net"]
     name = net["activation"] if net["net"] == "relu" else net["net"]  # two-layer networks are called by their neurons
-    table = Table(title=plain(f"{data}, {name}, {found.config['rule']['class']}"), title_justify="left")
-    for column in ("trial", "status", *names):
-        table.add_column(plain(column), justify="left" if column == "status" else "right", no_wrap=True)
+    rows = []
     if len(trials) <= MOST_ROWS:
         for trial in trials:
-            table.add_row(str(trial["trial"]), trial["status"], *(_cell(name, trial) for name in names))
+            rows.append([str(trial["trial"]), trial["status"], *(_cell(name, trial) for name in names)])
     else:
         for word, choose in (("median", 0.5), ("least", 0.0), ("most", 1.0)):
             row = {name: _quantile([trial.get(name) for trial in trials], choose) for name in names}
             row["log_risk"] = _quantile([trial.get("log_risk") for trial in trials], choose)
-            table.add_row(word, "", *(_cell(name, row) for name in names))
-    print_rich(table)
-    print(f"{found}, {said['seconds']:.1f} seconds")
+            rows.append([word, "", *(_cell(name, row) for name in names)])
+    columns = ["trial", "status", *(each if verbose else IN_WORDS.get(each, each) for each in names)]
+    right = [column for column in columns if column != "status"]
+    print_table(f"{data}, {name}, {found.config['rule']['class']}", columns, rows, right)
+    print_lines([f"{found}, {said['seconds']:.1f} seconds"])
     cert = said.get("certificate")
     if cert is not None:
         proved = "" if cert["proved"] else ", upper bound NOT proved"
-        print(f"largest margin (M1) in [{cert['lower']:.7g}, {cert['upper']:.7g}], {cert['status']}{proved}")
+        code = " (M1)" if verbose else ""
+        ended = ENDED.get(cert["status"], cert["status"])
+        print_lines(
+            [f"largest margin of any network{code} in [{cert['lower']:.7g}, {cert['upper']:.7g}], {ended}{proved}"]
+        )
         shares = [trial["fraction"] for trial in trials if trial["fraction"] is not None]
         if shares:
-            print(
-                f"training reached {min(shares):.2%} to {max(shares):.2%} of the upper bound"
-                f" (convention {said['fraction_convention']})"
-            )
+            code = f" (convention {said['fraction_convention']})" if verbose else ""
+            if max(shares) > 0:
+                print_lines([f"training reached {min(shares):.2%} to {max(shares):.2%} of the upper bound{code}"])
+            else:
+                print_lines(["no network classifies all points yet, so that none has a positive margin"])
 
 
 def _quantile(values: Sequence[Any], share: float) -> float | None:
@@ -298,13 +319,13 @@ def _quantile(values: Sequence[Any], share: float) -> float | None:
     return known[round(share * (len(known) - 1))] if known else None
 
 
-def _cell(name: str, trial: Mapping[str, Any]) -> Any:
+def _cell(name: str, trial: Mapping[str, Any]) -> str:
     value = trial.get(name)
     if value is None:
         return "-"
     if name == "risk" and value == 0 and trial.get("log_risk") is not None:
-        return plain(f"1e{trial['log_risk'] / math.log(10):.0f}")  # below floating point
-    return plain(f"{value:.0f}" if name == "step" else f"{value:.1%}" if name == "fraction" else f"{value:.5g}")
+        return f"1e{trial['log_risk'] / math.log(10):.0f}"  # below floating point
+    return f"{value:.0f}" if name == "step" else f"{value:.1%}" if name == "fraction" else f"{value:.5g}"
 
 
 @contextlib.contextmanager
@@ -315,7 +336,8 @@ def _training(options: argparse.Namespace) -> Iterator[Callable[[float, float, M
         margins = ("margin_M2", "margin_M1", "margin_M4", "margin_M10", "margin_MT2")
         shown = next((f"  {name} {now[name]:.5g}" for name in margins if name in now), "")
         loss = f"ln risk {now['log_risk']:.4g}" if "log_risk" in now else ""
-        left = f"  {seconds * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
+        known = options.until is None and 0 < share < 1  # an event may come at any time
+        left = f"  {seconds * (1 - share) / share:.0f} s left" if known else ""
         return f"step {now.get('step', 0):.0f}  {loss}{shown}{left}"
 
     console = terminal(stderr=True)
@@ -371,6 +393,7 @@ def add(command: Command) -> None:
     seeded(one)
     one.add_argument("--bias", action=argparse.BooleanOptionalAction, default=False, help="a coordinate 1 [--no-bias]")
     readable(one)
+    standardizable(one)
     one.add_argument("--test", metavar="DATA", help="data for the test error")
     one.add_argument("--points", metavar="K", type=integer(2, 10**6), default=200, help="log-spaced records [200]")
     one.add_argument("--weights", action="store_true", help="record the weights themselves too")
@@ -389,6 +412,7 @@ def add(command: Command) -> None:
     one.add_argument("--certify", action="store_true", help="also certify the largest margin, and compare")
     timed(one, "seconds for the certificate")
     one.add_argument("--json", action="store_true", help="print one object with the last records of every trial")
+    talkative(one)
 
     one = command("plot", plot, "draw margins, loss, norms and rotations of a run, or what a monitor recorded")
     one.add_argument("run_folder", metavar="RUN", help="a folder written by train --out, or by MarginMonitor(out=...)")

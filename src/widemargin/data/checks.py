@@ -6,6 +6,7 @@ import math
 import operator
 from typing import Any
 
+from widemargin.errors import did_you_mean
 from widemargin.types import InputError, show
 
 MOST_POINTS = 10**7  # rows of any data set
@@ -36,7 +37,9 @@ def number(name: str, key: str, value: Any, low: float, high: float) -> float:
 
 def choice(name: str, key: str, value: Any, legal: tuple[str, ...]) -> str:
     if value not in legal:
-        raise InputError(f"{name}: {key} must be one of {', '.join(legal)}, not {show(value)}")
+        raise InputError(
+            f"{name}: {key} must be one of {', '.join(legal)}, not {show(value)}{did_you_mean(value, legal)}"
+        )
     return value
 
 

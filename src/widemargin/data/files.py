@@ -6,6 +6,7 @@ Whatever is wrong with a file ends in one InputError that names the place and sa
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import math
 import os
@@ -16,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.dataset import LABEL_COLUMNS, class_numbers, listed, takes_data
 from widemargin.disk import check_archive
+from widemargin.errors import did_you_mean
 from widemargin.types import Dataset, InputError, write_atomically
 
 from .checks import MOST_POINTS, show
 
-LABEL_COLUMNS = ("y", "label")
 SUFFIXES = (".csv", ".npz", ".npy")
 MOST = 1 << 32  # bytes of a file
 
@@ -80,6 +82,7 @@ def load_file(
     return _dataset(_numbers(X, name, "X"), y, name, targets, multiclass)
 
 
+@takes_data("values")
 def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
     """Write X and y to a `.npz` or `.csv` file, whole or not at all; `load_file` gives the same numbers back.
 
@@ -207,7 +210,7 @@ def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool, multiclass:
         if len(classes) == 1:
             raise InputError(f"{name}: y has only one class ({show(classes[0])}); give points of at least two")
         same = classes == tuple(range(len(classes)))
-        return Dataset(X, index, name, classes, () if same else (f"labels {_listed(classes)} -> 0, 1, ...",))
+        return Dataset(X, index, name, classes, () if same else (f"labels {listed(classes)} -> 0, 1, ...",))
     signs, notes = _two_labels(index, classes, name)
     return Dataset(X, signs, name, classes, notes)
 
@@ -219,12 +222,7 @@ def _class_numbers(y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[Any, ...
         bad = np.flatnonzero(~np.isfinite(y))
         if len(bad):
             raise InputError(f"{name}: y has NaN or infinity at row {bad[0]}; remove or impute it")
-    values, index = np.unique(y, return_inverse=True)
-    return index.reshape(y.shape), tuple(_plain(value) for value in values)
-
-
-def _listed(classes: tuple[Any, ...]) -> str:
-    return ", ".join(map(show, classes[:4])) + (", ..." if len(classes) > 4 else "")
+    return class_numbers(y)
 
 
 def _two_labels(index: np.ndarray, classes: tuple[Any, ...], name: str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -232,18 +230,10 @@ def _two_labels(index: np.ndarray, classes: tuple[Any, ...], name: str) -> tuple
     if len(classes) != 2:
         count = "only one class" if len(classes) == 1 else f"{len(classes)} classes"
         raise InputError(
-            f"{name}: y has {count} ({_listed(classes)}); keep two classes, or read y as numbers with targets=True"
+            f"{name}: y has {count} ({listed(classes)}); keep two classes, or read y as numbers with targets=True"
         )
     notes = () if classes == (-1, 1) else (f"label {show(classes[0])} -> -1, {show(classes[1])} -> +1",)
     return 2.0 * index - 1, notes
-
-
-def _plain(value: Any) -> Any:
-    """A numpy scalar as a Python value, whole floats as int."""
-    value = value.item()
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
 def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass: bool) -> Dataset:
@@ -282,7 +272,8 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
         raise InputError(f"{name}: the only column is {show(target)}; give at least one feature column")
     columns = {key: [row[j].strip() for row in rows] for j, key in enumerate(header)}
     X = np.column_stack([_csv_numbers(columns[key], key, lines, name) for key in header if key != target])
-    return _dataset(X, _csv_target(columns[target], target, lines, name, targets), name, targets, multiclass)
+    data = _dataset(X, _csv_target(columns[target], target, lines, name, targets), name, targets, multiclass)
+    return dataclasses.replace(data, columns=tuple(key for key in header if key != target), label=target)
 
 
 def _header(row: list[str], name: str) -> list[str]:
@@ -306,7 +297,7 @@ def _label_column(header: list[str], label: str | None, name: str) -> str:
     if len(found) > 1:
         raise InputError(f"{name}: there is a column y and a column label; say which holds the labels with label=")
     if not found:
-        wanted = "y or label" if label is None else show(label)
+        wanted = "y or label" if label is None else f"{show(label)}{did_you_mean(label, header)}"
         has = ", ".join(" ".join(key.split()) for key in header[:20]) + (", ..." if len(header) > 20 else "")
         raise InputError(
             f"{name}: there is no label column {wanted}; the columns are {has[:400]}, so name one with label="

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.errors import did_you_mean
 from widemargin.types import Dataset, InputError
 
 from . import checks, files, real, synthetic
@@ -117,7 +118,9 @@ def load(source: str, label: str | None = None, *, targets: bool = False, multic
         if is_path or os.path.exists(source):
             return files.load_file(source, label, targets=targets, multiclass=multiclass)
         what = f"unknown data set {checks.show(name)}" if colon else f"{checks.show(source)} is no data set"
-        raise InputError(f"{what}; choose one of {', '.join(SOURCES)}, or a .csv, .npz or .npy file")
+        raise InputError(
+            f"{what}{did_you_mean(name, SOURCES)}; choose one of {', '.join(SOURCES)}, or a .csv, .npz or .npy file"
+        )
     if label is not None:
         raise InputError(f"{name}: label={checks.show(label)} only applies to files; leave it out")
     make, kinds = SOURCES[name]
@@ -183,7 +186,9 @@ def _values(name: str, text: str, kinds: dict[str, Callable[[str], Any]]) -> dic
     for part in text.split(",") if text.strip() else []:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in kinds:
-            raise InputError(f"{name}: unknown key {checks.show(key)}; the keys are {', '.join(kinds)}")
+            raise InputError(
+                f"{name}: unknown key {checks.show(key)}{did_you_mean(key, kinds)}; the keys are {', '.join(kinds)}"
+            )
         if not equals or not value:
             raise InputError(f"{name}: the key {key} has no value; write {key}=..., the keys are {', '.join(kinds)}")
         if key in values:

@@ -2,7 +2,8 @@
 
 B trials are trained at once: every tensor begins with a dimension B. The words that are shared:
 
-data         a `Dataset`: points X (n, d), labels y (n,) of -1 and +1, or classes, or targets; or a list, one per trial
+data         a `Dataset`: points X (n, d), labels y (n,) of two classes, or more, or targets; or X and y in its place, or a
+             list of data sets, one per trial
 activation   "relu", "srelu", "leaky" (slope 0.01) or "leaky:SLOPE"
 bias         every point is extended by a last coordinate 1: a network then takes d + 1 features
 seed         of initial parameters and random examples; trial b of a seed is always the same, alone or in a batch

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from widemargin.errors import brief
 from widemargin.types import InputError
 
 from .nets import Params
@@ -58,6 +59,8 @@ class State:
     dual: Tensor | None = None  # (B, n) weights of the points, where the rule solved for them
     gates: Tensor | None = None  # (B, n, m) derivatives of the units, likewise
     drift: Tensor | None = None  # (B,) change of the normalised margin, relative and per unit of ln |W|
+
+    __repr__ = brief
 
     def notes(self) -> tuple[str, ...]:
         """Sentences for the notes of a finished run."""

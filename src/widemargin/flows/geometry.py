@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from widemargin.errors import did_you_mean
 from widemargin.types import InputError
 
 from .nets import Params
@@ -25,7 +26,7 @@ NONE = 1e-12  # singular values below this share of the largest have no directio
 
 def check_norm(norm: str) -> None:
     if norm not in NORMS:
-        raise InputError(f"unknown norm {norm!r}; choose {', '.join(NORMS)}")
+        raise InputError(f"unknown norm {norm!r}{did_you_mean(norm, NORMS)}; choose {', '.join(NORMS)}")
 
 
 def size(W: Params, norm: str) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from widemargin.errors import did_you_mean
 from widemargin.types import InputError
 
 from . import rules
@@ -46,7 +47,7 @@ def rule_kinds() -> dict[str, type[Rule]]:
 def rule_kind(name: str) -> type[Rule]:
     kinds = rule_kinds()
     if name not in kinds:
-        raise InputError(f"unknown algorithm {name!r}; choose among {', '.join(kinds)}")
+        raise InputError(f"unknown algorithm {name!r}{did_you_mean(name, kinds)}; choose among {', '.join(kinds)}")
     return kinds[name]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from widemargin.errors import brief, did_you_mean
 from widemargin.spaces import as_space
 from widemargin.types import InputError
 
@@ -74,6 +75,8 @@ class View:
     @cached_property
     def log_factor(self) -> Tensor:
         return self.scaled[1]
+
+    __repr__ = brief
 
     @property
     def t(self) -> Tensor:
@@ -461,7 +464,10 @@ def choose(asked: str | Sequence[str] | Mapping[str, Any], on: Setting) -> tuple
 def _named(name: Any, on: Setting) -> Observer:
     known = OBSERVERS.get(name) if isinstance(name, str) else None
     if known is None:
-        raise InputError(f"there is no observer {name!r}; choose from {', '.join(OBSERVERS)}, or give a function")
+        raise InputError(
+            f"there is no observer {name!r}{did_you_mean(name, OBSERVERS)}; choose from {', '.join(OBSERVERS)}, or give a "
+            "function"
+        )
     if not known.applies(on):
         what = "test data" if name == "test_error" else "another net, loss or rule"
         raise InputError(f"the observer {name!r} makes no sense here; it needs {what}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.dataset import as_dataset
 from widemargin.types import Dataset, InputError
 
 from .contract import Rule
@@ -96,6 +97,8 @@ class Record:
         if not isinstance(self.observe, Iterable):
             raise InputError(f"what is observed must be names or a dictionary of functions, not {self.observe!r}")
         check_whole("points", self.points, 2)
+        if self.test is not None:
+            object.__setattr__(self, "test", as_dataset(self.test))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from widemargin.dataset import takes_data, takes_data_second
+from widemargin.errors import brief
 from widemargin.types import Dataset, InputError
 
 from .losses import Loss, as_loss, class_margin
@@ -36,6 +39,8 @@ class Problem:
     X: Tensor
     y: Tensor
     loss: Loss | None  # none: squared loss on real targets
+
+    __repr__ = brief
 
     @property
     def n(self) -> int:
@@ -75,6 +80,14 @@ class Problem:
         return self.y * self.net.push(W, self.X, V)
 
 
+def as_outputs(keys: Mapping[str, Any]) -> str:
+    """How a loss and a network take labels (`Dataset.labelled`): targets, classes 0 and 1, or signs."""
+    if keys.get("loss") == "squared":
+        return "values"
+    return "numbers" if getattr(keys.get("net"), "outputs", 1) > 1 else "signs"
+
+
+@takes_data()
 def as_classes(data: Dataset) -> Dataset:
     """The data with its labels -1, +1 as the classes 0 and 1 that nets with several outputs take.
 
@@ -86,6 +99,7 @@ def as_classes(data: Dataset) -> Dataset:
     return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes)
 
 
+@takes_data_second(as_outputs)
 def pose(
     net: Net,
     data: Dataset | list[Dataset],

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from widemargin import notebooks
+from widemargin.dataset import takes_data
 from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
 
 from . import observe as observing
@@ -29,13 +31,14 @@ from ._graph import Stepper
 from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
 from .nets import Net, Params, trial_numbers
 from .plan import Keep, Progress, Record, Schedule, Stop, check_whole, schedule
-from .problem import Problem, pose
+from .problem import Problem, as_outputs, pose
 
 BLINK = 0.2  # seconds between reports of progress
 
 T = TypeVar("T")
 
 
+@takes_data(as_outputs)
 def train(
     data: Dataset | Sequence[Dataset],
     net: Net,
@@ -81,7 +84,7 @@ def train(
     numbers = trial_numbers(len(sets) if trials is None else trials)
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
-    test = record.test
+    test = None if record.test is None else record.test.labelled(as_outputs({"loss": loss, "net": net}))
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
     plan = schedule(stop, record, rule, problem.X.is_cuda)
     setting = observing.Setting(problem, held_out is not None, count, len(plan.marks), rule.grows)
@@ -117,7 +120,8 @@ def train(
             run.mend()
         said = tuple(run.notes) if run is not None else ()
         asked = stack.enter_context(_interrupts())
-        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, record.progress)
+        progress = stack.enter_context(notebooks.watched(record.progress, _line))
+        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
         final = loop.point()
     for trial in np.flatnonzero(loop.status == "diverged"):
         where = loop.ended[trial]
@@ -126,6 +130,12 @@ def train(
             f"trial {trial} diverged at step {where}: its parameters or its loss overflowed; try a smaller step",
         )
     return runs.trajectory(rows, final, config, (*said, *loop.stepper.state.notes(), *notes, *trouble))
+
+
+def _line(seconds: float, share: float, now: Mapping[str, float]) -> tuple[float, str]:
+    """What a notebook shows of training."""
+    risk = f"  ln risk {now['log_risk']:.4g}" if "log_risk" in now else ""
+    return share, f"{seconds:.1f} s  step {now.get('step', 0):.0f}{risk}"
 
 
 def _drive(

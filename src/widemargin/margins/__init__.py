@@ -2,7 +2,8 @@
 
 The words that they share:
 
-data         a `Dataset`: points X (n, d), labels y (n,) of -1 and +1, or classes, or targets
+data         a `Dataset`: points X (n, d), labels y (n,) of two classes, or more, or targets; or X and y in its place, as in
+             f1(X, y), f1((X, y)) and f1(table, "column"): arrays, lists, tensors, tables of pandas, labels of any two values
 bias         every point is extended by a last coordinate 1, whose weight is part of the norm
 activation   "relu", "srelu", "leaky" (slope 0.01) or "leaky:SLOPE"
 tol          the search ends where the bounds are this close, as a share of the margin
@@ -24,6 +25,7 @@ from .kernel_machines import f2, random_features
 from .linear_classifiers import linear
 from .multiclass import multiclass_f1, multiclass_linear
 from .neural_collapse import collapse
+from .own_networks import Share, of
 from .projections import projected
 from .regression import min_norm_l1, min_norm_l2
 from .tangent_kernels import (
@@ -41,6 +43,7 @@ from .widths import width_margin_curve
 __all__ = [
     "MaxMarginClassifier",
     "MinNormRegressor",
+    "Share",
     "batchnorm",
     "collapse",
     "f1",
@@ -54,6 +57,7 @@ __all__ = [
     "multiclass_linear",
     "ntk",
     "ntk_kernel",
+    "of",
     "parity_transport",
     "positive_transport",
     "projected",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.dataset import takes_data
+from widemargin.errors import brief
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, Measure
 
@@ -56,6 +58,8 @@ class TransportMargin:
     confidence: float
     radius: float
 
+    __repr__ = brief
+
     def at_width(self, m: float) -> Estimate:
         """sqrt(m) outer + inner: what thetabar_j = theta(sqrt(m) a_j, v_j) / sqrt(m) gives at the network's a_j ~ N(0, 1/m).
 
@@ -70,6 +74,7 @@ class TransportMargin:
         return f"transport margin (M8): {parts}; probability {self.confidence:g}, {self.samples} samples"
 
 
+@takes_data()
 def transport_margin(
     data: Dataset,
     theta: Transport,

@@ -18,6 +18,7 @@ from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import rows
+from .answers import solves
 from .door import EPS, EXACT, NOTHING, Door, Late, Progress, bounds_factor, enter, product, twins
 from .engine import LARGEST
 from .qp import Progress as Steps
@@ -33,6 +34,7 @@ UNDERFLOW = 1e-140  # size of a point whose square is lost
 DEAD = 0.25  # a neuron whose N(v) is not known to this relative accuracy counts as 0 below, and as anything above
 
 
+@solves()
 def batchnorm(
     data: Dataset,
     width: int = 1024,

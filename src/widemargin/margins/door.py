@@ -261,7 +261,13 @@ class Door:
 
 def about(data: Dataset) -> dict[str, Any]:
     """What every certificate says of its data."""
-    return {"n": data.n, "d": data.d, "data_sha256": data.sha256(), "data_name": data.name}
+    return {
+        "n": data.n,
+        "d": data.d,
+        "data_sha256": data.sha256(),
+        "data_name": data.name,
+        "data_called": data.called(),
+    }
 
 
 def choose_space(space: Space | None, bias: bool | None, activation: str | None) -> Space:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from scipy import linalg
 
+from widemargin.dataset import takes_data_second
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from .door import EPS, LOST, Door, Progress, about, check_progress, check_seed, lost
@@ -346,6 +347,7 @@ def new_directions(V: np.ndarray, known: np.ndarray, near: float, apart: float, 
     return np.array(fresh).reshape(-1, V.shape[1])
 
 
+@takes_data_second("values")
 def prune(measure: Measure, data: Dataset) -> Measure:
     """At most n atoms of `measure` with new masses: the same values on the data, and a norm that is no larger.
 

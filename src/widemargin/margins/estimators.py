@@ -12,6 +12,7 @@ from scipy import linalg
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from widemargin.errors import did_you_mean
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, show
 
@@ -59,8 +60,8 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
 
     Parameters
     ----------
-    space : "f2" or "f1"
-        The kernel space of random features (one linear system), or two-layer networks with the variation norm.
+    space : "f1" or "f2"
+        Two-layer networks with the variation norm, or the kernel space of random features (one linear system).
     bias : bool
         Extend every point by a coordinate 1, which is part of the norm.
     activation : "relu", "srelu", "leaky" or "leaky:SLOPE"
@@ -90,16 +91,16 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     >>> import numpy as np
     >>> import widemargin as wm
     >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 2.0])
-    >>> fitted = wm.margins.MinNormRegressor().fit(X, y)
+    >>> fitted = wm.margins.MinNormRegressor(bias=True).fit(X, y)
     >>> fitted.predict(X).round(6).tolist(), fitted.soft_
     ([1.0, 3.0, 2.0], False)
     """
 
     def __init__(
         self,
-        space: str = "f2",
+        space: str = "f1",
         *,
-        bias: bool = True,
+        bias: bool = False,
         activation: str = "relu",
         tol: float = 1e-3,
         time_limit: float = 60.0,
@@ -158,7 +159,7 @@ def to_numpy(values: Any) -> Any:
 
 def check_choice(name: str, value: Any, legal: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in legal:
-        raise InputError(f"{name} must be one of {', '.join(legal)}, not {show(value)}")
+        raise InputError(f"{name} must be one of {', '.join(legal)}, not {show(value)}{did_you_mean(value, legal)}")
 
 
 def check_positive(name: str, value: Any) -> None:

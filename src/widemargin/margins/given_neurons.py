@@ -12,6 +12,7 @@ from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, Measure
 
 from . import programs, rows
+from .answers import solves
 from .door import EPS, Door, Progress, enter, nothing_left, product, twins
 from .kernel_machines import unit_directions
 from .qp import Progress as Steps
@@ -20,6 +21,7 @@ from .qp import Tell
 LP_WORK = 400  # operations for each entry of a linear program's matrix that pass before it looks at the clock
 
 
+@solves()
 def frozen(
     data: Dataset,
     directions: int | ArrayLike,

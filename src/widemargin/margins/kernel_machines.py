@@ -15,6 +15,7 @@ from widemargin.spaces import Space, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp, rows
+from .answers import solves
 from .door import (
     EPS,
     Door,
@@ -34,6 +35,7 @@ MATRIX_BLOCK = 2**19  # entries of a kernel matrix between two looks at the cloc
 Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
 
 
+@solves()
 def f2(
     data: Dataset,
     space: Space | Kernel | None = None,
@@ -122,6 +124,7 @@ def f2(
     )
 
 
+@solves()
 def random_features(
     data: Dataset,
     directions: int | ArrayLike,

@@ -29,6 +29,7 @@ from widemargin.spaces import ReLU, Space
 from widemargin.types import MULTICLASS_CONVERSIONS, Certificate, Dataset, InputError
 
 from . import norms, programs, rows, turns
+from .answers import solves
 from .door import (
     EPS,
     EXACT,
@@ -84,6 +85,7 @@ def margins(scores: np.ndarray, y: np.ndarray) -> np.ndarray:
 # --- linear -------------------------------------------------------------------------------------------------------------
 
 
+@solves("classes")
 def multiclass_linear(
     data: Dataset,
     *,
@@ -326,6 +328,7 @@ def _vanishes(door: Door, q: np.ndarray, y: np.ndarray) -> bool:
 # --- F1 -----------------------------------------------------------------------------------------------------------------
 
 
+@solves("classes")
 def multiclass_f1(
     data: Dataset,
     *,

@@ -16,6 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
+from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, about, enter, integer_weights, vanishes
 
 AT_ONCE, START = (
@@ -27,6 +28,7 @@ CLIQUE_POINTS = 2000  # of which points are looked for that cannot share a cone
 LEAST_EPS = 1e-3  # eps is at least this part of what is allowed: the width in LR Theorem 3.2 grows with 1 / eps
 
 
+@solves()
 def collapse(
     data: Dataset,
     *,

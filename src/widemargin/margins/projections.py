@@ -16,6 +16,7 @@ from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from ._sign_tree import NODES, TREE_DIMENSIONS, SignTree
+from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, Tell, enter, twins
 from .pairs import NEAREST, Pairs, in_play, nearest
 
@@ -28,6 +29,7 @@ ROUNDS = 40  # of the interior-point method, each with more pairs
 STAGES = 12  # of the smoothed problem, each with a third of the smoothing
 
 
+@solves()
 def projected(
     data: Dataset,
     rank: int = 2,

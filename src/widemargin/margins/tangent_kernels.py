@@ -46,6 +46,7 @@ from ._transport import (
     positive_transport,
     transport_margin,
 )
+from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, enter, twins
 from .kernel_machines import Gram, f2
 
@@ -97,6 +98,7 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
     return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
 
 
+@solves()
 def ntk(
     data: Dataset,
     *,
@@ -249,6 +251,7 @@ def ntk(
     return replace(certificate, proved=False, bound="confidence", proof={"type": "samples"}, reason=reason)
 
 
+@solves()
 def tangent(
     data: Dataset,
     *,

@@ -18,6 +18,7 @@ from widemargin.spaces import Space, as_space
 from widemargin.types import Certificate, Dataset, Measure, check_device
 
 from . import _polish, programs, qp, squared, turns
+from .answers import solves
 from .door import EPS, Door, Progress, check_progress, choose_space, enter, norm_bound, not_separable, speed, twins
 from .engine import Neurons, lightest, threads
 
@@ -41,6 +42,7 @@ CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best s
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
 
 
+@solves()
 def f1(
     data: Dataset,
     space: Space | None = None,

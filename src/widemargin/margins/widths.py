@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from widemargin.dataset import takes_data
+from widemargin.errors import brief
 from widemargin.pricing.points import reduce_rank
 from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
@@ -43,11 +45,14 @@ class WidthCurve:
     networks: tuple[Measure | None, ...]
     certificate: Certificate
 
+    __repr__ = brief
+
     def __str__(self) -> str:
         values = ", ".join(f"{m}: {v:.6g}" for m, v in zip(self.widths, self.lower))
         return f"margins (M2) by width {values}; at most {self.upper:.6g} at any width"
 
 
+@takes_data()
 def width_margin_curve(
     data: Dataset,
     widths: Sequence[int],

@@ -1,10 +1,10 @@
 """Certified optima of training with weight decay.
 
 The words that they share are those of `margins`: `data` is a `Dataset` with X (n, d) and y (n,), labels or targets as the loss
-takes them, or y (n, K), K targets for each point; with `bias` the neurons have biases; the search ends where upper - lower <=
-`tol` times lower, or after `time_limit` seconds (None: no limit), and both bounds hold whenever it ends. `seed` is of random
-starts, `device` is where the search for neurons runs ("cpu", "cuda", "cuda:NUMBER"), and `progress` a function (seconds, lower,
-upper, message) called on the way.
+takes them, or y (n, K), K targets for each point, or X and y in its place, as in f1(X, y, weight_decay=0.01); with `bias` the
+neurons have biases; the search ends where upper - lower <= `tol` times lower, or after `time_limit` seconds (None: no limit),
+and both bounds hold whenever it ends. `seed` is of random starts, `device` is where the search for neurons runs ("cpu", "cuda",
+"cuda:NUMBER"), and `progress` a function (seconds, lower, upper, message) called on the way.
 """
 
 from typing import Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from typing import Any
 
@@ -18,6 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 
 from widemargin import margins
 from widemargin.kinds import VECTOR_NORMS
+from widemargin.margins.answers import outside
 from widemargin.margins.estimators import Expansion, check_choice, check_positive, to_numpy
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
@@ -34,16 +34,8 @@ def warn_if_open(cert: Certificate, tol: float) -> None:
             f"and no network of any width is below {cert.lower:.6g}, a gap of {100 * cert.gap:.3g} %. Both bounds hold; "
             "a larger time_limit, tol or weight_decay helps",
             ConvergenceWarning,
-            stacklevel=_outside(),
+            stacklevel=outside(),
         )
-
-
-def _outside() -> int:
-    """The stacklevel of the line that called into this package: how deep a warning lies differs between estimators."""
-    frame, level = sys._getframe(1), 1  # that of whoever warns
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("widemargin."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 class _ReluNet(BaseEstimator):
@@ -144,7 +136,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
         weight_decay: float = 0.01,
         loss: str = "logistic",
         *,
-        bias: bool = True,
+        bias: bool = False,
         output_bias: str | None = "free",
         tol: float = 1e-3,
         time_limit: float | None = 5.0,
@@ -248,7 +240,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
         self,
         weight_decay: float = 0.01,
         *,
-        bias: bool = True,
+        bias: bool = False,
         output_bias: str | None = "free",
         tol: float = 1e-3,
         time_limit: float | None = 5.0,
@@ -345,7 +337,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     >>> import numpy as np
     >>> import widemargin as wm
     >>> X, y = np.array([[1, 1], [-1, -1], [1, -1], [-1, 1]]), ["same", "same", "other", "other"]
-    >>> fitted = wm.margins.MaxMarginClassifier(bias=False).fit(X, y)
+    >>> fitted = wm.margins.MaxMarginClassifier().fit(X, y)
     >>> fitted.predict(X).tolist(), abs(fitted.margin_ - 2**0.5 / 4) < 1e-3
     (['same', 'same', 'other', 'other'], True)
     """
@@ -355,7 +347,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         space: str = "f1",
         *,
         norm: str = "l2",
-        bias: bool = True,
+        bias: bool = False,
         activation: str = "relu",
         tol: float = 1e-3,
         time_limit: float = 60.0,

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
+from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import solves
 from widemargin.margins.door import EPS, Progress, check_progress, product
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
@@ -29,12 +31,13 @@ SOLVE, GRACE = (
 )  # seconds of a step for n^3, before there was one; and how far one may go beyond the time limit
 
 
+@solves(labels_for_loss)
 def f2(
     data: Dataset,
     *,
     loss: str = "logistic",
     weight_decay: float,
-    bias: bool = True,
+    bias: bool = False,
     output_bias: str | None = "free",
     weights: ArrayLike | None = None,
     tol: float = 1e-6,

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
+from widemargin.dataset import takes_data
+from widemargin.kinds import labels_for_loss
 from widemargin.margins.door import EPS
 from widemargin.margins.engine import threads
 from widemargin.pricing import several
@@ -37,11 +39,12 @@ class Interval(NamedTuple):
     upper: float
 
 
+@takes_data(labels_for_loss)
 def largest_decay(
     data: Dataset,
     *,
     loss: str = "logistic",
-    bias: bool = True,
+    bias: bool = False,
     output_bias: str | None = "free",
     weights: ArrayLike | None = None,
     tol: float = 1e-3,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from widemargin.errors import did_you_mean
 from widemargin.types import InputError, show
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -189,5 +190,6 @@ def named(name: str) -> Loss:
             raise InputError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}{why}")
         word = "".join(c for c in show(name).lower() if c.isalpha())
         meant = next((f"; {usual}" for key, usual in ELSEWHERE.items() if word.startswith(key)), "")
+        meant = meant or did_you_mean(name, (*LOSSES, CLASSES))
         raise InputError(f"loss must be one of {', '.join(LOSSES)}, {CLASSES}, not {show(name)}{meant}")
     return LOSSES[name]

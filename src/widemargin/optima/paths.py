@@ -10,6 +10,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.dataset import takes_data
+from widemargin.errors import brief
+from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import finish
 from widemargin.margins.door import Progress, check_progress
 from widemargin.margins.multiclass import margins
 from widemargin.types import Certificate, Dataset, InputError, check_device, show
@@ -49,6 +53,8 @@ class Point:
     norm: float  # sum_j |a_j| |v_j|
     margin: float
     error: float
+
+    __repr__ = brief
 
     @property
     def lower(self) -> float:
@@ -100,6 +106,8 @@ class Path(Sequence[Point]):
     points: tuple[Point, ...]
     more: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
+    __repr__ = brief
+
     def __len__(self) -> int:
         return len(self.points)
 
@@ -146,12 +154,13 @@ class Path(Sequence[Point]):
         return "\n".join("  ".join(f"{cell:>12}" for cell in row) for row in zip(*columns))
 
 
+@takes_data(labels_for_loss)
 def path(
     data: Dataset,
     decays: int | ArrayLike = 20,
     *,
     loss: str = "logistic",
-    bias: bool = True,
+    bias: bool = False,
     output_bias: str | None = "free",
     weights: ArrayLike | None = None,
     tol: float = 1e-3,
@@ -184,7 +193,7 @@ def path(
             one = solver(entered, tol, seed, device, _named(progress, decay))
             if points:
                 one.continue_from(points[-1].certificate)
-            points.append(point(one.run(), data))
+            points.append(point(finish(one.run(), data, tol), data))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))

@@ -127,11 +127,8 @@ def of_labels(training: Training, loss: str) -> Problem:
 def _instead(y: np.ndarray) -> str:
     """What y has that are no labels -1 and +1, and what to do about it."""
     values = np.unique(y)
-    if set(values) <= {0.0, 1.0}:
-        listed = " and ".join(f"{v:g}" for v in values)
-        return f"has {listed}, as PyTorch's BCE losses take them; give 2 * y - 1"
-    if len(values) == 2:
-        return f"has {values[0]:g} and {values[1]:g}; give np.where(y == {values[1]:g}, 1, -1)"
+    if len(values) == 1:  # any two values are labels, but of one alone nobody can say which
+        return f"has {values[0]:g}, and nothing else; give 2 * y - 1 where 0 and 1 are the labels"
     return (
         f"has {len(values)} other values; choose two classes, or loss='squared' for targets, "
         "or loss='cross-entropy' for classes 0, ..., K-1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
@@ -11,17 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.dataset import takes_data_second
+from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import finish
 from widemargin.margins.engine import Progress
+from widemargin.margins.models import layers
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
 
 from .problem import SeveralProblem, enter
 from .solver import Solver
 from .wide_networks import solver, threads_for
 
-FORM = "Sequential(Linear, ReLU, Linear)"
-INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
 TRAINED = ("objective", "loss", "balanced", "width")  # of the network, in extra["trained"] of the certificate
-MOST = 2**28  # numbers in an array of weights
 ROUNDING = 1e-12  # of an objective: less above the best that was found is nothing
 NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred times as large
 
@@ -117,20 +117,10 @@ def _percent(share: float, way: str | None = None) -> str:
     return _rounded(value, max(0, 1 - math.floor(math.log10(value))), way)
 
 
-@dataclass(frozen=True)
-class Layers:
-    """f(x) = sum_j a_j relu(W_j . x + b_j) + c, in float64; what is None is not there."""
-
-    W: np.ndarray  # (m, d)
-    b: np.ndarray | None  # (m,)
-    a: np.ndarray  # (K, m)
-    c: np.ndarray | None  # (K,)
-
-
+@takes_data_second(labels_for_loss)
 def gap(
     model: Any,
-    X: ArrayLike,
-    y: ArrayLike,
+    data: Dataset,
     *,
     loss: str = "logistic",
     weight_decay: float,
@@ -149,13 +139,13 @@ def gap(
     of such a network, under any names, or a checkpoint that has it under "state_dict", "model_state_dict" or "model". Networks of
     the same form compete: with biases where it has some. `output_bias`: "decayed" (and None) where one weight_decay is for all
     parameters, which is the usual case; "free" where the last bias is not decayed. The losses are those of `optima.f1`, with
-    labels -1 and +1 (targets of BCE: 2 * y - 1); "squared" is half of MSELoss, with K outputs K / 2 times MSELoss.
+    labels of any two values, the larger of which is +1; "squared" is half of MSELoss, with K outputs K / 2 times MSELoss.
 
     `Gap.certificate` is that of `optima.f1`, whose network is never worse than this one. Its extra["trained"] keeps the other
     fields, so that a saved certificate still says how far the network was from the best.
 
-    X is (n, d) and y (n,), or (n, K) of several targets, as numpy arrays, lists or tensors; `weights` (n,) are those of the
-    points in the mean.
+    `data` is a Dataset, or X (n, d) and y (n,), or (n, K) of several targets, as arrays, lists, tensors or tables; `weights`
+    (n,) are those of the points in the mean.
 
     >>> import torch
     >>> import widemargin as wm
@@ -166,7 +156,6 @@ def gap(
     """
     check_device(device)
     net = layers(model)
-    data = Dataset(_array(X), _column(_array(y)), "data")
     if data.d != net.W.shape[1]:
         raise InputError(
             f"the network takes {net.W.shape[1]} features, but X has {data.d}; give the X it was trained on"
@@ -206,7 +195,7 @@ def gap(
             search.know(Measure.from_network(theta, net.a[0], bias=net.b is not None), float(c[0]))
         else:
             search.know(theta, net.a.T, c)
-        cert = search.run()
+        cert = finish(search.run(), data, tol)
     comparison = Gap(objective, mean, min(balanced, objective), len(net.W), cert)
     kept = {name: getattr(comparison, name) for name in TRAINED}
     return replace(comparison, certificate=replace(cert, extra={**cert.extra, "trained": kept}))
@@ -216,109 +205,3 @@ def of(cert: Certificate) -> Gap | None:
     """The comparison that a certificate was made for, if it was made for one."""
     kept = cert.extra.get("trained")
     return None if kept is None else Gap(**{name: kept[name] for name in TRAINED}, certificate=cert)
-
-
-def _array(values: ArrayLike) -> Any:
-    """A tensor as an array, whatever device it is on and whether it has gradients or not."""
-    detach = getattr(values, "detach", None)
-    return detach().cpu().numpy() if detach is not None else values
-
-
-def _column(y: Any) -> Any:
-    """Targets (n, 1) as (n,)."""
-    try:
-        return np.asarray(y)[:, 0] if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
-    except Exception:  # no array at all, as Dataset will say
-        return y
-
-
-# ------------------------------------------------------------------ what a network is
-
-
-def layers(model: Any) -> Layers:
-    """The weights of a two-layer ReLU network; an InputError for anything else."""
-    if isinstance(model, Mapping):
-        for key in INSIDE:
-            if isinstance(model.get(key), Mapping):
-                model = model[key]
-        return _from_names(model)
-    from torch import nn
-
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model must be {FORM} or its state dict, not {type(model).__name__}")
-    if not isinstance(model, nn.Sequential):
-        raise InputError(
-            f"model must be {FORM}, not {type(model).__name__}; if it computes the same, give its state_dict()"
-        )
-    kinds = [type(layer) for layer in model]
-    wanted: list[type] = [nn.Linear, nn.ReLU, nn.Linear]
-    if kinds != wanted:
-        names = ", ".join(kind.__name__ for kind in kinds)
-        like = [kind for kind in kinds if kind not in (nn.Dropout, nn.Flatten, nn.Identity)]
-        same = "; to compare it without the other layers, give its state_dict()" if like == wanted else ""
-        raise InputError(f"model must be {FORM}, not Sequential({names}){same}")
-    first, last = model[0], model[2]
-    for layer in (first, last):
-        if set(dict(layer.named_parameters())) - {"weight", "bias"} or not hasattr(layer, "weight"):
-            raise InputError("a layer of the model has parameters besides weight and bias; remove its parametrization")
-    return _checked(first.weight, first.bias, last.weight, last.bias)
-
-
-def _from_names(state: Mapping[Any, Any]) -> Layers:
-    """The layers of a state dict: two matrices whose shapes fit, and at most one vector for each."""
-    arrays = {str(name): _tensor(name, value) for name, value in state.items()}
-    matrices = [name for name, value in arrays.items() if value.ndim == 2]
-    vectors = [name for name, value in arrays.items() if value.ndim == 1]
-    if len(matrices) != 2 or len(matrices) + len(vectors) != len(arrays):
-        shapes = ", ".join(f"{name[:40]} {value.shape}" for name, value in list(arrays.items())[:6])
-        raise InputError(
-            f"a state dict of {FORM} has two weight matrices and their biases, but this one has {shapes or 'nothing'}"
-        )
-    fits = [
-        (first, second) for first, second in (matrices, matrices[::-1]) if arrays[second].shape[1] == len(arrays[first])
-    ]
-    if not fits:
-        shapes = " and ".join(str(arrays[name].shape) for name in matrices)
-        raise InputError(f"the weights have shapes {shapes}, but a network with K outputs has (m, d) and (K, m)")
-    # (m, d) and (d, m) fit both ways: rather one output, and else in their order, as torch saves them.
-    first, second = min(fits, key=lambda pair: len(arrays[pair[1]]) != 1)
-    width, biases = len(arrays[first]), {}
-    for name in vectors:
-        stem = name.removesuffix("bias")
-        owners = [k for k, matrix in enumerate((first, second)) if stem != name and matrix == f"{stem}weight"]
-        owners = owners or [k for k, size in enumerate((width, len(arrays[second]))) if arrays[name].shape == (size,)]
-        if len(owners) != 1 or owners[0] in biases:
-            why = "it fits both layers" if len(owners) == 2 else "it fits no layer, or one that has a bias"
-            raise InputError(f"{name[:40]} of shape {arrays[name].shape} is no bias of this network: {why}")
-        biases[owners[0]] = arrays[name]
-    return _checked(arrays[first], biases.get(0), arrays[second], biases.get(1))
-
-
-def _tensor(name: Any, value: Any) -> np.ndarray:
-    # A file of a few bytes may hold views of any shape, so the size is looked at before anything is copied.
-    if math.prod(getattr(value, "shape", ())) > MOST:
-        raise InputError(
-            f"{str(name)[:40]} of the state dict has more than {MOST:.0e} numbers; this is no two-layer network"
-        )
-    try:
-        detach = getattr(value, "detach", None)
-        if "complex" in str(getattr(value, "dtype", "")):
-            raise TypeError
-        return np.array(detach().cpu().double().numpy() if detach is not None else value, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(
-            f"{str(name)[:40]} of the state dict is no array of numbers, but {type(value).__name__}"
-        ) from None
-
-
-def _checked(W: Any, b: Any, a: Any, c: Any) -> Layers:
-    found = [None if value is None else _tensor("a weight", value) for value in (W, b, a, c)]
-    W, b, a, c = found
-    if a.shape[1] != len(W) or (b is not None and b.shape != (len(W),)) or (c is not None and c.shape != (len(a),)):
-        shapes = ", ".join(str(value.shape) for value in found if value is not None)
-        raise InputError(f"the shapes of the layers do not fit: {shapes}")
-    if not W.size or not a.size:
-        raise InputError("the network has no neurons or no features")
-    if not all(np.isfinite(value).all() for value in found if value is not None):
-        raise InputError("the network has weights that are NaN or infinite; it may have diverged in training")
-    return Layers(W, b, a, c)

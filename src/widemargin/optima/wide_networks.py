@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from widemargin.kinds import labels_for_loss
+from widemargin.margins.answers import solves
 from widemargin.margins.engine import Progress, threads
 from widemargin.types import Certificate, Dataset, check_device
 
@@ -18,12 +20,13 @@ from .solver import Solver
 LARGE = 100_000  # entries of X from which more than one thread pays
 
 
+@solves(labels_for_loss)
 def f1(
     data: Dataset,
     *,
     loss: str = "logistic",
     weight_decay: float,
-    bias: bool = True,
+    bias: bool = False,
     output_bias: str | None = "free",
     weights: ArrayLike | None = None,
     tol: float = 1e-3,

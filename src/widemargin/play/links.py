@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from widemargin.dataset import takes_data
 from widemargin.types import Dataset, InputError
 
 STEP = 64  # coordinates are multiples of 1 / STEP
@@ -13,7 +14,8 @@ FARTHEST = 100
 POINTS = 400  # with the server; the page alone takes 150
 
 
-def link(data: Dataset, *, bias: bool = True) -> str:
+@takes_data()
+def link(data: Dataset, *, bias: bool = False) -> str:
     """`#...` for a data set of the plane: its points on the grid of the page, which rounds coordinates to multiples of 1/64.
 
     `data` has X (n, 2) and labels -1 and +1; `bias` is whether neurons have one.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import kinds
+from widemargin.dataset import takes_data_second
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
 from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, short
@@ -188,6 +189,7 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
     return figure
 
 
+@takes_data_second("signs")
 def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndarray] | None = None) -> Figure:
     """Points of a data set in the plane, the certificate's function as shading, and where it is zero.
 
@@ -248,7 +250,7 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
     Every column is (k,) for k decays; `title` stands above.
 
     >>> import widemargin as wm
-    >>> along = wm.optima.path(wm.data.clusters(n=8), [0.1, 0.01], loss="logistic", tol=0.1)
+    >>> along = wm.optima.path(wm.data.clusters(n=8), [0.1, 0.01], loss="logistic", tol=0.1, bias=True)
     >>> figure = wm.plots.path(along.columns(), title="eight points")
     >>> len(figure.axes)  # objective, norm, margin
     3

@@ -19,11 +19,9 @@ DRAWN_SHARE = 1e-3  # neurons with a smaller share of the norm are counted, not 
 
 
 def grid_of(rows: int) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from .picture import Picture
 
-    figure = Figure(figsize=(13.2, 0.6 + 3.7 * rows), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Picture(13.2, 0.6 + 3.7 * rows, 130)
     axes = list(figure.subplots(rows, 3, squeeze=False).ravel())
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
@@ -32,11 +30,9 @@ def grid_of(rows: int) -> tuple[Figure, Sequence[Axes]]:
 
 
 def figure_of(width: float, height: float, columns: int = 1, ratios: list[float] | None = None) -> tuple[Figure, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from .picture import Picture
 
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Picture(width, height, 150)
     axes: Sequence[Axes] = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)[0]
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)

@@ -13,6 +13,7 @@ import numpy as np
 
 from widemargin import kinds
 from widemargin import verify as exact
+from widemargin.dataset import LABEL_COLUMNS
 from widemargin.plots.style import DRAWN_SHARE, LOG_RATIO
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError, Measure
 
@@ -98,7 +99,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         | ({"path": cert.stats["path"]} if "path" in cert.stats else {})
         for cert in certs
     ]
-    more = f" {ADD.format(LABEL)}" if is_file(first.data_name) else ""
+    more = not_kept(first)
     section.settings("\n".join(commands), known, AGAIN + more)
     if bounds:
         guarantees.offer(section, data, time_limit)
@@ -110,7 +111,20 @@ RECHECKED = (
 )
 ADD = "Not kept, so to be added: {}."
 LABEL = "the folder of the file, and --label NAME if one was given"
-AGAIN = "Tolerance and time limit are not kept in a certificate. The command verify checks the saved proof in exact arithmetic."
+
+
+def not_kept(one: Certificate) -> str:
+    """What a command cannot tell of the data of a certificate, as a sentence; empty where nothing is missing."""
+    if not is_file(one.data_name):
+        return ""
+    known = "label" in one.data_called or one.data_name.lower().endswith(".npy")
+    return f" {ADD.format('the folder of the file' if known else LABEL)}"
+
+
+AGAIN = (
+    "The time limit is not kept in a certificate, nor the tolerance in older ones. The command verify checks the saved proof in "
+    "exact arithmetic."
+)
 
 
 def show_decisions(section: Section, certs: Sequence[Certificate], names: Sequence[str], data: Dataset | None) -> None:
@@ -190,7 +204,7 @@ def intervals(certs: Sequence[Certificate], checked: Sequence[Checked] = ()) -> 
 
 
 def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Checked]) -> None:
-    names = ["kind", "convention", "lower", "upper", "gap", "status", "proved", "bound", "atoms", "seconds"]
+    names = ["kind", "convention", "lower", "upper", "gap", "status", "proved", "bound", "neurons", "seconds"]
     rows: list[list[Any]] = []
     for cert, known in zip(certs, checked):
         seconds = cert.stats.get("seconds")
@@ -378,14 +392,29 @@ def is_file(name: str) -> bool:
     return name.lower().endswith((".csv", ".npz", ".npy")) or Path(name).is_file()
 
 
+def label_option(one: Certificate) -> list[str]:
+    """The option that names the column of labels, where the certificate knows it and it is not the usual one."""
+    label = str(one.data_called.get("label", ""))
+    return ["--label", label] if label and label not in LABEL_COLUMNS and is_file(one.data_name) else []
+
+
+def scale_option(one: Certificate) -> list[str]:
+    return ["--standardize"] if "standardized" in one.data_called else []
+
+
+def precision(one: Certificate) -> list[str]:
+    tol = one.stats.get("tol")
+    return ["--tol", repr(tol)] if tol is not None else []
+
+
 def again(one: Certificate) -> str:
     """The commands that compute and check it again."""
     row, path = _row(one), str(one.stats.get("path") or f"{one.kind}.json.gz")
-    check = words("widemargin", "verify", path, one.data_name)
+    check = words("widemargin", "verify", path, one.data_name, *label_option(one))
     name = next((word for word, kind in kinds.SEVERAL.items() if kind == one.kind), one.kind)
     if name not in kinds.OFFERED:
         return f"# computed in Python, by widemargin.{row.room}.{row.function}\n{check}"
-    parts = ["widemargin", "margin", one.data_name, "--kind", name]
+    parts = ["widemargin", "margin", one.data_name, *label_option(one), *scale_option(one), "--kind", name]
     parts += ["--multiclass"] * (row.targets == "classes") + ["--bias"] * bool(one.bias)
     parts += ["--activation", one.activation] if one.activation != "relu" and "activation" in row.options else []
     if one.stats.get("seed"):
@@ -394,4 +423,4 @@ def again(one: Certificate) -> str:
         value = one.extra.get(key) if key else None
         value = len(value) if key == "directions" and value is not None else value
         parts += [f"--{option}", str(value)] if value is not None else []
-    return f"{words(*parts, '--save', path)}\n{check}"
+    return f"{words(*parts, *precision(one), '--save', path)}\n{check}"

@@ -75,10 +75,12 @@ def load_data(one: Certificate) -> Dataset | None:
     several = kinds.KINDS[one.kind].targets == "classes" if one.kind in kinds.KINDS else False
     if one.n * one.d > MOST or not _cheap(name):
         return None
-    for column in (None, *_columns(name)):
+    known = one.data_called.get("standardized")
+    for column in dict.fromkeys((one.data_called.get("label"), None, *_columns(name))):
         for targets in (False,) if several else (False, True):
             with contextlib.suppress(InputError, OSError, ValueError, MemoryError):
                 data = datasets.load(name, column, multiclass=several, targets=targets)
+                data = data.rescale(known["mean"], known["scale"]) if known else data
                 if data.sha256() == one.data_sha256:
                     return data
     return None
@@ -102,7 +104,7 @@ def _cheap(name: str) -> bool:
 
 
 def _columns(name: str) -> list[str]:
-    """Columns of a small CSV file: a certificate does not keep which of them holds the labels."""
+    """Columns of a small CSV file: older certificates do not keep which of them holds the labels."""
     if not name.lower().endswith(".csv"):
         return []
     with contextlib.suppress(OSError, ValueError, csv.Error), open(name, newline="", encoding="utf-8-sig") as file:

@@ -120,7 +120,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         for cert in certs
     ]
     commands = [again_path(members) for members in paths] + [again(one) for one in single]
-    more = f" {certificates.ADD.format(certificates.LABEL)}" if certificates.is_file(first.data_name) else ""
+    more = certificates.not_kept(first)
     section.settings("\n".join(commands), known, certificates.AGAIN + more)
     if bounds:
         guarantees.offer(section, data, time_limit)
@@ -286,14 +286,16 @@ def again(optimum: Shown) -> str:
     """The commands that compute and check it again."""
     cert, extra = optimum.cert, optimum.cert.extra
     path = str(cert.stats.get("path") or f"{cert.kind}.json.gz")
-    check = words("widemargin", "verify", path, cert.data_name)
+    check = words("widemargin", "verify", path, cert.data_name, *certificates.label_option(cert))
     if cert.kind not in NETWORKS or extra.get("weights") is not None:
         return f"# computed in Python, by widemargin.optima.{kinds.KINDS[cert.kind].function}: {setting(cert)}\n{check}"
     decay = ["--weight-decay", repr(optimum.decay)]
     if optimum.gap is None:
         return f"{_fit(cert, decay, path)}\n{check}"
     mode = ["--output-bias", extra["output_bias"]] if extra.get("output_bias") else []
-    parts = ["widemargin", "gap", "MODEL.pt", cert.data_name, "--loss", extra["loss"], *decay, *mode, "--save", path]
+    named = [cert.data_name, *certificates.label_option(cert)]
+    parts = ["widemargin", "gap", "MODEL.pt", *named, "--loss", extra["loss"], *decay, *mode]
+    parts += [*certificates.precision(cert), "--save", path]
     return f"# MODEL.pt is the trained network, or leave the data out and give its run\n{words(*parts)}\n{check}"
 
 
@@ -309,7 +311,7 @@ def again_path(members: Sequence[Shown]) -> str:
     if not fits or not np.allclose(decays, even, rtol=1e-9) or len(stems) > 1 or None in stems:
         return "\n".join(again(member) for member in ordered)
     asked = ["--path", f"{decays[-1]!r}:{decays[0]!r}:{len(decays)}"]
-    checks = [words("widemargin", "verify", file, cert.data_name) for file in files]
+    checks = [words("widemargin", "verify", file, cert.data_name, *certificates.label_option(cert)) for file in files]
     return "\n".join([_fit(cert, asked, stems.pop() or ""), *checks])
 
 
@@ -323,8 +325,9 @@ def _stem(file: str, count: int, k: int) -> str | None:
 
 
 def _fit(cert: Certificate, decay: Sequence[str], path: str) -> str:
-    parts = ["widemargin", "fit", cert.data_name, "--loss", cert.extra["loss"], *decay]
-    parts += [] if cert.bias else ["--no-bias"]
+    named = [cert.data_name, *certificates.label_option(cert), *certificates.scale_option(cert)]
+    parts = ["widemargin", "fit", *named, "--loss", cert.extra["loss"], *decay]
+    parts += ["--bias"] if cert.bias else []
     parts += ["--output-bias", cert.extra.get("output_bias") or "none"]
     seed = cert.stats.get("seed")
-    return words(*parts, *(["--seed", str(seed)] if seed else []), "--save", path)
+    return words(*parts, *(["--seed", str(seed)] if seed else []), *certificates.precision(cert), "--save", path)

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import widemargin
+from widemargin import notebooks
+from widemargin.errors import brief
 from widemargin.saved import misfit
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
@@ -54,6 +56,17 @@ class Page:
 
     title: str
     sections: tuple[Section, ...]
+
+    def __str__(self) -> str:
+        count = len(self.sections)
+        return f"{self.title}, {count} section{'s' * (count != 1)}"
+
+    __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: what is on the page, and how to write it. The page itself has scripts and wants a file."""
+        facts = {f"section {k}": f"{one.title} ({one.kind})" for k, one in enumerate(self.sections[:20], 1)}
+        return notebooks.card(self.title, "", facts, 'write it: widemargin.report.write(page, "page.html")')
 
     def to_dict(self) -> dict[str, Any]:
         """What the page contains."""

@@ -627,7 +627,10 @@ def again(traj: Trajectory, folder: str, cert: Certificate | None = None) -> tup
     if cert is not None and "margin_M1" in traj.records:
         parts += ["--certify"]
         lost += ["--time-limit of the certificate"] if cert.status != "certified" else []
-    lost += [certificates.LABEL] if certificates.is_file(config["data"]["names"][0]) else []
+    if certificates.is_file(config["data"]["names"][0]):
+        column = [] if cert is None else certificates.label_option(cert)
+        parts += column
+        lost += ["the folder of the file"] if column else [certificates.LABEL]
     parts += ["--out", folder or "RUN"]
     notes = [f"Not all of it can be told by a command: {'; '.join(missing)}. The settings below have it."] * bool(
         missing

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.errors import brief
 from widemargin.json_values import plain_json
 
 POINTS = 1_000  # of one curve
@@ -38,6 +39,8 @@ class Section:
         default_factory=list
     )  # what is shown: {"figure" or "table" or ...: its title}
     _ids: int = 0
+
+    __repr__ = brief
 
     # ------------------------------------------------------------ words
 

@@ -28,6 +28,7 @@ import widemargin
 from widemargin import data as datasets
 from widemargin import kinds
 from widemargin.disk import read_json
+from widemargin.errors import did_you_mean
 from widemargin.forms import number, table
 from widemargin.spaces import as_space
 from widemargin.types import F1_CONVERSIONS, Dataset, InputError, write_atomically
@@ -456,7 +457,9 @@ def _margin_function(params: Mapping[str, Any]) -> Callable[..., Any]:
 
     kind = params.get("kind", "f1")
     if not isinstance(kind, str) or kind not in kinds.OFFERED:
-        raise InputError(f"unknown kind of margin {kind!r}; choose {', '.join(kinds.OFFERED)}")
+        raise InputError(
+            f"unknown kind of margin {kind!r}{did_you_mean(kind, kinds.OFFERED)}; choose {', '.join(kinds.OFFERED)}"
+        )
     return getattr(margins, kinds.KINDS[kind].function)
 
 
@@ -517,7 +520,7 @@ def _fit_keys(params: Mapping[str, Any]) -> dict[str, Any]:
     mode = params.get("output_bias", "free")
     return {
         "loss": params.get("loss", "logistic"),
-        "bias": params.get("bias", True),
+        "bias": params.get("bias", False),
         "output_bias": None if mode == "none" else mode,
     }
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.dataset import takes_data, takes_data_second
+from widemargin.errors import brief
 from widemargin.types import Dataset, Trajectory
 
 from ._rooms import flows
@@ -39,6 +41,8 @@ class Guarantees:
 
     facts: Facts
     found: tuple[Guarantee, ...]
+
+    __repr__ = brief
 
     def __iter__(self) -> Iterator[Guarantee]:
         return iter(self.found)
@@ -77,6 +81,7 @@ class Guarantees:
         }
 
 
+@takes_data("binary")
 def guarantees(
     data: Dataset,
     run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
@@ -116,6 +121,7 @@ def guarantees(
     return Guarantees(known, tuple(reached))
 
 
+@takes_data_second("values")
 def check(
     run: Trajectory | str | os.PathLike[str],
     data: Dataset | Sequence[Dataset] | None = None,

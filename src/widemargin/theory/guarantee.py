@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from widemargin.errors import brief
 from widemargin.json_values import plain_json
 
 from .arguments import checked, explained, said
@@ -148,6 +149,8 @@ class Guarantee:
     probability: float | None = None
     about: str = ""
     numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if self.quantity not in QUANTITIES:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from widemargin.errors import NotRecorded
+from widemargin.errors import NotRecorded, brief
 
 from .arguments import said
 
@@ -65,6 +65,8 @@ class Inequality:
     identity: bool = False
     estimated: bool = False  # the allowance is no bound: an entry that exceeds it is undecided too
     proved: bool = True  # False for forms with an error of a paper in them, and for what a paper only pictures
+
+    __repr__ = brief
 
     @property
     def slack(self) -> np.ndarray:

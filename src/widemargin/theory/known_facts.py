@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from widemargin.dataset import takes_data
+from widemargin.errors import brief
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 from ._rooms import flows, margins, torch
@@ -56,6 +58,8 @@ class Facts:
     _certs: dict[Any, Certificate | None] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # ------------------------------------------------------------ sizes
+
+    __repr__ = brief
 
     @property
     def n(self) -> int:
@@ -156,6 +160,7 @@ def _hashable(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
+@takes_data("binary")
 def facts(
     data: Dataset,
     run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from widemargin.dataset import takes_data
 from widemargin.types import Dataset, InputError
 
 from ._rooms import flows, torch
 
 
+@takes_data()
 def width_limit_error(
     data: Dataset,
     widths: Sequence[int],

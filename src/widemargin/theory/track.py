@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from widemargin.dataset import takes_data_second
+from widemargin.errors import brief
 from widemargin.types import Dataset, InputError, Trajectory
 
 from ._rooms import flows, losses, torch
@@ -42,6 +44,8 @@ class Track:
     problem: flows.Problem  # float64, on the CPU; X (1 or B, n, d), bias coordinate included
     start: Mapping[str, Tensor]  # parameters at the beginning (B, ...)
     sets: Sequence[Dataset] = ()
+
+    __repr__ = brief
 
     @property
     def net(self) -> flows.Net:
@@ -174,6 +178,7 @@ class Track:
         return self.log_risk < np.log(self.problem.loss.at_zero / self.n)
 
 
+@takes_data_second("values")
 def follow(
     run: Trajectory | str | os.PathLike[str],
     data: Dataset | Sequence[Dataset] | None = None,
@@ -195,8 +200,9 @@ def follow(
         run = flows.load(Path(run))
     if data is None:
         raise InputError("a trajectory in memory does not hold its data; give data too, or the folder of the run")
-    sets = [data] if isinstance(data, Dataset) else list(data)
     config = run.config
+    how = "values" if config["loss"] == "squared" else "numbers" if config["net"].get("outputs", 1) > 1 else "signs"
+    sets = [one.labelled(how) for one in ([data] if isinstance(data, Dataset) else data)]
     if [one.sha256() for one in sets] != config["data"]["sha256"]:
         raise InputError(
             f"{sets[0].name} is not the data of this run ({config['data']['names'][0]}); give the data it used"

@@ -8,7 +8,7 @@ a file where only numpy is installed.
 
 from .exact import integers, matmul, positive_semidefinite, sqrt_up
 from .files import load
-from .frame import CHANCE, EXIT, FORMAT, KINDS, PROVED, REFUSED, UNPROVED, Verdict, check, data_hash, digest
+from .frame import CHANCE, EXIT, FORMAT, KINDS, PROVED, REFUSED, UNPROVED, Verdict, check, data_hash, digest, restored
 from .kernels import ntk_kernel, relu_kernel, srelu_kernel
 from .reading import LARGEST, MULTICLASS, OPTIMA, REGRESSION
 
@@ -37,6 +37,7 @@ __all__ = [
     "ntk_kernel",
     "positive_semidefinite",
     "relu_kernel",
+    "restored",
     "sqrt_up",
     "srelu_kernel",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .files import load, read_data
-from .frame import EXIT, check, data_hash
+from .frame import EXIT, check, data_hash, restored
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"widemargin.verify: {error}", file=sys.stderr)
         return 2
-    verdict = check(payload, X, y)
+    verdict = check(payload, restored(payload, X, y), y)
     if options.json:
         print(json.dumps(verdict.to_dict()))
     else:

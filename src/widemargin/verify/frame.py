@@ -164,6 +164,8 @@ def data_hash(X: ArrayLike, y: ArrayLike) -> str:
 def digest(body: Mapping[str, Any]) -> str:
     """SHA-256 of the JSON text of all fields except `digest`, keys sorted, without spaces.
 
+    Where there is a field `run`, that and `seconds` are left out: they are about the run, not about what it found.
+
     It tells a changed or damaged certificate `body` from the one that was saved: 64 hexadecimal digits.
 
     >>> import widemargin as wm
@@ -171,8 +173,36 @@ def digest(body: Mapping[str, Any]) -> str:
     >>> len(one), one == wm.verify.digest({"lower": 0.5, "kind": "f1", "digest": one}), one == wm.verify.digest({"kind": "f1"})
     (64, True, False)
     """
-    rest = {k: v for k, v in body.items() if k != "digest"}
+    without = ("digest", "run", "seconds") if "run" in body else ("digest",)
+    rest = {k: v for k, v in body.items() if k not in without}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def restored(payload: Any, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The points X (n, d) as the certificate `payload` has them: standardised by its numbers, where they are not already.
+
+    y is (n,) or (n, K). Nothing is trusted: `check` compares the hash of what comes out.
+
+    >>> import numpy as np
+    >>> import widemargin as wm
+    >>> raw = wm.Dataset([[10.0, 3.0], [30.0, 3.5], [20.0, 1.0]], [1, -1, 1])
+    >>> body = wm.margins.f1(raw.standardize()).payload()
+    >>> X = wm.verify.restored(body, raw.X, raw.y)
+    >>> np.array_equal(X, raw.standardize().X), wm.verify.check(body, X, raw.y).ok
+    (True, True)
+    """
+    data = payload.get("data") if isinstance(payload, Mapping) else None
+    known = data.get("standardized") if isinstance(data, Mapping) else None
+    if data is None or not isinstance(known, Mapping) or data_hash(X, y) == data.get("sha256"):
+        return X
+    try:
+        mean, scale = (np.array(known[name], dtype=np.float64) for name in ("mean", "scale"))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return X
+    if mean.shape != (X.shape[1],) or scale.shape != mean.shape:
+        return X
+    with np.errstate(all="ignore"):
+        return (X - mean) / scale
 
 
 def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:

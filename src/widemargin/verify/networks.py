@@ -52,7 +52,7 @@ def measure_lower(problem: Problem, payload: Mapping[str, Any], lower: Fraction)
     scale = lower.denominator << bits
     for i, (s, v) in enumerate(zip(problem.y, values)):
         need(s * v * scale >= wanted, f"lower bound: point {i}", "its margin is below lower")
-    return f"is reached at all {len(problem.y)} points by {len(mass)} atoms", theta
+    return f"is reached at all {len(problem.y)} points by {len(mass)} neurons", theta
 
 
 def f1(problem: Problem, payload: Mapping[str, Any]) -> Rules:
@@ -120,7 +120,7 @@ def frozen(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         said, theta = measure_lower(problem, payload, bound)
         known = {ray(row) for row in directions.tolist()}
         for j, row in enumerate(theta.tolist()):
-            need(ray(row) in known, f"lower bound: atom {j} is not one of the directions")
+            need(ray(row) in known, f"lower bound: neuron {j} is not one of the directions")
         return said
 
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:

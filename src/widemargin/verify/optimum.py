@@ -102,7 +102,7 @@ def optimum(
     most = _loss_above(problem, loss, values, problem.k + kt + km, offset, w) / (total * (1 << kw))
     most += decay * norm + ridge
     need(most <= upper, "upper bound: the objective of the network is larger")
-    done.append(("upper bound", f"{show(upper)} is reached by {len(mass)} atoms"))
+    done.append(("upper bound", f"{show(upper)} is reached by {len(mass)} neurons"))
     return False
 
 

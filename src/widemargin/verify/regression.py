@@ -202,7 +202,7 @@ def _l1_rule(problem: Problem, extra: Mapping[str, Any], lam: list[int], bits: i
         if any(residuals):
             cost = _repair(problem, free, residuals, extra)
         need(norm + cost <= bound, "upper bound: the norm of the network, residual included, is larger")
-        return f"is the norm of {len(mass)} atoms, of which at most {show(cost)} makes their values exact"
+        return f"is the norm of {len(mass)} neurons, of which at most {show(cost)} makes their values exact"
 
     return lower, upper
 

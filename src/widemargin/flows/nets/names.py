@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from widemargin.errors import did_you_mean
 from widemargin.types import InputError
 
 from ..fields import check_fields
@@ -73,7 +74,7 @@ def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
     4
     """
     if kind not in KINDS:
-        raise InputError(f"unknown network {kind!r}; choose {', '.join(KINDS)}")
+        raise InputError(f"unknown network {kind!r}{did_you_mean(kind, KINDS)}; choose {', '.join(KINDS)}")
     make, defaults, known = KINDS[kind]
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:

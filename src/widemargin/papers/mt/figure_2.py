@@ -60,7 +60,7 @@ def least_objectives(data: Dataset, lambdas: np.ndarray, limit: float = 30.0) ->
 
     lambda |Theta|^2 is (weight_decay / 2) |Theta|^2 at weight_decay = 2 lambda, with biases decayed and no output bias.
     """
-    path = optima.path(data, 2 * lambdas, output_bias=None, tol=LEAST, time_limit=limit)
+    path = optima.path(data, 2 * lambdas, output_bias=None, tol=LEAST, time_limit=limit, bias=True)
     return np.column_stack([path.column("lower"), path.column("upper")])
 
 

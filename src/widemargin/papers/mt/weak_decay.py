@@ -41,7 +41,7 @@ def random_labels(n: int, seed: int) -> Dataset:
 def certified_path(data: Dataset, loss: str, decays: np.ndarray, tol: float, limit: float) -> dict[str, Any]:
     """The certified margin, and of the certified optimum at each decay: objective, norm, margin, and what is guaranteed of it."""
     best = margins.f1(data, bias=True, tol=1e-6, time_limit=4 * limit)
-    path = optima.path(data, decays, loss=loss, output_bias=None, tol=tol, time_limit=limit)
+    path = optima.path(data, decays, loss=loss, output_bias=None, tol=tol, time_limit=limit, bias=True)
     if best.lower > 0:
         path = theory.regularization.guaranteed_along(path, best)
     else:

@@ -260,6 +260,7 @@ function runItems(text, X, y, done) {
   need(body.extra && typeof body.extra === "object", "format: extra is not an object");
   done.push("format");
   const {digest, ...rest} = body;
+  if (Object.hasOwn(rest, "run")) { delete rest.run; delete rest.seconds; }  // facts of the run are not part of it
   need(digest === sha256(new TextEncoder().encode(pythonJson(rest))), "digest");
   done.push("digest");
   const problem = readData(body, X, y);

@@ -1,0 +1,77 @@
+"""Networks that the commands read: state dicts in files, without running anything that is in them, and the ends of runs."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from widemargin.types import Dataset, InputError
+
+from .options import legal
+
+MOST = 2**31  # bytes of a model
+
+
+def state_dict(name: str) -> Mapping[str, Any]:
+    """The weights in a file, read without running anything that is in it."""
+    try:
+        path = Path(name)
+        if not legal(name) or not path.is_file():
+            raise InputError(
+                f"{name[:200]}: there is no such file; give the state dict of a network, .pt or .safetensors"
+            )
+        if path.stat().st_size > MOST:
+            raise InputError(f"{name}: the file is larger than 2 GiB; this is no two-layer network")
+    except OSError as error:
+        raise InputError(f"{name[:80]}: {error.strerror or error}; give the state dict of a network") from None
+    if path.suffix.lower() == ".safetensors":
+        state = _safetensors(path)
+    else:
+        import torch
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
+                state = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            raise InputError(
+                f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
+            ) from None
+        except Exception:  # damaged files and other formats raise nearly anything, and say nothing that helps
+            raise InputError(
+                f"{name} cannot be read as a state dict: it is damaged, or of another format; "
+                "save model.state_dict() with torch.save"
+            ) from None
+    if not isinstance(state, Mapping):
+        raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
+    return state
+
+
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise InputError(f"{path}: the package safetensors is not installed; install it, or save a .pt file") from None
+    try:
+        return load_file(path)
+    except Exception as error:  # as above
+        said = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InputError(f"{path} cannot be read as safetensors ({said}); save it again") from None
+
+
+def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
+    """The last weights of a trial of a run, and its data."""
+    from widemargin import flows
+    from widemargin.flows import runs
+    from widemargin.margins.models import of_run
+
+    done, sets = flows.load(name), runs.load_data(name)
+    try:
+        net = of_run(done, trial)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    model = {"V.weight": net.W, "a": net.a} | ({} if net.b is None else {"V.bias": net.b})
+    return model, sets[trial if len(sets) > 1 else 0]

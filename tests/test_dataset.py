@@ -1,0 +1,182 @@
+"""The one way in: what people have in their hands becomes the same Dataset everywhere, and what cannot gets one sentence."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import sparse
+
+import widemargin as wm
+from test_public import PUBLIC
+from widemargin.types import Dataset, InputError
+
+X = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [2.0, 1.5]])
+SIGNS = np.array([1.0, 1.0, -1.0, -1.0, 1.0])
+ONES = (SIGNS + 1) / 2
+TABLE = pd.DataFrame(X, columns=["u", "v"])
+WORDS = np.where(SIGNS > 0, "yes", "no")
+KNOWN = Dataset(X, SIGNS)
+
+GIVEN = {
+    "arrays": (X, ONES),
+    "a pair": ((X, SIGNS),),
+    "a list of two": ([X, ONES],),
+    "lists": (X.tolist(), ONES.astype(int).tolist()),
+    "tuples": (tuple(map(tuple, X.tolist())), tuple(SIGNS.tolist())),
+    "truth values": (X, SIGNS > 0),
+    "words": (X, WORDS),
+    "words in a list": (X, WORDS.tolist()),
+    "objects": (X, WORDS.astype(object)),
+    "other numbers": (X, np.where(SIGNS > 0, 7, 3)),
+    "a column of labels": (X, ONES[:, None]),
+    "tensors": (torch.tensor(X, requires_grad=True), torch.tensor(ONES)),
+    "float32 and int64": (torch.tensor(X).float(), torch.tensor(ONES).long()),
+    "bfloat16": (torch.tensor(X).bfloat16(), torch.tensor(SIGNS > 0)),
+    "a table and a column": (TABLE, pd.Series(WORDS, name="answer")),
+    "a table and a table": (TABLE, pd.DataFrame({"answer": ONES})),
+    "the name of a column": (TABLE.assign(answer=WORDS), "answer"),
+    "a table with a column y": (TABLE.assign(y=ONES),),
+    "categories": (TABLE, pd.Series(pd.Categorical(WORDS))),
+    "a sparse matrix": (sparse.csr_matrix(X), ONES),
+    "a data set of 0 and 1": (Dataset(X, ONES),),
+    "a data set": (KNOWN,),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_what_people_have(given):
+    cert = wm.margins.f2(*given)
+    assert cert.data_sha256 == KNOWN.sha256()
+    assert cert.verify(*given).ok and cert.verify(KNOWN).ok
+
+
+KEYS = {"weight_decay": 0.1, "jacobian": X, "stop": 3, "theorems": ["CB-22"]}
+NETWORK = {"0.weight": torch.ones(3, 2), "2.weight": torch.ones(1, 3)}
+
+
+def answered(answer: object) -> str:
+    """What a function said, without seconds."""
+    if isinstance(answer, wm.Certificate):
+        return f"{answer.lower!r} {answer.upper!r} {answer.data_sha256}"
+    if isinstance(answer, wm.Trajectory):
+        return str(answer)
+    return str(getattr(answer, "facts", answer)).partition(", stats")[0][:200]
+
+
+BEFORE = {  # what comes before the data, and behind it
+    "margins.frozen": ((), (30,)),
+    "margins.random_features": ((), (30,)),
+    "margins.width_margin_curve": ((), ([1, 4],)),
+    "margins.transport_margin": ((), (wm.margins.parity_transport(2),)),
+    "margins.batchnorm": ((), (16,)),
+    "margins.of": ((NETWORK,), ()),
+    "margins.prune": ((wm.Measure(X, SIGNS),), ()),
+    "optima.gap": ((NETWORK,), ()),
+    "flows.train": ((), (wm.flows.TwoLayer(2, 4), wm.flows.GD())),
+    "flows.pose": ((wm.flows.TwoLayer(2, 4),), ("logistic",)),
+    "plots.decision": ((wm.margins.f2(KNOWN),), ()),
+    "data.save_dataset": ((), ("some.npz",)),
+}
+RUN = {"theory.check", "theory.follow"}
+
+
+def takes_data() -> list[str]:
+    return [
+        str(one)
+        for one in PUBLIC
+        if not isinstance(one.item, type) and "data" in inspect.signature(one.item).parameters
+    ]
+
+
+@pytest.mark.parametrize("name", takes_data())
+def test_every_function_of_a_data_set_takes_points_and_labels(name: str, tmp_path, monkeypatch, one_thread):
+    """f(X, y), f((X, y)) and f(Dataset) answer the same."""
+    monkeypatch.chdir(tmp_path)
+    room, _, called = name.partition(".")
+    function = getattr(importlib.import_module(f"widemargin.{room}"), called)
+    before, behind = BEFORE.get(name, ((), ()))
+    keys = {key: value for key, value in KEYS.items() if key in inspect.signature(function).parameters}
+    if name in RUN:
+        before = (wm.flows.train(KNOWN, wm.flows.TwoLayer(2, 4), wm.flows.GD(), stop=3, record=["weights", "risk"]),)
+    if "time_limit" in inspect.signature(function).parameters:
+        keys["time_limit"] = 20.0
+    targets = SIGNS if called.startswith(("min_norm", "save")) else ONES
+    expected = answered(function(*before, Dataset(X, targets), *behind, **keys))
+    assert answered(function(*before, X, targets, *behind, **keys)) == expected
+    assert answered(function(*before, (X, targets), *behind, **keys)) == expected
+    assert "X, y" in str(inspect.signature(function))
+
+
+def test_a_list_of_functions_was_found():
+    assert {"margins.f1", "optima.path", "flows.train", "theory.guarantees", "plots.decision"} <= set(takes_data())
+    assert len(takes_data()) > 30
+
+
+WRONG = {
+    "no labels": ((X,), "y, the labels, is missing"),
+    "too few labels": ((X, SIGNS[:3]), "X has 5 rows but y has shape (3,); give one target per row"),
+    "a number": ((X, 3), "y has shape ()"),
+    "a flat X": ((X[:, 0], SIGNS), "X must have two dimensions"),
+    "a path": (("data.csv",), "data must be a Dataset, not str"),
+    "nothing": ((None,), "data must be a Dataset, not NoneType"),
+    "a column that is not there": ((TABLE, "u_"), "there is no column 'u_'"),
+    "a misspelt column": ((TABLE.assign(answer=WORDS), "anwser"), "did you mean answer?"),
+    "a name without a table": ((X, "answer"), "X is no table with columns"),
+    "words among the features": ((TABLE.assign(w="red"), SIGNS), "the column 'w' holds no numbers; drop it"),
+    "three classes": (
+        (X, ["a", "b", "c", "a", "b"]),
+        "y has 3 ('a', 'b', 'c'); choose two, or take margins.multiclass_f1",
+    ),
+    "three numbers": ((X, [0, 1, 2, 0, 1]), "labels -1 and +1, but y has values 0, 1, 2; choose two classes"),
+    "one class": ((X, ["a"] * 5), "y has only one class ('a')"),
+    "a missing value": ((TABLE, pd.Series([1, 0, None, 1, 0])), "y has NaN or infinity at row 2"),
+    "labels twice": ((Dataset(X, SIGNS), SIGNS), "space must be one of widemargin.spaces"),
+    "rows of other lengths": (([[1.0], [1.0, 2.0]], [0, 1]), "must hold numbers only"),
+    "a huge sparse matrix": ((sparse.csr_matrix((10**6, 10**6)), SIGNS), "X is sparse"),
+}
+
+
+@pytest.mark.parametrize(("given", "said"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_taken_gets_one_sentence(given, said: str):
+    with pytest.raises(InputError) as error:
+        wm.margins.f1(*given)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_labels_are_kept():
+    data = Dataset(TABLE.assign(answer=WORDS), "answer")
+    assert (data.classes, data.columns, data.label) == (("no", "yes"), ("u", "v"), "answer")
+    assert data.notes == ("label 'no' -> -1, 'yes' -> +1",) and data.y.tolist() == SIGNS.tolist()
+    ones = Dataset(X, ONES)
+    assert ones.y.tolist() == ONES.tolist()  # they might be targets: only a function can say
+    assert ones.labelled("signs").classes == (0, 1) and ones.labelled("values") is ones
+    assert KNOWN.labelled("signs") is KNOWN and KNOWN.labelled("classes").y.tolist() == ONES.tolist()
+
+
+@pytest.mark.parametrize("labels", [[5, 7, 9, 5, 7], ["a", "b", "c", "a", "b"], [0, 1, 2, 0, 1]], ids=str)
+def test_several_classes_of_any_name(labels, one_thread):
+    known = Dataset(X, [0, 1, 2, 0, 1])
+    assert wm.margins.multiclass_linear(X, labels).data_sha256 == known.sha256()
+    cert = wm.optima.f1(X, labels, loss="cross-entropy", weight_decay=0.3, time_limit=5.0)
+    assert cert.data_sha256 == known.sha256() and cert.verify(X, labels).ok
+
+
+def test_targets_stay_targets(one_thread):
+    y = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+    for cert in (wm.margins.min_norm_l2(X, y), wm.optima.f1(X, y, loss="squared", weight_decay=0.3)):
+        assert cert.data_sha256 == Dataset(X, y).sha256() and cert.verify(X, y).ok
+
+
+def test_a_run_is_checked_on_what_it_was_given():
+    run = wm.flows.train(
+        X, ONES, wm.flows.TwoLayer(2, 4), wm.flows.GD(), stop=3, record=wm.flows.Record(test=(X, WORDS))
+    )
+    assert run["test_error"].shape == run["train_error"].shape
+    assert wm.theory.follow(run, X, WORDS).problem.y.tolist() == [SIGNS.tolist()]
+    several = wm.flows.train(X, ONES, wm.flows.MLP(2, 4, outputs=2, depth=2), wm.flows.GD(), stop=3)
+    assert wm.theory.follow(several, X, ONES).problem.y.tolist() == [ONES.tolist()]
