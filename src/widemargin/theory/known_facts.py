@@ -191,7 +191,9 @@ def facts(
     if isinstance(run_or_net, tuple):
         pair = len(run_or_net) == 2 and isinstance(run_or_net[0], flows.Net) and isinstance(run_or_net[1], Mapping)
         if not pair:
-            raise InputError("a pair must be a network of widemargin.flows and its parameters by name: (net, {'a': ..})")
+            raise InputError(
+                "a pair must be a network of widemargin.flows and its parameters by name: (net, {'a': ..})"
+            )
         net, end = run_or_net
         return Facts(data, delta, net, None, dict(end), seed=seed, time_limit=time_limit)
     if not isinstance(run_or_net, Trajectory | str | os.PathLike):
@@ -216,7 +218,9 @@ def _as_network(
     """A measure as a two-layer network, balanced where both of its layers count, on the points as it sees them."""
     X = extend(data.X, bias=measure.bias)  # (n, d) or (n, d + 1)
     if X.shape[1] != measure.theta.shape[1]:
-        raise InputError(f"the network has neurons in {measure.theta.shape[1]} dimensions, the points have {X.shape[1]}")
+        raise InputError(
+            f"the network has neurons in {measure.theta.shape[1]} dimensions, the points have {X.shape[1]}"
+        )
     unit = measure.normalized()
     size = np.abs(unit.mass) ** 0.5
     outer = np.sign(unit.mass) * (size if unit.space.degree == 1 else 1.0)
