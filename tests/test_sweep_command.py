@@ -157,7 +157,7 @@ def test_failures_are_told(folder, inline):
 def test_failures_cannot_steer_a_terminal(folder, inline):
     (folder / "mine.py").write_text('def f(x):\n    raise ValueError("a\\u202eb\\x1b[2J\\nfake: ok")\n')
     status, _, err = run("sweep", "a.toml", "--trust")
-    assert status == 1 and "failed: x=1, trial=0: ValueError: a?b?[2J" in err
+    assert status == 1 and "failed: x=1, trial=0 and 5 more runs: ValueError: a?b?[2J" in err
     assert "fake" not in err and all(c.isprintable() for c in err.replace("\n", ""))
 
 

@@ -36,8 +36,9 @@ class Progress:
     """Where a sweep stands, for the screen.
 
     Of `total` runs, `done` are stored, `before` of them by earlier calls or by another driver, and `failed` have raised;
-    `errors` has their last words, equal ones once with the first of their runs and the number of the others. `lost` batches were handed out again after their worker died. `workers` were
-    at work for `busy` seconds of the `seconds` since the call, and `interrupted` says that Ctrl-C ended it.
+    `errors` has their last words, equal ones once with the first of their runs and the number of the others. `lost` batches
+    were handed out again after their worker died. `workers` were at work for `busy` seconds of the `seconds` since the call,
+    and `interrupted` says that Ctrl-C ended it.
 
     >>> from widemargin.sweep import Progress
     >>> state = Progress(total=100, done=60, before=20, seconds=4.0)
@@ -394,8 +395,8 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
 
     `plan` and `store` are those of `sweep`; without a store nothing is done yet. `sample` batches are timed, and `workers`
     counted on. It answers after half a second: a batch that takes longer is broken off. Training says how far it has come by
-    then, which is as good as its time; of anything else the answer is a lower bound, which `more` says. (Batches are broken off by a
-    signal. Where there is none, on Windows and off the main thread, the first is awaited.)
+    then, which is as good as its time; of anything else the answer is a lower bound, which `more` says. (Batches are broken
+    off by a signal. Where there is none, on Windows and off the main thread, the first is awaited.)
 
     >>> from widemargin.sweep import Sweep, dry_run
     >>> plan = Sweep("margin", fixed={"kind": "linear"}, grid={"data": ["dyadic:d=2", "dyadic:d=3"]})

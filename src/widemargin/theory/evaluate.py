@@ -94,7 +94,8 @@ def guarantees(
     """Evaluate every theorem (or those of `theorems`, by id) that could apply to the data and the network.
 
     `run_or_net` is a run folder, a Trajectory, a pair (net, parameters), or a Measure (the network of a certificate, say).
-    Margins that a theorem needs are computed once, each within `time_limit` seconds. A theorem that has nothing to say about what is given is left out.
+    Margins that a theorem needs are computed once, each within `time_limit` seconds. A theorem that has nothing to say about
+    what is given is left out.
 
     `data` has X (n, d) and y (n,). Bounds on the test error hold with probability 1 - `delta`. `trial` is that of a run, `seed`
     that of the searches for margins, `progress` is called with the id of the next theorem and the share that is done.
