@@ -20,7 +20,8 @@ from widemargin.types import InputError
 
 from . import ranks, tally
 from .held import Held, alike, joined_margins, late_numbers, read_numbers, squared
-from .homogeneous import Homogeneous, check_homogeneous, find_homogeneous
+from .homogeneous import Homogeneous, check_homogeneous
+from .kept import find_or_recall
 from .late import Late
 from .loggers import as_logger, named
 from .model import (
@@ -424,7 +425,7 @@ class MarginMonitor:
     def _find(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None) -> Homogeneous:
         run = call or self.forward  # of the model under its wrappers: one rank alone must not wait for the others
         if self._asked == "auto":
-            return find_homogeneous(self.model, batch, forward=run)
+            return find_or_recall(self.model, batch, run)
         return check_homogeneous(self.model, self._asked, batch, degree=self._degree, forward=run)  # type: ignore[arg-type]
 
     def _settle(self, found: Homogeneous) -> None:
