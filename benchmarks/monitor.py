@@ -16,9 +16,9 @@ one to trust. The goal is < 2 % for `monitor.step` at every step.
 hide), and on a GPU the kernels launched and their time. `--own` adds the same numbers for a monitor that knows the optimiser,
 for one that also watches late training, and for the mixed norm of Muon (a power iteration on the head's matrix).
 
-`--find` is about the first step alone: the processor time of `find_homogeneous` over that of one forward pass of the batch, for a
-ResNet-18 on 16 pictures of 224 x 224 pixels, the ResNet above on 32, and a small GPT-2 on 4 texts of 128 tokens; medians of three.
-The goal is at most 10.
+`--find` is about the first step alone: the processor time of `find_homogeneous` over that of one forward pass of the batch, for
+a ResNet-18 on 16 pictures of 224 x 224, the ResNet above on 32, and a small GPT-2 on 4 texts of 128 tokens. Medians of three;
+the goal is at most 10.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def finding(device: str, quick: bool) -> dict[str, Any]:
         searches, summary = [], ""
         for _ in range(3):
             searches.append(clocked(lambda: find_homogeneous(model, batch), device)[1])  # noqa: B023
-            summary = find_homogeneous(model, batch).summary if not summary else summary
+            summary = summary or find_homogeneous(model, batch).summary
         forward, search = statistics.median(passes), statistics.median(searches)
         found[name] = {"forward": forward, "search": search, "ratio": search / forward, "summary": summary}
         print(f"{name}: a forward pass {forward:.3f} s, the search {search:.2f} s, {search / forward:.1f} passes")

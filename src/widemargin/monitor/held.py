@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from widemargin.flows import losses
+
 from . import tally
 from .model import Norms
 
@@ -25,6 +27,29 @@ def alike(held: Sequence[Held]) -> list[list[int]]:
             kind = (found.hard.shape, found.hard.dtype) if isinstance(found, tally.Margins) else ()
         kinds.setdefault(kind, []).append(k)
     return list(kinds.values())
+
+
+def reduced(held: Sequence[Held], loss: losses.Loss, ignore_index: int, device: torch.device) -> Tensor:
+    """(S, COLUMNS + 1): summaries, and the sum of squares of the homogeneous parameters."""
+    rows = torch.empty(len(held), tally.COLUMNS, dtype=torch.float64, device=device)
+    for members in alike(held):
+        rows[members] = _rows([held[k][0] for k in members], loss, ignore_index).to(device)
+    return torch.cat([rows, squared([norm for _, norm, *_ in held]).to(device)[:, None]], 1)
+
+
+def _rows(found: Sequence[Any], loss: losses.Loss, ignore_index: int) -> Tensor:
+    """(S, COLUMNS) of what steps hold back, all of one kind and size."""
+    if isinstance(found[0], tally.Raw):
+        return tally.summaries(found, loss, ignore_index)
+    return summary_of(found, loss) if isinstance(found[0], tally.Margins) else torch.stack(list(found))
+
+
+def summary_of(group: Sequence[tally.Margins], loss: losses.Loss) -> Tensor:
+    """(S, COLUMNS) of margins of equally large batches."""
+    soft, hard, keep, bad = (
+        torch.stack([getattr(found, what) for found in group]) for what in ("soft", "hard", "keep", "bad")
+    )
+    return tally.summary(soft, hard, keep, bad, loss)
 
 
 def squared(held: Sequence[Norms]) -> Tensor:

@@ -16,6 +16,7 @@ from widemargin.types import InputError
 
 Norms = tuple[list[Tensor], list[float]]
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+LABELS = ("labels", "label", "targets", "target")  # what a mapping calls them
 PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
 
 
@@ -148,7 +149,7 @@ def call(model: nn.Module, batch: Any) -> Any:
 
 
 def _label_key(batch: Mapping[str, Any]) -> str | None:
-    return next((k for k in ("labels", "label", "targets", "target") if k in batch), None)
+    return next((k for k in LABELS if k in batch), None)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -167,6 +168,11 @@ def logits_of(output: Any) -> Tensor:
 def is_causal(model: nn.Module) -> bool:
     """Whether this is a causal language model of `transformers`, whose labels are its inputs."""
     return type(unwrap(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether this is a model of `transformers` that makes its decoder's inputs from the labels."""
+    return bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
 
 
 def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,8 @@ from widemargin.flows import losses
 from widemargin.types import InputError
 
 from . import ranks, tally
-from .held import Held, alike, joined_margins, late_numbers, read_numbers, squared
+from .first_look import disagreement, doubts
+from .held import Held, joined_margins, late_numbers, read_numbers, reduced, summary_of
 from .homogeneous import Homogeneous, check_homogeneous
 from .kept import find_or_recall
 from .late import Late
@@ -34,6 +35,7 @@ from .model import (
     device_of,
     evaluating,
     is_causal,
+    is_encoder_decoder,
     is_sharded,
     logits_and_targets,
     logits_of,
@@ -167,6 +169,9 @@ class MarginMonitor:
         self._held: list[Held] = []
         self._parts: list[tally.Margins] = []
         self._calls = self._count = 0
+        self._looked = self._disagreed = (
+            False  # whether the first batch was looked at; whether another loss was told of
+        )
         self._began = self._flushed = time.perf_counter()
         if self._store is not None and resume:  # steps and seconds go on where the records end
             self._count, seconds = self._store.last
@@ -212,6 +217,8 @@ class MarginMonitor:
                 parts.append(self._margins(logits, targets))
             if isinstance(loss, Tensor) and loss.numel() != 1:
                 raise InputError(f"loss must be one number, not {tuple(loss.shape)}; reduce it first, or leave it out")
+            if not self._looked:
+                self._look_at(logits, targets, self._seen)
             if self.homogeneous is None:
                 self._find_from_training(logits)
             if accumulate:
@@ -221,8 +228,11 @@ class MarginMonitor:
             if found is None:
                 found = whole = joined_margins(parts)
                 if len(found.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
-                    found = self._summary([found])[0]
-            extra = {} if loss is None else {"objective": loss.detach() if isinstance(loss, Tensor) else loss}
+                    found = summary_of([found], self.loss)[0]
+            extra: dict[str, Any] = {}
+            if loss is not None:  # of one of several batches it says nothing of all
+                alone = isinstance(whole, tally.Raw) or len(parts) == 1
+                extra = {"objective": loss.detach() if isinstance(loss, Tensor) else loss, "alone": alone}
             extra |= self._extras(whole, logits, targets, before is None)
             self._held.append((found, self.norms_now() if before is None else before, self._count, extra))
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
@@ -293,7 +303,9 @@ class MarginMonitor:
         self._flushed = time.perf_counter()
         if not held:
             return
-        rows = self._reduced(held)  # (S, COLUMNS + 1)
+        # On the CPU, where they are read; ranks exchange them from their devices.
+        device = device_of(self.model) if self.world > 1 else torch.device("cpu")
+        rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 1)
         objectives = read_numbers([extra.get("objective", math.nan) for *_, extra in held])
         late = late_numbers([extra for *_, extra in held])
         if self.world > 1:
@@ -323,6 +335,9 @@ class MarginMonitor:
                 )
             except InputError as error:
                 problems.append(error)
+                continue
+            if extra.get("alone") and self.world == 1:
+                self._compare(records[-1], objective)
         self._add(records)  # good steps are kept, also those after a bad one
         if problems:
             raise problems[0]
@@ -470,6 +485,21 @@ class MarginMonitor:
             extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset())}
         return extra
 
+    def _look_at(self, logits: Tensor, targets: Tensor, inputs: Any) -> None:
+        """Warn, once, where logits or targets look like something else."""
+        self._looked = True
+        if is_encoder_decoder(self.model):  # whose outputs may well repeat its inputs
+            inputs = None
+        known = {"kind": self.kind, "class_axis": self.class_axis, "ignore_index": self.ignore_index}
+        for said in doubts(logits, targets, inputs, **known):
+            warnings.warn(said, stacklevel=4)
+
+    def _compare(self, record: Record, objective: float) -> None:
+        """Warn, once, where training minimises another loss than the measured one."""
+        if not self._disagreed and (said := disagreement(record.step, objective, record.loss, record.n)):
+            self._disagreed = True
+            warnings.warn(said, stacklevel=4)
+
     def _margins(self, logits: Tensor, targets: Tensor) -> tally.Margins:
         kind = "ce" if self.kind == "ce" else "bce"
         return tally.margins(logits, targets, kind, self.ignore_index, self.class_axis)
@@ -482,28 +512,6 @@ class MarginMonitor:
         return found[0], found[1]
 
     # ------------------------------------------------------------ reducing
-
-    def _summary(self, group: Sequence[tally.Margins]) -> Tensor:
-        """(S, COLUMNS) of margins of equally large batches."""
-        soft, hard, keep, bad = (
-            torch.stack([getattr(found, what) for found in group]) for what in ("soft", "hard", "keep", "bad")
-        )
-        return tally.summary(soft, hard, keep, bad, self.loss)
-
-    def _reduced(self, held: Sequence[Held]) -> Tensor:
-        """(S, COLUMNS + 1): summaries, and the sum of squares of the homogeneous parameters."""
-        # On the CPU, where they are read; ranks exchange them from their devices.
-        device = device_of(self.model) if self.world > 1 else torch.device("cpu")
-        rows = torch.empty(len(held), tally.COLUMNS, dtype=torch.float64, device=device)
-        for members in alike(held):
-            rows[members] = self._rows([held[k][0] for k in members]).to(device)
-        return torch.cat([rows, squared([norm for _, norm, *_ in held]).to(rows.device)[:, None]], 1)
-
-    def _rows(self, found: Sequence[Any]) -> Tensor:
-        """(S, COLUMNS) of what steps hold back, all of one kind and size."""
-        if isinstance(found[0], tally.Raw):
-            return tally.summaries(found, self.loss, self.ignore_index)
-        return self._summary(found) if isinstance(found[0], tally.Margins) else torch.stack(list(found))
 
     def _norms(self) -> dict[str, float]:
         """Norm of the homogeneous parameters, under "", and of every block."""
@@ -603,6 +611,8 @@ class MarginMonitor:
             try:
                 logits, targets = self._call(last if batch is None else batch)
                 if batch is not None:
+                    if not self._looked:
+                        self._look_at(logits, targets, batch[0] if isinstance(batch, tuple | list) else batch)
                     waiting = self._tallied(found, waiting, logits, targets)
             except Exception as error:
                 problem = error

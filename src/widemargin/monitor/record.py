@@ -266,7 +266,8 @@ def from_numbers(
     if numbers[t.OUT_OF_RANGE]:
         raise InputError(
             f"{what}: {int(numbers[t.OUT_OF_RANGE])} labels are out of range; labels must be classes that the model has "
-            "outputs for (or 0 and 1, or -1 and 1, for one output); set ignore_index to what marks padding"
+            "outputs for (or 0 and 1, or -1 and 1, for one output: other numbers are regression, which has no margins); set "
+            "ignore_index to what marks padding"
         )
     if numbers[t.NAN]:
         raise InputError(
