@@ -30,12 +30,11 @@ from torch import nn
 from widemargin.types import InputError
 
 from .euler import Euler
-from .scaling import LITTLE, SCREEN, NoOutput, Probe, Prober, probing, some_names
+from .scaling import FREE, LITTLE, SCREEN, NoOutput, Probe, Prober, probing, some_names
 
 USUAL = 60  # forward passes of a search, backward ones counted twice
 OTHERS = 10.0  # what the other parameters are multiplied by to see whether outputs grow with them,
 MOST = 1e30  # growth beyond, or beyond floating point
-FREE = 2.0  # and from which growth on their scale is called free
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -183,6 +183,33 @@ def _kind(thing: Any) -> str:
     if isinstance(thing, tuple | list):
         return f"a {type(thing).__name__} of {len(thing)}"
     return f"a {type(thing).__name__}"
+
+
+def names_of(asked: Any, model: nn.Module) -> tuple[str, ...]:
+    """Names of parameters that were given, or a function of the model returns; complains of those that there are not."""
+    inner = unwrap(model)
+    known = dict(inner.named_parameters())
+    names = asked(inner) if callable(asked) else asked
+    if isinstance(names, str) or not isinstance(names, Iterable) or not (names := tuple(dict.fromkeys(names))):
+        raise InputError('homogeneous must be "auto", a list of names of parameters or a function of the model')
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        every = dict(inner.named_parameters(remove_duplicate=False))
+        if unknown[0] in every:
+            first = next(name for name, p in known.items() if p is every[unknown[0]])
+            raise InputError(f"the parameter {unknown[0]!r} is shared; it is called {first!r} here")
+        some = ", ".join(list(known)[-3:])
+        raise InputError(f"the model has no parameter {unknown[0]!r}; its last ones are {some}")
+    return names
+
+
+def batches_of(data: Any) -> Iterable[Any]:
+    """A loader's batches, or the one batch given: a mapping, or a pair whose second part is a tensor."""
+    if isinstance(data, Mapping) or (isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor)):
+        return [data]
+    if isinstance(data, Tensor) or not isinstance(data, Iterable):
+        raise InputError(f"measure needs a loader or a batch with targets, not a {type(data).__name__}")
+    return data
 
 
 # ---------------------------------------------------------------- norms

@@ -8,7 +8,7 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from widemargin.types import InputError
 from . import ranks, tally
 from .first_look import disagreement, doubts
 from .held import Held, joined_margins, late_numbers, read_numbers, reduced, summary_of
+from .heuristics import LAYERS, OverGradient, over_layers
 from .homogeneous import Homogeneous, check_homogeneous
 from .kept import find_or_recall
 from .late import Late
@@ -30,6 +31,7 @@ from .model import (
     Norms,
     as_it_is,
     bare,
+    batches_of,
     blocks,
     check_model,
     device_of,
@@ -39,6 +41,7 @@ from .model import (
     is_sharded,
     logits_and_targets,
     logits_of,
+    names_of,
     norms,
     reshard,
     same_draws,
@@ -82,6 +85,8 @@ class MarginMonitor:
     levels        of the quantiles of `measure`
     optimizer     what trains it, or a list: records then have psi / N(w)^L in the norm N that it moves in (docs/steepest.md)
     norm          that norm itself: "l2", "linf" or "spectral"
+    heuristics    True: `measure` adds margins that no scale of parameters changes, for models where |w|^L means little
+                  (docs/monitor.md, What normalised means); one more pass, with gradients
     late          True, or the dtype of the softmax: the shares of examples whose gradients round to zero, and of updates along w
     group         the process group whose ranks have different examples: needed only where ranks share them (tensor parallelism)
 
@@ -108,6 +113,7 @@ class MarginMonitor:
         optimizer: Any = None,
         norm: str | None = None,
         late: bool | torch.dtype = False,
+        heuristics: bool = False,
         forward: Forward | None = None,
         out: str | Path | None = None,
         log: Any = (),
@@ -154,14 +160,17 @@ class MarginMonitor:
                     "norms of optimisers are not computed over several ranks; leave optimizer= and norm= out"
                 )
             own_geometry(optimizer, self.named, (), norm)
+        if heuristics and self.world > 1:
+            raise InputError("heuristics are computed in one process; leave heuristics= out with several ranks")
+        self.heuristics = heuristics
         self._late = None if late is False else Late(late if isinstance(late, torch.dtype) else None)
-        self._asked, self._degree = homogeneous, degree
+        self._asked, self._degree, self._growth = homogeneous, degree, 1.0
         if isinstance(homogeneous, Homogeneous):
             if homogeneous.names:
-                self._names(homogeneous.names)
+                names_of(homogeneous.names, model)
             self._settle(homogeneous)
         elif homogeneous != "auto" or isinstance(homogeneous, (list, tuple)):
-            self._asked = self._names(homogeneous)
+            self._asked = names_of(homogeneous, model)
         loggers = log if isinstance(log, (list, tuple)) else [log]
         self._loggers = [as_logger(one) for one in loggers]
         self._store = Store(out, self._config(), resume) if out is not None and self.rank == 0 else None
@@ -263,8 +272,9 @@ class MarginMonitor:
         found = tally.Tally(self.loss, seed=self.rank)
         if self.world > 1:
             ranks.send_buffers(self.model)
+        over = OverGradient() if self.heuristics else None
         with same_draws(data), evaluating(self.model) if evaluate else as_it_is(self.model):
-            problem = self._pass(data, found, batches)
+            problem = self._pass(data, found, batches, over)
         reshard(self.model)
         if self.world > 1:
             found = self._gathered(found, problem)
@@ -274,6 +284,8 @@ class MarginMonitor:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
         numbers = found.numbers.tolist()
         norms, more = self._norms(), dict(extra or {})
+        if over is not None:
+            more |= {LAYERS: over_layers(self.model, self.homogeneous, numbers[tally.LEAST])} | over.numbers()
         if self._own is not None:
             more["own_norm"], more["own_error"] = self._own.exactly(self._tensors())
         record = from_numbers(
@@ -286,6 +298,7 @@ class MarginMonitor:
             name=name,
             norm=norms.pop(""),
             degree=self._degree,
+            growth=self._growth,
             blocks=norms,
             wall=time.perf_counter() - self._began,
             extra=dict(zip(more, read_numbers(list(more.values())))),
@@ -329,6 +342,7 @@ class MarginMonitor:
                         name="step",
                         norm=math.sqrt(row[-1]),
                         degree=self._degree,
+                        growth=self._growth,
                         wall=wall,
                         extra=known,
                     )
@@ -388,20 +402,6 @@ class MarginMonitor:
         """Norms of the homogeneous parameters at this moment, on the device: nothing waits for them."""
         return norms(self._subset(), self.world)
 
-    def _names(self, asked: Any) -> tuple[str, ...]:
-        names = asked(unwrap(self.model)) if callable(asked) else asked
-        if isinstance(names, str) or not isinstance(names, Iterable) or not (names := tuple(dict.fromkeys(names))):
-            raise InputError('homogeneous must be "auto", a list of names of parameters or a function of the model')
-        unknown = [name for name in names if name not in self.named]
-        if unknown:
-            every = dict(unwrap(self.model).named_parameters(remove_duplicate=False))
-            if unknown[0] in every:
-                first = next(name for name, p in self.named.items() if p is every[unknown[0]])
-                raise InputError(f"the parameter {unknown[0]!r} is shared; it is called {first!r} here")
-            some = ", ".join(list(self.named)[-3:])
-            raise InputError(f"the model has no parameter {unknown[0]!r}; its last ones are {some}")
-        return names
-
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen = (args, kwargs)
 
@@ -446,6 +446,7 @@ class MarginMonitor:
     def _settle(self, found: Homogeneous) -> None:
         self._unhook() if hasattr(self, "_hook") else None
         self.homogeneous, self._degree = found, found.degree if found.names else None
+        self._growth = found.growth
         inner = unwrap(self.model)
         paths = [name.rpartition(".")[::2] for name in found.names]
         self._owners = [(inner.get_submodule(path), last) for path, last in paths]  # looked up once, not at every step
@@ -572,7 +573,9 @@ class MarginMonitor:
             whole.merge(every[k])
         return whole
 
-    def _pass(self, data: Any, found: tally.Tally, most: int | None) -> Exception | None:
+    def _pass(
+        self, data: Any, found: tally.Tally, most: int | None, over: OverGradient | None = None
+    ) -> Exception | None:
         """Add the margins of the batches to `found`; return what went wrong, for the other ranks to hear of it.
 
         Where a forward pass needs every rank, those whose batches are used up repeat their last one, which does not count.
@@ -585,7 +588,7 @@ class MarginMonitor:
         for k in itertools.count():
             batch = None
             try:
-                batches = iter(_batches(data)) if batches is None else batches
+                batches = iter(batches_of(data)) if batches is None else batches
                 if problem is None and k != most:
                     batch = next(batches, END)
                     if batch is None:
@@ -614,6 +617,8 @@ class MarginMonitor:
                     if not self._looked:
                         self._look_at(logits, targets, batch[0] if isinstance(batch, tuple | list) else batch)
                     waiting = self._tallied(found, waiting, logits, targets)
+                    if over is not None:
+                        over.add(self._call, batch, self._margins)
             except Exception as error:
                 problem = error
             if self._sharded and batch is not None:
@@ -679,12 +684,3 @@ def _flush_at_exit(monitor: weakref.ref[MarginMonitor]) -> None:
     alive = monitor()
     if alive is not None and alive.world == 1:
         alive.close()
-
-
-def _batches(data: Any) -> Iterable[Any]:
-    """A loader's batches, or the one batch given: a mapping, or a pair whose second part is a tensor."""
-    if isinstance(data, Mapping) or (isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor)):
-        return [data]
-    if isinstance(data, Tensor) or not isinstance(data, Iterable):
-        raise InputError(f"measure needs a loader or a batch with targets, not a {type(data).__name__}")
-    return data

@@ -31,6 +31,7 @@ ROWS = (4, 32)  # examples of the batch that are used at a point, at least and a
 SIDES = (8, 32)  # pictures are cut to so many pixels if the model takes them,
 LENGTHS = (4, 16)  # and texts to so many tokens
 PICKS = 1024  # outputs at which Euler's identity is looked at
+FREE = 2.0  # growth of the outputs with the other parameters from which on their scale is called free
 HIGHEST = 512  # degree looked for
 
 

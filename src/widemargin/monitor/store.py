@@ -55,7 +55,7 @@ CONFIGURED = table(
             table(
                 {},
                 {"names": listed(text(10_000)), "degree": maybe(whole(0, 10**6)), "summary": text(10**6),
-                 "notes": listed(text(10**6))},
+                 "notes": listed(text(10**6)), "growth": maybe(number())},
             )
         ),
     },
@@ -431,6 +431,14 @@ def state(folder: str | os.PathLike[str]) -> str:
     except OSError:
         pass
     return "running"
+
+
+def until_when(folder: str | os.PathLike[str]) -> str:
+    """How a sentence on a folder without records goes on: whether any will come."""
+    return {
+        "ended": ": its monitor has ended without any; measure something, or call step, before it is closed",
+        "killed": ": its process was killed before the first one was written",
+    }.get(state(folder), f" yet; wait for the first ones (`widemargin watch {folder}`)")
 
 
 def age(folder: str | os.PathLike[str]) -> float | None:
