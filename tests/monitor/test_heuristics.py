@@ -39,7 +39,7 @@ def margin(f: Tensor, y: int) -> Tensor:
 def test_by_their_definitions():
     model, (x, y) = net(), batch()
     record = MarginMonitor(model, heuristics=True).measure([(x[:5], y[:5]), (x[5:], y[5:])])
-    sizes = math.prod(float(model[k].weight.norm()) for k in (0, 2, 4))
+    sizes = math.prod(model[k].weight.norm().item() for k in (0, 2, 4))
     assert record.extra["margin_over_layers"] == pytest.approx(record.margin / sizes, rel=1e-10)
     values = []
     for one, label in zip(x, y):
@@ -83,7 +83,7 @@ def test_one_output(shape):
     signs, leaf = 2.0 * y - 1, x.clone().requires_grad_(True)
     p = signs * model(leaf)[:, 0]
     p.sum().backward()
-    assert record.extra["margin_over_gradient"] == pytest.approx(float((p / leaf.grad.norm(dim=1)).min()), rel=1e-9)
+    assert record.extra["margin_over_gradient"] == pytest.approx((p / leaf.grad.norm(dim=1)).min().item(), rel=1e-9)
 
 
 def test_tokens_have_no_gradient_and_nothing_is_left_behind(tmp_path):
@@ -93,7 +93,7 @@ def test_tokens_have_no_gradient_and_nothing_is_left_behind(tmp_path):
     with MarginMonitor(model, heuristics=True, out=tmp_path / "run") as monitor:
         record = monitor.measure((ids, y), name="train")
     assert set(record.extra) == {"margin_over_layers"}  # and the table of embeddings is no layer
-    assert record.extra["margin_over_layers"] == pytest.approx(record.margin / float(model[2].weight.norm()), rel=1e-6)
+    assert record.extra["margin_over_layers"] == pytest.approx(record.margin / model[2].weight.norm().item(), rel=1e-6)
     assert all(p.grad is None and torch.equal(p, old) for p, old in zip(model.parameters(), before))
     assert load(tmp_path / "run")["margin_over_layers"].to_pylist() == [record.extra["margin_over_layers"]]
     titles = [axes.get_title(loc="left") for axes in plots.records(series(tmp_path / "run")).axes]
@@ -105,7 +105,7 @@ def test_layers_whose_scale_is_divided_out_do_not_count():
     model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.LayerNorm(8, eps=0, bias=False), nn.Linear(8, 3, bias=False))
     x, y = batch()
     record = MarginMonitor(model.double(), heuristics=True).measure((x, y))
-    assert record.extra["margin_over_layers"] == pytest.approx(record.margin / float(model[2].weight.norm()), rel=1e-9)
+    assert record.extra["margin_over_layers"] == pytest.approx(record.margin / model[2].weight.norm().item(), rel=1e-9)
 
 
 def test_steps_do_without():

@@ -111,10 +111,10 @@ def _by_gradients(prober: Prober, screen: float) -> Euler | None:
             for name, p, grad in zip(prober.trained, parameters, grads):
                 if grad is not None:
                     wide = torch.promote_types(p.dtype, torch.float32)
-                    p, grad = p.detach().reshape(-1).to(wide), grad.reshape(-1).to(wide)
-                    terms[name][j] = float(p @ grad)
+                    value, slope = p.detach().reshape(-1).to(wide), grad.reshape(-1).to(wide)
+                    terms[name][j] = float(value @ slope)
                     if j < 2:  # of two mixtures one depends on it if any does
-                        moved[name] = max(moved[name], float(p.norm() * grad.norm()))
+                        moved[name] = max(moved[name], float(value.norm() * slope.norm()))
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError):
         return None
     f = torch.stack(sums).detach()

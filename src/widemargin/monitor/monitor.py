@@ -491,7 +491,7 @@ class MarginMonitor:
         self._looked = True
         if is_encoder_decoder(self.model):  # whose outputs may well repeat its inputs
             inputs = None
-        known = {"kind": self.kind, "class_axis": self.class_axis, "ignore_index": self.ignore_index}
+        known: dict[str, Any] = {"kind": self.kind, "class_axis": self.class_axis, "ignore_index": self.ignore_index}
         for said in doubts(logits, targets, inputs, **known):
             warnings.warn(said, stacklevel=4)
 
