@@ -220,7 +220,7 @@ def squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
 
     A parameter that several ranks hold alike is divided by their number; of a sharded one (FSDP2) each rank counts its shard.
     """
-    parts = [_local(p.detach(), world) for p in parameters]
+    parts = [local_part(p.detach(), world) for p in parameters]
     if len({local.device for local, _ in parts}) == 1 and parts[0][0].is_cuda:  # two kernels instead of three for each
         values = torch.stack(torch._foreach_norm([local for local, _ in parts], 2, torch.float64)).square()
         return (values / values.new_tensor([copies for _, copies in parts])).sum()
@@ -237,7 +237,7 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
 
     In the parameters' own precision, at least float32: for every step of training, where `squares` would be too dear.
     """
-    parts = [_local(p.detach(), world) for p in parameters]
+    parts = [local_part(p.detach(), world) for p in parameters]
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for k, (local, _) in enumerate(parts):
         alike.setdefault((local.device, local.dtype), []).append(k)
@@ -249,7 +249,7 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
     return found, [copies for _, copies in parts]
 
 
-def _local(p: Tensor, world: int) -> tuple[Tensor, float]:
+def local_part(p: Tensor, world: int) -> tuple[Tensor, float]:
     """What this rank holds of a parameter, and how many ranks hold the same."""
     placements = getattr(p, "placements", None)
     if placements is None:

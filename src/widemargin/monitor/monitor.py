@@ -155,10 +155,6 @@ class MarginMonitor:
         self._optimizer, self._norm = optimizer, norm
         self._own: OwnNorm | None = None
         if optimizer is not None or norm is not None:  # what is wrong with them is said at once
-            if self.world > 1:
-                raise InputError(
-                    "norms of optimisers are not computed over several ranks; leave optimizer= and norm= out"
-                )
             own_geometry(optimizer, self.named, (), norm)
         if heuristics and self.world > 1:
             raise InputError("heuristics are computed in one process; leave heuristics= out with several ranks")
@@ -287,7 +283,8 @@ class MarginMonitor:
         if over is not None:
             more |= {LAYERS: over_layers(self.model, self.homogeneous, numbers[tally.LEAST])} | over.numbers()
         if self._own is not None:
-            more["own_norm"], more["own_error"] = self._own.exactly(self._tensors())
+            share = [{"own": torch.tensor(self._own.exactly(self._tensors()), dtype=torch.float64)}]
+            more |= late_numbers(share, self._own.geometry.joined, self._everyones if self.world > 1 else None)[0]
         record = from_numbers(
             numbers,
             self.loss,
@@ -320,7 +317,8 @@ class MarginMonitor:
         device = device_of(self.model) if self.world > 1 else torch.device("cpu")
         rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 1)
         objectives = read_numbers([extra.get("objective", math.nan) for *_, extra in held])
-        late = late_numbers([extra for *_, extra in held])
+        joined = "max" if self._own is None else self._own.geometry.joined
+        late = late_numbers([extra for *_, extra in held], joined, self._everyones if self.world > 1 else None)
         if self.world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
@@ -451,7 +449,13 @@ class MarginMonitor:
         paths = [name.rpartition(".")[::2] for name in found.names]
         self._owners = [(inner.get_submodule(path), last) for path, last in paths]  # looked up once, not at every step
         if found.names and (self._optimizer is not None or self._norm is not None):
-            self._own = OwnNorm(own_geometry(self._optimizer, self.named, found.names, self._norm))
+            geometry = own_geometry(self._optimizer, self.named, found.names, self._norm)
+            if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
+                raise InputError(
+                    "the spectral norm of a matrix that ranks hold in parts is not computed; give norm= l2 or linf, or leave "
+                    "optimizer= out"
+                )
+            self._own = OwnNorm(geometry, self.world)
         if not found.names:
             warnings.warn(f"margins are not normalised: {found.summary}", stacklevel=3)
         if getattr(self, "_store", None) is not None:
@@ -483,7 +487,7 @@ class MarginMonitor:
             extra["own"] = self._own.now(self._tensors())
         if self._late is not None:
             margins = found if isinstance(found, tally.Margins) else self._margins(logits, targets)
-            extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset())}
+            extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset(), self.world)}
         return extra
 
     def _look_at(self, logits: Tensor, targets: Tensor, inputs: Any) -> None:
@@ -550,6 +554,11 @@ class MarginMonitor:
         names = self._asked.names if isinstance(self._asked, Homogeneous) else self._asked
         given |= {"homogeneous": names, "degree": self._degree}
         return given | {"parameters": {name: tuple(p.shape) for name, p in self.named.items()}}
+
+    def _everyones(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """A table of every rank, and of those with different examples."""
+        every = ranks.stacked(table.to(device_of(self.model))).cpu()
+        return every, every[self._data_ranks]
 
     def _merged(self, rows: Tensor, objectives: Sequence[float]) -> tuple[Tensor, list[float]]:
         """Rows and objectives of all ranks together. The objective is the mean over ranks: training follows its gradient."""

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
+from .model import local_part
+
 NORMS = ("l2", "linf", "spectral")
 SIGNS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Lion", "SignSGD", "signSGD", "SignDescent", "Signum")
 MATRICES = ("Muon", "MuonWithAuxAdam", "SingleDeviceMuon", "SingleDeviceMuonWithAuxAdam")
@@ -198,29 +200,31 @@ def _checked(geometry: Geometry, named: Mapping[str, Tensor]) -> Geometry:
 
 @dataclass
 class OwnNorm:
-    """The norm of parameters at every step; spectral norms by a power iteration that goes on from step to step."""
+    """The norm of parameters at every step; spectral norms by a power iteration that goes on from step to step.
+
+    Of `world` ranks each has its share, of what it holds: over all of them shares are joined as parts are (`joined`).
+    """
 
     geometry: Geometry
+    world: int = 1
     vectors: dict[str, Tensor] = field(default_factory=dict)  # right singular vectors so far
 
     def now(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """[N(w), relative residual of the spectral norms] on the device; nothing waits for it."""
         values, errors = [], []
-        by = {part.name: part for part in self.geometry.parts}
-        spectral = [name for name, part in by.items() if part.norm == "spectral"]
-        others = [name for name in by if name not in spectral]
-        for name in others:
-            p = tensors[name].detach()
-            if by[name].norm == "l2":
+        for part in self.geometry.parts:
+            p, copies = local_part(tensors[part.name].detach(), self.world)
+            if part.norm == "spectral":
+                value, error = self._power(part.name, p, SHORT)
+                errors.append(error)
+            elif not p.numel():  # a shard without entries
+                value = torch.zeros((), device=p.device)
+            elif part.norm == "l2":
                 value = torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32))
             else:
                 least, most = torch.aminmax(p)  # one pass, where |p| would be a copy
                 value = torch.maximum(-least, most)
-            values.append(value / self._weight(by[name]))
-        for name in spectral:
-            value, error = self._power(name, tensors[name].detach(), SHORT)
-            values.append(value / by[name].weight)
-            errors.append(error)
+            values.append(value / self._weight(part, copies))
         stacked = torch.stack([value.double() for value in values])
         size = stacked.square().sum().sqrt() if self.geometry.joined == "l2" else stacked.amax()
         worst = torch.stack(errors).amax().double() if errors else torch.zeros_like(size)
@@ -230,7 +234,8 @@ class OwnNorm:
         """N(w) in float64, and the relative residual where a matrix is too large for a decomposition."""
         values, error = [], 0.0
         for part in self.geometry.parts:
-            p = tensors[part.name].detach().double()
+            p, copies = local_part(tensors[part.name].detach(), self.world)
+            p = p.double()
             if part.norm == "spectral":
                 matrix = p.flatten(1)
                 if min(matrix.shape) <= EXACT:
@@ -239,14 +244,14 @@ class OwnNorm:
                 else:
                     found, off = self._power(part.name, p, LONG)
                     value, error = found.item(), max(error, off.item())
-                values.append(value / part.weight)
             else:
-                size = p.abs().max() if part.norm == "linf" else p.norm()
-                values.append(size.item() / self._weight(part))
+                value = (p.norm() if part.norm == "l2" or not p.numel() else p.abs().max()).item()
+            values.append(value / self._weight(part, copies))
         return (math.hypot(*values) if self.geometry.joined == "l2" else max(values)), error
 
-    def _weight(self, part: Part) -> float:
-        return math.sqrt(part.weight) if self.geometry.joined == "l2" else part.weight
+    def _weight(self, part: Part, copies: float) -> float:
+        """What a part is divided by; in a sum of squares over ranks each of its copies counts as a share."""
+        return math.sqrt(part.weight * copies) if self.geometry.joined == "l2" else part.weight
 
     def _power(self, name: str, p: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
         """|W v| for a unit v, and |W'u - |W v| v| / |W v| with u = W v / |W v|: a singular value lies that near, relatively.

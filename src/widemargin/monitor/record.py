@@ -149,7 +149,6 @@ class Record:
             "fitted": float(self.fitted),
             "log_loss_sum": self.log_loss_sum,
             "n": float(self.n),
-            "growth": self.growth,
             "excess": self.excess,
         }
         if self.at_minimum is not None:

@@ -274,6 +274,7 @@ def row(record: Record) -> dict[str, Any]:
         "degree": record.degree,
         "exact": record.exact,
         "wall": record.wall,
+        "growth": record.growth,
         **record.scalars(everything=True),
         **{key: float(value) for key, value in record.extra.items()},
         "classes": json.dumps(record.classes) if record.classes else None,
