@@ -306,7 +306,7 @@ def test_sums_of_very_many_steps_are_on_the_safe_side(power, monkeypatch):
 
 
 def test_half_an_iteration_is_refused():
-    with pytest.raises(InputError, match="iterations must be a whole number, not 2.5"):
+    with pytest.raises(InputError, match=r"iterations must be a whole number, not 2\.5"):
         flows.Spectral(iterations=2.5)
     with pytest.raises(InputError, match="nesterov must be True or False, not 'yes'"):
         flows.SignDescent(momentum=0.5, nesterov="yes")

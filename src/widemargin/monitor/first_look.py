@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -50,8 +51,8 @@ def doubts(
 
 
 def disagreement(step: int, objective: float, loss: float, n: int) -> str:
-    """A sentence where what training minimises is neither the mean nor the sum of the losses of these margins; else nothing."""
-    for measured in (loss, n * loss):
+    """A sentence where training minimises neither mean nor sum of the losses of these margins, nor a logarithm; else nothing."""
+    for measured in (loss, n * loss, *((math.log(loss), math.log(n * loss)) if loss > 0 else ())):
         if abs(objective - measured) <= APART * max(abs(objective), abs(measured)) + FLOOR:
             return ""
     return (

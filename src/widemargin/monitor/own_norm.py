@@ -23,6 +23,7 @@ from .model import local_part
 NORMS = ("l2", "linf", "spectral")
 SIGNS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Lion", "SignSGD", "signSGD", "SignDescent", "Signum")
 MATRICES = ("Muon", "MuonWithAuxAdam", "SingleDeviceMuon", "SingleDeviceMuonWithAuxAdam")
+DECOUPLED = ("AdamW", "Lion", "SignSGD", "signSGD", "SignDescent", *MATRICES)  # where the groups do not say it
 KNOWN = f"SGD, {', '.join(SIGNS[:7])} and Muon"
 EXACT = 1024  # rows or columns up to which `measure` takes the exact spectral norm
 LONG = 60  # power iterations of `measure` beyond it
@@ -43,7 +44,8 @@ class Geometry:
     """The norm of an optimiser on some parameters, and what keeps its steps from being steepest.
 
     `parts` have a norm and a weight for each parameter, `joined` is "max" or "l2". `momentum` and `decay` are the largest of all
-    groups, `rate` the largest learning rate, `source` what the norm was read from.
+    groups, `rate` the largest learning rate, `source` what the norm was read from. `even`: decay is decoupled from the gradient
+    and shrinks all of these parameters alike, as WM-6 asks.
 
     >>> import torch
     >>> from widemargin.monitor import own_geometry
@@ -60,6 +62,7 @@ class Geometry:
     momentum: float = 0.0
     decay: float = 0.0
     rate: float = math.nan
+    even: bool = True
 
     def __str__(self) -> str:
         words = {"l2": "|{}|", "linf": "max|{}|", "spectral": "|{}|_op"}
@@ -114,9 +117,10 @@ def own_geometry(
         return _checked(Geometry(parts, "l2" if norm == "l2" else "max", "norm="), named)
     many = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     found: dict[str, tuple[str, float]] = {}
+    shrinks: dict[str, float] = {}  # what a step takes away of each parameter; NaN where it goes through the gradient
     momentum = decay = 0.0
     by = {id(p): name for name, p in named.items()}
-    for one in many:
+    for one in map(_inner, many):
         kind = type(one).__name__
         groups = getattr(one, "param_groups", None)
         if not isinstance(groups, list):
@@ -125,10 +129,17 @@ def own_geometry(
             own = norm or _norm_of(kind, group)
             rate = _rate(kind, k, group)
             momentum = max(momentum, _momentum(kind, group))
-            decay = max(decay, float(group.get("weight_decay", 0.0) or 0.0))
+            own_decay = float(group.get("weight_decay", 0.0) or 0.0)
+            decay = max(decay, own_decay)
+            decoupled = group.get("decoupled_weight_decay", kind in DECOUPLED)
             for p in group["params"]:
                 name = by.get(id(p))
+                if name in found:
+                    raise InputError(
+                        f"the parameter {name!r} is moved by two optimisers, which is steepest descent in no norm"
+                    )
                 if name is not None:
+                    shrinks[name] = rate * own_decay if decoupled or not own_decay else math.nan
                     found[name] = own, rate * (_adjusted(kind, group, p) if own == "spectral" else 1.0)
     for name in names:
         if name not in found:
@@ -143,8 +154,15 @@ def own_geometry(
         )
     top = max((found[name][1] for name in names), default=1.0)
     parts = tuple(Part(name, found[name][0], found[name][1] / top) for name in names)
-    source = " and ".join(dict.fromkeys(type(one).__name__ for one in many))
-    return _checked(Geometry(parts, "l2" if kinds == {"l2"} else "max", source, momentum, decay, top), named)
+    source = " and ".join(dict.fromkeys(type(_inner(one)).__name__ for one in many))
+    even = len({shrinks[name] for name in names}) <= 1 and not any(math.isnan(shrinks[name]) for name in names)
+    return _checked(Geometry(parts, "l2" if kinds == {"l2"} else "max", source, momentum, decay, top, even), named)
+
+
+def _inner(optimizer: Any) -> Any:
+    """The optimiser in a wrapper of accelerate, Lightning or the like, which has another name and the same groups."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _norm_of(kind: str, group: Mapping[str, Any]) -> str:

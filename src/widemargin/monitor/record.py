@@ -223,6 +223,12 @@ def falls(records: Sequence[Record], geometry: Geometry | None = None, half: Seq
     >>> print(falls(monitor.records))
     never fell in 1 pairs of records
     """
+    for given in (records, half or ()):
+        names = dict.fromkeys(getattr(record, "name", "") for record in given)
+        if len(names) > 1:
+            raise InputError(
+                f"these are records of {', '.join(names)}, which are not to be compared; give those of one name"
+            )
     found = _falls(records, [record.psi_normalized for record in records])
     if not any("own_norm" in getattr(record, "extra", {}) for record in records):
         return found
@@ -251,6 +257,8 @@ def _cause(
     )
     if half is not None:
         other = _falls(half, [record.psi_own for record in half])
+        if not other.pairs:
+            raise InputError("half has no two records after fitting, so that nothing can be compared; train longer")
         if other.deepest <= SHRINKS * own.deepest:
             return f"long steps: {said}, and by {other.deepest:.1%} with half the step"
         said += f", and by {other.deepest:.1%} with half the step, so that it is not the step"
@@ -260,7 +268,7 @@ def _cause(
     reasons = []
     if geometry.momentum:
         reasons.append(f"momentum {geometry.momentum:g}")
-    if geometry.decay and (geometry.joined == "l2" or most > 1 / geometry.decay):
+    if geometry.decay and (geometry.joined == "l2" or not geometry.even or most > 1 / geometry.decay):
         reasons.append(f"weight decay {geometry.decay:g}")
     if reasons:
         return f"{' or '.join(reasons)}: {said}"
