@@ -1,7 +1,7 @@
 """What `monitor.step` adds to a step of training, and what `measure` costs beside a plain forward pass.
 
     python benchmarks/monitor.py [--device cpu|cuda] [--threads 1] [--rounds 15] [--steps 20] [--only resnet|llama]
-                                 [--every 10] [--json FILE] [--quick] [--own]
+                                 [--every 10] [--json FILE] [--quick] [--own] [--find]
 
 Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
 a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
@@ -15,6 +15,10 @@ one to trust. The goal is < 2 % for `monitor.step` at every step.
 `monitor.step` and of a flush, the least CPU time of both and its share in the least of a step of training (which noise does not
 hide), and on a GPU the kernels launched and their time. `--own` adds the same numbers for a monitor that knows the optimiser,
 for one that also watches late training, and for the mixed norm of Muon (a power iteration on the head's matrix).
+
+`--find` is about the first step alone: the processor time of `find_homogeneous` over that of one forward pass of the batch, for
+a ResNet-18 on 16 pictures of 224 x 224, the ResNet above on 32, and a small GPT-2 on 4 texts of 128 tokens. Medians of three;
+the goal is at most 10.
 """
 
 from __future__ import annotations
@@ -280,6 +284,48 @@ def own_monitors(one: Task) -> dict[str, MarginMonitor]:
     return found
 
 
+# ---------------------------------------------------------------- the first step
+
+
+def big_resnet() -> nn.Module:
+    """ResNet-18 for pictures of 224 x 224 pixels and 1,000 classes."""
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    return nn.Sequential(*stem, *list(resnet(64))[3:-1], nn.Linear(512, 1000))
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=5_000, n_embd=256, n_layer=4, n_head=4, n_positions=256, **ends))
+
+
+def finding(device: str, quick: bool) -> dict[str, Any]:
+    """Seconds of a forward pass and of the search, and what was found."""
+    from widemargin.monitor import find_homogeneous
+
+    torch.manual_seed(0)
+    made = {
+        "ResNet-18, 16 x 224 x 224": (big_resnet, torch.randn(16, 3, 224, 224)),
+        "ResNet of width 16, 32 x 32 x 32": (lambda: resnet(16), torch.randn(32, 3, 32, 32)),
+        "GPT-2, 4 x 128": (gpt2, torch.randint(5_000, (4, 128))),
+    }
+    found: dict[str, Any] = {}
+    for name, (make, batch) in list(made.items())[2 * quick :]:
+        model, batch = make().to(device).eval(), batch.to(device)
+        with torch.no_grad():
+            passes = [clocked(lambda: model(batch), device)[1] for _ in range(4)][1:]  # noqa: B023, run at once
+        searches, summary = [], ""
+        for _ in range(3):
+            searches.append(clocked(lambda: find_homogeneous(model, batch), device)[1])  # noqa: B023
+            summary = summary or find_homogeneous(model, batch).summary
+        forward, search = statistics.median(passes), statistics.median(searches)
+        found[name] = {"forward": forward, "search": search, "ratio": search / forward, "summary": summary}
+        print(f"{name}: a forward pass {forward:.3f} s, the search {search:.2f} s, {search / forward:.1f} passes")
+        print(f"  {summary}", flush=True)
+    return found
+
+
 # ---------------------------------------------------------------- the table
 
 
@@ -313,18 +359,25 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--only", choices=("resnet", "llama"))
     parser.add_argument("--quick", action="store_true", help="tiny models: to see that it runs, not for its numbers")
     parser.add_argument("--own", action="store_true", help="norms of the optimiser, too")
+    parser.add_argument("--find", action="store_true", help="what the search in the first step costs, and nothing else")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(words)
     torch.set_num_threads(options.threads)
     where = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
     print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads, blocks of {options.steps} steps")
-    print("medians [quartiles] of the share added to the block without monitor of the same round\n", flush=True)
+    if not options.find:
+        print("medians [quartiles] of the share added to the block without monitor of the same round\n", flush=True)
     result: dict[str, Any] = {
         "options": {key: str(value) for key, value in vars(options).items()},
         "where": where,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
+    if options.find:
+        result["find"] = finding(options.device, options.quick)
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1))
+        return result
     for name in ("resnet", "llama"):
         if options.only in (None, name):
             result[name] = measured(task(name, options.device, options.quick), options)

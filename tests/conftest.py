@@ -4,6 +4,7 @@ Marks the tests of slow.txt as slow, and skips `gpu` tests without a GPU.
 """
 
 import contextlib
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 from measure_slow import listed, name_of
+
+os.environ["WIDEMARGIN_CACHE"] = ""  # no test hangs on what another has kept, in this process or in one that it starts
 
 # A job in the background (`make test &`) is started with Ctrl-C ignored, and so would be all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,6 +1,8 @@
 """Pictures: drawn without a screen, with labels that do not overlap, of awkward certificates too."""
 
 import io
+import json
+import re
 import sys
 
 import numpy as np
@@ -241,7 +243,7 @@ def test_an_error_of_zero_is_in_the_picture():
     ("series", "panels"),
     [
         ({"step": columns([1], [2.0], whole=False)}, 5),  # one record
-        ({"step": columns(range(60), np.full(60, -1024.0), whole=False)}, 5),  # never fitted
+        ({"step": columns(range(60), np.full(60, -1024.0), whole=False)}, 6),  # never fitted: how far it is
         (
             {"step": columns([0, 0, 0], [1.0, np.nan, np.inf], whole=False)},
             5,
@@ -270,6 +272,34 @@ def test_an_error_of_zero_is_in_the_picture():
 def test_awkward_records(series, panels):
     figure = draw(plots.records(series))
     assert sum(axes.get_visible() for axes in figure.axes) == panels
+
+
+def test_before_fitting_what_there_is_is_shown():
+    series = {"train": columns([1, 2, 3], [-9.0, -5.0, -2.0], excess=[9000.0, 150.0, 10.0])}
+    figure = draw(plots.records(series, "Net"))
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert titles[0].startswith("Margins of the examples") and "To the theorem, train" in titles
+    assert not any("Normalised" in one for one in titles)
+    fan = next(axes for axes in figure.axes if axes.get_title(loc="left") == titles[0])
+    assert {"median", "smallest", "10 % to 90 %"} <= {text.get_text() for text in fan.get_legend().get_texts()}
+    panel = next(axes for axes in figure.axes if axes.get_title(loc="left").startswith("To the theorem"))
+    assert panel.get_lines()[0].get_ydata().tolist() == [9000.0, 150.0, 10.0] and panel.get_yscale() == "log"
+    assert "not fitted. 80 % are right; the theorem begins when the mean loss is below" in figure.get_suptitle()
+    assert "(10 times that)" in figure.get_suptitle()
+    fitted = draw(plots.records({"train": columns([1, 2, 3], [-9.0, 1.0, 2.0])}))
+    assert fitted.axes[0].get_title(loc="left") == "Normalised margins, train"
+
+
+def test_a_norm_that_means_little_and_what_is_a_heuristic():
+    more = {"growth": [50.0] * 2, "margin_over_layers": [2.0, 4.0], "margin_over_gradient": [0.1, 0.2]}
+    figure = draw(plots.records({"train": columns([1, 2], [1.0, 2.0], **more)}))
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert titles[0] == "Margins over a norm that means little, train"
+    assert "The scale of other parameters is free" in figure.get_suptitle()
+    (panel,) = [axes for axes in figure.axes if axes.get_title(loc="left").startswith("Heuristics")]
+    np.testing.assert_allclose(panel.get_lines()[0].get_ydata(), [0.5, 1.0])
+    held = draw(plots.records({"train": columns([1, 2], [1.0, 2.0], growth=[1.0, 1.0])}))
+    assert "free" not in held.get_suptitle()
 
 
 def test_a_hundred_thousand_records_are_thinned():
@@ -338,3 +368,34 @@ def test_path_of_values_or_without_guarantees():
     assert len(values.axes) == 2
     with pytest.raises(InputError, match="no points to draw"):
         plots.path({name: column[:0] for name, column in along().items()})
+
+
+def test_pictures_and_pages_have_the_same_colours(tmp_path):
+    """One name, one colour: in the PNG of `plot` and on the page of `report`."""
+    from widemargin import report
+    from widemargin.monitor import store
+    from widemargin.monitor.record import Record
+
+    one = store.Store(tmp_path / "run", {"model": "Net", "loss": "ce", "parameters": 3, "homogeneous": None})
+    for name in ("step", "val", "train", "test"):
+        for step in (1, 2, 3, 4, 5):
+            one.append(
+                [
+                    Record(
+                        step=step, name=name, whole=name != "step", n=9, error=0.1, loss=0.3, margin=1.0, margin_mean=2.0,
+                        quantiles={0.5: 2.0}, exact=True, psi=0.5, log_loss_sum=-1.0, norm=2.0, degree=2, at_minimum=1,
+                        dual_entropy=0.0,
+                    )
+                ]
+            )  # fmt: skip
+    one.close()
+    figure = plots.records(store.series(tmp_path / "run"))
+    panel = next(axes for axes in figure.axes if axes.get_title(loc="left") == "Error")
+    lines = zip(panel.get_legend().get_texts(), panel.get_lines())
+    drawn = {text.get_text().partition(" ")[0].strip(","): line.get_color() for text, line in lines}
+    (page,) = report.build(tmp_path / "run").sections
+    part = page.render().partition('aria-label="Error"')[2]
+    traces = json.loads(re.search(r'data-figure="[^"]+">(.*?)</script>', part, re.S)[1])["data"]
+    names = {"#1f6fb4": "@plus", "#d9661f": "@minus", "#2f8f5b": "@third", "#8a8a8a": "@quiet/0.6"}
+    shown = {trace["name"].partition(" ")[0].strip(","): trace["line"]["color"] for trace in traces}
+    assert shown == {name: names[colour] for name, colour in drawn.items()} and len(shown) == 4

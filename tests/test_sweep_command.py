@@ -148,7 +148,7 @@ def test_failures_are_told(folder, inline):
     (folder / "a.toml").write_text('function = "mine:f"\nrepeats = 2\n[fixed]\nbad = 2\n[grid]\nx = [1, 2, 3]\n')
     status, out, err = run("sweep", "a.toml", "--trust")
     assert status == 1 and out == ""
-    assert "failed: bad=2, x=2, trial=1: ValueError: 2 is [bad]" in err and "2 runs failed" in err
+    assert "failed: bad=2, x=2, trial=0 and 1 more run: ValueError: 2 is [bad]" in err and "2 runs failed" in err
     status, out, _ = run("query", "a_results", "select params, traceback from failures", "--json")
     first = json.loads(out)[0]
     assert json.loads(first["params"]) == {"bad": 2, "x": 2} and "Traceback" in first["traceback"]
@@ -157,7 +157,7 @@ def test_failures_are_told(folder, inline):
 def test_failures_cannot_steer_a_terminal(folder, inline):
     (folder / "mine.py").write_text('def f(x):\n    raise ValueError("a\\u202eb\\x1b[2J\\nfake: ok")\n')
     status, _, err = run("sweep", "a.toml", "--trust")
-    assert status == 1 and "failed: x=1, trial=0: ValueError: a?b?[2J" in err
+    assert status == 1 and "failed: x=1, trial=0 and 5 more runs: ValueError: a?b?[2J" in err
     assert "fake" not in err and all(c.isprintable() for c in err.replace("\n", ""))
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import platform
 import pty
 import signal
 import subprocess
@@ -38,10 +39,11 @@ BASE = Record(
 HOMOGENEOUS = {"names": ["0.weight", "head.weight"], "degree": 2, "summary": "", "notes": ["a note"]}
 CONFIG = {"model": "Net", "loss": "ce", "parameters": 1234, "homogeneous": HOMOGENEOUS}
 PROMISED = {"run", "model", "parameters", "loss", "homogeneous", "degree", "notes", "state", "age", "records", "series"}
+PROMISED |= {"free"}
 OF_A_SERIES = {
     "records", "whole", "step", "n", "error", "loss", "margin", "psi", "norm", "margin_normalized", "psi_normalized",
     "effective", "wall", "fitted", "fitted_step", "psi_normalized_fitted", "falls", "largest_fall", "largest_fall_share",
-    "largest_fall_step",
+    "largest_fall_step", "how_far",
 }  # fmt: skip
 
 
@@ -193,8 +195,38 @@ def test_a_monitor_without_records_yet(tmp_path):
     assert status == 0 and err == "" and "no records yet" in out and "not looked for yet" in out and "running" in out
     found = told(tmp_path / "run")
     assert found["records"] == 0 and found["series"] == {} and found["age"] is None and found["homogeneous"] is None
-    assert "no records yet" in refused("plot", tmp_path / "run")
+    assert "no records yet; wait for the first ones" in refused("plot", tmp_path / "run")
     one.close()
+    assert "no records: its monitor has ended without any" in refused("plot", tmp_path / "run")
+    (tmp_path / "run" / "lock").write_text(f"{ended_process()} {platform.node()}\n")
+    assert "no records: its process was killed before the first" in refused("plot", tmp_path / "run")
+    assert "killed" in refused("report", tmp_path / "run", "--out", tmp_path / "page.html")
+
+
+def ended_process() -> int:
+    """The number of a process that is no more."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+        return process.pid
+
+
+def test_how_far_it_is_to_the_theorem(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    x, y = torch.randn(30, 3), torch.arange(30) % 2
+    with MarginMonitor(net, out=tmp_path / "run") as monitor:
+        record = monitor.measure((x, y), name="train")
+    assert record.excess == pytest.approx(30 * record.loss / math.log(2), rel=1e-9) and record.excess > 1
+    assert f"{record.excess:.4g} times what the theorem needs" in str(record) and "means little" in str(record)
+    found = told(tmp_path / "run")
+    assert found["free"] and record.free and found["series"]["train"]["how_far"].startswith("46.7 % are right")
+    assert f"below {math.log(2) / 30:.3g}, and it is {record.loss:.4g}" in found["series"]["train"]["how_far"]
+    _, out, _ = run("watch", tmp_path / "run", "--once")
+    said = " ".join(out.split())
+    assert (
+        "the scale of other parameters is free" in said
+        and "not fitted: psi is not above 0 yet; 46.7 % are right" in said
+    )
 
 
 def test_it_waits_and_follows_to_the_end(tmp_path):

@@ -473,6 +473,58 @@ def test_fsdp2_gives_the_records_of_one_process(tmp_path, shape, kind):
         torch.testing.assert_close(state, dict(network.named_parameters()), rtol=1e-12, atol=1e-13)
 
 
+def own_norms(rank, world, kind, way):
+    """A few steps of an optimiser, watched in its own norm and late; `way` is how the model is spread."""
+    torch.manual_seed(0)
+    whole = examples()
+    data = part(whole, rank, world)
+    network = net(kind="mlp")
+    if way == "ddp":
+        network = DistributedDataParallel(network)
+    elif way == "fsdp":
+        network = shard(network)
+    groups = [{"params": [p], "lr": 1e-3 / (k + 1)} for k, p in enumerate(network.parameters())]
+    optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[kind](groups)
+    watch = MarginMonitor(network, optimizer=optimizer, late=torch.bfloat16)
+    total = int((whole[1] != -100).sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # most gradients are lost in bfloat16
+        for _ in range(6):
+            optimizer.zero_grad()
+            logits = 200 * network(data[0])
+            loss = world * nn.functional.cross_entropy(logits, data[1], reduction="sum") / total
+            watch.step(logits=logits, targets=data[1])
+            loss.backward()
+            optimizer.step()
+        watch.measure(batches(data), "train")
+        watch.close()
+    return watch.records, str(watch.geometry), watch.half_lost
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_the_optimisers_norm_and_late_training_over_ranks(tmp_path, kind, way):
+    records, geometry, half = own_norms(0, 1, kind, "alone")
+    assert 0 < records[-2].extra["lost"] <= 1 and records[-2].psi_own == records[-2].psi_own
+    for mine, words, lost in on_ranks(2, tmp_path, own_norms, kind, way):
+        assert words.split(" (")[0] == geometry.split(" (")[0] and lost == half and len(mine) == len(records) == 7
+        for one, other in zip(mine, records):
+            assert one.extra.keys() == other.extra.keys() >= {"own_norm", "own_error"}
+            for name, value in other.extra.items():
+                assert_allclose(one.extra[name], value, rtol=1e-7, atol=1e-12, err_msg=name)
+
+
+def spectral_shards(rank, world):
+    network = shard(net())
+    watch = MarginMonitor(network, norm="spectral")
+    return sentence(lambda: watch.measure(batches(examples())))
+
+
+def test_spectral_norms_of_shards_are_refused(tmp_path):
+    for _, said in on_ranks(2, tmp_path, spectral_shards):
+        assert "the spectral norm of a matrix that ranks hold in parts is not computed" in said
+
+
 def tensor_parallel(rank, world):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from widemargin.monitor import check_homogeneous, find_homogeneous, homogeneous
+from widemargin.monitor import check_homogeneous, euler, find_homogeneous, scaling
 from widemargin.types import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -694,7 +694,7 @@ def test_only_a_few_examples_are_used() -> None:
         return model(batch[0])
 
     find_homogeneous(mlp(), (torch.randn(500, DIM), torch.zeros(500)), forward=forward)
-    assert max(seen) <= homogeneous.ROWS[1]
+    assert max(seen) <= scaling.ROWS[1]
 
 
 def test_one_forward_pass_for_each_parameter() -> None:
@@ -764,3 +764,91 @@ def test_a_batch_that_is_silent_without_the_biases() -> None:
     assert found.degree == 2 and set(found.names) == {"0.weight", "0.bias", "2.weight"}
     deeper = nn.Sequential(model[0], nn.ReLU(), nn.Linear(4, 3))
     assert find_homogeneous(deeper, torch.ones(8, 2)).degree == 1
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+class Pixels:
+    """How much a model has had to do, in forward passes of the whole batch; a backward pass counts as two."""
+
+    def __init__(self, net: nn.Module, whole: Tensor):
+        self.passes, self.whole = 0.0, whole.numel()
+        net.register_forward_pre_hook(self.see)
+
+    def see(self, net: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self.passes += args[0].numel() / self.whole * (1 + 2 * euler.GRADIENTS * torch.is_grad_enabled())
+
+
+@pytest.mark.parametrize("kind", ["resnet", "gpt"])
+def test_a_search_costs_less_than_ten_passes(kind: str) -> None:
+    torch.manual_seed(0)
+    if kind == "resnet":
+        net, x = resnet(True, True), torch.randn(32, 1, 32, 32)
+    else:
+        net, x = gpt2(), torch.randint(1, 40, (32, 16))
+    work = Pixels(net, x)
+    find_homogeneous(net, x)
+    assert 0 < work.passes < 10
+
+
+def test_what_holds_for_small_pictures_alone_is_searched_again() -> None:
+    """A constant is added where pictures are large: on small ones the head looks homogeneous."""
+
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = linear(1, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x.mean((-2, -1))) + (x.shape[-1] > scaling.SIDES[-1])
+
+    torch.manual_seed(0)
+    x = torch.randn(8, 1, 40, 40)
+    assert find_homogeneous(Large(), x[..., :20, :20]).names == ("head.weight",)
+    assert find_homogeneous(Large(), x).names == ()
+    with pytest.raises(InputError, match="not homogeneous"):
+        check_homogeneous(Large(), ["head.weight"], x)
+
+
+def test_a_model_of_one_size_is_searched_at_that_size() -> None:
+    seen = set()
+    net = nn.Sequential(nn.Flatten(), linear(100, CLASSES))
+    net.register_forward_pre_hook(lambda module, args: seen.add(args[0].shape[-1]))
+    assert find_homogeneous(net, torch.randn(6, 1, 10, 10)).names == ("1.weight",)
+    assert 10 in seen
+
+
+def test_a_detached_part_is_found_without_gradients() -> None:
+    """Gradients are not those of the outputs: the search goes by forward passes."""
+
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = linear(DIM, 8), linear(8, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two(self.one(x).relu().detach())
+
+    torch.manual_seed(0)
+    check_found(Detached(), torch.randn(20, DIM), "one.weight two.weight", 2)
+
+
+def test_where_the_scale_of_the_others_is_free() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(20, DIM)
+    deep = nn.Sequential(linear(DIM, 16, True), nn.ReLU(), linear(16, 16, True), nn.ReLU(), linear(16, CLASSES, True))
+    found = find_homogeneous(deep, x)
+    assert found.names == ("4.weight", "4.bias") and found.free and found.growth > 5
+    assert "the scale of the others is free" in found.summary and "means little" in found.summary
+    # The growth is that of the definition.
+    before = deep(x).abs().max()
+    assert check_homogeneous(deep, ["4.weight", "4.bias"], x).free
+    for p in deep[:3].parameters():
+        p.data.mul_(10)
+    assert deep(x).abs().max() > 5 * before
+    held = nn.Sequential(linear(DIM, 16, True), nn.ReLU(), nn.LayerNorm(16, bias=False), linear(16, CLASSES))
+    found = find_homogeneous(held, x)
+    assert found.names == ("2.weight", "3.weight") and not found.free and 0.3 < found.growth < 2
+    assert "free" not in found.summary
+    assert find_homogeneous(nn.Sequential(linear(DIM, 8), nn.ReLU(), linear(8, CLASSES)), x).growth == 1

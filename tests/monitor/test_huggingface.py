@@ -362,3 +362,14 @@ def test_a_bad_batch_is_a_warning_once_there_are_records(tmp_path):
     with pytest.warns(UserWarning, match="margins were not measured: train: 40 examples have NaN"):
         trainer.train()
     assert _steps(callback) == [("train", 2), ("train", 4)]
+
+
+def test_label_smoothing_is_another_loss(tmp_path):
+    trainer = Trainer(
+        _bert(),
+        _args(tmp_path, max_steps=1, label_smoothing_factor=0.1),
+        train_dataset=Rows("sequence"),
+        callbacks=[TrainerMargins()],
+    )
+    with pytest.warns(UserWarning, match=r"label_smoothing_factor=0.1: training minimises another loss"):
+        trainer.train()

@@ -304,7 +304,8 @@ def test_step_is_the_measure_of_its_batch() -> None:
     for k in range(6):
         f = model(x[4 * k : 4 * k + 4])
         monitor.step(logits=f, targets=y[4 * k : 4 * k + 4], loss=cross_entropy(f, y[4 * k : 4 * k + 4]) + 1)
-    steps = list(monitor.records)
+    with pytest.warns(UserWarning, match="step 1: the loss that was given, .* is not the mean loss of these logits"):
+        steps = list(monitor.records)
     assert [one.step for one in steps] == [1, 2, 3, 4, 5, 6]
     for k, one in enumerate(steps):
         batch = x[4 * k : 4 * k + 4], y[4 * k : 4 * k + 4]
@@ -375,6 +376,9 @@ def test_steps_do_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> No
     model, (x, y) = small_net(), data()
     for kind, targets, logits in (("ce", y, model(x)), ("bce", (y > 0).double(), model(x)[:, 0])):
         monitor = MarginMonitor(model, Homogeneous(("0.weight", "2.weight"), 2), kind)
+        monitor.step(logits=logits, targets=targets, loss=logits.mean())  # the first is looked at
+        with pytest.warns(UserWarning, match="is not the mean loss"):
+            monitor.flush()
         with monkeypatch.context() as patched:
             for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
                 original = getattr(Tensor, name)

@@ -339,3 +339,55 @@ def test_an_update_across_the_weights_is_not_along_them():
         monitor.step(logits=net(x), targets=y)
     assert_allclose(monitor.records[1].extra["along"], 0.0, atol=1e-15)
     assert isinstance(monitor.records[1], Record) and monitor.half_lost is None
+
+
+def test_decay_that_the_theorem_does_not_cover_is_a_reason():
+    """WM-6 is about decay that is decoupled and shrinks all parameters alike; anything else may let the margin fall."""
+    net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 2, bias=False))
+    named = dict(net.named_parameters())
+    one, two = named.values()
+    adam, adamw = torch.optim.Adam, torch.optim.AdamW
+    for optimizer, even in (
+        (adamw(net.parameters(), weight_decay=0.1), True),
+        (adam(net.parameters(), weight_decay=0.1), False),  # through the gradient
+        (adam(net.parameters()), True),
+        (adamw([{"params": [one], "weight_decay": 0.1}, {"params": [two], "weight_decay": 0.0}]), False),
+        (adamw([{"params": [one], "lr": 1e-3}, {"params": [two], "lr": 1e-4}], weight_decay=0.1), False),
+        (adamw([{"params": [one], "lr": 1e-3}, {"params": [two], "lr": 1e-4}], weight_decay=0.0), True),
+    ):
+        assert own_geometry(optimizer, named).even == even, optimizer
+    falling = [fake(psi, own_norm=1.0) for psi in (1.0, 0.5)]  # N is far below 1 / decay
+    geometry = own_geometry(adam(net.parameters(), weight_decay=0.1, betas=(0.0, 0.9)), named)
+    assert "weight decay 0.1" in falls(falling, geometry).cause
+    geometry = own_geometry(adamw(net.parameters(), weight_decay=0.1, betas=(0.0, 0.9)), named)
+    assert "halve the step" in falls(falling, geometry).cause
+
+
+def fake(psi: float, own_norm: float, name: str = "train") -> Record:
+    return Record(
+        step=int(10 / psi), name=name, whole=True, n=2, error=0.0, loss=0.1, margin=psi, margin_mean=psi, quantiles={},
+        exact=True, psi=psi, log_loss_sum=-1.0, norm=1.0, degree=1, at_minimum=1, dual_entropy=0.0, extra={"own_norm": own_norm},
+    )  # fmt: skip
+
+
+def test_falls_are_of_one_name_and_half_must_say_something():
+    falling = [fake(psi, own_norm=1.0) for psi in (1.0, 0.5)]
+    with pytest.raises(InputError, match="records of train, test, which are not to be compared"):
+        falls([*falling, fake(0.4, 1.0, "test")])
+    with pytest.raises(InputError, match="half has no two records after fitting"):
+        falls(falling, half=falling[:1])
+    assert falls(falling, half=[fake(1.0, 1.0), fake(0.9, 1.0)]).cause.startswith("long steps")
+
+
+def test_wrapped_optimisers_and_two_of_one_parameter():
+    net = nn.Linear(2, 2, bias=False)
+    named = dict(net.named_parameters())
+    adam = torch.optim.Adam(net.parameters())
+
+    class AcceleratedOptimizer:
+        def __init__(self, optimizer):
+            self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    assert str(own_geometry(AcceleratedOptimizer(adam), named)) == "max|weight| (Adam)"
+    with pytest.raises(InputError, match="'weight' is moved by two optimisers"):
+        own_geometry([adam, torch.optim.SGD(net.parameters(), lr=0.1)], named)

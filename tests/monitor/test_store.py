@@ -398,3 +398,29 @@ def test_a_hundred_thousand_rows(tmp_path):
     np.testing.assert_array_equal(table["step"].to_numpy(), np.arange(100_001))
     np.testing.assert_array_equal(table["psi"].to_numpy()[:-1], np.arange(100_000) / 7)
     assert (tmp_path / "run" / "records.parquet").stat().st_size < 30e6
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_records(tmp_path, monkeypatch):
+    """What pyarrow holds while all is written anew, before and after ten times as many records."""
+    held = []
+    widened = store._widened
+
+    def looked(tables, schema):
+        held.append(pa.total_allocated_bytes())
+        return widened(tables, schema)
+
+    monkeypatch.setattr(store, "_widened", looked)
+    one = Store(tmp_path / "run", CONFIG)
+    rows = [record(k) for k in range(1_000)]
+    peaks = []
+    for count in (20, 180):
+        for _ in range(count):
+            one.append(rows)
+        one.write(everything=True)
+        held.clear()
+        one.append(rows)
+        one.write(everything=True)  # copies all that was there
+        peaks.append(max(held))
+    one.close()
+    assert pq.read_metadata(tmp_path / "run" / "records.parquet").num_rows == 202_000 and peaks[1] < 1.5 * peaks[0]

@@ -288,7 +288,7 @@ def watched(folder, psi, name="step", blocks=False):
 )
 def test_fitted_means_until_the_end(psi, state, mark, tmp_path):
     built = watched(tmp_path / "m", psi)
-    figure, caption = shown(built, "Margins over |w|^L, step")
+    figure, caption = shown(built, "Margins before fitting, step" if max(psi) <= 0 else "Margins over |w|^L, step")
     assert f"<dd>{state}</dd>" in built.sections[0].render()
     assert [one["x0"] for one in figure["layout"]["shapes"]] == ([] if mark is None else [mark])
     assert ("from here on psi" in caption) == (mark is not None)
@@ -296,7 +296,9 @@ def test_fitted_means_until_the_end(psi, state, mark, tmp_path):
 
 def test_a_single_series_of_a_monitor_has_a_name_and_a_colour(tmp_path):
     built = watched(tmp_path / "m", [-5.0, -4.0, -3.0])
-    figure, caption = shown(built, "Margins over |w|^L, step")
+    figure, caption = shown(built, "Margins before fitting, step")
+    assert "the theorem begins when" in caption and "Not fitted yet (step)" in built.sections[0].render()
+    assert shown(built, "To the theorem, step")[0]["layout"]["yaxis"]["type"] == "log"
     assert "range" not in figure["layout"]["yaxis"]
     figure, _ = shown(built, "Loss")
     assert figure["layout"]["showlegend"] and figure["data"][0]["line"]["color"] == "@plus"

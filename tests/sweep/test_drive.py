@@ -55,7 +55,7 @@ def test_a_failed_run_is_reported_not_stored_and_tried_again(folder):
     plan = small(folder, fixed={"bad": 2}, pack=5)
     state = sweep.sweep(plan, folder / "s", engine="inline")
     assert (state.done, state.failed) == (8, 4)
-    assert state.errors[0] == "bad=2, x=2, trial=0: ValueError: 2 is bad"
+    assert state.errors == ["bad=2, x=2, trial=0 and 3 more runs: ValueError: 2 is bad"]  # equal ones once
     failures = sweep.load(folder / "s", "select * from failures")
     assert len(failures) == 4 and "Traceback" in failures["traceback"][0] and set(failures["trial"]) == set(range(4))
     assert set(sweep.load(folder / "s")["x"]) == {1, 3}
@@ -278,7 +278,8 @@ def test_devices_are_shared_and_leave_no_trace(folder):
         sweep.sweep(Sweep("bound", fixed={"data": "parity:d=2,n=4"}), folder / "s", devices=["cuda:0"])
 
 
-def test_dry_run_counts_and_stores_nothing(folder):
+def test_dry_run_counts_and_stores_nothing(folder, monkeypatch):
+    monkeypatch.setattr(driving, "ANSWER", 60.0)  # a machine at work elsewhere has time for three
     plan = small(folder)
     found = sweep.dry_run(plan, folder / "s", workers=2)
     assert (found.runs, found.done, found.batches, found.sample, found.workers) == (12, 0, 6, 3, 2)
@@ -290,6 +291,42 @@ def test_dry_run_counts_and_stores_nothing(folder):
     assert sweep.dry_run(plan, folder / "s").seconds == 0
     with pytest.raises(InputError, match=r"a run fails \(bad=2, x=2, trial=0\): ValueError: 2 is bad"):
         sweep.dry_run(small(folder, fixed={"bad": 2}, grid={"x": [2]}))
+
+
+def test_failures_are_counted_by_kind(folder, monkeypatch):
+    (folder / "mine.py").write_text("def f(x):\n    raise ValueError(f'kind {x % 3}')\n")
+    state = sweep.sweep(small(folder, grid={"x": list(range(5))}, repeats=1), folder / "s", engine="inline")
+    said = ["x=0, trial=0 and 1 more run: ValueError: kind 0", "x=1, trial=0 and 1 more run: ValueError: kind 1"]
+    assert state.failed == 5 and state.errors == [*said, "x=2, trial=0: ValueError: kind 2"]
+    monkeypatch.setattr("widemargin.sweep.drive.SHOWN", 2)
+    state = sweep.sweep(small(folder, grid={"x": list(range(5))}, repeats=1), folder / "s", engine="inline")
+    assert state.failed == 5 and state.errors == said  # those that are told are still counted
+
+
+def test_a_dry_run_does_not_wait_for_a_long_batch(folder):
+    (folder / "mine.py").write_text("import time\n\ndef f(x):\n    time.sleep(x)\n    return {'y': x}\n")
+    found = sweep.dry_run(small(folder, grid={"x": [60]}, repeats=3, pack=1), workers=1)
+    assert found.more and found.sample == 0 and found.batches == 3
+    assert 0 < found.seconds_per_batch < 60 and found.seconds == pytest.approx(3 * found.seconds_per_batch)
+    # Training says how far it is: the time of all of it.
+    plan = Sweep("train", fixed={"data": "parity:d=2,n=4", "steps": 10**8, "lr": 0.1, "width": 4}, pack=1)
+    found = sweep.dry_run(plan, workers=1)
+    assert not found.more and found.sample == 1 and found.seconds > 60
+    # A training that an event may end earlier does not.
+    found = sweep.dry_run(Sweep("train", fixed={**plan.fixed, "until": "risk=1e-300"}, pack=1), workers=1)
+    assert found.more and found.seconds < 60
+
+
+def test_the_clock_of_the_caller_goes_on_after_a_dry_run(folder):
+    rang = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rang.append(True))
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        sweep.dry_run(small(folder), workers=1)
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000 and not rang
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_store_of_another_version_or_an_unknown_engine(folder, monkeypatch):

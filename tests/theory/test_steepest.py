@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
-from widemargin import Dataset, flows, margins, theory
+from widemargin import Dataset, InputError, flows, margins, theory
 from widemargin.flows import geometry, losses
 
 RULES = {
@@ -274,3 +275,38 @@ def test_four_geometries_and_four_norms():
         table[norm] = {other: psi / geometry.size(w, other).item() ** net.degree for other in geometry.NORMS}
     for norm in geometry.NORMS:
         assert max((table[own][norm], own) for own in table)[1] == norm, table
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1", "spectral"])
+def test_a_run_whose_records_begin_late_is_no_false_alarm(norm):
+    """The rate counts steps from the first record, at which psi and the norm are taken; not from the start of the run."""
+    data = Dataset(np.eye(2), np.ones(2))
+    kept = flows.Record(["weights", "margin", "psi", "step"], times=list(range(100, 3001, 20)))
+    net, rule = flows.MLP(2, 1, depth=1, law_scale=20.0), flows.Steepest(norm=norm, lr=0.01)
+    run = flows.train(data, net, rule, loss="exp", stop=3000, record=kept, trials=8)
+    (found,) = theory.check(run, data, ids=["WM-7"])
+    assert found.holds and found.checked > 500
+
+
+def test_numbers_of_any_size():
+    found = theory.steepest.own_norm_growth(1.0, 1e300, 1.0, 400.0)
+    assert found.value == 1.0 and 0 <= found.numbers["normalized"] < 1e-300
+    assert theory.steepest.own_norm_growth(1e-300, 1e-300, 1.0, 3.0).numbers["normalized"] > 1e300
+
+
+@pytest.mark.parametrize("power", [0.3, 0.5, 1.0])
+def test_sums_of_very_many_steps_are_on_the_safe_side(power, monkeypatch):
+    t = np.arange(1.0, 20_001)
+    exact = (0.1 * (t**-power).sum(), 0.01 * (t ** (-2 * power)).sum())
+    monkeypatch.setattr(theory.steepest, "MANY", 100)
+    total, squares = theory.steepest.lengths(20_000, 0.1, power)
+    assert total <= exact[0] * (1 + 1e-12) and squares >= exact[1] * (1 - 1e-12)
+    assert_allclose([total, squares], exact, rtol=1e-3)
+    assert theory.steepest.linear_rate(0.5, 10, 1.0, 10**12, 0.1, power=0.5).value > 0.49  # at once
+
+
+def test_half_an_iteration_is_refused():
+    with pytest.raises(InputError, match=r"iterations must be a whole number, not 2\.5"):
+        flows.Spectral(iterations=2.5)
+    with pytest.raises(InputError, match="nesterov must be True or False, not 'yes'"):
+        flows.SignDescent(momentum=0.5, nesterov="yes")

@@ -79,10 +79,12 @@ def _dry_run(plan: Any, store: str, options: argparse.Namespace) -> int:
         return 0
     batches = "1 batch" if found.batches == 1 else f"{found.batches} batches"
     print(f"{_count(found.runs, 'run')}, {found.done} of them stored already; {batches} to do")
-    if found.sample:
+    if found.sample or found.more:
+        timed_ones = f"{found.sample} timed" + ", and one broken off" * found.more
         print(
-            f"a batch takes {found.seconds_per_batch:.3g} s ({found.sample} timed), so about {_clock(found.seconds)} "
-            f"with {_count(found.workers, 'worker')} like this process"
+            f"a batch takes {'at least ' * found.more}{found.seconds_per_batch:.3g} s ({timed_ones}), so "
+            f"{'at least' if found.more else 'about'} {_clock(found.seconds)} with "
+            f"{_count(found.workers, 'worker')} like this process"
         )
     return 0
 

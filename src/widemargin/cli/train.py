@@ -154,7 +154,7 @@ def _drawn_records(folder: str, target: str) -> tuple[str, Any]:
 
     known, found = store.config(folder), store.series(folder)
     if not found:
-        raise InputError(f"{folder} holds no records yet; wait for the first ones (`widemargin watch {folder}`)")
+        raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     check_writable(target)
     names, degree = ((known.get("homogeneous") or {}).get(key) for key in ("names", "degree"))
     part = f", w: {len(names)} parameters, homogeneous of degree {degree}" if names else ""

@@ -161,6 +161,7 @@ class _Reader:
     def look(self) -> tuple[dict[str, Any], dict[str, Columns]]:
         """What --json prints, and the columns of each series."""
         from widemargin.monitor import store
+        from widemargin.plots.monitors import FREE
 
         state = store.state(self.folder)  # before the records: those of an ended monitor are all there
         stamps = [_stamp(self.folder / name) for name in (store.NEWEST, store.RECORDS)]
@@ -180,6 +181,7 @@ class _Reader:
             "loss": config.get("loss"),
             "homogeneous": found.get("names"),
             "degree": found.get("degree") if found.get("names") else None,
+            "free": bool((found.get("growth") or 1.0) > FREE),
             "notes": found.get("notes", []),
             "state": state,
             "age": age,
@@ -220,11 +222,14 @@ def _summary(columns: Columns, classes: bool) -> dict[str, Any]:
 
 def _since_fitted(columns: Columns) -> dict[str, Any]:
     """From the first record with psi > 0: psi / |w_hat|^L then and now, and its largest fall below its highest so far."""
+    from widemargin.plots.monitors import how_far
+
     said: dict[str, Any] = dict.fromkeys(
         ("fitted_step", "psi_normalized_fitted", "falls", "largest_fall", "largest_fall_share", "largest_fall_step")
     )
     first = _first_fitted(columns)
     said["fitted"] = bool(columns["psi"][-1] > 0)
+    said["how_far"] = None if said["fitted"] else how_far(columns)
     if first is None:
         return said
     said["fitted_step"] = int(columns["step"][first])
@@ -299,6 +304,8 @@ def _header(found: Mapping[str, Any], width: int) -> Iterator[Any]:
     else:
         some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         yield plain(f"w: {len(names)} parameters, homogeneous of degree {degree}: {some}")
+        if found["free"]:
+            yield plain("the scale of other parameters is free, so that margins over |w| mean little")
     for note in found["notes"]:
         yield _dim(note)
 
@@ -362,13 +369,13 @@ def _curves(name: str, columns: Columns, found: Mapping[str, Any], letters: str,
         drawn = sparkline(steps, values, room, letters, floor=0.0 if start or known.min() >= 0 else 0.1)
         ends = f"{known.min():.3g} to {known.max():.3g}" + (f", from {steps[0]} on" if start else "")
         yield Text.assemble("  ", said.ljust(13), (drawn.ljust(room), "blue"), "  ", ends)
-    if L is not None:
+    if L is not None or one["fitted_step"] is None:
         yield plain(f"  {_falls(one, power)}")
 
 
 def _falls(one: Mapping[str, Any], power: str) -> str:
     if one["fitted_step"] is None:
-        return "not fitted: psi is not above 0 yet"
+        return f"not fitted: psi is not above 0 yet; {one['how_far']}"
     if one["falls"] is None or one["records"] < 2:
         return f"fitted at step {one['fitted_step']}"
     if not one["largest_fall"]:

@@ -2,11 +2,12 @@
 
 import widemargin.needs_torch  # noqa: F401  first: it says what to install where torch is missing
 
-from .homogeneous import Homogeneous, Probe, check_homogeneous, find_homogeneous
+from .homogeneous import Homogeneous, check_homogeneous, find_homogeneous
 from .late import vanishing_margin
 from .monitor import MarginMonitor
 from .own_norm import Geometry, own_geometry
 from .record import Falls, Record, falls
+from .scaling import Probe
 from .store import config, is_monitor, load, series
 
 __all__ = [

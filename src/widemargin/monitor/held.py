@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from widemargin.flows import losses
 
 from . import tally
 from .model import Norms
@@ -25,6 +28,29 @@ def alike(held: Sequence[Held]) -> list[list[int]]:
             kind = (found.hard.shape, found.hard.dtype) if isinstance(found, tally.Margins) else ()
         kinds.setdefault(kind, []).append(k)
     return list(kinds.values())
+
+
+def reduced(held: Sequence[Held], loss: losses.Loss, ignore_index: int, device: torch.device) -> Tensor:
+    """(S, COLUMNS + 1): summaries, and the sum of squares of the homogeneous parameters."""
+    rows = torch.empty(len(held), tally.COLUMNS, dtype=torch.float64, device=device)
+    for members in alike(held):
+        rows[members] = _rows([held[k][0] for k in members], loss, ignore_index).to(device)
+    return torch.cat([rows, squared([norm for _, norm, *_ in held]).to(device)[:, None]], 1)
+
+
+def _rows(found: Sequence[Any], loss: losses.Loss, ignore_index: int) -> Tensor:
+    """(S, COLUMNS) of what steps hold back, all of one kind and size."""
+    if isinstance(found[0], tally.Raw):
+        return tally.summaries(found, loss, ignore_index)
+    return summary_of(found, loss) if isinstance(found[0], tally.Margins) else torch.stack(list(found))
+
+
+def summary_of(group: Sequence[tally.Margins], loss: losses.Loss) -> Tensor:
+    """(S, COLUMNS) of margins of equally large batches."""
+    soft, hard, keep, bad = (
+        torch.stack([getattr(found, what) for found in group]) for what in ("soft", "hard", "keep", "bad")
+    )
+    return tally.summary(soft, hard, keep, bad, loss)
 
 
 def squared(held: Sequence[Norms]) -> Tensor:
@@ -52,11 +78,38 @@ def read_numbers(values: Sequence[Any]) -> list[float]:
     return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
 
 
-def late_numbers(held: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """What `_extras` kept of each step, as numbers: own_norm and own_error, lost and along."""
-    flat = [(k, name, one[name]) for k, one in enumerate(held) for name in ("own", "lost", "along") if name in one]
+WIDTHS = {"own": 2, "lost": 2, "along": 3}  # numbers that a step keeps of each
+
+
+def late_numbers(
+    held: Sequence[Mapping[str, Any]],
+    joined: str = "max",
+    gather: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
+) -> list[dict[str, float]]:
+    """What `_extras` kept of each step, as numbers: own_norm and own_error, lost and along.
+
+    `gather` makes of (S, 7) those of all ranks, (R, S, 7), and those of the ranks with examples of their own. Sizes in the
+    optimiser's norm are `joined` over ranks as over parameters, examples and products are added.
+    """
+    if not any(name in one for one in held for name in WIDTHS):
+        return [{} for _ in held]
+    flat = [(k, name, one[name]) for k, one in enumerate(held) for name in WIDTHS if name in one]
     read = iter(read_numbers([part for _, _, value in flat for part in value.reshape(-1)]))
-    found: list[dict[str, float]] = [{} for _ in held]
+    table = torch.full((len(held), sum(WIDTHS.values())), math.nan, dtype=torch.float64)
+    starts = dict(zip(WIDTHS, (0, 2, 4)))
     for k, name, _ in flat:
-        found[k] |= {one: next(read) for one in (("own_norm", "own_error") if name == "own" else (name,))}
-    return found
+        for j in range(WIDTHS[name]):
+            table[k, starts[name] + j] = next(read)
+    every, mine = (table[None], table[None]) if gather is None else gather(table)
+    size = every[..., 0].square().sum(0).sqrt() if joined == "l2" else every[..., 0].amax(0)
+    lost = mine[..., 2].sum(0) / mine[..., 3].sum(0).clamp_min(1)
+    dots = every[..., 4:].sum(0)
+    found = {
+        "own": {"own_norm": size, "own_error": every[..., 1].amax(0)},
+        "lost": {"lost": lost},
+        "along": {"along": dots[:, 0] ** 2 / (dots[:, 1] * dots[:, 2])},
+    }
+    return [
+        {key: float(values[k]) for name in WIDTHS if name in one for key, values in found[name].items()}
+        for k, one in enumerate(held)
+    ]

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from widemargin.types import InputError
 
 from .loggers import named
-from .model import device_of, is_causal, logits_of, same_draws, shifted, unwrap
+from .model import LABELS, device_of, is_causal, is_encoder_decoder, logits_of, same_draws, shifted, unwrap
 from .monitor import MarginMonitor
 from .record import Record
 
@@ -25,7 +25,6 @@ except ImportError:
     raise InputError("transformers is not installed; pip install 'widemargin[transformers]'") from None
 
 PROBE = 8  # batches of the trainer's own data sets
-LABELS = ("labels", "label", "targets", "target")
 
 
 class TrainerMargins(TrainerCallback):
@@ -89,6 +88,12 @@ class TrainerMargins(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model, again, options = kwargs["model"], self.monitor, dict(self.options)
         _check_classes(model, options.get("loss", "ce"))
+        if getattr(args, "label_smoothing_factor", 0):
+            warnings.warn(
+                f"label_smoothing_factor={args.label_smoothing_factor:g}: training minimises another loss than psi has, whose "
+                "best margins are finite; margins are those of the plain labels, and the theorem does not speak of them",
+                stacklevel=2,
+            )
         if again is not None:
             self._earlier += again.records
             if again.model is model and again.homogeneous is not None:
@@ -251,7 +256,7 @@ def _forward(label_names: Any) -> Any:
             )
         inner = unwrap(model)
         labels = batch[key]
-        whole = bool(getattr(getattr(inner, "config", None), "is_encoder_decoder", False))
+        whole = is_encoder_decoder(model)
         known = inspect.signature(type(inner).forward).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
         # Decoders make their inputs from the labels; elsewhere these would only have a loss computed.

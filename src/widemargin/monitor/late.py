@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .model import local_part
 from .tally import Margins
 
 HALF = 0.5  # share of lost examples at which the warning is given
@@ -36,10 +37,10 @@ def softmax_dtype(logits: Tensor) -> torch.dtype:
     return torch.float32 if torch.is_autocast_enabled(kind) and logits.dtype != torch.float64 else logits.dtype
 
 
-def lost_share(found: Margins, dtype: torch.dtype) -> Tensor:
-    """The share of examples whose gradient rounds to zero, on the device."""
-    count = found.keep.sum().clamp_min(1)
-    return ((found.soft > vanishing_margin(dtype)) & found.keep).sum() / count
+def lost_ones(found: Margins, dtype: torch.dtype) -> Tensor:
+    """[examples whose gradient rounds to zero, all examples], on the device."""
+    lost = (found.soft > vanishing_margin(dtype)) & found.keep
+    return torch.stack([lost.sum(), found.keep.sum()]).double()
 
 
 class Late:
@@ -53,20 +54,25 @@ class Late:
 
     def lost(self, found: Margins, logits: Tensor) -> Tensor:
         self.used = self.dtype or softmax_dtype(logits)
-        return lost_share(found, self.used)
+        return lost_ones(found, self.used)
 
-    def along(self, parameters: Sequence[Tensor]) -> Tensor:
-        """The share <dw, w>^2 / (|dw|^2 |w|^2) of the update since the last look that lies along w; NaN at the first."""
-        now = [p.detach() for p in parameters]
-        before, self.before = self.before, [p.clone() for p in now]
-        if not now or len(before) != len(now):
-            return torch.full((), math.nan, dtype=torch.float64)
-        dots = [torch.zeros((), dtype=torch.float64)] * 3  # <dw, w>, |dw|^2, |w|^2
-        for new, old in zip(now, before):
+    def along(self, parameters: Sequence[Tensor], world: int = 1) -> Tensor:
+        """<dw, w>, |dw|^2 and |w|^2 for the update dw since the last look; NaN at the first. Of several ranks this one's share.
+
+        The share of the update that lies along w is <dw, w>^2 / (|dw|^2 |w|^2).
+        """
+        parts = [local_part(p.detach(), world) for p in parameters]
+        before, self.before = self.before, [p.clone() for p, _ in parts]
+        if not parts or len(before) != len(parts):
+            return torch.full((3,), math.nan, dtype=torch.float64)
+        dots = torch.zeros(3, dtype=torch.float64, device=before[0].device)
+        for (new, copies), old in zip(parts, before):
             w = old.reshape(-1) if old.dtype in (torch.float32, torch.float64) else old.reshape(-1).float()
             d = new.reshape(-1).to(w.dtype) - w
-            dots = [total.to(w.device) + torch.dot(x, y) for total, x, y in zip(dots, (d, d, w), (w, d, w))]
-        return dots[0] ** 2 / (dots[1] * dots[2])
+            dots = (
+                dots.to(w.device) + torch.stack([torch.dot(d, w), torch.dot(d, d), torch.dot(w, w)]).double() / copies
+            )
+        return dots
 
     def see(self, step: int, share: float) -> None:
         """Warn at the first step at which half of the examples are lost."""

@@ -16,7 +16,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from widemargin.types import InputError
 
-from .homogeneous import Homogeneous, Probe
+from .homogeneous import Homogeneous
+from .kept import from_plain
 from .loggers import named
 from .monitor import MarginMonitor
 from .record import Record
@@ -100,9 +101,7 @@ class LightningMargins(*_callbacks()):  # type: ignore[misc]
         """Go on with the same homogeneous parameters, and in the same folder. Steps are counted by the trainer."""
         self.resume = True
         if state["homogeneous"] is not None and self.options.get("homogeneous", "auto") == "auto":
-            known = dict(state["homogeneous"])
-            known["evidence"] = tuple(Probe(**{**one, "names": tuple(one["names"])}) for one in known["evidence"])
-            self._found = Homogeneous(**{**known, "names": tuple(known["names"]), "notes": tuple(known["notes"])})
+            self._found = from_plain(state["homogeneous"])
 
     # ------------------------------------------------------------ a run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from widemargin.types import InputError
 
 Norms = tuple[list[Tensor], list[float]]
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+LABELS = ("labels", "label", "targets", "target")  # what a mapping calls them
 PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
 
 
@@ -148,7 +149,7 @@ def call(model: nn.Module, batch: Any) -> Any:
 
 
 def _label_key(batch: Mapping[str, Any]) -> str | None:
-    return next((k for k in ("labels", "label", "targets", "target") if k in batch), None)
+    return next((k for k in LABELS if k in batch), None)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -169,6 +170,11 @@ def is_causal(model: nn.Module) -> bool:
     return type(unwrap(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether this is a model of `transformers` that makes its decoder's inputs from the labels."""
+    return bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))
+
+
 def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return logits[:, :-1], labels[:, 1:]
 
@@ -179,6 +185,33 @@ def _kind(thing: Any) -> str:
     return f"a {type(thing).__name__}"
 
 
+def names_of(asked: Any, model: nn.Module) -> tuple[str, ...]:
+    """Names of parameters that were given, or a function of the model returns; complains of those that there are not."""
+    inner = unwrap(model)
+    known = dict(inner.named_parameters())
+    names = asked(inner) if callable(asked) else asked
+    if isinstance(names, str) or not isinstance(names, Iterable) or not (names := tuple(dict.fromkeys(names))):
+        raise InputError('homogeneous must be "auto", a list of names of parameters or a function of the model')
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        every = dict(inner.named_parameters(remove_duplicate=False))
+        if unknown[0] in every:
+            first = next(name for name, p in known.items() if p is every[unknown[0]])
+            raise InputError(f"the parameter {unknown[0]!r} is shared; it is called {first!r} here")
+        some = ", ".join(list(known)[-3:])
+        raise InputError(f"the model has no parameter {unknown[0]!r}; its last ones are {some}")
+    return names
+
+
+def batches_of(data: Any) -> Iterable[Any]:
+    """A loader's batches, or the one batch given: a mapping, or a pair whose second part is a tensor."""
+    if isinstance(data, Mapping) or (isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor)):
+        return [data]
+    if isinstance(data, Tensor) or not isinstance(data, Iterable):
+        raise InputError(f"measure needs a loader or a batch with targets, not a {type(data).__name__}")
+    return data
+
+
 # ---------------------------------------------------------------- norms
 
 
@@ -187,7 +220,7 @@ def squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
 
     A parameter that several ranks hold alike is divided by their number; of a sharded one (FSDP2) each rank counts its shard.
     """
-    parts = [_local(p.detach(), world) for p in parameters]
+    parts = [local_part(p.detach(), world) for p in parameters]
     if len({local.device for local, _ in parts}) == 1 and parts[0][0].is_cuda:  # two kernels instead of three for each
         values = torch.stack(torch._foreach_norm([local for local, _ in parts], 2, torch.float64)).square()
         return (values / values.new_tensor([copies for _, copies in parts])).sum()
@@ -204,7 +237,7 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
 
     In the parameters' own precision, at least float32: for every step of training, where `squares` would be too dear.
     """
-    parts = [_local(p.detach(), world) for p in parameters]
+    parts = [local_part(p.detach(), world) for p in parameters]
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for k, (local, _) in enumerate(parts):
         alike.setdefault((local.device, local.dtype), []).append(k)
@@ -216,7 +249,7 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
     return found, [copies for _, copies in parts]
 
 
-def _local(p: Tensor, world: int) -> tuple[Tensor, float]:
+def local_part(p: Tensor, world: int) -> tuple[Tensor, float]:
     """What this rank holds of a parameter, and how many ranks hold the same."""
     placements = getattr(p, "placements", None)
     if placements is None:

@@ -8,7 +8,7 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ from widemargin.flows import losses
 from widemargin.types import InputError
 
 from . import ranks, tally
-from .held import Held, alike, joined_margins, late_numbers, read_numbers, squared
-from .homogeneous import Homogeneous, check_homogeneous, find_homogeneous
+from .first_look import disagreement, doubts
+from .held import Held, joined_margins, late_numbers, read_numbers, reduced, summary_of
+from .heuristics import LAYERS, OverGradient, over_layers
+from .homogeneous import Homogeneous, check_homogeneous
+from .kept import find_or_recall
 from .late import Late
 from .loggers import as_logger, named
 from .model import (
@@ -28,14 +31,17 @@ from .model import (
     Norms,
     as_it_is,
     bare,
+    batches_of,
     blocks,
     check_model,
     device_of,
     evaluating,
     is_causal,
+    is_encoder_decoder,
     is_sharded,
     logits_and_targets,
     logits_of,
+    names_of,
     norms,
     reshard,
     same_draws,
@@ -79,6 +85,8 @@ class MarginMonitor:
     levels        of the quantiles of `measure`
     optimizer     what trains it, or a list: records then have psi / N(w)^L in the norm N that it moves in (docs/steepest.md)
     norm          that norm itself: "l2", "linf" or "spectral"
+    heuristics    True: `measure` adds margins that no scale of parameters changes, for models where |w|^L means little
+                  (docs/monitor.md, What normalised means); one more pass, with gradients
     late          True, or the dtype of the softmax: the shares of examples whose gradients round to zero, and of updates along w
     group         the process group whose ranks have different examples: needed only where ranks share them (tensor parallelism)
 
@@ -105,6 +113,7 @@ class MarginMonitor:
         optimizer: Any = None,
         norm: str | None = None,
         late: bool | torch.dtype = False,
+        heuristics: bool = False,
         forward: Forward | None = None,
         out: str | Path | None = None,
         log: Any = (),
@@ -146,19 +155,18 @@ class MarginMonitor:
         self._optimizer, self._norm = optimizer, norm
         self._own: OwnNorm | None = None
         if optimizer is not None or norm is not None:  # what is wrong with them is said at once
-            if self.world > 1:
-                raise InputError(
-                    "norms of optimisers are not computed over several ranks; leave optimizer= and norm= out"
-                )
             own_geometry(optimizer, self.named, (), norm)
+        if heuristics and self.world > 1:
+            raise InputError("heuristics are computed in one process; leave heuristics= out with several ranks")
+        self.heuristics = heuristics
         self._late = None if late is False else Late(late if isinstance(late, torch.dtype) else None)
-        self._asked, self._degree = homogeneous, degree
+        self._asked, self._degree, self._growth = homogeneous, degree, 1.0
         if isinstance(homogeneous, Homogeneous):
             if homogeneous.names:
-                self._names(homogeneous.names)
+                names_of(homogeneous.names, model)
             self._settle(homogeneous)
         elif homogeneous != "auto" or isinstance(homogeneous, (list, tuple)):
-            self._asked = self._names(homogeneous)
+            self._asked = names_of(homogeneous, model)
         loggers = log if isinstance(log, (list, tuple)) else [log]
         self._loggers = [as_logger(one) for one in loggers]
         self._store = Store(out, self._config(), resume) if out is not None and self.rank == 0 else None
@@ -166,6 +174,9 @@ class MarginMonitor:
         self._held: list[Held] = []
         self._parts: list[tally.Margins] = []
         self._calls = self._count = 0
+        self._looked = self._disagreed = (
+            False  # whether the first batch was looked at; whether another loss was told of
+        )
         self._began = self._flushed = time.perf_counter()
         if self._store is not None and resume:  # steps and seconds go on where the records end
             self._count, seconds = self._store.last
@@ -211,6 +222,8 @@ class MarginMonitor:
                 parts.append(self._margins(logits, targets))
             if isinstance(loss, Tensor) and loss.numel() != 1:
                 raise InputError(f"loss must be one number, not {tuple(loss.shape)}; reduce it first, or leave it out")
+            if not self._looked:
+                self._look_at(logits, targets, self._seen)
             if self.homogeneous is None:
                 self._find_from_training(logits)
             if accumulate:
@@ -220,8 +233,11 @@ class MarginMonitor:
             if found is None:
                 found = whole = joined_margins(parts)
                 if len(found.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
-                    found = self._summary([found])[0]
-            extra = {} if loss is None else {"objective": loss.detach() if isinstance(loss, Tensor) else loss}
+                    found = summary_of([found], self.loss)[0]
+            extra: dict[str, Any] = {}
+            if loss is not None:  # of one of several batches it says nothing of all
+                alone = isinstance(whole, tally.Raw) or len(parts) == 1
+                extra = {"objective": loss.detach() if isinstance(loss, Tensor) else loss, "alone": alone}
             extra |= self._extras(whole, logits, targets, before is None)
             self._held.append((found, self.norms_now() if before is None else before, self._count, extra))
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
@@ -252,8 +268,9 @@ class MarginMonitor:
         found = tally.Tally(self.loss, seed=self.rank)
         if self.world > 1:
             ranks.send_buffers(self.model)
+        over = OverGradient() if self.heuristics else None
         with same_draws(data), evaluating(self.model) if evaluate else as_it_is(self.model):
-            problem = self._pass(data, found, batches)
+            problem = self._pass(data, found, batches, over)
         reshard(self.model)
         if self.world > 1:
             found = self._gathered(found, problem)
@@ -263,8 +280,11 @@ class MarginMonitor:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
         numbers = found.numbers.tolist()
         norms, more = self._norms(), dict(extra or {})
+        if over is not None:
+            more |= {LAYERS: over_layers(self.model, self.homogeneous, numbers[tally.LEAST])} | over.numbers()
         if self._own is not None:
-            more["own_norm"], more["own_error"] = self._own.exactly(self._tensors())
+            share = [{"own": torch.tensor(self._own.exactly(self._tensors()), dtype=torch.float64)}]
+            more |= late_numbers(share, self._own.geometry.joined, self._everyones if self.world > 1 else None)[0]
         record = from_numbers(
             numbers,
             self.loss,
@@ -275,6 +295,7 @@ class MarginMonitor:
             name=name,
             norm=norms.pop(""),
             degree=self._degree,
+            growth=self._growth,
             blocks=norms,
             wall=time.perf_counter() - self._began,
             extra=dict(zip(more, read_numbers(list(more.values())))),
@@ -292,9 +313,12 @@ class MarginMonitor:
         self._flushed = time.perf_counter()
         if not held:
             return
-        rows = self._reduced(held)  # (S, COLUMNS + 1)
+        # On the CPU, where they are read; ranks exchange them from their devices.
+        device = device_of(self.model) if self.world > 1 else torch.device("cpu")
+        rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 1)
         objectives = read_numbers([extra.get("objective", math.nan) for *_, extra in held])
-        late = late_numbers([extra for *_, extra in held])
+        joined = "max" if self._own is None else self._own.geometry.joined
+        late = late_numbers([extra for *_, extra in held], joined, self._everyones if self.world > 1 else None)
         if self.world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
@@ -316,12 +340,16 @@ class MarginMonitor:
                         name="step",
                         norm=math.sqrt(row[-1]),
                         degree=self._degree,
+                        growth=self._growth,
                         wall=wall,
                         extra=known,
                     )
                 )
             except InputError as error:
                 problems.append(error)
+                continue
+            if extra.get("alone") and self.world == 1:
+                self._compare(records[-1], objective)
         self._add(records)  # good steps are kept, also those after a bad one
         if problems:
             raise problems[0]
@@ -372,20 +400,6 @@ class MarginMonitor:
         """Norms of the homogeneous parameters at this moment, on the device: nothing waits for them."""
         return norms(self._subset(), self.world)
 
-    def _names(self, asked: Any) -> tuple[str, ...]:
-        names = asked(unwrap(self.model)) if callable(asked) else asked
-        if isinstance(names, str) or not isinstance(names, Iterable) or not (names := tuple(dict.fromkeys(names))):
-            raise InputError('homogeneous must be "auto", a list of names of parameters or a function of the model')
-        unknown = [name for name in names if name not in self.named]
-        if unknown:
-            every = dict(unwrap(self.model).named_parameters(remove_duplicate=False))
-            if unknown[0] in every:
-                first = next(name for name, p in self.named.items() if p is every[unknown[0]])
-                raise InputError(f"the parameter {unknown[0]!r} is shared; it is called {first!r} here")
-            some = ", ".join(list(self.named)[-3:])
-            raise InputError(f"the model has no parameter {unknown[0]!r}; its last ones are {some}")
-        return names
-
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen = (args, kwargs)
 
@@ -424,17 +438,24 @@ class MarginMonitor:
     def _find(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None) -> Homogeneous:
         run = call or self.forward  # of the model under its wrappers: one rank alone must not wait for the others
         if self._asked == "auto":
-            return find_homogeneous(self.model, batch, forward=run)
+            return find_or_recall(self.model, batch, run)
         return check_homogeneous(self.model, self._asked, batch, degree=self._degree, forward=run)  # type: ignore[arg-type]
 
     def _settle(self, found: Homogeneous) -> None:
         self._unhook() if hasattr(self, "_hook") else None
         self.homogeneous, self._degree = found, found.degree if found.names else None
+        self._growth = found.growth
         inner = unwrap(self.model)
         paths = [name.rpartition(".")[::2] for name in found.names]
         self._owners = [(inner.get_submodule(path), last) for path, last in paths]  # looked up once, not at every step
         if found.names and (self._optimizer is not None or self._norm is not None):
-            self._own = OwnNorm(own_geometry(self._optimizer, self.named, found.names, self._norm))
+            geometry = own_geometry(self._optimizer, self.named, found.names, self._norm)
+            if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
+                raise InputError(
+                    "the spectral norm of a matrix that ranks hold in parts is not computed; give norm= l2 or linf, or leave "
+                    "optimizer= out"
+                )
+            self._own = OwnNorm(geometry, self.world)
         if not found.names:
             warnings.warn(f"margins are not normalised: {found.summary}", stacklevel=3)
         if getattr(self, "_store", None) is not None:
@@ -466,8 +487,23 @@ class MarginMonitor:
             extra["own"] = self._own.now(self._tensors())
         if self._late is not None:
             margins = found if isinstance(found, tally.Margins) else self._margins(logits, targets)
-            extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset())}
+            extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset(), self.world)}
         return extra
+
+    def _look_at(self, logits: Tensor, targets: Tensor, inputs: Any) -> None:
+        """Warn, once, where logits or targets look like something else."""
+        self._looked = True
+        if is_encoder_decoder(self.model):  # whose outputs may well repeat its inputs
+            inputs = None
+        known: dict[str, Any] = {"kind": self.kind, "class_axis": self.class_axis, "ignore_index": self.ignore_index}
+        for said in doubts(logits, targets, inputs, **known):
+            warnings.warn(said, stacklevel=4)
+
+    def _compare(self, record: Record, objective: float) -> None:
+        """Warn, once, where training minimises another loss than the measured one."""
+        if not self._disagreed and (said := disagreement(record.step, objective, record.loss, record.n)):
+            self._disagreed = True
+            warnings.warn(said, stacklevel=4)
 
     def _margins(self, logits: Tensor, targets: Tensor) -> tally.Margins:
         kind = "ce" if self.kind == "ce" else "bce"
@@ -481,28 +517,6 @@ class MarginMonitor:
         return found[0], found[1]
 
     # ------------------------------------------------------------ reducing
-
-    def _summary(self, group: Sequence[tally.Margins]) -> Tensor:
-        """(S, COLUMNS) of margins of equally large batches."""
-        soft, hard, keep, bad = (
-            torch.stack([getattr(found, what) for found in group]) for what in ("soft", "hard", "keep", "bad")
-        )
-        return tally.summary(soft, hard, keep, bad, self.loss)
-
-    def _reduced(self, held: Sequence[Held]) -> Tensor:
-        """(S, COLUMNS + 1): summaries, and the sum of squares of the homogeneous parameters."""
-        # On the CPU, where they are read; ranks exchange them from their devices.
-        device = device_of(self.model) if self.world > 1 else torch.device("cpu")
-        rows = torch.empty(len(held), tally.COLUMNS, dtype=torch.float64, device=device)
-        for members in alike(held):
-            rows[members] = self._rows([held[k][0] for k in members]).to(device)
-        return torch.cat([rows, squared([norm for _, norm, *_ in held]).to(rows.device)[:, None]], 1)
-
-    def _rows(self, found: Sequence[Any]) -> Tensor:
-        """(S, COLUMNS) of what steps hold back, all of one kind and size."""
-        if isinstance(found[0], tally.Raw):
-            return tally.summaries(found, self.loss, self.ignore_index)
-        return self._summary(found) if isinstance(found[0], tally.Margins) else torch.stack(list(found))
 
     def _norms(self) -> dict[str, float]:
         """Norm of the homogeneous parameters, under "", and of every block."""
@@ -541,6 +555,11 @@ class MarginMonitor:
         given |= {"homogeneous": names, "degree": self._degree}
         return given | {"parameters": {name: tuple(p.shape) for name, p in self.named.items()}}
 
+    def _everyones(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """A table of every rank, and of those with different examples."""
+        every = ranks.stacked(table.to(device_of(self.model))).cpu()
+        return every, every[self._data_ranks]
+
     def _merged(self, rows: Tensor, objectives: Sequence[float]) -> tuple[Tensor, list[float]]:
         """Rows and objectives of all ranks together. The objective is the mean over ranks: training follows its gradient."""
         every = ranks.stacked(torch.cat([rows, rows.new_tensor(objectives)[:, None]], 1))
@@ -563,7 +582,9 @@ class MarginMonitor:
             whole.merge(every[k])
         return whole
 
-    def _pass(self, data: Any, found: tally.Tally, most: int | None) -> Exception | None:
+    def _pass(
+        self, data: Any, found: tally.Tally, most: int | None, over: OverGradient | None = None
+    ) -> Exception | None:
         """Add the margins of the batches to `found`; return what went wrong, for the other ranks to hear of it.
 
         Where a forward pass needs every rank, those whose batches are used up repeat their last one, which does not count.
@@ -576,7 +597,7 @@ class MarginMonitor:
         for k in itertools.count():
             batch = None
             try:
-                batches = iter(_batches(data)) if batches is None else batches
+                batches = iter(batches_of(data)) if batches is None else batches
                 if problem is None and k != most:
                     batch = next(batches, END)
                     if batch is None:
@@ -602,7 +623,11 @@ class MarginMonitor:
             try:
                 logits, targets = self._call(last if batch is None else batch)
                 if batch is not None:
+                    if not self._looked:
+                        self._look_at(logits, targets, batch[0] if isinstance(batch, tuple | list) else batch)
                     waiting = self._tallied(found, waiting, logits, targets)
+                    if over is not None:
+                        over.add(self._call, batch, self._margins)
             except Exception as error:
                 problem = error
             if self._sharded and batch is not None:
@@ -668,12 +693,3 @@ def _flush_at_exit(monitor: weakref.ref[MarginMonitor]) -> None:
     alive = monitor()
     if alive is not None and alive.world == 1:
         alive.close()
-
-
-def _batches(data: Any) -> Iterable[Any]:
-    """A loader's batches, or the one batch given: a mapping, or a pair whose second part is a tensor."""
-    if isinstance(data, Mapping) or (isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor)):
-        return [data]
-    if isinstance(data, Tensor) or not isinstance(data, Iterable):
-        raise InputError(f"measure needs a loader or a batch with targets, not a {type(data).__name__}")
-    return data

@@ -18,9 +18,12 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
+from .model import local_part
+
 NORMS = ("l2", "linf", "spectral")
 SIGNS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Lion", "SignSGD", "signSGD", "SignDescent", "Signum")
 MATRICES = ("Muon", "MuonWithAuxAdam", "SingleDeviceMuon", "SingleDeviceMuonWithAuxAdam")
+DECOUPLED = ("AdamW", "Lion", "SignSGD", "signSGD", "SignDescent", *MATRICES)  # where the groups do not say it
 KNOWN = f"SGD, {', '.join(SIGNS[:7])} and Muon"
 EXACT = 1024  # rows or columns up to which `measure` takes the exact spectral norm
 LONG = 60  # power iterations of `measure` beyond it
@@ -41,7 +44,8 @@ class Geometry:
     """The norm of an optimiser on some parameters, and what keeps its steps from being steepest.
 
     `parts` have a norm and a weight for each parameter, `joined` is "max" or "l2". `momentum` and `decay` are the largest of all
-    groups, `rate` the largest learning rate, `source` what the norm was read from.
+    groups, `rate` the largest learning rate, `source` what the norm was read from. `even`: decay is decoupled from the gradient
+    and shrinks all of these parameters alike, as WM-6 asks.
 
     >>> import torch
     >>> from widemargin.monitor import own_geometry
@@ -58,6 +62,7 @@ class Geometry:
     momentum: float = 0.0
     decay: float = 0.0
     rate: float = math.nan
+    even: bool = True
 
     def __str__(self) -> str:
         words = {"l2": "|{}|", "linf": "max|{}|", "spectral": "|{}|_op"}
@@ -112,9 +117,10 @@ def own_geometry(
         return _checked(Geometry(parts, "l2" if norm == "l2" else "max", "norm="), named)
     many = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     found: dict[str, tuple[str, float]] = {}
+    shrinks: dict[str, float] = {}  # what a step takes away of each parameter; NaN where it goes through the gradient
     momentum = decay = 0.0
     by = {id(p): name for name, p in named.items()}
-    for one in many:
+    for one in map(_inner, many):
         kind = type(one).__name__
         groups = getattr(one, "param_groups", None)
         if not isinstance(groups, list):
@@ -123,10 +129,17 @@ def own_geometry(
             own = norm or _norm_of(kind, group)
             rate = _rate(kind, k, group)
             momentum = max(momentum, _momentum(kind, group))
-            decay = max(decay, float(group.get("weight_decay", 0.0) or 0.0))
+            own_decay = float(group.get("weight_decay", 0.0) or 0.0)
+            decay = max(decay, own_decay)
+            decoupled = group.get("decoupled_weight_decay", kind in DECOUPLED)
             for p in group["params"]:
                 name = by.get(id(p))
+                if name in found:
+                    raise InputError(
+                        f"the parameter {name!r} is moved by two optimisers, which is steepest descent in no norm"
+                    )
                 if name is not None:
+                    shrinks[name] = rate * own_decay if decoupled or not own_decay else math.nan
                     found[name] = own, rate * (_adjusted(kind, group, p) if own == "spectral" else 1.0)
     for name in names:
         if name not in found:
@@ -141,8 +154,15 @@ def own_geometry(
         )
     top = max((found[name][1] for name in names), default=1.0)
     parts = tuple(Part(name, found[name][0], found[name][1] / top) for name in names)
-    source = " and ".join(dict.fromkeys(type(one).__name__ for one in many))
-    return _checked(Geometry(parts, "l2" if kinds == {"l2"} else "max", source, momentum, decay, top), named)
+    source = " and ".join(dict.fromkeys(type(_inner(one)).__name__ for one in many))
+    even = len({shrinks[name] for name in names}) <= 1 and not any(math.isnan(shrinks[name]) for name in names)
+    return _checked(Geometry(parts, "l2" if kinds == {"l2"} else "max", source, momentum, decay, top, even), named)
+
+
+def _inner(optimizer: Any) -> Any:
+    """The optimiser in a wrapper of accelerate, Lightning or the like, which has another name and the same groups."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _norm_of(kind: str, group: Mapping[str, Any]) -> str:
@@ -198,29 +218,31 @@ def _checked(geometry: Geometry, named: Mapping[str, Tensor]) -> Geometry:
 
 @dataclass
 class OwnNorm:
-    """The norm of parameters at every step; spectral norms by a power iteration that goes on from step to step."""
+    """The norm of parameters at every step; spectral norms by a power iteration that goes on from step to step.
+
+    Of `world` ranks each has its share, of what it holds: over all of them shares are joined as parts are (`joined`).
+    """
 
     geometry: Geometry
+    world: int = 1
     vectors: dict[str, Tensor] = field(default_factory=dict)  # right singular vectors so far
 
     def now(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """[N(w), relative residual of the spectral norms] on the device; nothing waits for it."""
         values, errors = [], []
-        by = {part.name: part for part in self.geometry.parts}
-        spectral = [name for name, part in by.items() if part.norm == "spectral"]
-        others = [name for name in by if name not in spectral]
-        for name in others:
-            p = tensors[name].detach()
-            if by[name].norm == "l2":
+        for part in self.geometry.parts:
+            p, copies = local_part(tensors[part.name].detach(), self.world)
+            if part.norm == "spectral":
+                value, error = self._power(part.name, p, SHORT)
+                errors.append(error)
+            elif not p.numel():  # a shard without entries
+                value = torch.zeros((), device=p.device)
+            elif part.norm == "l2":
                 value = torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32))
             else:
                 least, most = torch.aminmax(p)  # one pass, where |p| would be a copy
                 value = torch.maximum(-least, most)
-            values.append(value / self._weight(by[name]))
-        for name in spectral:
-            value, error = self._power(name, tensors[name].detach(), SHORT)
-            values.append(value / by[name].weight)
-            errors.append(error)
+            values.append(value / self._weight(part, copies))
         stacked = torch.stack([value.double() for value in values])
         size = stacked.square().sum().sqrt() if self.geometry.joined == "l2" else stacked.amax()
         worst = torch.stack(errors).amax().double() if errors else torch.zeros_like(size)
@@ -230,7 +252,8 @@ class OwnNorm:
         """N(w) in float64, and the relative residual where a matrix is too large for a decomposition."""
         values, error = [], 0.0
         for part in self.geometry.parts:
-            p = tensors[part.name].detach().double()
+            p, copies = local_part(tensors[part.name].detach(), self.world)
+            p = p.double()
             if part.norm == "spectral":
                 matrix = p.flatten(1)
                 if min(matrix.shape) <= EXACT:
@@ -239,14 +262,14 @@ class OwnNorm:
                 else:
                     found, off = self._power(part.name, p, LONG)
                     value, error = found.item(), max(error, off.item())
-                values.append(value / part.weight)
             else:
-                size = p.abs().max() if part.norm == "linf" else p.norm()
-                values.append(size.item() / self._weight(part))
+                value = (p.norm() if part.norm == "l2" or not p.numel() else p.abs().max()).item()
+            values.append(value / self._weight(part, copies))
         return (math.hypot(*values) if self.geometry.joined == "l2" else max(values)), error
 
-    def _weight(self, part: Part) -> float:
-        return math.sqrt(part.weight) if self.geometry.joined == "l2" else part.weight
+    def _weight(self, part: Part, copies: float) -> float:
+        """What a part is divided by; in a sum of squares over ranks each of its copies counts as a share."""
+        return math.sqrt(part.weight * copies) if self.geometry.joined == "l2" else part.weight
 
     def _power(self, name: str, p: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
         """|W v| for a unit v, and |W'u - |W v| v| / |W v| with u = W v / |W v|: a singular value lies that near, relatively.

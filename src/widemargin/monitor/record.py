@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from widemargin.types import InputError
 
 from . import tally as t
 from .own_norm import Geometry
+from .scaling import FREE
 
 NEAR = 0.01  # "at the minimum": within this share of it
 HARDEST = 16  # positions of the smallest margins in a record
-DERIVED = ("margin_normalized", "psi_normalized", "fitted", "effective")
+DERIVED = ("margin_normalized", "psi_normalized", "fitted", "effective", "free")
 FEW = ("margin", "psi", "margin_normalized", "psi_normalized", "norm", "error", "loss")
 
 
@@ -40,6 +42,8 @@ class Record:
     wall                 seconds since the monitor was made
     blocks, classes      norms by module; margins and counts by class
     extra                numbers that were given to be kept with the record
+    growth               of the outputs when all other parameters are multiplied by 10 (`Homogeneous.growth`)
+    excess               sum of the losses over l(0): the theorem speaks below 1
 
     >>> from widemargin.monitor import Record
     >>> record = Record(
@@ -71,6 +75,13 @@ class Record:
     classes: Sequence[Mapping[str, float]] = ()
     hardest: Sequence[int] = ()
     extra: Mapping[str, float] = field(default_factory=dict)
+    growth: float = 1.0
+    excess: float = math.nan
+
+    @property
+    def free(self) -> bool:
+        """Whether margins over |w_hat|^L grow with the scale of other parameters, so that they mean little."""
+        return self.degree is not None and self.growth > FREE
 
     @property
     def fitted(self) -> bool:
@@ -138,6 +149,7 @@ class Record:
             "fitted": float(self.fitted),
             "log_loss_sum": self.log_loss_sum,
             "n": float(self.n),
+            "excess": self.excess,
         }
         if self.at_minimum is not None:
             more["at_minimum"] = float(self.at_minimum)
@@ -151,7 +163,10 @@ class Record:
         parts.append(f"psi {self.psi:.4g}")
         if self.degree is not None:
             over = "|w|" if self.degree == 1 else f"|w|^{self.degree}"
-            parts += [f"|w| {self.norm:.4g}", f"psi/{over} {self.psi_normalized:.4g}"]
+            little = " (means little: the scale of other parameters is free)" if self.free else ""
+            parts += [f"|w| {self.norm:.4g}", f"psi/{over} {self.psi_normalized:.4g}{little}"]
+        if self.excess >= 1:
+            parts.append(f"not fitted (the sum of losses is {self.excess:.4g} times what the theorem needs)")
         return f"{where}: {', '.join(parts)}"
 
 
@@ -208,6 +223,12 @@ def falls(records: Sequence[Record], geometry: Geometry | None = None, half: Seq
     >>> print(falls(monitor.records))
     never fell in 1 pairs of records
     """
+    for given in (records, half or ()):
+        names = dict.fromkeys(getattr(record, "name", "") for record in given)
+        if len(names) > 1:
+            raise InputError(
+                f"these are records of {', '.join(names)}, which are not to be compared; give those of one name"
+            )
     found = _falls(records, [record.psi_normalized for record in records])
     if not any("own_norm" in getattr(record, "extra", {}) for record in records):
         return found
@@ -236,6 +257,8 @@ def _cause(
     )
     if half is not None:
         other = _falls(half, [record.psi_own for record in half])
+        if not other.pairs:
+            raise InputError("half has no two records after fitting, so that nothing can be compared; train longer")
         if other.deepest <= SHRINKS * own.deepest:
             return f"long steps: {said}, and by {other.deepest:.1%} with half the step"
         said += f", and by {other.deepest:.1%} with half the step, so that it is not the step"
@@ -245,7 +268,7 @@ def _cause(
     reasons = []
     if geometry.momentum:
         reasons.append(f"momentum {geometry.momentum:g}")
-    if geometry.decay and (geometry.joined == "l2" or most > 1 / geometry.decay):
+    if geometry.decay and (geometry.joined == "l2" or not geometry.even or most > 1 / geometry.decay):
         reasons.append(f"weight decay {geometry.decay:g}")
     if reasons:
         return f"{' or '.join(reasons)}: {said}"
@@ -266,7 +289,8 @@ def from_numbers(
     if numbers[t.OUT_OF_RANGE]:
         raise InputError(
             f"{what}: {int(numbers[t.OUT_OF_RANGE])} labels are out of range; labels must be classes that the model has "
-            "outputs for (or 0 and 1, or -1 and 1, for one output); set ignore_index to what marks padding"
+            "outputs for (or 0 and 1, or -1 and 1, for one output: other numbers are regression, which has no margins); set "
+            "ignore_index to what marks padding"
         )
     if numbers[t.NAN]:
         raise InputError(
@@ -290,10 +314,17 @@ def from_numbers(
         margin_mean=float(numbers[t.TOTAL]) / count,
         psi=psi,
         log_loss_sum=log_loss,
+        excess=_exp(log_loss - _log_at_zero(loss)),
         dual_entropy=max(0.0, float(numbers[t.DUAL_ENTROPY])),
         **values,
         **known,
     )
+
+
+@cache
+def _log_at_zero(loss: losses.Loss) -> float:
+    """ln l(0): the theorem speaks of sums of losses below l(0)."""
+    return float(loss.log(torch.zeros((), dtype=torch.float64)))
 
 
 def _details(tally: t.Tally, levels: Sequence[float], count: int, least: float) -> dict[str, Any]:

@@ -38,7 +38,7 @@ FORMAT = "widemargin-monitor-1"
 RECORDS, NEWEST, CONFIG, LOCK = "records.parquet", "newest.arrow", "monitor.json", "lock"
 PAUSE = 1.0  # seconds between two writings
 SHARE = 64  # all writing together may take 1 / SHARE of the time
-PIECE = 50_000  # rows that are copied together
+PIECE = 8_192  # rows that are copied together
 PIECES = 64  # parts of a table in memory before they are joined
 FIXED = {"step": "int64", "name": "string", "whole": "bool", "degree": "int64", "exact": "bool", "wall": "double"}
 MOST = 1 << 32  # bytes of a file of records
@@ -55,7 +55,7 @@ CONFIGURED = table(
             table(
                 {},
                 {"names": listed(text(10_000)), "degree": maybe(whole(0, 10**6)), "summary": text(10**6),
-                 "notes": listed(text(10**6))},
+                 "notes": listed(text(10**6)), "growth": maybe(number())},
             )
         ),
     },
@@ -274,6 +274,7 @@ def row(record: Record) -> dict[str, Any]:
         "degree": record.degree,
         "exact": record.exact,
         "wall": record.wall,
+        "growth": record.growth,
         **record.scalars(everything=True),
         **{key: float(value) for key, value in record.extra.items()},
         "classes": json.dumps(record.classes) if record.classes else None,
@@ -433,6 +434,14 @@ def state(folder: str | os.PathLike[str]) -> str:
     return "running"
 
 
+def until_when(folder: str | os.PathLike[str]) -> str:
+    """How a sentence on a folder without records goes on: whether any will come."""
+    return {
+        "ended": ": its monitor has ended without any; measure something, or call step, before it is closed",
+        "killed": ": its process was killed before the first one was written",
+    }.get(state(folder), f" yet; wait for the first ones (`widemargin watch {folder}`)")
+
+
 def age(folder: str | os.PathLike[str]) -> float | None:
     """Seconds since records were written; None where none has been."""
     times = []
@@ -485,13 +494,15 @@ def _parquet(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], None]
             words = [field.name for field in schema if pa.types.is_string(field.type)]  # numbers hardly repeat:
             writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
             some: list[Any] = []
-            batches = () if old is None else old.iter_batches(PIECE)
+            # One group of rows after the other: all at once are read ahead, and memory grows with the file.
+            groups = range(0 if old is None else old.num_row_groups)
+            batches = (batch for k in groups for batch in old.iter_batches(PIECE, [k], use_threads=False))  # type: ignore[union-attr]
             for batch in itertools.chain(batches, () if newest is None else _whole_ones(newest)):
                 some.append(pa.Table.from_batches([batch]))
                 if sum(map(len, some)) >= PIECE:
-                    writer.write_table(_widened(some, schema))
+                    writer.write_table(_widened(some, schema), PIECE)
                     some = []
-            writer.write_table(_widened([*some, tail], schema))
+            writer.write_table(_widened([*some, tail], schema), PIECE)
 
     return write
 

@@ -61,7 +61,7 @@ def raw(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Raw |
     if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)) or not 0 < logits.numel() <= WAITING:
         return None
     check_floating(logits)
-    logits, targets = _classes_last(logits.detach(), targets.detach(), class_axis)
+    logits, targets = classes_last(logits.detach(), targets.detach(), class_axis)
     classes = logits.shape[-1]
     return Raw(logits.reshape(-1, classes).clone(), targets.reshape(-1).clone())
 
@@ -92,7 +92,7 @@ def margins(
     logits, targets = logits.detach(), targets.detach().to(logits.device)
     wide = logits.dtype if logits.dtype == torch.float64 else torch.float32
     if loss == "ce":
-        return _several(*_classes_last(logits, targets, class_axis), wide, ignore_index)
+        return _several(*classes_last(logits, targets, class_axis), wide, ignore_index)
     logits, targets = _pairs(logits, targets)
     signs, keep, bad = _signs(targets, ignore_index)
     p = signs.to(wide) * logits.to(wide)
@@ -107,12 +107,10 @@ def check_floating(logits: Tensor) -> None:
         )
 
 
-def _classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
+def classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
     """Logits (..., K) and targets (...)."""
     if targets.is_floating_point() or targets.is_complex():
-        raise InputError(
-            "targets must be class indices (integers); probabilities and smoothed labels have no margin, give the class itself"
-        )
+        raise InputError(_not_classes(logits, targets))
     shape, want = tuple(logits.shape), tuple(targets.shape)
     fits = [k for k in dict.fromkeys((len(shape) - 1, 1)) if 0 <= k < len(shape) and shape[:k] + shape[k + 1 :] == want]
     if axis is not None:
@@ -121,7 +119,7 @@ def _classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Te
         where = "" if axis is None else f" with the classes in axis {axis}"
         raise InputError(
             f"logits {shape} and targets {want} do not belong together{where}; cross-entropy needs (..., K) and (...) or "
-            '(N, K, ...) and (N, ...), one output per example needs loss="bce"'
+            '(N, K, ...) and (N, ...); one output per example, or several labels that are a decision each, need loss="bce"'
         )
     if len(fits) > 1:
         raise InputError(
@@ -132,6 +130,26 @@ def _classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Te
     if logits.shape[-1] < 2:
         raise InputError('logits have one class only; for one output per example use loss="bce"')
     return logits, targets
+
+
+def _not_classes(logits: Tensor, targets: Tensor) -> str:
+    """What targets are that are no class indices, and what to do."""
+    one = logits.shape == targets.shape or logits.shape == (*targets.shape, 1)
+    several = logits.shape == targets.shape and targets.ndim > 1 and targets.shape[-1] > 1
+    values = torch.zeros(0) if targets.is_complex() else targets.detach().reshape(-1)[:SAMPLE]
+    decided = bool(((values == 0) | (values.abs() == 1)).all()) and len(values) > 0
+    if several and decided and bool((targets.sum(-1) == 1).all()):
+        return "targets must be class indices (integers), and these are one-hot rows; give targets.argmax(-1)"
+    if several and decided:
+        return 'targets are several labels for each example; give loss="bce", which takes each as a decision'
+    if one and decided:
+        return 'targets are labels 0 and 1 of one output for each example; give loss="bce"'
+    if one and not (several and bool(((values >= 0) & (values <= 1)).all())):
+        return (
+            "targets are real numbers: this is regression, which has no margins; the monitor is for classes (for one output and "
+            'two classes there is loss="bce")'
+        )
+    return "targets must be class indices (integers); probabilities and smoothed labels have no margin, give the class itself"
 
 
 def _several(logits: Tensor, targets: Tensor, wide: torch.dtype, ignore_index: int) -> Margins:

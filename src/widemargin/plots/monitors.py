@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +17,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+HEURISTICS = {
+    "margin_over_layers": "margin over product of layers",
+    "margin_over_gradient": "smallest margin / |gradient in x|",
+    "margin_over_gradient_median": "median of it",
+}
+FREE = 2.0  # growth of the outputs with other parameters, from which on their scale is free
+
+
 def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     """What a monitor has recorded, against the step: `widemargin.monitor.series(folder)`, columns by name for every data set.
 
     The margins are those of "train" where it was measured, otherwise of the first data set that was, otherwise of the training
     batches. A dotted line marks where the data is fitted: psi > 0, from where on psi / |w|^L does not fall along gradient flow.
+    Before that the first panel has the quantiles of the margins, the title says how far it is to there, and a panel shows how the
+    sum of the losses gets on. Margins that are heuristics (`heuristics=True` of the monitor) have a panel that says so.
 
     `title` stands above. A column is (k,) for k records.
 
@@ -41,21 +51,28 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     whole = [name for name, one in series.items() if bool(one["whole"][-1])]
     main = "train" if "train" in whole else [*whole, *series][0]
     styles = _styles(series, main)
+    fitted = np.flatnonzero(_column(series[main], "psi") > 0)
+    spread = "margin_q50" in series[main]
     panels: list[Callable[[Axes], None]] = [
         lambda axes: _draw_normalized(axes, series[main], main),
         lambda axes: _draw_error(axes, series, styles),
         lambda axes: _draw_losses(axes, series, styles),
     ]
+    if not len(fitted):
+        panels[0] = lambda axes: (_draw_fan if spread else _draw_raw)(axes, series[main], main)
     if any(_power(one) or _blocks(one) for one in series.values()):
         panels.append(lambda axes: _draw_weights(axes, series))
-    if "margin_q50" in series[main]:
+    if not len(fitted):
+        panels.append(lambda axes: _draw_excess(axes, series[main], main))
+    elif spread:
         panels.append(lambda axes: _draw_fan(axes, series[main], main))
     panels.append(lambda axes: _draw_effective(axes, series[main], main))
-    figure, axes = grid_of(2)
+    if any(name in series[main] for name in HEURISTICS):
+        panels.append(lambda axes: _draw_heuristics(axes, series[main], main))
+    figure, axes = grid_of(-(-len(panels) // 3))
     steps = np.concatenate([one["step"] for one in series.values()]).astype(float)
     shown = steps[steps > 0]
     log = len(shown) > 0 and shown.max() >= LOG_RATIO * shown.min()
-    fitted = np.flatnonzero(_column(series[main], "psi") > 0)
     for draw, panel in zip(panels, axes):
         draw(panel)
         if log:
@@ -68,9 +85,46 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     for panel in axes[len(panels) :]:
         panel.set_visible(False)
     said = f"{main}: fitted (psi > 0, dotted line) at step {series[main]['step'][fitted[0]]}" if len(fitted) else ""
-    said = said or f"{main}: not fitted (psi is never above 0)"
-    figure.suptitle(short(f"{title}. {said}" if title else said, 150), x=0.01, ha="left", fontsize=12)
+    said = said or f"{main}: not fitted. {how_far(series[main])}"
+    if is_free(series[main]):
+        said += "\nThe scale of other parameters is free, so that margins over the norm mean little"
+    lines = [short(line, 150) for line in f"{title}. {said}".removeprefix(". ").split("\n")]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=12)
     return figure
+
+
+def how_far(series: Mapping[str, Any]) -> str:
+    """What is fitted at the last record, and how far it is to where the theorem begins, in one sentence.
+
+    `series` are columns (k,) of one data set, as `widemargin.monitor.series` has them.
+
+    >>> import numpy as np
+    >>> from widemargin.plots.monitors import how_far
+    >>> one = {"step": [9], "n": [10], "error": [0.2], "loss": [np.log(2)], "excess": [10.0]}
+    >>> print(how_far({name: np.array(value) for name, value in one.items()}))
+    80 % are right; the theorem begins when the mean loss is below 0.0693, and it is 0.6931 (10 times that)
+    """
+    n, error, loss = (float(_column(series, name)[-1]) for name in ("n", "error", "loss"))
+    excess = float(excess_of(series)[-1])
+    needed = loss / excess if excess > 0 else math.nan
+    if not (excess >= 1 and math.isfinite(needed)):
+        return f"{100 * (1 - error):.3g} % are right; the theorem begins when the losses of all {n:.0f} sum to less than l(0)"
+    return (
+        f"{100 * (1 - error):.3g} % are right; the theorem begins when the mean loss is below {needed:.3g}, and it is {loss:.4g} "
+        f"({excess:.3g} times that)"
+    )
+
+
+def excess_of(series: Mapping[str, Any]) -> np.ndarray:
+    """Sums of losses over l(0), (k,); records of before they were kept have the logistic loss, mostly."""
+    known = _column(series, "excess")
+    return np.where(np.isfinite(known), known, np.exp(np.minimum(_column(series, "log_loss_sum"), 700.0)) / math.log(2))
+
+
+def is_free(series: Mapping[str, Any]) -> bool:
+    """Whether margins over the norm grow with the scale of other parameters."""
+    growth = _column(series, "growth")
+    return bool(_power(series)) and bool(growth[-1] > FREE)
 
 
 def _column(series: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -79,16 +133,33 @@ def _column(series: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
+LOOKS = (
+    ("minus", "dash"),
+    ("third", "dashdot"),
+    ("ink", "dot"),
+    ("quiet", "solid"),
+    ("minus", "dot"),
+    ("third", "dash"),
+)
+COLOURS = {"plus": PLUS, "minus": MINUS, "third": THIRD, "ink": INK, "quiet": QUIET}
+DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
+
+
+def looks(names: Iterable[str], main: str) -> dict[str, tuple[str, str]]:
+    """A colour and a dash for every name, by name, in pictures and on pages."""
+    others = [name for name in names if name not in (main, "step")]
+    found = {main: ("plus", "solid")} | {name: LOOKS[k % len(LOOKS)] for k, name in enumerate(others)}
+    return found if main == "step" else found | {"step": ("quiet", "solid")}
+
+
 def _styles(series: Mapping[str, Any], main: str) -> dict[str, dict[str, Any]]:
-    """A colour and a dash for every name; training batches, which scatter, in thin grey behind."""
-    rest = [(MINUS, "--"), (THIRD, "-."), (INK, ":"), (QUIET, "-"), (MINUS, ":"), (THIRD, "--")]
-    styles: dict[str, dict[str, Any]] = {main: {"color": PLUS, "ls": "-", "lw": 1.9, "zorder": 3}}
-    others = [name for name in series if name not in (main, "step")]
-    for k, name in enumerate(others):
-        colour, dash = rest[k % len(rest)]
-        styles[name] = {"color": colour, "ls": dash, "lw": 1.9, "zorder": 3}
+    """Colours and dashes; training batches, which scatter, in thin grey behind."""
+    styles: dict[str, dict[str, Any]] = {}
+    for name, (colour, dash) in looks(series, main).items():
+        if name in series:
+            styles[name] = {"color": COLOURS[colour], "ls": DASHES[dash], "lw": 1.9, "zorder": 3}
     if "step" in series and main != "step":
-        styles["step"] = {"color": QUIET, "ls": "-", "lw": 0.7, "alpha": 0.6, "zorder": 2}
+        styles["step"] |= {"lw": 0.7, "alpha": 0.6, "zorder": 2}
     return styles
 
 
@@ -133,8 +204,44 @@ def _draw_normalized(axes: Axes, series: Mapping[str, np.ndarray], main: str) ->
         axes.plot([], [], color=PLUS, lw=1.9, label=label + " (not drawn)")
         axes.margins(y=0.25)
     axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
-    axes.set_title(f"{'Normalised margins' if power else 'Margins (not normalised)'}, {short(main, 24)}", loc="left")
+    what = "Normalised margins" if power else "Margins (not normalised)"
+    what = "Margins over a norm that means little" if is_free(series) else what
+    axes.set_title(f"{what}, {short(main, 24)}", loc="left")
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+
+
+def _draw_raw(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
+    """Smallest and mean margin, where no quantiles were measured."""
+    for name, label, style in (
+        ("margin_mean", "mean", {"color": PLUS}),
+        ("margin", "smallest", {"color": MINUS, "ls": "--"}),
+    ):
+        _curve(axes, series["step"], _column(series, name), lw=1.9, label=label, **style)
+    axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
+    axes.set_title(f"Margins before fitting, {short(main, 24)}", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="best")
+
+
+def _draw_excess(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
+    """The sum of the losses in units of where the theorem begins."""
+    y = excess_of(series)
+    _curve(axes, series["step"], y, color=PLUS, lw=1.9, label=f"sum of losses / l(0), ends at {y[-1]:.3g}")
+    axes.axhline(1, color=INK, lw=0.9, ls=":", label="here the theorem begins")
+    axes.set_yscale("log")
+    axes.set_title(f"To the theorem, {short(main, 24)}", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="best")
+
+
+def _draw_heuristics(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
+    """Margins that no scale of parameters changes, each over its largest value: what counts is how they move."""
+    for (name, label), (colour, dash) in zip(HEURISTICS.items(), ((PLUS, "-"), (MINUS, "--"), (THIRD, "-."))):
+        y = _column(series, name)
+        top = float(np.nanmax(np.abs(y), initial=0.0)) if np.isfinite(y).any() else 0.0
+        if top > 0:
+            _curve(axes, series["step"], y / top, color=colour, ls=dash, lw=1.6, label=f"{label}, ends at {y[-1]:.3g}")
+    axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
+    axes.set_title(f"Heuristics, each over its largest, {short(main, 12)}", loc="left")
+    axes.legend(frameon=False, fontsize=8.5, loc="best")
 
 
 def _draw_error(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any]) -> None:

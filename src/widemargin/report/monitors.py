@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from widemargin.monitor import store
+from widemargin.plots import monitors as drawn
 from widemargin.types import InputError
 
 from .section import COLOURS, DASHES, Digits, Figure, Section, above, band, label, layout, level, line, number, spread
@@ -19,7 +20,7 @@ Series = Mapping[str, np.ndarray]
 def show(section: Section, folder: Path) -> None:
     config, found = store.config(folder), store.series(folder)
     if not found:
-        raise InputError(f"{folder} holds no records yet; wait for the first ones")
+        raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     homogeneous = config.get("homogeneous") or {}
     whole = [name for name, one in found.items() if bool(one["whole"][-1])]
     main = "train" if "train" in whole else [*whole, *found][0]
@@ -32,12 +33,14 @@ def show(section: Section, folder: Path) -> None:
             "parameters": config.get("parameters"),
             "records": sum(len(part["step"]) for part in found.values()),
             "state": store.state(folder),
-            "degree L": homogeneous.get("degree"),
+            "degree L": homogeneous.get("degree") or None,  # 0: nothing is homogeneous
             f"fitted ({main}: psi > 0)": state,
         }
     )
     if homogeneous.get("summary"):
         section.paragraph(f"Here {homogeneous['summary']}.")
+    if since is None and not (_column(one, "psi") > 0).any():
+        section.paragraph(f"Not fitted yet ({main}): {drawn.how_far(one)}.")
     steps = np.concatenate([part["step"] for part in found.values()]).astype(float)
     log = spread(steps[steps > 0])
     mark = [] if since is None else [level(float(since), "fitted", "x", "@quiet")]
@@ -48,6 +51,7 @@ def show(section: Section, folder: Path) -> None:
             form = layout("step", name, xlog=log, shapes=mark, showlegend=True, **more)
             section.figure(title, {"data": traces, "layout": form}, caption)
 
+    looks = drawn.looks(found, main)  # the colours of the picture that `plot` draws
     section.open_grid()
     normalized = bool(np.isfinite(_column(one, "margin_normalized")).any())
     ending, over = ("_normalized", " over |w|^L") if normalized else ("", "")
@@ -59,20 +63,42 @@ def show(section: Section, folder: Path) -> None:
     top = float(np.nanmax(np.concatenate([smooth, hard, [-1e300]])))
     room, hidden = above(top, {"smallest margin": hard, "smooth margin psi": smooth})
     caption = f"Smallest margin and smooth margin{over}.{said}{hidden}"
-    add(f"Margins{over}, {main}", traces, caption, f"margin{over}", yaxis=room)
+    if drawn.is_free(one):
+        caption += " The scale of other parameters is free, so that this means little."
+    if (_column(one, "psi") > 0).any():
+        add(f"Margins{over}, {main}", traces, caption, f"margin{over}", yaxis=room)
+    else:  # nothing of the theorem to be seen yet: what there is
+        quantiles = "margin_q50" in one
+        traces = _fan(one, False) if quantiles else [
+            line(one["step"], _column(one, "margin_mean"), "mean"),
+            line(one["step"], _column(one, "margin"), "smallest", "@minus", dash="dash"),
+        ]  # fmt: skip
+        words = "Quantiles of the margins" if quantiles else "Mean and smallest margin"
+        add(
+            f"Margins before fitting, {main}",
+            traces,
+            f"{words}, not divided by a norm. {drawn.how_far(one)}.",
+            "margin",
+        )
+        excess = drawn.excess_of(one)
+        traces = [
+            line(one["step"], excess, "sum of losses / l(0)"),
+            line(one["step"], np.ones(len(excess)), "the theorem begins", "@quiet", dash="dot", width=1),
+        ]
+        add(f"To the theorem, {main}", traces, "Below 1, psi is positive and the theorem begins.", "times", ylog=True)
     for column, title, caption in (
         ("error", "Error", "Share of examples that are not classified correctly (nothing is drawn where it is 0)."),
         ("loss", "Loss", "Mean loss; records of single training batches scatter."),
     ):
         traces, values = [], [np.zeros(0)]
-        for k, (name, part) in enumerate(found.items()):
+        for name, part in found.items():
             y = _column(part, column)
             batches = name == "step"
             faint = batches and len(found) > 1  # beside others
-            colour = "@quiet/0.6" if faint else COLOURS[k % 3]
+            colour = "@quiet/0.6" if faint else f"@{looks[name][0]}"
             shown = f"{label(name, 24)}{' (batches)' * batches}, ends at {number(y[-1], 3)}"
             values.append(y[y > 0])
-            style = {"dash": "solid", "width": 1} if faint else {"dash": DASHES[k % 3], "width": 2}
+            style = {"dash": "solid", "width": 1} if faint else {"dash": looks[name][1], "width": 2}
             traces.append(line(part["step"], np.where(y > 0, y, np.nan), shown, colour, **style))
         add(title, traces, caption, column, ylog=spread(np.concatenate(values)))
     longest = max(found.values(), key=lambda part: len(part["step"]))
@@ -86,7 +112,7 @@ def show(section: Section, folder: Path) -> None:
         )
     of = ["of the homogeneous parameters w"] * normalized + ["of single blocks"] * bool(single)
     add("Norms", traces, f"The norm {', and '.join(of)}.", "norm", ylog=True)
-    if "margin_q50" in one:
+    if "margin_q50" in one and (_column(one, "psi") > 0).any():
         traces = _fan(one, normalized)
         add(
             f"Margins of the examples, {main}",
@@ -108,6 +134,15 @@ def show(section: Section, folder: Path) -> None:
         "examples",
         ylog=True,
     )
+    traces = []
+    for k, (key, name) in enumerate(drawn.HEURISTICS.items()):
+        y = _column(one, key)
+        top = float(np.nanmax(np.abs(y))) if np.isfinite(y).any() else 0.0
+        if top > 0:
+            shown = f"{name}, ends at {number(y[-1], 3)}"
+            traces.append(line(one["step"], y / top, shown, COLOURS[k], dash=DASHES[k]))
+    words = "Margins that no scale of parameters changes, each over its largest value. No theorem speaks of them."
+    add(f"Heuristics, {main}", traces, words, "share of the largest")
     section.close_grid()
     keys = ("error", "loss", "margin", "psi", f"margin{ending}", f"psi{ending}")[: 6 if normalized else 4]
     rows = [[name, int(part["step"][-1]), *(_last(part, key) for key in keys)] for name, part in found.items()]

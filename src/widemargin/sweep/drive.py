@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures as cf
+import contextlib
 import itertools
 import random
+import signal
 import tempfile
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,18 +25,20 @@ from .store import Store, check_store, last_words
 SUSPECT = 2  # deaths around a batch after which it is computed alone
 ATTEMPTS = 4  # deaths of a batch that is alone
 LOOK = 0.2  # seconds between two looks at the progress
-SHOWN = 20  # failures that `Progress` tells in words
-COUNTED = 200_000  # runs that a dry run looks at one by one
-SAMPLE_SECONDS = 60.0  # a dry run begins no further batch after this
+SHOWN = 20  # kinds of failures that `Progress` tells in words
+COUNTED = 200_000  # runs that a dry run looks at one by one, at most,
+COUNTING = 0.15  # and for so many seconds;
+ANSWER = 0.5  # the answer is there after so many, whatever a batch takes (torch needs the rest of two to be imported)
 
 
 @dataclass
 class Progress:
     """Where a sweep stands, for the screen.
 
-    Of `total` runs, `done` are stored, `before` of them by earlier calls or by another driver, and `failed` have raised, the
-    first few with their last words in `errors`. `lost` batches were handed out again after their worker died. `workers` were
-    at work for `busy` seconds of the `seconds` since the call, and `interrupted` says that Ctrl-C ended it.
+    Of `total` runs, `done` are stored, `before` of them by earlier calls or by another driver, and `failed` have raised;
+    `errors` has their last words, equal ones once with the first of their runs and the number of the others. `lost` batches
+    were handed out again after their worker died. `workers` were at work for `busy` seconds of the `seconds` since the call,
+    and `interrupted` says that Ctrl-C ended it.
 
     >>> from widemargin.sweep import Progress
     >>> state = Progress(total=100, done=60, before=20, seconds=4.0)
@@ -49,7 +54,7 @@ class Progress:
     lost: int = 0  # batches whose worker died, handed out again
     busy: float = 0.0  # seconds that workers spent on batches
     seconds: float = 0.0
-    errors: list[str] = field(default_factory=list)  # "params: last line of the traceback", the first few
+    errors: list[str] = field(default_factory=list)  # "params: last line of the traceback", the first few kinds
     interrupted: bool = False
 
     @property
@@ -163,6 +168,9 @@ class _Driver:
         self.elsewhere: deque[list[Run]] = deque()  # batches that another driver has
         self.again: deque[_Batch] = deque()
         self.pending: dict[cf.Future, _Batch] = {}
+        self.kinds: dict[
+            str, tuple[str, int]
+        ] = {}  # failures by their last words: the first run, and how many there are
         self.began = time.perf_counter()
         self.told = -LOOK
 
@@ -331,8 +339,11 @@ class _Driver:
         self.results.fail(runs, texts, self.plan.name, self.version)
         self.state.failed += len(runs)
         for run, text in zip(runs, texts):
-            if len(self.state.errors) < SHOWN:
-                self.state.errors.append(f"{_words(run)}: {last_words(text)}")
+            said = last_words(text)
+            if said in self.kinds or len(self.kinds) < SHOWN:
+                first, count = self.kinds.get(said, (_words(run), 0))
+                self.kinds[said] = first, count + 1
+        self.state.errors[:] = [f"{first}{_others(count - 1)}: {said}" for said, (first, count) in self.kinds.items()]
 
 
 def timed(work: tasks.Work) -> tuple[list[tasks.Outcome], float]:
@@ -342,6 +353,10 @@ def timed(work: tasks.Work) -> tuple[list[tasks.Outcome], float]:
 
 def _words(run: Run) -> str:
     return ", ".join([*(f"{name}={value!r}" for name, value in run.params.items()), f"trial={run.trial}"])
+
+
+def _others(count: int) -> str:
+    return f" and {count} more run{'s' * (count > 1)}" if count else ""
 
 
 def _stored(results: Store, keys: Sequence[str]) -> int:
@@ -357,7 +372,7 @@ class Estimate:
     """What a dry run says.
 
     Of all `runs`, `done` are stored; `batches` are still to do. `sample` of them were timed and took `seconds_per_batch`, so that
-    `workers` processes need about `seconds`.
+    `workers` processes need about `seconds`; at least so long where `more` says that a batch was not awaited to its end.
 
     >>> from widemargin.sweep import Estimate
     >>> guess = Estimate(runs=100, done=20, batches=40, sample=3, seconds_per_batch=0.5, seconds=10.0, workers=2)
@@ -372,13 +387,16 @@ class Estimate:
     seconds_per_batch: float
     seconds: float  # with this many workers
     workers: int
+    more: bool = False  # a batch takes longer than a dry run waits for it
 
 
 def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None = None, sample: int = 3) -> Estimate:
     """Count, and time a few batches drawn from those to do, in this process; nothing is stored.
 
     `plan` and `store` are those of `sweep`; without a store nothing is done yet. `sample` batches are timed, and `workers`
-    counted on.
+    counted on. It answers after half a second: a batch that takes longer is broken off. Training says how far it has come by
+    then, which is as good as its time; of anything else the answer is a lower bound, which `more` says. (Batches are broken
+    off by a signal. Where there is none, on Windows and off the main thread, the first is awaited.)
 
     >>> from widemargin.sweep import Sweep, dry_run
     >>> plan = Sweep("margin", fixed={"kind": "linear"}, grid={"data": ["dyadic:d=2", "dyadic:d=3"]})
@@ -388,6 +406,7 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
     """
     tasks.check(plan)
     count = make_engine("local", workers).workers
+    began = time.perf_counter()
     looked, done, open_batches, all_batches = 0, 0, 0, 0
     picks: list[list[Run]] = []
     draw = random.Random(0)
@@ -395,41 +414,78 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
         looked += len(runs)
         all_batches += 1
         done += stored
-        if stored == len(runs):
-            continue
-        open_batches += 1
-        if len(picks) < sample:
-            picks.append(runs)
-        elif (k := draw.randrange(open_batches)) < sample:
-            picks[k] = runs
-        if looked >= COUNTED:
+        if stored < len(runs):
+            open_batches += 1
+            if len(picks) < sample:
+                picks.append(runs)
+            elif (k := draw.randrange(open_batches)) < sample:
+                picks[k] = runs
+        if looked >= COUNTED or time.perf_counter() - began > COUNTING:
             break
-    if looked < len(
-        plan
-    ):  # too many to look at each: what is stored is asked of the store, and batches are as full as these
+    if looked < len(plan):  # too many to look at each: the store is asked, and batches are as full as these
         done = _rows_of(plan, store)
         open_batches = -(-(len(plan) - done) * all_batches // looked)
+    times, more = _sampled(plan, picks, began + ANSWER)
+    each = sum(times) / len(times) if times else 0.0
+    if more:  # what was broken off counts with the time it had
+        each = (sum(times) + more) / (len(times) + 1)
+    share = each * open_batches / min(count, max(1, open_batches))
+    return Estimate(len(plan), done, open_batches, len(times), each, share, count, bool(more))
+
+
+def _sampled(plan: Sweep, picks: Sequence[list[Run]], until: float) -> tuple[list[float], float]:
+    """Seconds of batches that ended by `until` (on time.perf_counter), and those of one that was broken off then, or 0."""
     times: list[float] = []
-    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as place:  # certificates are shared there, as they will be in the store
         folder = None if plan.folder is None else str(plan.folder)
         for k, runs in enumerate(picks):
-            if times and time.perf_counter() - began > SAMPLE_SECONDS:
+            if times and time.perf_counter() > until:
                 break
-            work = tasks.Work(plan.function, runs, plan.seed, plan.keep, folder, place)
-            found, seconds = timed(work)
-            if k == 0 and seconds < 1:
-                found, seconds = timed(work)  # the first one also pays for imports
+            reached = [0.0]  # the share of a training that is over
+            work = tasks.Work(plan.function, runs, plan.seed, plan.keep, folder, place, tell=reached.append)
+            start = time.perf_counter()
+            try:
+                with _broken_off(until - start):
+                    found, seconds = timed(work)
+            except _Late:
+                late = time.perf_counter() - start
+                return ([*times, late / reached[-1]], 0.0) if reached[-1] > 0 else (times, late)
+            with contextlib.suppress(_Late), _broken_off(until - time.perf_counter()):
+                if k == 0 and 2 * seconds < ANSWER:
+                    found, seconds = timed(work)  # the first one also pays for imports
             for one, run in zip(found, runs):
                 if one.complaint:
                     raise InputError(one.complaint)
                 if one.row is None:
                     raise InputError(f"a run fails ({_words(run)}): {last_words(one.traceback)}")
             times.append(seconds)
-    each = sum(times) / len(times) if times else 0.0
-    return Estimate(
-        len(plan), done, open_batches, len(times), each, each * open_batches / min(count, max(1, open_batches)), count
-    )
+    return times, 0.0
+
+
+class _Late(BaseException):
+    """Time is up. No Exception, which functions might take for one of their own."""
+
+
+@contextlib.contextmanager
+def _broken_off(seconds: float) -> Iterator[None]:
+    """Raise `_Late` in here after so many seconds, at once where there are none left; never where there are no such signals."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise _Late
+
+    began = time.monotonic()
+    before = signal.signal(signal.SIGALRM, ring)
+    rest, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))  # the clock of whoever calls us, if any
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if rest:
+            signal.setitimer(signal.ITIMER_REAL, max(rest - (time.monotonic() - began), 1e-3), interval)
 
 
 def _rows_of(plan: Sweep, store: str | Path | None) -> int:

@@ -71,6 +71,7 @@ class Work:
     folder: str | None = None  # of the sweep's file: functions and data files are looked for there too
     store: str | None = None
     device: str | None = None
+    tell: Callable[[float], None] | None = None  # given the share of a training that is over, in this process only
 
 
 def version(sweep: Sweep) -> str:
@@ -398,7 +399,7 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
         _rule(params, seed),
         stop=flows.Stop(**asked("steps", "time", "clock", "until", "check_every")),
         # rows hold the last records alone, so those on the way would be for nothing
-        record=flows.Record(points=params.get("points", 2), test=test),
+        record=flows.Record(points=params.get("points", 2), test=test, progress=_shares(work, params, len(data))),
         trials=[run.trial for run in runs],
         seed=seed,
         bias=bias,
@@ -414,6 +415,14 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
             row |= _share(row, each, bias, getattr(net, "activation", "relu"), params["certify"], work.store)
         rows.append(row)
     return rows
+
+
+def _shares(work: Work, params: Mapping[str, Any], count: int) -> Callable[..., None] | None:
+    """What hears how far a training is; nothing where it may end long before its last step, or where others follow it."""
+    tell = work.tell
+    if tell is None or "until" in params or "certify" in params or count < len(work.runs):
+        return None
+    return lambda seconds, share, medians: tell(share)
 
 
 def _share(row: Row, data: Dataset, bias: bool, activation: str, limit: float, store: str | None) -> Row:

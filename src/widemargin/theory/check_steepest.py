@@ -97,6 +97,7 @@ def linear_rate(track: Track, margin: np.ndarray, W: list[Params]) -> Part | Non
     h = float(track.options["lr"]) * np.arange(1.0, count + 1) ** -float(track.options["power"])
     at = track.run["step"].astype(int)
     A, B = (np.concatenate([[0.0], np.cumsum(one)])[at] for one in (h, h**2))  # (T, B)
+    A, B = A - A[:1], B - B[:1]  # since the first record, whose psi and norm are the start
     size = np.stack([norms.size(one, norm).numpy() for one in W])
     psi = track.of_p(losses.psi)
     assert psi is not None

@@ -12,7 +12,7 @@ import numpy as np
 
 from widemargin.dataset import takes_data, takes_data_second
 from widemargin.errors import brief
-from widemargin.types import Dataset, Trajectory
+from widemargin.types import Dataset, Measure, Trajectory
 
 from ._rooms import flows
 from .catalogue import find, order
@@ -35,7 +35,7 @@ class Guarantees:
     >>> from widemargin import theory
     >>> from widemargin.types import Dataset
     >>> given = theory.guarantees(Dataset([[1.0], [-1.0]], [1, -1]), theorems=["CB-22"])
-    >>> given.found[0].id, given.facts.n, given.best is None  # two points guarantee nothing
+    >>> given[0].id, given.facts.n, given.best is None  # two points guarantee nothing
     ('CB-22', 2, True)
     """
 
@@ -49,6 +49,9 @@ class Guarantees:
 
     def __len__(self) -> int:
         return len(self.found)
+
+    def __getitem__(self, k: int) -> Guarantee:
+        return self.found[k]
 
     @property
     def best(self) -> Guarantee | None:
@@ -84,7 +87,7 @@ class Guarantees:
 @takes_data("binary")
 def guarantees(
     data: Dataset,
-    run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
+    run_or_net: Trajectory | str | Path | Measure | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
     *,
     delta: float = 0.05,
     theorems: Sequence[str] | None = None,
@@ -95,8 +98,9 @@ def guarantees(
 ) -> Guarantees:
     """Evaluate every theorem (or those of `theorems`, by id) that could apply to the data and the network.
 
-    `run_or_net` is a run folder, a Trajectory, or a pair (net, parameters). Margins that a theorem needs are computed once,
-    each within `time_limit` seconds. A theorem that has nothing to say about what is given is left out.
+    `run_or_net` is a run folder, a Trajectory, a pair (net, parameters), or a Measure (the network of a certificate, say).
+    Margins that a theorem needs are computed once, each within `time_limit` seconds. A theorem that has nothing to say about
+    what is given is left out.
 
     `data` has X (n, d) and y (n,). Bounds on the test error hold with probability 1 - `delta`. `trial` is that of a run, `seed`
     that of the searches for margins, `progress` is called with the id of the next theorem and the share that is done.

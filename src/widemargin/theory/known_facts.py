@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 
 from widemargin.dataset import takes_data
 from widemargin.errors import brief
+from widemargin.spaces import extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
 from ._rooms import flows, margins, torch
@@ -163,7 +165,7 @@ def _hashable(value: Any) -> Any:
 @takes_data("binary")
 def facts(
     data: Dataset,
-    run_or_net: Trajectory | str | Path | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
+    run_or_net: Trajectory | str | Path | Measure | tuple[flows.Net, Mapping[str, np.ndarray]] | None = None,
     *,
     delta: float = 0.05,
     trial: int = 0,
@@ -172,9 +174,9 @@ def facts(
 ) -> Facts:
     """What is known of data (X (n, d), y (n,)) and of a trained network: what theorems are evaluated on.
 
-    `run_or_net` is a Trajectory or run folder, of which `trial` is taken, or a pair (net, parameters), or None. `delta` is the
-    probability with which bounds on the test error may fail. Margins are computed when they are asked for, with `seed` and
-    within `time_limit` seconds each.
+    `run_or_net` is a Trajectory or run folder, of which `trial` is taken, or a pair (net, parameters), or a Measure (the network
+    of a certificate), or None. `delta` is the probability with which bounds on the test error may fail. Margins are computed
+    when they are asked for, with `seed` and within `time_limit` seconds each.
 
     >>> from widemargin import flows, theory
     >>> from widemargin.types import Dataset
@@ -189,9 +191,21 @@ def facts(
     data.single()
     if run_or_net is None:
         return Facts(data, delta, seed=seed, time_limit=time_limit)
+    if isinstance(run_or_net, Measure):
+        return Facts(*_as_network(data, run_or_net, delta), seed=seed, time_limit=time_limit)
     if isinstance(run_or_net, tuple):
+        pair = len(run_or_net) == 2 and isinstance(run_or_net[0], flows.Net) and isinstance(run_or_net[1], Mapping)
+        if not pair:
+            raise InputError(
+                "a pair must be a network of widemargin.flows and its parameters by name: (net, {'a': ..})"
+            )
         net, end = run_or_net
         return Facts(data, delta, net, None, dict(end), seed=seed, time_limit=time_limit)
+    if not isinstance(run_or_net, Trajectory | str | os.PathLike):
+        raise InputError(
+            f"run_or_net must be a run (a Trajectory or its folder), a pair (net, parameters) or a Measure, not "
+            f"{type(run_or_net).__name__}; the network of a certificate is its primal"
+        )
     track = follow(run_or_net, data)
     if not 0 <= trial < track.run.trials:
         raise InputError(f"the run has trials 0 to {track.run.trials - 1}, not {trial}")
@@ -201,3 +215,22 @@ def facts(
     y = track.problem.y[min(trial, len(track.problem.y) - 1)].numpy()
     extended = Dataset(seen, y, data.name)
     return Facts(extended, delta, track.net, start, end, track.run, trial, seed, time_limit=time_limit)
+
+
+def _as_network(
+    data: Dataset, measure: Measure, delta: float
+) -> tuple[Dataset, float, flows.Net, None, dict[str, np.ndarray]]:
+    """A measure as a two-layer network, balanced where both of its layers count, on the points as it sees them."""
+    X = extend(data.X, bias=measure.bias)  # (n, d) or (n, d + 1)
+    if X.shape[1] != measure.theta.shape[1]:
+        raise InputError(
+            f"the network has neurons in {measure.theta.shape[1]} dimensions, the points have {X.shape[1]}"
+        )
+    unit = measure.normalized()
+    size = np.abs(unit.mass) ** 0.5
+    outer = np.sign(unit.mass) * (size if unit.space.degree == 1 else 1.0)
+    net = flows.TwoLayer(X.shape[1], max(1, len(size)), activation=unit.activation)
+    end = {"a": outer, "V": unit.theta * size[:, None]}
+    if not len(size):  # the function 0
+        end = {"a": np.zeros(1), "V": np.zeros((1, X.shape[1]))}
+    return Dataset(X, data.y, data.name), delta, net, None, end

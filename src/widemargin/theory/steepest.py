@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .arguments import Count, Finite, Nonnegative, Positive, Share
 from .guarantee import Guarantee, assuming, holding, states
 
+MANY = 10**6  # steps that are added up one by one
 HOMOGENEOUS = "the output is homogeneous of this degree in w"
 STEEPEST = "w moves along a steepest direction, and the other parameters do not raise the loss"
 FITTED = "the sum of losses is below l(0)"
@@ -37,7 +40,7 @@ def own_norm_growth(
         holding(
             (homogeneous, f"degree {degree:g}"), (steepest, f"alignment {alignment:g}"), (True, f"psi_0 = {psi:.6g}")
         ),
-        numbers={"normalized": psi / norm**degree},
+        numbers={"normalized": math.exp(max(-745.0, min(709.0, math.log(psi) - degree * math.log(norm))))},
     )
 
 
@@ -87,11 +90,23 @@ def linear_rate(
 
 
 def lengths(steps: int, lr: float, power: float) -> tuple[float, float]:
-    """Sums of h_t and h_t^2 over t = 1, ..., steps, h_t = lr / t^power."""
+    """Sums of h_t and h_t^2 over t = 1, ..., steps, h_t = lr / t^power.
+
+    Beyond MANY steps integrals stand for the rest, the first from below and the second from above: the margin that is guaranteed
+    grows with the first and falls with the second.
+    """
     if power == 0:
         return steps * lr, steps * lr**2
-    total = squares = 0.0
-    for t in range(1, steps + 1):
-        total += lr * t**-power
-        squares += lr**2 * t ** (-2 * power)
-    return total, squares
+    t = np.arange(1.0, min(steps, MANY) + 1)
+    total, squares = float((t**-power).sum()), float((t ** (-2 * power)).sum())
+    if steps > MANY:
+        total += _integral(MANY + 1.0, steps + 1.0, power)
+        squares += _integral(float(MANY), float(steps), 2 * power)
+    return lr * total, lr**2 * squares
+
+
+def _integral(start: float, end: float, power: float) -> float:
+    """Of t^-power from start to end."""
+    if abs(power - 1) < 1e-9:
+        return math.log(end / start)
+    return (end ** (1 - power) - start ** (1 - power)) / (1 - power)

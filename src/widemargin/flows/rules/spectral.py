@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .. import geometry
 from ..nets import Params
 from .steepest import Descent
-from .steps import check_numbers
+from .steps import check_numbers, require
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class Spectral(Descent):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self, least={"iterations": 0})
+        require(
+            isinstance(self.iterations, int), f"Spectral: iterations must be a whole number, not {self.iterations!r}"
+        )
 
     @property
     def geometry(self) -> str:

@@ -1,0 +1,80 @@
+"""What the first batch shows: margins that would not mean what they seem to. A warning each, once; nothing is changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import tally
+from .model import LABELS
+
+MOST = 4_096  # rows that are looked at
+NEARLY = 1e-3  # probabilities of low precision sum to 1 up to this
+ENOUGH = 16  # outputs that all lie between 0 and 1 are hardly so by chance
+APART, FLOOR = 0.05, 1e-3  # a loss that differs by more, relatively and by itself, is another one
+
+
+def doubts(
+    logits: Tensor, targets: Tensor, inputs: Any, *, kind: str, class_axis: int | None, ignore_index: int
+) -> Iterator[str]:
+    """Sentences about logits (..., K) or outputs (n,), their targets, and the inputs that they were made from."""
+    if kind == "ce":
+        f, labels = tally.classes_last(logits.detach(), targets.detach(), class_axis)
+        rows = f.reshape(-1, f.shape[-1])[:MOST].float()  # (n, K)
+        if len(rows) and bool((rows > 0).all()) and bool(((rows.sum(-1) - 1).abs() < NEARLY).all()):
+            yield (
+                "the logits are probabilities (every row is positive and sums to 1), so that their margins are at most 1; give "
+                "the outputs before the softmax"
+            )
+        elif len(rows) and bool((rows <= 0).all()) and bool((rows.logsumexp(-1).abs() < NEARLY).all()):
+            yield (
+                "the logits are logarithms of probabilities: their margins are right, but they are homogeneous in no parameters; "
+                "give the outputs before the log-softmax"
+            )
+        kept = labels != ignore_index
+        if f.ndim == 3 and any(_same(part, labels, kept) for part in _tensors(inputs)):
+            yield (
+                "the targets are the inputs themselves: a model of the next token has logits[:, :-1] and targets[:, 1:]; shift "
+                "them, or take no notice where inputs are to be repeated"
+            )
+    else:
+        outputs = logits.detach().reshape(-1)[:MOST]
+        if len(outputs) >= ENOUGH and bool(((outputs >= 0) & (outputs <= 1)).all()):
+            yield (
+                "all outputs lie between 0 and 1, as those of a sigmoid do, so that their margins are at most 1; give the "
+                "outputs before the sigmoid"
+            )
+
+
+def disagreement(step: int, objective: float, loss: float, n: int) -> str:
+    """A sentence where training minimises neither mean nor sum of the losses of these margins, nor a logarithm; else nothing."""
+    for measured in (loss, n * loss, *((math.log(loss), math.log(n * loss)) if loss > 0 else ())):
+        if abs(objective - measured) <= APART * max(abs(objective), abs(measured)) + FLOOR:
+            return ""
+    return (
+        f"step {step}: the loss that was given, {objective:.4g}, is not the mean loss of these logits, {loss:.4g} (label "
+        "smoothing, class weights, a penalty, or other logits): training minimises something else than psi measures, and the "
+        "theorem is about the latter"
+    )
+
+
+def _same(part: Tensor, labels: Tensor, kept: Tensor) -> bool:
+    if part.is_floating_point() or part.shape != labels.shape or not bool(kept.any()):
+        return False
+    return bool(torch.equal(part.to(labels.device)[kept].long(), labels[kept].long()))
+
+
+def _tensors(part: Any) -> Iterator[Tensor]:
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, Mapping):
+        for key, value in part.items():
+            if key not in LABELS:
+                yield from _tensors(value)
+    elif isinstance(part, tuple | list):
+        for value in part:
+            yield from _tensors(value)
