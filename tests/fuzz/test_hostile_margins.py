@@ -59,6 +59,17 @@ def test_every_kind_on_drawn_points(name: str):
         assert not wrong(*hostile.draw(SEED + seed, (name,)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", kinds.KINDS)
+def test_every_kind_on_nearly_parallel_points(name: str):
+    row = kinds.KINDS[name]
+    for seed in range(SOLVES):
+        rng = np.random.default_rng([SEED + seed, 2])
+        X = hostile.bundles(rng)
+        data = Dataset(X, hostile.targets(rng, X, row.targets), f"bundles {SEED + seed}")
+        assert not wrong(name, data, hostile.settings(rng, row, X))
+
+
 def test_a_false_claim_is_noticed():
     """What the tests above rest on."""
     data = Dataset(LINE, [1, 1, -1, -1, 1])
