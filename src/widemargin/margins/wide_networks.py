@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.pricing import QUADRATIC_RANK, Priced, listed, own, price, worth_products, write
+from widemargin.pricing import QUADRATIC_RANK, Priced, listed, listing, own, price, worth_products, write
 from widemargin.pricing.points import Points, reduce_rank, whitening
 from widemargin.pricing.search import maxima
 from widemargin.spaces import Space, as_space
@@ -39,6 +39,7 @@ START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may joi
 GROW_AT = 0.2  # of tol: how far below those in play a margin is worth a new point
 CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
+GRACE = 0.3  # seconds that a complete list may take beyond the time limit
 
 
 def f1(
@@ -283,7 +284,9 @@ class Solver(Neurons):
         return best, new
 
     def exact_search(self, q: np.ndarray, most: int) -> tuple[float, int]:
-        """The same where all directions can be listed; then the value is a bound, too."""
+        """The same where all directions can be listed; then the value is a bound, too. Nothing where there is no time for it."""
+        if 2 * listing(q) > self.left() + GRACE:
+            return math.inf, 0
         new, sides = 0, []
         for s in (1.0, -1.0):
             priced = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)

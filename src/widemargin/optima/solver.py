@@ -15,7 +15,7 @@ import torch
 
 from widemargin.margins.door import EPS, norm_bound
 from widemargin.margins.engine import LARGEST, Engine, Progress, prune_masses
-from widemargin.pricing import Priced, listed, price, products, write
+from widemargin.pricing import Priced, listed, listing, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.pricing.search import maxima
@@ -268,6 +268,8 @@ class Solver(Engine):
     def search(self, c: np.ndarray) -> float:
         """Neurons that the network should have: the largest |sum_i c_i relu(v . x_i)| that was found."""
         if listed(self.where, c):
+            if 2 * listing(c) > self.left() + GRACE:
+                return math.inf
             sides = tuple(self.price(c, s, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
             self.offer(c, sides)
             for s, side in zip((1.0, -1.0), sides):

@@ -365,7 +365,7 @@ def _times(A: Array, z: Array) -> Array:
 
 
 def _box_least_squares(c: Array, A: Array, steps: int = 40, until: float = math.inf) -> Array:
-    """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient, at most `until`."""
+    """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient, until `until`."""
     xp = _room(A)
     back = xp.swapaxes(A, 1, 2)
     rate = 1 / xp.linalg.norm(A @ back, axis=(1, 2)).clip(1e-300)
