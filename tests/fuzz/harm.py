@@ -113,12 +113,16 @@ def harmed_bytes(rng, content):
     return bytes(content)
 
 
+class Hangs(BaseException):
+    """No exception that a command would take for its own: a TimeoutError is an OSError."""
+
+
 @contextlib.contextmanager
 def ends():
     """An error where what is inside does not end."""
 
     def late(*_):
-        raise TimeoutError("this does not end")
+        raise Hangs("this does not end")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(HANGS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.types import Dataset, Trajectory
+from widemargin.types import Dataset, InputError, Trajectory
 
 from ._rooms import flows
 from .catalogue import find, order
@@ -146,6 +146,8 @@ def check(
     ('ln |w| grows', 'yes')
     """
     track = follow(run, data, net)
+    if not len(track.t):
+        raise InputError("the run has no records yet; resume it, or wait for the first one")
     chosen = [CHECKS[id] for id in _chosen(ids, CHECKS, "check")]
     inequalities: list[Inequality] = []
     closer: Track | None = None
