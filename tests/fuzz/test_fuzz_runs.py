@@ -241,6 +241,6 @@ def test_a_run_without_records_is_no_run_to_check(run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run[0], folder)
     for path in folder.glob("checkpoint-*"):
-        put_checkpoint(path, runs._read_checkpoint(path) | {"parts": []})
+        put_checkpoint(path, runs._read_checkpoint(path) | {"parts": 0})
     status, out, said = command("check", folder)
     assert (status, out) == (2, "") and "no records yet" in said

@@ -10,6 +10,7 @@ import os
 import hostile
 import numpy as np
 import pytest
+from harm import count
 
 from widemargin import Dataset, InputError, kinds
 
@@ -34,6 +35,7 @@ SETS = {
 
 def wrong(name: str, data: Dataset, keys: dict) -> str:
     """What is wrong with the answer to this; empty where it verifies, or is a sentence."""
+    count(1)
     try:
         said = hostile.complaint(hostile.answer(name, data, keys), data)
     except InputError as error:
