@@ -241,6 +241,15 @@ def test_a_run_without_records_is_no_run_to_check(run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run[0], folder)
     for path in folder.glob("checkpoint-*"):
-        put_checkpoint(path, runs._read_checkpoint(path) | {"parts": 0})
+        put_checkpoint(path, runs._read_checkpoint(path) | {"parts": 0, "cursor": [0, 0]})
     status, out, said = command("check", folder)
     assert (status, out) == (2, "") and "no records yet" in said
+
+
+def test_a_run_whose_checkpoint_counts_no_records_is_damaged(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        put_checkpoint(path, runs._read_checkpoint(path) | {"parts": 0})
+    status, out, said = command(*run[1], "--out", folder, "--resume")
+    assert (status, out) == (2, "") and "its records are missing" in said

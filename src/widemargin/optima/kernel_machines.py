@@ -125,7 +125,8 @@ class _Newton:
 
     def below(self, c: np.ndarray) -> float:
         """What the weights c prove, rounding included."""
-        square = self.times(c)[2] / (2 * self.lam) * (1 + 16 * EPS)
+        unit = 2.0 ** power_of(c)  # squares of tiny weights are 0
+        square = (math.sqrt(self.times(c / unit)[2] / (2 * self.lam)) * unit) ** 2 * (1 + 32 * EPS)
         return dual_below(self.points, self.loss, c, 1.0) - square
 
     def keep(self, t: np.ndarray) -> None:

@@ -420,14 +420,21 @@ class Solver(Engine):
 
     def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
         problem, power = self.problem, 2 * self.problem.power
-        primal = self.network()
-        with np.errstate(over="ignore", invalid="ignore"):
-            upper = above(problem, primal, self.best_network[2])
+        scale, found = problem.power - self.door.shift, self.network()
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            mass = np.ldexp(
+                np.ldexp(found.mass, scale), -scale
+            )  # what is saved: tiny or huge ones are not what they were
+            on = np.isfinite(mass) & (mass != 0)
+            primal = Measure(found.theta[on], mass[on], "relu", found.bias)
+            b = math.ldexp(math.ldexp(self.best_network[2], problem.power), -problem.power)
+            self.best_network = (*self.best_network[:2], b)
+            upper = above(problem, primal, b)
         _, b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
         empty = Measure(np.zeros((0, self.door.X.shape[1])), np.zeros(0), "relu", self.door.bias)
         if not upper <= (constant := above(problem, empty, b)):  # what rounding may hide beside huge points
             self.best_network, primal, upper = (self.W[:0], self.s[:0], b), empty, constant
-        primal = Measure(primal.theta, np.ldexp(primal.mass, problem.power - self.door.shift), "relu", primal.bias)
+        primal = Measure(primal.theta, np.ldexp(primal.mass, scale), "relu", primal.bias)
         unit = 2.0**self.dual.power
         proof: dict[str, Any] = {"type": "norm"}
         bound, c = self.dual.bound / unit, self.dual.c / unit
