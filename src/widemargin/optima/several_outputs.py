@@ -51,6 +51,9 @@ KINDS = {CLASSES: "f1-multiclass-optimum", "squared": "f1-multitarget-optimum"}
 class Solver(Engine):
     convention = "objective"
     share = 0.95
+    theta: np.ndarray  # (m, D), (m, K) and (K,): the network as it is saved
+    outer: np.ndarray
+    offset: np.ndarray
 
     def __init__(self, problem: SeveralProblem, tol: float, seed: int, device: str, progress: Progress | None):
         door, points = problem.door, problem.points
