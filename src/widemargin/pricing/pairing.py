@@ -35,7 +35,7 @@ SHIFT = 60  # T, a and lam are integers over 2^SHIFT in a proof
 BLOCK = 1 << 22  # numbers that are held at a time
 # Operations a second that are counted on, by device, and the share of the time in which neighbours must be found: of more points
 # than that allows some are left out, which then have no weight.
-SPEED, SHARE = {"cpu": 5e8, "cuda": 2e10}, 0.3
+SPEED, SHARE = {"cpu": 4e9, "cuda": 1e11}, 0.3
 
 
 @dataclass
