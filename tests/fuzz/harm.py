@@ -1,7 +1,8 @@
 """Harm done to files, from a seed: to their bytes, and to what they hold.
 
 The number of inputs is 2,000 in all; the environment variable WIDEMARGIN_FUZZ sets another one (50000, say), and
-WIDEMARGIN_FUZZ_SEED another seed.
+WIDEMARGIN_FUZZ_SEED another seed. A file named by WIDEMARGIN_FUZZ_COUNT gets a line with how many there were
+(`benchmarks/faults.py` spreads them over processes).
 """
 
 import contextlib
@@ -29,9 +30,18 @@ VALUES = [
 ]  # fmt: skip
 
 
+def count(inputs):
+    """So many more were tried."""
+    if where := os.environ.get("WIDEMARGIN_FUZZ_COUNT"):
+        with open(where, "a") as file:
+            file.write(f"{inputs}\n")
+
+
 def share(part, least=1):
     """So many inputs, where `part` of 2,000 are meant."""
-    return max(least, round(part * INPUTS / 2000))
+    inputs = max(least, round(part * INPUTS / 2000))
+    count(inputs)
+    return inputs
 
 
 def draw(*words):
@@ -113,12 +123,16 @@ def harmed_bytes(rng, content):
     return bytes(content)
 
 
+class Hangs(BaseException):
+    """No exception that a command would take for its own: a TimeoutError is an OSError."""
+
+
 @contextlib.contextmanager
 def ends():
     """An error where what is inside does not end."""
 
     def late(*_):
-        raise TimeoutError("this does not end")
+        raise Hangs("this does not end")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(HANGS)

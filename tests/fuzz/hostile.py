@@ -81,6 +81,14 @@ def _points(rng: np.random.Generator) -> np.ndarray:
     return X.clip(-1e300, 1e300)
 
 
+def bundles(rng: np.random.Generator) -> np.ndarray:
+    """Points (n, d) in one to three bundles of nearly parallel ones."""
+    n, d, k = int(rng.integers(2, 16)), int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    axes = rng.choice([-1.0, 1.0], (k, d)) if rng.random() < 0.5 else rng.standard_normal((k, d))
+    X = 10.0 ** rng.uniform(4, 12) * axes[rng.integers(k, size=n)]
+    return X + rng.choice([1e-3, 1.0, 1e3]) * rng.standard_normal((n, d))
+
+
 def targets(rng: np.random.Generator, X: np.ndarray, what: str) -> np.ndarray:
     n = len(X)
     if what == "signs":

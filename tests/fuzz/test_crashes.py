@@ -17,7 +17,7 @@ import warnings
 
 import numpy as np
 import pytest
-from harm import draw
+from harm import count, draw
 
 from widemargin import flows, margins, sweep
 from widemargin.monitor import store as monitors
@@ -37,6 +37,7 @@ class Child:
     """A copy of this process that does something, and tells what it has done by a pipe."""
 
     def __init__(self, work, largest=None):
+        count(1)
         self.read, write = os.pipe()
         sys.stdout.flush()
         with warnings.catch_warnings():

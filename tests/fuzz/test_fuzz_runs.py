@@ -234,3 +234,22 @@ def test_words_for_objects_are_understood(run):
             "train", run[1][1], "--algorithm", algorithm, "--width", "4", "--steps", "3", "--option", option
         )
         assert status == 0, said
+
+
+def test_a_run_without_records_is_no_run_to_check(run, tmp_path):
+    """One that was killed before its first, or whose later checkpoints are damaged."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        put_checkpoint(path, runs._read_checkpoint(path) | {"parts": 0, "cursor": [0, 0]})
+    status, out, said = command("check", folder)
+    assert (status, out) == (2, "") and "no records yet" in said
+
+
+def test_a_run_whose_checkpoint_counts_no_records_is_damaged(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        put_checkpoint(path, runs._read_checkpoint(path) | {"parts": 0})
+    status, out, said = command(*run[1], "--out", folder, "--resume")
+    assert (status, out) == (2, "") and "its records are missing" in said

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harm import VALUES, check_memory, command, draw, ends, harmed_bytes, harmed_value, share, snapshot
+from harm import VALUES, check_memory, command, deep, draw, ends, harmed_bytes, harmed_value, share, snapshot
 
 from widemargin import report, sweep
 from widemargin.monitor import store as monitors
@@ -113,12 +113,24 @@ def test_damaged_stores(results, tmp_path):
     check_memory()
 
 
+def test_a_plan_with_lists_within_lists(results, tmp_path):
+    """Rows do not need it: the page shows them without it."""
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    with sqlite3.connect(folder / "results.sqlite") as db:
+        plan = json.loads(db.execute("select plan from sweeps").fetchone()[0])
+        db.execute("update sweeps set plan = ?", (json.dumps(plan | {"fixed": {"kind": deep(400)}}),))
+    db.close()
+    assert command("report", folder, "--out", tmp_path / "page.html")[0] == 0
+    assert "mine: margin, " in (tmp_path / "page.html").read_text()
+
+
 def test_going_on_in_a_damaged_store(results, tmp_path):
     """It is refused, or what was to be run is in the store afterwards."""
     rng, ended = draw("more runs"), 0
     plan = tmp_path / "plan.toml"
     plan.write_text('function = "margin"\nname = "mine"\n[fixed]\nkind = "linear"\n[grid]\ndata = ["dyadic:d=2"]\n')
-    for _ in range(share(16)):
+    for _ in range(share(16, 16)):  # some of them end
         folder = tmp_path / "results"
         shutil.copytree(results, folder)
         harm_store(rng, folder)

@@ -10,6 +10,7 @@ import os
 import hostile
 import numpy as np
 import pytest
+from harm import count
 
 from widemargin import Dataset, InputError, kinds
 
@@ -34,6 +35,7 @@ SETS = {
 
 def wrong(name: str, data: Dataset, keys: dict) -> str:
     """What is wrong with the answer to this; empty where it verifies, or is a sentence."""
+    count(1)
     try:
         said = hostile.complaint(hostile.answer(name, data, keys), data)
     except InputError as error:
@@ -57,6 +59,17 @@ def test_every_kind_on_bad_points(name: str, bad: str):
 def test_every_kind_on_drawn_points(name: str):
     for seed in range(SOLVES):
         assert not wrong(*hostile.draw(SEED + seed, (name,)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", kinds.KINDS)
+def test_every_kind_on_nearly_parallel_points(name: str):
+    row = kinds.KINDS[name]
+    for seed in range(SOLVES):
+        rng = np.random.default_rng([SEED + seed, 2])
+        X = hostile.bundles(rng)
+        data = Dataset(X, hostile.targets(rng, X, row.targets), f"bundles {SEED + seed}")
+        assert not wrong(name, data, hostile.settings(rng, row, X))
 
 
 def test_a_false_claim_is_noticed():

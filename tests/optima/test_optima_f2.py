@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose
 from scipy import optimize
 
 from widemargin import Certificate, Dataset, InputError, margins, optima, verify
-from widemargin.optima import losses
+from widemargin.margins import door
+from widemargin.optima import kernel_machines, losses
 from widemargin.spaces import ReLU, sphere
 
 MODES = (None, "free", "decayed")
@@ -208,3 +209,24 @@ def test_one_sentence():
     ):
         with pytest.raises(InputError, match=words):
             optima.f2(Dataset(1e40 * X, DATA.y), **({"bias": True} | {"weight_decay": 0.1} | keys))
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES)
+@pytest.mark.parametrize("mode", MODES)
+def test_more_points_than_there_is_time_for(loss, mode, monkeypatch):
+    """Some of them are solved for, and both bounds hold for all: they hold what all of them together give."""
+    known = optima.f2(DATA, loss=loss, weight_decay=0.03, bias=True, output_bias=mode, weights=WEIGHTS)
+    monkeypatch.setattr(kernel_machines, "PAIRS", 5.0)
+    cert = optima.f2(DATA, loss=loss, weight_decay=0.03, bias=True, output_bias=mode, weights=WEIGHTS, time_limit=60.0)
+    assert cert.stats["points"] < 24 and cert.status == "time-limit"
+    assert 0 < cert.lower <= known.upper and known.lower <= cert.upper < math.inf
+    assert np.count_nonzero(cert.dual) <= cert.stats["points"]
+    assert cert.verify(DATA).ok, cert.verify(DATA)
+    w, alpha = WEIGHTS, np.array(cert.extra["alpha"])
+    assert_allclose(objective(loss, 0.03, mode, w, alpha, cert.extra["offset"]), cert.upper, rtol=1e-10)
+
+
+def test_a_kernel_that_does_not_fit_is_that_of_some_points(monkeypatch):
+    monkeypatch.setattr(door, "free_memory", lambda: 2 * 8 * kernel_machines.MATRICES * 10.0**2)
+    cert = optima.f2(DATA, weight_decay=0.03, bias=True, time_limit=None)
+    assert cert.stats["points"] == 10 and cert.verify(DATA).ok

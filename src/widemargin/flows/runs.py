@@ -421,7 +421,8 @@ def _newest(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any] | N
             continue
         if point["config"] != config_digest(config):
             raise InputError(f"{path} belongs to a run of another configuration; it was put here from elsewhere")
-        if len(_parts(folder)) < point["parts"]:
+        lost = any(point["cursor"]) and not (point["parts"] or point["pending"])
+        if lost or len(_parts(folder)) < point["parts"]:
             damaged[name] = "its records are missing"
         else:
             whole.append(point)

@@ -49,6 +49,7 @@ from .door import (
 from .engine import Engine, lightest, new_directions, threads
 
 STARTS = 192  # local searches per round
+AT_ONCE = 4e6  # starts, or climbers, times entries of X: one step of theirs, and what a climb holds, is not too large
 COLUMNS = 40  # new neurons per round
 MOST_COLUMNS, FEWEST_COLUMNS = 240, 60  # neurons in a master problem, and how many it must be able to have
 CLIMBERS = 60  # of them, those that are polished
@@ -417,6 +418,7 @@ class Solver(Engine):
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
         self.columns = most_columns(door, self.n, K)
+        self.at_once = int(max(8, AT_ONCE / self.X.size))
         self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
         self.dual = several.norm(door.X, dual_vectors(self.exact(q), y))
@@ -447,9 +449,10 @@ class Solver(Engine):
     def start(self) -> None:
         """First neurons: the points, their opposites, random directions, and ascents under balanced weights."""
         unit = self.X / np.linalg.norm(self.X, axis=1, keepdims=True).clip(1e-300)
-        starts = np.vstack([unit, -unit, self.rng.standard_normal((STARTS, self.r))])
+        some = unit[:: max(1, self.n // max(STARTS, self.at_once // 2))]  # of many points those are enough
+        starts = np.vstack([some, -some, self.rng.standard_normal((STARTS, self.r))])
         g = dual_vectors(self.centre, self.y)
-        V, value = several.ascend(self.X, g, starts, 40)
+        V, value = several.ascend(self.X, g, starts, 40, time.perf_counter() + 0.2 * self.left())
         order = np.argsort(-value)
         share = min(COLUMNS, max(1, self.columns // 6))
         self.take(V[order], 3 * share)
@@ -498,8 +501,10 @@ class Solver(Engine):
         """Neurons with a large |sum_i g_i relu(v . x_i)|, and these values, best first; in two dimensions the best one."""
         g = dual_vectors(q, self.y)
         starts = np.vstack([self.theta, self.rng.standard_normal((STARTS, self.r))])
-        V, value = several.ascend(self.X, g, starts, 40)
-        V, value = several.climb(self.X, g, V[np.argsort(-value)[:CLIMBERS]], until=self.door.deadline)
+        V, value = several.ascend(self.X, g, starts, 40, self.door.deadline)
+        order, few = np.argsort(-value)[:CLIMBERS], min(CLIMBERS, self.at_once)
+        V, value = V[order], value[order]
+        V[:few], value[:few] = several.climb(self.X, g, V[:few], until=self.door.deadline)
         if self.door.X.shape[1] <= 2:
             found, arcs = several.enumeration(self.door.X, g)
             self.keep(found)

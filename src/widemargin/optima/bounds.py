@@ -29,25 +29,28 @@ def above(problem: Problem, network: Measure, b: float) -> float:
 
 def dual_below(points: Points, loss: Loss, c: np.ndarray, theta: float) -> float:
     """What the weights theta c prove, theta at most 1, rounding included."""
+    total = min(theta, 1.0) * math.fsum(
+        c
+    )  # that of the weights as they are: products of each may not cancel as they do
     c = min(theta, 1.0) * (1 - 8 * EPS) * c
     on = c != 0
     s, w, y = c[on] / points.w[on], points.w[on], points.y[on]
     size = np.abs(s) * (1 + np.abs(y) + np.abs(s) + np.abs(np.log(np.abs(s))))  # of the terms of the dual
     if loss.name == "logistic":
         size = size + np.abs(np.log1p(-np.minimum(np.abs(s), 1 - EPS)))
-    total = math.fsum(c)
     error = EPS * (32 * float(w @ size) + len(c) * float(np.abs(w * loss.dual(y, s)).sum()))
-    square = total * total / (2 * points.ridge) * (1 + 16 * EPS) if points.ridge else 0.0
+    # divided first, as the square of a tiny sum is 0
+    square = (total / math.sqrt(2 * points.ridge)) ** 2 * (1 + 32 * EPS) if points.ridge else 0.0
     return math.fsum(w * loss.dual(y, s)) - error - square
 
 
 def power_of(c: np.ndarray) -> int:
     """The power of two that weights c are divided by where they are priced and saved."""
-    return math.frexp(float(np.abs(c).sum()))[1]
+    return max(math.frexp(float(np.abs(c).sum()))[1], -1000)  # 2^1000 is a float
 
 
 def dual_value(points: Points, loss: Loss, c: np.ndarray) -> float:
     on = points.w > 0
     value = float(points.w[on] @ loss.dual(points.y[on], c[on] / points.w[on]))
     total = float(c.sum())
-    return value - (total * total / (2 * points.ridge) if points.ridge else 0.0)
+    return value - ((total / math.sqrt(2 * points.ridge)) ** 2 if points.ridge else 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,8 @@ from scipy import linalg
 
 from widemargin.kinds import labels_for_loss
 from widemargin.margins.answers import solves
-from widemargin.margins.door import EPS, Progress, check_progress, product
+from widemargin.margins.door import EPS, Late, Progress, check_progress, product
+from widemargin.margins.rows import first_rows
 from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -25,10 +27,9 @@ TINY = 120  # targets below 2^-TINY: `verify` has 200 bits after the point for t
 ARMIJO = 1e-4
 BLOCK = 256  # rows of K at a time
 SHARE = 0.9  # of tol that the steps must reach; the rest is for rounding
-SOLVE, GRACE = (
-    2.5e-11,
-    0.25,
-)  # seconds of a step for n^3, before there was one; and how far one may go beyond the time limit
+# Seconds of a step for n^3, before there was one; and how far one may go beyond the time limit.
+SOLVE, GRACE = 2.5e-11, 0.25
+PAIRS, MATRICES = 1.6e7, 5  # pairs of points a second that a kernel has, and matrices of a step
 
 
 @solves(labels_for_loss)
@@ -55,6 +56,9 @@ def f2(
 
     `weights` w is (n,), and `output_bias` is "free", "decayed" or None.
 
+    Where the time or the memory is not enough for the kernel of all pairs of points, some of them are solved for: their dual is
+    one of all, and their function is judged at all points. Both bounds hold, and the gap is wide.
+
     >>> import widemargin as wm
     >>> one = wm.Dataset([[3.0, 4.0]], [1.0])  # k = |x|^2 / (2 d): min over t of (1 - t)^2 / 2 + t^2 / (2 k)
     >>> cert = wm.optima.f2(one, loss="squared", weight_decay=1.0, bias=False, output_bias=None)
@@ -63,13 +67,25 @@ def f2(
     """
     training = problem.setting(data, weight_decay, bias, output_bias, weights, tol, time_limit)
     entered = problem.of_labels(training, loss)
-    solver = _Newton(entered, ReLU().kernel(entered.door.X), tol, progress)
+    solver = _Newton(entered, _some(entered), tol, progress)
     try:
         with np.errstate(all="ignore"):  # steps that overflow are refused by line searches
             status = solver.run()
     except KeyboardInterrupt:
         status = "interrupted"
     return solver.certificate(status)
+
+
+def _some(entered: problem.Problem) -> np.ndarray:
+    """The points (k,) that there is room and time for: their kernel, and with all points where these are more."""
+    door, on = entered.door, np.flatnonzero(entered.points.w > 0)
+    n, pairs = len(door.X), (0.8 * (door.deadline - door.started) + GRACE) * PAIRS
+    room = math.sqrt(door.limits.memory / (8 * MATRICES))
+    if n <= room and n * n <= pairs:
+        return np.arange(n)
+    most = int(min(room, len(on), 2 * pairs / (n + math.sqrt(n * n + 4 * pairs)) if math.isfinite(pairs) else n))
+    labels = entered.points.y[on] if entered.loss.labels else np.zeros(len(on))
+    return on[first_rows(labels, max(most, 1))]
 
 
 def _symmetric(K: np.ndarray) -> np.ndarray:
@@ -88,15 +104,22 @@ class _Newton:
     which needs no inverse of K, and, where there is an output bias, lam sum(beta + d) = ridge (b + db).
     """
 
-    def __init__(self, entered: problem.Problem, K: np.ndarray, tol: float, progress: Progress | None):
+    def __init__(self, entered: problem.Problem, rows: np.ndarray, tol: float, progress: Progress | None):
         check_progress(progress)
         if entered.power < -TINY:
             raise InputError(
                 f"{entered.door.data.name}: the targets are too tiny for a check of kernel values; rescale y"
             )
-        self.problem, self.points, self.tol, self.progress = entered, entered.points, tol, progress
-        self.K = _symmetric(K)
-        self.n, D = entered.door.X.shape
+        self.problem, self.tol, self.progress, self.rows = (
+            entered,
+            tol,
+            progress,
+            rows,
+        )  # the points that are solved for
+        every = entered.points
+        self.points = replace(every, y=every.y[rows], w=every.w[rows])
+        self.K = _symmetric(ReLU().kernel(entered.door.X[rows]))
+        self.n, D = len(rows), entered.door.X.shape[1]
         shift = entered.door.shift
         self.lam = entered.total * math.ldexp(entered.decay, -2 * shift) if abs(shift) < 200 else 0.0
         if not 1e-250 < self.lam < 1e250:
@@ -126,9 +149,29 @@ class _Newton:
         value += 0.5 * self.lam * square + 0.5 * points.ridge * b * b
         return value * (1 + EPS * (self.n + 64))
 
+    def above_all(self, beta: np.ndarray, b: float) -> float:
+        """The same over all points, some of which are not those of `beta`; infinite where there is no time for it."""
+        points, X = self.problem.points, self.problem.door.X
+        on = np.flatnonzero(beta)
+        value, reach = 0.0, float(np.abs(beta) @ self.size)
+        try:
+            for block in self.problem.door.limits.blocks(len(X), 4 * len(on) + X.shape[1]):
+                t, spread = np.full(len(X[block]), b), np.zeros(len(X[block]))
+                if len(on):
+                    Kx, e = product(ReLU().kernel(X[block], X[self.rows[on]]), beta[on])
+                    size = np.linalg.norm(X[block], axis=1) / math.sqrt(2 * X.shape[1]) * (1 + 1e-12)  # sqrt k(x, x)
+                    t, spread = t + Kx, (e + self.blur + 8 * EPS) * reach * size + 4 * EPS * (np.abs(Kx) + abs(b))
+                error = spread + 4 * EPS * np.abs(points.y[block]) * bool(len(on))
+                value += float(points.w[block] @ self.loss.value_above(points.y[block], t, error))
+        except Late:
+            return math.inf
+        value += 0.5 * self.lam * self.times(beta)[2] + 0.5 * points.ridge * b * b
+        return value * (1 + EPS * (len(X) + 64))
+
     def below(self, c: np.ndarray) -> float:
         """What the weights c prove, rounding included."""
-        square = self.times(c)[2] / (2 * self.lam) * (1 + 16 * EPS)
+        unit = 2.0 ** power_of(c)  # squares of tiny weights are 0
+        square = (math.sqrt(self.times(c / unit)[2] / (2 * self.lam)) * unit) ** 2 * (1 + 32 * EPS)
         return dual_below(self.points, self.loss, c, 1.0) - square
 
     def keep(self, t: np.ndarray) -> None:
@@ -256,7 +299,16 @@ class _Newton:
         entered = self.problem
         if math.isinf(self.upper):  # interrupted before the first step
             self.keep(self.K @ self.beta + self.b)
-        (beta, b), power = self.best, power_of(self.dual)
+        n = len(entered.door.X)
+        if self.n < n:
+            status, self.upper = status if status == "interrupted" else "time-limit", self.above_all(*self.best)
+            _, b = fit(entered.points, self.loss, np.zeros((n, 0)), np.zeros(0), 0.0)
+            constant = self.above_all(np.zeros(self.n), b)
+            if not self.upper <= constant:
+                self.upper, self.best = constant, (np.zeros(self.n), b)
+        (some, b), power = self.best, power_of(self.dual)
+        beta, dual = np.zeros(n), np.zeros(n)
+        beta[self.rows], dual[self.rows] = some, self.dual
         with np.errstate(over="ignore", under="ignore"):
             alpha = np.ldexp(beta, entered.power - 2 * entered.door.shift)
             low = float(np.ldexp(self.lower / entered.total * (1 - 8 * EPS), 2 * entered.power))
@@ -269,12 +321,12 @@ class _Newton:
         return entered.door.certificate(
             "f2-optimum",
             (max(low, 0.0), high),
-            np.ldexp(self.dual, -power),
+            np.ldexp(dual, -power),
             degree=0,
             convention="objective",
             stopped="" if status in ("certified", "rounding") else status,
             extra=entered.saved(b, power) | {"kernel": "relu", "alpha": alpha.tolist()},
-            stats={"steps": self.steps},
+            stats={"steps": self.steps} | ({"points": self.n} if self.n < n else {}),
         )
 
 

@@ -81,8 +81,9 @@ class Outputs:
         z = np.ldexp(theta * q, power)
         value, size = self.terms(z)
         if self.ridge:
-            total = self.vectors(z).sum(axis=0)
-            square = float(total @ total) / (2 * self.ridge)
+            # Of q the sum is exact, that of z is not; and it is divided first, as the square of a tiny number is 0.
+            total = np.ldexp(theta * self.vectors(q).sum(axis=0), power) / math.sqrt(2 * self.ridge)
+            square = float(total @ total)
             value, size = value - square, size + square
         return value, size
 

@@ -86,8 +86,9 @@ class SeveralProblem(Training):
     points: Outputs
     power: int = 0
 
-    def saved(self, b: np.ndarray, power: int) -> dict[str, Any]:
-        return self.about(self.points.loss, np.ldexp(b, self.power).tolist(), self.power + power)
+    def saved(self, offset: np.ndarray, power: int) -> dict[str, Any]:
+        """What a certificate says about the problem, the output bias of its network in units of the data, and its weights."""
+        return self.about(self.points.loss, offset.tolist(), self.power + power)
 
 
 def enter(

@@ -51,6 +51,9 @@ KINDS = {CLASSES: "f1-multiclass-optimum", "squared": "f1-multitarget-optimum"}
 class Solver(Engine):
     convention = "objective"
     share = 0.95
+    theta: np.ndarray  # (m, D), (m, K) and (K,): the network as it is saved
+    outer: np.ndarray
+    offset: np.ndarray
 
     def __init__(self, problem: SeveralProblem, tol: float, seed: int, device: str, progress: Progress | None):
         door, points = problem.door, problem.points
@@ -262,9 +265,17 @@ class Solver(Engine):
 
     def written(self) -> tuple[None, dict[str, Any], np.ndarray, float, float]:
         total, dual, power = self.problem.total, self.dual, self.problem.power
-        self.theta, self.outer = self.neurons()
-        upper = self.above(self.theta, self.outer, self.best_network[2]) / total * (1 + 8 * EPS)
-        self.outer = np.ldexp(self.outer, power - self.door.shift)
+        upper = self.saved_network(*self.neurons(), self.best_network[2])
+        if not upper <= self.upper * (
+            1 + self.tol
+        ):  # tiny or huge weights may not be what they were: then a constant may be better
+            found = self.theta, self.outer, self.offset
+            _, b = fit(self.points, np.zeros((self.n, 0)), self.A[:0], np.zeros(self.K))
+            constant = self.saved_network(self.theta[:0], self.outer[:0], b)
+            if upper < constant:
+                self.theta, self.outer, self.offset = found
+            upper = upper if upper < constant else constant
+        upper = upper / total * (1 + 8 * EPS)
         lower = self.below() / total * (1 - 8 * EPS)
         with np.errstate(over="ignore", under="ignore"):
             maximum = float(np.ldexp(dual.bound, self.door.shift))
@@ -272,6 +283,17 @@ class Solver(Engine):
         proof = dual.saved | {"maximum": max(math.nextafter(maximum, math.inf), 1e-300)}
         high = min(math.nextafter(high, math.inf), LARGEST) if upper else 0.0
         return None, proof, dual.q, min(max(math.nextafter(low, -math.inf), 0.0), high), high
+
+    def saved_network(self, theta: np.ndarray, outer: np.ndarray, b: np.ndarray) -> float:
+        """Put a network in units of the door into those of the data, in which it is saved; the objective of what is left."""
+        scale = self.problem.power - self.door.shift
+        with np.errstate(over="ignore", under="ignore"):
+            self.outer, self.offset = np.ldexp(outer, scale), np.ldexp(b, self.problem.power)
+            on = self.outer.any(axis=1)
+            self.theta, self.outer = theta[on], self.outer[on]
+            if not np.isfinite(self.outer).all():
+                return math.inf
+            return self.above(self.theta, np.ldexp(self.outer, -scale), np.ldexp(self.offset, -self.problem.power))
 
     def above(self, theta: np.ndarray, outer: np.ndarray, b: np.ndarray) -> float:
         """The objective of a network in units of the door, rounding included."""
@@ -306,7 +328,7 @@ class Solver(Engine):
         return theta / np.linalg.norm(theta, axis=1, keepdims=True).clip(1e-300), A
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
-        saved = self.problem.saved(self.best_network[2], self.dual.power)
+        saved = self.problem.saved(self.offset, self.dual.power)
         return saved | {self.points.outputs: self.K, "theta": self.theta.tolist(), "outer": self.outer.tolist()}
 
     def stats(self) -> dict[str, Any]:

@@ -14,10 +14,13 @@ Each step is a quadratic program with second-order cones; a line search looks at
 from __future__ import annotations
 
 import math
+import time
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+
+from widemargin.margins.door import speed
 
 from .losses import Loss
 from .master import Points
@@ -51,16 +54,20 @@ def slide(
     first = np.argpartition(near, count - 1, axis=0)[:count]
     kink[first, np.arange(K)] = True
     kink &= convex & (near < 0.1)
-    new = None
+    new, until = None, time.perf_counter() + time_limit
     for _ in range(AGAIN):
-        new = _model(points, loss, _Now(X, W, s, b, T, t, c), kink, time_limit)
+        left = until - time.perf_counter()
+        if 2.0 * n * (K * r + kink.sum()) ** 2 > (left + LEAST) * speed():  # a product of matrices looks at no clock
+            break
+        new = _model(points, loss, _Now(X, W, s, b, T, t, c), kink, left)
         if new is None:
             return None
         crossed = convex & ~kink & ((X @ new[0].T > 0) != (T > 0)) & new[0].any(axis=1)
         if not crossed.any() or kink.sum() + crossed.sum() > MOST_KINKS:
             break
         kink |= crossed
-    assert new is not None
+    if new is None:
+        return None
     rate = 1.0
     for _ in range(12):
         V, offset = W + rate * (new[0] - W), b + rate * (new[1] - b)

@@ -15,7 +15,7 @@ import torch
 
 from widemargin.margins.door import EPS, norm_bound
 from widemargin.margins.engine import LARGEST, Engine, Progress, prune_masses
-from widemargin.pricing import Priced, listed, price, products, write
+from widemargin.pricing import Priced, listed, listing, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.pricing.search import maxima
@@ -267,6 +267,8 @@ class Solver(Engine):
     def search(self, c: np.ndarray) -> float:
         """Neurons that the network should have: the largest |sum_i c_i relu(v . x_i)| that was found."""
         if listed(self.where, c):
+            if 2 * listing(c) > self.left() + GRACE:
+                return math.inf
             sides = tuple(self.price(c, s, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
             self.offer(c, sides)
             for s, side in zip((1.0, -1.0), sides):
@@ -416,14 +418,21 @@ class Solver(Engine):
 
     def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
         problem, power = self.problem, 2 * self.problem.power
-        primal = self.network()
-        with np.errstate(over="ignore", invalid="ignore"):
-            upper = above(problem, primal, self.best_network[2])
+        scale, found = problem.power - self.door.shift, self.network()
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            mass = np.ldexp(
+                np.ldexp(found.mass, scale), -scale
+            )  # what is saved: tiny or huge ones are not what they were
+            on = np.isfinite(mass) & (mass != 0)
+            primal = Measure(found.theta[on], mass[on], "relu", found.bias)
+            b = math.ldexp(math.ldexp(self.best_network[2], problem.power), -problem.power)
+            self.best_network = (*self.best_network[:2], b)
+            upper = above(problem, primal, b)
         _, b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
         empty = Measure(np.zeros((0, self.door.X.shape[1])), np.zeros(0), "relu", self.door.bias)
         if not upper <= (constant := above(problem, empty, b)):  # what rounding may hide beside huge points
             self.best_network, primal, upper = (self.W[:0], self.s[:0], b), empty, constant
-        primal = Measure(primal.theta, np.ldexp(primal.mass, problem.power - self.door.shift), "relu", primal.bias)
+        primal = Measure(primal.theta, np.ldexp(primal.mass, scale), "relu", primal.bias)
         unit = 2.0**self.dual.power
         proof: dict[str, Any] = {"type": "norm"}
         bound, c = self.dual.bound / unit, self.dual.c / unit

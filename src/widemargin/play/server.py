@@ -35,7 +35,7 @@ def certified(body: bytes) -> str:
         asked = json.loads(body)
         rows = np.array(asked["points"], dtype=np.float64)
         bias = asked["bias"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # 10^400, or brackets in brackets
         raise InputError("the request is not a list of points and a bias") from None
     if rows.ndim != 2 or rows.shape[1] != 3 or not 1 <= len(rows) <= POINTS or not isinstance(bias, bool):
         raise InputError(f"the request must have 1 to {POINTS} points with two coordinates and a label each")
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if name != "certify":
             return 404, b"no such file", "text/plain"
-        if not length.isdigit():
+        if not (length.isascii() and length.isdigit()):
             return 411, b"the length is missing", "text/plain"
         if int(length) > BODY:
             self.close_connection = True

@@ -5,11 +5,14 @@ the gradient of one. On the sphere n great circles make at most n (n - 1) vertic
 and a maximiser is a vertex, or the gradient of an arc projected to its plane, or the gradient of a cell. All arcs and cells
 are met at the vertices: at the vertex of circles i and j, along i and along j, forwards and back. The three axes are added as
 circles without weight, so that every arc and cell has a vertex whatever the rank of the points.
+
+Doubles are enough for the gradients: one that rounding moves out of its cell lies next to an arc with the same value. They are
+not enough for the signs of v . x_i at the vertices of nearly parallel points, whose cells are far narrower than the crossing of
+two of them is known. So the signs are found in coordinates in which the points are round; these, and the crossings, are worked
+out with twice the digits.
 """
 
 from __future__ import annotations
-
-from fractions import Fraction
 
 import numpy as np
 
@@ -17,9 +20,11 @@ BLOCK = 1 << 20  # floats that are held at a time
 FOUND = 200
 LOOK = 32  # circles that a candidate is compared with before F is worked out
 SLACK = 1e-9  # what is this close to being a local maximum counts as one
-NARROW = 1e-5  # sine of two lines below which their crossing is worked out exactly
-SMALLEST = 1000  # a coordinate is scaled by at most 2^SMALLEST, so that no double overflows
+SMALLEST = 900  # a coordinate is scaled by at most 2^SMALLEST, so that no double overflows
 PARALLEL = 1e-13  # two lines with a smaller angle are one
+FLAT = 1e-14  # directions in which the points are thinner than that, relative to the widest, are stretched no further
+NEAR = 16 * 2.0**-52  # a product of unit vectors below it may be 0
+SPLIT = 2.0**27 + 1  # halves of a double's digits
 
 
 def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
@@ -111,48 +116,88 @@ def _unit(V: np.ndarray) -> np.ndarray:
     return unit
 
 
-def _crossing(x: np.ndarray, z: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """The unit vector along x cross z next to `near`, rounded once: doubles lose the digits of nearly parallel vectors."""
-    p, q = [Fraction(float(v)) for v in x], [Fraction(float(v)) for v in z]
-    v = [p[1] * q[2] - p[2] * q[1], p[2] * q[0] - p[0] * q[2], p[0] * q[1] - p[1] * q[0]]
-    top = max(map(abs, v))
-    if not top:
-        return near
-    exact = np.array([float(w / top) for w in v])
-    exact = exact / np.linalg.norm(exact)
-    return exact if exact @ near > 0 else -exact
+def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """a b and what it lacks, in doubles (Dekker)."""
+    p, high, low = a * b, [], []
+    for z in (a, b):
+        top = SPLIT * z
+        high.append(top - (top - z))
+        low.append(z - high[-1])
+    return p, ((high[0] * high[1] - p) + high[0] * low[1] + low[0] * high[1]) + low[0] * low[1]
+
+
+def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """a + b and what it lacks (Knuth)."""
+    s = a + b
+    part = s - a
+    return s, (a - (s - part)) + (b - part)
+
+
+def _times(Y: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Y M for Y (m, 3), M (3, 3), with twice the digits: as a sum of two."""
+    total, rest = _product(Y[:, :1], M[0])
+    for k in (1, 2):
+        more, lacks = _product(Y[:, k : k + 1], M[k])
+        total, lost = _sum(total, more)
+        rest = rest + (lacks + lost)
+    return _sum(total, rest)
+
+
+def _cross(a: np.ndarray, b: np.ndarray, a_rest: np.ndarray, b_rest: np.ndarray) -> np.ndarray:
+    """(a + a_rest) cross (b + b_rest), rows (N, 3), rounded once: doubles alone lose the digits of nearly parallel vectors."""
+    ahead, behind = [1, 2, 0], [2, 0, 1]
+    p, p_lacks = _product(a[:, ahead], b[:, behind])
+    q, q_lacks = _product(a[:, behind], b[:, ahead])
+    total, lost = _sum(p, -q)
+    rest = a_rest[:, ahead] * b[:, behind] + a[:, ahead] * b_rest[:, behind]
+    rest = rest - a_rest[:, behind] * b[:, ahead] - a[:, behind] * b_rest[:, ahead]
+    crossed: np.ndarray = total + (lost + (p_lacks - q_lacks) + rest)
+    return crossed
+
+
+def _round(X: np.ndarray, heard: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Vectors R (m, 3) of length about 1, and what they lack, and B (3, 3) of positive determinant: x . (B u) has the sign of
+    r . u for all u, and the rows of R that are `heard` (m,) are as round as can be.
+    """
+    # by powers of two, so that all digits are kept: rows, then columns
+    Y = np.ldexp(X, -np.frexp(np.abs(X).max(axis=1))[1][:, None])
+    size = np.abs(Y[heard]).max(axis=0, initial=0.0)  # no line at all where the weights of each cancel
+    scale = np.exp2(np.round(np.log2(np.where(size > 0, size, 1.0))).clip(-SMALLEST, 0))
+    Y = Y / scale
+    Y = np.ldexp(Y, -np.frexp(np.abs(Y).max(axis=1))[1][:, None])
+    _, size, Q = np.linalg.svd(np.vstack([Y[heard], np.zeros((3, 3))]), full_matrices=False)
+    size = size / (size[0] or 1.0)
+    M = Q.T / np.where(size > 0, size, 1.0).clip(FLAT)  # (3, 3)
+    M[:, 0] *= 1.0 if np.linalg.det(Q) > 0 else -1.0
+    R, rest = _times(Y, M)
+    power = -np.frexp(np.abs(R).max(axis=1))[1][:, None]
+    return np.ldexp(R, power), np.ldexp(rest, power), M / scale[:, None]
 
 
 def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Local maxima on the sphere (N, 3) that are at least half as large as the best vertex, and the best vertex."""
-    U, a, b, whole = _lines(X, c)
+    U, a, b, whole = _lines(X, c)  # U (m, 3)
     m = len(U)
     plus, minus = a[:, None] * U, -b[:, None] * U  # the gradients where v . u > 0, and where < 0
     both = np.concatenate([plus, minus], axis=1)  # (m, 6)
     rounding = 1e-13 * float(np.abs(a).sum() + np.abs(b).sum())
-    # v . u = (v scale) . (u / scale): vertices and signs in coordinates in which the points are round
-    scale = np.abs(U[(a != 0) | (b != 0)]).max(axis=0, initial=0.0)  # no line at all where the weights of each cancel
-    scale = np.exp2(np.round(np.log2(np.where(scale > 0, scale, 1.0))).clip(-SMALLEST, 0))
-    R = _unit(U / scale)
+    R, rest, back = _round(whole, (a != 0) | (b != 0))
+    unit = _unit(R)
     look = np.unique(np.linspace(0, m - 1, min(m, LOOK)).astype(int))
     first, second = np.triu_indices(m, 1)
     best, corner, directions = -np.inf, U[0], []
     step = max(1, BLOCK // m)
     for start in range(0, len(first), step):
         i, j = first[start : start + step], second[start : start + step]
-        V = np.cross(R[i], R[j])
-        sine = np.linalg.norm(V, axis=1)
-        V /= sine[:, None]
-        T = V @ R.T  # (B, m)
-        V = _unit(V / scale)
-        for k in np.flatnonzero(sine < NARROW).tolist():
-            V[k] = _crossing(whole[i[k]], whole[j[k]], V[k])
-        zero = np.abs(T) <= 16 * 2.0**-52 / sine[:, None]
+        W = _unit(_cross(R[i], R[j], rest[i], rest[j]))  # the vertex in round coordinates
+        V = _unit(W @ back.T)
+        T = W @ unit.T  # (B, m)
+        zero = np.abs(T) <= NEAR
         row = np.arange(len(V))
         zero[row, i] = zero[row, j] = True
         # where more than two circles meet, the pairs with the first of them have all arcs
         keep = zero.argmax(axis=1) == i
-        i, j, V, T, zero = i[keep], j[keep], V[keep], T[keep], zero[keep]
+        i, j, V, W, T, zero = i[keep], j[keep], V[keep], W[keep], T[keep], zero[keep]
         row = np.arange(len(V))
         T[zero] = 0.0
         sides = np.sign(T[:, look])
@@ -169,10 +214,11 @@ def _sphere(X: np.ndarray, c: np.ndarray) -> np.ndarray:
             small = max(SLACK * best, rounding)
             for own, other, turn in ((i, j, 1), (j, i, -1)):
                 along = np.cross(V, U[own])
+                ahead = np.cross(W[more_row], unit[own[more_row]])  # the same in round coordinates
                 for way in (1, -1):  # the arc from end V along way (V x U[own]); the other circle's side is way turn
                     g = g0 + (plus if way * turn > 0 else minus)[other]
                     if len(more):
-                        side = way * (along[more_row] * U[more]).sum(axis=1)
+                        side = way * (ahead * unit[more]).sum(axis=1)
                         add = np.where(side[:, None] > 0, plus[more], minus[more])
                         for axis in range(3):
                             g[:, axis] += np.bincount(more_row, add[:, axis], len(g))

@@ -35,6 +35,7 @@ NOWHERE = (
 )
 QUADRATIC_RANK = 150  # largest rank for quadratic bounds in a tree
 SPLIT_RANK = 26  # largest rank for `Splitting`
+BEGIN = 1.2e-8  # seconds for each entry of the matrices that it begins with
 RELAX = 1.6  # over-relaxation of the splitting; 1 and 1.9 were slower
 HEAT = 5e-3  # of `FrankWolfe`'s soft choices, in lengths of points: 0.02 left trees of noise 2 % open for ever, 0.001 is slow
 KEPT = 64  # multipliers of pairs, the largest, that a node hands on; all of them would fill the memory, and close no tree sooner
@@ -95,6 +96,12 @@ def relaxation(tree: Terms, tol: float, deadline: float) -> Splitting | FrankWol
         return FrankWolfe(tree, deadline)
     single = tree.X.device.type == "cuda" and tol > 1e-3
     return Splitting(tree, torch.float32 if single else torch.float64)
+
+
+def beginning(tree: Terms) -> float:
+    """Seconds, more or less, that its root takes on a CPU, which does not look at the clock."""
+    d = tree.rows.shape[1]
+    return BEGIN * tree.positive * float(d + d * (d + 1) // 2) ** 2 if d <= SPLIT_RANK else 0.0
 
 
 class Splitting:

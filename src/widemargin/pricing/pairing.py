@@ -32,6 +32,10 @@ RATE = 0.2  # of Adam, at the start
 SPREAD = 4.0  # T starts at exp(-SPREAD |d| / median |d|)
 DROPPED_SHARE = 1e-5  # pairs with less than this times the largest T are dropped at the end
 SHIFT = 60  # T, a and lam are integers over 2^SHIFT in a proof
+BLOCK = 1 << 22  # numbers that are held at a time
+# Operations a second that are counted on, by device, and the share of the time in which neighbours must be found: of more points
+# than that allows some are left out, which then have no weight.
+SPEED, SHARE = {"cpu": 4e9, "cuda": 1e11}, 0.3
 
 
 @dataclass
@@ -69,14 +73,16 @@ class Pairing:
 
 
 def form(X: Tensor, i: Any, j: Any, T: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """M (r, r) and g (r,), over the Laplacian of the graph of pairs: the d_p themselves would take more room."""
+    """M (r, r) and g (r,), over the Laplacian of the graph of pairs: all d_p at once would take more room."""
     i, j = torch.as_tensor(i, device=X.device), torch.as_tensor(j, device=X.device)
-    n = len(X)
-    L = X.new_zeros(n, n)
-    L.index_put_((torch.cat([i, j]), torch.cat([j, i])), torch.cat([-a, -a]), accumulate=True)
-    L.diagonal().sub_(L.sum(1))
-    h = X.new_zeros(n).index_add_(0, i, T / 2).index_add_(0, j, -T / 2)
-    return X.T @ (L @ X), h @ X
+    LX = torch.zeros_like(X)  # the Laplacian times X, (n, r)
+    step = max(1, BLOCK // X.shape[1])
+    for start in range(0, len(i), step):
+        some = slice(start, start + step)
+        d = a[some, None] * (X[i[some]] - X[j[some]])
+        LX.index_add_(0, i[some], d).index_add_(0, j[some], -d)
+    h = X.new_zeros(len(X)).index_add_(0, i, T / 2).index_add_(0, j, -T / 2)
+    return X.T @ LX, h @ X
 
 
 def solve(X: Tensor, y: Tensor, deadline: float, steps: int = 300) -> Pairing | None:
@@ -85,6 +91,7 @@ def solve(X: Tensor, y: Tensor, deadline: float, steps: int = 300) -> Pairing | 
     if len(plus) == 0 or len(minus) == 0:
         return None
     began = time.perf_counter()
+    plus, minus = _few(X, plus, deadline - began), _few(X, minus, deadline - began)
     i, j = neighbours(X, plus, minus)
     length = (X[i] - X[j]).norm(dim=1)
     middle = length.median()
@@ -132,11 +139,24 @@ def solve(X: Tensor, y: Tensor, deadline: float, steps: int = 300) -> Pairing | 
     return Pairing(float(0.25 * T @ s[keep] + value), first, second, masses, curves, float(lam))
 
 
+def _few(X: Tensor, index: Tensor, seconds: float) -> Tensor:
+    """Of the points `index` as many as there are neighbours for in the time."""
+    most = SHARE * max(seconds, 0.0) * SPEED[X.device.type] / (2 * X.shape[1] + 50)
+    most = max(NEIGHBOURS, int(min(math.sqrt(most), len(index))))
+    order = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:most]
+    return index if most >= len(index) else index[order.sort().values.to(index.device)]
+
+
 def neighbours(X: Tensor, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor]:
     """The pairs (i, j) of which one is among the nearest of the other class to the other."""
-    far = torch.cdist(X[plus], X[minus])
-    near = torch.zeros_like(far, dtype=torch.bool)
-    near.scatter_(1, far.topk(min(NEIGHBOURS, len(minus)), 1, largest=False).indices, True)
-    near.scatter_(0, far.topk(min(NEIGHBOURS, len(plus)), 0, largest=False).indices, True)
-    at = torch.nonzero(near)
-    return plus[at[:, 0]], minus[at[:, 1]]
+    first, second = _nearest(X[plus], X[minus]), _nearest(X[minus], X[plus])
+    rows, columns = torch.cat([first[0], second[1]]), torch.cat([first[1], second[0]])
+    at = torch.unique(rows * len(minus) + columns)
+    return plus[at // len(minus)], minus[at % len(minus)]
+
+
+def _nearest(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of A (k, r), each NEIGHBOURS times, and the rows of B (l, r) that are nearest to them."""
+    count, step = min(NEIGHBOURS, len(B)), max(1, BLOCK // len(B))
+    near = [torch.cdist(part, B).topk(count, 1, largest=False).indices for part in A.split(step)]
+    return torch.arange(len(A), device=A.device).repeat_interleave(count), torch.cat(near).flatten()

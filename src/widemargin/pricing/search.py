@@ -31,7 +31,7 @@ def maxima(
     order = torch.argsort(-value)
     if climbers and time.perf_counter() < until:
         on = weight != 0
-        V, value = climb(X[on], weight[on], V[order[:climbers]], linear=linear)
+        V, value = climb(X[on], weight[on], V[order[:climbers]], linear=linear, until=until)
         order = torch.argsort(-value)
     return V[order], value[order]
 
@@ -68,9 +68,11 @@ def ascend(
     return V, value
 
 
-def climb(X: Tensor, c: Tensor, V: Tensor, rounds: int = 3, linear: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def climb(
+    X: Tensor, c: Tensor, V: Tensor, rounds: int = 3, linear: Tensor | None = None, until: float = math.inf
+) -> tuple[Tensor, Tensor]:
     """Local maxima of sum_i c_i relu(v . x_i) + linear . v near the rows of V (m, d), kinks included, and their values: few
-    dimensions.
+    dimensions. No round begins after `until`.
 
     With the active points of positive weight held, the objective is bounded below by the concave function
     linear . v + sum_{active} c_i x_i . v - sum_{c_i < 0} |c_i| relu(x_i . v), equal at the present v; its maximum over |v| <= 1
@@ -86,6 +88,8 @@ def climb(X: Tensor, c: Tensor, V: Tensor, rounds: int = 3, linear: Tensor | Non
     low, high = weight.expand(len(V), -1), torch.zeros(len(V), len(weight), dtype=V.dtype, device=V.device)
     unit = float(weight.abs().max()) or 1.0
     for _ in range(rounds):
+        if time.perf_counter() > until:
+            break
         held = ((V @ X[plus].T > 0).to(V.dtype) * c[plus]) @ X[plus] + linear
         b = shortest(rows, held, low, high, low / 2, unit)
         W = held + b @ rows

@@ -27,10 +27,9 @@ from .points import Points
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
 COVER_OUTPUTS = 9  # dimensions of w up to which covers are tried
-VERTEX, CELL = (
-    0.03,
-    3e-4,
-)  # seconds for one of the 2 r vertices and 2^r cones, by dimension r of w, that a cover begins with
+# Seconds for one of the 2 r vertices and 2^r cones, by dimension r of w, that a cover begins with, and what a vertex takes more
+# for each entry of X.
+VERTEX, CELL, ENTRY = 0.03, 3e-4, 3e-7
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
 FAINT = 1e-70  # values whose fourth powers are lost
@@ -134,7 +133,7 @@ def ascend(X: Array, g: Array, V: Array, steps: int, until: float = math.inf) ->
 
 
 def climb(X: Array, g: Array, V: Array, rounds: int = 6, until: float = math.inf) -> tuple[Array, Array]:
-    """Ascend |F(v)| where gradient steps stall, at the creases of terms with w . g_i < 0; no round begins after `until`.
+    """Ascend |F(v)| where gradient steps stall, at the creases of terms with w . g_i < 0; no step begins after `until`.
 
     With w = F(v) / |F(v)| and c_i = w . g_i, replace c_i relu(t) by c_i 1[t_i > 0] t where c_i > 0: a lower bound of w . F that
     is concave and tight at v. Its maximiser on the ball is the shortest vector sum_i b_i x_i, b_i = c_i lambda_i with
@@ -149,7 +148,7 @@ def climb(X: Array, g: Array, V: Array, rounds: int = 6, until: float = math.inf
         c = (F / xp.linalg.norm(F, axis=1, keepdims=True).clip(1e-300)) @ g.T  # (L, n)
         base = (c.clip(0) * (h > 0)) @ X
         A = xp.swapaxes(c.clip(max=0)[:, :, None] * X, 1, 2)  # (L, r, n)
-        W = base + _times(A, _box_least_squares(base, A, 80))
+        W = base + _times(A, _box_least_squares(base, A, 80, until))
         W /= xp.linalg.norm(W, axis=1, keepdims=True).clip(1e-300)
         new = values(X, g, W)
         up = new > value
@@ -177,11 +176,8 @@ def price(
     for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
         if k and time.perf_counter() > until:
             return
-        if (
-            method == "cover"
-            and free <= COVER_OUTPUTS
-            and time.perf_counter() + free * (2 * VERTEX + CELL * 2**free) < until
-        ):
+        least = free * (2 * (VERTEX + ENTRY * points.X.size) + CELL * 2.0**free)
+        if method == "cover" and free <= COVER_OUTPUTS and time.perf_counter() + least < until:
             yield cover(points, g, goal, until, rng, unscale)
         elif method == "cones" and D <= CONE_DIMENSIONS:
             yield cones(points.X0, g, goal, until, device=points.device)
@@ -368,14 +364,16 @@ def _times(A: Array, z: Array) -> Array:
     return (A @ z[:, :, None])[:, :, 0]
 
 
-def _box_least_squares(c: Array, A: Array, steps: int = 40) -> Array:
-    """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient."""
+def _box_least_squares(c: Array, A: Array, steps: int = 40, until: float = math.inf) -> Array:
+    """lambda in [0, 1]^n with |c + A lambda| small, for c (L, r), A (L, r, n): accelerated projected gradient, until `until`."""
     xp = _room(A)
     back = xp.swapaxes(A, 1, 2)
     rate = 1 / xp.linalg.norm(A @ back, axis=(1, 2)).clip(1e-300)
     lam = z = xp.full_like(A[:, 0], 0.5)
     t = 1.0
     for _ in range(steps):
+        if time.perf_counter() > until:
+            break
         slope = _times(back, c + _times(A, z))
         new = (z - rate[:, None] * slope).clip(0, 1)
         t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2

@@ -28,12 +28,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .moments import FrankWolfe, LoggedQuadraticBounds, QuadraticBounds, Splitting, relaxation
+from .moments import FrankWolfe, LoggedQuadraticBounds, QuadraticBounds, Splitting, beginning, relaxation
 from .points import ACTIVE, FREE, INACTIVE, Priced, Terms
 from .search import shortest
 
 STEPS = 30  # gradient steps per node; 15 and 60 both gave slower proofs on parity and disks
 LEAVE_AFTER = 20_000  # nodes before a run that cannot improve the bound is left: they find violators
+GRACE = 0.2  # seconds beyond the deadline that the root of quadratic bounds may take
 NEWTON_RANK = 12  # largest rank for interior-point steps in a node,
 NEWTON_NODES = 1000  # and how many nodes are tried without them
 NEWTON_WORK = 2e7  # operations of a step of a batch: more take seconds, and no clock is looked at inside
@@ -169,6 +170,7 @@ class Tree(Terms):
         root = torch.tensor([-1])
         _append(whole, root, root, root, b)
         limit = max(target, best * (1 + tol)) + 1e-300
+        quadratic = quadratic and not (device.type == "cpu" and time.monotonic() + beginning(self) > deadline + GRACE)
         moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if quadratic else None
         state = torch.zeros(1, 0, device=device)
         if moments is not None and float(U.max()) > limit:

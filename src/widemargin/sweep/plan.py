@@ -304,6 +304,10 @@ def read_plan(text: Any) -> dict[str, Any]:
     except RecursionError:
         raise Misfit("a plan has lists within lists, too deep to be read") from None
     PLAN(found, "")
+    try:
+        _listed(found)
+    except InputError as error:  # it is a sentence of its own
+        raise Misfit(str(error)) from None
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from widemargin.dataset import takes_data, takes_data_second
 from widemargin.errors import brief
-from widemargin.types import Dataset, Measure, Trajectory
+from widemargin.types import Dataset, InputError, Measure, Trajectory
 
 from ._rooms import flows
 from .catalogue import find, order
@@ -156,6 +156,8 @@ def check(
     ('ln |w| grows', 'yes')
     """
     track = follow(run, data, net)
+    if not len(track.t):
+        raise InputError("the run has no records yet; resume it, or wait for the first one")
     chosen = [CHECKS[id] for id in _chosen(ids, CHECKS, "check")]
     inequalities: list[Inequality] = []
     closer: Track | None = None

@@ -307,9 +307,9 @@ def _dual_below(problem: Problem, loss: str, c: list[int], kc: int, w: list[int]
     scale = theta.denominator.bit_length() - 1  # theta is over a power of two
     bits = max(kc + scale, kw)
     up, rise = theta.numerator << (bits - kc - scale), bits - kw
-    sums = curved = (
-        0  # in units of 2^-bits, times 2^P where there are logarithms; u^2 / w in units of 2^-(bits + P), rounded up
-    )
+    # In units of 2^-bits, times 2^P where there are logarithms; u^2 / w in units of 2^-(bits + more), rounded up: of tiny weights
+    # the squares have far more bits after the point.
+    sums, curved, more = 0, 0, bits + PRECISION
     for ci, wi, y in zip(c, w, problem.y):
         if not ci:
             continue
@@ -322,6 +322,6 @@ def _dual_below(problem: Problem, loss: str, c: list[int], kc: int, w: list[int]
         else:
             sums += u * y if loss == "squared" else u
             if loss != "hinge":
-                curved += -((-u * u << PRECISION) // weight)
+                curved += -((-u * u << more) // weight)
     places = bits + (PRECISION if loss in ("logistic", "exp") else problem.ky if loss == "squared" else 0)
-    return Fraction(sums, 1 << places) - Fraction(curved, 1 << (bits + PRECISION + 1))
+    return Fraction(sums, 1 << places) - Fraction(curved, 1 << (bits + more + 1))
