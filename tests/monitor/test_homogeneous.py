@@ -780,6 +780,7 @@ class Pixels:
         self.passes += args[0].numel() / self.whole * (1 + 2 * euler.GRADIENTS * torch.is_grad_enabled())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["resnet", "gpt"])
 def test_a_search_costs_less_than_ten_passes(kind: str) -> None:
     torch.manual_seed(0)

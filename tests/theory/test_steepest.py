@@ -277,6 +277,7 @@ def test_four_geometries_and_four_norms():
         assert max((table[own][norm], own) for own in table)[1] == norm, table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1", "spectral"])
 def test_a_run_whose_records_begin_late_is_no_false_alarm(norm):
     """The rate counts steps from the first record, at which psi and the norm are taken; not from the start of the run."""
