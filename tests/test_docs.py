@@ -4,6 +4,7 @@ Output shown below a block, or below a shell command, is compared with what is p
 how, and `make docs-update` rewrites what is shown.
 """
 
+import importlib
 import re
 import runpy
 import sys
@@ -99,3 +100,38 @@ def test_examples_run(example, capsys, monkeypatch):
 def test_there_is_something_to_run():
     assert len(EXAMPLES) >= 4
     assert sum(block.language == "python" for page in shown.PAGES for block in shown.blocks(page)) >= 8
+
+
+ROOMS = ("margins", "optima", "plots", "flows", "theory", "monitor", "papers", "sweep", "report", "verify", "spaces")
+NAMED = re.compile(rf"(?<![\w./-])(?:widemargin\.|wm\.)?({'|'.join(ROOMS)})\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+
+
+def resolves(room: str, name: str) -> bool:
+    """Whether this is a name of the room, of a file in it, or of a monitor, which pages call so."""
+    path = name.split(".")
+    starts = [importlib.import_module(f"widemargin.{room}")]
+    if room == "monitor":
+        starts.append(starts[0].MarginMonitor)
+    for at in starts:
+        for k, part in enumerate(path):
+            if not hasattr(at, part):
+                try:
+                    at = importlib.import_module(".".join(["widemargin", room, *path[: k + 1]]))
+                    continue
+                except ImportError:
+                    break
+            at = getattr(at, part)
+        else:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in shown.PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name
+)
+def test_functions_that_pages_name_are_there(page):
+    spans = re.findall(r"`([^`\n]+)`", page.read_text())
+    named = sorted({found for span in spans for found in NAMED.findall(span)})
+    files = (".py", ".md", ".html", ".js", ".json")  # names of files, not of functions
+    named = [f"{room}.{path}" for room, path in named if not f".{path}".endswith(files)]
+    assert not [name for name in named if not resolves(*name.split(".", 1))]

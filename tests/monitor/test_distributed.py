@@ -501,6 +501,7 @@ def own_norms(rank, world, kind, way):
     return watch.records, str(watch.geometry), watch.half_lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_the_optimisers_norm_and_late_training_over_ranks(tmp_path, kind, way):
@@ -520,6 +521,7 @@ def spectral_shards(rank, world):
     return sentence(lambda: watch.measure(batches(examples())))
 
 
+@pytest.mark.slow
 def test_spectral_norms_of_shards_are_refused(tmp_path):
     for _, said in on_ranks(2, tmp_path, spectral_shards):
         assert "the spectral norm of a matrix that ranks hold in parts is not computed" in said

@@ -780,6 +780,7 @@ class Pixels:
         self.passes += args[0].numel() / self.whole * (1 + 2 * euler.GRADIENTS * torch.is_grad_enabled())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["resnet", "gpt"])
 def test_a_search_costs_less_than_ten_passes(kind: str) -> None:
     torch.manual_seed(0)
@@ -852,3 +853,20 @@ def test_where_the_scale_of_the_others_is_free() -> None:
     assert found.names == ("2.weight", "3.weight") and not found.free and 0.3 < found.growth < 2
     assert "free" not in found.summary
     assert find_homogeneous(nn.Sequential(linear(DIM, 8), nn.ReLU(), linear(8, CLASSES)), x).growth == 1
+
+
+@pytest.mark.parametrize("kind", ["parameter", "module", "module before"])
+def test_hooks_on_backward_passes_do_not_see_the_search(kind: str) -> None:
+    torch.manual_seed(0)
+    net, seen = mlp(), []
+    first = net[2]
+    if kind == "parameter":
+        first.weight.register_hook(lambda grad: seen.append(1))
+    elif kind == "module":
+        first.register_full_backward_hook(lambda *_: seen.append(1))
+    else:
+        first.register_full_backward_pre_hook(lambda *_: seen.append(1))
+    found = find_homogeneous(net, torch.randn(20, DIM))
+    assert found.degree == find_homogeneous(mlp(), torch.randn(20, DIM)).degree and not seen
+    net(torch.randn(4, DIM)).sum().backward()
+    assert seen

@@ -364,6 +364,7 @@ def test_a_bad_batch_is_a_warning_once_there_are_records(tmp_path):
     assert _steps(callback) == [("train", 2), ("train", 4)]
 
 
+@pytest.mark.slow
 def test_label_smoothing_is_another_loss(tmp_path):
     trainer = Trainer(
         _bert(),

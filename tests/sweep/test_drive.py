@@ -303,6 +303,7 @@ def test_failures_are_counted_by_kind(folder, monkeypatch):
     assert state.failed == 5 and state.errors == said  # those that are told are still counted
 
 
+@pytest.mark.slow
 def test_a_dry_run_does_not_wait_for_a_long_batch(folder):
     (folder / "mine.py").write_text("import time\n\ndef f(x):\n    time.sleep(x)\n    return {'y': x}\n")
     found = sweep.dry_run(small(folder, grid={"x": [60]}, repeats=3, pack=1), workers=1)

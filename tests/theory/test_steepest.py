@@ -277,6 +277,7 @@ def test_four_geometries_and_four_norms():
         assert max((table[own][norm], own) for own in table)[1] == norm, table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1", "spectral"])
 def test_a_run_whose_records_begin_late_is_no_false_alarm(norm):
     """The rate counts steps from the first record, at which psi and the norm are taken; not from the start of the run."""
@@ -310,3 +311,17 @@ def test_half_an_iteration_is_refused():
         flows.Spectral(iterations=2.5)
     with pytest.raises(InputError, match="nesterov must be True or False, not 'yes'"):
         flows.SignDescent(momentum=0.5, nesterov="yes")
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-200])
+def test_adam_without_its_constant_leaves_entries_without_a_gradient_where_they_are(scale):
+    """Neurons that are off everywhere, and gradients whose squares underflow, were divided by 0: the run was called diverged."""
+    data = Dataset(scale * np.array([[1.0, 0.5], [-1.0, 0.2]]), [1.0, -1.0])
+    net = flows.TwoLayer(2, 6)
+    runs = [
+        flows.train(data, net, rule, stop=50, trials=4, record=["risk"])
+        for rule in (flows.Adam(lr=0.1, eps=0.0), flows.AdamW(lr=0.1, eps=0.0, weight_decay=0.0))
+    ]
+    assert all(set(run.status) == {"finished"} for run in runs)
+    for name, value in runs[0].final.items():
+        assert_allclose(value, runs[1].final[name], rtol=1e-9)

@@ -23,8 +23,8 @@ class Euler:
     """Outputs f, and <p, df/dp> of every parameter there.
 
     By a few backward passes, which give all parameters at once, of random mixtures of the outputs. Where a model cannot be
-    differentiated, or its gradients are not those of its outputs (a part is detached, say), by a forward pass for each parameter,
-    scaled by a little more than 1.
+    differentiated, its gradients are not those of its outputs (a part is detached, say), or hooks of others would see them, by a
+    forward pass for each parameter, scaled by a little more than 1.
     """
 
     f: Tensor
@@ -97,8 +97,18 @@ class Euler:
         )
 
 
+def _hooked(prober: Prober) -> bool:
+    """Whether somebody listens to backward passes: ours are not for them."""
+    modules = prober.model.modules()
+    return any(module._backward_hooks or module._backward_pre_hooks for module in modules) or any(
+        p._backward_hooks for p in prober.parameters.values()
+    )
+
+
 def _by_gradients(prober: Prober, screen: float) -> Euler | None:
     """None where there are no gradients, or where all of them together are not how the outputs change."""
+    if _hooked(prober):
+        return None
     mix = torch.randn(GRADIENTS, PICKS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     parameters = [prober.parameters[name] for name in prober.trained]
     terms = {name: torch.zeros(GRADIENTS, dtype=torch.float64) for name in prober.trained}

@@ -29,7 +29,7 @@ class Adam(Rule[AdamState]):
     every trained parameter that is not in `unit` stays within this distance of its start.
 
     lr is the step, `beta1` and `beta2` are the rates of the averages of the gradient and of its square, `weight_decay` times W is
-    added to the gradient.
+    added to the gradient. With `eps` = 0 an entry without a gradient does not move.
 
     >>> import torch
     >>> from widemargin import flows
@@ -99,7 +99,10 @@ class Adam(Rule[AdamState]):
             second = self.beta2 * state.second[name] + (1 - self.beta2) * grad**2
             mean = first / (1 - self.beta1**count).view(flat)
             size = (second / (1 - self.beta2**count).view(flat)).sqrt() + self.eps
-            new = W[name] + self.lr * mean / size
+            step = self.lr * mean / size
+            if not self.eps:  # an entry that has had no gradient, as of a neuron that is off everywhere
+                step = torch.where(size > 0, step, 0.0)
+            new = W[name] + step
             if name in self.unit:
                 new = new / new.flatten(1).norm(dim=1).view(flat)
             elif self.radius is not None:
