@@ -15,6 +15,7 @@ import widemargin as wm
 from checks import seal
 from widemargin import cli, kinds, references, report, verify
 from widemargin.types import Certificate, Dataset, InputError
+from widemargin.verify.__main__ import main as alone
 
 ROOT = Path(__file__).parents[1]
 X = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
@@ -107,6 +108,9 @@ def test_standardised_data(tmp_path, monkeypatch, capsys):
     read = Certificate.load("c.json")
     assert set(read.data_called["standardized"]) == {"mean", "scale"}
     assert cli.main(["verify", "c.json", "raw.csv"]) == 0  # the certificate knows the column
+    assert alone(["c.json", "raw.csv"]) == 0  # where only numpy is installed, too
+    other.to_csv("other.csv", index=False)
+    assert alone(["c.json", "other.csv"]) == 1 == cli.main(["verify", "c.json", "other.csv"])
     command = report.certificates.again(read)
     assert "--label kind --standardize" in command and "verify c.json raw.csv --label kind" in command
 

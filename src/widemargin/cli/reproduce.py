@@ -15,7 +15,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError, check_device
 
 from .options import INTERRUPTED, Command, integer, legal, placed, seeded, threaded, use_threads
-from .screen import plain, print_rich, say
+from .screen import print_table, say
 
 Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
 
@@ -113,31 +113,21 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([one.to_dict() for one in known]))
         return 0
-    from rich.table import Table
-
-    table = Table()
-    for column in ("id", "paper", "shows", "quick, 2 cores", "paper, 1 GPU"):
-        table.add_column(column, no_wrap=column != "shows", justify="right" if "," in column else "left")
-    for one in known:
-        table.add_row(plain(one.id), plain(one.paper), plain(one.shows), f"{one.quick:.0f} s", f"{one.full:.0f} s")
-    print_rich(table)
+    columns = ("id", "paper", "shows", "quick, 2 cores", "paper, 1 GPU")
+    rows = [[one.id, one.paper, one.shows, f"{one.quick:.0f} s", f"{one.full:.0f} s"] for one in known]
+    print_table("", columns, rows, right=columns[3:], folded=["shows"])
     return 0
 
 
 def _print(done: list[Done]) -> None:
-    from rich.table import Table
-
     from widemargin.papers.verdicts import count, measured, other, word
 
-    table = Table()
-    for column in ("id", "claim", "measured", "paper", "holds"):
-        table.add_column(column, no_wrap=column in ("id", "holds"), overflow="fold")
+    rows = []
     for one, verdicts, _ in done:
         for verdict in verdicts:
             holds = "NO" if verdict.holds is False else word(verdict.holds)
-            shown = verdict.to_dict()
-            table.add_row(*(plain(text) for text in (one.id, verdict.claim, measured(shown), verdict.paper, holds)))
-    print_rich(table)
+            rows.append([one.id, verdict.claim, measured(verdict.to_dict()), verdict.paper, holds])
+    print_table("", ("id", "claim", "measured", "paper", "holds"), rows, folded=("claim", "measured", "paper"))
     for one, verdicts, seconds in done:
         for verdict in verdicts:
             if verdict.holds is not True and verdict.reason:
