@@ -198,4 +198,4 @@ def test_cards(one_thread):
     page = wm.report.build([wm.margins.f1(data)])
     assert "report.write" in page._repr_html_() and "<script>" not in page._repr_html_()
     nothing = dataclasses.replace(wm.margins.f1(data), upper=float("inf"), proved=False, status="time-limit")
-    assert "unknown" in nothing._repr_html_() and "NOT proved" in nothing._repr_html_()
+    assert "unknown" in nothing._repr_html_() and "upper bound not proved" in nothing._repr_html_()
