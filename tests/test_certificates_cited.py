@@ -15,6 +15,7 @@ import widemargin as wm
 from checks import seal
 from widemargin import cli, kinds, references, report, verify
 from widemargin.types import Certificate, Dataset, InputError
+from widemargin.verify.__main__ import main as alone
 
 ROOT = Path(__file__).parents[1]
 X = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
@@ -107,6 +108,9 @@ def test_standardised_data(tmp_path, monkeypatch, capsys):
     read = Certificate.load("c.json")
     assert set(read.data_called["standardized"]) == {"mean", "scale"}
     assert cli.main(["verify", "c.json", "raw.csv"]) == 0  # the certificate knows the column
+    assert alone(["c.json", "raw.csv"]) == 0  # where only numpy is installed, too
+    other.to_csv("other.csv", index=False)
+    assert alone(["c.json", "other.csv"]) == 1 == cli.main(["verify", "c.json", "other.csv"])
     command = report.certificates.again(read)
     assert "--label kind --standardize" in command and "verify c.json raw.csv --label kind" in command
 
@@ -194,4 +198,4 @@ def test_cards(one_thread):
     page = wm.report.build([wm.margins.f1(data)])
     assert "report.write" in page._repr_html_() and "<script>" not in page._repr_html_()
     nothing = dataclasses.replace(wm.margins.f1(data), upper=float("inf"), proved=False, status="time-limit")
-    assert "unknown" in nothing._repr_html_() and "NOT proved" in nothing._repr_html_()
+    assert "unknown" in nothing._repr_html_() and "upper bound not proved" in nothing._repr_html_()

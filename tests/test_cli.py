@@ -175,6 +175,11 @@ def test_tables_in_narrow_terminals(argv, columns: int, monkeypatch):
     assert status == 0 and "..." not in out and "\u2026" not in out
     tables = [line for line in out.splitlines() if line.startswith(("\u2502", "\u250f"))]
     assert all(len(line) <= columns for line in tables)
+    assert all(line.endswith("\u2513") and "\u2533\u2533" not in line for line in tables if line[0] == "\u250f"), (
+        "a column is lost"
+    )
+    heads = [line for line in out.splitlines() if line.startswith("\u2503")]
+    assert len(heads) == out.count("\u250f"), "a heading takes several lines: the table is squeezed"
     assert not any(0 < len(line.strip()) <= 2 for line in out.splitlines())
     if argv[0] != "theorems":
         assert not [line for line in out.splitlines() if len(line) > columns]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from test_cli import refused, run
-from widemargin import Dataset, Trajectory, flows, plots
+from widemargin import Dataset, Trajectory, cli, flows, plots
 from widemargin.types import InputError
 
 SMALL = "parity:d=4,n=12,seed=0"
@@ -208,3 +208,12 @@ def test_a_picture_of_every_kind_of_run():
     plots.trajectory(few).savefig(os.devnull, format="png")
     with pytest.raises(InputError, match="no records"):
         plots.trajectory(Trajectory(np.zeros(0), {}, {}, ("running",)))
+
+
+def test_the_time_left_is_told_where_it_is_known(monkeypatch):
+    """An event may come at any time, so that nobody knows when."""
+    monkeypatch.setattr(cli.screen, "EVERY", 0.0)
+    _, _, told = run("train", SMALL, "--width", 8, "--steps", 20_000)
+    assert " s left" in told
+    _, _, told = run("train", SMALL, "--width", 8, "--lr", 1e-3, "--until", "radius=0.5", "--steps", 20_000)
+    assert "step" in told and " s left" not in told

@@ -121,7 +121,7 @@ def test_zero_atoms_are_dropped():
     assert_array_equal(normal.theta, [[1, 0]])
     assert_array_equal(normal.mass, [1])
     assert measure.norm == normal.norm == 1
-    assert str(normal) == "1 atoms, norm 1"
+    assert str(normal) == "1 neuron, norm 1"
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -218,7 +218,7 @@ def test_a_summary_is_json_and_the_text_is_one_line(certificate: Certificate):
     assert summary["lower"] == certificate.lower and summary["atoms"] == certificate.atoms
     assert summary["conversions"]["M2"] == certificate.lower / 2
     text = str(certificate)
-    assert "\n" not in text and text.startswith("frozen margin (M1) in [") and "not proved" not in text
+    assert "\n" not in text and text.startswith("largest margin (frozen neurons) in [") and "not proved" not in text
     assert repr(certificate) == f"<Certificate: {text}>"  # what a notebook shows: no array of n weights
     assert "upper bound not proved" in str(dataclasses.replace(certificate, proved=False))
     assert dataclasses.replace(certificate, primal=None).atoms == 0

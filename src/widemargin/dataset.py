@@ -429,4 +429,4 @@ def _taking(function: Any, place: int, labels: Labels) -> Any:
 
 def _sets(data: Any) -> bool:
     """Whether these are several data sets, one for each trial."""
-    return isinstance(data, list | tuple) and len(data) > 0 and all(isinstance(one, Dataset) for one in data)
+    return isinstance(data, list | tuple) and all(isinstance(one, Dataset) for one in data)

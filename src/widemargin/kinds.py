@@ -42,11 +42,11 @@ class Kind:
 
 ENDED = {  # how a search ended, in words
     "certified": "certified",
-    "time-limit": "stopped at the time limit; both bounds hold",
-    "stalled": "stalled; both bounds hold",
-    "interrupted": "interrupted; both bounds hold",
+    "time-limit": "stopped at the time limit",
+    "stalled": "stalled",
+    "interrupted": "interrupted",
     "not-separable": "nothing of this kind separates the data",
-    "rounding": "as close as rounding allows; both bounds hold",
+    "rounding": "as close as rounding allows",
     "no-interpolation": "nothing of this kind meets all targets",
     "found": "cones were found",
     "not-found": "no cones were found",

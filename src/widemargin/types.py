@@ -378,7 +378,8 @@ class Certificate:
     @property
     def status_in_words(self) -> str:
         """How the search ended, in words."""
-        return kinds.ENDED.get(self.status, self.status)
+        held = self.proved and self.status in ("time-limit", "stalled", "interrupted", "rounding")
+        return kinds.ENDED.get(self.status, self.status) + ("; both bounds hold" if held else "")
 
     def __str__(self) -> str:
         line = f"{self.what} in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"

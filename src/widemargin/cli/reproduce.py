@@ -15,7 +15,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError, check_device
 
 from .options import INTERRUPTED, Command, integer, legal, placed, seeded, threaded, use_threads
-from .screen import plain, print_rich, say
+from .screen import print_table, say
 
 Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
 
@@ -117,33 +117,21 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([reproduction.to_dict() for reproduction in known]))
         return 0
-    from rich.table import Table
-
-    table = Table()
-    for column in ("id", "paper", "shows", "quick, 2 cores", "paper, 1 GPU"):
-        table.add_column(column, no_wrap=column != "shows", justify="right" if "," in column else "left")
-    for row in known:
-        table.add_row(plain(row.id), plain(row.paper), plain(row.shows), f"{row.quick:.0f} s", f"{row.full:.0f} s")
-    print_rich(table)
+    columns = ("id", "paper", "shows", "quick, 2 cores", "paper, 1 GPU")
+    rows = [[row.id, row.paper, row.shows, f"{row.quick:.0f} s", f"{row.full:.0f} s"] for row in known]
+    print_table("", columns, rows, right=columns[3:], folded=["shows"])
     return 0
 
 
 def _print(done: list[Done]) -> None:
-    from rich.table import Table
-
     from widemargin.papers.verdicts import count, measured, other, word
 
-    table = Table()
-    for column in ("id", "claim", "measured", "paper", "holds"):
-        table.add_column(column, no_wrap=column in ("id", "holds"), overflow="fold")
+    rows = []
     for reproduction, verdicts, _ in done:
         for verdict in verdicts:
             holds = "NO" if verdict.holds is False else word(verdict.holds)
-            shown = verdict.to_dict()
-            table.add_row(
-                *(plain(text) for text in (reproduction.id, verdict.claim, measured(shown), verdict.paper, holds))
-            )
-    print_rich(table)
+            rows.append([reproduction.id, verdict.claim, measured(verdict.to_dict()), verdict.paper, holds])
+    print_table("", ("id", "claim", "measured", "paper", "holds"), rows, folded=("claim", "measured", "paper"))
     for reproduction, verdicts, seconds in done:
         for verdict in verdicts:
             if verdict.holds is not True and verdict.reason:

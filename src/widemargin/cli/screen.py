@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NARROW = 100  # columns of a terminal below which lines are broken here
 LONGEST = 2000  # characters of a complaint
-FOLDED, SHORT = 24, 32  # columns that a folded text needs at least; letters of what stands in one line with others
+FOLDED, SHORT = 20, 32  # columns that a folded text needs at least; letters of what stands in one line with others
 HARD = "\u00a0"  # a space at which lines are not broken
 EVERY = 10.0  # seconds between lines of progress where there is no terminal
 
@@ -30,7 +30,7 @@ def print_rich(table: Any) -> None:
     console = terminal()
     with console.capture() as captured:
         console.print(table)
-    print(captured.get(), end="")
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_table(

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import signal
+import sys
 import threading
 import time as clocks
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,7 +121,9 @@ def train(
             run.mend()
         said = tuple(run.notes) if run is not None else ()
         asked = stack.enter_context(_interrupts())
-        progress = stack.enter_context(notebooks.watched(record.progress, _line))
+        progress = record.progress
+        if progress is None and "IPython" in sys.modules:
+            progress = stack.enter_context(notebooks.watched(None, _line))
         rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
         final = loop.point()
     for trial in np.flatnonzero(loop.status == "diverged"):

@@ -41,10 +41,11 @@ def solves(
                 share = seconds / asked["time_limit"] if asked.get("time_limit") else math.nan
                 return share, f"{seconds:.1f} s  [{lower:.6g}, {upper:.6g}]  {message}"
 
-            with notebooks.watched(keys.get("progress"), line) as progress:
-                if progress is not None:
-                    keys["progress"] = progress
-                cert: Any = function(data, *args, **keys)
+            if keys.get("progress") is None and "IPython" in sys.modules:
+                with notebooks.watched(None, line) as progress:
+                    cert: Any = function(data, *args, **keys | {"progress": progress})
+            else:
+                cert = function(data, *args, **keys)
             return finish(cert, data, asked.get("tol"))
 
         return takes_data(labels)(solving)

@@ -27,10 +27,10 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         payload = load(options.certificate)
-        kind, loss, made_for = _named(payload)
-        X, y = read_data(options.data, kind, loss)
+        kind, loss, made_for, label = _named(payload)
+        X, y = read_data(options.data, kind, loss, label)
         if loss == "squared" and data_hash(X, y) != made_for:  # or for these labels as -1 and +1
-            other = read_data(options.data, kind)
+            other = read_data(options.data, kind, label=label)
             X, y = other if data_hash(*other) == made_for else (X, y)
     except ValueError as error:
         print(f"widemargin.verify: {error}", file=sys.stderr)
@@ -45,11 +45,12 @@ def main(argv: list[str] | None = None) -> int:
     return EXIT[verdict.answer]
 
 
-def _named(payload: Any) -> tuple[str, str, Any]:
-    """Kind, loss and hash of the data, as far as a certificate says them: they decide how a file is read, and nothing else."""
+def _named(payload: Any) -> tuple[str, str, Any, str]:
+    """Kind, loss, hash of the data and the column of labels, as far as a certificate says them: they decide how a file is read,
+    and nothing else."""
     fields = payload if isinstance(payload, Mapping) else {}
     extra, data = (value if isinstance(value, Mapping) else {} for value in (fields.get("extra"), fields.get("data")))
-    return str(fields.get("kind")), str(extra.get("loss", "")), data.get("sha256")
+    return str(fields.get("kind")), str(extra.get("loss", "")), data.get("sha256"), str(data.get("label", ""))
 
 
 if __name__ == "__main__":

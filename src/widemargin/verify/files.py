@@ -87,9 +87,9 @@ def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
     return out.getvalue()
 
 
-def read_data(path: str, kind: str, loss: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label; of several
-    targets y (n, K).
+def read_data(path: str, kind: str, loss: str = "", label: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """X (n, d) and y (n,) of a .npz file with arrays X and y, or of a .csv file with a header and a column y or label, or the one
+    that is called `label`; of several targets y (n, K).
 
     Two labels become -1 and +1 in sorted order, several classes 0, 1, ...; targets of regression stay as they are, and numbers
     do where the loss of a least objective is the squared one. What `widemargin.data.load_file` refuses is refused here, so
@@ -101,7 +101,7 @@ def read_data(path: str, kind: str, loss: str = "") -> tuple[np.ndarray, np.ndar
             with np.load(io.BytesIO(_read(path, DATA)), allow_pickle=False) as arrays:
                 X, y = _numbers(arrays["X"], "X"), np.asarray(arrays["y"])
         elif suffix == ".csv":
-            X, y = _csv(path, kind in REGRESSION)
+            X, y = _csv(path, kind in REGRESSION, label)
         else:
             raise ValueError("the name must end in .npz or .csv (`widemargin data SPEC --out FILE.npz` writes one)")
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -138,7 +138,7 @@ def _targets(y: np.ndarray, kind: str) -> np.ndarray:
     return _numbers(y, "y")  # one class, or labels that `check` refuses
 
 
-def _csv(path: str, targets: bool) -> tuple[np.ndarray, np.ndarray]:
+def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
     file = io.StringIO(_read(path, DATA).decode("utf-8-sig"), newline="")
     rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     if not rows:
@@ -146,7 +146,7 @@ def _csv(path: str, targets: bool) -> tuple[np.ndarray, np.ndarray]:
     header, rows = rows[0], rows[1:]
     if len(set(header)) < len(header) or not all(header):
         raise ValueError("two columns have one name, or one has none")
-    at = [j for j, name in enumerate(header) if name in LABELS]
+    at = [j for j, name in enumerate(header) if name in ((label,) if label in header else LABELS)]
     if len(at) != 1:
         raise ValueError("there must be one column y or label")
     if any(len(row) != len(header) for row in rows):
