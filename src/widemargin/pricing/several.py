@@ -326,7 +326,8 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     F = plus @ g  # (L, r, K)
     w = F.sum(axis=1)
     each = xp.linalg.norm(F, axis=2)
-    lost = xp.linalg.norm(w, axis=1) <= 1e-12 * each.sum(axis=1)  # a direction that is all rounding
+    # a direction that is all rounding beside what was added up
+    lost = xp.linalg.norm(w, axis=1) <= 1e-12 * (plus @ xp.linalg.norm(g, axis=1)).sum(axis=1)
     lost |= (each < FAINT).all(axis=1)  # squares of squares are lost
     lost &= (F != 0).any(axis=2).any(axis=1)
     usual = xp.zeros_like(w[:1])
