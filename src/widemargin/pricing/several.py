@@ -481,7 +481,7 @@ def cover(
     starts = points.tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
     estimate: dict[Key, float] = {}
-    proved: dict[Key, tuple[float, dict[str, Any] | None]] = {}
+    proved: dict[Key, tuple[float, float, dict[str, Any] | None]] = {}  # the bound, and as it is saved
     nodes, met = 0, [np.zeros((0, X.shape[1]))]
 
     def weights(key: Key) -> np.ndarray:
@@ -503,7 +503,13 @@ def cover(
         nonlocal nodes
         if key not in proved:
             side, bound, used, found = _scalar(points, weights(key), guess(key) / slackness, room * slackness, seconds)
-            proved[key] = math.nextafter(bound, math.inf), side
+            bound = math.nextafter(bound, math.inf)
+            maximum = unscale(bound)
+            proved[key] = (
+                max(bound, math.ldexp(maximum, -points.shift)),
+                maximum,
+                side,
+            )  # among the least floats it is more
             nodes += used
             met.append(found)
         return proved[key][0]
@@ -551,9 +557,9 @@ def cover(
 
     high = refine(levels(cells, exactly), exactly)
     upper = float(high.max()) * (1 + slack)
-    vertices = [{"w": list(key), "maximum": unscale(bound), "side": side} for key, (bound, side) in proved.items()]
+    vertices = [{"w": list(key), "maximum": maximum, "side": side} for key, (_, maximum, side) in proved.items()]
     saved: dict[str, Any] = {"type": "omitted"}
-    if all(side is not None for _, side in proved.values()):
+    if all(side is not None for *_, side in proved.values()):
         entries = record.preorder()[0]
         saved = {"type": "cover", "basis": rows.astype(int).tolist(), "tree": entries, "vertices": vertices}
     return Proof(upper, g, "cover", saved, nodes, np.vstack(met) @ points.basis.T)
