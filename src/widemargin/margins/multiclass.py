@@ -499,8 +499,9 @@ class Solver(Engine):
         g = dual_vectors(q, self.y)
         starts = np.vstack([self.theta, self.rng.standard_normal((STARTS, self.r))])
         V, value = several.ascend(self.X, g, starts, 40, self.door.deadline)
-        few = np.argsort(-value)[: min(CLIMBERS, self.at_once)]
-        V, value = several.climb(self.X, g, V[few], until=self.door.deadline)
+        V, value = several.climb(
+            self.X, g, several.best(V, value, min(CLIMBERS, self.at_once)), until=self.door.deadline
+        )
         if self.door.X.shape[1] <= 2:
             found, arcs = several.enumeration(self.door.X, g)
             self.keep(found)
