@@ -83,6 +83,12 @@ def test_what_they_hold(made, tmp_path):
     check_memory()
 
 
+def test_a_name_that_no_file_can_have(made, tmp_path):
+    payload, _ = made[0]
+    (tmp_path / "c.json").write_text(json.dumps(seal(payload | {"data": {**payload["data"], "name": "a" * 3000}})))
+    assert command("report", tmp_path / "c.json", "--out", tmp_path / "page.html")[0] == 0
+
+
 def test_their_bytes(made, tmp_path):
     rng = draw("certificate bytes")
     for k in range(share(160)):

@@ -221,6 +221,7 @@ def test_options_of_any_type(run):
         ("adam", "unit=1", "unit is an object"),
         ("two-phase", "reset=2", "reset must be true or false"),
         ("gd", "lr=[1]", "lr must be a number"),
+        ("weakreg", "per_decade=1e308", "more than 100000 values"),
     ],
 )
 def test_an_option_of_another_type(run, algorithm, option, words):

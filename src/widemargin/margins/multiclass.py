@@ -453,9 +453,8 @@ class Solver(Engine):
         starts = np.vstack([some, -some, self.rng.standard_normal((STARTS, self.r))])
         g = dual_vectors(self.centre, self.y)
         V, value = several.ascend(self.X, g, starts, 40, time.perf_counter() + 0.2 * self.left())
-        order = np.argsort(-value)
         share = min(COLUMNS, max(1, self.columns // 6))
-        self.take(V[order], 3 * share)
+        self.take(several.best(V, value, len(V)), 3 * share)
         self.take(unit[self.rng.permutation(self.n)], 2 * share)
         self.take(self.rng.standard_normal((share, self.r)), share)
 
@@ -502,9 +501,8 @@ class Solver(Engine):
         g = dual_vectors(q, self.y)
         starts = np.vstack([self.theta, self.rng.standard_normal((STARTS, self.r))])
         V, value = several.ascend(self.X, g, starts, 40, self.door.deadline)
-        order, few = np.argsort(-value)[:CLIMBERS], min(CLIMBERS, self.at_once)
-        V, value = V[order], value[order]
-        V[:few], value[:few] = several.climb(self.X, g, V[:few], until=self.door.deadline)
+        V = several.best(V, value, min(CLIMBERS, self.at_once))
+        V, value = several.climb(self.X, g, V, until=self.door.deadline)
         if self.door.X.shape[1] <= 2:
             found, arcs = several.enumeration(self.door.X, g)
             self.keep(found)

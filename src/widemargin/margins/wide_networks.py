@@ -273,7 +273,7 @@ class Solver(Neurons):
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
         if listed(self.points, q):
-            return self.exact_search(q, most)
+            return self.exact_search(q, most) if 2 * listing(q) < self.left() + GRACE else (math.inf, 0)
         best, new = 0.0, 0
         Z = self.rng.standard_normal((starts, self.r))
         if self.whitening is not None:
@@ -286,9 +286,7 @@ class Solver(Neurons):
         return best, new
 
     def exact_search(self, q: np.ndarray, most: int) -> tuple[float, int]:
-        """The same where all directions can be listed; then the value is a bound, too. Nothing where there is no time for it."""
-        if 2 * listing(q) > self.left() + GRACE:
-            return math.inf, 0
+        """The same where all directions can be listed; then the value is a bound, too."""
         new, sides = 0, []
         for s in (1.0, -1.0):
             priced = price(self.points, s * self.weights(q), known=0.0, tol=self.tol, seconds=0.0)

@@ -54,7 +54,7 @@ def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | 
         timed += [axes[3], axes[4]]
     for panel in timed:
         shown = x[np.isfinite(x) & (x > 0)] if log else x[np.isfinite(x)]
-        if log:
+        if log and shown.size:
             panel.set_xscale("log")
         if shown.size and shown.max() > shown.min():
             panel.set_xlim(shown.min(), shown.max())

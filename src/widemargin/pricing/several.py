@@ -326,7 +326,8 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     F = plus @ g  # (L, r, K)
     w = F.sum(axis=1)
     each = xp.linalg.norm(F, axis=2)
-    lost = xp.linalg.norm(w, axis=1) <= 1e-12 * each.sum(axis=1)  # a direction that is all rounding
+    # a direction that is all rounding beside what was added up
+    lost = xp.linalg.norm(w, axis=1) <= 1e-12 * (plus @ xp.linalg.norm(g, axis=1)).sum(axis=1)
     lost |= (each < FAINT).all(axis=1)  # squares of squares are lost
     lost &= (F != 0).any(axis=2).any(axis=1)
     usual = xp.zeros_like(w[:1])
@@ -480,7 +481,7 @@ def cover(
     starts = points.tensor(V)
     slackness = 1 + max(0.1 * (goal / max(float(value.max()), 1e-300) - 1), 1e-5)  # of the estimates
     estimate: dict[Key, float] = {}
-    proved: dict[Key, tuple[float, dict[str, Any] | None]] = {}
+    proved: dict[Key, tuple[float, float, dict[str, Any] | None]] = {}  # the bound, and as it is saved
     nodes, met = 0, [np.zeros((0, X.shape[1]))]
 
     def weights(key: Key) -> np.ndarray:
@@ -504,7 +505,10 @@ def cover(
             side, bound, used, directions = _scalar(
                 points, weights(key), guess(key) / slackness, room * slackness, seconds
             )
-            proved[key] = math.nextafter(bound, math.inf), side
+            bound = math.nextafter(bound, math.inf)
+            maximum = unscale(bound)
+            # Among the least floats it is more.
+            proved[key] = max(bound, math.ldexp(maximum, -points.shift)), maximum, side
             nodes += used
             met.append(directions)
         return proved[key][0]
@@ -552,9 +556,9 @@ def cover(
 
     high = refine(levels(cells, exactly), exactly)
     upper = float(high.max()) * (1 + slack)
-    vertices = [{"w": list(key), "maximum": unscale(bound), "side": side} for key, (bound, side) in proved.items()]
+    vertices = [{"w": list(key), "maximum": maximum, "side": side} for key, (_, maximum, side) in proved.items()]
     saved: dict[str, Any] = {"type": "omitted"}
-    if all(side is not None for _, side in proved.values()):
+    if all(side is not None for *_, side in proved.values()):
         entries = record.preorder()[0]
         saved = {"type": "cover", "basis": rows.astype(int).tolist(), "tree": entries, "vertices": vertices}
     return Proof(upper, g, "cover", saved, nodes, np.vstack(met) @ points.basis.T)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -389,7 +390,7 @@ def plane_of_data(g: np.ndarray, h: np.ndarray) -> Figure:
 
 def is_file(name: str) -> bool:
     """Whether data of this name comes from a file."""
-    return name.lower().endswith((".csv", ".npz", ".npy")) or Path(name).is_file()
+    return name.lower().endswith((".csv", ".npz", ".npy")) or os.path.isfile(name)  # of any length: Path raises
 
 
 def label_option(one: Certificate) -> list[str]:

@@ -17,6 +17,7 @@ from ..problem import Problem
 from .steps import check_numbers, choose, guard, require, tick_log
 
 ARMIJO, WOLFE = 1e-4, 0.9
+MOST = 100_000  # values of lambda
 STILL = 1e-5  # of |Theta| times the gradient of the ln objective, where a trial counts as stationary
 
 
@@ -95,9 +96,19 @@ class WeaklyRegularized(Rule[PathState]):
         require(
             self.last <= self.first, "WeaklyRegularized: lambda falls from first to last, so last must not exceed first"
         )
+        require(self.decades <= 300, "WeaklyRegularized: first and last differ by more than 1e300; bring them closer")
+        require(
+            self.decades * self.per_decade <= MOST,
+            f"WeaklyRegularized: per_decade={self.per_decade:g} asks for more than {MOST} values of lambda; give a smaller one",
+        )
         require(
             self.reduction in ("mean", "sum"), f"WeaklyRegularized: reduction {self.reduction!r} is not mean or sum"
         )
+
+    @property
+    def decades(self) -> float:
+        """Between the first and the last lambda."""
+        return math.log10(self.first) - math.log10(self.last)
 
     @property
     def lambdas(self) -> list[float]:
