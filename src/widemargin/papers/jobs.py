@@ -304,7 +304,6 @@ def _write(folder: Path, reproduction: Reproduction, job: Job, outcome: Outcome,
             picture = io.BytesIO()
             with matplotlib.rc_context({"savefig.dpi": 150, "pdf.fonttype": 42}):
                 figure.savefig(picture, format=ending)
-            figure.set_layout_engine("none")  # it has been laid out, which takes longer than drawing
             write_atomically(folder / f"{name}.{ending}", picture.getvalue())
     content = io.BytesIO()
     np.savez_compressed(content, **{k: np.asarray(v) for k, v in outcome.data.items()})  # type: ignore[arg-type]
