@@ -36,12 +36,18 @@ def js():
     return run
 
 
-@pytest.fixture(scope="session")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+@pytest.fixture(scope="package")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver = chrome(tmp_path_factory.mktemp("profile"))
     driver.set_script_timeout(120)
-    yield Page(driver)
+    yield driver
     driver.quit()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    yield Page(browser)
+    browser.get("about:blank")  # a page that is left open goes on training, beside all tests that follow
 
 
 @pytest.fixture(scope="session")

@@ -191,7 +191,7 @@ def test_a_hundred_steps_are_those_of_flows(js, mode):
                         "decay": 0.01 if "decayed" in name else 0,
                     }
                 )
-                record = flows.Record(["default", "weights"], points=100)
+                record = flows.Record(["step", "margins", "log_risk", "weights"], points=100)
                 run = flows.train(
                     Dataset(X, y), NETS[mode](2 + bias), rule, loss=loss, stop=100, bias=bias, seed=4, record=record
                 )

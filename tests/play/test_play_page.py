@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import pytest
 from playing import NARROW, random_points
 
 from widemargin import Dataset, flows, margins, play, verify
+from widemargin.cli import main
 
 driver = pytest.importorskip("selenium.webdriver")
 ActionChains, By, Keys = driver.ActionChains, driver.common.by.By, driver.Keys
@@ -119,7 +121,7 @@ def test_a_long_press_flips(page, one_file):
 
 
 def test_the_keyboard_alone_can_do_everything(page, one_file):
-    page.open(one_file.as_uri())
+    page.open(one_file.as_uri(), still=True)  # no training beside sixty keys
     page.run("document.body.focus()")
     keys = lambda *these: ActionChains(page.driver).send_keys(*these).perform()  # noqa: E731
     seen = set()
@@ -262,7 +264,7 @@ def test_a_link_restores_the_same_numbers(page, served):
 
 
 @pytest.mark.parametrize("way", ["both", "frozen", "output", "decay", "linear"])
-def test_copied_python_gives_the_same_interval_and_the_same_curve(page, one_file, tmp_path, way):
+def test_copied_python_gives_the_same_interval_and_the_same_curve(page, one_file, capsys, way):
     page.open(one_file.as_uri())
     page.set("preset", "kkt" if way == "linear" else "ring")
     page.set("rule", "gd")
@@ -288,21 +290,24 @@ cert = {named}
 last = [float(run[name][-1, 0]) for name in ("{"margin_M7" if way == "output" else "margin_M1"}", "log_risk")]
 print(json.dumps([cert.lower, cert.upper, cert.data_sha256, *last]))
 """
-    file = tmp_path / "copied.py"
-    file.write_text(code + more, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lower, upper, digest, margin, log_risk = json.loads(done.stdout.splitlines()[-1])
+    if way == "both":  # in a process of its own, as a person would run it
+        done = subprocess.run([sys.executable, "-c", code + more], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
+    else:
+        exec(compile(code + more, "copied.py", "exec"), {"__name__": "__main__"})
+        printed = capsys.readouterr().out
+    lower, upper, digest, margin, log_risk = json.loads(printed.splitlines()[-1])
     cert = here["certs"][kind]
     assert lower <= cert["upper"] and cert["lower"] <= upper  # the same interval, up to where the searches stopped
     assert json.loads(cert["text"])["data"]["sha256"] == digest
     assert abs(margin - here["f2" if way == "output" else "f1"]) < 1e-9
     if way != "output":
         assert abs(math.exp(log_risk) / here["risk"] - 1) < 1e-9
-    assert "verified exactly" in done.stdout
+    assert "verified exactly" in printed
 
 
-def test_copied_commands_run(page, one_file, tmp_path):
+def test_copied_commands_run(page, one_file, tmp_path, monkeypatch, capsys):
     page.open(one_file.as_uri())
     page.set("preset", "ring")
     page.set("rule", "ngd")
@@ -312,11 +317,15 @@ def test_copied_commands_run(page, one_file, tmp_path):
     page.driver.find_element(By.ID, "command").click()
     text = page.wait("return document.getElementById('copied').value")
     here = page.report()
-    script = text.replace("widemargin ", f"{sys.executable} -m widemargin ").replace("--seed", "--json --seed")
-    done = subprocess.run(["bash", "-e", "-c", script], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "verified exactly" in done.stdout
-    trial = json.loads(done.stdout.splitlines()[-1])["trials"][0]
+    points, commands = text.split("\nEND\n")
+    subprocess.run(["bash", "-e", "-c", f"{points}\nEND\n"], check=True, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for line in commands.replace("--seed", "--json --seed").splitlines():
+        name, *words = shlex.split(line)
+        assert name == "widemargin" and main(words) == 0
+    printed = capsys.readouterr().out
+    assert "verified exactly" in printed
+    trial = json.loads(printed.splitlines()[-1])["trials"][0]
     assert abs(trial["margin_M1"] - here["f1"]) < 1e-9
 
 

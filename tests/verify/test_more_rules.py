@@ -122,14 +122,21 @@ def test_a_lower_bound_below_zero_is_a_bound():
 # ------------------------------------------------------------ sizes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7])
-def test_blocks_of_any_size_give_the_same_verdict(size, monkeypatch):
-    """Leaves, atoms, directions, pairs, neurons and rows of kernels are worked through in blocks."""
+@pytest.fixture(scope="module")
+def whole():
+    """Certificates, what is said of them, the same with a bound that is too low, and why those are refused: in one block."""
     corpus = [case for case in (*written_before(), *hand_made(), *written_now()) if "3" not in case[0]]
     want = [check(payload, X, y) for _, payload, X, y in corpus]
     lower = [seal(payload | {"upper": payload["upper"] * 0.999, "status": "rounding"}) for _, payload, _, _ in corpus]
     refused = [check(payload, X, y).failed for payload, (_, _, X, y) in zip(lower, corpus)]
+    return corpus, want, lower, refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 7])
+def test_blocks_of_any_size_give_the_same_verdict(size, whole, monkeypatch):
+    """Leaves, atoms, directions, pairs, neurons and rows of kernels are worked through in blocks."""
+    corpus, want, lower, refused = whole
     for module in (reading, kernels, batchnorm, projected, multiclass):
         monkeypatch.setattr(module, "BLOCK", size)
     monkeypatch.setattr(tree, "LEAF_BLOCK", size)
