@@ -102,7 +102,7 @@ def dual(data: wm.Dataset, cert: wm.Certificate) -> Any:
     plane(left, data, cert.primal(grid()).reshape(241, 241))
     left.scatter(*data.X.T, s=2400 * q, facecolors="none", edgecolors=INK, linewidths=1.2, zorder=4)
     for i, x in enumerate(data.X):
-        left.text(*(x + [0.07, 0.06]), str(i + 1), fontsize=8)
+        left.text(x[0] + 0.07, x[1] + 0.06, str(i + 1), fontsize=8)
     titled(left, "a", "rings: weights of the points")
     at = np.arange(1, len(q) + 1)
     values = data.y * cert.primal(data.X)
