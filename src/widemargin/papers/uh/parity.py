@@ -366,6 +366,7 @@ def draw_parities(measured: Arrays) -> Figure:
     errors.plot([], [], "s--", color=MINUS, label="tangent kernel")
     errors.axhline(0.1, color=INK, ls=":", lw=1)
     errors.set_xscale("log")
+    log_axis(errors.xaxis)
     errors.set_ylim(-0.02, 0.55)
     errors.set_xlabel("samples n")
     errors.set_ylabel("test error, mean over seeds")
