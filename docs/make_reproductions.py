@@ -65,7 +65,11 @@ def section(folder: Path) -> str:
     run = f"{settings['scale'].capitalize()} scale, seed {settings['seed']}, {settings['device']}, {settings['seconds']:g} s."
     cells = [{key: quoted(value) for key, value in verdict.items()} for verdict in verdicts(folder)]
     pictures = [f"![{one.shows}](reproductions/{one.id}/{path.name})" for path in sorted(folder.glob("*.png"))]
-    fold = ['<details markdown="1"><summary>Verdicts, claim by claim</summary>', table(cells).rstrip("\n"), "</details>"]
+    fold = [
+        '<details markdown="1"><summary>Verdicts, claim by claim</summary>',
+        table(cells).rstrip("\n"),
+        "</details>",
+    ]
     return "\n\n".join([f"### {one.id}: {one.shows}", run, *pictures, *fold])
 
 
