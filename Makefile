@@ -8,9 +8,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-lo
 
 PAGE ?= playground.html
 
-.PHONY: demo page test test-all check slow bench format docs docs-update clean
+.PHONY: demo page test test-all check slow bench format docs docs-update dist clean
 demo: $(STAMP)
 	$(BIN)/widemargin demo --out demo-output
+	@echo 'It is also a file that you can send: make page writes playground.html, docs/play.md says what it shows.'
 
 page: $(STAMP)
 	$(BIN)/widemargin play --out $(PAGE)
@@ -25,6 +26,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/repo-review .
 	$(PYTEST) -m "not slow and not long"
 
 # Which tests `make check` leaves out.
@@ -47,6 +49,17 @@ docs: $(STAMP)
 # Runs every page and rewrites the outputs that it shows where they are stale.
 docs-update: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/shown.py --update
+
+# The wheel and the sdist, in dist/; then the wheel alone in an empty environment answers and is believed (tests/smoke.py).
+dist: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt build
+	rm -rf dist build/empty
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	cd build && empty/bin/python -I ../tests/smoke.py verify
+	build/empty/bin/python -m pip install --quiet -c constraints.txt "$$(echo dist/*.whl)[train]"
+	cd build && empty/bin/python -I ../tests/smoke.py
 
 clean:
 	rm -rf .venv demo-output build dist site

@@ -59,13 +59,18 @@ def counts(root: Path = FOLDERS) -> str:
 
 
 def section(folder: Path) -> str:
-    """One reproduction: its verdicts and its pictures."""
+    """One reproduction: its pictures, and its verdicts to unfold."""
     one = REPRODUCTIONS[folder.name]
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     run = f"{settings['scale'].capitalize()} scale, seed {settings['seed']}, {settings['device']}, {settings['seconds']:g} s."
     cells = [{key: quoted(value) for key, value in verdict.items()} for verdict in verdicts(folder)]
     pictures = [f"![{one.shows}](reproductions/{one.id}/{path.name})" for path in sorted(folder.glob("*.png"))]
-    return "\n\n".join([f"### {one.id}: {one.shows}", run, table(cells).rstrip("\n"), *pictures])
+    fold = [
+        '<details markdown="1"><summary>Verdicts, claim by claim</summary>',
+        table(cells).rstrip("\n"),
+        "</details>",
+    ]
+    return "\n\n".join([f"### {one.id}: {one.shows}", run, *pictures, *fold])
 
 
 def quoted(value: Any) -> Any:

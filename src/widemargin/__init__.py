@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     )
     from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
-__version__ = "0.1.0"
+try:
+    from ._version import __version__  # the build writes it, from the last git tag
+except ImportError:  # a checkout that was never installed
+    __version__ = "0.1.0"
 __all__ = [
     "Certificate",
     "Dataset",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,19 @@ def panels(width: float, height: float, columns: int) -> tuple[Figure, list[Axes
     for panel in axes:
         tidy(panel)
     return figure, axes
+
+
+def lettered(axes: Sequence[Axes]) -> None:
+    """(a), (b), ... before the titles, all at the left."""
+    for letter, panel in zip("abcdefghijkl", axes):
+        title = panel.get_title(loc="left") or panel.get_title()
+        panel.set_title("")
+        panel.set_title(f"({letter}) {title}".strip(), loc="left", fontsize=10)
+
+
+def legend_below(axes: Axes, columns: int = 1, below: float = 0.2) -> None:
+    """The legend under the panel, clear of its curves."""
+    axes.legend(frameon=False, fontsize=8.5, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -below))
 
 
 def tidy(axes: Axes) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from widemargin import flows
 from widemargin.data import disks
-from widemargin.papers.drawing import figure_of, tidy
+from widemargin.papers.drawing import figure_of, legend_below, lettered, tidy
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.statistics import mean_error
 from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, Verdict
@@ -79,7 +79,7 @@ def reproduce(job: Job) -> Outcome:
     sure = best[:, : size["certified"]] / upper  # at least this share of the largest margin
     most = best[:, : size["certified"]] / lower
     verdicts = judge_2d(job, size, best, limit, lower, upper, proved)
-    figure = figure_of(9.4, 3.9)
+    figure = figure_of(9.4, 4.7)
     axes, share = figure.subplots(1, 2)
     axes.fill_between([ms[0] / 1.3, ms[-1] * 1.3], lower.mean(), upper.mean(), color=THIRD, alpha=0.35, lw=0)
     axes.axhline(lower.mean(), color=THIRD, lw=1.0)
@@ -101,10 +101,13 @@ def reproduce(job: Job) -> Outcome:
         panel.set_xticks(list(ms), [str(m) for m in ms])
         panel.set_xlim(ms[0] / 1.3, ms[-1] * 1.3)
         panel.set_xlabel("m (number of neurons)")
-        panel.legend(frameon=False, fontsize=9, loc="lower right")
+        legend_below(panel)
         tidy(panel)
     axes.set_ylim(min(0.0, float(best.min())), 1.08 * max(float(best.max()), float(upper.mean())))
     share.set_ylim(min(0.5, float(sure.min()) - 0.05), 1.05)
+    axes.set_title("margins, and the interval of the largest")
+    share.set_title("the same as a share of the largest")
+    lettered([axes, share])
     words = (
         f"{size['trials']} samples of one labelling, n = {size['n']}, d = {size['d']} with the constant coordinate, "
         f"{size['steps']} steps. "

@@ -115,8 +115,8 @@ def reproduce(job: Job) -> Outcome:
     to_tangent, to_f1, data = kept["to_tangent"][:, 0], kept["to_f1"][:, 0], sets[0]
     closest = to_tangent.argmin(0)
     shown = _snapshots(iterations[:, 1], int(closest[1]))
-    figure = figure_of(10.2, 7.0)
-    parts = figure.add_gridspec(3, 6, height_ratios=[1, 1, 1.25])
+    figure = figure_of(9.4, 9.6)  # squares that fill the width
+    parts = figure.add_gridspec(3, 6, height_ratios=[1, 1, 0.85])
     for place, k in enumerate(shown):
         axes = figure.add_subplot(parts[place // 3, 2 * (place % 3) : 2 * (place % 3) + 2])
         shape = (size["grid"], size["grid"])
@@ -125,14 +125,26 @@ def reproduce(job: Job) -> Outcome:
             line, line, kept["tangent"].reshape(shape), levels=[0], colors=[QUIET], linewidths=1.2, linestyles=":"
         )
         axes.contour(line, line, f1.reshape(shape), levels=[0], colors=[THIRD], linewidths=1.2, linestyles="--")
-        axes.set_title(f"({'abcdef'[place]})  t = {iterations[k, 1]:.0f}", fontsize=10)
+        axes.set_title(f"({'abcdef'[place]}) t = {iterations[k, 1]:,.0f}", fontsize=10, loc="left")
     for b in (1, 0):
         t = iterations[:, b]
         axes = figure.add_subplot(parts[2, 3 * (1 - b) : 3 * (1 - b) + 3])
         late = t > 0
-        axes.plot(t[late], to_tangent[late, b], color=QUIET, lw=2, ls=":", label="to the tangent-kernel max margin")
-        axes.plot(t[late], to_f1[late, b], color=THIRD, lw=2, ls="--", label="to the F1 max margin")
-        axes.plot(t[closest[b]], to_tangent[closest[b], b], "o", color=INK, ms=5)
+        axes.plot(
+            t[late],
+            to_tangent[late, b],
+            color=QUIET,
+            lw=2,
+            ls=":",
+            label="largest margin of the tangent kernel, and the distance to it",
+        )
+        axes.plot(
+            t[late], to_f1[late, b], color=THIRD, lw=2, ls="--", label="largest margin of F1, and the distance to it"
+        )
+        axes.plot([], [], color=INK, lw=2, label="boundary of the network (a to f)")
+        axes.plot(
+            t[closest[b]], to_tangent[closest[b], b], "o", color=INK, ms=5, label="closest to the tangent kernel (c)"
+        )
         if b == 1:
             for place, k in enumerate(shown):
                 if t[k] > 0:
@@ -150,7 +162,8 @@ def reproduce(job: Job) -> Outcome:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("t (iterations)")
         axes.set_ylabel("distance of classifiers")
-        axes.set_title(STARTS[b] + (" (pictures above)" if b else " (as in the paper)"), fontsize=10)
+        where = " (pictures above)" if b else " (as in the paper)"
+        axes.set_title(f"({'hg'[b]}) {STARTS[b]}{where}", fontsize=10, loc="left")
         tidy(axes)
     figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=8.5, loc="outside lower center", ncols=2)
     words = (

@@ -17,7 +17,7 @@ from scipy import linalg
 
 from widemargin import flows, margins, theory
 from widemargin.data import relu_teacher
-from widemargin.papers.drawing import mean_line, panels
+from widemargin.papers.drawing import figure_of, lettered, mean_line, tidy
 from widemargin.papers.jobs import Job, Outcome, reproduction
 from widemargin.papers.statistics import exponents, over_trials
 from widemargin.papers.verdicts import UNDECIDED, Verdict
@@ -293,7 +293,10 @@ def _norms_verdict(ns: np.ndarray, measured: Mapping[str, np.ndarray]) -> Verdic
 
 
 def _draw(ns: np.ndarray, measured: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    figure, axes = panels(11.6, 3.8, 4)
+    figure = figure_of(9.4, 6.6)
+    axes = list(figure.subplots(2, 2).ravel())
+    for panel in axes:
+        tidy(panel)
     titles = {"classification": "0-1 test error", "regression": "squared test error"}
     looks = {"path": (PLUS, "network, minimiser", "o-"), "descent": (THIRD, "network, gradient descent", "^-.")}
     for pair, (task, part) in zip((axes[:2], axes[2:]), measured.items()):
@@ -328,6 +331,7 @@ def _draw(ns: np.ndarray, measured: Mapping[str, Mapping[str, np.ndarray]]) -> F
             left.set_yscale("log")
         else:
             left.set_ylim(0, None)
+    lettered(axes)
     figure.legend(
         *axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=9.5
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import data, flows, margins
-from widemargin.papers.drawing import figure_of, log_axis
+from widemargin.papers.drawing import figure_of, legend_below, lettered, log_axis, tidy
 from widemargin.papers.jobs import Arrays, Job, Outcome, reproduction
 from widemargin.papers.statistics import mean_exponent, two_errors
 from widemargin.papers.verdicts import Verdict, either, own
@@ -321,7 +321,7 @@ def judge_samples(measured: Arrays) -> list[Verdict]:
 
 
 def draw_parities(measured: Arrays) -> Figure:
-    figure = figure_of(10.0, 7.6)
+    figure = figure_of(9.6, 9.4)
     (by_d, by_k), (errors, scaling) = figure.subplots(2, 2)
     d = np.unique(np.round(np.geomspace(2, 64, 25)).astype(int))
     for k, style in ((2, "-"), (4, "--")):
@@ -341,7 +341,7 @@ def draw_parities(measured: Arrays) -> Figure:
     by_d.set_xlabel("dimension d")
     by_d.set_ylabel("margin")
     by_d.set_title("Margins on the full cube", loc="left", fontsize=11)
-    by_d.legend(frameon=False, fontsize=8, ncols=1, loc="lower left")
+    legend_below(by_d, 2)
 
     even, odds, large = range(2, 17, 2), range(3, 17, 2), 10**6
     by_k.plot(even, [parity_f1(large, k) * k * math.sqrt(large) for k in even], "s-", color=PLUS, label="even k, exact")
@@ -354,7 +354,7 @@ def draw_parities(measured: Arrays) -> Figure:
     by_k.set_xlabel("bits k")
     by_k.set_ylabel(r"F1 margin times $k\sqrt{d}$")
     by_k.set_title("The constant of the F1 margin", loc="left", fontsize=11)
-    by_k.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.93))
+    legend_below(by_k, 2)
 
     shades = np.linspace(0.35, 1, len(measured["dims"]))
     for shade, dim in zip(shades, measured["dims"]):
@@ -366,11 +366,12 @@ def draw_parities(measured: Arrays) -> Figure:
     errors.plot([], [], "s--", color=MINUS, label="tangent kernel")
     errors.axhline(0.1, color=INK, ls=":", lw=1)
     errors.set_xscale("log")
+    log_axis(errors.xaxis)
     errors.set_ylim(-0.02, 0.55)
     errors.set_xlabel("samples n")
     errors.set_ylabel("test error, mean over seeds")
     errors.set_title("2-parity", loc="left", fontsize=11)
-    errors.legend(frameon=False, fontsize=8, loc="upper right")
+    legend_below(errors, 1)
 
     for who, colour, style, name in (
         ("net", PLUS, "o-", "network"),
@@ -394,5 +395,8 @@ def draw_parities(measured: Arrays) -> Figure:
     scaling.set_xlabel("dimension d")
     scaling.set_ylabel("samples for test error 0.1")
     scaling.set_title(r"Samples needed, mean $\pm$ 2 s.e.", loc="left", fontsize=11)
-    scaling.legend(frameon=False, fontsize=8)
+    legend_below(scaling, 2)
+    for panel in (by_d, by_k, errors, scaling):
+        tidy(panel)
+    lettered([by_d, by_k, errors, scaling])
     return figure
