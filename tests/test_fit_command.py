@@ -270,7 +270,7 @@ def test_gap_of_a_run(tmp_path):
     assert "trials 0 to 1" in refused("gap", tmp_path / "run", "--weight-decay", 0.02, "--trial", 2)
     assert "leave DATA out" in refused("gap", tmp_path / "run", SPEC, "--weight-decay", 0.02)
     assert run("train", SPEC, *argv[:4], "--net", "srelu", "--algorithm", "gd", "--out", tmp_path / "other")[0] == 0
-    assert "this network is not" in refused("gap", tmp_path / "other", "--weight-decay", 0.02)
+    assert "the network of this run is not" in refused("gap", tmp_path / "other", "--weight-decay", 0.02)
 
 
 class Evil:

@@ -607,7 +607,7 @@ def test_bad_arguments_are_refused_in_one_sentence():
             f1(data, **options)
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="labels -1 and \\+1"):
-        f1(Dataset([[1.0], [2.0]], [0.0, 1.0]))
+        f1(Dataset([[1.0], [2.0], [3.0]], [0.0, 1.0, 2.0]))
     with pytest.raises(InputError, match="1e150"):
         f1(Dataset([[1.0, 0.0], [1e-200, 1e-200]], [1, -1]))
 
