@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,13 @@ import numpy as np
 from widemargin import kinds
 from widemargin import verify as exact
 from widemargin.dataset import LABEL_COLUMNS
-from widemargin.plots.style import DRAWN_SHARE, LOG_RATIO
+from widemargin.plots.style import DRAWN_SHARE
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError, Measure
 
 from . import guarantees
 from .checking import PROOF, Checked, load_data, recheck
-from .section import Digits, Figure, Section, label, layout, number, numbers, words
+from .intervals import UNREACHED, height, inseparable, intervals
+from .section import Digits, Figure, Html, Section, badge, label, layout, number, numbers, words
 
 GRID = 101  # points along each side of a picture of the decision
 MOST_DRAWN = 400  # neurons drawn
@@ -76,12 +76,12 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     section.figure(
         "Certified intervals",
         intervals(certs, checked),
-        "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper), in its own "
-        "convention; grey: the upper bound is not proved."
+        "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper). Conventions "
+        "measure in different units, so each has an axis of its own. Grey: the upper bound is not proved."
         if kinds.quantity(first.convention) == "margin"
         else f"Each bar goes from the bound that is proved (lower) to the {kinds.quantity(first.convention)} of a function "
         "that was found (upper).",
-        90 + 84 * len(certs),
+        height(certs),
     )
     table(section, certs, checked)
     names = [f"{kinds.label(cert.kind)} ({cert.convention})" for cert in certs]
@@ -149,60 +149,6 @@ def show_decisions(section: Section, certs: Sequence[Certificate], names: Sequen
     section.close_grid()
 
 
-def intervals(certs: Sequence[Certificate], checked: Sequence[Checked] = ()) -> Figure:
-    """One bar for each certificate; `checked` is what is known of each, where something is."""
-    checked = checked or [Checked(None, "")] * len(certs)
-    traces: list[Figure] = []
-    names = [_title(c) for c in certs]
-    names = [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]  # a row each, even for twins
-    notes = []
-    for name, cert, known in zip(names, certs, checked):
-        colour = "@quiet" if not cert.proved or known.refused else "@ink"
-        range_, said = f"[{number(cert.lower, 7)}, {number(cert.upper, 7)}]", cert.status
-        if not cert.proved:
-            sampled = cert.bound == "confidence"
-            chance = cert.extra.get("confidence")
-            unproved = f", {kinds.argued(cert.convention)} bound not proved"
-            said += f", NOT proved: probability {chance}" if sampled else unproved
-        elif known.refused:
-            said = known.words
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "x": numbers([cert.lower, cert.upper], 17),
-                "y": [name, name],
-                "line": {"color": colour, "width": 6},
-                "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": colour}},
-                "hovertemplate": f"%{{x:.12g}}<br>{range_}, {label(said)}<extra></extra>",
-                "showlegend": False,
-            }
-        )
-        notes.append(
-            {"x": 0, "xref": "paper", "xanchor": "left", "y": name, "yanchor": "bottom", "yshift": 10, "align": "left",
-             "text": f"{range_}<br>{label(said)}", "showarrow": False, "font": {"size": 12}}
-        )  # fmt: skip
-    values = [v for c in certs for v in (c.lower, c.upper) if math.isfinite(v)]
-    positive = [v for v in values if v > 0]
-    log = 0 < len(positive) == len(values) and max(positive) > LOG_RATIO * min(positive)
-    top = max(positive, default=1.0)
-    axis: Figure = {} if log else {"range": [0, 1.06 * top]}
-    if log:
-        axis = {"range": [math.log10(min(positive)) - 0.3, math.log10(top) + 0.1]}
-    return {
-        "data": traces,
-        "layout": layout(
-            kinds.quantity(certs[0].convention) if certs else "margin",
-            "",
-            xlog=log,
-            xaxis=axis,
-            yaxis={"type": "category", "autorange": "reversed", "automargin": True},
-            annotations=notes,
-            margin={"l": 90, "r": 15, "t": 36, "b": 45},
-        ),
-    }
-
-
 def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Checked]) -> None:
     names = ["kind", "convention", "lower", "upper", "gap", "status", "proved", "bound", "neurons", "seconds"]
     rows: list[list[Any]] = []
@@ -213,7 +159,9 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
         )
         took = None if seconds is None else Digits(number(seconds, 3))
         kind, atoms = kinds.label(cert.kind), cert.atoms or None
-        rows.append([kind, cert.convention, lower, upper, gap, cert.status, known.badge, cert.bound, atoms, took])
+        rows.append(
+            [kind, cert.convention, lower, upper, gap, cert.status, _proved(cert, known), cert.bound, atoms, took]
+        )
     said = "; ".join(
         f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows)
     )
@@ -221,7 +169,12 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
     section.table(
         "Certificates", names, rows, f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}. {RECHECKED}"
     )
-    for cert in certs:
+    for cert, known in zip(certs, checked):
+        if inseparable(cert) and not known.refused:
+            section.paragraph(
+                f"{kinds.label(cert.kind)} ({cert.convention}): {UNREACHED}. Its bound, "
+                f"{number(cert.upper, 3)}, is {known.words}."
+            )
         if cert.reason:
             section.paragraph(f"{cert.kind}: {cert.reason}.")
     for cert in certs:
@@ -234,6 +187,13 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
                 "The same margin, divided by other sizes of the network (M3 and M6: with the bias of the certificate).",
                 folded=True,
             )
+
+
+def _proved(cert: Certificate, known: Checked) -> Html:
+    """A bound of 0 up to rounding is no proof that nothing separates the data, so it is neither green nor red."""
+    if not inseparable(cert) or known.refused:
+        return known.badge
+    return badge(None, "not separable, up to rounding")
 
 
 # ---------------------------------------------------------------- functions and neurons
@@ -251,13 +211,6 @@ def function_of(cert: Certificate, data: Dataset | None) -> Callable[[np.ndarray
 
 def _row(cert: Certificate) -> kinds.Kind:
     return kinds.KINDS.get(cert.kind, kinds.Kind(cert.kind, "", (cert.convention,), cert.kind))
-
-
-def _title(cert: Certificate) -> str:
-    """In a picture of intervals; of optima in two lines."""
-    if kinds.quantity(cert.convention) == "objective":
-        return f"{label(kinds.label(cert.kind))}<br>{label(kinds.detail(cert.kind, cert.extra).removeprefix(', '))}"
-    return label(f"{kinds.label(cert.kind)} ({cert.convention})")
 
 
 def show_neurons(section: Section, measure: Measure) -> None:

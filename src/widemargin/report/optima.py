@@ -19,6 +19,7 @@ from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset
 
 from . import certificates, guarantees
 from .checking import Checked, load_data, recheck
+from .intervals import height, intervals
 from .section import Digits, Figure, Section, band, layout, line, number, spread, words
 
 SEVERAL = {
@@ -91,9 +92,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     for members in paths:
         show_path(section, sorted(members, key=lambda member: -member.decay))
     if single:
-        drawn = certificates.intervals(
-            [optimum.cert for optimum in single], [checked[id(optimum.cert)] for optimum in single]
-        )
+        drawn = intervals([optimum.cert for optimum in single], [checked[id(optimum.cert)] for optimum in single])
         marks = trained(single, drawn)
         said = "; the diamond is the objective of the trained network" if marks else ""
         section.figure(
@@ -101,7 +100,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
             {**drawn, "data": [*drawn["data"], *marks]},
             "Each bar goes from the bound that is proved, below which no network of any width has an objective (lower), to the "
             f"objective of a network that was found (upper){said}; grey: the lower bound is not proved.",
-            90 + 84 * len(single),
+            height([optimum.cert for optimum in single]),
         )
     table(section, optima, checked)
     for optimum in single:

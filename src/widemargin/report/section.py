@@ -282,13 +282,14 @@ def layout(x: str, y: str, **more: Any) -> Figure:
 
 def _decades(figure: Figure) -> None:
     """Logarithmic axes over several decades have a tick at every power of ten (or every second, ...), short ones a few."""
-    for axis in ("x", "y"):
-        form = figure["layout"].get(f"{axis}axis", {})
+    for name, form in figure["layout"].items():
+        axis, _, which = name.partition("axis")
+        if axis not in ("x", "y") or not isinstance(form, dict):
+            continue
         form |= {"exponentformat": "power"}  # else plotly writes 150 millionths as 150µ
         if form.get("type") == "log":
-            values = [
-                v for trace in figure["data"] for v in trace.get(axis) or () if isinstance(v, float | int) and v > 0
-            ]
+            own = [trace for trace in figure["data"] if trace.get(f"{axis}axis", axis) == axis + which]
+            values = [v for trace in own for v in trace.get(axis) or () if isinstance(v, float | int) and v > 0]
             decades = math.log10(max(values)) - math.log10(min(values)) if values else 0.0
             if values and not decades:  # plotly would zoom in to the last bits of that value
                 form.setdefault("range", [math.log10(values[0]) - 1, math.log10(values[0]) + 1])
