@@ -1,16 +1,21 @@
 """What a reader sees on the page in a browser: marks, panels, summaries, neurons, the slider, heat maps, formulas."""
 
+import io
 import re
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 from browsing import CHROMIUM, DRIVER, chrome
 from widemargin import data as datasets
-from widemargin import margins, report
+from widemargin import flows, margins, report, theory
+from widemargin.report import Page, neurons
+from widemargin.report.section import Section
+from widemargin.types import Dataset
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -106,3 +111,190 @@ def test_nothing_that_separates_is_no_green_proof(browser, certs, tmp_path):
     )  # of a bound of 0 nothing is rounded
     assert "up to rounding. Its bound" not in wrong
     assert np.isfinite(linear.upper) and re.search(r"Its bound, [\d.e-]+, is proved, re-checked", text)
+
+
+# ---------------------------------------------------------------- summaries, folded tables
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Two trials with weights."""
+    record = flows.Record(["default", "weights"], points=20)
+    return flows.train(DATA, flows.TwoLayer(3, 12), flows.GD(lr=0.5), stop=200, record=record, bias=True, trials=2)
+
+
+def test_every_section_begins_with_a_sentence(browser, certs, run, tmp_path):
+    page = report.build([*certs, (run, DATA, certs[0]), (run, DATA)])
+    opened(browser, page, tmp_path)
+    said = browser.execute_script(
+        "return [...document.querySelectorAll('section')].map((one) => one.querySelector('h2 + p.summary').textContent)"
+    )
+    f1, f2, _ = certs
+
+    def largest(cert):
+        (shown,) = re.findall(
+            rf"the largest {cert.kind.upper()} margin is {cert.lower:.4g} \(proved to (.*?)\);", f"t{said[0][1:]}"
+        )
+        assert cert.gap <= float(shown) * (1 + 1e-9) and float(shown) < 2 * cert.gap  # rounded up to a digit
+        return f"argest {cert.kind.upper()} margin is {cert.lower:.4g} (proved to {shown})"
+
+    assert (
+        said[0]
+        == f"The l{largest(f1)}; the l{largest(f2)}; nothing of the kind linear separates the data, up to rounding."
+    )
+    shares = np.sort(run["margin_M2"][-1]) / (f1.upper / 2)
+    assert shares[0] > 0
+    reached = f"{100 * shares[0]:.1f} % to {100 * shares[1]:.1f} % of it."
+    assert said[1] == f"The l{largest(f1)}; training reached {reached}"
+    assert said[2].endswith("nothing is certified to compare it with.")
+    assert [one["summary"] for one in page.to_dict()["sections"]] == said
+
+
+def test_a_summary_says_no_more_than_is_known(certs):
+    def said(**change):
+        return report.build(replace(certs[0], **change)).sections[0].summary
+
+    assert "not re-checked here" in said(data_name="gone.csv") and "proved" not in said(data_name="gone.csv")
+    assert "is between" in said(lower=0.5 * certs[0].upper, status="time-limit")
+    assert "is not proved" in said(proved=False) and "at least" in said(proved=False)
+    assert (
+        said(upper=certs[0].lower * (1 - 1e-9), lower=certs[0].lower / 2) == "The checker refuses the F1 certificate."
+    )
+
+
+def test_what_does_not_apply_is_folded_into_a_line_with_a_count(browser, run, certs, tmp_path, monkeypatch):
+    given = theory.guarantees(DATA, None, theorems=["MT-14", "CB-20", "WM-2", "MT-19", "LR-20"], time_limit=2)
+    monkeypatch.setattr(theory, "guarantees", lambda *args, **keys: given)
+    fails = [one for one in given if one.applies is False]
+    opened(browser, report.build([certs[0]], bounds=True), tmp_path)
+    lines = browser.execute_script(
+        """return [...document.querySelectorAll("section > details")].map((one) => [one.open, one.innerText,
+        one.querySelectorAll("tbody tr").length])"""
+    )
+    folded = [one for one in lines if one[1].startswith("What does not apply")]
+    assert len(folded) == bool(fails) and all(not one[0] and "\n" not in one[1].strip() for one in lines)
+    for _, text, rows in folded:
+        assert rows == len(fails) and f"({rows} row" in text
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('section > figure.table .badge')].map((one) => one.textContent)"
+    )
+    order = [word for word in shown if "applies" in word or "not all checked" in word]
+    assert order == sorted(order, key=lambda word: "applies" not in word) and not any(
+        "does not apply" in w for w in shown
+    )
+
+
+def test_long_tables_are_folded_and_say_what_is_in_them():
+    one = Section("run", "", 1)
+    one.table("Short", ["a", "b"], [[1, 2]] * 12)
+    one.table("Long", ["a", "b"], [[1, 2]] * 13)
+    assert one.parts[0].startswith("<figure") and one.parts[1].startswith(
+        "<details><summary>Long (13 rows: a, b)</summary>"
+    )
+
+
+# ---------------------------------------------------------------- neurons
+
+
+def figure(browser, title: str):
+    script = "return JSON.parse(JSON.stringify(document.querySelector(`[aria-label='${arguments[0]}']`).data))"
+    return browser.execute_script(script, title)
+
+
+def test_neurons_are_seen_in_the_principal_plane_of_the_data(browser, tmp_path):
+    """The widest directions are coordinates 4 and 2 here, the first two have next to no spread."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 5)) * [0.01, 2.0, 0.1, 0.1, 5.0]
+    data = Dataset(X, np.where(X[:, 4] > 0, 1, -1), "wide")
+    cert = margins.frozen(data, 20)
+    opened(browser, Page("", (shown_neurons(cert, data),)), tmp_path)
+    _, neurons, *light, rings = figure(browser, "Directions")
+    unit = cert.primal.normalized()
+    axes = np.linalg.svd(X - X.mean(axis=0))[2][:2]
+    order = np.argsort(-np.abs(unit.mass), kind="stable")[: len(neurons["x"])]
+    np.testing.assert_allclose(np.abs(neurons["x"]), np.abs(unit.theta[order] @ axes[0]), atol=1e-3)
+    np.testing.assert_allclose(np.abs(neurons["y"]), np.abs(unit.theta[order] @ axes[1]), atol=1e-3)
+    assert abs(axes[0, 4]) > 0.9 and abs(axes[1, 1]) > 0.9
+    assert sum(len(one["x"]) for one in light) == data.n and max(np.abs(one["x"]).max() for one in light) <= 1
+    support = np.flatnonzero(np.abs(cert.dual) > 1e-6 * np.abs(cert.dual).max())
+    assert (
+        sorted(int(text.split(",")[0].split()[1]) for text in rings["text"]) == support.tolist()
+        and len(support) < data.n
+    )
+    assert complaints(browser) == []
+
+
+def shown_neurons(cert, data):
+    part = Section("certificates", "neurons", 1)
+    neurons.show(part, cert.primal, data, cert.dual)
+    return part
+
+
+def test_kinks_rings_and_the_certified_boundary_over_the_trained_one(browser, certs, run, tmp_path):
+    cert = certs[0]
+    opened(browser, report.build([cert, (run, DATA, cert)]), tmp_path)
+    alone, over = figure(browser, "F1 (M1): decision"), figure(browser, "Decision")
+    support = int((cert.dual > 1e-6 * cert.dual.max()).sum())
+    for drawn in (alone, over):
+        assert [len(one["x"]) for one in drawn if one.get("name") == "support points"] == [support]
+    theta = cert.primal.theta
+
+    def distances(trace, theta):
+        """Of both ends of each line, to the nearest kink."""
+        ends = np.array([[x, y, 1.0] for x, y in zip(trace["x"], trace["y"]) if x is not None])
+        return (
+            np.abs(ends @ (theta / np.linalg.norm(theta[:, :2], axis=1, keepdims=True)).T).min(axis=1)
+            if len(ends)
+            else ends
+        )
+
+    for drawn, weights, mass in ((alone, theta, cert.primal.mass), (over, run["W_V"][-1, 0], run["W_a"][-1, 0])):
+        lines = [one for one in drawn if str(one.get("name")).startswith("kinks")]
+        assert len(lines) == 2 and any(len(one["x"]) for one in lines)
+        for line, chosen in zip(lines, (mass > 0, mass < 0)):
+            if len(line["x"]):
+                assert distances(line, weights[chosen]).max() < 2e-3
+    (boundary,) = [one for one in over if one.get("name") == "certified boundary"]
+    x, y, z = (np.array(boundary[key]) for key in "xyz")
+    for i, j in ((3, 8), (20, 40), (45, 5)):
+        f = cert.function(np.array([[x[i], y[j]]]), DATA)[0]
+        np.testing.assert_allclose(z[j][i], f, rtol=6e-3, atol=1e-9)
+    assert boundary["contours"]["start"] == 0 == boundary["contours"]["end"]
+    set_slider(browser, 3)
+    moved = [one for one in figure(browser, "Decision") if str(one.get("name")).startswith("kinks")]
+    for line, chosen in zip(moved, (run["W_a"][3, 0] > 0, run["W_a"][3, 0] < 0)):
+        assert distances(line, run["W_V"][3, 0][chosen]).max() < 2e-3
+    assert complaints(browser) == []
+
+
+def set_slider(browser, value: int) -> None:
+    browser.execute_script(
+        """const one = document.querySelector("input[type=range]");
+        one.value = arguments[0]; one.dispatchEvent(new Event("input", {bubbles: true}));
+        window.shown = false; requestAnimationFrame(() => requestAnimationFrame(() => { window.shown = true; }));""",
+        str(value),
+    )
+    wait(browser, "return window.shown")
+
+
+def test_neurons_of_images_are_images(browser, tmp_path):
+    data = datasets.load("digits:n=20,seed=0")
+    cert = margins.frozen(data, 12)
+    opened(browser, report.build([cert]), tmp_path)
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('.gallery img')].map((one) => [one.naturalWidth, one.naturalHeight, one.complete])"
+    )
+    assert 1 <= len(sizes) <= 12 and all(one == [88, 88, True] for one in sizes)
+    part = Section("certificates", "", 1)
+    theta = np.zeros((1, 3072))
+    theta[0, 0], theta[0, 1] = 1.0, -1.0  # of the first pixel, colours last: red up, green down
+    neurons.show_images(part, theta, np.ones(1), 3072, "mine.csv", None)
+    assert part.contents == [{"image": "Neurons as images"}]
+    pixels = plt.imread(io.BytesIO(neurons.picture(theta[0], 32, 3)))
+    np.testing.assert_allclose(pixels[0, 0, :3], [1, 0, 0.5], atol=0.01)
+    grey = plt.imread(io.BytesIO(neurons.picture(np.eye(1, 64)[0] - np.eye(1, 64, 9)[0], 8, 1)))
+    np.testing.assert_allclose(grey[0, 0, :3] * 255, [31, 111, 180], atol=1)  # blue above 0
+    np.testing.assert_allclose(grey[11, 11, :3] * 255, [217, 102, 31], atol=1)  # orange below, in row 1 and column 1
+    part = Section("certificates", "", 1)
+    neurons.show_images(part, theta[:, :64], np.ones(1), 64, "parity:d=64,n=10", None)  # 64 numbers that are no image
+    assert part.contents == []

@@ -17,7 +17,7 @@ from widemargin.optima.paths import norm_of, point
 from widemargin.optima.trained_networks import of as gap_of
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset
 
-from . import certificates, guarantees
+from . import certificates, guarantees, neurons
 from .checking import Checked, load_data, recheck
 from .intervals import height, intervals
 from .section import Digits, Figure, Section, band, layout, line, number, spread, words
@@ -66,6 +66,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         data = None
     optima = [shown(cert, data) for cert in certs]
     checked = {id(cert): recheck(cert, data) for cert in certs}
+    section.summary = certificates.summary(certs, [checked[id(cert)] for cert in certs])
     section.facts({"data": first.data_name, "points": first.n, "features": first.d} | _targets(certs))
     if data is None:
         section.paragraph(
@@ -108,7 +109,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         if optimum.cert.atoms and network is not None:
             section.heading(f"{name(optimum.cert)}: neurons")
             section.open_grid()
-            certificates.show_neurons(section, network)
+            neurons.show(section, network, data)
             section.close_grid()
     if first.d == 2 and data is not None and single:
         show_decisions(section, single, data)

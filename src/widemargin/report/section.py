@@ -22,6 +22,7 @@ from widemargin.json_values import plain_json
 
 POINTS = 1_000  # of one curve
 LINES = 20  # trials drawn one by one
+OPEN = 12  # rows of a table that is not folded
 COLOURS = ("@plus", "@minus", "@third", "@ink", "@quiet")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 BADGES = {True: ("yes", "&#10003;"), False: ("no", "&#10007;"), None: ("unknown", "?")}
@@ -34,6 +35,7 @@ class Section:
     kind: str  # certificates, run, sweep, monitor, reproduction
     title: str
     number: int = 0
+    summary: str = ""  # one sentence: what is found here
     parts: list[str] = field(default_factory=list)
     contents: list[dict[str, str]] = field(
         default_factory=list
@@ -72,9 +74,14 @@ class Section:
     # ------------------------------------------------------------ tables and figures
 
     def table(
-        self, title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "", folded: bool = False
+        self,
+        title: str,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        caption: str = "",
+        folded: bool | None = None,
     ) -> None:
-        """Cells are numbers, texts, or `Html`. `folded` hides it until it is asked for.
+        """Cells are numbers, texts, or `Html`. `folded` hides it until it is asked for; so is a long one, where it is not given.
 
         With long texts, cells stand below each other on a narrow screen, each after the name of its column.
         """
@@ -93,8 +100,10 @@ class Section:
             f"<table{' class=stack' * any('class=long' in line for line in lines)}>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
         )
-        fold = f"<details><summary>{escape(title)} ({len(rows)} rows)</summary>{table}</details>"
-        self.parts.append(fold if folded else table)
+        inside = ", ".join(name for name in names if name)
+        count = f"{len(rows)} row{'s' * (len(rows) != 1)}"
+        fold = f"<details><summary>{escape(title)} ({count}: {escape(inside)})</summary>{table}</details>"
+        self.parts.append(fold if folded or (folded is None and len(rows) > OPEN) else table)
 
     def image(self, title: str, png: bytes, caption: str = "") -> None:
         import base64
@@ -104,6 +113,19 @@ class Section:
         said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
         picture = f'<img alt="{escape(title)}" src="data:image/png;base64,{data}">'
         self.parts.append(f"<figure>{picture}<figcaption>{said}</figcaption></figure>")
+
+    def gallery(self, title: str, pictures: Sequence[tuple[bytes, str]], caption: str) -> None:
+        """Small PNG pictures, each over its own words."""
+        import base64
+
+        self.contents.append({"image": title})
+        shown = "".join(
+            f'<span><img alt="{escape(f"{title}, {text}")}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+            f"<br>{escape(text)}</span>"
+            for png, text in pictures
+        )
+        said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
+        self.parts.append(f'<figure><div class="gallery">{shown}</div><figcaption>{said}</figcaption></figure>')
 
     def open_grid(self) -> None:
         """Figures until `close_grid` stand side by side where there is room."""
@@ -154,9 +176,10 @@ class Section:
 
     def render(self) -> str:
         name = f"section-{self.number}"
+        said = f'<p class="summary">{escape(self.summary)}</p>' if self.summary else ""
         return (
             f'<section id="{name}" aria-labelledby="{name}-title" class="{self.kind}"><h2 id="{name}-title">'
-            f"{escape(self.title)}</h2>{''.join(self.parts)}</section>"
+            f"{escape(self.title)}</h2>{said}{''.join(self.parts)}</section>"
         )
 
 

@@ -93,6 +93,11 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
             "between first and last": None if first is None else f"{last - first:.4g} s",
         }
     )
+    section.summary = (
+        f"{total} run{'s' * (total != 1)} of {', '.join(dict.fromkeys(str(row[1]) for row in groups))}."
+        if total
+        else ""
+    )
     if not total:
         section.paragraph("There are no results yet.")
     for name, function, version, seed, count in groups:
@@ -101,6 +106,8 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
         each = zip(("sweep", "function", "version", "seed"), (name, function, version, seed))
         which = " and ".join(f"{column} is {_literal(value)}" for column, value in each)
         table = aggregate(folder, which, there, asked, columns)
+        if len(groups) == 1:
+            section.summary = _summary(table, function, count)
         _show_table(section, table)
         for axis in table.left if table.stats else ():
             alone = aggregate(folder, which, there, asked, list(table.stats), [axis])
@@ -115,6 +122,20 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
                 "", {"sweep": name, "function": function, "version": version, "seed": seed}, "The plan was not kept."
             )
     _show_failures(section, folder)
+
+
+def _summary(table: Table, function: str, count: int) -> str:
+    """What varies, and where the first result is largest."""
+    varied = " and ".join(f"{axis.name} ({axis.count})" for axis in (*table.axes, *table.left)) or "seeds alone"
+    said = f"{count} runs of {function} over {varied}"
+    for name, (n, mean, *_) in table.stats.items():
+        known = np.flatnonzero((n > 0) & np.isfinite(mean))
+        if len(known) > 1 and table.axes:
+            best = known[np.argmax(mean[known])]
+            where = ", ".join(f"{axis.name} = {_shown(axis, v)}" for axis, v in zip(table.axes, table.cells[best]))
+            others = f", averaged over {', '.join(axis.name for axis in table.left)}" if table.left else ""
+            return f"{said}; the mean of {name} is largest at {where}{others}: {number(mean[best], 4)}."
+    return f"{said}."
 
 
 def check_columns(folders: Sequence[Path], columns: Sequence[str]) -> None:
