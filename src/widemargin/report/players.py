@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ FRAMES = 41  # moments of the slider, at most
 SIDE = 51  # points along each side of a decision picture that moves
 NEURONS = 300  # that move
 EXAMPLES = 1_000  # margins in a distribution
+TRIALS = 4  # that can be chosen
 
 
 @dataclass(frozen=True)
@@ -107,71 +108,123 @@ def show(
     if not networks:
         section.paragraph("The weights of this run are not finite, so there is nothing to draw of them.", "quiet")
         return
+    others: dict[int, list[Still]] = {}
+    if track.W is not None and len(sets) == 1:  # with data of its own each trial would need pictures of its own
+        for other in [b for b in range(traj.trials) if b != trial][: TRIALS - 1]:
+            each = [
+                still(track, {name: v[other : other + 1] for name, v in track.W[k].items()}, other, key, where)
+                for k in networks
+            ]
+            if all(one.usable for one in each):
+                others[other] = each
     x, clock_name, log = clock(traj)
-    section.heading(f"Network of trial {trial} {'over time' if len(networks) > 1 else 'at the end'}")
-    labels = [f"{clock_name.partition(' (')[0]} {x[k, trial]:.4g}, record {k}" for k in networks]
-    scenes: list[dict[str, Any]] = [{"label": text, "figures": {}} for text in labels]
-    place, stills = len(section.parts), list(networks.values())
+    which = f"Networks of {len(others) + 1} trials" if others else f"Network of trial {trial}"
+    section.heading(f"{which} {'over time' if len(networks) > 1 else 'at the end'}")
+    if len(networks) > 1:
+        left = traj.trials - 1 - len(others)
+        unseen = (
+            f" {left} more trials are not here; --trial chooses the first that is." if left and len(sets) == 1 else ""
+        )
+        section.paragraph(f"{MOMENTS}{unseen}", "quiet")
+    films = [
+        Film(
+            stills,
+            [{"label": f"{clock_name.partition(' (')[0]} {x[k, b]:.4g}, record {k}", "figures": {}} for k in networks],
+        )
+        for b, stills in {trial: list(networks.values()), **others}.items()
+    ]
+    place, stills = len(section.parts), films[0].stills
     section.open_grid()
     if where is not None:
-        _show_decisions(section, stills, scenes, data, (g, h), cert)
+        _show_decisions(section, films, data, (g, h), cert)
     if stills[-1].mass is not None and stills[-1].theta is not None and stills[-1].theta.shape[1] > 1:
-        _show_neurons(section, stills, scenes, data, cert)
-    _show_margins(section, stills, scenes, largest(cert, key), key, track.problem.loss is None)
+        _show_neurons(section, films, data, cert)
+    _show_margins(section, films, largest(cert, key), key, track.problem.loss is None)
     section.close_grid()
     last = stills[-1]
     if last.mass is not None and last.theta is not None:
         neurons.show_images(section, last.theta, last.mass, data.d, data.name, data)
     if len(networks) == 1:
         return
-    for k, scene in zip(networks, scenes):
-        when = float(x[k, trial])
-        for name, shape in timed.items():
-            mark = f"shapes[{shape}]"
-            seen = math.isfinite(when) and (when > 0 or not log)  # a logarithmic axis has no place for 0
-            moved = {f"{mark}.x0": when, f"{mark}.x1": when} if seen else {}
-            scene["figures"][name] = [{"traces": [], "layout": {f"{mark}.visible": seen, **moved}}]
-    section.slider("time", scenes, len(scenes) - 1, place)
+    for b, film in zip([trial, *others], films):
+        for k, scene in zip(networks, film.scenes):
+            when = float(x[k, b])
+            for name, shape in timed.items():
+                mark = f"shapes[{shape}]"
+                seen = math.isfinite(when) and (when > 0 or not log)  # a logarithmic axis has no place for 0
+                moved = {f"{mark}.x0": when, f"{mark}.x1": when} if seen else {}
+                scene["figures"][name] = [{"traces": [], "layout": {f"{mark}.visible": seen, **moved}}]
+    more = {f"trial {b}": film.scenes for b, film in zip(others, films[1:])}
+    section.slider("time", films[0].scenes, len(networks) - 1, place, more, f"trial {trial}")
+
+
+MOMENTS = (
+    "A step is one update of the weights. A record is a moment at which the run was measured: records are fewer than steps, and "
+    "are numbered from 0, the start. The slider goes through records."
+)
+
+
+@dataclass(frozen=True)
+class Film:
+    """One trial: its network at every moment, and the scenes of the slider that show it."""
+
+    stills: list[Still]
+    scenes: list[dict[str, Any]]
 
 
 def _show_decisions(
     section: Section,
-    stills: Sequence[Still],
-    scenes: Sequence[dict[str, Any]],
+    films: Sequence[Film],
     data: Dataset,
     sides: tuple[np.ndarray, np.ndarray],
     cert: Certificate | None,
 ) -> None:
     if set(np.unique(data.y)) <= {0.0, 1.0}:  # classes 0 and 1
         data = Dataset(data.X, 2 * data.y - 1, data.name, (0, 1))
-    planes = [drawn.plane.reshape(SIDE, SIDE) for drawn in stills]  # type: ignore[union-attr]
-    top = max(float(np.abs(plane).max()) for plane in planes) or 1.0
-    last = float(stills[-1].margins.min())
-    traces = [*certificates.surface(*sides, planes[-1], last), *certificates.labelled(data)]
-    traces[0] |= {"zmin": -top, "zmax": top}
+    every = [one.plane for film in films for one in film.stills if one.plane is not None]
+    top = max(float(np.abs(plane).max()) for plane in every) or 1.0
+    end = films[0].stills[-1]
+    assert end.plane is not None
+    first = certificates.surface(*sides, end.plane.reshape(SIDE, SIDE), float(end.margins.min()))
+    traces = [*first, *certificates.labelled(data)]
+    traces[0] |= {"zmin": -top, "zmax": top, "zsmooth": "fast", "showscale": False}
     said, at = "", len(traces)
-    lines = [_kinks(drawn, stills[-1], sides) for drawn in stills]
-    if lines[-1]:
-        traces += neurons.kink_traces(lines[-1])
+    lines = _kinks(end, end, sides)
+    if lines:
+        traces += neurons.kink_traces(lines)
         said = " Thin lines: where a neuron switches, by the sign of its mass."
     more, words_ = _certified(cert, data, sides)
     name = section.figure(
         "Decision",
-        {"data": [*traces, *more], "layout": certificates.plane_of_data(*sides)},
+        {"data": [*traces, *more], "layout": _still_room(certificates.plane_of_data(*sides), 85)},
         "Shading is f(x) over the size of the network, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to "
         f"the smallest margin, where that is positive.{said}{words_}",
         430,
     )
-    for drawn, plane, line_, scene in zip(stills, planes, lines, scenes):
+    for drawn, last, scene in _moments(films):
+        assert drawn.plane is not None
         m = float(drawn.margins.min())
-        dashed: dict[str, Any] = {"visible": bool(0 < m < np.abs(plane).max())}
+        dashed: dict[str, Any] = {"visible": bool(0 < m < np.abs(drawn.plane).max())}
         if dashed["visible"]:
             dashed |= {"contours.start": -m, "contours.end": m, "contours.size": 2 * m}
         scene["figures"][name] = [
-            {"traces": [0, 1, 2], "set": {"z": numbers(plane, 3)}},
+            {"traces": [0, 1, 2], "set": {"z": numbers(drawn.plane.reshape(SIDE, SIDE), 3)}},
             {"traces": [2], "set": dashed},
-            *({"traces": [at + k], "set": one} for k, one in enumerate(line_)),
+            *({"traces": [at + k], "set": one} for k, one in enumerate(_kinks(drawn, last, sides))),
         ]
+
+
+def _still_room(form: Figure, below: int) -> Figure:
+    """Margins that stay: plotly would measure all labels again at every moment, a third of its time."""
+    axes = {name: {**form[name], "automargin": False} for name in ("xaxis", "yaxis")}
+    return form | axes | {"margin": {"l": 55, "r": 15, "t": 32, "b": below}}
+
+
+def _moments(films: Sequence[Film]) -> Iterator[tuple[Still, Still, dict[str, Any]]]:
+    """Every network, that of the end of its trial, and its scene."""
+    for film in films:
+        for drawn, scene in zip(film.stills, film.scenes):
+            yield drawn, film.stills[-1], scene
 
 
 def _kinks(drawn: Still, last: Still, sides: tuple[np.ndarray, np.ndarray]) -> list[dict[str, Any]]:
@@ -210,12 +263,11 @@ def _certified(
 
 def _show_neurons(
     section: Section,
-    stills: Sequence[Still],
-    scenes: Sequence[dict[str, Any]],
+    films: Sequence[Film],
     data: Dataset,
     cert: Certificate | None,
 ) -> None:
-    last = stills[-1]
+    last = films[0].stills[-1]
     assert last.mass is not None and last.theta is not None
     chosen = np.argsort(-np.abs(last.mass), kind="stable")[:NEURONS]
     hidden = len(last.mass) - len(chosen)
@@ -225,13 +277,14 @@ def _show_neurons(
     behind, said = neurons.background(data, seen, None if cert is None else cert.dual)
     name = section.figure(
         "Neurons",
-        {"data": [*traces, *behind], "layout": neurons.plane(seen)},
+        {"data": [*traces, *behind], "layout": _still_room(neurons.plane(seen), 45)},
         f"Directions of the neurons in {seen.said}; area is the share of the norm, blue positive, orange negative. The circle "
         f"has unit length.{said}{more}",
         430,
     )
-    for drawn, scene in zip(stills, scenes):
-        assert drawn.mass is not None and drawn.theta is not None
+    for drawn, last, scene in _moments(films):
+        assert drawn.mass is not None and drawn.theta is not None and last.mass is not None
+        chosen = np.argsort(-np.abs(last.mass), kind="stable")[:NEURONS]
         now = neurons.points(drawn.theta[chosen], drawn.mass[chosen], seen)
         sets = {"x": now["x"], "y": now["y"], "text": now["text"]}
         sets |= {"marker.size": now["marker"]["size"], "marker.color": now["marker"]["color"]}
@@ -240,14 +293,14 @@ def _show_neurons(
 
 def _show_margins(
     section: Section,
-    stills: Sequence[Still],
-    scenes: Sequence[dict[str, Any]],
+    films: Sequence[Film],
     best: tuple[float, float] | None,
     key: str,
     residuals: bool,
 ) -> None:
     """The distribution function of the margins: at m, the share of points with a margin of at most m."""
-    each = [np.sort(drawn.margins) for drawn in stills]
+    each = [np.sort(drawn.margins) for drawn, _, _ in _moments(films)]
+    shown = len(films[0].stills) - 1
     if len(each[0]) > EXAMPLES:
         each = [np.quantile(values, np.linspace(0, 1, EXAMPLES)) for values in each]
     share = np.arange(1, len(each[0]) + 1) / len(each[0])
@@ -262,15 +315,15 @@ def _show_margins(
     form = layout(what, "share of the points", shapes=shapes, xaxis={"range": [low - pad, high + pad]})
     form["yaxis"]["range"] = [0, 1.03]
     trace = {
-        "type": "scatter", "mode": "lines", "x": numbers(each[-1], 5), "y": numbers(share, 4), "showlegend": False,
+        "type": "scatter", "mode": "lines", "x": numbers(each[shown], 5), "y": numbers(share, 4), "showlegend": False,
         "line": {"shape": "hv", "color": "@plus", "width": 2},
         "hovertemplate": "%{y:.1%} of the points have at most %{x:.4g}<extra></extra>",
     }  # fmt: skip
     name = section.figure(
         "Residuals" if residuals else "Distribution of margins",
-        {"data": [trace], "layout": form},
+        {"data": [trace], "layout": _still_room(form, 45)},
         f"For each value, the share of training points with at most that {'residual' if residuals else 'margin'}.{said}",
         430,
     )
-    for values, scene in zip(each, scenes):
+    for values, (_, _, scene) in zip(each, _moments(films)):
         scene["figures"][name] = [{"traces": [0], "set": {"x": numbers(values, 5)}}]

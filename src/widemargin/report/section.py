@@ -50,7 +50,7 @@ class Section:
         self.parts.append(text)
 
     def paragraph(self, text: str, kind: str = "") -> None:
-        self.parts.append(f"<p{f' class={kind}' if kind else ''}>{escape(text)}</p>")
+        self.parts.append(f"<p{f' class={kind}' if kind else ''}>{safe(text)}</p>")
 
     def heading(self, text: str) -> None:
         self.parts.append(f"<h3>{escape(text)}</h3>")
@@ -93,7 +93,7 @@ class Section:
                 f'<td{_class(entry)} data-name="{escape(name)}">{cell(entry)}</td>' for name, entry in zip(names, row)
             ]
             lines.append(f"<tr>{''.join(cells)}</tr>")
-        said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
+        said = f"<strong>{escape(title)}.</strong> {safe(caption)}".strip()
         # The caption stands outside the part that scrolls on a narrow screen.
         table = (
             f'<figure class="table"><figcaption>{said}</figcaption><div class="scroll" tabindex="0">'
@@ -147,16 +147,35 @@ class Section:
         )
         return name
 
-    def slider(self, title: str, scenes: Sequence[Mapping[str, Any]], start: int, at: int) -> None:
-        """A control over time, before part `at`; a scene is {"label", "figures": {id: [{"traces", "set", "layout"}, ..]}}."""
+    def slider(
+        self,
+        title: str,
+        scenes: Sequence[Mapping[str, Any]],
+        start: int,
+        at: int,
+        others: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        own: str = "",
+    ) -> None:
+        """A control over time, before part `at`; a scene is {"label", "figures": {id: [{"traces", "set", "layout"}, ..]}}.
+
+        `others` are more lists of as many scenes by name, of which one is chosen; `own` is the name of the first.
+        """
         self.contents.append({"slider": title})
         name = self.new_id("control")
+        chooser = more = ""
+        if others:
+            named = "".join(f'<option value="{k}">{escape(text)}</option>' for k, text in enumerate([own, *others]))
+            chooser = f'<select class="lists" aria-label="which network">{named}</select>'
+            more = "".join(
+                f'<script type="application/json" data-other-scenes="{name}">{to_json(list(some))}</script>'
+                for some in others.values()
+            )
         self.parts.insert(
             at,
-            f'<div class="control" data-scenes="{name}"><button type="button" aria-label="play">&#9654;</button>'
+            f'<div class="control" data-scenes="{name}">{chooser}<button type="button" aria-label="play">&#9654;</button>'
             f'<label for="{name}">{escape(title)}</label><input type="range" id="{name}" min="0" max="{len(scenes) - 1}" '
             f'value="{start}" step="1"><output for="{name}">{escape(scenes[start]["label"])}</output></div>'
-            f'<script type="application/json" data-scenes-of="{name}">{to_json(list(scenes))}</script>',
+            f'<script type="application/json" data-scenes-of="{name}">{to_json(list(scenes))}</script>{more}',
         )
 
     def choice(self, title: str, scenes: Sequence[Mapping[str, Any]]) -> None:
@@ -208,7 +227,9 @@ def _class(value: Any) -> str:
     """Numbers stand to the right, long texts have room, short ones are not broken."""
     if _is_number(value):
         return " class=number"
-    size = 99 if isinstance(value, Html) and "<ul" in value else 0 if isinstance(value, Html) else len(str(value))
+    size = len(str(value))
+    if isinstance(value, Html):  # badges are short, formulas may be long
+        size = 99 if "<ul" in value else 0 if "badge" in value else size
     return " class=long" if size > 60 else " class=word" if size <= 8 else " class=short" if size <= 16 else ""
 
 
@@ -227,6 +248,11 @@ def number(value: Any, digits: int = 6) -> str:
 
 def escape(text: Any) -> str:
     return html.escape("".join(c if c.isprintable() or c in "\n\t" else "�" for c in str(text)))
+
+
+def safe(text: str) -> str:
+    """HTML as it is, text escaped."""
+    return str(text) if isinstance(text, Html) else escape(text)
 
 
 def words(*parts: str) -> str:
