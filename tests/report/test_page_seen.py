@@ -12,8 +12,9 @@ import pytest
 
 from browsing import CHROMIUM, DRIVER, chrome
 from widemargin import data as datasets
-from widemargin import flows, margins, report, theory
+from widemargin import flows, margins, report, sweep, theory
 from widemargin.report import Page, neurons
+from widemargin.report.formulas import typeset
 from widemargin.report.section import Section
 from widemargin.types import Dataset
 
@@ -298,3 +299,157 @@ def test_neurons_of_images_are_images(browser, tmp_path):
     part = Section("certificates", "", 1)
     neurons.show_images(part, theta[:, :64], np.ones(1), 64, "parity:d=64,n=10", None)  # 64 numbers that are no image
     assert part.contents == []
+
+
+# ---------------------------------------------------------------- the slider
+
+
+def test_a_moment_draws_each_figure_once_and_only_what_is_seen(browser, certs, run, tmp_path):
+    """Which is what makes it fast: plotly takes 10 to 30 ms for a figure."""
+    opened(browser, report.build([(run, DATA, certs[0])]), tmp_path)
+    browser.execute_script("document.querySelector('input[type=range]').scrollIntoView()")
+    wait(browser, "return document.querySelector(\"[aria-label='Decision']\").getBoundingClientRect().top < 400")
+    time.sleep(0.5)  # an observer tells what is seen after a frame or two
+    counts = """return Object.fromEntries([...document.querySelectorAll('.plot')].map(
+        (one) => [one.getAttribute('aria-label'), Number(one.dataset.drawn || 0)]))"""
+    before = browser.execute_script(counts)
+    for k in (3, 7, 11):
+        set_slider(browser, k)
+    after = browser.execute_script(counts)
+    drawn = {title: after[title] - before[title] for title in after}
+    assert drawn["Decision"] == drawn["Neurons"] == 3
+    assert drawn["Normalised margin"] == drawn["Loss"] == 0  # marks move by themselves
+    mark = """const plot = document.querySelector("[aria-label='Loss']"), axis = plot._fullLayout.xaxis;
+        return [plot.layout.shapes.at(-1).x0, axis._offset + axis.d2p(plot.layout.shapes.at(-1).x0),
+        Number(plot.querySelector('.shapelayer path').getAttribute('d').match(/^M([^,]+),/)[1])]"""
+    when, expected, x = browser.execute_script(mark)
+    np.testing.assert_allclose(when, run["t_mean"][11, 0])
+    np.testing.assert_allclose(x, expected, atol=0.1)
+    browser.execute_script("window.scrollTo(0, 0)")
+    wait(browser, "return document.querySelector(\"[aria-label='Decision']\").getBoundingClientRect().top > 1000")
+    time.sleep(0.5)
+    set_slider(browser, 2)  # nobody sees it; it is drawn on the way back
+    assert browser.execute_script(counts)["Neurons"] == after["Neurons"]
+    browser.execute_script("document.querySelector('input[type=range]').scrollIntoView()")
+    V = run["W_V"][2, 0]
+    order = np.argsort(-np.abs(run["W_a"][-1, 0]) * np.linalg.norm(run["W_V"][-1, 0], axis=1))
+    place = float((V[:, 0] / np.linalg.norm(V, axis=1))[order][0])
+    wait(
+        browser,
+        """const plot = document.querySelector("[aria-label='Neurons']"), axis = plot._fullLayout.xaxis;
+        const point = plot.querySelectorAll('.trace.scatter')[1].querySelector('.point').getAttribute('transform');
+        return Math.abs(Number(point.match(/translate\\(([^,]+),/)[1]) - axis.d2p(arguments[0])) < 0.5""",
+        place,
+    )
+    assert complaints(browser) == []
+
+
+def test_a_trial_can_be_chosen_and_steps_and_records_are_explained(browser, run, tmp_path):
+    opened(browser, report.build([(run, DATA)]), tmp_path)
+    choices = browser.execute_script(
+        "return [...document.querySelectorAll('select.lists option')].map((o) => o.textContent)"
+    )
+    assert choices == ["trial 0", "trial 1"]
+    X = np.hstack([DATA.X, np.ones((DATA.n, 1))])
+    for trial in (1, 0):
+        browser.execute_script(
+            """const one = document.querySelector("select.lists"); one.value = arguments[0];
+            one.dispatchEvent(new Event("input", {bubbles: true}));""",
+            str(trial),
+        )
+        for k in (4, 9):
+            set_slider(browser, k)
+            V, a = run["W_V"][k, trial], run["W_a"][k, trial]
+            expected = np.sort(DATA.y * ((X @ V.T).clip(0) @ a)) / ((V**2).sum() + (a**2).sum())
+            np.testing.assert_allclose(
+                figure(browser, "Distribution of margins")[0]["x"], expected, rtol=1e-4, atol=1e-8
+            )
+            order = np.argsort(-np.abs(run["W_a"][-1, trial]) * np.linalg.norm(run["W_V"][-1, trial], axis=1))
+            shown = figure(browser, "Neurons")[1]["x"]
+            np.testing.assert_allclose(shown, (V[:, 0] / np.linalg.norm(V, axis=1))[order], atol=1e-3)
+    text = browser.execute_script("return document.querySelector('main').textContent")
+    assert "A step is one update of the weights. A record is a moment at which the run was measured" in text
+    assert complaints(browser) == []
+
+
+# ---------------------------------------------------------------- sweeps
+
+
+def filled(folder, plan, result):
+    store = sweep.Store(folder)
+    store.note(plan.name, plan.text(), "0")
+    every = list(plan.runs("0"))
+    store.add(plan.name, plan.function, "0", plan.seed, every, [result(run.params) for run in every], 1.0)
+    store.close()
+    return folder
+
+
+def test_cells_hold_their_numbers_and_networks_are_not_averaged(browser, tmp_path):
+    """Two networks, which differ by 100: a map for each of them, and a sentence where a table mixes them."""
+    grid = {"lr": [0.1, 0.2, 0.3], "n": [1, 2, 3], "net": ["relu", "srelu"]}
+    value = lambda p: {"v": 10 * p["lr"] + 10 * p["n"] + 100 * (p["net"] == "relu"), "w": 1.0}  # noqa: E731
+    page = report.build([filled(tmp_path / "s", sweep.Sweep("m:f", grid=grid, repeats=2), value)])
+    opened(browser, page, tmp_path)
+    for net in grid["net"]:
+        (drawn,) = figure(browser, f"Heat map, net = {net}")
+        expected = [[value({"lr": lr, "n": n, "net": net})["v"] for lr in grid["lr"]] for n in grid["n"]]
+        expected = expected if drawn["x"] == ["0.1", "0.2", "0.3"] else np.transpose(expected).tolist()
+        np.testing.assert_allclose(drawn["z"], expected)
+        texts = browser.execute_script(
+            """return [...document.querySelector(`[aria-label='Heat map, net = ${arguments[0]}']`).querySelectorAll(
+            '.heatmap-label text')].map((one) => Number(one.textContent))""",
+            net,
+        )
+        np.testing.assert_allclose(sorted(texts), np.sort(np.ravel(expected)))
+    text = browser.execute_script("return document.querySelector('main').textContent")
+    assert "That mixes different things: net (relu, srelu)" in text and "These means mix" not in text
+    assert complaints(browser) == []
+
+
+def test_too_many_networks_for_pictures_of_their_own_are_told(tmp_path):
+    nets = [f"net {k}" for k in range(8)]
+    grid = {"lr": list(range(9)), "n": list(range(10)), "net": nets}
+    text = (
+        report.build([filled(tmp_path, sweep.Sweep("m:f", grid=grid), lambda p: {"v": 1.0 * p["lr"]})])
+        .sections[0]
+        .render()
+    )
+    assert "These means mix different things: they are over net (net 0, net 1, net 2, net 3, net 4, net 5, ...)" in text
+
+
+# ---------------------------------------------------------------- formulas
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "P(y f(x) <= 0) = O(ln(n)^3 Rad^2/gamma^2)",
+            "P(y f(x) ≤ 0) = O(ln(n)<sup>3</sup> Rad<sup>2</sup>/γ<sup>2</sup>)",
+        ),
+        (
+            "C_eps n^(-1/2) (R/Delta_r)^((r+3)/(2-eps))",
+            "C<sub>ε</sub> n<sup>-1/2</sup> (R/Δ<sub>r</sub>)<sup>(r+3)/(2-ε)</sup>",
+        ),
+        ("||y_i phi(x_i)|| >= 2 sqrt(n)", "||y<sub>i</sub> φ(x<sub>i</sub>)|| ≥ 2 √(n)"),
+        ("margin_M2 and log_risk, alphabet, x_ij", "margin_M2 and log_risk, alphabet, x_ij"),  # names stay names
+        ("<b>gamma_1</b> & &gamma;", "&lt;b&gt;γ<sub>1</sub>&lt;/b&gt; &amp; &amp;gamma;"),
+        ("x^<script> y_{<i>}", "x^&lt;script&gt; y<sub>&lt;i&gt;</sub>"),
+    ],
+)
+def test_formulas_are_set_and_texts_stay_texts(text, expected):
+    assert typeset(text) == expected
+
+
+def test_formulas_are_seen_as_formulas(browser, certs, tmp_path, monkeypatch):
+    given = theory.guarantees(DATA, None, theorems=["MT-14", "CB-20", "MT-19"], time_limit=2)
+    monkeypatch.setattr(theory, "guarantees", lambda *args, **keys: given)
+    opened(browser, report.build([certs[2]], bounds=True), tmp_path)
+    cells = browser.execute_script(
+        "return [...document.querySelectorAll('td[data-name=\"statement and assumptions\"]')].map((one) => one.innerHTML)"
+    )
+    assert len(cells) == len(list(given))
+    whole = "".join(cells)
+    assert "≤" in whole and "γ" in whole and "<sub>" in whole and "&lt;=" not in whole and "gamma" not in whole
+    reason = browser.execute_script("return document.querySelector('main').innerHTML")
+    assert "y<sub>i</sub> x<sub>i</sub>" in reason

@@ -18,6 +18,7 @@ from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputErr
 
 from . import guarantees, neurons
 from .checking import PROOF, Checked, load_data, recheck
+from .formulas import typeset
 from .intervals import UNREACHED, height, inseparable, intervals
 from .section import Digits, Figure, Html, Section, badge, label, layout, number, numbers, words
 
@@ -200,7 +201,10 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
     )
     what = kinds.quantity(certs[0].convention)
     section.table(
-        "Certificates", names, rows, f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}. {RECHECKED}"
+        "Certificates",
+        names,
+        rows,
+        typeset(f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}. {RECHECKED}"),
     )
     for cert, known in zip(certs, checked):
         if inseparable(cert) and not known.refused:
@@ -209,7 +213,7 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
                 f"{number(cert.upper, 3)}, is {known.words}."
             )
         if cert.reason:
-            section.paragraph(f"{cert.kind}: {cert.reason}.")
+            section.paragraph(typeset(f"{cert.kind}: {cert.reason}."))
     for cert in certs:
         if cert.conversions:
             rows = [[name, *(Digits(number(value, 9)) for value in cert.bounds(name))] for name in cert.conversions]

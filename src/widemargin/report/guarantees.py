@@ -11,6 +11,7 @@ import numpy as np
 from widemargin import theory
 from widemargin.types import Dataset, InputError, Trajectory
 
+from .formulas import typeset
 from .section import Digits, Html, Section, badge, escape, number
 
 
@@ -61,7 +62,7 @@ def _table(section: Section, title: str, guarantees: Sequence[Any], caption: str
         unit = f" ({guarantee.unit})" if guarantee.unit else ""
         word = {True: "applies", False: "does not apply", None: "not all checked"}[guarantee.applies]
         about = f" (about the {guarantee.about})" if guarantee.about else ""
-        said = Html(f"{escape(guarantee.statement)}{escape(about)}{_assumptions(guarantee.assumptions)}")
+        said = Html(f"{typeset(guarantee.statement)}{escape(about)}{_assumptions(guarantee.assumptions)}")
         shown = guarantee.shown + (f" [{', '.join(marks)}]" if marks else "")
         rows.append(
             [badge(guarantee.applies, word), guarantee.id, guarantee.quantity + unit, shown, said, guarantee.reference]
@@ -82,7 +83,7 @@ def _assumptions(given: Sequence[Any]) -> str:
     lines = []
     for assumption in given:
         detail = f" ({assumption.detail})" if assumption.detail else ""
-        lines.append(f"<li>{badge(assumption.holds)} {escape(assumption.text + detail)}</li>")
+        lines.append(f"<li>{badge(assumption.holds)} {typeset(assumption.text + detail)}</li>")
     if not lines:
         return ""
     held, failed = (sum(one.holds is word for one in given) for word in (True, False))
@@ -132,4 +133,4 @@ def _check(check: Any) -> list[Any]:
     word = {"yes": "holds", "no": "violated" if check.violated else "does not hold"}.get(check.word, check.word)
     sides = [Digits(number(least[k], 3)) if least else None for k in ("slack", "allowance", "t")]
     counts, note = (check.checked, check.undecided), check.note or "-"
-    return [badge(check.holds, word), check.id, check.statement, *counts, *sides, note]
+    return [badge(check.holds, word), check.id, typeset(check.statement), *counts, *sides, note]
