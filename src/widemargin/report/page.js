@@ -110,7 +110,8 @@
     const keys = new Set([...traces.values()].flatMap(Object.keys));
     const sets = Object.fromEntries([...keys].map((key) => [key, [...traces.values()].map((set) => set[key])]));
     plot.dataset.drawn = Number(plot.dataset.drawn || 0) + 1;
-    Plotly.update(plot, sets, layout, [...traces.keys()]);
+    if (Object.keys(layout).length) Plotly.update(plot, sets, layout, [...traces.keys()]);
+    else Plotly.restyle(plot, sets, [...traces.keys()]);
   }
 
   const controls = [];
