@@ -17,7 +17,8 @@ from widemargin import data as datasets
 from widemargin import flows, margins, report, sweep, theory
 from widemargin.monitor import store
 from widemargin.monitor.record import Record
-from widemargin.report import certificates, runs, section, sweeps
+from widemargin.report import certificates, players, runs, section, sweeps
+from widemargin.report.formulas import typeset
 from widemargin.sweep.plan import Run
 from widemargin.theory.track import follow
 from widemargin.types import Dataset, InputError
@@ -306,7 +307,7 @@ def test_every_moment_of_the_slider_against_weights_and_records(run, trial):
     (scenes,) = found.scenes.values()
     names = {title: name for name, title in zip(found.figures, [c["figure"] for c in part.contents if "figure" in c])}
     X = np.hstack([DATA.X, np.ones((DATA.n, 1))])
-    moments = np.unique(np.linspace(0, len(traj.t) - 1, runs.FRAMES).round()).astype(int)
+    moments = np.unique(np.linspace(0, len(traj.t) - 1, players.FRAMES).round()).astype(int)
     assert len(scenes) == len(moments) > 10
     g, h = (np.array(found.figures[names["Decision"]]["data"][0][axis]) for axis in "xy")
     i, j = 7, 30
@@ -340,7 +341,7 @@ def test_margins_of_several_classes_are_those_that_were_recorded():
     )
     track = follow(traj, [data])
     for k, W in enumerate(track.W):
-        one = runs.still(track, W, 0, "MT2", None)
+        one = players.still(track, W, 0, "MT2", None)
         np.testing.assert_allclose(one.margins.min(), traj["margin_MT2"][k, 0], rtol=1e-9)
     built = report.build([(traj, data, None)])
     assert {"slider": "time"} in built.sections[0].contents
@@ -403,6 +404,11 @@ def test_a_long_curve_keeps_its_ends_and_its_peaks():
     assert (short_x < 100).sum() > 20  # early records are seen on a logarithmic axis
 
 
+def plain(statement):
+    """The text of a statement as it is typeset."""
+    return "".join(Parsed(typeset(statement)).text)
+
+
 def test_guarantees_and_checks_are_shown_in_their_colours(run, monkeypatch):
     given = theory.guarantees(DATA, run, theorems=FAST, time_limit=2)  # all of them take long
     checked = theory.check(run)
@@ -421,8 +427,9 @@ def test_guarantees_and_checks_are_shown_in_their_colours(run, monkeypatch):
     assert sorted(badges) == sorted(expected) and len(set(badges)) == 3
     text = "".join(found.text)
     for one in given:
-        assert one.id in text and one.statement in text and one.reference in text
-        assert all(assumption.text in text and assumption.detail in text for assumption in one.assumptions)
+        assert one.id in text and plain(one.statement) in text and one.reference in text
+        for assumption in one.assumptions:
+            assert plain(assumption.text) in text and plain(assumption.detail) in text
 
 
 # ---------------------------------------------------------------- sweeps

@@ -15,15 +15,17 @@ import numpy as np
 from widemargin import kinds
 from widemargin import verify as exact
 from widemargin.dataset import LABEL_COLUMNS
-from widemargin.plots.style import DRAWN_SHARE, LOG_RATIO
-from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError, Measure
+from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
 
-from . import guarantees
+from . import guarantees, neurons
 from .checking import PROOF, Checked, load_data, recheck
-from .section import Digits, Figure, Section, label, layout, number, numbers, words
+from .formulas import typeset
+from .intervals import UNREACHED, height, inseparable, intervals
+from .section import Digits, Figure, Html, Section, badge, label, layout, number, numbers, words
 
 GRID = 101  # points along each side of a picture of the decision
-MOST_DRAWN = 400  # neurons drawn
+TOLD = 3  # certificates in a summary
+CLOSE = 0.01  # relative gap up to which a summary gives one number
 
 
 def is_certificate(path: Path) -> bool:
@@ -73,16 +75,17 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     first = certs[0]
     data = load_data(first)
     checked = [recheck(cert, data) for cert in certs]
+    section.summary = summary(certs, checked)
     section.facts({"data": first.data_name, "points": first.n, "features": first.d})
     section.figure(
         "Certified intervals",
         intervals(certs, checked),
-        "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper), in its own "
-        "convention; grey: the upper bound is not proved."
+        "Each bar goes from the margin of a predictor that was found (lower) to the bound that is proved (upper). Conventions "
+        "measure in different units, so each has an axis of its own. Grey: the upper bound is not proved."
         if kinds.quantity(first.convention) == "margin"
         else f"Each bar goes from the bound that is proved (lower) to the {kinds.quantity(first.convention)} of a function "
         "that was found (upper).",
-        90 + 84 * len(certs),
+        height(certs),
     )
     table(section, certs, checked)
     names = [f"{kinds.label(cert.kind)} ({cert.convention})" for cert in certs]
@@ -90,8 +93,11 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         if cert.atoms and cert.primal is not None and "neurons" in _row(cert).drawn:
             section.heading(f"{name}: neurons")
             section.open_grid()
-            show_neurons(section, cert.primal)
+            neurons.show(section, cert.primal, data, cert.dual)
             section.close_grid()
+            unit = cert.primal.normalized()
+            share = unit.mass / max(float(np.abs(unit.mass).sum()), 1e-300)
+            neurons.show_images(section, unit.theta, share, cert.d, cert.data_name, data)
     if first.d == 2:
         show_decisions(section, certs, names, data)
     commands = [again(cert) for cert in certs]
@@ -104,6 +110,34 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     section.settings("\n".join(commands), known, AGAIN + more)
     if bounds:
         guarantees.offer(section, data, time_limit)
+
+
+def summary(certs: Sequence[Certificate], checked: Sequence[Checked]) -> str:
+    """What is known of the first of them, in a sentence."""
+    said = [found(cert, known) for cert, known in list(zip(certs, checked))[:TOLD]]
+    more = f" (and {len(certs) - TOLD} more)" if len(certs) > TOLD else ""
+    text = "; ".join(said)
+    return f"{text[:1].upper()}{text[1:]}{more}."
+
+
+def found(cert: Certificate, known: Checked) -> str:
+    what, named = kinds.quantity(cert.convention), kinds.label(cert.kind)
+    if known.refused:
+        return f"the checker refuses the {named} certificate"
+    if inseparable(cert) or (cert.status == "not-separable" and not cert.upper):
+        return f"nothing of the kind {named} separates the data" + ", up to rounding" * inseparable(cert)
+    best = {"margin": "largest", "norm": "smallest"}.get(what, "least")
+    low, high = number(cert.lower, 4), number(cert.upper, 4)
+    if not cert.proved:
+        end = "most" if what != "margin" else "least"
+        return f"the {best} {named} {what} is at {end} {high if what != 'margin' else low}, and how far from that is not proved"
+    sure = "proved" if known.holds else "not re-checked here"
+    if cert.gap > CLOSE:
+        return f"the {best} {named} {what} is between {low} and {high} ({sure})"
+    unit = 10.0 ** math.floor(math.log10(cert.gap)) if cert.gap > 0 else 1.0
+    gap = number(math.ceil(cert.gap / unit) * unit, 1)  # rounded up: it is what is proved
+    near = f"{sure} to {gap}" if known.holds else f"to {gap}, {sure}"
+    return f"the {best} {named} {what} is {low if what == 'margin' else high} ({near if cert.gap > 0 else sure})"
 
 
 RECHECKED = (
@@ -142,66 +176,12 @@ def show_decisions(section: Section, certs: Sequence[Certificate], names: Sequen
         if f is not None and cert.lower > 0:
             section.figure(
                 f"{name}: decision",
-                decision(f, data, cert.lower),
+                decision(f, data, cert.lower, cert),
                 "Shading is f(x) of norm 1, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to the certified "
-                "margin; no point has less.",
+                f"margin; no point has less.{marked(cert, data)}",
                 430,
             )
     section.close_grid()
-
-
-def intervals(certs: Sequence[Certificate], checked: Sequence[Checked] = ()) -> Figure:
-    """One bar for each certificate; `checked` is what is known of each, where something is."""
-    checked = checked or [Checked(None, "")] * len(certs)
-    traces: list[Figure] = []
-    names = [_title(c) for c in certs]
-    names = [name + "\u200b" * names[:k].count(name) for k, name in enumerate(names)]  # a row each, even for twins
-    notes = []
-    for name, cert, known in zip(names, certs, checked):
-        colour = "@quiet" if not cert.proved or known.refused else "@ink"
-        range_, said = f"[{number(cert.lower, 7)}, {number(cert.upper, 7)}]", cert.status
-        if not cert.proved:
-            sampled = cert.bound == "confidence"
-            chance = cert.extra.get("confidence")
-            unproved = f", {kinds.argued(cert.convention)} bound not proved"
-            said += f", NOT proved: probability {chance}" if sampled else unproved
-        elif known.refused:
-            said = known.words
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "x": numbers([cert.lower, cert.upper], 17),
-                "y": [name, name],
-                "line": {"color": colour, "width": 6},
-                "marker": {"symbol": "line-ns", "size": 18, "line": {"width": 2.5, "color": colour}},
-                "hovertemplate": f"%{{x:.12g}}<br>{range_}, {label(said)}<extra></extra>",
-                "showlegend": False,
-            }
-        )
-        notes.append(
-            {"x": 0, "xref": "paper", "xanchor": "left", "y": name, "yanchor": "bottom", "yshift": 10, "align": "left",
-             "text": f"{range_}<br>{label(said)}", "showarrow": False, "font": {"size": 12}}
-        )  # fmt: skip
-    values = [v for c in certs for v in (c.lower, c.upper) if math.isfinite(v)]
-    positive = [v for v in values if v > 0]
-    log = 0 < len(positive) == len(values) and max(positive) > LOG_RATIO * min(positive)
-    top = max(positive, default=1.0)
-    axis: Figure = {} if log else {"range": [0, 1.06 * top]}
-    if log:
-        axis = {"range": [math.log10(min(positive)) - 0.3, math.log10(top) + 0.1]}
-    return {
-        "data": traces,
-        "layout": layout(
-            kinds.quantity(certs[0].convention) if certs else "margin",
-            "",
-            xlog=log,
-            xaxis=axis,
-            yaxis={"type": "category", "autorange": "reversed", "automargin": True},
-            annotations=notes,
-            margin={"l": 90, "r": 15, "t": 36, "b": 45},
-        ),
-    }
 
 
 def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Checked]) -> None:
@@ -214,17 +194,27 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
         )
         took = None if seconds is None else Digits(number(seconds, 3))
         kind, atoms = kinds.label(cert.kind), cert.atoms or None
-        rows.append([kind, cert.convention, lower, upper, gap, cert.status, known.badge, cert.bound, atoms, took])
+        rows.append(
+            [kind, cert.convention, lower, upper, gap, cert.status, _proved(cert, known), cert.bound, atoms, took]
+        )
     said = "; ".join(
         f"{key}: {CONVENTIONS.get(key, 'see the notation page')}" for key in dict.fromkeys(r[1] for r in rows)
     )
     what = kinds.quantity(certs[0].convention)
     section.table(
-        "Certificates", names, rows, f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}. {RECHECKED}"
+        "Certificates",
+        names,
+        rows,
+        typeset(f"lower <= {what} <= upper; gap = (upper - lower) / upper. {said}. {RECHECKED}"),
     )
-    for cert in certs:
+    for cert, known in zip(certs, checked):
+        if inseparable(cert) and not known.refused:
+            section.paragraph(
+                f"{kinds.label(cert.kind)} ({cert.convention}): {UNREACHED}. Its bound, "
+                f"{number(cert.upper, 3)}, is {known.words}."
+            )
         if cert.reason:
-            section.paragraph(f"{cert.kind}: {cert.reason}.")
+            section.paragraph(typeset(f"{cert.kind}: {cert.reason}."))
     for cert in certs:
         if cert.conversions:
             rows = [[name, *(Digits(number(value, 9)) for value in cert.bounds(name))] for name in cert.conversions]
@@ -235,6 +225,13 @@ def table(section: Section, certs: Sequence[Certificate], checked: Sequence[Chec
                 "The same margin, divided by other sizes of the network (M3 and M6: with the bias of the certificate).",
                 folded=True,
             )
+
+
+def _proved(cert: Certificate, known: Checked) -> Html:
+    """A bound of 0 up to rounding is no proof that nothing separates the data, so it is neither green nor red."""
+    if not inseparable(cert) or known.refused:
+        return known.badge
+    return badge(None, "not separable, up to rounding")
 
 
 # ---------------------------------------------------------------- functions and neurons
@@ -254,76 +251,6 @@ def _row(cert: Certificate) -> kinds.Kind:
     return kinds.KINDS.get(cert.kind, kinds.Kind(cert.kind, "", (cert.convention,), cert.kind))
 
 
-def _title(cert: Certificate) -> str:
-    """In a picture of intervals; of optima in two lines."""
-    if kinds.quantity(cert.convention) == "objective":
-        return f"{label(kinds.label(cert.kind))}<br>{label(kinds.detail(cert.kind, cert.extra).removeprefix(', '))}"
-    return label(f"{kinds.label(cert.kind)} ({cert.convention})")
-
-
-def show_neurons(section: Section, measure: Measure) -> None:
-    unit = measure.normalized()
-    total = max(float(np.abs(unit.mass).sum()), 1e-300)
-    order = np.argsort(-np.abs(unit.mass), kind="stable")
-    order = order[np.abs(unit.mass[order]) >= DRAWN_SHARE * total][:MOST_DRAWN]
-    hidden = len(unit.mass) - len(order)
-    more = f" {hidden} more, with smaller masses, are not drawn." if hidden else ""
-    if unit.theta.shape[1] > 1:
-        section.figure(
-            "Directions",
-            {"data": directions(unit.theta[order], unit.mass[order] / total), "layout": plane()},
-            "Unit inner weights in the plane of the first two coordinates; area is mass, blue positive, orange negative. The "
-            f"circle has unit length: points inside it point out of the plane.{more}",
-            400,
-        )
-    share = unit.mass[order] / total
-    rank = np.arange(1, len(order) + 1)
-    bars = [
-        {
-            "type": "bar", "x": rank[chosen].tolist(), "y": numbers(np.abs(share[chosen])), "name": name,
-            "marker": {"color": colour}, "hovertemplate": "neuron %{x}: %{y:.4g} of the norm<extra></extra>",
-        }
-        for name, chosen, colour in (("positive mass", share > 0, "@plus"), ("negative mass", share < 0, "@minus"))
-        if chosen.any()
-    ]  # fmt: skip
-    ticks = {"tick0": 1, "dtick": 1} if len(order) <= 12 else {}
-    axes = layout("neuron, by mass", "share of the norm", bargap=0.15, xaxis=ticks)
-    caption = f"The share of each of {len(order)} neurons in the norm of f.{more}"
-    section.figure("Masses", {"data": bars, "layout": axes}, caption, 400)
-
-
-def directions(theta: np.ndarray, share: np.ndarray) -> list[Figure]:
-    """The unit circle, and the neurons as points of areas ~ |share|."""
-    turn = np.linspace(0, 2 * np.pi, 181)
-    circle = {
-        "type": "scatter", "mode": "lines", "x": numbers(np.cos(turn), 4), "y": numbers(np.sin(turn), 4),
-        "line": {"color": "@quiet", "width": 1}, "hoverinfo": "skip", "showlegend": False,
-    }  # fmt: skip
-    return [circle, {"type": "scatter", "mode": "markers", "showlegend": False, **points(theta, share)}]
-
-
-def points(theta: np.ndarray, share: np.ndarray) -> Figure:
-    largest = max(float(np.abs(share).max(initial=0.0)), 1e-300)
-    second = theta[:, 1] if theta.shape[1] > 1 else np.zeros(len(theta))
-    return {
-        "x": numbers(theta[:, 0], 4),
-        "y": numbers(second, 4),
-        "marker": {
-            "size": numbers(5 + 25 * np.sqrt(np.abs(share) / largest * min(1.0, 4 * largest)), 3),
-            "color": ["@plus/0.65" if mass > 0 else "@minus/0.65" for mass in share],
-            "line": {"color": "@paper", "width": 1},
-        },
-        "text": [f"share {mass:+.4g} of the norm" for mass in share],
-        "hovertemplate": "(%{x:.3f}, %{y:.3f})<br>%{text}<extra></extra>",
-    }
-
-
-def plane() -> Figure:
-    axis = {"range": [-1.12, 1.12], "tickvals": [-1, 0, 1]}
-    square = {**axis, "scaleanchor": "x", "constrain": "domain"}
-    return layout("coordinate 1", "coordinate 2", xaxis={**axis, "constrain": "domain"}, yaxis=square)
-
-
 # ---------------------------------------------------------------- the plane
 
 
@@ -335,10 +262,33 @@ def box(data: Dataset, side: int = GRID) -> tuple[np.ndarray, np.ndarray, np.nda
     return g, h, np.stack(np.meshgrid(g, h), axis=-1).reshape(-1, 2)
 
 
-def decision(f: Callable[[np.ndarray], np.ndarray], data: Dataset, margin: float) -> Figure:
+def decision(
+    f: Callable[[np.ndarray], np.ndarray], data: Dataset, margin: float, cert: Certificate | None = None
+) -> Figure:
+    """Of a certificate also where its neurons switch, and rings around the points of its proof."""
     g, h, where = box(data)
     values = f(where).reshape(len(h), len(g))
-    return {"data": [*surface(g, h, values, margin), *labelled(data)], "layout": plane_of_data(g, h)}
+    traces = [*surface(g, h, values, margin), *labelled(data)]
+    if cert is not None:
+        lines, weights = kinks_of(cert, g, h), neurons.support(cert.dual, data.n)
+        traces += [*neurons.kink_traces(lines), *([] if weights is None else [neurons.rings(data.X, weights)])]
+    return {"data": traces, "layout": plane_of_data(g, h)}
+
+
+def kinks_of(cert: Certificate, g: np.ndarray, h: np.ndarray) -> list[dict[str, Any]]:
+    """Of the neurons with most mass, where the certificate has neurons over the plane."""
+    if cert.primal is None or "neurons" not in _row(cert).drawn or cert.primal.theta.shape[1] not in (2, 3):
+        return []
+    order = np.argsort(-np.abs(cert.primal.normalized().mass), kind="stable")[: neurons.KINKS]
+    return neurons.kinks(cert.primal.theta[order], cert.primal.mass[order], g, h)
+
+
+def marked(cert: Certificate, data: Dataset) -> str:
+    """What else is in the picture of a decision, in words."""
+    thin = cert.primal is not None and "neurons" in _row(cert).drawn
+    said = " Thin lines: where a neuron switches, by the sign of its mass." if thin else ""
+    rings = neurons.support(cert.dual, data.n) is not None
+    return said + " Rings: support points, larger with their dual weight." * rings
 
 
 def surface(g: np.ndarray, h: np.ndarray, values: np.ndarray, margin: float) -> list[Figure]:

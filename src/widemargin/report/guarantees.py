@@ -11,6 +11,7 @@ import numpy as np
 from widemargin import theory
 from widemargin.types import Dataset, InputError, Trajectory
 
+from .formulas import typeset
 from .section import Digits, Html, Section, badge, escape, number
 
 
@@ -31,27 +32,43 @@ def show(
         section.paragraph(
             f"Best bound on the test error{about}: {float(best.value):.4g} ({best.id}, {best.reference})."
         )
-    rank = {True: 0, None: 1, False: 2}
+    groups: dict[str, list[Any]] = {"shown": [], "vacuous": [], "fails": []}
+    for guarantee in sorted(guarantees, key=lambda g: g.applies is None):  # stable: else the papers' order
+        empty = guarantee.explicit and guarantee.vacuous
+        groups["fails" if guarantee.applies is False else "vacuous" if empty else "shown"].append(guarantee)
+    probably = f"With probability at least 1 - {guarantees.facts.delta:g}, or a multiple of that as each says."
+    if groups["shown"]:
+        _table(
+            section,
+            "Guarantees and their assumptions",
+            groups["shown"],
+            "Green: every assumption was checked and holds. Grey: some could not be checked. A number up to a constant says how "
+            f"a bound grows; of the constant the paper says nothing. {probably}",
+            folded=False,
+        )
+    if groups["vacuous"]:
+        what = "Vacuous here: bounds no better than what is trivial"
+        _table(section, what, groups["vacuous"], f"None of these numbers says anything about this data. {probably}")
+    if groups["fails"]:
+        what = "What does not apply: an assumption fails"
+        _table(section, what, groups["fails"], "Red: an assumption fails, so the number guarantees nothing here.")
+
+
+def _table(section: Section, title: str, guarantees: Sequence[Any], caption: str, folded: bool = True) -> None:
     rows = []
-    for guarantee in sorted(guarantees, key=lambda g: (rank[g.applies], g.vacuous)):  # stable: else the papers' order
+    for guarantee in guarantees:
         marks = ["vacuous"] if guarantee.explicit and guarantee.vacuous else []
         marks += ["as printed"] if guarantee.convention == "printed" else []
         unit = f" ({guarantee.unit})" if guarantee.unit else ""
         word = {True: "applies", False: "does not apply", None: "not all checked"}[guarantee.applies]
         about = f" (about the {guarantee.about})" if guarantee.about else ""
-        said = Html(f"{escape(guarantee.statement)}{escape(about)}{_assumptions(guarantee.assumptions)}")
+        said = Html(f"{typeset(guarantee.statement)}{escape(about)}{_assumptions(guarantee.assumptions)}")
         shown = guarantee.shown + (f" [{', '.join(marks)}]" if marks else "")
         rows.append(
             [badge(guarantee.applies, word), guarantee.id, guarantee.quantity + unit, shown, said, guarantee.reference]
         )
-    section.table(
-        "Guarantees and their assumptions",
-        ["", "id", "quantity", "value", "statement and assumptions", "reference"],
-        rows,
-        "Green: every assumption was checked and holds. Red: one fails, so the number guarantees nothing here. Grey: some could "
-        "not be checked. A number up to a constant says how a bound grows; of the constant the paper says nothing. "
-        f"With probability at least 1 - {guarantees.facts.delta:g}, or a multiple of that as each says.",
-    )
+    names = ["", "id", "quantity", "value", "statement and assumptions", "reference"]
+    section.table(title, names, rows, caption, folded=folded)
 
 
 def offer(section: Section, data: Dataset | None, time_limit: float) -> None:
@@ -66,8 +83,15 @@ def _assumptions(given: Sequence[Any]) -> str:
     lines = []
     for assumption in given:
         detail = f" ({assumption.detail})" if assumption.detail else ""
-        lines.append(f"<li>{badge(assumption.holds)} {escape(assumption.text + detail)}</li>")
-    return f'<ul class="assumptions">{"".join(lines)}</ul>' if lines else ""
+        lines.append(f"<li>{badge(assumption.holds)} {typeset(assumption.text + detail)}</li>")
+    if not lines:
+        return ""
+    held, failed = (sum(one.holds is word for one in given) for word in (True, False))
+    said = [f"{held} hold{'s' * (held == 1)}"] * bool(held) + [f"{failed} fail{'s' * (failed == 1)}"] * bool(failed)
+    rest = len(lines) - held - failed
+    said += [f"{rest} not checked"] * bool(rest)
+    count = f"{len(lines)} assumption{'s' * (len(lines) != 1)}: {', '.join(said)}"
+    return f'<details><summary>{count}</summary><ul class="assumptions">{"".join(lines)}</ul></details>'
 
 
 def show_checks(section: Section, run: Trajectory | str | Path, data: Sequence[Dataset]) -> None:
@@ -78,24 +102,35 @@ def show_checks(section: Section, run: Trajectory | str | Path, data: Sequence[D
     except InputError as error:
         section.paragraph(f"The inequalities were not checked: {error}.", "quiet")
         return
-    rank = {"no": 0, "undecided": 1, "yes": 2, "not checked": 3}
-    rows = []
-    for check in sorted(checks, key=lambda check: rank[check.word]):
-        least = check.smallest or {}
-        word = {"yes": "holds", "no": "violated" if check.violated else "does not hold"}.get(check.word, check.word)
-        sides = [Digits(number(least[k], 3)) if least else None for k in ("slack", "allowance", "t")]
-        counts, note = (check.checked, check.undecided), check.note or "-"
-        rows.append([badge(check.holds, word), check.id, check.statement, *counts, *sides, note])
     broken = [check.id for check in checks if check.violated]
     unsure = sum(check.word == "undecided" for check in checks)
     said = f"Violated: {', '.join(broken)}." if broken else "None that is proved is violated."
     said += f" Undecided: {unsure}." if unsure else ""
+    held = sum(check.word == "yes" for check in checks)
+    said = f"{held} of {len(checks)} inequalities hold at every record that was checked. {said}"
     section.paragraph(said)
-    section.table(
-        "Inequalities",
-        ["", "id", "statement", "records", "undecided", "smallest slack", "allowance", "at t", "note"],
-        rows,
-        "Slack is right side minus left side, at the records where the hypotheses hold; the allowance is what finite steps "
-        "and integrals from records may cost. A record is undecided where that exceeds half of what is compared. Forms with a "
-        "printed error may fail.",
-    )
+    for words, title, folded in (
+        (("no", "undecided"), "Inequalities that do not hold or are undecided", False),
+        (("yes",), "Inequalities that hold", True),
+        (("not checked",), "Inequalities that were not checked", True),
+    ):
+        some = [check for check in checks if check.word in words]
+        rows = [_check(check) for check in sorted(some, key=lambda check: words.index(check.word))]
+        if rows:
+            names = ["", "id", "statement", "records", "undecided", "smallest slack", "allowance", "at t", "note"]
+            section.table(title, names, rows, SLACK, folded=folded)
+
+
+SLACK = (
+    "Slack is right side minus left side, at the records where the hypotheses hold; the allowance is what finite steps and "
+    "integrals from records may cost. A record is undecided where that exceeds half of what is compared. Forms with a printed "
+    "error may fail."
+)
+
+
+def _check(check: Any) -> list[Any]:
+    least = check.smallest or {}
+    word = {"yes": "holds", "no": "violated" if check.violated else "does not hold"}.get(check.word, check.word)
+    sides = [Digits(number(least[k], 3)) if least else None for k in ("slack", "allowance", "t")]
+    counts, note = (check.checked, check.undecided), check.note or "-"
+    return [badge(check.holds, word), check.id, typeset(check.statement), *counts, *sides, note]

@@ -17,8 +17,9 @@ from widemargin.optima.paths import norm_of, point
 from widemargin.optima.trained_networks import of as gap_of
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset
 
-from . import certificates, guarantees
+from . import certificates, guarantees, neurons
 from .checking import Checked, load_data, recheck
+from .intervals import height, intervals
 from .section import Digits, Figure, Section, band, layout, line, number, spread, words
 
 SEVERAL = {
@@ -65,6 +66,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         data = None
     optima = [shown(cert, data) for cert in certs]
     checked = {id(cert): recheck(cert, data) for cert in certs}
+    section.summary = certificates.summary(certs, [checked[id(cert)] for cert in certs])
     section.facts({"data": first.data_name, "points": first.n, "features": first.d} | _targets(certs))
     if data is None:
         section.paragraph(
@@ -91,9 +93,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     for members in paths:
         show_path(section, sorted(members, key=lambda member: -member.decay))
     if single:
-        drawn = certificates.intervals(
-            [optimum.cert for optimum in single], [checked[id(optimum.cert)] for optimum in single]
-        )
+        drawn = intervals([optimum.cert for optimum in single], [checked[id(optimum.cert)] for optimum in single])
         marks = trained(single, drawn)
         said = "; the diamond is the objective of the trained network" if marks else ""
         section.figure(
@@ -101,7 +101,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
             {**drawn, "data": [*drawn["data"], *marks]},
             "Each bar goes from the bound that is proved, below which no network of any width has an objective (lower), to the "
             f"objective of a network that was found (upper){said}; grey: the lower bound is not proved.",
-            90 + 84 * len(single),
+            height([optimum.cert for optimum in single]),
         )
     table(section, optima, checked)
     for optimum in single:
@@ -109,7 +109,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         if optimum.cert.atoms and network is not None:
             section.heading(f"{name(optimum.cert)}: neurons")
             section.open_grid()
-            certificates.show_neurons(section, network)
+            neurons.show(section, network, data)
             section.close_grid()
     if first.d == 2 and data is not None and single:
         show_decisions(section, single, data)

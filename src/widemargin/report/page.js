@@ -62,24 +62,76 @@
 
   // ------------------------------------------------------------ sliders and lists
 
+  // Each figure is drawn at most once a frame, and only where it is seen; others take the numbers and are drawn when they are.
+
+  const seen = new Map(), late = new Set();  // figures and whether they are on the screen; figures to draw
+  const watch = new IntersectionObserver((entries) => {
+    for (const {target, isIntersecting} of entries) {
+      seen.set(target.id, isIntersecting);
+      if (isIntersecting && late.delete(target.id)) Plotly.redraw(target.id);
+    }
+  }, {rootMargin: "100px"});
+
+  function put(object, path, value) {
+    const keys = path.split("."), last = keys.pop();
+    keys.reduce((one, key) => (one[key] ??= {}), object)[last] = value;
+  }
+
+  function moveMark(plot, place, changes) {  // the line that marks the moment: plotly would draw all of the figure again
+    const shape = plot.layout.shapes[place], path = plot.querySelector(`.shapelayer path[data-index="${place}"]`);
+    const axis = plot._fullLayout && plot._fullLayout.xaxis, ends = path && path.getAttribute("d").match(/^M[^,]+,([^L]+)L[^,]+,(.+)$/);
+    const shown = changes.visible !== false;
+    if (!ends || !shown || shape.visible === false || !axis || !axis.d2p)
+      return Plotly.relayout(plot, Object.fromEntries(Object.entries(changes).map(([key, v]) => [`shapes[${place}].${key}`, v])));
+    const x = axis._offset + axis.d2p(changes.x0);
+    Object.assign(shape, changes);
+    Object.assign(plot._fullLayout.shapes[place], changes);
+    path.setAttribute("d", `M${x},${ends[1]}L${x},${ends[2]}`);
+  }
+
+  function change(id, changes, all) {
+    const plot = document.getElementById(id), traces = new Map(), layout = {}, marks = {};
+    for (const one of changes) {
+      for (const [key, value] of Object.entries(coloured(one.layout || {}))) {
+        const mark = key.match(/^shapes\[(\d+)\]\.(\w+)$/);
+        if (mark) (marks[mark[1]] ??= {})[mark[2]] = value; else layout[key] = value;
+      }
+      const set = coloured(one.set || {});
+      for (const k of one.traces) traces.set(k, {...traces.get(k), ...set});
+    }
+    for (const [place, ends] of Object.entries(marks)) moveMark(plot, place, ends);
+    if (!traces.size && !Object.keys(layout).length) return;
+    if (!all && seen.get(id) === false) {
+      for (const [k, set] of traces) for (const [key, value] of Object.entries(set)) put(plot.data[k], key, value);
+      for (const [key, value] of Object.entries(layout)) put(plot.layout, key, value);
+      late.add(id);
+      return;
+    }
+    const keys = new Set([...traces.values()].flatMap(Object.keys));
+    const sets = Object.fromEntries([...keys].map((key) => [key, [...traces.values()].map((set) => set[key])]));
+    plot.dataset.drawn = Number(plot.dataset.drawn || 0) + 1;
+    if (Object.keys(layout).length) Plotly.update(plot, sets, layout, [...traces.keys()]);
+    else Plotly.restyle(plot, sets, [...traces.keys()]);
+  }
+
   const controls = [];
   for (const box of document.querySelectorAll(".control")) {
     const name = box.dataset.scenes;
-    const scenes = read(document.querySelector(`script[data-scenes-of="${name}"]`));
+    const lists = [read(document.querySelector(`script[data-scenes-of="${name}"]`))];
+    for (const other of document.querySelectorAll(`script[data-other-scenes="${name}"]`)) lists.push(read(other));
     const input = document.getElementById(name), button = box.querySelector("button"), output = box.querySelector("output");
-    let waiting = false, timer = null;
+    const which = box.querySelector("select.lists");
+    let waiting = false, timer = null, scenes = lists[0];
 
-    function show() {
+    function show(all) {
       waiting = false;
+      scenes = lists[which ? Number(which.value) : 0];
       const scene = scenes[Number(input.value)];
       if (output) output.textContent = scene.label;
       input.setAttribute("aria-valuetext", scene.label);
-      for (const [id, changes] of Object.entries(scene.figures))
-        for (const {traces, set, layout} of changes) {
-          const spread = Object.fromEntries(Object.entries(coloured(set || {})).map(([key, v]) => [key, traces.map(() => v)]));
-          Plotly.update(id, spread, coloured(layout || {}), traces);
-        }
+      for (const [id, changes] of Object.entries(scene.figures)) change(id, changes, all === true);
     }
+    if (which) which.addEventListener("input", () => soon());
     function soon() {  // at most once a frame
       if (!waiting) { waiting = true; window.requestAnimationFrame(show); }
     }
@@ -101,14 +153,14 @@
           input.value = Number(input.value) + 1;
           soon();
           if (Number(input.value) >= scenes.length - 1) stop();
-        }, 180);
+        }, 120);
       });
     }
     controls.push(show);
   }
 
   function redraw() {
-    return draw().then(() => controls.forEach((show) => show()));
+    return draw().then(() => controls.forEach((show) => show(true)));
   }
 
   // ------------------------------------------------------------ theme and print
@@ -127,7 +179,10 @@
     redraw();
   });
 
-  const drawn = draw().then(() => { document.documentElement.dataset.ready = "yes"; });
+  const drawn = draw().then(() => {
+    for (const id of figures.keys()) watch.observe(document.getElementById(id));
+    document.documentElement.dataset.ready = "yes";
+  });
   // On the way back to this page a browser puts the controls where they were, after this script has run.
-  window.addEventListener("pageshow", () => drawn.then(() => controls.forEach((show) => show())));
+  window.addEventListener("pageshow", () => drawn.then(() => controls.forEach((show) => show(true))));
 })();

@@ -73,7 +73,7 @@ class Page:
         return {
             "title": self.title,
             "sections": [
-                {"kind": section.kind, "title": section.title, "contents": section.contents}
+                {"kind": section.kind, "title": section.title, "summary": section.summary, "contents": section.contents}
                 for section in self.sections
             ],
         }

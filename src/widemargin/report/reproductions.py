@@ -30,6 +30,7 @@ def show(section: Section, folder: Path) -> None:
         raise InputError(f"{folder / 'verdict.json'} is damaged ({error}); run the reproduction again") from None
     facts = ("scale", "device", "seed", "seconds", "version")
     section.facts({key: settings.get(key) for key in facts})
+    section.summary = _summary(verdicts)
     rows = []
     for verdict in verdicts:
         holds = verdict.get("holds") if isinstance(verdict.get("holds"), bool) else None
@@ -53,6 +54,14 @@ def show(section: Section, folder: Path) -> None:
     for name in ("scale", "device", "seed"):
         known += [f"--{name}", str(settings[name])] if name in settings else []
     section.settings(words(*known, "--out", str(folder.parent)), settings)
+
+
+def _summary(verdicts: list[dict[str, Any]]) -> str:
+    """How many claims hold."""
+    held, failed = (sum(one.get("holds") is word for one in verdicts) for word in (True, False))
+    open_ = len(verdicts) - held - failed
+    said = f"{held} of {len(verdicts)} claims hold" + f", {failed} do{'es' * (failed == 1)} not" * bool(failed)
+    return said + f", {open_} {'is' if open_ == 1 else 'are'} not decided" * bool(open_) + "."
 
 
 def _reason(verdict: Mapping[str, Any]) -> str:

@@ -6,24 +6,20 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from widemargin import flows
 from widemargin.flows.nets import KINDS
 from widemargin.flows.plan import log_steps
 from widemargin.flows.runs import CERTIFICATE, read_config
-from widemargin.spaces import as_space
-from widemargin.theory.track import Track, follow
 from widemargin.types import Certificate, Dataset, InputError, Trajectory
 
-from . import certificates, guarantees
+from . import certificates, guarantees, players
 from .checking import Checked, foreign, recheck
+from .clocks import OVERFLOW, clock, convention, largest
 from .section import (
     COLOURS,
     LINES,
@@ -37,18 +33,8 @@ from .section import (
     level,
     line,
     number,
-    numbers,
     words,
 )
-
-OVERFLOW = 230.0  # ln of the largest number on an axis: beyond 1e100 it says nothing, and soon overflows
-FRAMES = 41  # moments of the slider, at most
-SIDE = 51  # points along each side of a decision picture that moves
-NEURONS = 300  # that move
-EXAMPLES = 1_000  # margins in a distribution
-# The first that was recorded is drawn.
-CONVENTIONS = ("M2", "M1", "M4", "M5", "M6", "M10", "M7", "M3", "MT2", "partial")
-COMPARED = ("M1", "M2", "M4", "M5")  # with the certified largest margin; M3 and M6 would need to know of the bias
 
 
 def read(folder: Path) -> tuple[Trajectory, list[Dataset], Certificate | None]:
@@ -103,6 +89,7 @@ def show(
         section.paragraph(
             f"The certificate beside this run was {checked.words}; the command verify checks it.", "quiet"
         )
+    section.summary = summary(traj, cert, checked)
     facts(section, traj, cert)
     x, name, log = clock(traj)
     axis = {"x": name, "xlog": log}
@@ -127,7 +114,7 @@ def show(
         if moves and math.isfinite(when):
             timed[place] = len(shapes) - 1
     section.close_grid()
-    player(section, traj, sets, cert, trial, timed)
+    players.show(section, traj, sets, cert, trial, timed)
     ends(section, traj, cert)
     for note in traj.notes:
         section.paragraph(note, "quiet")
@@ -182,6 +169,22 @@ def facts(section: Section, traj: Trajectory, cert: Certificate | None) -> None:
     section.facts(said)
 
 
+def summary(traj: Trajectory, cert: Certificate | None, checked: Checked) -> str:
+    """The largest margin that is possible, and what training reached."""
+    key = convention(traj)
+    many = f"{traj.trials} networks" if traj.trials > 1 else "the network"
+    if not key:
+        return f"{many[:1].upper()}{many[1:]} ended after {len(traj.t)} records; no margin was recorded."
+    last = traj[f"margin_{key}"][-1]
+    best = largest(cert, key)
+    if cert is None or best is None or best[1] <= 0:
+        return f"Training ended with a margin ({key}) of {_range(last, '{:.4g}')}; nothing is certified to compare it with."
+    share = _share(last, best[1]) or "-"
+    reached = "no positive margin" if share.startswith("none") else f"{share} of it"
+    said = certificates.found(cert, checked)
+    return f"{said[:1].upper()}{said[1:]}; training reached {reached}."
+
+
 def ends(section: Section, traj: Trajectory, cert: Certificate | None) -> None:
     """Where the first trials ended."""
     key = convention(traj)
@@ -214,29 +217,7 @@ def _share(margins: np.ndarray, most: float) -> str | None:
         return None
     if (margins < 0).all():
         return "none: the margin is negative"
-    return _range(np.maximum(margins, 0.0) / most, "{:.1%}")
-
-
-def convention(traj: Trajectory) -> str:
-    return next((key for key in CONVENTIONS if f"margin_{key}" in traj.records), "")
-
-
-def largest(cert: Certificate | None, key: str) -> tuple[float, float] | None:
-    """Certified bounds of the largest margin in a convention, from those in M1; none where nothing is known above."""
-    if cert is None or as_space(cert.activation).degree != 1 or not math.isfinite(cert.upper):
-        return None
-    known = key in COMPARED and (key == cert.convention or key in cert.conversions)
-    return cert.bounds(key) if known else None
-
-
-def clock(traj: Trajectory) -> tuple[np.ndarray, str, bool]:
-    """Time of every record and trial (T, B), its name, and whether its axis is logarithmic."""
-    if "log_t_mean" in traj.records and "t_cb" in traj.records:
-        if np.nanmax(traj["log_t_mean"]) > OVERFLOW:
-            return traj["t_cb"], "time (CB's clock)", False
-        if np.isfinite(traj["log_t_mean"][-1]).any():
-            return np.exp(traj["log_t_mean"]), "time (clock of the mean risk)", True
-    return np.broadcast_to(traj.t[:, None], (len(traj.t), traj.trials)), "step or time", True
+    return _range(np.maximum(margins, 0.0) / most, "{:.1%}").replace("%", " %")
 
 
 # ---------------------------------------------------------------- curves
@@ -371,208 +352,6 @@ def rotations(traj: Trajectory, x: np.ndarray, axis: Mapping[str, Any]) -> tuple
     ]
     form = layout(axis["x"], "cosine to the first direction", xlog=axis["xlog"], yaxis={"range": [-1.05, 1.05]})
     return "Rotation", {"data": traces, "layout": form}, "How far neurons have turned since the start (1: not at all)."
-
-
-# ---------------------------------------------------------------- the slider
-
-
-@dataclass(frozen=True)
-class Still:
-    """One network at one moment: margins (n,) over its size, its neurons, and its values on a grid of the plane."""
-
-    margins: np.ndarray
-    mass: np.ndarray | None  # (m,), shares of the norm
-    theta: np.ndarray | None  # (m, d)
-    plane: np.ndarray | None  # (SIDE * SIDE,)
-
-    @property
-    def usable(self) -> bool:
-        parts = (self.margins, self.mass, self.theta, self.plane)
-        return all(part is None or bool(np.isfinite(part).all()) for part in parts)
-
-
-def still(track: Track, W: Mapping[str, Tensor], trial: int, key: str, where: np.ndarray | None) -> Still:
-    """`W` are the parameters (1, ...) of the trial; `where` points of the plane (k, 2)."""
-    net, problem = track.net, track.problem
-    W = {name: value.double() for name, value in W.items()}
-    own = min(trial, len(problem.X) - 1)
-    X, y = problem.X[own : own + 1], problem.y[own : own + 1]
-    with torch.no_grad():
-        sizes = net.normalizers(W) if key else {}
-        size = float(sizes[key][0]) if key in sizes else 1.0
-        p = _margins(net.forward(W, X), y, problem.loss is None)
-        neurons, plane = net.neurons(W), None
-        mass, theta = (None, None) if neurons is None else (part[0].numpy() for part in neurons)
-        if where is not None:
-            points = torch.as_tensor(np.hstack([where, np.ones((len(where), X.shape[2] - 2))]))[None]
-            out = net.forward(W, points)
-            plane = (out[0] if out.ndim == 2 else out[0, :, 1] - out[0, :, 0]).numpy()
-    with np.errstate(all="ignore"):  # a network of size 0 has no normalised margins
-        share = None if mass is None else mass / np.abs(mass).sum()
-        return Still(p[0].numpy() / size, share, theta, None if plane is None else plane / size)
-
-
-def _margins(f: Tensor, y: Tensor, residuals: bool) -> Tensor:
-    """y f; own score minus the largest other with several classes; y - f for the squared loss."""
-    if residuals:
-        return y - f
-    if f.ndim == 2:
-        return y * f
-    own = f.gather(2, y[:, :, None])[:, :, 0]
-    return own - f.scatter(2, y[:, :, None], -torch.inf).amax(2)
-
-
-def player(
-    section: Section,
-    traj: Trajectory,
-    sets: Sequence[Dataset],
-    cert: Certificate | None,
-    trial: int,
-    timed: Mapping[str, int],
-) -> None:
-    """Decision, neurons and margins of one network, at moments where weights were recorded, or at the end.
-
-    `timed` are figures over time, with the place of the shape that marks the moment.
-    """
-    try:
-        track = follow(traj, list(sets))
-    except InputError as error:
-        section.paragraph(f"Neurons and decisions are not shown: {error}.", "quiet")
-        return
-    data, key, several = sets[min(trial, len(sets) - 1)], convention(traj), track.net.outputs
-    where = None
-    if data.d == 2 and track.problem.loss is not None and several <= 2:
-        g, h, where = certificates.box(data, SIDE)
-    if track.W is None:
-        section.paragraph(
-            "Weights were not recorded on the way (train with --weights), so neurons and margins are shown at the end only.",
-            "quiet",
-        )
-        end = {name: value[trial : trial + 1] for name, value in track.start.items()}
-        end |= {name: torch.as_tensor(value[trial : trial + 1]) for name, value in traj.final.items()}
-        networks = {len(traj.t) - 1: still(track, end, trial, key, where)}
-    else:
-        rows = np.unique(np.linspace(0, len(traj.t) - 1, FRAMES).round()).astype(int).tolist()
-        parts = {k: {name: value[trial : trial + 1] for name, value in track.W[k].items()} for k in rows}
-        networks = {k: still(track, W, trial, key, where) for k, W in parts.items()}
-    networks = {k: network for k, network in networks.items() if network.usable}
-    if not networks:
-        section.paragraph("The weights of this run are not finite, so there is nothing to draw of them.", "quiet")
-        return
-    x, clock_name, log = clock(traj)
-    section.heading(f"Network of trial {trial} {'over time' if len(networks) > 1 else 'at the end'}")
-    labels = [f"{clock_name.partition(' (')[0]} {x[k, trial]:.4g}, record {k}" for k in networks]
-    scenes: list[dict[str, Any]] = [{"label": text, "figures": {}} for text in labels]
-    place, stills = len(section.parts), list(networks.values())
-    section.open_grid()
-    if where is not None:
-        _show_decisions(section, stills, scenes, data, (g, h))
-    if stills[-1].mass is not None and stills[-1].theta is not None and stills[-1].theta.shape[1] > 1:
-        _show_neurons(section, stills, scenes)
-    _show_margins(section, stills, scenes, largest(cert, key), key, track.problem.loss is None)
-    section.close_grid()
-    if len(networks) == 1:
-        return
-    for k, scene in zip(networks, scenes):
-        when = float(x[k, trial])
-        for name, shape in timed.items():
-            mark = f"shapes[{shape}]"
-            seen = math.isfinite(when) and (when > 0 or not log)  # a logarithmic axis has no place for 0
-            moved = {f"{mark}.x0": when, f"{mark}.x1": when} if seen else {}
-            scene["figures"][name] = [{"traces": [], "layout": {f"{mark}.visible": seen, **moved}}]
-    section.slider("time", scenes, len(scenes) - 1, place)
-
-
-def _show_decisions(
-    section: Section,
-    stills: Sequence[Still],
-    scenes: Sequence[dict[str, Any]],
-    data: Dataset,
-    sides: tuple[np.ndarray, np.ndarray],
-) -> None:
-    if set(np.unique(data.y)) <= {0.0, 1.0}:  # classes 0 and 1
-        data = Dataset(data.X, 2 * data.y - 1, data.name, (0, 1))
-    planes = [drawn.plane.reshape(SIDE, SIDE) for drawn in stills]  # type: ignore[union-attr]
-    top = max(float(np.abs(plane).max()) for plane in planes) or 1.0
-    last = float(stills[-1].margins.min())
-    traces = [*certificates.surface(*sides, planes[-1], last), *certificates.labelled(data)]
-    traces[0] |= {"zmin": -top, "zmax": top}
-    name = section.figure(
-        "Decision",
-        {"data": traces, "layout": certificates.plane_of_data(*sides)},
-        "Shading is f(x) over the size of the network, blue positive and orange negative. Solid: f = 0. Dashed: |f| equal to "
-        "the smallest margin, where that is positive.",
-        430,
-    )
-    for drawn, plane, scene in zip(stills, planes, scenes):
-        m = float(drawn.margins.min())
-        dashed = {"z": numbers(plane, 3), "visible": bool(0 < m < np.abs(plane).max())}
-        if dashed["visible"]:
-            dashed |= {"contours.start": -m, "contours.end": m, "contours.size": 2 * m}
-        scene["figures"][name] = [
-            {"traces": [0, 1], "set": {"z": dashed["z"]}},
-            {"traces": [2], "set": dashed},
-        ]
-
-
-def _show_neurons(section: Section, stills: Sequence[Still], scenes: Sequence[dict[str, Any]]) -> None:
-    last = stills[-1]
-    assert last.mass is not None and last.theta is not None
-    chosen = np.argsort(-np.abs(last.mass), kind="stable")[:NEURONS]
-    hidden = len(last.mass) - len(chosen)
-    more = f" The {len(chosen)} with most mass at the end; {hidden} more are not drawn." if hidden else ""
-    traces = certificates.directions(last.theta[chosen], last.mass[chosen])
-    name = section.figure(
-        "Neurons",
-        {"data": traces, "layout": certificates.plane()},
-        "Directions of the neurons in the plane of the first two coordinates; area is the share of the norm, blue positive, "
-        f"orange negative. The circle has unit length.{more}",
-        430,
-    )
-    for drawn, scene in zip(stills, scenes):
-        assert drawn.mass is not None and drawn.theta is not None
-        now = certificates.points(drawn.theta[chosen], drawn.mass[chosen])
-        sets = {"x": now["x"], "y": now["y"], "text": now["text"]}
-        sets |= {"marker.size": now["marker"]["size"], "marker.color": now["marker"]["color"]}
-        scene["figures"][name] = [{"traces": [1], "set": sets}]
-
-
-def _show_margins(
-    section: Section,
-    stills: Sequence[Still],
-    scenes: Sequence[dict[str, Any]],
-    best: tuple[float, float] | None,
-    key: str,
-    residuals: bool,
-) -> None:
-    """The distribution function of the margins: at m, the share of points with a margin of at most m."""
-    each = [np.sort(drawn.margins) for drawn in stills]
-    if len(each[0]) > EXAMPLES:
-        each = [np.quantile(values, np.linspace(0, 1, EXAMPLES)) for values in each]
-    share = np.arange(1, len(each[0]) + 1) / len(each[0])
-    low, high = min(float(values[0]) for values in each), max(float(values[-1]) for values in each)
-    shapes = [level(0.0, "zero", "x", "@quiet", "solid")]
-    said = ""
-    if best is not None:
-        shapes.append(level(best[1], "largest smallest margin", "x"))
-        high, said = max(high, best[1]), " Dotted: the largest value that the smallest margin can have, certified."
-    pad = 0.04 * (high - low) or 0.1
-    what = "residual y - f" if residuals else f"margin ({key})" if key else "margin"
-    form = layout(what, "share of the points", shapes=shapes, xaxis={"range": [low - pad, high + pad]})
-    form["yaxis"]["range"] = [0, 1.03]
-    trace = {
-        "type": "scatter", "mode": "lines", "x": numbers(each[-1], 5), "y": numbers(share, 4), "showlegend": False,
-        "line": {"shape": "hv", "color": "@plus", "width": 2},
-        "hovertemplate": "%{y:.1%} of the points have at most %{x:.4g}<extra></extra>",
-    }  # fmt: skip
-    name = section.figure(
-        "Residuals" if residuals else "Distribution of margins",
-        {"data": [trace], "layout": form},
-        f"For each value, the share of training points with at most that {'residual' if residuals else 'margin'}.{said}",
-        430,
-    )
-    for values, scene in zip(each, scenes):
-        scene["figures"][name] = [{"traces": [0], "set": {"x": numbers(values, 5)}}]
 
 
 # ---------------------------------------------------------------- again

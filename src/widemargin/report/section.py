@@ -22,6 +22,7 @@ from widemargin.json_values import plain_json
 
 POINTS = 1_000  # of one curve
 LINES = 20  # trials drawn one by one
+OPEN = 12  # rows of a table that is not folded
 COLOURS = ("@plus", "@minus", "@third", "@ink", "@quiet")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 BADGES = {True: ("yes", "&#10003;"), False: ("no", "&#10007;"), None: ("unknown", "?")}
@@ -34,6 +35,7 @@ class Section:
     kind: str  # certificates, run, sweep, monitor, reproduction
     title: str
     number: int = 0
+    summary: str = ""  # one sentence: what is found here
     parts: list[str] = field(default_factory=list)
     contents: list[dict[str, str]] = field(
         default_factory=list
@@ -48,7 +50,7 @@ class Section:
         self.parts.append(text)
 
     def paragraph(self, text: str, kind: str = "") -> None:
-        self.parts.append(f"<p{f' class={kind}' if kind else ''}>{escape(text)}</p>")
+        self.parts.append(f"<p{f' class={kind}' if kind else ''}>{safe(text)}</p>")
 
     def heading(self, text: str) -> None:
         self.parts.append(f"<h3>{escape(text)}</h3>")
@@ -72,9 +74,14 @@ class Section:
     # ------------------------------------------------------------ tables and figures
 
     def table(
-        self, title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "", folded: bool = False
+        self,
+        title: str,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        caption: str = "",
+        folded: bool | None = None,
     ) -> None:
-        """Cells are numbers, texts, or `Html`. `folded` hides it until it is asked for.
+        """Cells are numbers, texts, or `Html`. `folded` hides it until it is asked for; so is a long one, where it is not given.
 
         With long texts, cells stand below each other on a narrow screen, each after the name of its column.
         """
@@ -86,15 +93,17 @@ class Section:
                 f'<td{_class(entry)} data-name="{escape(name)}">{cell(entry)}</td>' for name, entry in zip(names, row)
             ]
             lines.append(f"<tr>{''.join(cells)}</tr>")
-        said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
+        said = f"<strong>{escape(title)}.</strong> {safe(caption)}".strip()
         # The caption stands outside the part that scrolls on a narrow screen.
         table = (
             f'<figure class="table"><figcaption>{said}</figcaption><div class="scroll" tabindex="0">'
             f"<table{' class=stack' * any('class=long' in line for line in lines)}>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></figure>"
         )
-        fold = f"<details><summary>{escape(title)} ({len(rows)} rows)</summary>{table}</details>"
-        self.parts.append(fold if folded else table)
+        inside = ", ".join(name for name in names if name)
+        count = f"{len(rows)} row{'s' * (len(rows) != 1)}"
+        fold = f"<details><summary>{escape(title)} ({count}: {escape(inside)})</summary>{table}</details>"
+        self.parts.append(fold if folded or (folded is None and len(rows) > OPEN) else table)
 
     def image(self, title: str, png: bytes, caption: str = "") -> None:
         import base64
@@ -104,6 +113,19 @@ class Section:
         said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
         picture = f'<img alt="{escape(title)}" src="data:image/png;base64,{data}">'
         self.parts.append(f"<figure>{picture}<figcaption>{said}</figcaption></figure>")
+
+    def gallery(self, title: str, pictures: Sequence[tuple[bytes, str]], caption: str) -> None:
+        """Small PNG pictures, each over its own words."""
+        import base64
+
+        self.contents.append({"image": title})
+        shown = "".join(
+            f'<span><img alt="{escape(f"{title}, {text}")}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+            f"<br>{escape(text)}</span>"
+            for png, text in pictures
+        )
+        said = f"<strong>{escape(title)}.</strong> {escape(caption)}".strip()
+        self.parts.append(f'<figure><div class="gallery">{shown}</div><figcaption>{said}</figcaption></figure>')
 
     def open_grid(self) -> None:
         """Figures until `close_grid` stand side by side where there is room."""
@@ -125,16 +147,35 @@ class Section:
         )
         return name
 
-    def slider(self, title: str, scenes: Sequence[Mapping[str, Any]], start: int, at: int) -> None:
-        """A control over time, before part `at`; a scene is {"label", "figures": {id: [{"traces", "set", "layout"}, ..]}}."""
+    def slider(
+        self,
+        title: str,
+        scenes: Sequence[Mapping[str, Any]],
+        start: int,
+        at: int,
+        others: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        own: str = "",
+    ) -> None:
+        """A control over time, before part `at`; a scene is {"label", "figures": {id: [{"traces", "set", "layout"}, ..]}}.
+
+        `others` are more lists of as many scenes by name, of which one is chosen; `own` is the name of the first.
+        """
         self.contents.append({"slider": title})
         name = self.new_id("control")
+        chooser = more = ""
+        if others:
+            named = "".join(f'<option value="{k}">{escape(text)}</option>' for k, text in enumerate([own, *others]))
+            chooser = f'<select class="lists" aria-label="which network">{named}</select>'
+            more = "".join(
+                f'<script type="application/json" data-other-scenes="{name}">{to_json(list(some))}</script>'
+                for some in others.values()
+            )
         self.parts.insert(
             at,
-            f'<div class="control" data-scenes="{name}"><button type="button" aria-label="play">&#9654;</button>'
+            f'<div class="control" data-scenes="{name}">{chooser}<button type="button" aria-label="play">&#9654;</button>'
             f'<label for="{name}">{escape(title)}</label><input type="range" id="{name}" min="0" max="{len(scenes) - 1}" '
             f'value="{start}" step="1"><output for="{name}">{escape(scenes[start]["label"])}</output></div>'
-            f'<script type="application/json" data-scenes-of="{name}">{to_json(list(scenes))}</script>',
+            f'<script type="application/json" data-scenes-of="{name}">{to_json(list(scenes))}</script>{more}',
         )
 
     def choice(self, title: str, scenes: Sequence[Mapping[str, Any]]) -> None:
@@ -154,9 +195,10 @@ class Section:
 
     def render(self) -> str:
         name = f"section-{self.number}"
+        said = f'<p class="summary">{escape(self.summary)}</p>' if self.summary else ""
         return (
             f'<section id="{name}" aria-labelledby="{name}-title" class="{self.kind}"><h2 id="{name}-title">'
-            f"{escape(self.title)}</h2>{''.join(self.parts)}</section>"
+            f"{escape(self.title)}</h2>{said}{''.join(self.parts)}</section>"
         )
 
 
@@ -185,7 +227,9 @@ def _class(value: Any) -> str:
     """Numbers stand to the right, long texts have room, short ones are not broken."""
     if _is_number(value):
         return " class=number"
-    size = 99 if isinstance(value, Html) and "<ul" in value else 0 if isinstance(value, Html) else len(str(value))
+    size = len(str(value))
+    if isinstance(value, Html):  # badges are short, formulas may be long
+        size = 99 if "<ul" in value else 0 if "badge" in value else size
     return " class=long" if size > 60 else " class=word" if size <= 8 else " class=short" if size <= 16 else ""
 
 
@@ -204,6 +248,11 @@ def number(value: Any, digits: int = 6) -> str:
 
 def escape(text: Any) -> str:
     return html.escape("".join(c if c.isprintable() or c in "\n\t" else "�" for c in str(text)))
+
+
+def safe(text: str) -> str:
+    """HTML as it is, text escaped."""
+    return str(text) if isinstance(text, Html) else escape(text)
 
 
 def words(*parts: str) -> str:
@@ -282,13 +331,14 @@ def layout(x: str, y: str, **more: Any) -> Figure:
 
 def _decades(figure: Figure) -> None:
     """Logarithmic axes over several decades have a tick at every power of ten (or every second, ...), short ones a few."""
-    for axis in ("x", "y"):
-        form = figure["layout"].get(f"{axis}axis", {})
+    for name, form in figure["layout"].items():
+        axis, _, which = name.partition("axis")
+        if axis not in ("x", "y") or not isinstance(form, dict):
+            continue
         form |= {"exponentformat": "power"}  # else plotly writes 150 millionths as 150µ
         if form.get("type") == "log":
-            values = [
-                v for trace in figure["data"] for v in trace.get(axis) or () if isinstance(v, float | int) and v > 0
-            ]
+            own = [trace for trace in figure["data"] if trace.get(f"{axis}axis", axis) == axis + which]
+            values = [v for trace in own for v in trace.get(axis) or () if isinstance(v, float | int) and v > 0]
             decades = math.log10(max(values)) - math.log10(min(values)) if values else 0.0
             if values and not decades:  # plotly would zoom in to the last bits of that value
                 form.setdefault("range", [math.log10(values[0]) - 1, math.log10(values[0]) + 1])

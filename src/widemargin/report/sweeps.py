@@ -26,7 +26,11 @@ CELLS = 20_000  # combinations of parameters
 BINS = 24  # of a parameter drawn at random
 ROWS = 400  # of a table
 CURVES = 8  # lines in one figure
+FACETS = 6  # pictures side by side
+WRITTEN = (12, 16)  # columns and rows of a map whose cells hold their number
 FAILURES = 20
+# Averages over these put different networks, rules or data together, and so do averages over any text.
+DIFFERENT = ("net", "width", "depth", "algorithm", "rule", "loss", "activation", "kind", "data", "law", "bias", "part")
 LIMIT = 120.0  # seconds for a query
 SHOWN_FIRST = (
     "fraction",
@@ -93,6 +97,11 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
             "between first and last": None if first is None else f"{last - first:.4g} s",
         }
     )
+    section.summary = (
+        f"{total} run{'s' * (total != 1)} of {', '.join(dict.fromkeys(str(row[1]) for row in groups))}."
+        if total
+        else ""
+    )
     if not total:
         section.paragraph("There are no results yet.")
     for name, function, version, seed, count in groups:
@@ -101,6 +110,8 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
         each = zip(("sweep", "function", "version", "seed"), (name, function, version, seed))
         which = " and ".join(f"{column} is {_literal(value)}" for column, value in each)
         table = aggregate(folder, which, there, asked, columns)
+        if len(groups) == 1:
+            section.summary = _summary(table, function, count)
         _show_table(section, table)
         for axis in table.left if table.stats else ():
             alone = aggregate(folder, which, there, asked, list(table.stats), [axis])
@@ -115,6 +126,20 @@ def show(section: Section, folder: Path, columns: Sequence[str] = ()) -> None:
                 "", {"sweep": name, "function": function, "version": version, "seed": seed}, "The plan was not kept."
             )
     _show_failures(section, folder)
+
+
+def _summary(table: Table, function: str, count: int) -> str:
+    """What varies, and where the first result is largest."""
+    varied = " and ".join(f"{axis.name} ({axis.count})" for axis in (*table.axes, *table.left)) or "seeds alone"
+    said = f"{count} runs of {function} over {varied}"
+    for name, (n, mean, *_) in table.stats.items():
+        known = np.flatnonzero((n > 0) & np.isfinite(mean))
+        if len(known) > 1 and table.axes:
+            best = known[np.argmax(mean[known])]
+            where = ", ".join(f"{axis.name} = {_shown(axis, v)}" for axis, v in zip(table.axes, table.cells[best]))
+            others = f", averaged over {', '.join(axis.name for axis in table.left)}" if table.left else ""
+            return f"{said}; the mean of {name} is largest at {where}{others}: {number(mean[best], 4)}."
+    return f"{said}."
 
 
 def check_columns(folders: Sequence[Path], columns: Sequence[str]) -> None:
@@ -274,18 +299,22 @@ def _show_table(section: Section, table: Table) -> None:
         section.paragraph("There are no results that are numbers, or none of those asked for.", "quiet")
         return
     left = [axis.name for axis in table.left]
-    averaged = [*(axis.name for axis in table.axes[2:]), *left]
-    over = f"trials{' and ' + ', '.join(averaged) if averaged else ''}"
     if table.axes:
         place = len(section.parts)
         scenes: list[dict[str, Any]] = [{"label": name, "figures": {}} for name in names]
-        section.open_grid()
-        two = len(table.axes) > 1
-        if two:
-            _heat_map(section, table, scenes, over)
-        if not two or table.axes[1].count <= CURVES:
-            _lines(section, table, scenes, over)
-        section.close_grid()
+        for said, part in facets(table):
+            averaged = [*(axis.name for axis in part.axes[2:]), *left]
+            over = f"trials{' and ' + ', '.join(averaged) if averaged else ''}"
+            mixed = mixes(part, (0, 1))
+            section.open_grid()
+            two = len(part.axes) > 1
+            if two:
+                _heat_map(section, part, scenes, over, said)
+            if not two or part.axes[1].count <= CURVES:
+                _lines(section, part, scenes, over, said)
+            section.close_grid()
+            if mixed:
+                section.paragraph(f"These means mix different things: they are over {mixed}.")
         if len(names) > 1:
             section.choice("result", scenes)
             section.parts.insert(place, section.parts.pop())
@@ -315,6 +344,40 @@ def _show_table(section: Section, table: Table) -> None:
         section.table("Results", ["result", "runs", "mean", "deviation", "least", "most"], rows, "Over all runs.")
 
 
+def _differs(table: Table, k: int) -> bool:
+    """Whether an average over axis k puts different networks, rules or data together."""
+    return table.axes[k].name in DIFFERENT or any(isinstance(cell[k], str | bool) for cell in table.cells)
+
+
+def mixes(table: Table, kept: Sequence[int]) -> str:
+    """What an average over all but some axes mixes, with values; empty where it mixes repetitions of the same thing."""
+    said = []
+    for k, axis in enumerate(table.axes):
+        if k not in kept and _differs(table, k):
+            values = sorted({cell[k] for cell in table.cells}, key=_order)
+            shown = [str(_shown(axis, value))[:40] for value in values[:FACETS]] + ["..."] * (len(values) > FACETS)
+            said += [f"{axis.name} ({', '.join(shown)})"] if len(values) > 1 else []
+    return " and ".join([*said, *(axis.name for axis in table.left if axis.name in DIFFERENT)])
+
+
+def facets(table: Table) -> list[tuple[str, Table]]:
+    """The table, or a part of it for each of the networks, rules and such that its pictures would else average over."""
+    apart = [k for k in range(2, len(table.axes)) if _differs(table, k)]
+    found = sorted({tuple(cell[k] for k in apart) for cell in table.cells}, key=lambda key: [_order(v) for v in key])
+    if not apart or not 1 < len(found) <= FACETS:
+        return [("", table)]
+    kept = [k for k in range(len(table.axes)) if k not in apart]
+    parts = []
+    for values in found:
+        rows = [i for i, cell in enumerate(table.cells) if tuple(cell[k] for k in apart) == values]
+        said = ", ".join(f"{table.axes[k].name} = {_shown(table.axes[k], v)}" for k, v in zip(apart, values))
+        cells = [tuple(table.cells[i][k] for k in kept) for i in rows]
+        stats = {name: stat[:, rows] for name, stat in table.stats.items()}
+        axes = tuple(table.axes[k] for k in kept)
+        parts.append((said, Table(axes, table.left, cells, table.runs[rows], stats)))
+    return parts
+
+
 def _show_along(section: Section, table: Table, k: int) -> None:
     """A table over one parameter."""
     axis, (seen, runs, stats) = table.axes[k], _along(table, (k,))
@@ -322,7 +385,10 @@ def _show_along(section: Section, table: Table, k: int) -> None:
         [_shown(axis, value), int(runs[i]), *(_with_spread(stats[name][:, i]) for name in stats)]
         for i, (value,) in enumerate(seen)
     ]
-    caption = "Mean +- standard deviation over everything else."
+    mixed = mixes(table, (k,))
+    caption = "Mean +- standard deviation over everything else." + f" That mixes different things: {mixed}." * bool(
+        mixed
+    )
     section.table(f"By {axis.name}", [axis.name, "runs", *stats], rows, caption, folded=True)
 
 
@@ -369,7 +435,7 @@ def _along(table: Table, chosen: tuple[int, ...]) -> tuple[list[tuple[Any, ...]]
     return seen, runs, stats
 
 
-def _heat_map(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str) -> None:
+def _heat_map(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str, which: str = "") -> None:
     (a, b), (seen, _, stats) = table.axes[:2], _along(table, (0, 1))
     # Of bins all, so that their axis is even; of other values those that occur.
     xs, ys = (sorted({*axis.middles, *(v[k] for v in seen)}, key=_order) for k, axis in enumerate((a, b)))
@@ -392,8 +458,11 @@ def _heat_map(section: Section, table: Table, scenes: Sequence[dict[str, Any]], 
         "colorscale": "Cividis", "colorbar": {"thickness": 12, "title": {"text": title}},
         "hovertemplate": f"{label(a.name)} %{{x}}, {label(b.name)} %{{y}}<br>%{{text}}<extra></extra>",
     }  # fmt: skip
+    if len(xs) <= WRITTEN[0] and len(ys) <= WRITTEN[1]:
+        trace["texttemplate"] = "%{z:.3g}"
     form = layout(label(a.name), label(b.name), xaxis={"type": "category"}, yaxis={"type": "category"})
-    name = section.figure("Heat map", {"data": [trace], "layout": form}, f"Means over {over} at each combination.", 420)
+    title = f"Heat map, {which}" if which else "Heat map"
+    name = section.figure(title, {"data": [trace], "layout": form}, f"Means over {over} at each combination.", 420)
     for scene in scenes:
         scene["figures"].setdefault(name, []).append({"traces": [0], "set": filled(scene["label"])})
 
@@ -402,7 +471,7 @@ def _order(value: Any) -> tuple[bool, bool, Any]:
     return value is None, isinstance(value, str), 0 if value is None else value
 
 
-def _lines(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str) -> None:
+def _lines(section: Section, table: Table, scenes: Sequence[dict[str, Any]], over: str, which: str = "") -> None:
     """Means along the first parameter, a line for each value of the second."""
     a = table.axes[0]
     second = table.axes[1] if len(table.axes) > 1 else None
@@ -451,7 +520,8 @@ def _lines(section: Section, table: Table, scenes: Sequence[dict[str, Any]], ove
     log = xs is not None and spread(xs)
     form = layout(label(a.name), label(scenes[0]["label"]), xlog=log, xaxis={} if plain else {"type": "category"})
     caption = f"Means over {over}; bands are one standard deviation to each side."
-    name = section.figure(f"Along {a.name}", {"data": traces, "layout": form}, caption, 420)
+    title = f"Along {a.name}, {which}" if which else f"Along {a.name}"
+    name = section.figure(title, {"data": traces, "layout": form}, caption, 420)
     for scene in scenes:
         scene["figures"].setdefault(name, []).extend(filled(scene["label"]))
 
