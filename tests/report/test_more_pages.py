@@ -292,6 +292,9 @@ def test_fitted_means_until_the_end(psi, state, mark, tmp_path):
     assert f"<dd>{state}</dd>" in built.sections[0].render()
     assert [one["x0"] for one in figure["layout"]["shapes"]] == ([] if mark is None else [mark])
     assert ("from here on psi" in caption) == (mark is not None)
+    summary = built.sections[0].summary
+    assert summary.startswith(f"At step {len(psi)} the error on step is ")
+    assert (f"since step {mark}, when it was fitted" if mark else "the theorem says nothing") in summary
 
 
 def test_a_single_series_of_a_monitor_has_a_name_and_a_colour(tmp_path):

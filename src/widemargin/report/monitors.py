@@ -17,6 +17,19 @@ from .section import COLOURS, DASHES, Digits, Figure, Section, above, band, labe
 Series = Mapping[str, np.ndarray]
 
 
+def _summary(name: str, series: Series, since: int | None) -> str:
+    """One sentence: where training stands by the last record of the set `name`, and whether the theorem speaks of it."""
+    where = f"At step {int(series['step'][-1])} the error on {name} is {number(_column(series, 'error')[-1], 3)}"
+    if since is None:
+        return f"{where}; psi is not positive there, so that the theorem says nothing."
+    psi = _column(series, "psi_normalized")
+    psi = psi[np.isfinite(psi) & (series["step"] >= since)]
+    if not len(psi):
+        return f"{where}; it is fitted since step {since}."
+    grown = f"psi / |w|^L went from {number(psi[0], 3)} to {number(psi[-1], 3)}"
+    return f"{where}; since step {since}, when it was fitted, {grown}."
+
+
 def show(section: Section, folder: Path) -> None:
     config, found = store.config(folder), store.series(folder)
     if not found:
@@ -37,6 +50,7 @@ def show(section: Section, folder: Path) -> None:
             f"fitted ({main}: psi > 0)": state,
         }
     )
+    section.summary = _summary(main, one, since)
     if homogeneous.get("summary"):
         section.paragraph(f"Here {homogeneous['summary']}.")
     if since is None and not (_column(one, "psi") > 0).any():
