@@ -118,37 +118,41 @@ def misfit(certificate: Mapping[str, Any]) -> str:
     return ""
 
 
-def _fits(found: Mapping[str, Any]) -> None:
+def _fits(certificate: Mapping[str, Any]) -> None:
     """What depends on the kind."""
-    kind, n, extra = found["kind"], found["n"], found["extra"]
+    kind, n, extra = certificate["kind"], certificate["n"], certificate["extra"]
     need(kind in kinds.KINDS, "kind", f"is {show(kind)}, which this version does not know")
-    need(found["convention"] in kinds.KINDS[kind].conventions, "convention", f"is none of kind {kind}")
-    as_space(found["activation"])
-    D = found["d"] + found["bias"]
+    need(certificate["convention"] in kinds.KINDS[kind].conventions, "convention", f"is none of kind {kind}")
+    as_space(certificate["activation"])
+    D = certificate["d"] + certificate["bias"]
     count, least = {"classes": ("classes", 2), "several values": ("targets", 1)}.get(kinds.KINDS[kind].targets, ("", 0))
     K = extra.get(count)  # outputs
     if K is not None:
         whole(least, LARGE)(K, f"extra.{count}")
-    _dual(found["dual"], n, K, bool(count))
-    columns = {"columns": found["data"].get("columns"), **found["data"].get("standardized", {})}
+    _dual(certificate["dual"], n, K, bool(count))
+    columns = {"columns": certificate["data"].get("columns"), **certificate["data"].get("standardized", {})}
     for name, values in columns.items():
-        need(values is None or len(values) == found["d"], f"data.{name}", f"does not have {found['d']} entries")
-    if found["primal"] is not None:
-        mass = array_of(found["primal"]["mass"], (None,), "primal.mass")
+        need(
+            values is None or len(values) == certificate["d"],
+            f"data.{name}",
+            f"does not have {certificate['d']} entries",
+        )
+    if certificate["primal"] is not None:
+        mass = array_of(certificate["primal"]["mass"], (None,), "primal.mass")
         if len(mass):
-            array_of(found["primal"]["theta"], (len(mass), D), "primal.theta")
-    for name, form in _extra(kind, n, found["d"], D, K).items():
+            array_of(certificate["primal"]["theta"], (len(mass), D), "primal.theta")
+    for name, form in _extra(kind, n, certificate["d"], D, K).items():
         if name in extra:
             form(extra[name], f"extra.{name}")
-    for name in _needed(found):
+    for name in _needed(certificate):
         need(name in extra, f"extra.{name}", "is missing")
     for first, other in PAIRS.get(kind, ()):
         if first in extra and other in extra:
             need(len(extra[first]) == len(extra[other]), f"extra.{other}", f"is not as long as extra.{first}")
     if kind == "bn":
-        _bn(extra, found["d"])
-    if kinds.quantity(found["convention"]) == "objective":
-        _objective(found)
+        _bn(extra, certificate["d"])
+    if kinds.quantity(certificate["convention"]) == "objective":
+        _objective(certificate)
 
 
 def _dual(dual: Any, n: int, K: int | None, several: bool) -> None:

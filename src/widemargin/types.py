@@ -421,31 +421,31 @@ def neurons(count: int) -> str:
 PLAIN = ("kind", "lower", "upper", "status", "proved", "bound", "n", "d", "bias", "activation", "convention")
 
 
-def from_payload(found: Mapping[str, Any], path: str) -> Certificate:
+def from_payload(saved: Mapping[str, Any], path: str) -> Certificate:
     """A certificate from its saved form, as `saved.read` gives it."""
-    kept, primal = found["dual"], None
+    kept, primal = saved["dual"], None
     whole = any(type(w) is int and abs(w) > 2**53 for w in kept)
     dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
-    if found["primal"] is not None:
-        mass = np.array(found["primal"]["mass"], dtype=np.float64)
-        theta = np.array(found["primal"]["theta"], dtype=np.float64)
-        theta = theta if len(mass) else np.zeros((0, found["d"] + found["bias"]))
-        primal = Measure(theta, mass, found["activation"], found["bias"])
-    plain: dict[str, Any] = {key: found[key] for key in PLAIN}
-    plain |= {key: float(found[key]) for key in ("lower", "upper")}  # a file may have whole numbers there
+    if saved["primal"] is not None:
+        mass = np.array(saved["primal"]["mass"], dtype=np.float64)
+        theta = np.array(saved["primal"]["theta"], dtype=np.float64)
+        theta = theta if len(mass) else np.zeros((0, saved["d"] + saved["bias"]))
+        primal = Measure(theta, mass, saved["activation"], saved["bias"])
+    plain: dict[str, Any] = {key: saved[key] for key in PLAIN}
+    plain |= {key: float(saved[key]) for key in ("lower", "upper")}  # a file may have whole numbers there
     return Certificate(
         **plain,
         dual=dual,
         primal=primal,
-        data_sha256=found["data"]["sha256"],
-        data_name=found["data"]["name"],
-        data_called={key: value for key, value in found["data"].items() if key not in ("name", "sha256")},
-        reason=found.get("reason", ""),
-        proof=found["proof"],
-        extra=found["extra"],
-        stats={key: found.get(key) for key in ("seconds", "seed", "tol")}
+        data_sha256=saved["data"]["sha256"],
+        data_name=saved["data"]["name"],
+        data_called={key: value for key, value in saved["data"].items() if key not in ("name", "sha256")},
+        reason=saved.get("reason", ""),
+        proof=saved["proof"],
+        extra=saved["extra"],
+        stats={key: saved.get(key) for key in ("seconds", "seed", "tol")}
         | {"path": path}
-        | {key: found.get("run", {}).get(key) for key in ("version", "date")},
+        | {key: saved.get("run", {}).get(key) for key in ("version", "date")},
     )
 
 
@@ -601,11 +601,11 @@ class Trajectory:
 
     def last(self, trial: int = 0) -> dict[str, Any]:
         """The last records of one trial that are single numbers, and its status."""
-        found: dict[str, Any] = {"trial": trial, "status": self.status[trial]}
+        record: dict[str, Any] = {"trial": trial, "status": self.status[trial]}
         for name, values in self.records.items():
             if values.ndim == 2 and len(values):
-                found[name] = values[-1, trial].item()
-        return found
+                record[name] = values[-1, trial].item()
+        return record
 
     def summary(self) -> dict[str, Any]:
         """What `widemargin train --json` prints: the last records of every trial."""

@@ -67,9 +67,9 @@ def parser() -> Parser:
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str, **keys: Any) -> Parser:
-        one = commands.add_parser(name, help=text, description=f"{text}.", allow_abbrev=False, **keys)
-        one.set_defaults(run=run)
-        return one
+        added = commands.add_parser(name, help=text, description=f"{text}.", allow_abbrev=False, **keys)
+        added.set_defaults(run=run)
+        return added
 
     for group in (margin, fit, train, watch, theory, reproduce, sweep, report, play, data, demo):
         group.add(command)

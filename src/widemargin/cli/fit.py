@@ -79,7 +79,7 @@ def fit(options: argparse.Namespace) -> int:
 
     with use_threads(options.threads), solver_progress("fit") as report:
         try:
-            found = optima.path(
+            path = optima.path(
                 data,
                 decays,
                 bias=options.bias,
@@ -90,19 +90,19 @@ def fit(options: argparse.Namespace) -> int:
             say("interrupted before there was a result")
             return INTERRUPTED
     if options.json:
-        shown = [plain_json(point.summary()) for point in found]
+        shown = [plain_json(point.summary()) for point in path]
         print(json.dumps(shown[0] if single else shown, allow_nan=False))
     else:
-        _print(data, list(found))
-        if len(found) < count:
-            print(f"{len(found)} of {count} decays were done")
+        _print(data, list(path))
+        if len(path) < count:
+            print(f"{len(path)} of {count} decays were done")
     sys.stdout.flush()
-    for name, point in zip(names, found) if paths else ():
+    for name, point in zip(names, path) if paths else ():
         save_certificate(point.certificate, paths[name])
         say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
     if options.plot is not None:
-        _draw(data, found, options)
-    return INTERRUPTED if found[-1].certificate.status == "interrupted" else 0
+        _draw(data, path, options)
+    return INTERRUPTED if path[-1].certificate.status == "interrupted" else 0
 
 
 def _search(options: argparse.Namespace, report: Progress) -> dict[str, Any]:
@@ -111,12 +111,12 @@ def _search(options: argparse.Namespace, report: Progress) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names} | {"progress": report}
 
 
-def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
+def _draw(data: Dataset, path: Found, options: argparse.Namespace) -> None:
     """The picture of a path, with the largest margin and what is guaranteed of it where MT's theorem says something."""
     from widemargin import margins, plots, theory
     from widemargin.theory.regularization import TAILS
 
-    interrupted = found[-1].certificate.status == "interrupted"
+    interrupted = path[-1].certificate.status == "interrupted"
     if options.loss in TAILS and len(np.unique(data.y)) == 2 and not interrupted:
         with use_threads(options.threads), solver_progress("f1") as report:
             best = margins.f1(
@@ -124,13 +124,13 @@ def _draw(data: Dataset, found: Found, options: argparse.Namespace) -> None:
                 device=options.device, progress=report,
             )  # fmt: skip
         if best.lower > 0:
-            found = theory.regularization.guaranteed_along(found, best)
-            sure = float(found.column("guaranteed")[-1])
+            path = theory.regularization.guaranteed_along(path, best)
+            sure = float(path.column("guaranteed")[-1])
             say(
                 f"largest margin without output bias in [{best.lower:.6g}, {best.upper:.6g}]; at the smallest decay the network "
-                f"has margin {found[-1].margin:.6g}, of which {f'{sure:.6g}' if sure > 0 else 'nothing'} is guaranteed (WM-4)"
+                f"has margin {path[-1].margin:.6g}, of which {f'{sure:.6g}' if sure > 0 else 'nothing'} is guaranteed (WM-4)"
             )
-    figure = plots.path(found.columns(), data.name)
+    figure = plots.path(path.columns(), data.name)
     picture = io.BytesIO()
     figure.savefig(picture, format=Path(options.plot).suffix.lower().removeprefix("."))
     write_atomically(Path(options.plot), picture.getvalue())
@@ -211,7 +211,7 @@ def gap(options: argparse.Namespace) -> int:
 
     with use_threads(options.threads), solver_progress("gap") as report:
         try:
-            found = optima.gap(
+            gap = optima.gap(
                 model,
                 data.X,
                 data.y,
@@ -222,15 +222,15 @@ def gap(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             say("interrupted before there was a result")
             return INTERRUPTED
-    say(f"{data}; {found.width} neurons, {_setting(found.certificate)}, weight decay {options.weight_decay:g}")
-    print(json.dumps(plain_json(found.summary()), allow_nan=False) if options.json else found)
-    if found.certificate.reason and not options.json:
-        print_lines([found.certificate.reason, *_scales(data)])
+    say(f"{data}; {gap.width} neurons, {_setting(gap.certificate)}, weight decay {options.weight_decay:g}")
+    print(json.dumps(plain_json(gap.summary()), allow_nan=False) if options.json else gap)
+    if gap.certificate.reason and not options.json:
+        print_lines([gap.certificate.reason, *_scales(data)])
     sys.stdout.flush()
     if paths:
-        save_certificate(replace(found.certificate, data_name=data.name), paths["gap"])
+        save_certificate(replace(gap.certificate, data_name=data.name), paths["gap"])
         say(f"certificate of the best objective written to {paths['gap']}")
-    return INTERRUPTED if found.certificate.status == "interrupted" else 0
+    return INTERRUPTED if gap.certificate.status == "interrupted" else 0
 
 
 # ------------------------------------------------------------------ options
@@ -256,87 +256,89 @@ def _path(text: str) -> int | list[float]:
 
 
 def _decay(text: str) -> float:
-    found = number(-1e-300, math.inf, "a positive number")(text)
-    if found == 0:
+    decay = number(-1e-300, math.inf, "a positive number")(text)
+    if decay == 0:
         raise argparse.ArgumentTypeError(
             f"must be a positive number, not {text[:40]!r}: without decay there is no best network (docs/optima.md, Limits)"
         )
-    return found
+    return decay
 
 
-def _common(one: Parser, many: bool) -> None:
-    readable(one)
-    standardizable(one)
-    precise(one, 1e-3, "1e-3")
+def _common(parser: Parser, many: bool) -> None:
+    readable(parser)
+    standardizable(parser)
+    precise(parser, 1e-3, "1e-3")
     each = "seconds for each decay" if many else "seconds"
-    timed(one, f"{each}; the result then says time-limit, and both bounds hold")
-    seeded(one)
-    threaded(one)
-    placed(one, "where bounds are computed")
-    one.add_argument(
+    timed(parser, f"{each}; the result then says time-limit, and both bounds hold")
+    seeded(parser)
+    threaded(parser)
+    placed(parser, "where bounds are computed")
+    parser.add_argument(
         "--json", action="store_true", help="print one object" + (", or a list for a path" if many else "")
     )
 
 
 def add(command: Command) -> None:
-    one = command("fit", fit, "compute the least training objective of any width, with a certificate", epilog=sources())
-    one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
-    one.add_argument(
+    parser = command(
+        "fit", fit, "compute the least training objective of any width, with a certificate", epilog=sources()
+    )
+    parser.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
+    parser.add_argument(
         "--loss",
         choices=LOSSES,
         default="logistic",
         help="squared takes any targets, several for each point too (y (n, K) in an .npz file), cross-entropy any number of "
         "classes [logistic]",
     )
-    one.add_argument("--weight-decay", metavar="WD", type=_decay, help="of mean loss + (WD / 2) |weights|^2")
-    one.add_argument(
+    parser.add_argument("--weight-decay", metavar="WD", type=_decay, help="of mean loss + (WD / 2) |weights|^2")
+    parser.add_argument(
         "--path",
         metavar="LOW:HIGH:COUNT",
         type=_path,
         help="many decays instead of one, log-spaced; COUNT alone: below the largest decay that has an effect",
     )
-    one.add_argument(
+    parser.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
         default=False,
         help="neurons have biases, which are decayed [--no-bias]",
     )
-    one.add_argument(
+    parser.add_argument(
         "--output-bias",
         choices=tuple(MODES),
         default="free",
         help="decayed like weights, as by one weight_decay for all parameters in PyTorch, or not [free]",
     )
-    _common(one, many=True)
-    one.add_argument(
+    _common(parser, many=True)
+    parser.add_argument(
         "--save",
         metavar="CERT.json",
         help="write the certificate (.gz: compressed); of a path one file each, CERT.1.json and so on",
     )
-    one.add_argument(
+    parser.add_argument(
         "--plot",
         metavar="FILE.png",
         help="draw a path, .png, .pdf or .svg, with the largest margin and what is guaranteed of it",
     )
 
-    one = command("gap", gap, "compare a trained two-layer network with the best of any width", epilog=sources())
-    one.add_argument(
+    parser = command("gap", gap, "compare a trained two-layer network with the best of any width", epilog=sources())
+    parser.add_argument(
         "model",
         metavar="MODEL",
         help="the state dict of Sequential(Linear, ReLU, Linear), or a checkpoint with it, .pt or .safetensors; or a run",
     )
-    one.add_argument("data", metavar="DATA", nargs="?", help="what it was trained on; runs have their own")
-    one.add_argument("--loss", choices=LOSSES, default="logistic", help="it was trained with [logistic]")
-    one.add_argument(
+    parser.add_argument("data", metavar="DATA", nargs="?", help="what it was trained on; runs have their own")
+    parser.add_argument("--loss", choices=LOSSES, default="logistic", help="it was trained with [logistic]")
+    parser.add_argument(
         "--weight-decay", metavar="WD", type=_decay, required=True, help="it was trained with, as torch.optim has it"
     )
-    one.add_argument(
+    parser.add_argument(
         "--output-bias",
         choices=("free", "decayed"),
         help="whether the last bias was decayed, if there is one [decayed]",
     )
-    one.add_argument("--trial", metavar="B", type=integer(0, 10**9), help="of a run [0]")
-    _common(one, many=False)
-    one.add_argument(
+    parser.add_argument("--trial", metavar="B", type=integer(0, 10**9), help="of a run [0]")
+    _common(parser, many=False)
+    parser.add_argument(
         "--save", metavar="CERT.json", help="write the certificate of the best objective (.gz: compressed)"
     )

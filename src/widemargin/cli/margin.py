@@ -307,94 +307,98 @@ def save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:
         ending = "".join(s for s in path.suffixes[-2:] if s in (".json", ".gz")) or path.suffix
         stem = path.name.removesuffix(ending)
         paths = {kind: path.with_name(f"{stem}.{kind}{ending}") for kind in kinds}
-    for one in paths.values():
-        check_writable(str(one))
+    for place in paths.values():
+        check_writable(str(place))
     return paths
 
 
 def add(command: Command) -> None:
-    one = command("margin", margin, "compute the largest margin, with a certificate", epilog=sources())
-    one.add_argument(
+    parser = command("margin", margin, "compute the largest margin, with a certificate", epilog=sources())
+    parser.add_argument(
         "data", metavar="DATA", nargs="?", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64"
     )
-    one.add_argument(
+    parser.add_argument(
         "--kind",
         nargs="+",
         action="append",
         metavar="KIND",
         help=f"one or more of {', '.join(OFFERED)}, separated by spaces or commas [f1]",
     )
-    one.add_argument(
+    parser.add_argument(
         "--model",
         metavar="MODEL",
         help="how good the margin of this network is, as a share of the largest: the state dict of Sequential(Linear, ReLU, "
         "Linear), .pt or .safetensors, or a run of widemargin train, which has its own data",
     )
-    one.add_argument(
+    parser.add_argument(
         "--trial", metavar="B", type=integer(0, 10**6), default=0, help="with --model RUN: which network [0]"
     )
-    one.add_argument(
+    parser.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
         default=False,
         help="extend every point by a coordinate 1 [--no-bias]",
     )
-    one.add_argument(
+    parser.add_argument(
         "--activation",
         metavar="NAME",
         type=activation,
         default="relu",
         help="the neurons: relu, srelu, leaky (slope 0.01) or leaky:SLOPE; linear has none [relu]",
     )
-    readable(one)
-    standardizable(one)
-    precise(one, None, "1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9")
-    timed(one, "seconds for each kind; the result then says time-limit, and both bounds hold")
-    sized(one)
-    seeded(one)
-    one.add_argument(
+    readable(parser)
+    standardizable(parser)
+    precise(parser, None, "1e-6; f1, bn, collapse, projected 1e-3; ntk 0.05; linear 1e-9")
+    timed(parser, "seconds for each kind; the result then says time-limit, and both bounds hold")
+    sized(parser)
+    seeded(parser)
+    parser.add_argument(
         "--width", metavar="M", type=integer(1, 10**6), default=1000, help="random neurons of frozen, rf, bn [1000]"
     )
-    one.add_argument(
+    parser.add_argument(
         "--part", choices=("total", "outer", "inner"), default="total", help="ntk: which layer moves [total, both]"
     )
-    one.add_argument(
+    parser.add_argument(
         "--transport", choices=("sup", "l2"), default="sup", help="ntk: bounded everywhere, or in the mean square [sup]"
     )
-    one.add_argument("--samples", metavar="N", type=integer(1, 10**9), help="ntk: fresh weights that the bounds use")
-    one.add_argument(
+    parser.add_argument("--samples", metavar="N", type=integer(1, 10**9), help="ntk: fresh weights that the bounds use")
+    parser.add_argument(
         "--confidence", type=number(0, 1, "a number between 0 and 1"), help="ntk: with which the bounds hold [0.99]"
     )
-    one.add_argument(
+    parser.add_argument(
         "--norm",
         choices=tuple(VECTOR_NORMS | MATRIX_NORMS),
         help="linear: the norm of the weights: l2, l1, linf; with --multiclass frobenius, max, spectral, nuclear, l1 [Euclidean]",
     )
-    one.add_argument("--rank", metavar="R", type=integer(1, 10**6), default=2, help="projected: of the projection [2]")
-    one.add_argument("--eps", type=number(-1e-300, math.inf, "zero or a positive number"), default=0.0, help="bn: [0]")
-    one.add_argument(
+    parser.add_argument(
+        "--rank", metavar="R", type=integer(1, 10**6), default=2, help="projected: of the projection [2]"
+    )
+    parser.add_argument(
+        "--eps", type=number(-1e-300, math.inf, "zero or a positive number"), default=0.0, help="bn: [0]"
+    )
+    parser.add_argument(
         "--displacement",
         metavar="D",
         type=number(-1e-300, math.inf, "zero or a positive number"),
         default=0.0,
         help="bn: how far the inner weights may move, root mean square [0]",
     )
-    one.add_argument(
+    parser.add_argument(
         "--multiclass", action="store_true", help="f1, linear: more than two classes; own score minus the next"
     )
-    threaded(one)
-    placed(one, "where f1 searches; others use the cpu")
-    one.add_argument(
+    threaded(parser)
+    placed(parser, "where f1 searches; others use the cpu")
+    parser.add_argument(
         "--save",
         metavar="CERT.json",
         help="write the certificate (.gz: compressed); with several kinds one file each, CERT.f1.json, CERT.f2.json",
     )
-    one.add_argument("--json", action="store_true", help="print one object, or a list for several kinds")
-    talkative(one)
+    parser.add_argument("--json", action="store_true", help="print one object, or a list for several kinds")
+    talkative(parser)
 
     codes = "exit status: 0 proved exactly, 1 refused, 2 bad input, 3 holds with a probability, 4 not proved"
-    one = command("verify", verify, "re-check a saved certificate in exact arithmetic", epilog=codes)
-    one.add_argument("certificate", metavar="CERT", help="a file written by --save")
-    one.add_argument("data", metavar="DATA", help="the data it was made for")
-    readable(one)
-    one.add_argument("--json", action="store_true", help="print the verdict as one object")
+    parser = command("verify", verify, "re-check a saved certificate in exact arithmetic", epilog=codes)
+    parser.add_argument("certificate", metavar="CERT", help="a file written by --save")
+    parser.add_argument("data", metavar="DATA", help="the data it was made for")
+    readable(parser)
+    parser.add_argument("--json", action="store_true", help="print the verdict as one object")

@@ -158,15 +158,15 @@ def prepared(data: Dataset, options: argparse.Namespace) -> Dataset:
     return data
 
 
-def readable(one: Parser) -> None:
-    one.add_argument("--label", metavar="NAME", help="the column (or .npz array) with the labels [y or label]")
+def readable(parser: Parser) -> None:
+    parser.add_argument("--label", metavar="NAME", help="the column (or .npz array) with the labels [y or label]")
 
 
 # Options that several commands have, each with the same meaning and limits.
 
 
-def seeded(one: Parser) -> None:
-    one.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
+def seeded(parser: Parser) -> None:
+    parser.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
 
 
 def talkative(one: Parser) -> None:
@@ -175,26 +175,26 @@ def talkative(one: Parser) -> None:
     )
 
 
-def threaded(one: Parser) -> None:
-    one.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
+def threaded(parser: Parser) -> None:
+    parser.add_argument("--threads", metavar="N", type=integer(1, 1024), help="threads to use [the library's choice]")
 
 
-def placed(one: Parser, text: str = "") -> None:
-    one.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"{text} [cpu]".strip())
+def placed(parser: Parser, text: str = "") -> None:
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"{text} [cpu]".strip())
 
 
-def precise(one: Parser, default: float | None, text: str) -> None:
+def precise(parser: Parser, default: float | None, text: str) -> None:
     known = number(0, 1, "a number between 0 and 1")
-    one.add_argument("--tol", type=known, default=default, help=f"stop at this relative gap [{text}]")
+    parser.add_argument("--tol", type=known, default=default, help=f"stop at this relative gap [{text}]")
 
 
-def timed(one: Parser, text: str) -> None:
+def timed(parser: Parser, text: str) -> None:
     kind = number(0, math.inf, "a positive number of seconds")
-    one.add_argument("--time-limit", metavar="S", default=60.0, type=kind, help=f"{text} [60]")
+    parser.add_argument("--time-limit", metavar="S", default=60.0, type=kind, help=f"{text} [60]")
 
 
-def sized(one: Parser) -> None:
-    one.add_argument(
+def sized(parser: Parser) -> None:
+    parser.add_argument(
         "--memory", metavar="BYTES", type=amount, help="for matrices, as in 4GB or 500MB [half of what is free]"
     )
 

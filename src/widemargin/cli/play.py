@@ -49,19 +49,19 @@ def play(options: argparse.Namespace) -> int:
 
 
 def add(command: Command) -> None:
-    one = command("play", play, "watch training race a proof, in a browser")
-    one.add_argument(
+    parser = command("play", play, "watch training race a proof, in a browser")
+    parser.add_argument(
         "--data", metavar="DATA", help="points of the plane to begin with: a file, or a spec such as disks:d=2"
     )
-    readable(one)
-    one.add_argument(
+    readable(parser)
+    parser.add_argument(
         "--bias", action=argparse.BooleanOptionalAction, default=False, help="neurons have a bias [--no-bias]"
     )
-    one.add_argument("--run", metavar="RUN", dest="run_folder", help="replay a folder of train --out RUN --weights")
-    one.add_argument(
+    parser.add_argument("--run", metavar="RUN", dest="run_folder", help="replay a folder of train --out RUN --weights")
+    parser.add_argument(
         "--port", metavar="N", type=integer(0, 65535), default=0, help="of this computer [any that is free]"
     )
-    one.add_argument(
+    parser.add_argument(
         "--browser", action=argparse.BooleanOptionalAction, default=True, help="open a browser [--browser]"
     )
-    one.add_argument("--out", metavar="PAGE.html", help="write the page as one file instead, which works offline")
+    parser.add_argument("--out", metavar="PAGE.html", help="write the page as one file instead, which works offline")

@@ -73,18 +73,18 @@ def _say(text: str) -> None:
 def _dry_run(plan: Any, store: str, options: argparse.Namespace) -> int:
     from widemargin import sweep as sweeps
 
-    found = sweeps.dry_run(plan, store, workers=options.workers)
+    estimate = sweeps.dry_run(plan, store, workers=options.workers)
     if options.json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(estimate)))
         return 0
-    batches = "1 batch" if found.batches == 1 else f"{found.batches} batches"
-    print(f"{_count(found.runs, 'run')}, {found.done} of them stored already; {batches} to do")
-    if found.sample or found.more:
-        timed_ones = f"{found.sample} timed" + ", and one broken off" * found.more
+    batches = "1 batch" if estimate.batches == 1 else f"{estimate.batches} batches"
+    print(f"{_count(estimate.runs, 'run')}, {estimate.done} of them stored already; {batches} to do")
+    if estimate.sample or estimate.more:
+        timed_ones = f"{estimate.sample} timed" + ", and one broken off" * estimate.more
         print(
-            f"a batch takes {'at least ' * found.more}{found.seconds_per_batch:.3g} s ({timed_ones}), so "
-            f"{'at least' if found.more else 'about'} {_clock(found.seconds)} with "
-            f"{_count(found.workers, 'worker')} like this process"
+            f"a batch takes {'at least ' * estimate.more}{estimate.seconds_per_batch:.3g} s ({timed_ones}), so "
+            f"{'at least' if estimate.more else 'about'} {_clock(estimate.seconds)} with "
+            f"{_count(estimate.workers, 'worker')} like this process"
         )
     return 0
 
@@ -173,11 +173,11 @@ def query(options: argparse.Namespace) -> int:
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """Names as keys of an object: one that is there already gets a number, as in a, a_2."""
-    found: list[str] = []
+    distinct: list[str] = []
     for name in names:
         free = (f"{name}_{k}" for k in itertools.count(2))
-        found.append(name if name not in found else next(one for one in free if one not in {*found, *names}))
-    return found
+        distinct.append(name if name not in distinct else next(one for one in free if one not in {*distinct, *names}))
+    return distinct
 
 
 def _shown(value: Any) -> str:
@@ -185,25 +185,25 @@ def _shown(value: Any) -> str:
 
 
 def add(command: Command) -> None:
-    one = command("sweep", sweep, "run a function over a grid or random draws of its parameters, in parallel")
-    one.add_argument("file", metavar="FILE.toml", help="function, parameters, repeats; docs/sweeps.md tells more")
-    one.add_argument("--engine", choices=("local", "ray", "dask"), default="local", help="who computes [local]")
-    one.add_argument("--workers", metavar="N", type=integer(1, 100_000), help="processes [one for each core]")
-    one.add_argument("--store", metavar="DIR", help="where results go; the same again goes on [FILE_results]")
-    one.add_argument(
+    parser = command("sweep", sweep, "run a function over a grid or random draws of its parameters, in parallel")
+    parser.add_argument("file", metavar="FILE.toml", help="function, parameters, repeats; docs/sweeps.md tells more")
+    parser.add_argument("--engine", choices=("local", "ray", "dask"), default="local", help="who computes [local]")
+    parser.add_argument("--workers", metavar="N", type=integer(1, 100_000), help="processes [one for each core]")
+    parser.add_argument("--store", metavar="DIR", help="where results go; the same again goes on [FILE_results]")
+    parser.add_argument(
         "--address", metavar="A", help="of a Ray or Dask cluster [RAY_ADDRESS, or a new one on this machine]"
     )
-    one.add_argument("--devices", metavar="D,D", help="GPUs to share the batches, such as cuda:0,cuda:1")
-    one.add_argument(
+    parser.add_argument("--devices", metavar="D,D", help="GPUs to share the batches, such as cuda:0,cuda:1")
+    parser.add_argument(
         "--trust", action="store_true", help="run the function that FILE names, also if it is none of widemargin"
     )
-    one.add_argument("--dry-run", action="store_true", help="count runs and batches, and time a few; store nothing")
-    one.add_argument("--json", action="store_true", help="print one object")
+    parser.add_argument("--dry-run", action="store_true", help="count runs and batches, and time a few; store nothing")
+    parser.add_argument("--json", action="store_true", help="print one object")
 
-    one = command("query", query, "read the results of a sweep by SQL")
-    one.add_argument("store", metavar="DIR", help="the --store of a sweep")
-    one.add_argument("sql", metavar="SQL", help='such as "select width, avg(margin_M2) from runs group by width"')
-    timed(one, "seconds for the query")
-    which = one.add_mutually_exclusive_group()
+    parser = command("query", query, "read the results of a sweep by SQL")
+    parser.add_argument("store", metavar="DIR", help="the --store of a sweep")
+    parser.add_argument("sql", metavar="SQL", help='such as "select width, avg(margin_M2) from runs group by width"')
+    timed(parser, "seconds for the query")
+    which = parser.add_mutually_exclusive_group()
     which.add_argument("--json", action="store_true", help="print a list of objects")
     which.add_argument("--csv", action="store_true", help="print comma-separated values")

@@ -42,7 +42,7 @@ def bound(options: argparse.Namespace) -> int:
 
         data = Dataset(np.hstack([data.X, np.ones((data.n, 1))]), data.y, data.name, data.classes)
     with use_threads(options.threads), _progress("bound") as report:
-        found = theory.guarantees(
+        given = theory.guarantees(
             data,
             options.run_folder,
             delta=options.delta,
@@ -53,9 +53,9 @@ def bound(options: argparse.Namespace) -> int:
             progress=report,
         )
     if options.json:
-        print(json.dumps(plain_json(found.to_dict()), allow_nan=False))
+        print(json.dumps(plain_json(given.to_dict()), allow_nan=False))
         return 0
-    _print_guarantees(found)
+    _print_guarantees(given)
     return 0
 
 
@@ -64,23 +64,23 @@ def check(options: argparse.Namespace) -> int:
     from widemargin import theory
 
     with use_threads(options.threads), _progress("check") as report:
-        found = theory.check(options.run_folder, progress=report)
-    violated = [one for one in found if one.violated]
-    undecided = [one for one in found if one.word == "undecided"]
+        checks = theory.check(options.run_folder, progress=report)
+    violated = [each for each in checks if each.violated]
+    undecided = [each for each in checks if each.word == "undecided"]
     if options.json:
         shown = {
             "run": options.run_folder,
-            "violated": [one.id for one in violated],
-            "undecided": [one.id for one in undecided],
-            "checks": [one.to_dict() for one in found],
+            "violated": [each.id for each in violated],
+            "undecided": [each.id for each in undecided],
+            "checks": [each.to_dict() for each in checks],
         }
         print(json.dumps(plain_json(shown), allow_nan=False))
         return 1 if violated else 0
-    _print_checks(found)
+    _print_checks(checks)
     if undecided:
         print(f"{len(undecided)} undecided: what finite steps may have cost there exceeds half of what is compared")
-    for one in violated:
-        print(f"VIOLATED {one}")
+    for each in violated:
+        print(f"VIOLATED {each}")
     return 1 if violated else 0
 
 
@@ -91,16 +91,16 @@ def theorems(options: argparse.Namespace) -> int:
     shown = []
     for word in [word.upper() for word in options.ids] or theory.PAPERS:
         paper = word in theory.PAPERS
-        shown += [(one, not paper) for one in (theory.theorems(word) if paper else [theory.theorem(word)])]
+        shown += [(theorem, not paper) for theorem in (theory.theorems(word) if paper else [theory.theorem(word)])]
     if options.json:
-        print(json.dumps([one.to_dict() | (one.usage() if full else {}) for one, full in shown]))
+        print(json.dumps([theorem.to_dict() | (theorem.usage() if full else {}) for theorem, full in shown]))
         return 0
-    for one, full in shown:
+    for theorem, full in shown:
         if full:
-            print(f"{one}\n")
+            print(f"{theorem}\n")
             continue
-        print(f"{one.id}  {one.says} [{one.reference}; theory.{one.theme}.{one.name}]")
-        for text in one.assumes:
+        print(f"{theorem.id}  {theorem.says} [{theorem.reference}; theory.{theorem.theme}.{theorem.name}]")
+        for text in theorem.assumes:
             print(f"    assumes {text}")
     return 0
 
@@ -108,23 +108,26 @@ def theorems(options: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- what is printed
 
 
-def _print_guarantees(found: Any) -> None:
-    facts, rows = found.facts, []
-    for one in found:
-        marks = ["vacuous"] if one.explicit and one.vacuous else []
-        if one.convention == "printed":
+def _print_guarantees(guarantees: Any) -> None:
+    facts, rows = guarantees.facts, []
+    for guarantee in guarantees:
+        marks = ["vacuous"] if guarantee.explicit and guarantee.vacuous else []
+        if guarantee.convention == "printed":
             marks.append("as printed")
         rows.append([
-            one.id, one.quantity + (f" ({one.unit})" if one.unit else ""),
-            one.shown + (f" [{', '.join(marks)}]" if marks else ""), WORDS[one.applies], one.about, one.statement, one.reference,
+            guarantee.id, guarantee.quantity + (f" ({guarantee.unit})" if guarantee.unit else ""),
+            guarantee.shown + (f" [{', '.join(marks)}]" if marks else ""), WORDS[guarantee.applies],
+            guarantee.about, guarantee.statement, guarantee.reference,
         ])  # fmt: skip
     columns = ("id", "quantity", "value", "applies", "about", "says", "reference")
     print_table(f"{facts.data}, delta {facts.delta:g}", columns, rows, folded=("about", "says", "reference"))
-    for one in found:
-        failed = [f"{a.text}{' (' + a.detail + ')' if a.detail else ''}" for a in one.assumptions if a.holds is False]
+    for guarantee in guarantees:
+        failed = [
+            f"{a.text}{' (' + a.detail + ')' if a.detail else ''}" for a in guarantee.assumptions if a.holds is False
+        ]
         if failed:
-            print_lines([f"{one.id} does not apply: {'; '.join(failed)}"])
-    best = found.best
+            print_lines([f"{guarantee.id} does not apply: {'; '.join(failed)}"])
+    best = guarantees.best
     if best is None:
         print_lines(
             [
@@ -139,14 +142,14 @@ def _print_guarantees(found: Any) -> None:
         print_lines([f"  if {'; and '.join(unchecked)}"])
 
 
-def _print_checks(found: Any) -> None:
+def _print_checks(checks: Any) -> None:
     rows = []
-    for one in found:
-        least = one.smallest or {}
+    for check in checks:
+        least = check.smallest or {}
         rows.append([
-            one.id, one.word, f"{one.checked} + {one.undecided}?" if one.undecided else str(one.checked),
+            check.id, check.word, f"{check.checked} + {check.undecided}?" if check.undecided else str(check.checked),
             f"{least['slack']:.3g}" if least else "-", f"{least['allowance']:.3g}" if least else "-",
-            f"{least['t']:.4g}" if least else "-", one.statement, one.note,
+            f"{least['t']:.4g}" if least else "-", check.statement, check.note,
         ])  # fmt: skip
     columns = ("id", "holds", "records", "smallest slack", "allowance", "at t", "says", "note")
     print_table("", columns, rows, right=columns[2:6], folded=("says", "note"))
@@ -163,32 +166,36 @@ def _progress(what: str) -> Iterator[Callable[[str, float], None] | None]:
 
 
 def add(command: Command) -> None:
-    one = command("bound", bound, "evaluate every guarantee that could apply", epilog=sources())
-    one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
-    one.add_argument("--run", metavar="RUN", dest="run_folder", help="a folder written by train --out on these data")
-    one.add_argument("--trial", metavar="B", type=integer(0, 10**6), default=0, help="which network of the run [0]")
-    one.add_argument(
+    parser = command("bound", bound, "evaluate every guarantee that could apply", epilog=sources())
+    parser.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
+    parser.add_argument("--run", metavar="RUN", dest="run_folder", help="a folder written by train --out on these data")
+    parser.add_argument("--trial", metavar="B", type=integer(0, 10**6), default=0, help="which network of the run [0]")
+    parser.add_argument(
         "--delta",
         type=number(0, 1, "a number between 0 and 1"),
         default=0.05,
         help="bounds hold with probability 1 - delta (or a multiple of delta, as each says) [0.05]",
     )
-    one.add_argument("--theorem", metavar="ID", nargs="+", help="only these, such as MT-7 LR-15 [all]")
-    one.add_argument("--bias", action="store_true", help="extend every point by a coordinate 1 (with --run: as it was)")
-    seeded(one)
-    timed(one, "seconds for each margin that is needed")
-    threaded(one)
-    one.add_argument("--json", action="store_true", help="print one object")
-    readable(one)
-    standardizable(one)
+    parser.add_argument("--theorem", metavar="ID", nargs="+", help="only these, such as MT-7 LR-15 [all]")
+    parser.add_argument(
+        "--bias", action="store_true", help="extend every point by a coordinate 1 (with --run: as it was)"
+    )
+    seeded(parser)
+    timed(parser, "seconds for each margin that is needed")
+    threaded(parser)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    readable(parser)
+    standardizable(parser)
 
-    one = command("check", check, "check every inequality of the papers along a run")
-    one.add_argument(
+    parser = command("check", check, "check every inequality of the papers along a run")
+    parser.add_argument(
         "run_folder", metavar="RUN", help="a folder written by train --out; more is checked with --weights"
     )
-    threaded(one)
-    one.add_argument("--json", action="store_true", help="print one object")
+    threaded(parser)
+    parser.add_argument("--json", action="store_true", help="print one object")
 
-    one = command("theorems", theorems, "list the theorems, or say all about some: statement, assumptions, how to call")
-    one.add_argument("ids", metavar="ID", nargs="*", help="papers, such as CB, or ids, such as CB-22 [all theorems]")
-    one.add_argument("--json", action="store_true", help="print a list of objects")
+    parser = command(
+        "theorems", theorems, "list the theorems, or say all about some: statement, assumptions, how to call"
+    )
+    parser.add_argument("ids", metavar="ID", nargs="*", help="papers, such as CB, or ids, such as CB-22 [all theorems]")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")

@@ -83,7 +83,7 @@ def train(options: argparse.Namespace) -> int:
         steps = STEPS
     with use_threads(options.threads):
         with _training(options) as report:
-            found = flows.train(
+            run = flows.train(
                 data,
                 net,
                 rule,
@@ -102,23 +102,23 @@ def train(options: argparse.Namespace) -> int:
                 device=options.device,
                 dtype=options.dtype,
             )
-        status = INTERRUPTED if found.interrupted else 0
+        status = INTERRUPTED if run.interrupted else 0
         cert = None
         if options.certify and not status:
             cert = _certified(data, net, options)
             status = INTERRUPTED if cert.status == "interrupted" else 0
-    said = _with_fraction(found.summary(), cert)
+    said = _with_fraction(run.summary(), cert)
     if options.json:
         print(json.dumps(plain_json(said), allow_nan=False))
     else:
-        _print_training(data, found, said, options.verbose)
+        _print_training(data, run, said, options.verbose)
     sys.stdout.flush()
-    for note in found.notes:
+    for note in run.notes:
         say(note)
-    if any(note.startswith("cannot write") for note in found.notes):
+    if any(note.startswith("cannot write") for note in run.notes):
         return 2
     if options.out is not None:
-        say(f"run {'interrupted; go on with --resume' if found.interrupted else 'kept'}: {options.out}")
+        say(f"run {'interrupted; go on with --resume' if run.interrupted else 'kept'}: {options.out}")
     return status
 
 
@@ -133,13 +133,13 @@ def plot(options: argparse.Namespace) -> int:
     if legal(options.run_folder) and monitor.is_monitor(options.run_folder):
         said, figure = _drawn_records(options.run_folder, target)
     else:
-        found = flows.load(options.run_folder)
-        for note in found.notes:
+        run = flows.load(options.run_folder)
+        for note in run.notes:
             say(note)
         check_writable(target)
         cert = flows.load_certificate(options.run_folder)
-        figure = plots.trajectory(found, cert)
-        said = str(found)
+        figure = plots.trajectory(run, cert)
+        said = str(run)
     picture = io.BytesIO()
     figure.savefig(picture, format=ending)
     write_atomically(Path(target), picture.getvalue())
@@ -152,14 +152,14 @@ def _drawn_records(folder: str, target: str) -> tuple[str, Any]:
     from widemargin import plots
     from widemargin.monitor import store
 
-    known, found = store.config(folder), store.series(folder)
-    if not found:
+    known, series = store.config(folder), store.series(folder)
+    if not series:
         raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     check_writable(target)
     names, degree = ((known.get("homogeneous") or {}).get(key) for key in ("names", "degree"))
     part = f", w: {len(names)} parameters, homogeneous of degree {degree}" if names else ""
-    count = sum(len(one["step"]) for one in found.values())
-    return f"{count} records of {folder}", plots.records(found, f"{known.get('model')}{part}")
+    count = sum(len(part["step"]) for part in series.values())
+    return f"{count} records of {folder}", plots.records(series, f"{known.get('model')}{part}")
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -186,7 +186,7 @@ def _net_and_rule(options: argparse.Namespace, data: Dataset) -> tuple[Any, Any]
     from widemargin.flows.names import rate_field, rule_from_words, rule_kind
 
     make = rule_kind(options.algorithm)
-    names = [one.name for one in fields(make)]
+    names = [field.name for field in fields(make)]
     for_net: dict[str, Any] = {}
     for_rule: dict[str, Any] = {"seed": options.seed} if "seed" in names else {}
     if options.lr is not None:
@@ -266,7 +266,7 @@ def _with_fraction(said: dict[str, Any], cert: Certificate | None) -> dict[str, 
     return said
 
 
-def _print_training(data: Dataset, found: Any, said: Mapping[str, Any], verbose: bool) -> None:
+def _print_training(data: Dataset, run: Any, said: Mapping[str, Any], verbose: bool) -> None:
     trials = said["trials"]
     wanted = (
         "step",
@@ -282,7 +282,7 @@ def _print_training(data: Dataset, found: Any, said: Mapping[str, Any], verbose:
     )
     extra = () if any(t.get("margin_M1") is not None for t in trials) else ("margin_M4", "margin_M10", "margin_MT2")
     names = [name for name in (*wanted, *extra) if any(trial.get(name) is not None for trial in trials)]
-    net = found.config["net"]
+    net = run.config["net"]
     name = net["activation"] if net["net"] == "relu" else net["net"]  # two-layer networks are called by their neurons
     rows = []
     if len(trials) <= MOST_ROWS:
@@ -295,8 +295,8 @@ def _print_training(data: Dataset, found: Any, said: Mapping[str, Any], verbose:
             rows.append([word, "", *(_cell(name, row) for name in names)])
     columns = ["trial", "status", *(each if verbose else IN_WORDS.get(each, each) for each in names)]
     right = [column for column in columns if column != "status"]
-    print_table(f"{data}, {name}, {found.config['rule']['class']}", columns, rows, right)
-    print_lines([f"{found}, {said['seconds']:.1f} seconds"])
+    print_table(f"{data}, {name}, {run.config['rule']['class']}", columns, rows, right)
+    print_lines([f"{run}, {said['seconds']:.1f} seconds"])
     cert = said.get("certificate")
     if cert is not None:
         proved = "" if cert["proved"] else ", upper bound NOT proved"
@@ -365,55 +365,59 @@ def _training(options: argparse.Namespace) -> Iterator[Callable[[float, float, M
 
 
 def add(command: Command) -> None:
-    one = command("train", train, "train networks and record margins on the way", epilog=sources())
-    one.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
-    one.add_argument("--net", choices=NETS, default="relu", help="the network [relu]")
-    one.add_argument("--width", metavar="M", type=integer(1, 10**7), default=100, help="neurons [100]")
-    one.add_argument("--algorithm", choices=ALGORITHMS, default="gd", help="the training rule [gd]")
-    one.add_argument("--loss", choices=("exp", "logistic", "ce", "squared"), default="logistic", help="[logistic]")
-    one.add_argument("--lr", type=number(0, math.inf, "a positive number"), help="learning rate [the rule's own]")
-    one.add_argument(
+    parser = command("train", train, "train networks and record margins on the way", epilog=sources())
+    parser.add_argument("data", metavar="DATA", help="a .csv, .npz or .npy file, or a spec such as parity:d=20,n=64")
+    parser.add_argument("--net", choices=NETS, default="relu", help="the network [relu]")
+    parser.add_argument("--width", metavar="M", type=integer(1, 10**7), default=100, help="neurons [100]")
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default="gd", help="the training rule [gd]")
+    parser.add_argument("--loss", choices=("exp", "logistic", "ce", "squared"), default="logistic", help="[logistic]")
+    parser.add_argument("--lr", type=number(0, math.inf, "a positive number"), help="learning rate [the rule's own]")
+    parser.add_argument(
         "--option",
         metavar="KEY=VALUE",
         action="append",
         default=[],
         help="any other field of the net or the rule, such as law=cb, depth=3, batch=8; may be repeated",
     )
-    one.add_argument("--steps", metavar="N", type=integer(1, 10**12), help=f"end after N steps [{STEPS}]")
-    one.add_argument("--time", metavar="T", type=number(0, math.inf, "a positive number"), help="end at this time")
-    one.add_argument(
+    parser.add_argument("--steps", metavar="N", type=integer(1, 10**12), help=f"end after N steps [{STEPS}]")
+    parser.add_argument("--time", metavar="T", type=number(0, math.inf, "a positive number"), help="end at this time")
+    parser.add_argument(
         "--clock", choices=("mean", "cb"), help="what --time counts: flow of the mean risk, or CB's [mean]"
     )
-    one.add_argument(
+    parser.add_argument(
         "--until",
         metavar="EVENT",
         help="end each trial at fitted (risk < l(0)/n), stationary, margin=..., radius=... or risk=...",
     )
-    one.add_argument("--trials", metavar="B", type=integer(1, 10**6), default=1, help="independent networks [1]")
-    seeded(one)
-    one.add_argument("--bias", action=argparse.BooleanOptionalAction, default=False, help="a coordinate 1 [--no-bias]")
-    readable(one)
-    standardizable(one)
-    one.add_argument("--test", metavar="DATA", help="data for the test error")
-    one.add_argument("--points", metavar="K", type=integer(2, 10**6), default=200, help="log-spaced records [200]")
-    one.add_argument("--weights", action="store_true", help="record the weights themselves too")
-    placed(one)
-    one.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="[float64]")
-    threaded(one)
-    one.add_argument("--out", metavar="RUN", help="keep configuration, records and checkpoints in this folder")
-    one.add_argument("--resume", action="store_true", help="go on with the run in --out, to the same last bit")
-    one.add_argument(
+    parser.add_argument("--trials", metavar="B", type=integer(1, 10**6), default=1, help="independent networks [1]")
+    seeded(parser)
+    parser.add_argument(
+        "--bias", action=argparse.BooleanOptionalAction, default=False, help="a coordinate 1 [--no-bias]"
+    )
+    readable(parser)
+    standardizable(parser)
+    parser.add_argument("--test", metavar="DATA", help="data for the test error")
+    parser.add_argument("--points", metavar="K", type=integer(2, 10**6), default=200, help="log-spaced records [200]")
+    parser.add_argument("--weights", action="store_true", help="record the weights themselves too")
+    placed(parser)
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="[float64]")
+    threaded(parser)
+    parser.add_argument("--out", metavar="RUN", help="keep configuration, records and checkpoints in this folder")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, to the same last bit")
+    parser.add_argument(
         "--checkpoint-seconds",
         metavar="S",
         type=number(0, math.inf, "a positive number of seconds"),
         default=10.0,
         help="seconds between checkpoints [10]",
     )
-    one.add_argument("--certify", action="store_true", help="also certify the largest margin, and compare")
-    timed(one, "seconds for the certificate")
-    one.add_argument("--json", action="store_true", help="print one object with the last records of every trial")
-    talkative(one)
+    parser.add_argument("--certify", action="store_true", help="also certify the largest margin, and compare")
+    timed(parser, "seconds for the certificate")
+    parser.add_argument("--json", action="store_true", help="print one object with the last records of every trial")
+    talkative(parser)
 
-    one = command("plot", plot, "draw margins, loss, norms and rotations of a run, or what a monitor recorded")
-    one.add_argument("run_folder", metavar="RUN", help="a folder written by train --out, or by MarginMonitor(out=...)")
-    one.add_argument("--out", metavar="FILE.png", help="the picture, .png, .pdf or .svg [RUN/run.png]")
+    parser = command("plot", plot, "draw margins, loss, norms and rotations of a run, or what a monitor recorded")
+    parser.add_argument(
+        "run_folder", metavar="RUN", help="a folder written by train --out, or by MarginMonitor(out=...)"
+    )
+    parser.add_argument("--out", metavar="FILE.png", help="the picture, .png, .pdf or .svg [RUN/run.png]")

@@ -41,11 +41,11 @@ def watch(options: argparse.Namespace) -> int:
     reader = _Reader(folder, options.name, options.classes)
     if options.once:
         _check(folder, wait=False)
-        found, curves = reader.look()
-        missing = [name for name in options.name if name not in found["series"]]
-        if missing and found["records"]:
+        state, curves = reader.look()
+        missing = [name for name in options.name if name not in state["series"]]
+        if missing and state["records"]:
             raise InputError(f"{folder} has no records called {missing[0]!r}, only {', '.join(reader.names)}")
-        _print(found, curves, options.json)
+        _print(state, curves, options.json)
         return 0
     if options.json or not terminal().is_terminal:
         return _again(folder, reader, options)
@@ -57,13 +57,13 @@ def _again(folder: Path, reader: _Reader, options: argparse.Namespace) -> int:
     before, said = None, False
     while True:
         if _check(folder, wait=True):
-            found, curves = reader.look()
-            now = (found["records"], found["state"])
+            state, curves = reader.look()
+            now = (state["records"], state["state"])
             if now != before:
                 before = now
-                _print(found, curves, options.json)
+                _print(state, curves, options.json)
                 sys.stdout.flush()
-            if found["state"] in ENDED:
+            if state["state"] in ENDED:
                 return 0
         elif not said:
             said = True
@@ -78,9 +78,9 @@ def _live(folder: Path, reader: _Reader, options: argparse.Namespace) -> int:
     with _keyboard() as pressed_q, Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             if _check(folder, wait=True):
-                found, curves = reader.look()
-                ended = found["state"] in ENDED
-                live.update(_frame(found, curves, console, "" if ended else "q ends watching"), refresh=True)
+                state, curves = reader.look()
+                ended = state["state"] in ENDED
+                live.update(_frame(state, curves, console, "" if ended else "q ends watching"), refresh=True)
                 if ended:
                     return 0
             else:
@@ -172,29 +172,29 @@ class _Reader:
         if state == "unknown" and age is not None:
             state = "running" if age < STALE else "stale"
         self.names = list(self._series)
-        shown = {name: one for name, one in self._series.items() if name in self.wanted or not self.wanted}
-        found = config.get("homogeneous") or {}
+        shown = {name: series for name, series in self._series.items() if name in self.wanted or not self.wanted}
+        homogeneous = config.get("homogeneous") or {}
         summary = {
             "run": str(self.folder),
             "model": config.get("model"),
             "parameters": config.get("parameters"),
             "loss": config.get("loss"),
-            "homogeneous": found.get("names"),
-            "degree": found.get("degree") if found.get("names") else None,
-            "free": bool((found.get("growth") or 1.0) > FREE),
-            "notes": found.get("notes", []),
+            "homogeneous": homogeneous.get("names"),
+            "degree": homogeneous.get("degree") if homogeneous.get("names") else None,
+            "free": bool((homogeneous.get("growth") or 1.0) > FREE),
+            "notes": homogeneous.get("notes", []),
             "state": state,
             "age": age,
-            "records": sum(len(one["step"]) for one in self._series.values()),
-            "series": {name: _summary(one, self.classes) for name, one in shown.items()},
+            "records": sum(len(series["step"]) for series in self._series.values()),
+            "series": {name: _summary(series, self.classes) for name, series in shown.items()},
         }
         return summary, dict(shown)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
-        found = path.stat()
-        return found.st_mtime_ns, found.st_ino
+        status = path.stat()
+        return status.st_mtime_ns, status.st_ino
     return None
 
 
@@ -259,44 +259,44 @@ def _first_fitted(columns: Columns) -> int | None:
 # ---------------------------------------------------------------- how it looks
 
 
-def _print(found: Mapping[str, Any], curves: Mapping[str, Columns], as_json: bool) -> None:
+def _print(state: Mapping[str, Any], curves: Mapping[str, Columns], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(plain_json(found), allow_nan=False))
+        print(json.dumps(plain_json(state), allow_nan=False))
         return
     console = terminal()
     with console.capture() as captured:
-        console.print(_frame(found, curves, console))
+        console.print(_frame(state, curves, console))
     print(captured.get(), end="")
 
 
-def _frame(found: Mapping[str, Any], curves: Mapping[str, Columns], console: Any, hint: str = "") -> Any:
+def _frame(state: Mapping[str, Any], curves: Mapping[str, Columns], console: Any, hint: str = "") -> Any:
     from rich.console import Group
 
     width = min(console.width, WIDEST)
-    parts: list[Any] = [*_header(found, width), *([_dim(hint)] if hint else [])]
-    names = list(found["series"])
+    parts: list[Any] = [*_header(state, width), *([_dim(hint)] if hint else [])]
+    names = list(state["series"])
     if not names:
-        parts.append(plain("no records yet" if not found["records"] else "no records of this name yet"))
+        parts.append(plain("no records yet" if not state["records"] else "no records of this name yet"))
     most = max(1, (width - 16) // 13)  # series side by side
     for k in range(0, len(names), most):
-        parts += [plain(""), _table(found, names[k : k + most])]
+        parts += [plain(""), _table(state, names[k : k + most])]
     letters = _blocks(console)
     for name in names:
-        parts += [plain(""), *_curves(name, curves[name], found, letters, width)]
+        parts += [plain(""), *_curves(name, curves[name], state, letters, width)]
     for name in names:
-        rows = found["series"][name].get("classes")
+        rows = state["series"][name].get("classes")
         if rows:
             parts += [plain(""), _classes(name, rows)]
     return Group(*parts)
 
 
-def _header(found: Mapping[str, Any], width: int) -> Iterator[Any]:
+def _header(known: Mapping[str, Any], width: int) -> Iterator[Any]:
     from rich.text import Text
 
-    state = found["state"] + ("" if found["age"] is None else f", last record {_ago(found['age'])}")
-    yield Text.assemble((_fitting(found["run"], width - len(state) - 2), "bold"), "  ", state)
-    yield plain(f"{found['model']}, {found['parameters']} parameters, loss {found['loss']}")
-    names, degree = found["homogeneous"], found["degree"]
+    state = known["state"] + ("" if known["age"] is None else f", last record {_ago(known['age'])}")
+    yield Text.assemble((_fitting(known["run"], width - len(state) - 2), "bold"), "  ", state)
+    yield plain(f"{known['model']}, {known['parameters']} parameters, loss {known['loss']}")
+    names, degree = known["homogeneous"], known["degree"]
     if names is None:
         yield plain("homogeneous parameters: not looked for yet")
     elif degree is None:
@@ -304,16 +304,16 @@ def _header(found: Mapping[str, Any], width: int) -> Iterator[Any]:
     else:
         some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         yield plain(f"w: {len(names)} parameters, homogeneous of degree {degree}: {some}")
-        if found["free"]:
+        if known["free"]:
             yield plain("the scale of other parameters is free, so that margins over |w| mean little")
-    for note in found["notes"]:
+    for note in known["notes"]:
         yield _dim(note)
 
 
-def _table(found: Mapping[str, Any], names: Sequence[str]) -> Any:
+def _table(state: Mapping[str, Any], names: Sequence[str]) -> Any:
     from rich.table import Table
 
-    L = found["degree"]
+    L = state["degree"]
     rows = {"step": "step", "n": "examples", "error": "error", "loss": "loss", "margin": "margin", "psi": "psi"}
     if L is not None:
         power = "|w|" if L == 1 else f"|w|^{L}"
@@ -329,29 +329,29 @@ def _table(found: Mapping[str, Any], names: Sequence[str]) -> Any:
     for key, label in rows.items():
         cells = []
         for name in names:
-            one = found["series"][name]
+            series = state["series"][name]
             if key == "change":
-                start, end = one["psi_normalized_fitted"], one["psi_normalized"]
+                start, end = series["psi_normalized_fitted"], series["psi_normalized"]
                 cells.append("-" if start is None or end is None else _signed(end - start))
             else:
-                cells.append(_cell(key, one[key]))
+                cells.append(_cell(key, series[key]))
         table.add_row(plain(label), *(plain(cell) for cell in cells), style="bold" if key == "psi_normalized" else "")
     return table
 
 
-def _curves(name: str, columns: Columns, found: Mapping[str, Any], letters: str, width: int) -> Iterator[Any]:
+def _curves(name: str, columns: Columns, state: Mapping[str, Any], letters: str, width: int) -> Iterator[Any]:
     """A line each for the normalised margin, the norm and the error, and a sentence on falls."""
     from rich.text import Text
 
-    L = found["degree"]
+    L = state["degree"]
     power = "|w|" if L == 1 else f"|w|^{L}"
     rows = {"margin_normalized": f"margin/{power}", "psi_normalized": f"psi/{power}", "norm": "|w|", "error": "error"}
     if L is None:
         rows = {"margin": "margin", "psi": "psi", "error": "error"}
-    one = found["series"][name]
-    if name != next(iter(found["series"])):
+    series = state["series"][name]
+    if name != next(iter(state["series"])):
         rows.pop("norm", None)  # the same for all
-    yield Text.assemble((_fitting(name, 40), "bold"), "" if one["whole"] else "  (one batch each)")
+    yield Text.assemble((_fitting(name, 40), "bold"), "" if series["whole"] else "  (one batch each)")
     room = max(8, min(CURVE, width - 52))
     for key, said in rows.items():
         if key not in columns:
@@ -369,21 +369,21 @@ def _curves(name: str, columns: Columns, found: Mapping[str, Any], letters: str,
         drawn = sparkline(steps, values, room, letters, floor=0.0 if start or known.min() >= 0 else 0.1)
         ends = f"{known.min():.3g} to {known.max():.3g}" + (f", from {steps[0]} on" if start else "")
         yield Text.assemble("  ", said.ljust(13), (drawn.ljust(room), "blue"), "  ", ends)
-    if L is not None or one["fitted_step"] is None:
-        yield plain(f"  {_falls(one, power)}")
+    if L is not None or series["fitted_step"] is None:
+        yield plain(f"  {_falls(series, power)}")
 
 
-def _falls(one: Mapping[str, Any], power: str) -> str:
-    if one["fitted_step"] is None:
-        return f"not fitted: psi is not above 0 yet; {one['how_far']}"
-    if one["falls"] is None or one["records"] < 2:
-        return f"fitted at step {one['fitted_step']}"
-    if not one["largest_fall"]:
+def _falls(series: Mapping[str, Any], power: str) -> str:
+    if series["fitted_step"] is None:
+        return f"not fitted: psi is not above 0 yet; {series['how_far']}"
+    if series["falls"] is None or series["records"] < 2:
+        return f"fitted at step {series['fitted_step']}"
+    if not series["largest_fall"]:
         return f"psi/{power} has not fallen since it was fitted"
-    differ = "" if one["whole"] else "; batches differ"
+    differ = "" if series["whole"] else "; batches differ"
     return (
-        f"psi/{power} fell {_times(one['falls'])} since it was fitted, at most {one['largest_fall']:.2g} "
-        f"({100 * one['largest_fall_share']:.3g} %) at step {one['largest_fall_step']}{differ}"
+        f"psi/{power} fell {_times(series['falls'])} since it was fitted, at most {series['largest_fall']:.2g} "
+        f"({100 * series['largest_fall_share']:.3g} %) at step {series['largest_fall_step']}{differ}"
     )
 
 
@@ -463,24 +463,24 @@ def _fitting(text: str, most: int) -> str:
 
 
 def _dim(text: str) -> Any:
-    found = plain(text)
-    found.stylize("dim")
-    return found
+    shown = plain(text)
+    shown.stylize("dim")
+    return shown
 
 
 def add(command: Command) -> None:
-    one = command("watch", watch, "show the records of a monitor while a model trains")
-    one.add_argument("run_folder", metavar="RUN", help="the folder that MarginMonitor(out=...) writes to")
-    one.add_argument("--once", action="store_true", help="print what there is, and end")
-    one.add_argument("--json", action="store_true", help="print one object, and another when there are new records")
-    one.add_argument(
+    parser = command("watch", watch, "show the records of a monitor while a model trains")
+    parser.add_argument("run_folder", metavar="RUN", help="the folder that MarginMonitor(out=...) writes to")
+    parser.add_argument("--once", action="store_true", help="print what there is, and end")
+    parser.add_argument("--json", action="store_true", help="print one object, and another when there are new records")
+    parser.add_argument(
         "--every",
         metavar="SECONDS",
         type=number(0, 86_400, "a positive number of seconds"),
         default=1.0,
         help="look again after this time [1]",
     )
-    one.add_argument(
+    parser.add_argument(
         "--name", metavar="NAME", action="append", default=[], help="only records of this name; may be repeated [all]"
     )
-    one.add_argument("--classes", action="store_true", help="also the classes with the smallest margins")
+    parser.add_argument("--classes", action="store_true", help="also the classes with the smallest margins")

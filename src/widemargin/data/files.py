@@ -293,16 +293,16 @@ def _header(row: list[str], name: str) -> list[str]:
 
 
 def _label_column(header: list[str], label: str | None, name: str) -> str:
-    found = [key for key in ((label,) if label is not None else LABEL_COLUMNS) if key in header]
-    if len(found) > 1:
+    columns = [key for key in ((label,) if label is not None else LABEL_COLUMNS) if key in header]
+    if len(columns) > 1:
         raise InputError(f"{name}: there is a column y and a column label; say which holds the labels with label=")
-    if not found:
+    if not columns:
         wanted = "y or label" if label is None else f"{show(label)}{did_you_mean(label, header)}"
         has = ", ".join(" ".join(key.split()) for key in header[:20]) + (", ..." if len(header) > 20 else "")
         raise InputError(
             f"{name}: there is no label column {wanted}; the columns are {has[:400]}, so name one with label="
         )
-    return found[0]
+    return columns[0]
 
 
 def _number(cell: str) -> float | None:

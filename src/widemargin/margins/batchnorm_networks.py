@@ -425,9 +425,9 @@ def _solve(
         some = np.flatnonzero(conflict[0])
         problem.Z = problem.signed(some)
         return _Part(np.zeros(m), conflict[0], 0.0, problem.upper(some, conflict[0][some]), "zero")
-    found = rows.solve(problem, tol)
-    u = np.zeros(m) if found.predictor is None else found.predictor
-    return _Part(u, found.q, found.lower, found.upper, found.stats["method"], found.stopped)
+    solved = rows.solve(problem, tol)
+    u = np.zeros(m) if solved.predictor is None else solved.predictor
+    return _Part(u, solved.q, solved.lower, solved.upper, solved.stats["method"], solved.stopped)
 
 
 # --- moved inner weights --------------------------------------------------------------------------------------------

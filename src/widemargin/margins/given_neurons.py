@@ -57,10 +57,10 @@ def frozen(
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     primal, zero, stopped, lower = None, "", "", 0.0
     if twin is None:
-        found = rows.solve(problem, tol)
-        q, lower, upper, stopped = found.q, found.lower, found.upper, found.stopped
-        if found.predictor is not None:
-            primal, stats["atoms"] = found.predictor, len(found.predictor.mass)
+        solved = rows.solve(problem, tol)
+        q, lower, upper, stopped = solved.q, solved.lower, solved.upper, solved.stopped
+        if solved.predictor is not None:
+            primal, stats["atoms"] = solved.predictor, len(solved.predictor.mass)
         if lower <= 0 and nothing_left(upper, q, problem.size) and not stopped:
             zero = f"the features are not separable up to rounding ({upper / problem.size.max():.1g} of their size)"
     else:

@@ -82,8 +82,8 @@ def f2(
     extra: dict[str, Any]
     if kernel is None:
         degree, X = space.degree, door.X  # which has the bias coordinate
-        one = float(plain.kernel(np.eye(1, D))[0, 0])  # k depends on sizes and angles alone
-        size, blur = math.sqrt(one) * door.size**degree, EPS * (2 * D + 30) * 2 ** (degree - 1)
+        own = float(plain.kernel(np.eye(1, D))[0, 0])  # k depends on sizes and angles alone
+        size, blur = math.sqrt(own) * door.size**degree, EPS * (2 * D + 30) * 2 ** (degree - 1)
         problem = Gram(door, lambda a, b: plain.kernel(X[a], X[b]), size, blur)
         extra, twin, whole = {"kernel": space.activation}, twins(door), True
     else:
@@ -94,16 +94,16 @@ def f2(
         twin = _zero_point(K, y)
     stats: dict[str, Any] = {}
     if twin is None:
-        found = rows.solve(problem, tol, door.teller(degree))
-        q, zero, stopped, lower, upper = found.q, "", found.stopped, found.lower, found.upper
-        stats = found.stats | {"support": int((q > 0).sum())}
+        solved = rows.solve(problem, tol, door.teller(degree))
+        q, zero, stopped, lower, upper = solved.q, "", solved.stopped, solved.lower, solved.upper
+        stats = solved.stats | {"support": int((q > 0).sum())}
         if lower <= 0 and upper <= 4 * problem.noise and not stopped:
             zero = f"a mixture of the points vanishes in F2 up to rounding ({upper / problem.size.max():.1g} of their size)"
             integers = integer_weights(q)
             if integers is not None and degree == 1 and vanishes(door, integers * y, linear=False):
                 q, zero = integers, "a mixture of the points vanishes in F2, exactly: no function separates the classes"
                 upper = problem.bound(q)
-        alpha = found.predictor.weights if found.predictor is not None else q
+        alpha = solved.predictor.weights if solved.predictor is not None else q
     else:
         (q, zero), lower, stopped = twin, 0.0, ""
         upper, alpha = problem.bound(q), q
@@ -169,13 +169,13 @@ def random_features(
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     a, lower, stopped = np.zeros(m), 0.0, ""
     if conflict is None:
-        found = rows.solve(problem, tol, door.teller(degree))
-        q, zero, stopped, lower, upper = found.q, "", found.stopped, found.lower, found.upper
-        stats |= found.stats
-        a = a if found.predictor is None else found.predictor
+        solved = rows.solve(problem, tol, door.teller(degree))
+        q, zero, stopped, lower, upper = solved.q, "", solved.stopped, solved.lower, solved.upper
+        stats |= solved.stats
+        a = a if solved.predictor is None else solved.predictor
         if lower <= 0 and nothing_left(upper, q, size) and not stopped:
             zero = f"the features are not separable up to rounding ({upper / size.max():.1g} of their size)"
-            if found.stats["method"] == "zero":
+            if solved.stats["method"] == "zero":
                 zero = f"all features of point {int(q.argmax())} are zero"
     else:
         q, zero = conflict

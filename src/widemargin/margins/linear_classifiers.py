@@ -51,9 +51,9 @@ def linear(
         problem = rows.Features(
             door, lambda index: door.X[index] * y[index, None], door.X.shape[1], labels=y, size=door.size
         )
-        found = rows.solve(problem, tol, door.teller())
-        q, zero, stopped, lower, upper, stats = found.q, "", found.stopped, found.lower, found.upper, found.stats
-        u = found.predictor if found.predictor is not None else np.zeros(door.X.shape[1])
+        solved = rows.solve(problem, tol, door.teller())
+        q, zero, stopped, lower, upper, stats = solved.q, "", solved.stopped, solved.lower, solved.upper, solved.stats
+        u = solved.predictor if solved.predictor is not None else np.zeros(door.X.shape[1])
         if lower <= 0 and nothing_left(upper, q, door.size) and not stopped:
             zero = "0 lies in the convex hull of the points y_i x_i up to rounding"
             whole = integer_weights(q)
@@ -77,10 +77,10 @@ def linear(
 def _in_norm(door: Door, norm: str) -> Certificate:
     """The certificate of another norm than the Euclidean one."""
     X, y = door.X, door.y
-    found, u, stopped = twins(door), np.zeros(X.shape[1]), ""
+    twin, u, stopped = twins(door), np.zeros(X.shape[1]), ""
     stats: dict[str, object] = {}
-    if found is not None:
-        (q, zero), lower, upper = found, 0.0, 0.0
+    if twin is not None:
+        (q, zero), lower, upper = twin, 0.0, 0.0
     else:
         Z = X * y[:, None]
 

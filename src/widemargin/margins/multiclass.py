@@ -122,13 +122,13 @@ def multiclass_linear(
     if twin is not None:
         return _linear_certificate(door, K, (0.0, 0.0), twin, np.zeros((K, D)), "", {})
     problem = Pairs(door, y, K)
-    found = rows.solve(problem, tol, door.teller())
-    q, U, zero, upper = problem.on_points(found.q), found.predictor, "", found.upper
+    solved = rows.solve(problem, tol, door.teller())
+    q, U, zero, upper = problem.on_points(solved.q), solved.predictor, "", solved.upper
     U = np.zeros((K, D)) if U is None else U.reshape(K, D)
-    if found.lower <= 0 and nothing_left(upper, q.sum(1), door.size) and not found.stopped:
+    if solved.lower <= 0 and nothing_left(upper, q.sum(1), door.size) and not solved.stopped:
         q, upper, zero = _around_nothing(door, y, q, upper)
-    stats = found.stats | {"pairs": found.stats["in_play"]}
-    return _linear_certificate(door, K, (found.lower, upper), (q, zero), U, found.stopped, stats)
+    stats = solved.stats | {"pairs": solved.stats["in_play"]}
+    return _linear_certificate(door, K, (solved.lower, upper), (q, zero), U, solved.stopped, stats)
 
 
 def _in_norm(door: Door, y: np.ndarray, K: int, norm: str, twin: tuple[np.ndarray, str] | None) -> Certificate:
@@ -264,17 +264,17 @@ def _enter(
 
 def _twins(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
     """Weights q (n, K) that prove margin 0: the origin, one point with two labels, or two points on one ray."""
-    found = twins(door)
-    if found is None:
+    twin = twins(door)
+    if twin is None:
         return _two_on_a_ray(door, y, K)
     q = np.zeros((len(y), K))
-    index = np.flatnonzero(found[0])
+    index = np.flatnonzero(twin[0])
     if len(index) == 1:
         q[index[0], (y[index[0]] + 1) % K] = 1
     else:
         i, j = index
         q[i, y[j]] = q[j, y[i]] = 1
-    return q, found[1]
+    return q, twin[1]
 
 
 def _two_on_a_ray(door: Door, y: np.ndarray, K: int) -> tuple[np.ndarray, str] | None:
@@ -392,9 +392,9 @@ def master_points(door: Door, K: int) -> int:
     return door.limits.largest(len(door.y), lambda k: 4.0 * k * K * width**2, lambda k: 8.0 * k * K * width)
 
 
-def class_margins(door: Door, y: np.ndarray, K: int, found: Certificate, block: slice) -> np.ndarray:
+def class_margins(door: Door, y: np.ndarray, K: int, cert: Certificate, block: slice) -> np.ndarray:
     """At most the margins of a certificate's network at the points of a block, in the units of the data."""
-    theta, outer = (np.array(found.extra[name]) for name in ("theta", "outer"))
+    theta, outer = (np.array(cert.extra[name]) for name in ("theta", "outer"))
     if len(theta) == 0:
         return np.zeros(len(y[block]))
     scores = (door.X[block] @ theta.T).clip(0) @ outer
@@ -425,8 +425,8 @@ class Solver(Engine):
         self.upper, self.centre, self.stale = self.dual.upper, q / q.sum(), 0
 
     def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
-        found = _twins(self.door, self.y, self.K) or _not_separable(self.door, self.y, self.K)
-        return (found[0], {"type": "norm"}, 0.0, found[1]) if found is not None else None
+        none = _twins(self.door, self.y, self.K) or _not_separable(self.door, self.y, self.K)
+        return (none[0], {"type": "norm"}, 0.0, none[1]) if none is not None else None
 
     def round(self) -> bool:
         """Columns while they help, for half of the time left at most; then a proof."""
@@ -504,8 +504,8 @@ class Solver(Engine):
         V = several.best(V, value, min(CLIMBERS, self.at_once))
         V, value = several.climb(self.X, g, V, until=self.door.deadline)
         if self.door.X.shape[1] <= 2:
-            found, arcs = several.enumeration(self.door.X, g)
-            self.keep(found)
+            proof, arcs = several.enumeration(self.door.X, g)
+            self.keep(proof)
             V = np.vstack([V, arcs @ self.basis])
             value = np.append(value, several.values(self.X, g, arcs @ self.basis))
         order = np.argsort(-value)
@@ -531,8 +531,8 @@ class Solver(Engine):
         """Upper bounds of the value of q, hopefully `goal`; the best is kept. Returns neurons (k, r) with a value above it."""
         until, met, g = max(self.door.deadline, time.perf_counter() + 0.2), self.V[:0], dual_vectors(q, self.y)
         unscale = partial(self.door.unscale, degree=1, up=True)
-        for found in several.price(self.points, g, goal, until, self.rng, unscale):
-            near = self.keep(found)
+        for proof in several.price(self.points, g, goal, until, self.rng, unscale):
+            near = self.keep(proof)
             met = near[several.values(self.X, g, near) > goal]
             if len(met) or self.closed():
                 break

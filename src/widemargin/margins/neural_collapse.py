@@ -273,9 +273,9 @@ def _search(
                 break  # gamma_nc <= min ||x||: more cones give less
             limits.check()
             tried += 1
-            for found in _fit(X, y, cluster, wanted, limits):
-                if best is None or found.value > best.value:
-                    best = found
+            for fitted in _fit(X, y, cluster, wanted, limits):
+                if best is None or fitted.value > best.value:
+                    best = fitted
                     tell(best.gamma / r, f"{r} cones")
     except Late:
         return best, "the time was over before all partitions were tried", True

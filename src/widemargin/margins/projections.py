@@ -210,15 +210,15 @@ def _solve(search: Search, rng: np.random.Generator, restarts: int) -> None:
     ]
     starts += [_orthonormal(rng.standard_normal((r, pairs.k)) @ root.T) for _ in range(restarts)]
     starts += [_orthonormal(rng.standard_normal((r, pairs.k))) for _ in range(restarts // 2)]
-    found = []
+    tried = []
     for F in starts:
         if search.closed or search.late:
             return
         F = _ascended(search, F)
-        found.append((search.offer(F), F))
-    found.sort(key=lambda pair: -pair[0])
+        tried.append((search.offer(F), F))
+    tried.sort(key=lambda pair: -pair[0])
     small = r * (pairs.k - r) <= 60
-    for _, F in found[: 4 if small else 1]:
+    for _, F in tried[: 4 if small else 1]:
         climber = Climber(pairs, F, search.limits)
         steps = CLIMB if small else CLIMB // 4  # each is a linear program in r (k - r) unknowns
         while not search.closed and not search.late and climber.steps < steps and climber.step():
@@ -470,8 +470,8 @@ def _fantope(Z: np.ndarray, r: int, limits: Limits) -> tuple[np.ndarray, np.ndar
         clarabel.PSDTriangleConeT(s),
         clarabel.PSDTriangleConeT(s),
     ]
-    found = clarabel.DefaultSolver(sparse.csc_matrix((p + 1, p + 1)), c, A, b, cones, settings).solve()
-    x, weight = np.array(found.x), np.array(found.z)[1 : m + 1].clip(0)
+    solution = clarabel.DefaultSolver(sparse.csc_matrix((p + 1, p + 1)), c, A, b, cones, settings).solve()
+    x, weight = np.array(solution.x), np.array(solution.z)[1 : m + 1].clip(0)
     if not np.isfinite(x).all() or not np.isfinite(weight).all() or not weight.any():
         return None
     M = np.zeros((s, s))

@@ -296,8 +296,8 @@ def tangent(
     else:
         gram = gram(data.X) if callable(gram) else gram
     assert gram is not None
-    found = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit, memory=memory, progress=progress)
-    return replace(found, kind="tangent", convention="tangent", reason=found.reason.replace("F2", "the tangent space"))
+    cert = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit, memory=memory, progress=progress)
+    return replace(cert, kind="tangent", convention="tangent", reason=cert.reason.replace("F2", "the tangent space"))
 
 
 def check_part(part: str) -> None:
@@ -317,12 +317,12 @@ def _kernel_margin(door: Door, part: str, transport: str, tol: float) -> Certifi
     stats: dict[str, Any] = {}
     twin = twins(door)
     if twin is None:
-        found = rows.solve(problem, tol, door.teller())
-        q, zero, stopped, lower, upper = found.q, "", found.stopped, found.lower, found.upper
-        stats = found.stats | {"support": int((q > 0).sum())}
+        solved = rows.solve(problem, tol, door.teller())
+        q, zero, stopped, lower, upper = solved.q, "", solved.stopped, solved.lower, solved.upper
+        stats = solved.stats | {"support": int((q > 0).sum())}
         if lower <= 0 and upper <= 4 * problem.noise and not stopped:
             zero = f"a mixture of the gradients vanishes up to rounding ({upper / size.max():.1g} of their size)"
-        alpha = q if found.predictor is None else found.predictor.weights
+        alpha = q if solved.predictor is None else solved.predictor.weights
     else:
         (q, zero), lower, stopped = twin, 0.0, ""
         upper, alpha = problem.bound(q), q

@@ -108,9 +108,9 @@ def search_work(door: Door) -> float:
     return min(4e8, door.limits.step() * speed() / 320)
 
 
-def network_margins(door: Door, found: Certificate, block: slice) -> np.ndarray:
+def network_margins(door: Door, cert: Certificate, block: slice) -> np.ndarray:
     """At most the margins of a certificate's network at the points of a block, in the units of the data."""
-    primal = found.primal
+    primal = cert.primal
     if primal is None:
         return np.zeros(len(door.y[block]))
     space, m = door.space, len(primal.mass)
@@ -200,8 +200,8 @@ class Solver(Neurons):
     # ------------------------------------------------------------------ the run
 
     def nothing(self) -> tuple[np.ndarray, dict[str, Any], float, str] | None:
-        found = twins(self.door) or not_separable(self.door)
-        return (found[0], {"type": "norm"}, 0.0, found[1]) if found is not None else None
+        none = twins(self.door) or not_separable(self.door)
+        return (none[0], {"type": "norm"}, 0.0, none[1]) if none is not None else None
 
     def start(self) -> None:
         self.warm_start()

@@ -94,7 +94,7 @@ def width_margin_curve(
     certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed, device=device, progress=progress)
     wide = None if certificate.primal is None else prune(certificate.primal, data)
     order = sorted({int(m) for m in widths})
-    found: dict[int, tuple[float, Measure | None]] = {}
+    reached: dict[int, tuple[float, Measure | None]] = {}
     saturated = 1 if wide is None else len(wide.mass)
     narrow = [m for m in order if m < saturated]
     best: tuple[float, Measure | None] = (0.0, None)
@@ -108,15 +108,15 @@ def width_margin_curve(
             value = 0.0 if measure is None else HALF * measure.margin(data)
             if value > best[0]:
                 best = value, measure
-            found[m] = best
+            reached[m] = best
             if progress is not None:
                 progress(time.perf_counter() - started, best[0] / HALF, certificate.upper, f"width {m}")
     if wide is not None:
         top = (max(min(HALF * wide.margin(data), certificate.bounds("M2")[1]), 0.0), wide)
         best = max(best, top, key=lambda pair: pair[0])
     for m in order:
-        found.setdefault(m, best)
-    pairs = [found[int(m)] for m in widths]
+        reached.setdefault(m, best)
+    pairs = [reached[int(m)] for m in widths]
     upper = certificate.bounds("M2")[1]
     lower = np.array([min(value, upper) for value, _ in pairs])
     return WidthCurve(

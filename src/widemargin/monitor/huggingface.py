@@ -178,7 +178,7 @@ class TrainerMargins(TrainerCallback):
         trains_on = kwargs.get("train_dataloader")
         collator = self.collator or getattr(trains_on, "collate_fn", None)
         size = self.batch_size or args.per_device_eval_batch_size
-        return {name: _part(_batches(one, collator, size)) for name, one in given.items()}
+        return {name: _part(_batches(part, collator, size)) for name, part in given.items()}
 
     def _probe(self, name: str, loader: Any, size: int) -> None:
         """Keep the first batches of a loader's data set, in its order: the same examples are measured each time.
@@ -226,8 +226,8 @@ def _batches(data: Any, collator: Any, size: int) -> Iterable[Any]:
 
 def _check_classes(model: nn.Module, loss: str) -> None:
     config = getattr(unwrap(model), "config", None)
-    one = getattr(config, "num_labels", None) == 1 and type(unwrap(model)).__name__.endswith("Classification")
-    if loss == "ce" and (one or getattr(config, "problem_type", None) == "regression"):
+    single = getattr(config, "num_labels", None) == 1 and type(unwrap(model)).__name__.endswith("Classification")
+    if loss == "ce" and (single or getattr(config, "problem_type", None) == "regression"):
         raise InputError(
             "the model has one label, which is regression and has no margins; for two classes and one output give loss='bce', "
             "else num_labels of at least 2"

@@ -52,9 +52,9 @@ class Late:
         self.before: list[Tensor] = []
         self.half: int | None = None  # the first step at which half of the examples are lost
 
-    def lost(self, found: Margins, logits: Tensor) -> Tensor:
+    def lost(self, margins: Margins, logits: Tensor) -> Tensor:
         self.used = self.dtype or softmax_dtype(logits)
-        return lost_ones(found, self.used)
+        return lost_ones(margins, self.used)
 
     def along(self, parameters: Sequence[Tensor], world: int = 1) -> Tensor:
         """<dw, w>, |dw|^2 and |w|^2 for the update dw since the last look; NaN at the first. Of several ranks this one's share.

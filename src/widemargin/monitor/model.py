@@ -60,7 +60,9 @@ def shares_examples(model: nn.Module) -> bool:
     """Whether parameters are split beyond FSDP2, as in tensor parallelism: then ranks work on the same examples."""
     reshard(model)
     fsdp = any(hasattr(module, "set_reshard_after_forward") for module in model.modules())
-    splits = [sum(not one.is_replicate() for one in getattr(p, "placements", ())) for p in model.parameters()]
+    splits = [
+        sum(not placement.is_replicate() for placement in getattr(p, "placements", ())) for p in model.parameters()
+    ]
     return max(splits, default=0) > fsdp
 
 
@@ -241,12 +243,12 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for k, (local, _) in enumerate(parts):
         alike.setdefault((local.device, local.dtype), []).append(k)
-    found: list[Tensor] = [torch.empty(0)] * len(parts)
+    lengths: list[Tensor] = [torch.empty(0)] * len(parts)
     for (_, dtype), members in alike.items():
         values = torch._foreach_norm([parts[k][0] for k in members], 2, torch.promote_types(dtype, torch.float32))
         for k, value in zip(members, values):
-            found[k] = value
-    return found, [copies for _, copies in parts]
+            lengths[k] = value
+    return lengths, [copies for _, copies in parts]
 
 
 def local_part(p: Tensor, world: int) -> tuple[Tensor, float]:

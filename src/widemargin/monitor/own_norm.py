@@ -116,13 +116,13 @@ def own_geometry(
         parts = tuple(Part(name, norm, 1.0) for name in names)
         return _checked(Geometry(parts, "l2" if norm == "l2" else "max", "norm="), named)
     many = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    found: dict[str, tuple[str, float]] = {}
+    rates: dict[str, tuple[str, float]] = {}
     shrinks: dict[str, float] = {}  # what a step takes away of each parameter; NaN where it goes through the gradient
     momentum = decay = 0.0
     by = {id(p): name for name, p in named.items()}
-    for one in map(_inner, many):
-        kind = type(one).__name__
-        groups = getattr(one, "param_groups", None)
+    for each in map(_inner, many):
+        kind = type(each).__name__
+        groups = getattr(each, "param_groups", None)
         if not isinstance(groups, list):
             raise InputError(f"optimizer must be a torch optimiser with parameter groups, not {kind}")
         for k, group in enumerate(groups):
@@ -134,27 +134,27 @@ def own_geometry(
             decoupled = group.get("decoupled_weight_decay", kind in DECOUPLED)
             for p in group["params"]:
                 name = by.get(id(p))
-                if name in found:
+                if name in rates:
                     raise InputError(
                         f"the parameter {name!r} is moved by two optimisers, which is steepest descent in no norm"
                     )
                 if name is not None:
                     shrinks[name] = rate * own_decay if decoupled or not own_decay else math.nan
-                    found[name] = own, rate * (_adjusted(kind, group, p) if own == "spectral" else 1.0)
+                    rates[name] = own, rate * (_adjusted(kind, group, p) if own == "spectral" else 1.0)
     for name in names:
-        if name not in found:
+        if name not in rates:
             raise InputError(
                 f"the parameter {name!r} is in no group of the optimiser, so it does not move with the others; "
                 "give homogeneous= without it, or all optimisers in a list"
             )
-    kinds = {found[name][0] for name in names}
+    kinds = {rates[name][0] for name in names}
     if "l2" in kinds and len(kinds) > 1:
         raise InputError(
             "SGD and an optimiser of another geometry together are steepest descent in no norm; give norm="
         )
-    top = max((found[name][1] for name in names), default=1.0)
-    parts = tuple(Part(name, found[name][0], found[name][1] / top) for name in names)
-    source = " and ".join(dict.fromkeys(type(_inner(one)).__name__ for one in many))
+    top = max((rates[name][1] for name in names), default=1.0)
+    parts = tuple(Part(name, rates[name][0], rates[name][1] / top) for name in names)
+    source = " and ".join(dict.fromkeys(type(_inner(optimizer)).__name__ for optimizer in many))
     even = len({shrinks[name] for name in names}) <= 1 and not any(math.isnan(shrinks[name]) for name in names)
     return _checked(Geometry(parts, "l2" if kinds == {"l2"} else "max", source, momentum, decay, top, even), named)
 
@@ -260,8 +260,8 @@ class OwnNorm:
                     small = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
                     value = torch.linalg.eigvalsh(small)[-1].clamp_min(0).sqrt().item()
                 else:
-                    found, off = self._power(part.name, p, LONG)
-                    value, error = found.item(), max(error, off.item())
+                    top, off = self._power(part.name, p, LONG)
+                    value, error = top.item(), max(error, off.item())
             else:
                 value = (p.norm() if part.norm == "l2" or not p.numel() else p.abs().max()).item()
             values.append(value / self._weight(part, copies))

@@ -132,10 +132,10 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it under its own name, in plain Python types (infinities and NaN included)."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        found |= {name: dict(found[name]) for name in ("quantiles", "blocks", "extra")}
-        found |= {"classes": [dict(row) for row in self.classes], "hardest": list(self.hardest)}
-        return found | {name: getattr(self, name) for name in DERIVED}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {name: dict(values[name]) for name in ("quantiles", "blocks", "extra")}
+        values |= {"classes": [dict(row) for row in self.classes], "hardest": list(self.hardest)}
+        return values | {name: getattr(self, name) for name in DERIVED}
 
     def scalars(self, everything: bool = False) -> dict[str, float]:
         """The few numbers worth a curve each, or all of them."""
@@ -229,11 +229,11 @@ def falls(records: Sequence[Record], geometry: Geometry | None = None, half: Seq
             raise InputError(
                 f"these are records of {', '.join(names)}, which are not to be compared; give those of one name"
             )
-    found = _falls(records, [record.psi_normalized for record in records])
+    euclidean = _falls(records, [record.psi_normalized for record in records])
     if not any("own_norm" in getattr(record, "extra", {}) for record in records):
-        return found
+        return euclidean
     own = _falls(records, [record.psi_own for record in records])
-    return replace(found, own=own, cause=_cause(found, own, records, geometry, half))
+    return replace(euclidean, own=own, cause=_cause(euclidean, own, records, geometry, half))
 
 
 def _falls(records: Sequence[Record], values: Sequence[float]) -> Falls:
@@ -247,11 +247,11 @@ def _falls(records: Sequence[Record], values: Sequence[float]) -> Falls:
 
 
 def _cause(
-    found: Falls, own: Falls, records: Sequence[Record], geometry: Geometry | None, half: Sequence[Record] | None
+    euclidean: Falls, own: Falls, records: Sequence[Record], geometry: Geometry | None, half: Sequence[Record] | None
 ) -> str:
     """Why it fell, in words; nothing where it did not."""
     if not own.count:
-        return "the wrong norm: it never falls in the norm that the optimiser moves in" if found.count else ""
+        return "the wrong norm: it never falls in the norm that the optimiser moves in" if euclidean.count else ""
     said = (
         f"it falls in the optimiser's own norm too, in {own.count} of {own.pairs} pairs, at worst by {own.deepest:.1%}"
     )

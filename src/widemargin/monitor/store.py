@@ -340,23 +340,23 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(folder) / CONFIG
     try:
-        found = read_json(path)
+        known = read_json(path)
     except OSError:
         raise InputError(
             f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
         ) from None
     except ValueError as error:
         raise _damaged(path, error) from None
-    if not isinstance(found, dict):
+    if not isinstance(known, dict):
         raise _damaged(path, "it is no object")
-    if found.get("format") != FORMAT:
-        said = str(found.get("format"))[:60]
+    if known.get("format") != FORMAT:
+        said = str(known.get("format"))[:60]
         raise InputError(f"{folder} was written by another version ({said}); this one reads {FORMAT}")
     try:
-        CONFIGURED(found, "")
+        CONFIGURED(known, "")
     except (Misfit, RecursionError) as error:
         raise _damaged(path, error) from None
-    return found
+    return known
 
 
 def _damaged(path: Path, why: Any) -> InputError:
@@ -375,12 +375,12 @@ def _damaged(path: Path, why: Any) -> InputError:
 def classes(text: str) -> list[dict[str, Any]]:
     """The table of classes of a record; an InputError where it is none."""
     try:
-        found = json.loads(text)
-        CLASSES(found, "classes")
+        rows = json.loads(text)
+        CLASSES(rows, "classes")
     except (ValueError, RecursionError) as error:
         said = " ".join(str(error).split())[:200]
         raise InputError(f"the table of classes in the records is damaged ({said}); leave --classes out") from None
-    return found
+    return rows
 
 
 def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
@@ -403,7 +403,7 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
     if not len(table):
         return {}
     names, steps = np.asarray(table["name"]), np.asarray(table["step"])
-    found = {}
+    parts = {}
     for name in dict.fromkeys(names.tolist()):
         rows = np.flatnonzero(names == name)
         own = steps[rows].astype(float)
@@ -411,8 +411,8 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
         again = np.minimum.accumulate([np.inf, *back[::-1]])[::-1]
         part = table.take(rows[own < again])
         columns = {key: part[key] for key in part.column_names if part[key].null_count < len(part)}
-        found[name] = {key: column.to_numpy() for key, column in columns.items()}
-    return found
+        parts[name] = {key: column.to_numpy() for key, column in columns.items()}
+    return parts
 
 
 def state(folder: str | os.PathLike[str]) -> str:
@@ -460,10 +460,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
     kinds = {"int64": pa.int64, "string": pa.string}
     kinds |= {"bool": pa.bool_, "double": pa.float64, "list": lambda: pa.list_(pa.int64())}
-    names = list(dict.fromkeys([*FIXED, *(name for one in rows for name in one)]))
+    names = list(dict.fromkeys([*FIXED, *(name for row in rows for name in row)]))
     return pa.table(
         {
-            name: pa.array([one.get(name) for one in rows], kinds[KINDS.get(name, "double")](), from_pandas=False)
+            name: pa.array([row.get(name) for row in rows], kinds[KINDS.get(name, "double")](), from_pandas=False)
             for name in names
         }
     )
@@ -472,7 +472,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
 def _joined(tables: Sequence[Any]) -> Any:
     import pyarrow as pa
 
-    joined = pa.concat_tables([one for one in tables if len(one)] or tables[:1], promote_options="permissive")
+    joined = pa.concat_tables([table for table in tables if len(table)] or tables[:1], promote_options="permissive")
     return joined.combine_chunks() if joined.num_columns and joined.column(0).num_chunks > PIECES else joined
 
 
@@ -490,7 +490,7 @@ def _parquet(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], None]
             newest = _stream(folder / NEWEST, stack)
             known = [] if old is None else [old.schema_arrow]
             known += [] if newest is None else [newest.schema]
-            schema = pa.unify_schemas([one.remove_metadata() for one in (*known, tail.schema)])
+            schema = pa.unify_schemas([part.remove_metadata() for part in (*known, tail.schema)])
             words = [field.name for field in schema if pa.types.is_string(field.type)]  # numbers hardly repeat:
             writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
             some: list[Any] = []
@@ -529,7 +529,7 @@ def _widened(tables: Sequence[Any], schema: Any) -> Any:
     """Tables one after the other, with all columns of the schema; those that they do not have are empty."""
     import pyarrow as pa
 
-    plain = [one.replace_schema_metadata(None) for one in (schema.remove_metadata().empty_table(), *tables)]
+    plain = [table.replace_schema_metadata(None) for table in (schema.remove_metadata().empty_table(), *tables)]
     return pa.concat_tables(plain, promote_options="permissive").select(schema.names)
 
 
@@ -564,36 +564,36 @@ def _read(path: Path) -> Any:
                 unpacked <= ALWAYS + RATIO * len(content), "it", f"unpacks to {unpacked} bytes, far more than it holds"
             )
             need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
-            found = file.read()
+            table = file.read()
         else:
             stream = pa.ipc.open_stream(content)
-            found = pa.Table.from_batches(_whole_ones(stream), stream.schema)
-        found.validate(full=True)
-        _check_columns(found)
+            table = pa.Table.from_batches(_whole_ones(stream), stream.schema)
+        table.validate(full=True)
+        _check_columns(table)
     except Exception as error:  # damaged files raise nearly anything
         raise _damaged(path, error) from None
-    return found
+    return table
 
 
-def _check_columns(found: Any) -> None:
+def _check_columns(table: Any) -> None:
     """A Misfit where a column is missing or of another type."""
     import pyarrow as pa
 
-    names = found.column_names
+    names = table.column_names
     need(len(set(names)) == len(names), "it", "has two columns of one name")
-    for name in FIXED if not len(found) else (*FIXED, *ALWAYS_THERE):
+    for name in FIXED if not len(table) else (*FIXED, *ALWAYS_THERE):
         need(name in names, f"the column {name}", "is missing")
     fits = {
         "int64": pa.types.is_int64, "string": pa.types.is_string, "bool": pa.types.is_boolean, "double": pa.types.is_float64,
         "list": lambda kind: pa.types.is_list(kind) and pa.types.is_int64(kind.value_type),
     }  # fmt: skip
-    for field in found.schema:
+    for field in table.schema:
         kind = KINDS.get(field.name, "double")
         need(fits[kind](field.type), f"the column {field.name[:60]!r}", f"holds {field.type}, not {kind}")
-    for name in ALWAYS_THERE if len(found) else ():
-        need(not found[name].null_count, f"the column {name}", "has holes")
-    if len(found):
-        n = found["n"].to_numpy()
+    for name in ALWAYS_THERE if len(table) else ():
+        need(not table[name].null_count, f"the column {name}", "has holes")
+    if len(table):
+        n = table["n"].to_numpy()
         need(bool((np.isfinite(n) & (n >= 0) & (n < 2**62)).all()), "the column n", "does not count examples")
         for name in names:
             share = name.removeprefix("margin_q") if name.startswith("margin_q") else "0"

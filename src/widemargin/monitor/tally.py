@@ -66,9 +66,9 @@ def raw(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Raw |
     return Raw(logits.reshape(-1, classes).clone(), targets.reshape(-1).clone())
 
 
-def summaries(found: Sequence[Raw], loss: losses.Loss, ignore_index: int = -100) -> Tensor:
+def summaries(batches: Sequence[Raw], loss: losses.Loss, ignore_index: int = -100) -> Tensor:
     """(S, COLUMNS) of S equally large batches, on the CPU: where a kernel does next to nothing, its launch is what costs."""
-    logits, targets = (torch.stack([getattr(one, what) for one in found]).cpu() for what in ("logits", "targets"))
+    logits, targets = (torch.stack([getattr(batch, what) for batch in batches]).cpu() for what in ("logits", "targets"))
     together = margins(logits, targets, "ce", ignore_index, -1)
     soft, hard, keep = (value.reshape(targets.shape) for value in (together.soft, together.hard, together.keep))
     targets = targets.long()
@@ -268,11 +268,11 @@ class Tally:
     classes: Tensor | None = None  # (K, 5): count, wrong, least, total, ln of the sum of |l'|
     _generator: torch.Generator | None = field(default=None, repr=False)
 
-    def add(self, found: Margins) -> None:
+    def add(self, margins: Margins) -> None:
         """Add a batch; its values stay on their device."""
-        row = summary(found.soft, found.hard, found.keep, found.bad, self.loss)
-        valid = found.keep & ~torch.isnan(found.hard)
-        hard = torch.where(valid, found.hard.double(), math.inf)
+        row = summary(margins.soft, margins.hard, margins.keep, margins.bad, self.loss)
+        valid = margins.keep & ~torch.isnan(margins.hard)
+        hard = torch.where(valid, margins.hard.double(), math.inf)
         position = torch.arange(self.seen, self.seen + len(hard), device=hard.device, dtype=torch.float64)
         position = torch.where(valid, position, -1)
         self.seen += len(hard)
@@ -282,8 +282,8 @@ class Tally:
         priority = torch.rand(len(hard), generator=self._generator, device=hard.device, dtype=torch.float64)
         priority = torch.where(valid, priority, 2.0)  # beyond 1: ignored and broken ones, kept only while there is room
         self._keep(torch.stack([priority, hard]), torch.stack([hard, position]))
-        if self.table and found.classes <= CLASSES:
-            self._classify(_class_rows(found, self.loss))
+        if self.table and margins.classes <= CLASSES:
+            self._classify(_class_rows(margins, self.loss))
 
     def _keep(self, sample: Tensor, smallest: Tensor) -> None:
         self.sample = _first(sample, self.sample, SAMPLE)
@@ -328,17 +328,17 @@ def _first(new: Tensor, old: Tensor | None, count: int) -> Tensor:
     return both[:, torch.topk(both[0], count, largest=False).indices]
 
 
-def _class_rows(found: Margins, loss: losses.Loss) -> Tensor:
+def _class_rows(margins: Margins, loss: losses.Loss) -> Tensor:
     """(K, 5) of a batch."""
-    hard, labels = found.hard.double(), found.labels
-    valid = found.keep & ~torch.isnan(hard)
-    zero = torch.zeros(found.classes, dtype=torch.float64, device=hard.device)
+    hard, labels = margins.hard.double(), margins.labels
+    valid = margins.keep & ~torch.isnan(hard)
+    zero = torch.zeros(margins.classes, dtype=torch.float64, device=hard.device)
 
     def added(values: Tensor) -> Tensor:
         return zero.index_add(0, labels, torch.where(valid, values.double(), 0))
 
     least = (zero + math.inf).scatter_reduce(0, labels, torch.where(valid, hard, math.inf), "amin")
-    log_slope = torch.where(valid, loss.log_slope(found.soft.double()), -math.inf)
+    log_slope = torch.where(valid, loss.log_slope(margins.soft.double()), -math.inf)
     top = (zero - math.inf).scatter_reduce(0, labels, log_slope, "amax")
     shift = torch.where(top.isfinite(), top, 0)
     mass = zero.index_add(0, labels, (log_slope - shift[labels]).exp()).log() + shift

@@ -190,10 +190,10 @@ def path(
     for decay in _decays(data, decays, keys | {"time_limit": time_limit, "seed": seed, "device": device}):
         entered = enter(data, loss, decay, bias, output_bias, weights, tol, time_limit)
         with threads_for(entered):
-            one = solver(entered, tol, seed, device, _named(progress, decay))
+            started = solver(entered, tol, seed, device, _named(progress, decay))
             if points:
-                one.continue_from(points[-1].certificate)
-            points.append(point(finish(one.run(), data, tol), data))
+                started.continue_from(points[-1].certificate)
+            points.append(point(finish(started.run(), data, tol), data))
         if points[-1].certificate.status == "interrupted":
             break
     return Path(tuple(points))

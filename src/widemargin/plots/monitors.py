@@ -45,10 +45,12 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     >>> len(figure.axes)
     6
     """
-    series = {name: {key: np.asarray(v) for key, v in one.items()} for name, one in series.items() if len(one["step"])}
+    series = {
+        name: {key: np.asarray(v) for key, v in part.items()} for name, part in series.items() if len(part["step"])
+    }
     if not series:
         raise InputError("there are no records to draw")
-    whole = [name for name, one in series.items() if bool(one["whole"][-1])]
+    whole = [name for name, part in series.items() if bool(part["whole"][-1])]
     main = "train" if "train" in whole else [*whole, *series][0]
     styles = _styles(series, main)
     fitted = np.flatnonzero(_column(series[main], "psi") > 0)
@@ -60,7 +62,7 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     ]
     if not len(fitted):
         panels[0] = lambda axes: (_draw_fan if spread else _draw_raw)(axes, series[main], main)
-    if any(_power(one) or _blocks(one) for one in series.values()):
+    if any(_power(part) or _blocks(part) for part in series.values()):
         panels.append(lambda axes: _draw_weights(axes, series))
     if not len(fitted):
         panels.append(lambda axes: _draw_excess(axes, series[main], main))
@@ -70,7 +72,7 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     if any(name in series[main] for name in HEURISTICS):
         panels.append(lambda axes: _draw_heuristics(axes, series[main], main))
     figure, axes = grid_of(-(-len(panels) // 3))
-    steps = np.concatenate([one["step"] for one in series.values()]).astype(float)
+    steps = np.concatenate([part["step"] for part in series.values()]).astype(float)
     shown = steps[steps > 0]
     log = len(shown) > 0 and shown.max() >= LOG_RATIO * shown.min()
     for draw, panel in zip(panels, axes):
@@ -283,11 +285,11 @@ def _draw_weights(axes: Axes, series: Mapping[str, Any]) -> None:
     """The norm of the homogeneous parameters, and of the blocks whose norms changed most."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    longest = max(series.values(), key=lambda one: len(one["step"]))
+    longest = max(series.values(), key=lambda part: len(part["step"]))
     if _power(longest):
         y = _column(longest, "norm")
         _curve(axes, longest["step"], y, color=INK, lw=1.9, label=f"|w|, ends at {y[-1]:.4g}", zorder=3)
-    of_blocks = max(series.values(), key=lambda one: len(one["step"]) if _blocks(one) else -1)
+    of_blocks = max(series.values(), key=lambda part: len(part["step"]) if _blocks(part) else -1)
     norms = _blocks(of_blocks)
     moved = sorted(norms, key=lambda key: -np.nanmax(np.abs(np.diff(norms[key]) / norms[key][0]).cumsum(), initial=0.0))
     looks = ((PLUS, "--"), (MINUS, "-."), (THIRD, ":"), (QUIET, "-"))

@@ -358,20 +358,20 @@ def precision(one: Certificate) -> list[str]:
     return ["--tol", repr(tol)] if tol is not None else []
 
 
-def again(one: Certificate) -> str:
+def again(cert: Certificate) -> str:
     """The commands that compute and check it again."""
-    row, path = _row(one), str(one.stats.get("path") or f"{one.kind}.json.gz")
-    check = words("widemargin", "verify", path, one.data_name, *label_option(one))
-    name = next((word for word, kind in kinds.SEVERAL.items() if kind == one.kind), one.kind)
+    row, path = _row(cert), str(cert.stats.get("path") or f"{cert.kind}.json.gz")
+    check = words("widemargin", "verify", path, cert.data_name, *label_option(cert))
+    name = next((word for word, kind in kinds.SEVERAL.items() if kind == cert.kind), cert.kind)
     if name not in kinds.OFFERED:
         return f"# computed in Python, by widemargin.{row.room}.{row.function}\n{check}"
-    parts = ["widemargin", "margin", one.data_name, *label_option(one), *scale_option(one), "--kind", name]
-    parts += ["--multiclass"] * (row.targets == "classes") + ["--bias"] * bool(one.bias)
-    parts += ["--activation", one.activation] if one.activation != "relu" and "activation" in row.options else []
-    if one.stats.get("seed"):
-        parts += ["--seed", str(one.stats["seed"])]
+    parts = ["widemargin", "margin", cert.data_name, *label_option(cert), *scale_option(cert), "--kind", name]
+    parts += ["--multiclass"] * (row.targets == "classes") + ["--bias"] * bool(cert.bias)
+    parts += ["--activation", cert.activation] if cert.activation != "relu" and "activation" in row.options else []
+    if cert.stats.get("seed"):
+        parts += ["--seed", str(cert.stats["seed"])]
     for option, (_, key) in row.options.items():
-        value = one.extra.get(key) if key else None
+        value = cert.extra.get(key) if key else None
         value = len(value) if key == "directions" and value is not None else value
         parts += [f"--{option}", str(value)] if value is not None else []
-    return f"{words(*parts, *precision(one), '--save', path)}\n{check}"
+    return f"{words(*parts, *precision(cert), '--save', path)}\n{check}"

@@ -66,22 +66,22 @@ def _too_much(cert: Certificate, data: Dataset | None) -> str:
     return ""
 
 
-def load_data(one: Certificate) -> Dataset | None:
+def load_data(cert: Certificate) -> Dataset | None:
     """The data of a certificate, where its name still leads to it: with labels, or with numbers as targets.
 
     The name was written by whoever wrote the file, so that nothing large is drawn, and nothing large is read.
     """
-    name = one.data_name
-    several = kinds.KINDS[one.kind].targets == "classes" if one.kind in kinds.KINDS else False
-    if one.n * one.d > MOST or not _cheap(name):
+    name = cert.data_name
+    several = kinds.KINDS[cert.kind].targets == "classes" if cert.kind in kinds.KINDS else False
+    if cert.n * cert.d > MOST or not _cheap(name):
         return None
-    known = one.data_called.get("standardized")
-    for column in dict.fromkeys((one.data_called.get("label"), None, *_columns(name))):
+    known = cert.data_called.get("standardized")
+    for column in dict.fromkeys((cert.data_called.get("label"), None, *_columns(name))):
         for targets in (False,) if several else (False, True):
             with contextlib.suppress(InputError, OSError, ValueError, MemoryError):
                 data = datasets.load(name, column, multiclass=several, targets=targets)
                 data = data.rescale(known["mean"], known["scale"]) if known else data
-                if data.sha256() == one.data_sha256:
+                if data.sha256() == cert.data_sha256:
                     return data
     return None
 

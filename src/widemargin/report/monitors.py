@@ -31,31 +31,31 @@ def _summary(name: str, series: Series, since: int | None) -> str:
 
 
 def show(section: Section, folder: Path) -> None:
-    config, found = store.config(folder), store.series(folder)
-    if not found:
+    config, parts = store.config(folder), store.series(folder)
+    if not parts:
         raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     homogeneous = config.get("homogeneous") or {}
-    whole = [name for name, one in found.items() if bool(one["whole"][-1])]
-    main = "train" if "train" in whole else [*whole, *found][0]
-    one = found[main]
-    since, state = _fitted(one)
+    whole = [name for name, part in parts.items() if bool(part["whole"][-1])]
+    main = "train" if "train" in whole else [*whole, *parts][0]
+    series = parts[main]
+    since, state = _fitted(series)
     section.facts(
         {
             "model": config.get("model"),
             "loss": config.get("loss"),
             "parameters": config.get("parameters"),
-            "records": sum(len(part["step"]) for part in found.values()),
+            "records": sum(len(part["step"]) for part in parts.values()),
             "state": store.state(folder),
             "degree L": homogeneous.get("degree") or None,  # 0: nothing is homogeneous
             f"fitted ({main}: psi > 0)": state,
         }
     )
-    section.summary = _summary(main, one, since)
+    section.summary = _summary(main, series, since)
     if homogeneous.get("summary"):
         section.paragraph(f"Here {homogeneous['summary']}.")
-    if since is None and not (_column(one, "psi") > 0).any():
-        section.paragraph(f"Not fitted yet ({main}): {drawn.how_far(one)}.")
-    steps = np.concatenate([part["step"] for part in found.values()]).astype(float)
+    if since is None and not (_column(series, "psi") > 0).any():
+        section.paragraph(f"Not fitted yet ({main}): {drawn.how_far(series)}.")
+    steps = np.concatenate([part["step"] for part in parts.values()]).astype(float)
     log = spread(steps[steps > 0])
     mark = [] if since is None else [level(float(since), "fitted", "x", "@quiet")]
     said = " Dotted: from here on psi > 0, and psi / |w|^L does not fall along gradient flow." if mark else ""
@@ -65,39 +65,39 @@ def show(section: Section, folder: Path) -> None:
             form = layout("step", name, xlog=log, shapes=mark, showlegend=True, **more)
             section.figure(title, {"data": traces, "layout": form}, caption)
 
-    looks = drawn.looks(found, main)  # the colours of the picture that `plot` draws
+    looks = drawn.looks(parts, main)  # the colours of the picture that `plot` draws
     section.open_grid()
-    normalized = bool(np.isfinite(_column(one, "margin_normalized")).any())
+    normalized = bool(np.isfinite(_column(series, "margin_normalized")).any())
     ending, over = ("_normalized", " over |w|^L") if normalized else ("", "")
-    smooth, hard = _column(one, f"psi{ending}"), _column(one, f"margin{ending}")
+    smooth, hard = _column(series, f"psi{ending}"), _column(series, f"margin{ending}")
     traces = [
-        line(one["step"], hard, "smallest margin", "@minus", dash="dash"),
-        line(one["step"], smooth, "smooth margin psi"),
+        line(series["step"], hard, "smallest margin", "@minus", dash="dash"),
+        line(series["step"], smooth, "smooth margin psi"),
     ]
     top = float(np.nanmax(np.concatenate([smooth, hard, [-1e300]])))
     room, hidden = above(top, {"smallest margin": hard, "smooth margin psi": smooth})
     caption = f"Smallest margin and smooth margin{over}.{said}{hidden}"
-    if drawn.is_free(one):
+    if drawn.is_free(series):
         caption += " The scale of other parameters is free, so that this means little."
-    if (_column(one, "psi") > 0).any():
+    if (_column(series, "psi") > 0).any():
         add(f"Margins{over}, {main}", traces, caption, f"margin{over}", yaxis=room)
     else:  # nothing of the theorem to be seen yet: what there is
-        quantiles = "margin_q50" in one
-        traces = _fan(one, False) if quantiles else [
-            line(one["step"], _column(one, "margin_mean"), "mean"),
-            line(one["step"], _column(one, "margin"), "smallest", "@minus", dash="dash"),
+        quantiles = "margin_q50" in series
+        traces = _fan(series, False) if quantiles else [
+            line(series["step"], _column(series, "margin_mean"), "mean"),
+            line(series["step"], _column(series, "margin"), "smallest", "@minus", dash="dash"),
         ]  # fmt: skip
         words = "Quantiles of the margins" if quantiles else "Mean and smallest margin"
         add(
             f"Margins before fitting, {main}",
             traces,
-            f"{words}, not divided by a norm. {drawn.how_far(one)}.",
+            f"{words}, not divided by a norm. {drawn.how_far(series)}.",
             "margin",
         )
-        excess = drawn.excess_of(one)
+        excess = drawn.excess_of(series)
         traces = [
-            line(one["step"], excess, "sum of losses / l(0)"),
-            line(one["step"], np.ones(len(excess)), "the theorem begins", "@quiet", dash="dot", width=1),
+            line(series["step"], excess, "sum of losses / l(0)"),
+            line(series["step"], np.ones(len(excess)), "the theorem begins", "@quiet", dash="dot", width=1),
         ]
         add(f"To the theorem, {main}", traces, "Below 1, psi is positive and the theorem begins.", "times", ylog=True)
     for column, title, caption in (
@@ -105,19 +105,19 @@ def show(section: Section, folder: Path) -> None:
         ("loss", "Loss", "Mean loss; records of single training batches scatter."),
     ):
         traces, values = [], [np.zeros(0)]
-        for name, part in found.items():
+        for name, part in parts.items():
             y = _column(part, column)
             batches = name == "step"
-            faint = batches and len(found) > 1  # beside others
+            faint = batches and len(parts) > 1  # beside others
             colour = "@quiet/0.6" if faint else f"@{looks[name][0]}"
             shown = f"{label(name, 24)}{' (batches)' * batches}, ends at {number(y[-1], 3)}"
             values.append(y[y > 0])
             style = {"dash": "solid", "width": 1} if faint else {"dash": looks[name][1], "width": 2}
             traces.append(line(part["step"], np.where(y > 0, y, np.nan), shown, colour, **style))
         add(title, traces, caption, column, ylog=spread(np.concatenate(values)))
-    longest = max(found.values(), key=lambda part: len(part["step"]))
+    longest = max(parts.values(), key=lambda part: len(part["step"]))
     traces = [line(longest["step"], _column(longest, "norm"), "|w|", "@ink")] if normalized else []
-    blocks = max(found.values(), key=lambda part: len(part["step"]) if _blocks(part) else -1)
+    blocks = max(parts.values(), key=lambda part: len(part["step"]) if _blocks(part) else -1)
     single = _blocks(blocks)[:6]
     for k, key in enumerate(single):
         shown = f"block {label(key.removeprefix('norm/'), 26)}"
@@ -126,8 +126,8 @@ def show(section: Section, folder: Path) -> None:
         )
     of = ["of the homogeneous parameters w"] * normalized + ["of single blocks"] * bool(single)
     add("Norms", traces, f"The norm {', and '.join(of)}.", "norm", ylog=True)
-    if "margin_q50" in one and (_column(one, "psi") > 0).any():
-        traces = _fan(one, normalized)
+    if "margin_q50" in series and (_column(series, "psi") > 0).any():
+        traces = _fan(series, normalized)
         add(
             f"Margins of the examples, {main}",
             traces,
@@ -135,12 +135,12 @@ def show(section: Section, folder: Path) -> None:
             f"margin{over}",
         )
     traces = [
-        line(one["step"], _column(one, "n"), "all examples", "@quiet", width=1),
-        line(one["step"], _column(one, "effective"), "effective number of examples", "@plus"),
+        line(series["step"], _column(series, "n"), "all examples", "@quiet", width=1),
+        line(series["step"], _column(series, "effective"), "effective number of examples", "@plus"),
     ]
-    if np.isfinite(_column(one, "at_minimum")).any():
-        near = _column(one, "at_minimum")
-        traces.append(line(one["step"], near, "within 1 % of the smallest margin", "@minus", dash="dash"))
+    if np.isfinite(_column(series, "at_minimum")).any():
+        near = _column(series, "at_minimum")
+        traces.append(line(series["step"], near, "within 1 % of the smallest margin", "@minus", dash="dash"))
     add(
         f"Examples that drive training, {main}",
         traces,
@@ -150,16 +150,16 @@ def show(section: Section, folder: Path) -> None:
     )
     traces = []
     for k, (key, name) in enumerate(drawn.HEURISTICS.items()):
-        y = _column(one, key)
+        y = _column(series, key)
         top = float(np.nanmax(np.abs(y))) if np.isfinite(y).any() else 0.0
         if top > 0:
             shown = f"{name}, ends at {number(y[-1], 3)}"
-            traces.append(line(one["step"], y / top, shown, COLOURS[k], dash=DASHES[k]))
+            traces.append(line(series["step"], y / top, shown, COLOURS[k], dash=DASHES[k]))
     words = "Margins that no scale of parameters changes, each over its largest value. No theorem speaks of them."
     add(f"Heuristics, {main}", traces, words, "share of the largest")
     section.close_grid()
     keys = ("error", "loss", "margin", "psi", f"margin{ending}", f"psi{ending}")[: 6 if normalized else 4]
-    rows = [[name, int(part["step"][-1]), *(_last(part, key) for key in keys)] for name, part in found.items()]
+    rows = [[name, int(part["step"][-1]), *(_last(part, key) for key in keys)] for name, part in parts.items()]
     names = ["name", "step", *(key.replace("_normalized", over) for key in keys)]
     section.table("Last records", names, rows, "One row for every data set that was measured; step: training batches.")
     section.settings(
@@ -167,51 +167,51 @@ def show(section: Section, folder: Path) -> None:
     )
 
 
-def _fitted(one: Series) -> tuple[int | None, str]:
+def _fitted(series: Series) -> tuple[int | None, str]:
     """The step of the record from which on psi > 0, none where that is not so at the end; and in words."""
-    psi = _column(one, "psi")
-    steps, psi = one["step"][np.isfinite(psi)], psi[np.isfinite(psi)]
+    psi = _column(series, "psi")
+    steps, psi = series["step"][np.isfinite(psi)], psi[np.isfinite(psi)]
     first = int(np.max(np.flatnonzero(psi <= 0), initial=-1)) + 1
     if first < len(psi):
         return int(steps[first]), f"from step {steps[first]}"
     return None, f"no longer, last at step {steps[psi > 0][-1]}" if (psi > 0).any() else "not yet"
 
 
-def _column(one: Series, name: str) -> np.ndarray:
+def _column(series: Series, name: str) -> np.ndarray:
     """Floats; nan where there are none, and instead of infinities."""
-    values = one[name].astype(float) if name in one else np.full(len(one["step"]), np.nan)
+    values = series[name].astype(float) if name in series else np.full(len(series["step"]), np.nan)
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _last(one: Series, name: str) -> Digits:
-    return Digits(number(_column(one, name)[-1], 5))
+def _last(series: Series, name: str) -> Digits:
+    return Digits(number(_column(series, name)[-1], 5))
 
 
-def _blocks(one: Series) -> list[str]:
+def _blocks(series: Series) -> list[str]:
     """Norms of blocks, those that changed most first."""
-    keys = [key for key in one if key.startswith("norm/")]
+    keys = [key for key in series if key.startswith("norm/")]
 
     def change(key: str) -> float:
-        values = _column(one, key)
+        values = _column(series, key)
         known = values[np.isfinite(values)]
         return float(np.ptp(known) / max(known.max(), 1e-300)) if len(known) else 0.0
 
     return sorted(keys, key=lambda key: -change(key))
 
 
-def _fan(one: Series, normalized: bool) -> list[Figure]:
-    scale = np.ones(len(one["step"]))
+def _fan(series: Series, normalized: bool) -> list[Figure]:
+    scale = np.ones(len(series["step"]))
     if normalized:  # in logarithms: |w|^L may leave floating point
-        degree, norm = _column(one, "degree"), _column(one, "norm")
+        degree, norm = _column(series, "degree"), _column(series, "norm")
         with np.errstate(all="ignore"):
             scale = np.exp(np.clip(-degree * np.log(np.where(norm > 0, norm, np.nan)), -700, 700))
-    levels = sorted(float(key.removeprefix("margin_q")) for key in one if key.startswith("margin_q"))
-    q = {share: _column(one, f"margin_q{share:g}") * scale for share in levels}
+    levels = sorted(float(key.removeprefix("margin_q")) for key in series if key.startswith("margin_q"))
+    q = {share: _column(series, f"margin_q{share:g}") * scale for share in levels}
     traces: list[Figure] = []
     pairs = [(low, 100 - low) for low in levels if 0 < low < 50 and 100 - low in q]
     for (low, high), opacity in zip(pairs[-2:], (0.15, 0.3)):
-        traces += band(one["step"], q[low], q[high], f"{low:g} % to {high:g} %", f"@plus/{opacity}")
-    traces.append(line(one["step"], q[50.0], "median", "@plus"))
+        traces += band(series["step"], q[low], q[high], f"{low:g} % to {high:g} %", f"@plus/{opacity}")
+    traces.append(line(series["step"], q[50.0], "median", "@plus"))
     if 0.0 in q:
-        traces.append(line(one["step"], q[0.0], "smallest", "@minus", dash="dash"))
+        traces.append(line(series["step"], q[0.0], "smallest", "@minus", dash="dash"))
     return traces

@@ -119,7 +119,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
         | ({"path": cert.stats["path"]} if "path" in cert.stats else {})
         for cert in certs
     ]
-    commands = [again_path(members) for members in paths] + [again(one) for one in single]
+    commands = [again_path(members) for members in paths] + [again(optimum) for optimum in single]
     more = certificates.not_kept(first)
     section.settings("\n".join(commands), known, certificates.AGAIN + more)
     if bounds:

@@ -300,15 +300,15 @@ def read_plan(text: Any) -> dict[str, Any]:
     if not isinstance(text, str):
         raise Misfit("a plan is no text")
     try:
-        found = json.loads(text)
+        plan = json.loads(text)
     except RecursionError:
         raise Misfit("a plan has lists within lists, too deep to be read") from None
-    PLAN(found, "")
+    PLAN(plan, "")
     try:
-        _listed(found)
+        _listed(plan)
     except InputError as error:  # it is a sentence of its own
         raise Misfit(str(error)) from None
-    return found
+    return plan
 
 
 def _possible(plan: Mapping[str, Any]) -> dict[str, set[str]]:

@@ -202,13 +202,13 @@ def follow(
         raise InputError("a trajectory in memory does not hold its data; give data too, or the folder of the run")
     config = run.config
     how = "values" if config["loss"] == "squared" else "numbers" if config["net"].get("outputs", 1) > 1 else "signs"
-    sets = [one.labelled(how) for one in ([data] if isinstance(data, Dataset) else data)]
-    if [one.sha256() for one in sets] != config["data"]["sha256"]:
+    sets = [each.labelled(how) for each in ([data] if isinstance(data, Dataset) else data)]
+    if [each.sha256() for each in sets] != config["data"]["sha256"]:
         raise InputError(
             f"{sets[0].name} is not the data of this run ({config['data']['names'][0]}); give the data it used"
         )
     if net is None:
-        net = flows.rebuild_net(config["net"], [one.X for one in sets])
+        net = flows.rebuild_net(config["net"], [each.X for each in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
     start = {name: torch.as_tensor(value) for name, value in net.init(config["trials"], config["seed"]).items()}
     return Track(run, problem, start, sets)
