@@ -15,7 +15,7 @@ import torch
 from measure_slow import listed, name_of
 
 os.environ["WIDEMARGIN_CACHE"] = ""  # no test hangs on what another has kept, in this process or in one that it starts
-os.environ["COLUMNS"] = "160"  # as where there is no terminal; a process of pytest-xdist would have 80
+os.environ["COLUMNS"] = "150"  # as in docs/shown.py; a process of pytest-xdist would have 80
 
 # A job in the background (`make test &`) is started with Ctrl-C ignored, and so would be all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

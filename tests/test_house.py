@@ -39,7 +39,7 @@ ORDER = [
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 SRC = Path(widemargin.__file__).parent
-FILES = sorted(SRC.rglob("*.py"))
+FILES = sorted(set(SRC.rglob("*.py")) - {SRC / "_version.py"})  # which a build writes
 MODULES = ["widemargin", *sorted(module.name for module in pkgutil.walk_packages([str(SRC)], "widemargin."))]
 
 

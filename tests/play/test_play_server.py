@@ -119,7 +119,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path):
     command = [sys.executable, "-m", "widemargin", "play", "--no-browser", "--data", str(file)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     address = running.stdout.readline().strip()
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/#v=1&bias=1&p=32_81p\.-64_128m", address)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/#v=1&bias=0&p=32_81p\.-64_128m", address)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 0 and out == "" and "Traceback" not in err and "ended" in err

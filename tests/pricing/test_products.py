@@ -199,7 +199,7 @@ def test_the_checker_accepts_it(proved):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("power", [-9, 7])
+@pytest.mark.parametrize("power", [-9, pytest.param(7, marks=pytest.mark.long)])
 def test_units_repeated_points_and_a_bias(power: int):
     """Through f1, where trees have no time at all and points come twice."""
     data = images(90, 60, 1)

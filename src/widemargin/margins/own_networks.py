@@ -118,7 +118,8 @@ def of(
     >>> X, y = [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]], ["same", "same", "other", "other"]
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4, bias=False), torch.nn.ReLU(), torch.nn.Linear(4, 1, bias=False))
     >>> with torch.no_grad():
-    ...     net[0].weight.copy_(torch.tensor(X)), net[2].weight.copy_(torch.tensor([[1.0, 1.0, -1.0, -2.0]]))
+    ...     weights = [torch.tensor(X), torch.tensor([[1.0, 1.0, -1.0, -2.0]])]
+    ...     _ = [layer.weight.copy_(weight) for layer, weight in zip(net[::2], weights)]
     ...
     >>> print(str(wm.margins.of(net, X, y))[:50])
     normalised margin 0.2828, 80.0 % of the largest; t
