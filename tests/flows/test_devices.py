@@ -26,6 +26,12 @@ PAIRS = [
     ("relu", "pwgf", "logistic", {"sigma": 0.2, "eta": 0.1}),
     ("relu", "adam", "logistic", {}),
     ("relu", "two-phase", "logistic", {}),
+    ("relu", "adamw", "logistic", {}),
+    ("relu", "sign", "logistic", {}),
+    ("mlp", "sign", "exp", {}),
+    ("relu", "coordinate", "logistic", {}),
+    ("mlp", "spectral", "logistic", {}),
+    ("relu", "spectral", "exp", {}),
 ]
 
 
