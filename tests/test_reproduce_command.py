@@ -152,6 +152,7 @@ def test_refusals(tmp_path):
     assert "cannot make the folder" in refused_after("reproduce", "cb-2a", "--out", tmp_path / "file")
 
 
+@pytest.mark.long
 def test_processes_give_the_same_verdicts(tmp_path):
     status, out, _ = run(
         "reproduce", "cb-2a", "bn-dyadic", "--out", tmp_path / "two", "--jobs", 2, "--threads", 1, "--json"

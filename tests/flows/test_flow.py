@@ -243,7 +243,7 @@ def test_balance_is_conserved(wide):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["exp", "logistic"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("exp", marks=pytest.mark.long)])
 def test_runs_far_past_the_smallest_loss(loss):
     net = small_init(4, 60)
     problem, W = pose(net, PARITY, loss), begin(net)

@@ -224,7 +224,7 @@ KILLED = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # fuzz/test_crashes.py kills, too
 def test_kill_9_loses_nothing_but_time(tmp_path):
     steps, out, rng = 3000, tmp_path / "run", np.random.default_rng()
     script = textwrap.dedent(KILLED).replace("STEPS", str(steps)).replace("NAMES", repr(SCALARS))

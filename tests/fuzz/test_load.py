@@ -25,6 +25,7 @@ def test_four_writers_of_one_store(load, tmp_path):
     assert found["runs"] == 6_000 and found["queries_meanwhile"] > 0  # the script itself looks for every row
 
 
+@pytest.mark.long
 def test_a_monitor_of_many_steps(load, tmp_path):
     found = load.fill_records(tmp_path / "m", rate=1000.0, seconds=4.0)
     assert found["records"] > 0 and found["lost"] == 0

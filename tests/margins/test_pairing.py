@@ -91,8 +91,10 @@ def test_it_is_far_better_than_the_root_of_the_tree(large, monkeypatch):
     assert rooted.lower <= paired.upper
 
 
-@pytest.mark.parametrize("power", [-12, 9])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("power", "bias"),
+    [(-12, True), (9, False), *(pytest.param(*case, marks=pytest.mark.long) for case in ((-12, False), (9, True)))],
+)
 def test_other_units_and_a_bias(large, power: int, bias: bool):
     data = images(24, 30)
     data = Dataset(np.vstack([data.X, data.X[:3]]) * 2.0**power, np.append(data.y, data.y[:3]))  # and repeated points

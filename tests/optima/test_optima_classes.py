@@ -31,7 +31,7 @@ def solve(data: Dataset, decay: float, **keys) -> Certificate:
 @pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("output_bias", [None, "free"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_two_classes_are_the_logistic_loss(seed: int, bias: bool, output_bias: str | None):
     """f_1 - f_0 with the outputs (-a, a) / sqrt 2 of one neuron is sqrt 2 a: the decay is smaller by that factor."""
     data = made(24, 2, 2, seed)

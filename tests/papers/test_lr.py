@@ -72,7 +72,7 @@ def word(verdicts, part):
     [
         ("lr-1", ["figure"]),
         ("lr-2", ["figure"]),
-        pytest.param("lr-table1", ["figure", "table"], marks=pytest.mark.slow),
+        pytest.param("lr-table1", ["figure", "table"], marks=pytest.mark.long),
     ],
 )
 def test_a_tiny_run_writes_everything(tiny, tmp_path, name, pictures):

@@ -263,7 +263,9 @@ def test_a_link_restores_the_same_numbers(page, served):
     assert after["certs"]["f1"]["text"] == before["certs"]["f1"]["text"]
 
 
-@pytest.mark.parametrize("way", ["both", "frozen", "output", "decay", "linear"])
+@pytest.mark.parametrize(
+    "way", ["both", *(pytest.param(way, marks=pytest.mark.long) for way in ("frozen", "output")), "decay", "linear"]
+)
 def test_copied_python_gives_the_same_interval_and_the_same_curve(page, one_file, capsys, way):
     page.open(one_file.as_uri())
     page.set("preset", "kkt" if way == "linear" else "ring")
@@ -457,7 +459,7 @@ def test_what_is_drawn_is_the_network(page, one_file):
     assert report["f1"] <= report["certs"]["f1"]["upper"] and report["f2"] <= report["certs"]["rf"]["upper"]
 
 
-@pytest.mark.parametrize("scene", range(5))
+@pytest.mark.parametrize("scene", [0, 3, *(pytest.param(scene, marks=pytest.mark.long) for scene in (1, 2, 4))])
 def test_scenes_have_five_sentences_and_end_as_they_say(page, one_file, scene):
     page.open(one_file.as_uri())
     page.set("speed", 3)

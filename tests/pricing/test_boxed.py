@@ -21,8 +21,14 @@ def box(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, n
     return low, high
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-3])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("own", "scale"),
+    [
+        (False, 1e-3),
+        (True, 1.0),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((False, 1.0), (True, 1e-3))),
+    ],
+)
 def test_the_shortest_vector_is_that_of_bounded_least_squares(own: bool, scale: float):
     rng = np.random.default_rng(3)
     B, k, r = 40, 12, 4

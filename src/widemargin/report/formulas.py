@@ -27,6 +27,7 @@ POWER = r"(?:\((?P<inside>(?:[^()]|\([^()]*\))*)\)|\{(?P<braces>[^{}]*)\}|(?P<pl
 def typeset(text: str) -> Html:
     """A statement as HTML; everything else in it is escaped.
 
+    >>> from widemargin.report.formulas import typeset
     >>> typeset("gamma_2 <= n^(-1/2) <b>")
     'γ<sub>2</sub> ≤ n<sup>-1/2</sup> &lt;b&gt;'
     """
