@@ -15,6 +15,9 @@ FLAGS = (
 )  # fmt: skip
 
 
+WIDE, NARROW = (1200, 900), (390, 800)  # windows of a desk and of a phone
+
+
 def chrome(profile: Path) -> Any:
     """A browser with its profile in this folder, which logs what pages say and ask for; a skip where there is none."""
     if not (CHROMIUM and DRIVER):

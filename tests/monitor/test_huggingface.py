@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import pytest
 import torch
@@ -365,12 +366,15 @@ def test_a_bad_batch_is_a_warning_once_there_are_records(tmp_path):
 
 
 @pytest.mark.slow
-def test_label_smoothing_is_another_loss(tmp_path):
-    trainer = Trainer(
-        _bert(),
-        _args(tmp_path, max_steps=1, label_smoothing_factor=0.1),
-        train_dataset=Rows("sequence"),
-        callbacks=[TrainerMargins()],
-    )
-    with pytest.warns(UserWarning, match=r"label_smoothing_factor=0.1: training minimises another loss"):
+@pytest.mark.parametrize(("factor", "times"), [(0.1, 1), (0.0, 0)])
+def test_label_smoothing_is_another_loss(factor: float, times: int, tmp_path):
+    """Told once, in training of several steps, and the margins are measured all the same."""
+    callback = TrainerMargins(every=1)
+    args = _args(tmp_path, max_steps=2, label_smoothing_factor=factor)
+    trainer = Trainer(_bert(), args, train_dataset=Rows("sequence"), callbacks=[callback])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         trainer.train()
+    said = [str(warning.message) for warning in caught if "training minimises another loss" in str(warning.message)]
+    assert len(said) == times and all("label_smoothing_factor=0.1" in text for text in said)
+    assert _steps(callback) == [("train", 1), ("train", 2)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from browsing import CHROMIUM, DRIVER, chrome
+from browsing import CHROMIUM, DRIVER, NARROW, WIDE
 from widemargin import data as datasets
 from widemargin import flows, margins, report, sweep
 
@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
 ]
 DATA = datasets.load("clusters:n=14,k=3,seed=1")
-WIDE, NARROW = (1200, 900), (390, 800)
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +44,6 @@ def page(tmp_path_factory, trained):
     )
     report.write(built, folder / "page.html")
     return folder / "page.html"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    driver = chrome(tmp_path_factory.mktemp("profile"))
-    yield driver
-    driver.quit()
 
 
 def opened(browser, page: Path, size=WIDE, dark=False) -> None:

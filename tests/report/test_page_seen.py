@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from browsing import CHROMIUM, DRIVER, chrome
+from browsing import CHROMIUM, DRIVER, NARROW, WIDE
 from widemargin import data as datasets
 from widemargin import flows, margins, report, sweep, theory
 from widemargin.report import Page, neurons
@@ -23,14 +23,6 @@ pytestmark = [
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
 ]
 DATA = datasets.load("clusters:n=14,k=3,seed=1")
-WIDE, NARROW = (1200, 900), (390, 800)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    driver = chrome(tmp_path_factory.mktemp("profile"))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
