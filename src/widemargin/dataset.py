@@ -75,7 +75,7 @@ class Dataset:
         y.setflags(write=False)
         found: dict[str, Any] = {"X": X, "y": y}
         if classes is not None:
-            found |= {"classes": classes, "notes": (*self.notes, _told(classes))}
+            found |= {"classes": classes, "notes": (*self.notes, told(classes))}
         if columns and not self.columns:
             found["columns"] = columns
         if label and not self.label:
@@ -140,7 +140,7 @@ class Dataset:
             y = index.astype(np.float64)
         words = self.classes != (-1, 1) and len(self.classes) == len(values)
         classes = self.classes if words else tuple(_plain(value) for value in values)
-        notes = self.notes if words else (*self.notes, _told(classes, y))
+        notes = self.notes if words else (*self.notes, told(classes, y))
         return replace(self, y=y, classes=classes, notes=notes)
 
     def standardize(self) -> Dataset:
@@ -210,7 +210,7 @@ def listed(classes: Sequence[Any]) -> str:
     return ", ".join(map(show, classes[:4])) + (", ..." if len(classes) > 4 else "")
 
 
-def _told(classes: Sequence[Any], y: np.ndarray | None = None) -> str:
+def told(classes: Sequence[Any], y: np.ndarray | None = None) -> str:
     """What became of labels."""
     if len(classes) == 2 and (y is None or y.min() < 0):
         return f"label {show(classes[0])} -> -1, {show(classes[1])} -> +1"
@@ -229,22 +229,30 @@ def _plain(value: Any) -> Any:
 
 
 def to_numpy(values: Any) -> Any:
-    """A torch tensor, on whatever device, as an array, a sparse matrix with its zeros; anything else as it is."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        return (
-            values.resolve_conj().resolve_neg().float().numpy()
-            if str(values.dtype) == "torch.bfloat16"
-            else values.numpy()
+    """A torch tensor, on whatever device, as an array; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    values = values.detach().cpu()
+    if str(values.dtype) == "torch.bfloat16":  # which numpy does not have
+        values = values.float()
+    return values.resolve_conj().resolve_neg().numpy()
+
+
+def _array(values: Any) -> Any:
+    """`to_numpy`, and a sparse matrix with its zeros."""
+    if not hasattr(values, "toarray"):
+        return to_numpy(values)
+    rows, columns = values.shape
+    if rows * columns > DENSE:
+        raise InputError(
+            f"X is sparse, with {rows} x {columns} entries; at most {DENSE} are taken, so use fewer features"
         )
-    if hasattr(values, "toarray"):
-        rows, columns = values.shape
-        if rows * columns > DENSE:
-            raise InputError(
-                f"X is sparse, with {rows} x {columns} entries; at most {DENSE} are taken, so use fewer features"
-            )
-        return values.toarray()
-    return values
+    return values.toarray()
+
+
+def _no_numbers(name: str, error: Exception) -> InputError:
+    said = " ".join(str(error).split())[:120] or type(error).__name__
+    return InputError(f"{name}: X and y must hold numbers only ({said})")
 
 
 def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
@@ -269,7 +277,7 @@ def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
 
 def _points(values: Any, columns: Sequence[str], name: str) -> np.ndarray:
     try:
-        return np.array(to_numpy(values), dtype=np.float64)
+        return np.array(_array(values), dtype=np.float64)
     except InputError:
         raise
     except Exception as error:  # objects may raise anything when they are made an array
@@ -280,14 +288,13 @@ def _points(values: Any, columns: Sequence[str], name: str) -> np.ndarray:
                 raise InputError(
                     f"{name}: the column {show(column)} holds no numbers; drop it, or code it as numbers"
                 ) from None
-        said = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"{name}: X and y must hold numbers only ({said})") from None
+        raise _no_numbers(name, error) from None
 
 
 def _targets(values: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...] | None]:
     """y as numbers, and where it was of words or truth values what these were."""
     try:
-        y = np.asarray(to_numpy(values))
+        y = np.asarray(_array(values))
         if y.dtype.kind == "O":
             if all(isinstance(one, str | bytes | bool | np.bool_) for one in y.ravel().tolist()):
                 y = np.array([str(one) if isinstance(one, str) else one for one in y.ravel().tolist()]).reshape(y.shape)
@@ -298,8 +305,7 @@ def _targets(values: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...] | None
     except InputError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"{name}: X and y must hold numbers only ({said})") from None
+        raise _no_numbers(name, error) from None
     if y.ndim == 2 and y.shape[1] > 1:
         raise InputError(f"{name}: y has {y.shape[1]} columns of labels; give one label for each point")
     index, classes = class_numbers(y)

@@ -10,6 +10,7 @@ from typing import Any
 
 from widemargin import data as datasets
 from widemargin.json_values import plain_json
+from widemargin.spaces import extend
 from widemargin.types import Dataset
 
 from .options import (
@@ -38,9 +39,7 @@ def bound(options: argparse.Namespace) -> int:
     data = prepared(data, options)
     data.signs()
     if options.bias and options.run_folder is None:  # a run knows whether it had a bias
-        import numpy as np
-
-        data = Dataset(np.hstack([data.X, np.ones((data.n, 1))]), data.y, data.name, data.classes)
+        data = Dataset(extend(data.X, bias=True), data.y, data.name, data.classes)
     with use_threads(options.threads), _progress("bound") as report:
         given = theory.guarantees(
             data,

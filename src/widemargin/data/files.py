@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.dataset import LABEL_COLUMNS, class_numbers, listed, takes_data
+from widemargin.dataset import LABEL_COLUMNS, class_numbers, listed, takes_data, told
 from widemargin.disk import check_archive
 from widemargin.errors import did_you_mean
 from widemargin.types import Dataset, InputError, write_atomically
@@ -232,7 +232,7 @@ def _two_labels(index: np.ndarray, classes: tuple[Any, ...], name: str) -> tuple
         raise InputError(
             f"{name}: y has {count} ({listed(classes)}); keep two classes, or read y as numbers with targets=True"
         )
-    notes = () if classes == (-1, 1) else (f"label {show(classes[0])} -> -1, {show(classes[1])} -> +1",)
+    notes = () if classes == (-1, 1) else (told(classes),)
     return 2.0 * index - 1, notes
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from widemargin.dataset import takes_data, takes_data_second
 from widemargin.errors import brief
+from widemargin.spaces import extend
 from widemargin.types import Dataset, InputError
 
 from .losses import Loss, as_loss, class_margin
@@ -124,7 +125,7 @@ def pose(
     if len({(data.n, data.d) for data in sets}) != 1:
         raise InputError("data sets of one batch must have the same number of points and features")
     kind = getattr(torch, dtype)
-    X = np.stack([np.hstack([data.X, np.ones((data.n, 1))]) if bias else data.X for data in sets])
+    X = np.stack([extend(data.X, bias=bias) for data in sets])
     if X.shape[2] != net.d:
         raise InputError(f"the network takes {net.d} features but the data has {X.shape[2]}")
     if loss == "squared":

@@ -12,8 +12,9 @@ from scipy import linalg
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from widemargin.dataset import to_numpy
 from widemargin.errors import did_you_mean
-from widemargin.spaces import as_space
+from widemargin.spaces import as_space, extend
 from widemargin.types import Certificate, Dataset, InputError, show
 
 from . import regression
@@ -32,8 +33,7 @@ class Expansion:
         self.power = 0  # f is 2^power times the sum over scaled points
 
     def _extend(self, X: np.ndarray) -> np.ndarray:
-        points = np.hstack([X, np.ones((len(X), 1))]) if self.bias else X
-        return np.ldexp(points, -self.shift)
+        return np.ldexp(extend(X, bias=self.bias), -self.shift)
 
     def kernel(self, Z: np.ndarray | None = None) -> np.ndarray:
         """k between scaled points: (n, n), or (k, n) from the scaled points Z."""
@@ -150,11 +150,6 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
         return self._function(points)
-
-
-def to_numpy(values: Any) -> Any:
-    """A torch tensor, on whatever device, as a numpy array; anything else as it is."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 
 
 def check_choice(name: str, value: Any, legal: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from widemargin import notebooks
 from widemargin.dataset import takes_data_second
 from widemargin.errors import brief
+from widemargin.spaces import extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory, neurons
 
 from .door import Progress
@@ -147,8 +148,7 @@ def of(
             f"the network has {outer.shape[1]} outputs, but y has {y.max() + 1} classes; give the y it was trained on"
         )
     outer = outer - outer.mean(axis=1, keepdims=True)
-    X = np.hstack([data.X, np.ones((data.n, 1))]) if bias else data.X
-    reached = class_margins((X @ theta.T).clip(0) @ outer, y)  # (n,)
+    reached = class_margins((extend(data.X, bias=bias) @ theta.T).clip(0) @ outer, y)  # (n,)
     norm = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
     best = multiclass_f1(data, bias=bias, **search)
     return Share(_over(reached, norm), int((reached <= 0).sum()), len(net.W), best)

@@ -59,10 +59,10 @@ class OverGradient:
             return
         with torch.enable_grad():
             logits, targets = run(inputs)
-            hard = _hard(logits, targets, margins(logits, targets))
+            found = margins(logits, targets)
+            hard, keep = _hard(logits, targets, found), found.keep
             if hard is None or any(len(leaf) != len(hard) for leaf in leaves):
                 return
-            keep = margins(logits, targets).keep
             grads = torch.autograd.grad(hard[keep].sum(), leaves, allow_unused=True)
         flat = [grad.double().flatten(1).square().sum(1) for grad in grads if grad is not None]
         if not flat:

@@ -16,9 +16,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
 from widemargin import margins
+from widemargin.dataset import to_numpy
 from widemargin.kinds import VECTOR_NORMS
 from widemargin.margins.answers import outside
-from widemargin.margins.estimators import Expansion, check_choice, check_positive, to_numpy
+from widemargin.margins.estimators import Expansion, check_choice, check_positive
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
