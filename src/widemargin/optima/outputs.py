@@ -90,7 +90,8 @@ class Outputs:
 
 def cross_entropy(t: np.ndarray, y: np.ndarray) -> np.ndarray:
     """(n,) of outputs t (n, K) and classes y."""
-    return special.logsumexp(t, axis=1) - t[np.arange(len(t)), y]
+    top = t.max(axis=1, keepdims=True)  # (n, 1)
+    return np.log(np.exp(t - top).sum(axis=1)) + (top[:, 0] - t[np.arange(len(t)), y])
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,12 @@ class ClassPoints(Outputs):
 
     def best_offset(self, t: np.ndarray) -> np.ndarray:
         """By Newton's method."""
-        b, ones, Q = np.zeros(self.K), np.ones((len(t), 1)), self.frame
+        b, Q = np.zeros(self.K), self.frame
         for _ in range(50):
             slope = self.pull(t + b).sum(axis=0)
-            step = Q @ np.linalg.lstsq(self.curvature(ones, t + b), slope @ Q, rcond=1e-12)[0]
+            P = special.softmax(t + b, axis=1)
+            H = np.diag(self.w @ P) - (P * self.w[:, None]).T @ P  # `curvature` of a bias, in one product
+            step = Q @ np.linalg.lstsq(Q.T @ H @ Q, slope @ Q, rcond=1e-12)[0]
             rate, value = 1.0, float(self.w @ self.losses(t + b))
             while rate > 1e-6 and float(self.w @ self.losses(t + b + rate * step)) > value * (1 + ROUNDING):
                 rate /= 2
