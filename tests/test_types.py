@@ -242,6 +242,14 @@ def test_what_is_saved_verifies_after_loading(certificate: Certificate, data: Da
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+def test_neurons_without_a_mass_are_none(certificate: Certificate, tmp_path: Path):
+    payload = certificate.payload() | {"primal": {"theta": [[1.0], [1.0, 2.0]], "mass": []}}
+    payload["digest"] = verify.digest(payload)
+    (path := tmp_path / "odd.json").write_text(json.dumps(payload))
+    loaded = Certificate.load(path)
+    assert loaded.primal is not None and loaded.primal.theta.shape == (0, certificate.d + certificate.bias)
+
+
 def test_a_changed_file_does_not_verify(certificate: Certificate, data: Dataset):
     payload = json.loads(json.dumps(certificate.payload()))
     verdict = verify.check(payload | {"lower": payload["lower"] * 0.5}, data.X, data.y)

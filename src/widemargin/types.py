@@ -428,8 +428,8 @@ def from_payload(saved: Mapping[str, Any], path: str) -> Certificate:
     dual = np.array(kept, dtype=object if whole else np.float64)  # weights of a relation may be large integers
     if saved["primal"] is not None:
         mass = np.array(saved["primal"]["mass"], dtype=np.float64)
-        theta = np.array(saved["primal"]["theta"], dtype=np.float64)
-        theta = theta if len(mass) else np.zeros((0, saved["d"] + saved["bias"]))
+        shape = len(mass), saved["d"] + saved["bias"]
+        theta = np.array(saved["primal"]["theta"], dtype=np.float64) if len(mass) else np.zeros(shape)
         primal = Measure(theta, mass, saved["activation"], saved["bias"])
     plain: dict[str, Any] = {key: saved[key] for key in PLAIN}
     plain |= {key: float(saved[key]) for key in ("lower", "upper")}  # a file may have whole numbers there

@@ -491,6 +491,8 @@ def test_bad_things_are_refused():
         train(PARITY, NET, "gd", stop=5)
     with pytest.raises(InputError, match="at least one feature and one neuron"):
         TwoLayer(4, 0)
+    with pytest.raises(InputError, match="y has 2 columns, and training takes one target for each point"):
+        train(Dataset(PARITY.X, np.ones((PARITY.n, 2))), NET, GD(), stop=5, loss="squared")
 
 
 def test_a_trajectory_prints_as_one_line():

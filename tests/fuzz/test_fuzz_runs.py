@@ -254,3 +254,13 @@ def test_a_run_whose_checkpoint_counts_no_records_is_damaged(run, tmp_path):
         put_checkpoint(path, runs._read_checkpoint(path) | {"parts": 0})
     status, out, said = command(*run[1], "--out", folder, "--resume")
     assert (status, out) == (2, "") and "its records are missing" in said
+
+
+def test_a_dictionary_where_a_rule_has_a_tensor_is_damage(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        put_checkpoint(path, point | {"now": [point["now"][0], point["now"][1] | {"log_scale": {}}]})
+    status, out, said = command(*run[1], "--out", folder, "--resume")
+    assert (status, out) == (2, "") and "now.log_scale is no tensor" in said

@@ -61,6 +61,23 @@ def test_every_kind_on_drawn_points(name: str):
         assert not wrong(*hostile.draw(SEED + seed, (name,)))
 
 
+# Draws that a long run of the test above has found: objectives beyond floats and below what a checker resolves, an eps of batch
+# normalisation beside which points are nothing.
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("f1-multitarget-optimum", 900019),
+        ("f1-multitarget-optimum", 900422),
+        ("f1-optimum", 900160),
+        ("bn", 900050),
+        ("bn", 900213),
+        ("bn", 900435),
+    ],
+)
+def test_draws_that_went_wrong(name: str, seed: int):
+    assert not wrong(*hostile.draw(seed, (name,)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", kinds.KINDS)
 def test_every_kind_on_nearly_parallel_points(name: str):

@@ -204,6 +204,10 @@ def test_eps_scales_with_the_points():
     other = Dataset(data.X * 8, data.y)
     assert batchnorm(other, 50, eps=32.0, tol=1e-6).extra["gamma_a"] == base.extra["gamma_a"]
     assert base.upper < batchnorm(data, 50, tol=1e-6).lower  # a larger N makes smaller features
+    large = batchnorm(data, 50, eps=1e100)
+    assert large.lower > 0 and large.verify(data)
+    with pytest.raises(InputError, match="eps=1e\\+300 is too large for these points"):
+        batchnorm(data, 50, eps=1e300)
 
 
 def test_points_far_from_the_origin_lose_rounding_and_the_bounds_say_so():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from numpy.testing import assert_allclose
 from checks import OBSERVE, grouped
 from widemargin import Dataset, flows
 from widemargin.data import neural_collapse, parity
-from widemargin.theory import CHECKS, Inequality, Track, check_homogeneous, check_potentials, follow
+from widemargin.theory import CHECKS, Inequality, Track, check, check_homogeneous, check_potentials, follow
 from widemargin.theory import check_lazy as lazy
 
 PARITY = parity(d=3, n=8, seed=0)
@@ -171,6 +172,15 @@ def test_default_records_suffice_for_slopes_and_movement(tracks):
         assert one.holds and one.checked > 10
         for other in IDS:
             assert all(found.holds is not False for found in results(track, other))
+
+
+@pytest.mark.parametrize("rule", [flows.GD(lr=0.05), flows.GradientFlow(), flows.SGD(lr=0.02), flows.SignDescent()])
+def test_a_run_with_one_record_is_checked(rule):
+    """As one that was stopped at once."""
+    run = flows.train(PARITY, flows.TwoLayer(3, 6), rule, stop=5, record=["default", "weights"])
+    first = replace(run, t=run.t[:1], records={name: values[:1] for name, values in run.records.items()})
+    checks = check(first, PARITY)
+    assert {one.id for one in checks} >= {"UH-6", "LR-7"} and not any(one.violated for one in checks)
 
 
 def test_cones_of_collapsed_data():

@@ -129,6 +129,12 @@ def pose(
     if X.shape[2] != net.d:
         raise InputError(f"the network takes {net.d} features but the data has {X.shape[2]}")
     if loss == "squared":
+        for each in sets:
+            if each.y.ndim > 1:
+                raise InputError(
+                    f"{each.name}: y has {each.y.shape[1]} columns, and training takes one target for each point; train on one "
+                    "column, or see optima.f1 for the least objective of several"
+                )
         targets, kind_y, law = np.stack([data.y for data in sets]), kind, None
     elif net.outputs > 1:
         for each in sets:

@@ -19,7 +19,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ from widemargin.forms import (
     word,
 )
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
+
+from .contract import State
 
 FORMAT = "widemargin-run-1"
 MAGIC = b"widemargin checkpoint 1\n"
@@ -467,12 +469,13 @@ def _of_trials(point: Mapping[str, Any], trials: int) -> None:
 
 
 def check_shapes(
-    point: Mapping[str, Any], like: Mapping[str, np.ndarray], fresh: Mapping[str, Any], grows: bool, points: int
+    point: Mapping[str, Any], like: Mapping[str, np.ndarray], state: State, grows: bool, points: int
 ) -> None:
-    """Whether the parameters of a checkpoint are those of the net, `like`, and its state one of the rule's, `fresh`.
+    """Whether the parameters of a checkpoint are those of the net, `like`, and its state is one of the rule's, like `state`.
 
     An InputError else. A rule that `grows` may have added neurons, the second dimension. `points` is n.
     """
+    fresh, tensors = vars(state), {part.name for part in fields(state) if str(part.type).startswith("Tensor")}
     try:
         for name in ("start", "final"):
             _alike(point[name], like, name, grows and name == "final")
@@ -484,6 +487,8 @@ def check_shapes(
                 if key in fresh and fresh[key] is not None:
                     _as_fresh(value, fresh[key], f"{name}.{key[:60]}", grows)
                 elif value is not None:  # what a rule knows after its first step only
+                    fits = key not in tensors or isinstance(value, torch.Tensor)
+                    need(fits, f"{name}.{key[:60]}", "is no tensor")
                     _later(value, key, len(point["status"]), points, f"{name}.{key[:60]}")
     except Misfit as error:
         raise InputError(

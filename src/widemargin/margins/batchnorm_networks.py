@@ -28,6 +28,7 @@ STORED = 200_000  # numbers of moved inner weights that a certificate keeps
 BLOCK_SIZE = 2**20  # preactivations in memory at a time
 MANY = 2**26  # points times neurons, or numbers of a Gram matrix, from which a shorter way is taken
 AT_ONCE = 10_000  # points times neurons that are worked through whatever the clock says
+SMALLEST_FEATURE = 1e-75  # the squares of smaller ones, and their errors, are lost
 SMALLEST, LARGEST_MOVE, TINY = 1e-100, 1e100, 1e-290  # of moves in scaled units: below the first none is looked for
 CHECKED = 2.0**-180  # a checker encloses preactivations with 192 bits after the point, in units of their usual size
 UNDERFLOW = 1e-140  # size of a point whose square is lost
@@ -305,10 +306,11 @@ def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
     size = np.linalg.norm(first, axis=1)
     s = size + size.mean() + UNDERFLOW
     error = EPS * (n + d + 16)  # |computed <v, xbar_i> - truth| <= error s_i ||v||
-    try:
-        shifted = math.ldexp(eps, -2 * door.shift)
-    except OverflowError:
-        raise InputError("batchnorm: eps is too large for these points; divide both by a constant") from None
+    with np.errstate(over="ignore"):
+        shifted = float(np.ldexp(eps, -2 * door.shift))
+    spread = float(np.abs(Xbar).max())
+    if math.sqrt(shifted) * SMALLEST_FEATURE > spread > 0:
+        raise InputError(f"batchnorm: eps={eps:g} is too large for these points; divide both by a constant")
     rows, lost = Xbar, 0.0
     N, length = np.zeros(m), np.zeros(m)
     if layer.fits(door):
@@ -342,7 +344,7 @@ def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
     reach = np.zeros(m)
     reach[alive] = length[alive] / N[alive]
     rho = 2 * float((off[alive] / N[alive]).max(initial=0.0)) + 4 * EPS
-    usual = min(1.0, float(np.abs(Xbar).max()) / math.sqrt(shifted)) if shifted > 0 else 1.0
+    usual = min(1.0, spread / math.sqrt(shifted)) if shifted > 0 else 1.0
     return _Features(door, layer, Xbar, N, reach, rho, 2 * error, s, dead, unknown, usual)
 
 

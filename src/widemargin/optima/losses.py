@@ -17,6 +17,8 @@ from widemargin.types import InputError, show
 
 Function = Callable[[np.ndarray], np.ndarray]
 
+CHECKED = 2.0**-140  # `verify` adds up exp and log with 160 bits after the point: it sees no loss below some 2^-150
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -31,13 +33,14 @@ class Loss:
     inverse: Function  # the m with -phi'(m) = s,
     steepness: Function  # and -dm/ds there
     labels: bool = True  # whether y must be -1 or +1
+    least: float = 0.0  # what a checker may add
 
     def value(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
         return self.phi(y * t)
 
     def value_above(self, y: np.ndarray, t: np.ndarray, error: np.ndarray) -> np.ndarray:
-        """At least the value at any output within `error` of t."""
-        return self.phi(y * t - error)
+        """At least the value at any output within `error` of t, as a checker sees it."""
+        return self.phi(y * t - error) + self.least
 
     def pull(self, y: np.ndarray, t: np.ndarray) -> np.ndarray:
         """-d loss / dt: what a point asks for."""
@@ -135,6 +138,7 @@ LOSSES = {
             1.0,
             lambda s: np.log1p(-s) - np.log(s),
             lambda s: 1 / (s * (1 - s)),
+            least=CHECKED,
         ),
         Squared("squared", _zero, _zero, _zero, _zero, np.inf, _zero, _zero, False),
         Hinge(
@@ -159,6 +163,7 @@ LOSSES = {
             np.inf,
             lambda s: -np.log(s),
             lambda s: 1 / s,
+            least=CHECKED,
         ),
     )
 }

@@ -51,6 +51,12 @@ class Training:
             )
         return lam, ridge if self.output_bias == "decayed" else 0.0
 
+    def held(self, high: float) -> float:
+        """An upper bound that can be written."""
+        if not math.isfinite(high):
+            raise InputError(f"{self.door.data.name}: the least objective is beyond what floats hold; rescale y")
+        return high
+
     def about(self, loss: str, offset: float | list[float], power: int) -> dict[str, Any]:
         out: dict[str, Any] = {
             "loss": loss,

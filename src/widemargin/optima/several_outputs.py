@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from widemargin.margins.door import EPS
-from widemargin.margins.engine import LARGEST, Engine, Progress, prune_masses
+from widemargin.margins.engine import Engine, Progress, prune_masses
 from widemargin.pricing import several
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
@@ -281,7 +281,7 @@ class Solver(Engine):
             maximum = float(np.ldexp(dual.bound, self.door.shift))
             low, high = float(np.ldexp(lower, 2 * power)), float(np.ldexp(upper, 2 * power))
         proof = dual.saved | {"maximum": max(math.nextafter(maximum, math.inf), 1e-300)}
-        high = min(math.nextafter(high, math.inf), LARGEST) if upper else 0.0
+        high = self.problem.held(math.nextafter(high, math.inf)) if upper else 0.0
         return None, proof, dual.q, min(max(math.nextafter(low, -math.inf), 0.0), high), high
 
     def saved_network(self, theta: np.ndarray, outer: np.ndarray, b: np.ndarray) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from widemargin.margins.door import EPS, norm_bound
-from widemargin.margins.engine import LARGEST, Engine, Progress, prune_masses
+from widemargin.margins.engine import Engine, Progress, prune_masses
 from widemargin.pricing import Priced, listed, listing, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
@@ -447,7 +447,7 @@ class Solver(Engine):
             maximum = float(np.ldexp(bound / unit, self.door.shift))
             low, high = float(np.ldexp(lower, power)), float(np.ldexp(upper, power))
         proof |= {"maximum": max(math.nextafter(maximum, math.inf), 1e-300)}
-        high = min(math.nextafter(high, math.inf), LARGEST) if upper else 0.0
+        high = self.problem.held(math.nextafter(high, math.inf)) if upper else 0.0
         return primal, proof, c, min(max(math.nextafter(low, -math.inf), 0.0), high), high
 
     def network(self) -> Measure:

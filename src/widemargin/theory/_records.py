@@ -125,7 +125,7 @@ def _of_a_step(track: Track, W: Params, f: Callable[[Params], Tensor], slope: An
 
 def summed(parts: np.ndarray) -> np.ndarray:
     """Sums of the first k parts, k = 0, 1, ...: one row more than the parts."""
-    return np.concatenate([np.zeros_like(parts[:1]), np.cumsum(parts, axis=0)])
+    return np.concatenate([np.zeros((1, *parts.shape[1:])), np.cumsum(parts, axis=0)])
 
 
 def integral(s: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
