@@ -40,9 +40,9 @@ def counts(root: Path = FOLDERS) -> str:
         (f"[{one.name}](#{one.name})", count(verdicts(one)), REPRODUCTIONS[one.name].shows) for one in folders(root)
     ]
     total = {name: sum(found[name] for _, found, _ in rows) for name in NAMES}
-    lines = [f"| id | {' | '.join(NAMES)} | what |", "|---|---|---|---|---|---|"]
+    lines = [f"| id | what | {' / '.join(NAMES)} |", "|---|---|---|"]
     for id, found, shows in [*rows, ("all", total, "")]:
-        lines.append(f"| {id} | {' | '.join(str(found[name]) for name in NAMES)} | {quoted(shows)} |")
+        lines.append(f"| {id} | {quoted(shows)} | {' / '.join(str(found[name]) for name in NAMES)} |")
     return "\n".join(lines)
 
 

@@ -54,9 +54,9 @@ def test_counts_and_sections_of_given_folders(make: ModuleType, tmp_path: Path) 
     folder(tmp_path, "bn-dyadic", True, "inconclusive", UNDECIDED)
     escaped = REPRODUCTIONS["uh-mirror"].shows.replace("|", r"\|")
     assert make.counts(tmp_path).splitlines()[2:] == [
-        f"| [bn-dyadic](#bn-dyadic) | 1 | 0 | 2 | 0 | {REPRODUCTIONS['bn-dyadic'].shows} |",
-        f"| [uh-mirror](#uh-mirror) | 2 | 1 | 0 | 1 | {escaped} |",
-        "| all | 3 | 1 | 2 | 1 |  |",
+        f"| [bn-dyadic](#bn-dyadic) | {REPRODUCTIONS['bn-dyadic'].shows} | 1 / 0 / 2 / 0 |",
+        f"| [uh-mirror](#uh-mirror) | {escaped} | 2 / 1 / 0 / 1 |",
+        "| all |  | 3 / 1 / 2 / 1 |",
     ]
     page = f"# before\n\n{make.BEGIN}\nstale\n{make.END}\n\nbetween\n\n{make.PART}\n\nstale\n"
     new = make.rewritten(page, tmp_path)
