@@ -21,7 +21,7 @@ TOP = """# Gallery
 <!-- docs/make_gallery.py writes this page -->
 
 Each example is a file in `examples/` that runs as it is; each reproduction is one command.
-What came out at the papers' scale, claim by claim, is in [reproductions.md](reproductions.md).
+[reproductions.md](reproductions.md) has what came out at the papers' scale, claim by claim.
 
 ## Examples
 """
@@ -37,26 +37,37 @@ def examples() -> list[str]:
     with_picture, without = [], []
     for example in sorted(EXAMPLES.glob("*.py")):
         if (HERE / f"{example.stem}.png").exists():
-            with_picture.append(
-                f"![{words(example)}]({example.stem}.png)\n\n{words(example)} `examples/{example.name}`\n"
-            )
+            with_picture.append((f"{example.stem}.png", words(example), f"`examples/{example.name}`"))
         else:
             without.append(f"| `examples/{example.name}` | {words(example)} |")
-    return [*with_picture, "| without a picture | what it shows |\n|---|---|\n" + "\n".join(without) + "\n"]
+    return [wall(with_picture), "| without a picture | what it shows |\n|---|---|\n" + "\n".join(without) + "\n"]
 
 
 def reproductions() -> list[str]:
     parts = []
     for paper in PAPERS:
-        parts.append(f"## {paper}\n")
+        shown = []
         for one in REPRODUCTIONS.values():
             folder = HERE / "reproductions" / one.id
             pictures = [folder / "figure.png", folder / f"{one.id}.png"]
             picture = next((file for file in pictures if file.exists()), None)
             if one.paper == paper and picture is not None:
-                shown = picture.relative_to(HERE).as_posix()
-                parts.append(f"![{one.shows}]({shown})\n\n{one.shows}. `widemargin reproduce {one.id}`\n")
+                shown.append(
+                    (picture.relative_to(HERE).as_posix(), f"{one.shows}.", f"`widemargin reproduce {one.id}`")
+                )
+        parts += [f"## {paper}\n", wall(shown)]
     return parts
+
+
+def wall(pictures: list[tuple[str, str, str]]) -> str:
+    """Pictures in rows of two, each a link to itself at full size, with its words and how to make it."""
+    cells = []
+    for file, said, made in pictures:
+        name = Path(file).parent.name or Path(file).stem
+        cells.append(f"[![{name}]({file})]({file})<br>{said} {made}".replace("|", "\\|"))
+    cells += [""] * (len(cells) % 2)
+    rows = [f"| {left} | {right} |" for left, right in zip(cells[::2], cells[1::2])]
+    return "\n".join(["| | |", "|---|---|", *rows, ""])
 
 
 def page() -> str:

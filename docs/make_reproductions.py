@@ -8,27 +8,19 @@ Run it after the folders of new runs (verdict.json, settings.json, pictures) wer
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from widemargin.papers import REPRODUCTIONS
-from widemargin.papers.verdicts import UNDECIDED, count, table
+from widemargin.papers.verdicts import NOT_INFORMATIVE, UNDECIDED, count, measured, word
 
 HERE = Path(__file__).parent
 PAGE, FOLDERS = HERE / "reproductions.md", HERE / "reproductions"
 BEGIN, END = "<!-- counts: docs/make_reproductions.py writes this -->", "<!-- end of counts -->"
 PART = "## At the papers' scale"
 NAMES = ("true", "false", "undecided", "not informative")
-# True, false and inconclusive verdicts at the papers' scale, seed 0, before it was asked of each whether it could be false.
-BEFORE = {
-    "bn-1": (6, 2, 0), "bn-dyadic": (5, 0, 0), "bn-movement": (6, 0, 2),
-    "cb-1": (4, 1, 0), "cb-2a": (3, 1, 0), "cb-2b": (2, 0, 1), "cb-2c": (3, 0, 1), "cb-2d": (5, 0, 1),
-    "cb-3": (5, 0, 0), "cb-4": (3, 0, 0), "cb-rates": (5, 0, 0),
-    "lr-1": (9, 0, 0), "lr-2": (12, 0, 0), "lr-table1": (16, 1, 1),
-    "mt-1": (3, 0, 0), "mt-2": (6, 1, 0), "mt-3": (9, 0, 1), "mt-gap": (6, 0, 0), "mt-regression-gap": (5, 0, 0),
-    "mt-table1": (0, 0, 3),
-    "uh-constants": (3, 3, 2), "uh-mirror": (7, 0, 0), "uh-monotone": (10, 0, 0), "uh-parity": (10, 4, 0),
-}  # fmt: skip
+INTERVAL = re.compile(r"(?:^|95 percent in )(\[[^]]*\])")
 
 
 def verdicts(folder: Path) -> list[dict[str, Any]]:
@@ -43,41 +35,57 @@ def folders(root: Path = FOLDERS) -> list[Path]:
 
 
 def counts(root: Path = FOLDERS) -> str:
-    """Verdicts of every id before and now, as a table."""
-    rows = []
-    for folder in folders(root):
-        now = count(verdicts(folder))
-        rows.append((folder.name, [*BEFORE.get(folder.name, (0, 0, 0)), 0], [now[name] for name in NAMES]))
-    total = [[sum(column) for column in zip(*side)] for side in zip(*((before, now) for _, before, now in rows))]
-    lines = [
-        "| id | before: true / false / undecided | now: true / false / undecided / not informative |",
-        "|---|---|---|",
+    """Verdicts of every id, as a table."""
+    rows = [
+        (f"[{one.name}](#{one.name})", count(verdicts(one)), REPRODUCTIONS[one.name].shows) for one in folders(root)
     ]
-    for name, before, now in [*rows, ("all", *total)]:
-        lines.append(f"| {name} | {' / '.join(map(str, before[:3]))} | {' / '.join(map(str, now))} |")
+    total = {name: sum(found[name] for _, found, _ in rows) for name in NAMES}
+    lines = [f"| id | what | {' / '.join(NAMES)} |", "|---|---|---|"]
+    for id, found, shows in [*rows, ("all", total, "")]:
+        lines.append(f"| {id} | {quoted(shows)} | {' / '.join(str(found[name]) for name in NAMES)} |")
     return "\n".join(lines)
 
 
 def section(folder: Path) -> str:
-    """One reproduction: its pictures, and its verdicts to unfold."""
+    """One reproduction: its pictures, and to unfold its verdicts that could have been false."""
     one = REPRODUCTIONS[folder.name]
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-    run = f"{settings['scale'].capitalize()} scale, seed {settings['seed']}, {settings['device']}, {settings['seconds']:g} s."
-    cells = [{key: quoted(value) for key, value in verdict.items()} for verdict in verdicts(folder)]
+    run = f"{settings['device']}, {settings['seconds']:.0f} s"
     pictures = [f"![{one.shows}](reproductions/{one.id}/{path.name})" for path in sorted(folder.glob("*.png"))]
+    files = ", ".join(f"[{name}](reproductions/{one.id}/{name})" for name in ("verdict.json", "settings.json"))
     fold = [
-        '<details markdown="1"><summary>Verdicts, claim by claim</summary>',
-        table(cells).rstrip("\n"),
+        f'<details markdown="1"><summary>{one.shows}</summary>',
+        claims(verdicts(folder)),
+        f"{files} ({run}).",
         "</details>",
     ]
-    return "\n\n".join([f"### {one.id}: {one.shows}", run, *pictures, *fold])
+    return "\n\n".join([f"### {one.id}", *pictures, *fold])
 
 
-def quoted(value: Any) -> Any:
+def claims(found: list[dict[str, Any]]) -> str:
+    """A table of those that could have been false; verdict.json has the others, and all that the table leaves out."""
+    lines = ["| claim | measured | holds |", "|---|---|---|"]
+    for one in found:
+        if one["holds"] != NOT_INFORMATIVE:
+            again = one.get("again")
+            holds = word(one["holds"]) + (f" (seed {again['seed']}: {word(again['holds'])})" if again else "")
+            cells = (one["claim"], short(one), holds + (f": {one['reason']}" if one["reason"] else ""))
+            lines.append(f"| {' | '.join(quoted(cell) for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def short(verdict: dict[str, Any]) -> str:
+    """What was measured, with an interval or an error but without further words."""
+    more = verdict["uncertainty"]
+    if isinstance(more, str):
+        found = INTERVAL.search(more)
+        return measured(verdict | {"uncertainty": None}) + (f" in {found[1]}" if found else "")
+    return measured(verdict)
+
+
+def quoted(value: str) -> str:
     """A bar inside a cell would end it."""
-    if isinstance(value, dict):
-        return {key: quoted(item) for key, item in value.items()}
-    return value.replace("|", "\\|") if isinstance(value, str) else value
+    return value.replace("|", "\\|")
 
 
 def rewritten(page: str, root: Path = FOLDERS) -> str:

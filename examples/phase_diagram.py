@@ -1,4 +1,4 @@
-"""Draw the phase diagram of examples/sweep_phase.toml, and say in words what it shows.
+"""How much of the certified margin training reaches, over width and initial scale: the store of examples/sweep_phase.toml, drawn.
 
 python examples/phase_diagram.py STORE [PICTURE.png]
 """

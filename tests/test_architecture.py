@@ -16,13 +16,13 @@ from widemargin import flows, margins, monitor
 PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 SRC = Path(margins.__file__).parents[1]
 NOT_DRAWN = {"__main__", "needs_torch"}  # a line or two each
-LISTED = re.compile(r"^- `([\w/]+\.py)`: .+\.$", re.MULTILINE)
+LISTED = re.compile(r"^\| `([\w/]+\.py)` \| .+ \|$", re.MULTILINE)
 
 
 def path_of(call: str) -> list[str]:
     """The files that the page lists for a call."""
     section = PAGE.partition(f"### `{call}`\n")[2].partition("\n#")[0]
-    assert section.count("\n- ") == len(LISTED.findall(section)), "a file is listed in another form"
+    assert section.count("\n| ") - 1 == len(LISTED.findall(section)), "a file is listed in another form"
     return LISTED.findall(section)
 
 

@@ -84,6 +84,46 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name}: there is no {target}"
 
 
+# What a reader meets without opening anything; more belongs into tables and folds, or is cut.
+BUDGET, README_BUDGET = 20_500, 600
+NOT_PROSE = re.compile(r"<!--.*?-->|^```.*?^```$|<details.*?</details>", re.MULTILINE | re.DOTALL)
+
+
+def open_words(text: str) -> int:
+    """Words outside of code fences, tables, pictures, comments and what is folded (<details>, or ??? with its indented lines)."""
+    kept, folded = [], False
+    for line in NOT_PROSE.sub("", text).splitlines():
+        folded = line.startswith("??? ") or (folded and (not line.strip() or line.startswith("    ")))
+        if not folded and not line.lstrip().startswith(("|", "![")):
+            kept.append(re.sub(r"\]\([^)]*\)", "]", line))  # the text of a link counts, its address does not
+    return len(" ".join(kept).split())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# Two words\n\nand [two](more than this).", 5),
+        ("one\n\n```python\nnot = this\n```\n\ntwo", 2),
+        ("one\n| not | this |\n|---|---|\n![nor this](x.png)\n<!-- nor\nthis -->\ntwo", 2),
+        ('one\n<details markdown="1"><summary>Not</summary>\n\n```\nnot\n```\nthis\n</details>\ntwo', 2),
+        ('one\n\n??? note "Not this"\n\n    nor this\n\n    nor that\n\ntwo\n\n    three', 3),
+    ],
+)
+def test_open_words_are_counted(text, words):
+    assert open_words(text) == words
+
+
+def test_open_prose_stays_within_its_budget():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    found = {page.name: open_words(page.read_text(encoding="utf-8")) for page in pages}
+    longest = sorted(found.items(), key=lambda one: -one[1])[:5]
+    assert sum(found.values()) < BUDGET, f"{sum(found.values())} words; the longest pages: {longest}"
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) < README_BUDGET
+
+
 # Half a minute, and a block of docs/guarantees.md runs much the same.
 APART = {"what_it_guarantees.py": pytest.mark.long}
 # One or two minutes at full size.
