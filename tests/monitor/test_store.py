@@ -199,10 +199,14 @@ def test_records_are_written_without_another_call(tmp_path):
     wait_for(lambda: len(load(tmp_path / "run")) == 1)
     one.append([measured(1, "test")])
     wait_for(lambda: len(load(tmp_path / "run")) == 2)
-    assert one.timer is None
+    writer = one.writer
+    one.append([measured(1, "late")])
+    wait_for(lambda: len(load(tmp_path / "run")) == 3)
+    assert writer is not None and one.writer is writer  # one thread for all
     one.close()
+    wait_for(lambda: not writer.is_alive())
     one.append([measured(2)])  # after the end: at once
-    assert len(load(tmp_path / "run")) == 3
+    assert len(load(tmp_path / "run")) == 4
 
 
 def test_the_configuration_can_change_while_it_runs(tmp_path):

@@ -111,8 +111,10 @@ class Store:
             raise
         self.configured = True
         self.fresh: list[dict[str, Any]] = []  # not in any file yet
-        self.guard = threading.Lock()  # of `fresh` and `timer`
-        self.timer: threading.Timer | None = None
+        self.guard = threading.Lock()  # of `fresh` and `writer`
+        # One thread for all writings: arrow keeps memory for each thread, and one a second would add up in a day.
+        self.writer: threading.Thread | None = None
+        self.due, self.ending = threading.Event(), threading.Event()
         self.next = self.before = -np.inf  # when all may be written again; when something was written
         self.seconds = 0.0  # spent writing
         self.problem, self.warned = "", False
@@ -220,26 +222,26 @@ class Store:
         if self.closed:
             self.write(everything=True)
             return
+        self.due.set()
         with self.guard:
-            if self.timer is None:
-                self.timer = threading.Timer(max(0.0, self.before + PAUSE - time.monotonic()), self._tick)
-                self.timer.daemon = True
+            if self.writer is None:
+                self.writer = threading.Thread(target=self._keep_writing, name="widemargin records", daemon=True)
                 with contextlib.suppress(RuntimeError):  # the interpreter is ending: close() writes
-                    self.timer.start()
+                    self.writer.start()
 
-    def _tick(self) -> None:
-        with self.guard:
-            self.timer = None
-        self.write()
+    def _keep_writing(self) -> None:
+        while self.due.wait():
+            self.due.clear()
+            if self.ending.wait(max(0.0, self.before + PAUSE - time.monotonic())):
+                return
+            self.write()
 
     def close(self) -> None:
         """Write everything and let others have the folder. Records may still come; each is written at once."""
         if os.getpid() != self.pid:
             return
-        with self.guard:
-            if self.timer is not None:
-                self.timer.cancel()
-                self.timer = None
+        self.ending.set()
+        self.due.set()
         self.write(everything=True)
         if self.problem:
             warnings.warn(f"the last {len(self.tail)} records are lost: {self.problem}", stacklevel=3)
