@@ -98,7 +98,7 @@ class View:
     @cached_property
     def hard(self) -> Tensor:
         """min_i of y f, or of f_y - max_{j != y} f_j, for W (B,): multiply by exp(log_factor) for the true ones."""
-        return _hard(self.problem, self.scaled[0]).amin(1)
+        return _decision_margins(self.problem, self.scaled[0]).amin(1)
 
     @cached_property
     def params(self) -> Params:
@@ -131,7 +131,7 @@ class View:
         return dual_value(self.problem, self.q, self.neurons[1])
 
 
-def _hard(problem: Problem, f: Tensor) -> Tensor:
+def _decision_margins(problem: Problem, f: Tensor) -> Tensor:
     """Margins (B, n) in the sense of the decision: y f, or f_y minus the largest other output."""
     if problem.net.outputs == 1:
         return problem.y * f
@@ -207,14 +207,14 @@ def risk(view: View) -> Tensor:
 
 
 def train_error(view: View) -> Tensor:
-    return _error(_hard(view.problem, view.scaled[0]))
+    return _error(_decision_margins(view.problem, view.scaled[0]))
 
 
 def test_error(view: View) -> Tensor:
     assert view.test is not None
     if view.problem.loss is None:
         return (view.test.margins(view.params) ** 2).mean(1)
-    return _error(_hard(view.test, view.test.net.forward(view.W, view.test.X)))
+    return _error(_decision_margins(view.test, view.test.net.forward(view.W, view.test.X)))
 
 
 def _error(hard: Tensor) -> Tensor:
