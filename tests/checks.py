@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -48,21 +48,23 @@ class Clock:
     monotonic = time = perf_counter
 
 
-def files_entered(call: Callable[[], Any]) -> set[str]:
-    """Files of the package, from its folder on, entered in this thread while `call` runs; imports do not count."""
-    entered, root, before = set(), f"{Path(verify.__file__).parents[1]}{os.sep}", sys.getprofile()
+def files_entered(call: Callable[[], Any]) -> KeysView[str]:
+    """Files of the package, from its folder on, in the order in which this thread enters them while `call` runs; imports do not
+    count."""
+    entered: dict[str, None] = {}
+    root, before = f"{Path(verify.__file__).parents[1]}{os.sep}", sys.getprofile()
 
     def look(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(root) and code.co_name != "<module>":
-            entered.add(Path(code.co_filename.removeprefix(root)).as_posix())
+            entered.setdefault(Path(code.co_filename.removeprefix(root)).as_posix())
 
     sys.setprofile(look)
     try:
         call()
     finally:
         sys.setprofile(before)
-    return entered
+    return entered.keys()
 
 
 def noise(n: int, d: int, seed: int) -> Dataset:

@@ -4,6 +4,7 @@ python -I tests/smoke.py            # all of it
 python -I tests/smoke.py verify     # what needs no torch
 """
 
+import gzip
 import json
 import subprocess
 import sys
@@ -33,6 +34,14 @@ def main() -> None:
         if sys.argv[1:] == ["verify"]:
             said = asked(folder, "margin", "parity:d=2,n=4", status=2)
             assert "Traceback" not in said
+            with gzip.open(HERE / "verify" / "written_before.json.gz") as file:
+                written = json.load(file)[0]
+            (Path(folder) / "cert.json").write_text(json.dumps(written["payload"]))
+            rows = [[*map(repr, x), f"{y:g}"] for x, y in zip(written["X"], written["y"])]
+            names = [*(f"x{k}" for k in range(len(written["X"][0]))), "y"]
+            (Path(folder) / "points.csv").write_text("\n".join(",".join(row) for row in [names, *rows]) + "\n")
+            assert "verified exactly" in asked(folder, "verify", "cert.json", "points.csv")
+            assert "CB-22" in asked(folder, "theorems", "CB-22")
         else:
             points = Path(folder) / "points.csv"
             points.write_text("a,b,label\n1,1,yes\n-1,-1,yes\n1,-1,no\n-1,1,no\n")

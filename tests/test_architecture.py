@@ -26,41 +26,56 @@ def path_of(call: str) -> list[str]:
     return LISTED.findall(section)
 
 
-def certified(folder: Path) -> None:
-    assert margins.f1(noise(20, 2, seed=0), time_limit=None).bound == "enumeration"
-    assert margins.f1(noise(12, 4, seed=0), time_limit=None).bound == "tree"
+def certified(folder: Path) -> Callable[[], None]:
+    listed, tree = noise(20, 2, seed=0), noise(12, 4, seed=0)
+
+    def call() -> None:
+        assert margins.f1(listed, time_limit=None).bound == "enumeration"
+        assert margins.f1(tree, time_limit=None).bound == "tree"
+
+    return call
 
 
-def trained(folder: Path) -> None:
-    data = noise(20, 2, seed=0)
-    for rule, out in ((flows.GD(0.1), folder / "run"), (flows.GradientFlow(), None)):
-        assert flows.train(data, flows.TwoLayer(2, 8), rule, stop=5, keep=out).status == ("finished",)
+def trained(folder: Path) -> Callable[[], None]:
+    data, net, descent, flow = noise(20, 2, seed=0), flows.TwoLayer(2, 8), flows.GD(0.1), flows.GradientFlow()
+
+    def call() -> None:
+        for rule, out in ((descent, folder / "run"), (flow, None)):
+            assert flows.train(data, net, rule, stop=5, keep=out).status == ("finished",)
+
+    return call
 
 
-def watched(folder: Path) -> None:
+def watched(folder: Path) -> Callable[[], None]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     X, y = torch.randn(8, 2), torch.tensor([0, 1] * 4)
-    with monitor.MarginMonitor(model, out=folder / "records") as watching:
+    watching = monitor.MarginMonitor(model, out=folder / "records")
+
+    def call() -> None:
         for _ in range(3):
             watching.step(logits=model(X), targets=y)
         watching.flush()
         assert len(watching.records) == 3
+        watching.close()
+
+    return call
 
 
 @pytest.mark.parametrize(
     ("call", "made"), [("margins.f1", certified), ("flows.train", trained), ("MarginMonitor.step", watched)]
 )
-def test_the_path_of_a_call(call: str, made: Callable[[Path], None], tmp_path, one_thread):
+def test_the_path_of_a_call(call: str, made: Callable[[Path], Callable[[], None]], tmp_path, one_thread):
     listed = path_of(call)
     assert len(listed) > 5 and len(set(listed)) == len(listed)
     gone = [name for name in listed if not (SRC / name).is_file()]
     assert not gone, f"the page names files that are gone: {gone}"
-    entered = files_entered(lambda: made(tmp_path))
+    entered = files_entered(made(tmp_path))
     assert not entered - set(listed), (
         f"{call} enters files that the page does not name: {sorted(entered - set(listed))}"
     )
     assert not set(listed) - entered, f"{call} does not enter these: {sorted(set(listed) - entered)}"
+    assert listed == [*entered], f"the files are entered in another order: {[*entered]}"
 
 
 def test_the_picture_has_every_room_in_its_row():

@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 from types import ModuleType
 
@@ -313,3 +314,42 @@ def test_the_package_imports_without_the_solvers_it_does_not_always_need():
     code = "import sys; sys.modules['clarabel'] = sys.modules['highspy'] = None; import widemargin; print('ok')"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout == "ok\n", result.stderr
+
+
+def names_in(file: Path) -> set[str]:
+    """Everything that a file calls by name, imported or as an attribute, and its words."""
+    seen: set[str] = set()
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Name):
+            seen.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            seen.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            seen |= {alias.name for alias in node.names} | set((node.module or "").split("."))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            seen.add(node.value)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["training", "_graph", "plan", "own_parts", "contract", "problem", "events"])
+def test_the_training_loop_knows_no_rule_by_name(name: str):
+    """Neither a class of rules/ nor a word of `make_rule`: a rule of one's own is worth as much as one of the package."""
+    flows = importlib.import_module("widemargin.flows")
+    rules = importlib.import_module("widemargin.flows.rules")
+    classes = {
+        one.__name__ for one in vars(rules).values() if isinstance(one, type) and issubclass(one, flows.Rule)
+    } - {"Rule"}
+    assert len(classes) > 15
+    there = names_in(SRC / "flows" / f"{name}.py")
+    assert not there & (classes | (set(flows.rule_kinds()) - {"cb"}) | {"rules"})  # cb is also a clock
+
+
+def test_names_that_say_nothing_are_rare():
+    """`found` and `one` for whatever a line has in hand were used 3,000 times; a few short ones are no trouble."""
+    for name in ("found", "one"):
+        uses = sum(
+            token.type == tokenize.NAME and token.string == name
+            for file in FILES
+            for token in tokenize.generate_tokens(iter(file.read_text(encoding="utf-8").splitlines(True)).__next__)
+        )
+        assert uses < 100, f"{name} is used {uses} times; call things what they are"

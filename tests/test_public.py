@@ -12,17 +12,18 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
 import widemargin
-from widemargin import cli, kinds
+from widemargin import cli, kinds, theory
 from widemargin.types import Certificate, Dataset
 
 SRC = Path(widemargin.__file__).parent
+ROOT = Path(__file__).parents[1]
 ROOMS = (
     "data",
     "flows",
@@ -80,6 +81,25 @@ def public() -> Iterator[Public]:
 
 
 PUBLIC = list(public())
+THEOREMS = list(theory.THEOREMS.values())
+PAGES = " ".join(
+    page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+)
+
+
+def named_on_pages() -> Iterator[Public]:
+    """What the pages call by room, file and name, such as `theory.comparators.kl`, is public, too. Theorems have a walk below."""
+    theorems = [theorem.function for theorem in THEOREMS]
+    for place, name in sorted(set(re.findall(rf"\b((?:{'|'.join(ROOMS)})\.[a-z_]+)\.([a-z]\w*)\b", PAGES))):
+        try:
+            item = getattr(importlib.import_module(f"widemargin.{place}"), name)
+        except (ModuleNotFoundError, AttributeError):  # a method, or the field of an object
+            continue
+        if inspect.isfunction(item) and item.__module__ == f"widemargin.{place}" and item not in theorems:
+            yield Public(place, name, item)
+
+
+INNER = list(named_on_pages())
 
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
@@ -136,15 +156,35 @@ def misnamed(item: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("one", PUBLIC, ids=str)
+@pytest.mark.parametrize("one", [*PUBLIC, *INNER], ids=str)
 def test_a_public_name_says_all_that_is_needed(one: Public):
-    room = inspect.getdoc(importlib.import_module(f"widemargin.{one.room}")) or ""
+    room = inspect.getdoc(importlib.import_module(f"widemargin.{one.room.partition('.')[0]}")) or ""
     assert not unsaid(one.item, room, CONVENTIONS.get((one.room, one.name), ()))
 
 
-@pytest.mark.parametrize("one", PUBLIC, ids=str)
+@pytest.mark.parametrize("one", [*PUBLIC, *INNER], ids=str)
 def test_a_public_name_uses_the_common_keywords(one: Public):
     assert not misnamed(one.item)
+
+
+@pytest.mark.parametrize("theorem", THEOREMS, ids=lambda theorem: theorem.id)
+def test_a_theorem_says_all_that_is_needed(theorem: theory.Theorem):
+    """Statement in words and in symbols, hypotheses, every argument, shapes, the quantity with its convention, an example."""
+    assert len(theorem.says.split()) >= 8 and theorem.formula and theorem.assumes
+    assert list(theorem.arguments) == list(parameters(theorem.function)) and all(theorem.arguments.values())
+    if any(hint == ArrayLike for hint in get_type_hints(theorem.function).values()):
+        assert SHAPE.search(theorem.formula)
+    assert not misnamed(theorem.function)
+    examples = doctest.DocTestParser().get_examples(theorem.function.__doc__ or "")
+    assert any(f"theory.{theorem.theme}.{theorem.name}(" in one.source and one.want for one in examples)
+    assert theorem.example.startswith(">>> ") and theorem.example in str(theorem) and ">>>" not in theorem.formula
+
+
+def test_every_room_is_walked():
+    """A room that is added, or a theme of theorems, is looked at."""
+    assert {*ROOMS} == {name for name in widemargin.__all__ if name.islower()} | {"types"}
+    assert {theorem.theme for theorem in THEOREMS} <= {*theory.__all__} and len(THEOREMS) > 60
+    assert {"theory.comparators.kl", "flows.losses.psi", "margins.widths.width_margin_curve"} <= {*map(str, INNER)}
 
 
 def test_there_is_no_bias_where_none_is_asked_for():
@@ -205,7 +245,8 @@ def test_all_examples_of_public_names_are_run():
         for test in doctest.DocTestFinder().find(importlib.import_module(name))
         if test.examples
     }
-    missing = {f"{one.item.__module__}.{one.item.__name__}" for one in PUBLIC} - found
+    walked = [*(one.item for one in (*PUBLIC, *INNER)), *(theorem.function for theorem in THEOREMS)]
+    missing = {f"{item.__module__}.{item.__name__}" for item in walked} - found
     assert not missing and len(PUBLIC) > 100
 
 

@@ -146,7 +146,7 @@ def test_theorems_says_all_about_one():
         assert words in out, words
     (one,) = json.loads(run("theorems", "CB-22", "--json")[1])
     assert one["id"] == "CB-22" and one["arguments"]["delta"] == "must lie strictly between 0 and 1"
-    assert set(one) == set(theory.theorem("CB-22").to_dict()) | {"formula", "call", "arguments", "tested"}
+    assert set(one) == set(theory.theorem("CB-22").to_dict()) | {"formula", "call", "arguments", "example", "tested"}
 
 
 def test_theorems_refuses():

@@ -73,14 +73,14 @@ class Dataset:
                 raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute it")
         X.setflags(write=False)
         y.setflags(write=False)
-        found: dict[str, Any] = {"X": X, "y": y}
+        settled: dict[str, Any] = {"X": X, "y": y}
         if classes is not None:
-            found |= {"classes": classes, "notes": (*self.notes, told(classes))}
+            settled |= {"classes": classes, "notes": (*self.notes, told(classes))}
         if columns and not self.columns:
-            found["columns"] = columns
+            settled["columns"] = columns
         if label and not self.label:
-            found["label"] = label
-        for key, value in found.items():
+            settled["label"] = label
+        for key, value in settled.items():
             object.__setattr__(self, key, value)
 
     @property
@@ -169,17 +169,17 @@ class Dataset:
 
     def called(self) -> dict[str, Any]:
         """What labels and columns are called, and what was taken out of the columns, as certificates keep it."""
-        found: dict[str, Any] = {}
+        names: dict[str, Any] = {}
         if self.classes != (-1, 1) and self.y.ndim == 1:
             numbers = (-1, 1) if len(self.classes) == 2 and self.y.min() < 0 else range(len(self.classes))
-            found["labels"] = [[label, number] for label, number in zip(self.classes, numbers)]
+            names["labels"] = [[label, number] for label, number in zip(self.classes, numbers)]
         if self.label:
-            found["label"] = self.label
+            names["label"] = self.label
         if self.columns:
-            found["columns"] = list(self.columns)
+            names["columns"] = list(self.columns)
         if self.standardized is not None:
-            found["standardized"] = dict(zip(("mean", "scale"), self.standardized.tolist()))
-        return found
+            names["standardized"] = dict(zip(("mean", "scale"), self.standardized.tolist()))
+        return names
 
     def sha256(self) -> str:
         """The hash by which certificates know the data (`verify.data_hash`)."""
@@ -296,8 +296,10 @@ def _targets(values: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...] | None
     try:
         y = np.asarray(_array(values))
         if y.dtype.kind == "O":
-            if all(isinstance(one, str | bytes | bool | np.bool_) for one in y.ravel().tolist()):
-                y = np.array([str(one) if isinstance(one, str) else one for one in y.ravel().tolist()]).reshape(y.shape)
+            if all(isinstance(label, str | bytes | bool | np.bool_) for label in y.ravel().tolist()):
+                y = np.array([str(label) if isinstance(label, str) else label for label in y.ravel().tolist()]).reshape(
+                    y.shape
+                )
             else:
                 y = np.array(y, dtype=np.float64)
         if y.dtype.kind not in "USb":
@@ -435,4 +437,4 @@ def _taking(function: Any, place: int, labels: Labels) -> Any:
 
 def _sets(data: Any) -> bool:
     """Whether these are several data sets, one for each trial."""
-    return isinstance(data, list | tuple) and all(isinstance(one, Dataset) for one in data)
+    return isinstance(data, list | tuple) and all(isinstance(item, Dataset) for item in data)

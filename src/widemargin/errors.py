@@ -56,5 +56,5 @@ def did_you_mean(word: Any, known: Iterable[Any]) -> str:
     """ " (did you mean NAME?)" for a name that is nearly one of those that are known; empty where none is near."""
     if not isinstance(word, str):
         return ""
-    near = difflib.get_close_matches(word.lower()[:60], names := {str(one).lower(): str(one) for one in known}, 1)
+    near = difflib.get_close_matches(word.lower()[:60], names := {str(name).lower(): str(name) for name in known}, 1)
     return f" (did you mean {names[near[0]]}?)" if near else ""

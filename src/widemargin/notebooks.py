@@ -18,8 +18,8 @@ BLUE, GREY, ORANGE = "#1f6fb4", "#d9dde2", "#d9661f"
 def in_notebook() -> bool:
     """Whether this runs in a kernel that shows HTML; a terminal, IPython's too, does not."""
     shell = sys.modules.get("IPython")
-    found = shell.get_ipython() if shell is not None else None
-    return found is not None and getattr(found, "kernel", None) is not None
+    running = shell.get_ipython() if shell is not None else None
+    return running is not None and getattr(running, "kernel", None) is not None
 
 
 @contextmanager

@@ -73,6 +73,6 @@ def parser() -> Parser:
 
     for group in (margin, fit, train, watch, theory, reproduce, sweep, report, play, data, demo):
         group.add(command)
-    for one in commands.choices.values():
-        one.set_defaults(options_known=tuple(one._option_string_actions))
+    for subparser in commands.choices.values():
+        subparser.set_defaults(options_known=tuple(subparser._option_string_actions))
     return whole

@@ -46,10 +46,7 @@ from .options import (
 from .screen import Progress, print_lines, print_table, say, solver_progress
 
 AGREE, TINY = 1e-3, 1e-12  # gaps at which one number says it, margins that are 0 up to rounding
-SMALL, SMALL_PROOF = (
-    64,
-    100_000,
-)  # points, and characters of a proof, of certificates that are checked when they are printed
+CHECKED_POINTS, CHECKED_PROOF = 64, 100_000  # points and characters of a proof up to which what is printed is checked
 CHECKED = ("f1", "f2", "linear", "frozen", "rf", "f1-multiclass", "linear-multiclass")  # in less than a second then
 
 
@@ -115,18 +112,18 @@ def _of_model(options: argparse.Namespace) -> int:
 
     with use_threads(options.threads), solver_progress("f1") as report:
         try:
-            found = margins.of(
+            share = margins.of(
                 model, data, tol=options.tol or 1e-3, time_limit=options.time_limit, memory=options.memory, seed=options.seed,
                 progress=report,
             )  # fmt: skip
         except KeyboardInterrupt:
             say("interrupted before there was a result")
             return INTERRUPTED
-    cert = found.certificate
+    cert = share.certificate
     if options.json:
-        print(json.dumps(plain_json(found.summary()), allow_nan=False))
+        print(json.dumps(plain_json(share.summary()), allow_nan=False))
     else:
-        print_lines([str(data), str(found), *filter(None, [cert.reason, advised(cert, data)])])
+        print_lines([str(data), str(share), *filter(None, [cert.reason, advised(cert, data)])])
     sys.stdout.flush()
     if paths:
         save_certificate(cert, paths["f1"])
@@ -254,8 +251,8 @@ def in_digits(cert: Certificate) -> str:
 
 def _proof(data: Dataset, cert: Certificate) -> str:
     """The proof of a small certificate is checked on the spot, as `verify` does it; of others it is there to be checked."""
-    small = data.n <= SMALL and data.X.size <= SMALL**2 and cert.proved
-    if small and cert.kind in CHECKED and len(str(cert.proof)) <= SMALL_PROOF:
+    small = data.n <= CHECKED_POINTS and data.X.size <= CHECKED_POINTS**2 and cert.proved
+    if small and cert.kind in CHECKED and len(str(cert.proof)) <= CHECKED_PROOF:
         return "checked" if cert.verify(data).ok else "FAILED the check"
     return cert.proof_in_words
 

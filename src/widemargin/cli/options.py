@@ -93,12 +93,12 @@ class Parser(argparse.ArgumentParser):
             )
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, left = self.parse_known_args(args, namespace)
+        options, left = self.parse_known_args(args, namespace)
         if left:
-            known = getattr(found, "options_known", ())
+            known = getattr(options, "options_known", ())
             near = did_you_mean(left[0].partition("=")[0], known) if left[0].startswith("-") else ""
             self.error(f"unrecognized arguments: {' '.join(left)}{near}")
-        return found
+        return options
 
     def error(self, message: str) -> NoReturn:
         complain(f"{message}; see {self.prog} --help")
@@ -143,8 +143,8 @@ def sources() -> str:
     return f"specs are NAME:KEY=VALUE,... with these names and keys. {names}."
 
 
-def standardizable(one: Parser) -> None:
-    one.add_argument(
+def standardizable(parser: Parser) -> None:
+    parser.add_argument(
         "--standardize", action="store_true", help="first give every column mean 0 and standard deviation 1"
     )
 
@@ -169,8 +169,8 @@ def seeded(parser: Parser) -> None:
     parser.add_argument("--seed", type=integer(0, 2**63 - 1), default=0, help="of everything random [0]")
 
 
-def talkative(one: Parser) -> None:
-    one.add_argument(
+def talkative(parser: Parser) -> None:
+    parser.add_argument(
         "--verbose", action="store_true", help="all digits, and the codes of margins and proofs (docs/notation.md)"
     )
 

@@ -176,7 +176,9 @@ def _distinct(names: Sequence[str]) -> list[str]:
     distinct: list[str] = []
     for name in names:
         free = (f"{name}_{k}" for k in itertools.count(2))
-        distinct.append(name if name not in distinct else next(one for one in free if one not in {*distinct, *names}))
+        distinct.append(
+            name if name not in distinct else next(other for other in free if other not in {*distinct, *names})
+        )
     return distinct
 
 

@@ -9,6 +9,7 @@ import torch
 
 from .contract import Rule, State, each
 from .nets import Params
+from .own_parts import begun, stepped
 from .problem import Problem
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class Stepper:
     def __init__(self, problem: Problem, rule: Rule, W: Params, state: State | None = None, graph: bool | None = None):
         self.problem, self.rule = problem, rule
         self.wanted = (problem.X.is_cuda and rule.graph) if graph is None else graph
-        self.load(W, rule.init(problem, W) if state is None else state)
+        self.load(W, begun(rule, problem, W) if state is None else state)
 
     def load(self, W: Params, state: State) -> None:
         """Go on from here."""
@@ -60,7 +61,7 @@ class Stepper:
                     (problem, W, replace(state, step=state.step + 1))
                 ]  # the tensors are those of the recording
                 continue
-            self.parts = [(problem, *self.rule.step(problem, W, state)) for problem, W, state in self.parts]
+            self.parts = [(problem, *stepped(self.rule, problem, W, state)) for problem, W, state in self.parts]
             self.taken += 1
             if self.wanted and self.taken == WARM:
                 self._record()

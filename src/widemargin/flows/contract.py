@@ -121,7 +121,7 @@ class Rule(Generic[S]):
 
     def step(self, problem: Problem, W: Params, state: S) -> tuple[Params, S]:
         """Parameters and state after a step of all trials; W is left as it is."""
-        raise NotImplementedError
+        raise InputError(f"the rule {type(self).__name__} has no step(problem, W, state); see `flows.Rule`")
 
     def length(self, clock: str) -> float:
         """How long a step is in a clock, "mean" or "cb", if all are equally long; 0 if they are not."""

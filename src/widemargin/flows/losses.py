@@ -72,23 +72,43 @@ def log_sum(loss: Loss, p: Tensor) -> Tensor:
 
 
 def psi(loss: Loss, p: Tensor) -> Tensor:
-    """The smooth margin l^{-1}(sum_i l(p_i)) of UH and LR; at most min_i p_i."""
+    """The smooth margin l^{-1}(sum_i l(p_i)) of UH and LR for a loss l and margins p (..., n); at most min_i p_i.
+
+    >>> import torch
+    >>> from widemargin.flows import losses
+    >>> exp, p = losses.as_loss("exp"), torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+    >>> round(losses.psi(exp, p).item(), 6)
+    -0.349012
+    """
     return loss.inverse(log_sum(loss, p))
 
 
 def soft_margin(loss: Loss, p: Tensor, beta: float | Tensor = 1.0) -> Tensor:
-    """CB's S_beta(u) = -(1 / beta) ln((1/n) sum_i l(beta u_i))."""
+    """CB's S_beta(p) = -(1 / beta) ln((1/n) sum_i l(beta p_i)) for a loss l and margins p (..., n).
+
+    >>> import torch
+    >>> from widemargin.flows import losses
+    >>> exp, p = losses.as_loss("exp"), torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+    >>> round(losses.soft_margin(exp, p).item(), 6)
+    0.7496
+    """
     scale = torch.as_tensor(beta, dtype=p.dtype, device=p.device)
     return -(log_sum(loss, scale[..., None] * p) - math.log(p.shape[-1])) / scale
 
 
 def weights(loss: Loss, p: Tensor, kind: str) -> Tensor:
-    """Weights of the points (..., n).
+    """Weights of the points (..., n) for a loss l and margins p (..., n), by their kind.
 
     "soft_margin": |l'_i| / sum l        gradient of CB's S; sums to 1 for exp
     "psi":         |l'_i| / |l'(psi)|    gradient of psi; sums to 1 for exp and to at least 1 for logistic
     "mean":        |l'_i| / n            of the mean risk
     "unit":        |l'_i| / sum |l'|     in the simplex
+
+    >>> import torch
+    >>> from widemargin.flows import losses
+    >>> exp, p = losses.as_loss("exp"), torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+    >>> losses.weights(exp, p, "unit").numpy().round(4).tolist()
+    [0.7054, 0.2595, 0.0351]
     """
     slope = loss.log_slope(p)
     if kind == "soft_margin":
@@ -103,12 +123,26 @@ def weights(loss: Loss, p: Tensor, kind: str) -> Tensor:
 
 
 def log_Q(loss: Loss, p: Tensor) -> Tensor:
-    """ln |l'(psi)|: LR's Q. For the logistic loss |l'(psi)| = 1 - prod_i (1 - s_i), s_i = |l'(p_i)|."""
+    """ln |l'(psi)| for margins p (..., n): LR's Q. For the logistic loss |l'(psi)| = 1 - prod_i (1 - s_i), s_i = |l'(p_i)|.
+
+    >>> import torch
+    >>> from widemargin.flows import losses
+    >>> exp, p = losses.as_loss("exp"), torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+    >>> round(losses.log_Q(exp, p).item(), 6)  # -psi
+    0.349012
+    """
     return loss.log_slope(psi(loss, p))
 
 
 def log_G(loss: Loss, p: Tensor) -> Tensor:
-    """ln of UH's G = (1/n) sum_i |l'(p_i)|."""
+    """ln of UH's G = (1/n) sum_i |l'(p_i)|, the mean slope of a loss l at margins p (..., n).
+
+    >>> import torch
+    >>> from widemargin.flows import losses
+    >>> exp, p = losses.as_loss("exp"), torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+    >>> round(losses.log_G(exp, p).item(), 6)
+    -0.7496
+    """
     return torch.logsumexp(loss.log_slope(p), -1) - math.log(p.shape[-1])
 
 

@@ -27,6 +27,7 @@ from widemargin.types import InputError
 from . import losses, stationarity
 from .contract import State, log_scale, true_params
 from .nets import Net, Params, TwoLayer
+from .own_parts import during
 from .problem import Problem
 
 Observer = Callable[["View"], Tensor | Mapping[str, Tensor]]
@@ -97,7 +98,7 @@ class View:
     @cached_property
     def hard(self) -> Tensor:
         """min_i of y f, or of f_y - max_{j != y} f_j, for W (B,): multiply by exp(log_factor) for the true ones."""
-        return _hard(self.problem, self.scaled[0]).amin(1)
+        return _decision_margins(self.problem, self.scaled[0]).amin(1)
 
     @cached_property
     def params(self) -> Params:
@@ -130,7 +131,7 @@ class View:
         return dual_value(self.problem, self.q, self.neurons[1])
 
 
-def _hard(problem: Problem, f: Tensor) -> Tensor:
+def _decision_margins(problem: Problem, f: Tensor) -> Tensor:
     """Margins (B, n) in the sense of the decision: y f, or f_y minus the largest other output."""
     if problem.net.outputs == 1:
         return problem.y * f
@@ -206,14 +207,14 @@ def risk(view: View) -> Tensor:
 
 
 def train_error(view: View) -> Tensor:
-    return _error(_hard(view.problem, view.scaled[0]))
+    return _error(_decision_margins(view.problem, view.scaled[0]))
 
 
 def test_error(view: View) -> Tensor:
     assert view.test is not None
     if view.problem.loss is None:
         return (view.test.margins(view.params) ** 2).mean(1)
-    return _error(_hard(view.test, view.test.net.forward(view.W, view.test.X)))
+    return _error(_decision_margins(view.test, view.test.net.forward(view.W, view.test.X)))
 
 
 def _error(hard: Tensor) -> Tensor:
@@ -453,6 +454,8 @@ def choose(asked: str | Sequence[str] | Mapping[str, Any], on: Setting) -> tuple
                         chosen.setdefault(usual, known.observer)
         elif name == "t":
             raise InputError("a record cannot be called 't', which is when it was taken; choose another name")
+        elif not isinstance(name, str):
+            raise InputError(f"an observer has a name, which is a text, as in {{'mine': function}}; {name!r} is none")
         elif callable(what):
             chosen[name] = _own(name, what)
         else:
@@ -483,20 +486,38 @@ def _own(name: str, fn: Observer) -> Observer:
     except ValueError:  # a builtin has no signature
         pass
 
-    def checked(value: Any, trials: Tensor) -> Tensor:
-        value = torch.as_tensor(value, device=trials.device)
+    shapes: dict[str, tuple[int, ...]] = {}  # of what it returned first, by name
+
+    def checked(key: Any, value: Any, trials: Tensor) -> Tensor:
+        if not isinstance(key, str) or key == "t":
+            raise InputError(f"the observer {name!r} returned a record called {key!r}; it must be a text, and not 't'")
+        try:
+            value = torch.as_tensor(value, device=trials.device).detach()
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"the observer {name!r} returned a {type(value).__name__}, not numbers") from None
+        if value.is_complex():
+            raise InputError(f"the observer {name!r} returned complex numbers; return their real and imaginary parts")
         if value.ndim == 0 or len(value) != len(trials):
             raise InputError(
                 f"the observer {name!r} returned shape {tuple(value.shape)}; it must have one row per trial, "
                 f"here {len(trials)}"
             )
-        return value.detach()
+        return value
 
     def observer(view: View) -> Tensor | Mapping[str, Tensor]:
-        value = fn(view)
-        if isinstance(value, Mapping):
-            return {key: checked(part, view.log_factor) for key, part in value.items()}
-        return checked(value, view.log_factor)
+        versions = [value._version for value in view.W.values()]
+        with during(f"by the observer {name!r}"):
+            result = fn(view)
+        if versions != [value._version for value in view.W.values()]:
+            raise InputError(f"the observer {name!r} changed the parameters in place; it may only look at them")
+        parts = result if isinstance(result, Mapping) else {name: result}
+        records = {key: checked(key, value, view.log_factor) for key, value in parts.items()}
+        now = {key: tuple(value.shape) for key, value in records.items()}
+        if not shapes:
+            shapes.update(now)
+        elif now != shapes:
+            raise InputError(f"the observer {name!r} returned {now} after {shapes}; names and shapes must stay")
+        return records
 
     return observer
 

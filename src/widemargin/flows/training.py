@@ -31,6 +31,7 @@ from . import runs
 from ._graph import Stepper
 from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
 from .nets import Net, Params, trial_numbers
+from .own_parts import begun, check_net, check_rule
 from .plan import Keep, Progress, Record, Schedule, Stop, check_whole, schedule
 from .problem import Problem, as_outputs, pose
 
@@ -85,6 +86,7 @@ def train(
     numbers = trial_numbers(len(sets) if trials is None else trials)
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
+    check_net(problem, numbers, seed)
     test = None if record.test is None else record.test.labelled(as_outputs({"loss": loss, "net": net}))
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
     plan = schedule(stop, record, rule, problem.X.is_cuda)
@@ -227,7 +229,7 @@ class _Loop:
         device = self.problem.X.device
         W = {name: torch.tensor(value, dtype=self.problem.X.dtype, device=device) for name, value in drawn.items()}
         numbers = torch.tensor(list(self.numbers), device=device)  # random streams go by them
-        state = dataclasses.replace(self.rule.init(self.problem, W), trial=numbers)
+        state = dataclasses.replace(begun(self.rule, self.problem, W), trial=numbers)
         self.stepper = Stepper(self.problem, self.rule, W, state)
         self.start = true_params(self.problem, self.stepper.W, self.stepper.state)
         if self.problem.X.is_cuda:
@@ -411,7 +413,7 @@ class _Loop:
         device, on_host = self.problem.X.device, set(point["on_host"])
         drawn = self.problem.net.init(self.numbers, self.seed)
         self.start = {name: v.to(device) for name, v in point["start"].items()}
-        fresh = self.rule.init(self.problem, {name: torch.tensor(v).to(self.problem.X) for name, v in drawn.items()})
+        fresh = begun(self.rule, self.problem, {name: torch.tensor(v).to(self.problem.X) for name, v in drawn.items()})
         runs.check_shapes(point, drawn, fresh, self.rule.grows, self.problem.n)
 
         def placed(parts: Any) -> tuple[Params, State] | None:
@@ -497,6 +499,7 @@ def _check(sets: list[Dataset], net: Any, rule: Any, trials: Any, seed: Any, dev
         raise InputError(f"net must be a net, such as those of widemargin.flows, not {type(net).__name__}")
     if not isinstance(rule, Rule):
         raise InputError(f"rule must be a rule, such as those of widemargin.flows, not {type(rule).__name__}")
+    check_rule(rule)
     check_whole("trials", _count(trials), 1)
     check_whole("seed", seed, 0)
     if trials is not None and len(sets) > 1 and _count(trials) != len(sets):

@@ -29,7 +29,7 @@ Progress = Callable[[float, float, float, str], None]  # seconds, lower, upper, 
 Tell = Callable[[float, float, str], None]  # the same in scaled units, on the clock of the door
 LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
-SMALL, SMALL_BITS = 1e-100, 500  # sizes below the first are computed of points times 2 to the second
+TINY_SIZE, ENLARGED = 1e-100, 500  # sizes below the first are computed of points times 2 to the second
 EXACT = 100_000  # numbers up to which sums are looked at in exact arithmetic
 PER_NUMBER = 200  # operations that a look at the lines through all points costs for each of their numbers
 SHARE, LEAST = 0.05, 0.05  # a step is this share of the time limit, and that many seconds more
@@ -341,8 +341,8 @@ def enter(
     shift = math.frexp(max(float(X.max()), -float(X.min())))[1]
     X = np.ldexp(X, -shift)
     size = np.sqrt(np.einsum("ij,ij->i", X, X))
-    small = np.flatnonzero(size < SMALL)
-    size[small] = np.ldexp(np.linalg.norm(np.ldexp(X[small], SMALL_BITS), axis=1), -SMALL_BITS)  # squares lose digits
+    small = np.flatnonzero(size < TINY_SIZE)
+    size[small] = np.ldexp(np.linalg.norm(np.ldexp(X[small], ENLARGED), axis=1), -ENLARGED)  # squares lose digits
     if (X[small] * X[small]).any(axis=1)[extend(data.X[small], bias=bias).any(axis=1)].min(initial=True) == 0:
         raise InputError(
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"

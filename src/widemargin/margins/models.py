@@ -106,14 +106,14 @@ def _tensor(name: Any, value: Any) -> np.ndarray:
 
 
 def _checked(W: Any, b: Any, a: Any, c: Any) -> Layers:
-    found = [None if value is None else _tensor("a weight", value) for value in (W, b, a, c)]
-    W, b, a, c = found
+    weights = [None if value is None else _tensor("a weight", value) for value in (W, b, a, c)]
+    W, b, a, c = weights
     if a.shape[1] != len(W) or (b is not None and b.shape != (len(W),)) or (c is not None and c.shape != (len(a),)):
-        shapes = ", ".join(str(value.shape) for value in found if value is not None)
+        shapes = ", ".join(str(value.shape) for value in weights if value is not None)
         raise InputError(f"the shapes of the layers do not fit: {shapes}")
     if not W.size or not a.size:
         raise InputError("the network has no neurons or no features")
-    if not all(np.isfinite(value).all() for value in found if value is not None):
+    if not all(np.isfinite(value).all() for value in weights if value is not None):
         raise InputError("the network has weights that are NaN or infinite; it may have diverged in training")
     return Layers(W, b, a, c)
 

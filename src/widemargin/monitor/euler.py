@@ -38,9 +38,9 @@ class Euler:
     def of(cls, prober: Prober) -> Euler:
         screen = SCREEN if prober.kind in LITTLE else LOOSE
         if not prober.sharded:
-            found = _by_gradients(prober, screen)
-            if found is not None:
-                return found
+            euler = _by_gradients(prober, screen)
+            if euler is not None:
+                return euler
         step = LITTLE.get(prober.kind, LARGE)
         f = prober.some(prober.base)
         terms = {name: (prober.some(prober.scaled([name], 1 + step)) - f) / step for name in prober.trained}

@@ -21,11 +21,11 @@ Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
 def alike(held: Sequence[Held]) -> list[list[int]]:
     """Numbers of the steps that can be reduced together."""
     kinds: dict[tuple[Any, ...], list[int]] = {}
-    for k, (found, *_) in enumerate(held):
-        if isinstance(found, tally.Raw):
-            kind: tuple[Any, ...] = ("raw", found.logits.shape, found.logits.dtype, found.targets.dtype)
+    for k, (batch, *_) in enumerate(held):
+        if isinstance(batch, tally.Raw):
+            kind: tuple[Any, ...] = ("raw", batch.logits.shape, batch.logits.dtype, batch.targets.dtype)
         else:
-            kind = (found.hard.shape, found.hard.dtype) if isinstance(found, tally.Margins) else ()
+            kind = (batch.hard.shape, batch.hard.dtype) if isinstance(batch, tally.Margins) else ()
         kinds.setdefault(kind, []).append(k)
     return list(kinds.values())
 
@@ -38,17 +38,17 @@ def reduced(held: Sequence[Held], loss: losses.Loss, ignore_index: int, device: 
     return torch.cat([rows, squared([norm for _, norm, *_ in held]).to(device)[:, None]], 1)
 
 
-def _rows(found: Sequence[Any], loss: losses.Loss, ignore_index: int) -> Tensor:
+def _rows(batches: Sequence[Any], loss: losses.Loss, ignore_index: int) -> Tensor:
     """(S, COLUMNS) of what steps hold back, all of one kind and size."""
-    if isinstance(found[0], tally.Raw):
-        return tally.summaries(found, loss, ignore_index)
-    return summary_of(found, loss) if isinstance(found[0], tally.Margins) else torch.stack(list(found))
+    if isinstance(batches[0], tally.Raw):
+        return tally.summaries(batches, loss, ignore_index)
+    return summary_of(batches, loss) if isinstance(batches[0], tally.Margins) else torch.stack(list(batches))
 
 
 def summary_of(group: Sequence[tally.Margins], loss: losses.Loss) -> Tensor:
     """(S, COLUMNS) of margins of equally large batches."""
     soft, hard, keep, bad = (
-        torch.stack([getattr(found, what) for found in group]) for what in ("soft", "hard", "keep", "bad")
+        torch.stack([getattr(batch, what) for batch in group]) for what in ("soft", "hard", "keep", "bad")
     )
     return tally.summary(soft, hard, keep, bad, loss)
 
@@ -67,8 +67,8 @@ def squared(held: Sequence[Norms]) -> Tensor:
 def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
     if len(parts) == 1:
         return parts[0]
-    joined = {what: torch.cat([getattr(one, what) for one in parts]) for what in ("soft", "hard", "keep", "labels")}
-    return tally.Margins(**joined, bad=torch.stack([one.bad for one in parts]).sum(), classes=parts[0].classes)
+    joined = {what: torch.cat([getattr(part, what) for part in parts]) for what in ("soft", "hard", "keep", "labels")}
+    return tally.Margins(**joined, bad=torch.stack([part.bad for part in parts]).sum(), classes=parts[0].classes)
 
 
 def read_numbers(values: Sequence[Any]) -> list[float]:
@@ -91,9 +91,9 @@ def late_numbers(
     `gather` makes of (S, 7) those of all ranks, (R, S, 7), and those of the ranks with examples of their own. Sizes in the
     optimiser's norm are `joined` over ranks as over parameters, examples and products are added.
     """
-    if not any(name in one for one in held for name in WIDTHS):
+    if not any(name in kept for kept in held for name in WIDTHS):
         return [{} for _ in held]
-    flat = [(k, name, one[name]) for k, one in enumerate(held) for name in WIDTHS if name in one]
+    flat = [(k, name, kept[name]) for k, kept in enumerate(held) for name in WIDTHS if name in kept]
     read = iter(read_numbers([part for _, _, value in flat for part in value.reshape(-1)]))
     table = torch.full((len(held), sum(WIDTHS.values())), math.nan, dtype=torch.float64)
     starts = dict(zip(WIDTHS, (0, 2, 4)))
@@ -104,12 +104,12 @@ def late_numbers(
     size = every[..., 0].square().sum(0).sqrt() if joined == "l2" else every[..., 0].amax(0)
     lost = mine[..., 2].sum(0) / mine[..., 3].sum(0).clamp_min(1)
     dots = every[..., 4:].sum(0)
-    found = {
+    columns = {
         "own": {"own_norm": size, "own_error": every[..., 1].amax(0)},
         "lost": {"lost": lost},
         "along": {"along": dots[:, 0] ** 2 / (dots[:, 1] * dots[:, 2])},
     }
     return [
-        {key: float(values[k]) for name in WIDTHS if name in one for key, values in found[name].items()}
-        for k, one in enumerate(held)
+        {key: float(values[k]) for name in WIDTHS if name in kept for key, values in columns[name].items()}
+        for k, kept in enumerate(held)
     ]

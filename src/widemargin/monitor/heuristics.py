@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from widemargin.flows import losses
+
 from . import tally
 from .homogeneous import Homogeneous
 from .model import LABELS, squares, unwrap
@@ -25,11 +27,11 @@ LAYERS, GRADIENT, MEDIAN = "margin_over_layers", "margin_over_gradient", "margin
 KEPT = tally.SAMPLE  # margins over the gradient that the median is of
 
 
-def over_layers(model: nn.Module, found: Homogeneous | None, margin: float) -> float:
+def over_layers(model: nn.Module, homogeneous: Homogeneous | None, margin: float) -> float:
     """The smallest margin over the product of the norms of the layers; in logarithms, as the product may be anything."""
     inner = unwrap(model)
     tables = {id(p) for module in inner.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
-    reasons = {} if found is None else found.excluded
+    reasons = {} if homogeneous is None else homogeneous.excluded
     total = 0.0
     for name, p in inner.named_parameters():
         divided_out = "of degree 0" in reasons.get(name, "")
@@ -59,8 +61,8 @@ class OverGradient:
             return
         with torch.enable_grad():
             logits, targets = run(inputs)
-            found = margins(logits, targets)
-            hard, keep = _hard(logits, targets, found), found.keep
+            batch_margins = margins(logits, targets)
+            hard, keep = _hard_margins(logits, targets, batch_margins), batch_margins.keep
             if hard is None or any(len(leaf) != len(hard) for leaf in leaves):
                 return
             grads = torch.autograd.grad(hard[keep].sum(), leaves, allow_unused=True)
@@ -77,14 +79,13 @@ class OverGradient:
         return {GRADIENT: self.least, MEDIAN: float(self.some.median())} if self.count else {}
 
 
-def _hard(logits: Tensor, targets: Tensor, found: tally.Margins) -> Tensor | None:
+def _hard_margins(logits: Tensor, targets: Tensor, margins: tally.Margins) -> Tensor | None:
     """Hard margins (n,) that can be differentiated; None where an example has several outputs to decide."""
-    if (found.classes == 2 and logits.shape[-1] == 1) or logits.ndim == 1:
-        return logits.reshape(-1) * torch.where(found.labels > 0, 1.0, -1.0).to(logits.dtype)
+    if (margins.classes == 2 and logits.shape[-1] == 1) or logits.ndim == 1:
+        return logits.reshape(-1) * torch.where(margins.labels > 0, 1.0, -1.0).to(logits.dtype)
     if logits.ndim != 2 or targets.ndim != 1:
         return None
-    own = found.labels[:, None]
-    return (logits.gather(1, own) - logits.scatter(1, own, -torch.inf).amax(1, keepdim=True))[:, 0]
+    return losses.hard_class_margin(logits, margins.labels)
 
 
 def _with_gradients(part: Any, leaves: list[Tensor], label: bool = False) -> Any:

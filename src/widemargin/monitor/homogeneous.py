@@ -134,9 +134,9 @@ def find_homogeneous(
     with probing(model, batch, forward, tol) as prober:
         if progress is not None:
             progress(USUAL * prober.seconds, len(prober.trained))
-        found = _search(prober)
-        if not prober.cut or _holds_at_full_size(prober, found):
-            return found
+        answer = _search(prober)
+        if not prober.cut or _holds_at_full_size(prober, answer):
+            return answer
     with probing(model, batch, forward, tol, small=False) as prober:
         return _search(prober)
 
@@ -201,7 +201,7 @@ def check_homogeneous(
 
 
 @dataclass
-class _Found:
+class _Chosen:
     euler: Euler
     units: list[Probe]  # homogeneous of degree >= 1, each by itself, disjoint
     alone: dict[str, Probe]
@@ -216,9 +216,9 @@ class _Found:
         return [name for unit in self.units for name in unit.names]
 
 
-def _choose(prober: Prober, euler: Euler) -> _Found:
+def _choose(prober: Prober, euler: Euler) -> _Chosen:
     """Sets that are homogeneous by themselves, from single parameters to the whole model; each is taken away when found."""
-    found = _Found(euler, [], {}, {})
+    chosen = _Chosen(euler, [], {}, {})
     left = dict.fromkeys(prober.trained)
     tried: set[tuple[str, ...]] = set()
 
@@ -231,14 +231,14 @@ def _choose(prober: Prober, euler: Euler) -> _Found:
         if euler.fits(probe):
             probe = prober.scale(names)
         if len(names) == 1:
-            found.alone[names[0]] = probe
+            chosen.alone[names[0]] = probe
         if probe.passed:
             for name in names:
                 del left[name]
                 if probe.degree < 1:
-                    found.neutral[name] = probe
+                    chosen.neutral[name] = probe
             if probe.degree >= 1:
-                found.units.append(probe)
+                chosen.units.append(probe)
         return probe.passed
 
     for name in prober.trained:
@@ -247,7 +247,7 @@ def _choose(prober: Prober, euler: Euler) -> _Found:
         attempt(members)
     while prober.kind in LITTLE and attempt(euler.across(list(left))):
         pass
-    return found
+    return chosen
 
 
 def _modules(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
@@ -257,17 +257,17 @@ def _modules(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
 
 
 def _search(prober: Prober) -> Homogeneous:
-    found = _choose(prober, Euler.of(prober))
-    dropped, evidence = _confirm(prober, found) if found.units else ({}, [])
-    reasons = {name: dropped.get(name) or _reason(prober, name, found) for name in prober.parameters}
-    names = set(found.names)
+    chosen = _choose(prober, Euler.of(prober))
+    dropped, evidence = _confirm(prober, chosen) if chosen.units else ({}, [])
+    reasons = {name: dropped.get(name) or _reason(prober, name, chosen) for name in prober.parameters}
+    names = set(chosen.names)
     return Homogeneous(
         tuple(name for name in prober.parameters if name in names),
-        found.degree,
+        chosen.degree,
         tuple(evidence),
         {name: why for name, why in reasons.items() if name not in names},
-        tuple(_notes(prober, found)),
-        _growth(prober, found.names),
+        tuple(_notes(prober, chosen)),
+        _growth(prober, chosen.names),
     )
 
 
@@ -276,68 +276,70 @@ def _growth(prober: Prober, names: Sequence[str]) -> float:
     others = [name for name in prober.trained if name not in names]
     if not (names and others):
         return 1.0
-    found = prober.largest(prober.scaled(others, OTHERS)) / prober.size
-    return found if found < MOST else MOST
+    growth = prober.largest(prober.scaled(others, OTHERS)) / prober.size
+    return growth if growth < MOST else MOST
 
 
-def _holds_at_full_size(prober: Prober, found: Homogeneous) -> bool:
+def _holds_at_full_size(prober: Prober, answer: Homogeneous) -> bool:
     """Whether what was found on small pictures or texts is so on those that were given."""
-    if not found.names:
+    if not answer.names:
         return True
     with prober.elsewhere(2):
-        return prober.off(found.names, found.degree) <= prober.tolerance
+        return prober.off(answer.names, answer.degree) <= prober.tolerance
 
 
-def _confirm(prober: Prober, found: _Found) -> tuple[dict[str, str], list[Probe]]:
+def _confirm(prober: Prober, chosen: _Chosen) -> tuple[dict[str, str], list[Probe]]:
     """Scale every set again at another point, and all of them together. Those that fail are dropped, and it is said why."""
     dropped: dict[str, str] = {}
     evidence: list[Probe] = []
     with prober.elsewhere():
-        for unit in list(found.units):
+        for unit in list(chosen.units):
             again = prober.scale(unit.names)
             if again.passed and again.degree == unit.degree:
                 evidence.append(_worse(unit, again))
             else:
-                found.units.remove(unit)
+                chosen.units.remove(unit)
                 why = f"homogeneous at one point and not at another; off by {_percent(again.error)} there"
                 dropped |= dict.fromkeys(unit.names, why)
-        while len(found.units) > 1:
-            joint = prober.scale(found.names)
-            if joint.passed and joint.degree == found.degree:
+        while len(chosen.units) > 1:
+            joint = prober.scale(chosen.names)
+            if joint.passed and joint.degree == chosen.degree:
                 evidence.append(joint)
                 break
-            dropped |= dict.fromkeys(found.units.pop().names, "homogeneous alone, but not together with the others")
+            dropped |= dict.fromkeys(chosen.units.pop().names, "homogeneous alone, but not together with the others")
             evidence.pop()
     return dropped, evidence
 
 
-def _worse(one: Probe, two: Probe) -> Probe:
-    return max(one, two, key=lambda probe: (not probe.passed, probe.error))
+def _worse(first: Probe, second: Probe) -> Probe:
+    return max(first, second, key=lambda probe: (not probe.passed, probe.error))
 
 
-def _reason(prober: Prober, name: str, found: _Found) -> str:
+def _reason(prober: Prober, name: str, chosen: _Chosen) -> str:
     p, kind = prober.parameters[name], _kind(prober.model, name)
-    if name in found.names:
+    if name in chosen.names:
         return ""
     if not p.requires_grad:
         return "frozen: it is not trained"
     if not p.is_floating_point():
         return "not floating point: it cannot be scaled"
-    if name in found.neutral:
-        probe = found.neutral[name]
+    if name in chosen.neutral:
+        probe = chosen.neutral[name]
         whom = (
-            "" if len(probe.names) == 1 else " together with " + some_names([one for one in probe.names if one != name])
+            ""
+            if len(probe.names) == 1
+            else " together with " + some_names([other for other in probe.names if other != name])
         )
         if probe.degree:
             return f"of degree {probe.degree}{whom}: the output shrinks as it grows"
-        if whom or _moved(prober, name, found) > prober.tolerance:
+        if whom or _moved(prober, name, chosen) > prober.tolerance:
             return f"of degree 0{whom}: its scale is divided out, the output depends on its direction only"
         return "of degree 0: the output does not depend on it, on these examples"
     others = [alias for alias, first in prober.alias.items() if first == name]
     if others:
         return f"one tensor with {', '.join(others)}: scaling it moves every place it is used at, so it is not free"
-    probe = found.alone[name]
-    if probe.degree == 0 and probe.error < SCREEN and probe.error < SCREEN * _moved(prober, name, found):
+    probe = chosen.alone[name]
+    if probe.degree == 0 and probe.error < SCREEN and probe.error < SCREEN * _moved(prober, name, chosen):
         return f"in {kind}, of degree 0 nearly: its scale is divided out by a normalisation, up to the eps in there"
     return (
         f"in {kind}: the output follows no power of its scale; the best degree, {probe.degree}, "
@@ -345,9 +347,9 @@ def _reason(prober: Prober, name: str, found: _Found) -> str:
     )
 
 
-def _moved(prober: Prober, name: str, found: _Found) -> float:
+def _moved(prober: Prober, name: str, chosen: _Chosen) -> float:
     """How much the outputs depend on the direction of a parameter."""
-    return prober.turned(name) if found.euler.moved is None else found.euler.moved[name]
+    return prober.turned(name) if chosen.euler.moved is None else chosen.euler.moved[name]
 
 
 def _kind(model: nn.Module, name: str) -> str:
@@ -359,18 +361,18 @@ def _percent(error: float) -> str:
     return f"{100 * error:.2g} % of the largest output" if math.isfinite(error) else "more than can be told"
 
 
-def _notes(prober: Prober, found: _Found) -> Iterator[str]:
+def _notes(prober: Prober, chosen: _Chosen) -> Iterator[str]:
     """What stands in the way of a higher degree: shared weights, and shifts that are scaled with the rest."""
     for name in dict.fromkeys(prober.alias.values()):
-        if name not in found.names:
+        if name not in chosen.names:
             others = [alias for alias, first in prober.alias.items() if first == name]
             yield f"{name} is also {', '.join(others)}: a shared weight is not a free head"
-    for unit in found.units:
+    for unit in chosen.units:
         for bias in [name for name in unit.names if _is_shift(name) and len(unit.names) > 1]:
             better = None
             with suppress(NoOutput), prober.without([bias]):
-                better = _choose(prober, found.euler.without(bias, prober))
-            if better is not None and better.degree > found.degree:
+                better = _choose(prober, chosen.euler.without(bias, prober))
+            if better is not None and better.degree > chosen.degree:
                 yield _without(prober, [bias], better.names, better.degree)
     biases = [name for name in prober.trained if _is_shift(name)]
     rest = [name for name in prober.trained if not _is_shift(name)]
@@ -378,7 +380,7 @@ def _notes(prober: Prober, found: _Found) -> Iterator[str]:
         probe = None
         with suppress(NoOutput), prober.without(biases):
             probe = prober.scale(rest)
-        if probe is not None and probe.passed and probe.degree > found.degree:
+        if probe is not None and probe.passed and probe.degree > chosen.degree:
             yield _without(prober, biases, rest, probe.degree)
 
 

@@ -37,7 +37,7 @@ LONG = 1.0  # seconds of a search from which on its answer is kept, and before w
 def from_plain(state: Mapping[str, Any]) -> Homogeneous:
     """What `dataclasses.asdict` made of it, as it was; lists may have taken the place of tuples."""
     known = dict(state)
-    known["evidence"] = tuple(Probe(**{**one, "names": tuple(one["names"])}) for one in known["evidence"])
+    known["evidence"] = tuple(Probe(**{**probe, "names": tuple(probe["names"])}) for probe in known["evidence"])
     return Homogeneous(**{**known, "names": tuple(known["names"]), "notes": tuple(known["notes"])})
 
 
@@ -50,12 +50,12 @@ def find_or_recall(model: nn.Module, batch: Any, forward: Callable[[nn.Module, A
             check_homogeneous(model, known.names, batch, degree=known.degree, forward=forward)
             return known
     began = time.perf_counter()
-    found = find_homogeneous(model, batch, forward=forward, progress=announce)
-    if path is not None and found.names and time.perf_counter() - began >= LONG:
+    answer = find_homogeneous(model, batch, forward=forward, progress=announce)
+    if path is not None and answer.names and time.perf_counter() - began >= LONG:
         with contextlib.suppress(OSError, ValueError):  # no place for it is no trouble
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(asdict(found)).encode())
-    return found
+            write_atomically(path, json.dumps(asdict(answer)).encode())
+    return answer
 
 
 def announce(seconds: float, count: int) -> None:
@@ -83,9 +83,9 @@ def folder() -> Path | None:
 
 def _read(path: Path) -> Homogeneous | None:
     try:
-        found = from_plain(read_json(path))
-        good = found.names and all(isinstance(name, str) for name in found.names) and isinstance(found.degree, int)
-        return found if good else None
+        answer = from_plain(read_json(path))
+        good = answer.names and all(isinstance(name, str) for name in answer.names) and isinstance(answer.degree, int)
+        return answer if good else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None  # damaged, or of another version: as if it were not there
 

@@ -37,10 +37,10 @@ def softmax_dtype(logits: Tensor) -> torch.dtype:
     return torch.float32 if torch.is_autocast_enabled(kind) and logits.dtype != torch.float64 else logits.dtype
 
 
-def lost_ones(found: Margins, dtype: torch.dtype) -> Tensor:
+def lost_ones(margins: Margins, dtype: torch.dtype) -> Tensor:
     """[examples whose gradient rounds to zero, all examples], on the device."""
-    lost = (found.soft > vanishing_margin(dtype)) & found.keep
-    return torch.stack([lost.sum(), found.keep.sum()]).double()
+    lost = (margins.soft > vanishing_margin(dtype)) & margins.keep
+    return torch.stack([lost.sum(), margins.keep.sum()]).double()
 
 
 class Late:

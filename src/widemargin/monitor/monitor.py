@@ -168,7 +168,7 @@ class MarginMonitor:
         elif homogeneous != "auto" or isinstance(homogeneous, (list, tuple)):
             self._asked = names_of(homogeneous, model)
         loggers = log if isinstance(log, (list, tuple)) else [log]
-        self._loggers = [as_logger(one) for one in loggers]
+        self._loggers = [as_logger(logger) for logger in loggers]
         self._store = Store(out, self._config(), resume) if out is not None and self.rank == 0 else None
         self._records: list[Record] = []
         self._held: list[Held] = []
@@ -215,10 +215,10 @@ class MarginMonitor:
         parts, self._parts = self._parts, []
         logits = getattr(logits, "logits", logits)  # what models of `transformers` return
         with torch.no_grad():
-            found: tally.Raw | tally.Margins | Tensor | None = None
+            held: tally.Raw | tally.Margins | Tensor | None = None
             if self.kind == "ce" and not accumulate and not parts:
-                found = tally.raw(logits, targets, self.class_axis)
-            if found is None:
+                held = tally.raw(logits, targets, self.class_axis)
+            if held is None:
                 parts.append(self._margins(logits, targets))
             if isinstance(loss, Tensor) and loss.numel() != 1:
                 raise InputError(f"loss must be one number, not {tuple(loss.shape)}; reduce it first, or leave it out")
@@ -229,17 +229,17 @@ class MarginMonitor:
             if accumulate:
                 self._parts = parts
                 return
-            whole = found
-            if found is None:
-                found = whole = joined_margins(parts)
-                if len(found.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
-                    found = summary_of([found], self.loss)[0]
+            whole = held
+            if held is None:
+                held = whole = joined_margins(parts)
+                if len(held.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
+                    held = summary_of([held], self.loss)[0]
             extra: dict[str, Any] = {}
             if loss is not None:  # of one of several batches it says nothing of all
                 alone = isinstance(whole, tally.Raw) or len(parts) == 1
                 extra = {"objective": loss.detach() if isinstance(loss, Tensor) else loss, "alone": alone}
             extra |= self._extras(whole, logits, targets, before is None)
-            self._held.append((found, self.norms_now() if before is None else before, self._count, extra))
+            self._held.append((held, self.norms_now() if before is None else before, self._count, extra))
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
         if len(self._held) >= FLUSH or (time.perf_counter() - self._flushed > PAUSE and self.world == 1):
             self.flush()
@@ -265,20 +265,20 @@ class MarginMonitor:
         self.flush()
         reshard(self.model)
         self.named = dict(unwrap(self.model).named_parameters())  # load_state_dict(assign=True) puts new ones in place
-        found = tally.Tally(self.loss, seed=self.rank)
+        margins = tally.Tally(self.loss, seed=self.rank)
         if self.world > 1:
             ranks.send_buffers(self.model)
         over = OverGradient() if self.heuristics else None
         with same_draws(data), evaluating(self.model) if evaluate else as_it_is(self.model):
-            problem = self._pass(data, found, batches, over)
+            problem = self._pass(data, margins, batches, over)
         reshard(self.model)
         if self.world > 1:
-            found = self._gathered(found, problem)
+            margins = self._gathered(margins, problem)
         elif problem is not None:
             raise problem
-        if found.numbers is None:
+        if margins.numbers is None:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
-        numbers = found.numbers.tolist()
+        numbers = margins.numbers.tolist()
         norms, more = self._norms(), dict(extra or {})
         if over is not None:
             more |= {LAYERS: over_layers(self.model, self.homogeneous, numbers[tally.LEAST])} | over.numbers()
@@ -289,7 +289,7 @@ class MarginMonitor:
             numbers,
             self.loss,
             what=name,
-            tally=found,
+            tally=margins,
             levels=self.levels,
             step=self._count if step is None else step,
             name=name,
@@ -422,15 +422,15 @@ class MarginMonitor:
 
         def call(model: nn.Module, inputs: Any) -> Tensor:
             try:
-                found = logits_of(model(*inputs[0], **inputs[1]))
+                outputs = logits_of(model(*inputs[0], **inputs[1]))
             except InputError as error:
                 raise InputError(f"{error}; with it {other_ways}") from None
-            if self.kind == "ce" and not set(found.shape[1:]) & set(logits.shape[-1:] + logits.shape[1:2]):
+            if self.kind == "ce" and not set(outputs.shape[1:]) & set(logits.shape[-1:] + logits.shape[1:2]):
                 raise InputError(
-                    f"logits {tuple(logits.shape)} are not the model's outputs, {tuple(found.shape[1:])} for each example, so "
+                    f"logits {tuple(logits.shape)} are not the model's outputs, {tuple(outputs.shape[1:])} for each example, so "
                     f"their degree is unknown; give forward= that makes them and {other_ways}"
                 )
-            return found
+            return outputs
 
         with evaluating(self.model):
             self._find_together((args, kwargs), call)
@@ -441,23 +441,23 @@ class MarginMonitor:
             return find_or_recall(self.model, batch, run)
         return check_homogeneous(self.model, self._asked, batch, degree=self._degree, forward=run)  # type: ignore[arg-type]
 
-    def _settle(self, found: Homogeneous) -> None:
+    def _settle(self, homogeneous: Homogeneous) -> None:
         self._unhook() if hasattr(self, "_hook") else None
-        self.homogeneous, self._degree = found, found.degree if found.names else None
-        self._growth = found.growth
+        self.homogeneous, self._degree = homogeneous, homogeneous.degree if homogeneous.names else None
+        self._growth = homogeneous.growth
         inner = unwrap(self.model)
-        paths = [name.rpartition(".")[::2] for name in found.names]
+        paths = [name.rpartition(".")[::2] for name in homogeneous.names]
         self._owners = [(inner.get_submodule(path), last) for path, last in paths]  # looked up once, not at every step
-        if found.names and (self._optimizer is not None or self._norm is not None):
-            geometry = own_geometry(self._optimizer, self.named, found.names, self._norm)
+        if homogeneous.names and (self._optimizer is not None or self._norm is not None):
+            geometry = own_geometry(self._optimizer, self.named, homogeneous.names, self._norm)
             if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
                 raise InputError(
                     "the spectral norm of a matrix that ranks hold in parts is not computed; give norm= l2 or linf, or leave "
                     "optimizer= out"
                 )
             self._own = OwnNorm(geometry, self.world)
-        if not found.names:
-            warnings.warn(f"margins are not normalised: {found.summary}", stacklevel=3)
+        if not homogeneous.names:
+            warnings.warn(f"margins are not normalised: {homogeneous.summary}", stacklevel=3)
         if getattr(self, "_store", None) is not None:
             self._store.configure(self._config())  # type: ignore[union-attr]
 
@@ -480,13 +480,13 @@ class MarginMonitor:
     def _tensors(self) -> dict[str, Tensor]:
         return dict(zip(() if self.homogeneous is None else self.homogeneous.names, self._subset()))
 
-    def _extras(self, found: Any, logits: Tensor, targets: Tensor, now: bool) -> dict[str, Tensor]:
+    def _extras(self, whole: Any, logits: Tensor, targets: Tensor, now: bool) -> dict[str, Tensor]:
         """What a step keeps beside its margins: the size in the optimiser's norm, and how late training is."""
         extra = {}
         if self._own is not None and now:
             extra["own"] = self._own.now(self._tensors())
         if self._late is not None:
-            margins = found if isinstance(found, tally.Margins) else self._margins(logits, targets)
+            margins = whole if isinstance(whole, tally.Margins) else self._margins(logits, targets)
             extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset(), self.world)}
         return extra
 
@@ -510,11 +510,11 @@ class MarginMonitor:
         return tally.margins(logits, targets, kind, self.ignore_index, self.class_axis)
 
     def _call(self, batch: Any) -> tuple[Tensor, Tensor]:
-        found = self.forward(bare(self.model), batch)
-        if not (isinstance(found, (tuple, list)) and len(found) == 2 and all(isinstance(one, Tensor) for one in found)):
+        pair = self.forward(bare(self.model), batch)
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(part, Tensor) for part in pair)):
             raise InputError("forward must return a pair of tensors: logits and targets")
-        tally.check_floating(found[0])
-        return found[0], found[1]
+        tally.check_floating(pair[0])
+        return pair[0], pair[1]
 
     # ------------------------------------------------------------ reducing
 
@@ -567,10 +567,10 @@ class MarginMonitor:
         merged = torch.cat([tally.merge(mine[..., : tally.COLUMNS]), every[..., -2:-1].sum(0)], 1)
         return merged, mine[..., -1].mean(0).tolist()
 
-    def _gathered(self, found: tally.Tally, problem: Exception | None) -> tally.Tally:
+    def _gathered(self, own: tally.Tally, problem: Exception | None) -> tally.Tally:
         """The tally of all ranks. A rank that failed makes all of them fail."""
         ranks.fail_together(problem)
-        part = found.portable()
+        part = own.portable()
         counts = ranks.everyone(0.0 if part.numbers is None else float(part.numbers[tally.COUNT]))
         total = sum(counts[k] for k in self._data_ranks)
         if part.sample is not None:
@@ -583,9 +583,9 @@ class MarginMonitor:
         return whole
 
     def _pass(
-        self, data: Any, found: tally.Tally, most: int | None, over: OverGradient | None = None
+        self, data: Any, into: tally.Tally, most: int | None, over: OverGradient | None = None
     ) -> Exception | None:
-        """Add the margins of the batches to `found`; return what went wrong, for the other ranks to hear of it.
+        """Add the margins of the batches to `into`; return what went wrong, for the other ranks to hear of it.
 
         Where a forward pass needs every rank, those whose batches are used up repeat their last one, which does not count.
         """
@@ -609,7 +609,7 @@ class MarginMonitor:
             if self.world > 1 and (self._sharded or (k == 0 and self.homogeneous is None)):
                 has, failed = map(list, zip(*ranks.everyone((batch is not None, problem is not None))))
             if batch is None and problem is None:
-                waiting = self._empty(found, waiting)
+                waiting = self._empty(into, waiting)
             if any(failed) or not any(has):
                 return problem
             if k == 0:
@@ -625,7 +625,7 @@ class MarginMonitor:
                 if batch is not None:
                     if not self._looked:
                         self._look_at(logits, targets, batch[0] if isinstance(batch, tuple | list) else batch)
-                    waiting = self._tallied(found, waiting, logits, targets)
+                    waiting = self._tallied(into, waiting, logits, targets)
                     if over is not None:
                         over.add(self._call, batch, self._margins)
             except Exception as error:
@@ -634,22 +634,20 @@ class MarginMonitor:
                 last = batch
         raise AssertionError("not reached")
 
-    def _tallied(
-        self, found: tally.Tally, waiting: list[tally.Raw], logits: Tensor, targets: Tensor
-    ) -> list[tally.Raw]:
+    def _tallied(self, into: tally.Tally, waiting: list[tally.Raw], logits: Tensor, targets: Tensor) -> list[tally.Raw]:
         """Add the margins of a batch; small ones of equally many classes wait for each other, since launches are what costs."""
-        one = tally.raw(logits, targets, self.class_axis) if self.kind == "ce" else None
-        if waiting and (one is None or len(waiting) >= TOGETHER or one.logits.shape[1] != waiting[0].logits.shape[1]):
-            waiting = self._empty(found, waiting)
-        if one is not None:
-            return [*waiting, one]
-        found.add(self._margins(logits, targets))
+        raw = tally.raw(logits, targets, self.class_axis) if self.kind == "ce" else None
+        if waiting and (raw is None or len(waiting) >= TOGETHER or raw.logits.shape[1] != waiting[0].logits.shape[1]):
+            waiting = self._empty(into, waiting)
+        if raw is not None:
+            return [*waiting, raw]
+        into.add(self._margins(logits, targets))
         return []
 
-    def _empty(self, found: tally.Tally, waiting: list[tally.Raw]) -> list[tally.Raw]:
+    def _empty(self, into: tally.Tally, waiting: list[tally.Raw]) -> list[tally.Raw]:
         if waiting:
-            logits, targets = (torch.cat([getattr(one, what) for one in waiting]) for what in ("logits", "targets"))
-            found.add(tally.margins(logits, targets, "ce", self.ignore_index, -1))
+            logits, targets = (torch.cat([getattr(batch, what) for batch in waiting]) for what in ("logits", "targets"))
+            into.add(tally.margins(logits, targets, "ce", self.ignore_index, -1))
         return []
 
     def _find_together(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None, source: int = 0) -> None:

@@ -197,9 +197,9 @@ class Prober:
 
     # Ranks that hold a sharded model together must take the same way, or they wait for each other: they agree on every number.
 
-    def _off(self, found: Tensor, power: float) -> float:
+    def _off(self, outputs: Tensor, power: float) -> float:
         """How far these outputs are from `power` times the old ones, relative to the largest of those."""
-        error = self._largest((found.double() / power - self.base.double()).abs().max()) / self.size
+        error = self._largest((outputs.double() / power - self.base.double()).abs().max()) / self.size
         return error if math.isfinite(error) else math.inf
 
     def largest(self, outputs: Tensor) -> float:
@@ -347,9 +347,9 @@ def _cut(batch: Any, shape: torch.Size, run: Callable[[Any], Tensor]) -> Any:
         if some is batch:
             continue
         with suppress(Exception):  # models of one size say it in many ways
-            found = run(_rows(some, ROWS[0]))
-            texts = len(found.shape) == len(shape) and found.shape[-1] == shape[-1]
-            if (found.shape == shape or texts) and bool(found.isfinite().all()) and bool(found.any()):
+            outputs = run(_rows(some, ROWS[0]))
+            texts = len(outputs.shape) == len(shape) and outputs.shape[-1] == shape[-1]
+            if (outputs.shape == shape or texts) and bool(outputs.isfinite().all()) and bool(outputs.any()):
                 return some
     return batch
 
@@ -382,8 +382,8 @@ def _smaller(batch: Any, side: int, length: int) -> Any:
         return part
 
     find(batch)
-    found = cut(batch)
-    return found if changed else batch
+    smaller = cut(batch)
+    return smaller if changed else batch
 
 
 def some_names(names: Sequence[str], most: int = 6) -> str:

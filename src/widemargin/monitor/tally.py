@@ -134,7 +134,7 @@ def classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Ten
 
 def _not_classes(logits: Tensor, targets: Tensor) -> str:
     """What targets are that are no class indices, and what to do."""
-    one = logits.shape == targets.shape or logits.shape == (*targets.shape, 1)
+    one_output = logits.shape == targets.shape or logits.shape == (*targets.shape, 1)
     several = logits.shape == targets.shape and targets.ndim > 1 and targets.shape[-1] > 1
     values = torch.zeros(0) if targets.is_complex() else targets.detach().reshape(-1)[:SAMPLE]
     decided = bool(((values == 0) | (values.abs() == 1)).all()) and len(values) > 0
@@ -142,9 +142,9 @@ def _not_classes(logits: Tensor, targets: Tensor) -> str:
         return "targets must be class indices (integers), and these are one-hot rows; give targets.argmax(-1)"
     if several and decided:
         return 'targets are several labels for each example; give loss="bce", which takes each as a decision'
-    if one and decided:
+    if one_output and decided:
         return 'targets are labels 0 and 1 of one output for each example; give loss="bce"'
-    if one and not (several and bool(((values >= 0) & (values <= 1)).all())):
+    if one_output and not (several and bool(((values >= 0) & (values <= 1)).all())):
         return (
             "targets are real numbers: this is regression, which has no margins; the monitor is for classes (for one output and "
             'two classes there is loss="bce")'

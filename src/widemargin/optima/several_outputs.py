@@ -269,11 +269,11 @@ class Solver(Engine):
         if not upper <= self.upper * (
             1 + self.tol
         ):  # tiny or huge weights may not be what they were: then a constant may be better
-            found = self.theta, self.outer, self.offset
+            before = self.theta, self.outer, self.offset
             _, b = fit(self.points, np.zeros((self.n, 0)), self.A[:0], np.zeros(self.K))
             constant = self.saved_network(self.theta[:0], self.outer[:0], b)
             if upper < constant:
-                self.theta, self.outer, self.offset = found
+                self.theta, self.outer, self.offset = before
             upper = upper if upper < constant else constant
         upper = upper / total * (1 + 8 * EPS)
         lower = self.below() / total * (1 - 8 * EPS)

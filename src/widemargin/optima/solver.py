@@ -418,13 +418,13 @@ class Solver(Engine):
 
     def written(self) -> tuple[Measure | None, dict[str, Any], np.ndarray, float, float]:
         problem, power = self.problem, 2 * self.problem.power
-        scale, found = problem.power - self.door.shift, self.network()
+        scale, network = problem.power - self.door.shift, self.network()
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             mass = np.ldexp(
-                np.ldexp(found.mass, scale), -scale
+                np.ldexp(network.mass, scale), -scale
             )  # what is saved: tiny or huge ones are not what they were
             on = np.isfinite(mass) & (mass != 0)
-            primal = Measure(found.theta[on], mass[on], "relu", found.bias)
+            primal = Measure(network.theta[on], mass[on], "relu", network.bias)
             b = math.ldexp(math.ldexp(self.best_network[2], problem.power), -problem.power)
             self.best_network = (*self.best_network[:2], b)
             upper = above(problem, primal, b)

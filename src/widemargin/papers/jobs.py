@@ -237,7 +237,7 @@ def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
 
 
 def run(
-    one: Reproduction,
+    reproduction: Reproduction,
     out: str | Path,
     *,
     scale: str = "quick",
@@ -245,7 +245,7 @@ def run(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> list[Verdict]:
-    """Reproduce one figure or table into out/ID and return its verdicts.
+    """Run a `reproduction`, one figure or table, into out/ID and return its verdicts.
 
     `scale` is "quick" or "paper", the papers' own sizes; `say` is called with what is done next. `device` and `seed` as in
     Job. Where a setting was chosen after a look, it is run on another seed too.
@@ -263,17 +263,17 @@ def run(
     """
     if scale not in SCALES:
         raise InputError(f"scale must be quick or paper, not {scale!r}")
-    folder = Path(out) / one.id
+    folder = Path(out) / reproduction.id
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}; choose another") from None
     job = Job(scale, seed, folder, say or silent, device=device)
     started = time.perf_counter()
-    outcome = one.function(job)
+    outcome = reproduction.function(job)
     if any(verdict.chosen_after for verdict in outcome.verdicts):
-        outcome = replace(outcome, verdicts=_again(one, job, outcome.verdicts))
-    _write(folder, one, job, outcome, time.perf_counter() - started)
+        outcome = replace(outcome, verdicts=_again(reproduction, job, outcome.verdicts))
+    _write(folder, reproduction, job, outcome, time.perf_counter() - started)
     return list(outcome.verdicts)
 
 

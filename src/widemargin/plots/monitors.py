@@ -150,8 +150,8 @@ DASHES = {"solid": "-", "dash": "--", "dashdot": "-.", "dot": ":"}
 def looks(names: Iterable[str], main: str) -> dict[str, tuple[str, str]]:
     """A colour and a dash for every name, by name, in pictures and on pages."""
     others = [name for name in names if name not in (main, "step")]
-    found = {main: ("plus", "solid")} | {name: LOOKS[k % len(LOOKS)] for k, name in enumerate(others)}
-    return found if main == "step" else found | {"step": ("quiet", "solid")}
+    chosen = {main: ("plus", "solid")} | {name: LOOKS[k % len(LOOKS)] for k, name in enumerate(others)}
+    return chosen if main == "step" else chosen | {"step": ("quiet", "solid")}
 
 
 def _styles(series: Mapping[str, Any], main: str) -> dict[str, dict[str, Any]]:

@@ -446,18 +446,18 @@ def _sampled(plan: Sweep, picks: Sequence[list[Run]], until: float) -> tuple[lis
             start = time.perf_counter()
             try:
                 with _broken_off(until - start):
-                    found, seconds = timed(work)
+                    outcomes, seconds = timed(work)
             except _Late:
                 late = time.perf_counter() - start
                 return ([*times, late / reached[-1]], 0.0) if reached[-1] > 0 else (times, late)
             with contextlib.suppress(_Late), _broken_off(until - time.perf_counter()):
                 if k == 0 and 2 * seconds < ANSWER:
-                    found, seconds = timed(work)  # the first one also pays for imports
-            for one, run in zip(found, runs):
-                if one.complaint:
-                    raise InputError(one.complaint)
-                if one.row is None:
-                    raise InputError(f"a run fails ({_words(run)}): {last_words(one.traceback)}")
+                    outcomes, seconds = timed(work)  # the first one also pays for imports
+            for outcome, run in zip(outcomes, runs):
+                if outcome.complaint:
+                    raise InputError(outcome.complaint)
+                if outcome.row is None:
+                    raise InputError(f"a run fails ({_words(run)}): {last_words(outcome.traceback)}")
             times.append(seconds)
     return times, 0.0
 

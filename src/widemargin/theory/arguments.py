@@ -63,6 +63,7 @@ Convention = Annotated[str, one_of(*CONVENTIONS)]
 Loss = Annotated[str, one_of("logistic", "exp")]
 Space = Annotated[str, one_of("f1", "f2")]
 
+EXAMPLE = ">>> "
 WORDS = {float: "a number", int: "an integer", bool: "True or False", str: "a word"}
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,9 +100,15 @@ def checked(function: F) -> F:
 
 
 def said(function: Callable[..., Any]) -> tuple[str, str]:
-    """The first paragraph of its docstring on one line, and the rest."""
-    first, _, rest = (inspect.getdoc(function) or "").partition("\n\n")
-    return " ".join(first.split()), rest
+    """The first paragraph of its docstring on one line, and the rest up to the example."""
+    first, _, rest = (inspect.getdoc(function) or "").partition(EXAMPLE)[0].partition("\n\n")
+    return " ".join(first.split()), rest.rstrip()
+
+
+def shown(function: Callable[..., Any]) -> str:
+    """The example of its docstring, which the tests run."""
+    _, begin, rest = (inspect.getdoc(function) or "").partition(EXAMPLE)
+    return begin + rest
 
 
 def explained(function: Callable[..., Any]) -> dict[str, str]:

@@ -43,6 +43,10 @@ def frozen_ascent_margin(
     growth = sum_{s < t} 1/(beta(s) sqrt(s+1)), beta = |a|_1; size = max |z_ij|; gamma = gamma_1^(m) (M6). The printed constants
     hold. "sharp" keeps the sums of the proof: with S = sum_{s < t} 1/sqrt(s+1) and H = sum_{s <= t} 1/s, gamma_1 - |z| (4 ln m
     + (6/16) H)/S - ln(n) growth/S.
+
+    >>> from widemargin import theory
+    >>> print(theory.ascent.frozen_ascent_margin(gamma=0.2, size=1.0, n=100, m=50, t=10**7, growth=1.0))
+    CB-14: margin (M6) 0.17886, not all assumptions checked [CB Proposition 6, Proposition 16]
     """
     root = math.sqrt(t)
     if convention == "printed":
@@ -76,7 +80,11 @@ def norm_growth(
 
     beta(t+1) = beta(t) sum_j abar_j (1 + 2 eta g_j)^2 >= beta(t) (1 + 2 eta g . abar)^2, g = Z' p with p in the simplex, so g .
     abar >= mu >= -|z|. With margins near gamma_1 this is the lemma's ln beta >~ min(1, gamma_1) sqrt(t), whose constant is not
-    given: about gamma_1 sqrt(t)/(2 |z|). The value is beta(t) itself.
+    given: about gamma_1 sqrt(t)/(2 |z|). The value is beta(t) itself; `margins_passed` (t,) are mu(0), mu(1), ...
+
+    >>> from widemargin import theory
+    >>> print(theory.ascent.norm_growth([0.0, 0.1, 0.15], size=1.0))
+    CB-16: norm 1.0399, not all assumptions checked [CB Lemmas 17, 18]
     """
     mu = np.asarray(margins_passed, dtype=np.float64)
     if mu.ndim != 1 or (np.abs(mu) > size * (1 + 1e-9)).any():
@@ -111,6 +119,10 @@ def output_ascent_margin(
 
     With `inverse_betas` = sum_{s < t} 1/beta(s) of the run, the step before the last of the proof is used, which is sharper:
     gamma_2 - 2 sqrt 2 |z|/sqrt t - ln(n) inverse_betas/t. The printed value is in `numbers`.
+
+    >>> from widemargin import theory
+    >>> print(theory.ascent.output_ascent_margin(gamma=0.2, size=1.0, n=100, t=10**6))
+    CB-18: margin (M7) 0.15729, not all assumptions checked [CB Proposition 7, Proposition 19]
     """
     root = math.sqrt(t)
     printed = gamma - size / root * (2 * math.sqrt(2) + math.sqrt(3) * math.log(n) / gamma)

@@ -18,7 +18,12 @@ from .simplex import best_mixture
 
 
 def kl(v: ArrayLike, u: ArrayLike) -> float:
-    """KL(v, u) = <v, ln(v/u)> + <1, u - v>, the Bregman divergence of sum_j (u_j ln u_j - u_j) (UH Lemma 3.3, UH-8)."""
+    """KL(v, u) = <v, ln(v/u)> + <1, u - v>, the Bregman divergence of sum_j (u_j ln u_j - u_j) (UH Lemma 3.3, UH-8); v, u (m,).
+
+    >>> from widemargin.theory import comparators
+    >>> comparators.kl([1.0, 0.0], [1.0, 1.0])  # the mass that is missing
+    1.0
+    """
     v, u = np.asarray(v, dtype=np.float64), np.asarray(u, dtype=np.float64)
     if v.shape != u.shape or (v < 0).any() or (u < 0).any():
         raise InputError("kl: give two nonnegative vectors of the same length")
@@ -34,14 +39,25 @@ def size_divergence(x: float) -> float:
 
 
 def kl_parts(r: ArrayLike, q: ArrayLike) -> tuple[float, float]:
-    """KL(r, q) = ||r|| KL(r/||r||, q/||q||) + ||r|| Q(||r||/||q||), norms l1: the two terms (UH Lemma A.2)."""
+    """KL(r, q) = ||r|| KL(r/||r||, q/||q||) + ||r|| Q(||r||/||q||), norms l1, r, q (m,): the two terms (UH Lemma A.2).
+
+    >>> from widemargin.theory import comparators
+    >>> r, q = [1.0, 1.0], [1.0, 3.0]
+    >>> round(sum(comparators.kl_parts(r, q)), 12) == round(comparators.kl(r, q), 12)
+    True
+    """
     r, q = np.asarray(r, dtype=np.float64), np.asarray(q, dtype=np.float64)
     a, b = float(r.sum()), float(q.sum())
     return a * kl(r / a, q / b), a * size_divergence(a / b)
 
 
 def kl_bounds(r: ArrayLike, q: ArrayLike) -> tuple[float, float]:
-    """The two lower bounds of KL(r, q) in UH Lemma A.2, with the coefficient ||r||_1 of the first term (E-UH-14)."""
+    """The two lower bounds of KL(r, q), r, q (m,), in UH Lemma A.2, with the coefficient ||r||_1 of the first term (E-UH-14).
+
+    >>> from widemargin.theory import comparators
+    >>> max(comparators.kl_bounds([1.0, 1.0], [1.0, 3.0])) <= comparators.kl([1.0, 1.0], [1.0, 3.0])
+    True
+    """
     r, q = np.asarray(r, dtype=np.float64), np.asarray(q, dtype=np.float64)
     a, b = float(r.sum()), float(q.sum())
     shape = a * kl(r / a, q / b)
@@ -78,6 +94,12 @@ def sample_p_bar(
     `measure` is a good network of any width (the primal of `margins.f1`); units have directions V (m, d) and signs beta. With k,
     its atoms are first replaced by k random ones of weight 1/k (Maurey). All m units may serve every atom, without splitting
     them into k groups: then ||p||_inf and KL(p, 1/m) only get smaller, and the printed width is enough (F-UH-2).
+
+    >>> from widemargin.theory import comparators
+    >>> from widemargin.types import Dataset, Measure
+    >>> data, net = Dataset([[1.0, 0.0], [0.0, 1.0]], [1, -1]), Measure([[1.0, 0.0], [0.0, 1.0]], [0.5, -0.5])
+    >>> comparators.sample_p_bar(net, V=[[2.0, 0.0], [0.0, 3.0]], beta=[1, -1], data=data, radius=0.1).margin
+    0.5
     """
     unit = measure.normalized()
     mass = np.abs(unit.mass) / np.abs(unit.mass).sum()
@@ -93,10 +115,14 @@ def sample_p_bar(
 
 
 def best_p_bar(Z: ArrayLike, u0: ArrayLike | None = None, temperature: float = 0.0) -> Comparator:
-    """A comparator for features z (n, m) and u(0), by default 1/m: max_p min_i <p, z_i> - temperature KL(p, u(0)) (UH-21).
+    """A comparator for features Z (n, m) and u0 (m,), by default 1/m: max_p min_i <p, z_i> - temperature KL(p, u(0)) (UH-21).
 
     At temperature 0 a linear program, with few units and so a large ||p||_inf; otherwise p_j ~ u_j(0) exp(<q, z_j> / temperature)
     with the q of the simplex that minimises the dual. What is returned is evaluated, so it need not be the best.
+
+    >>> from widemargin.theory import comparators
+    >>> comparators.best_p_bar([[1.0, 0.0], [0.0, 1.0]]).margin
+    0.5
     """
     from scipy.optimize import minimize
 
@@ -149,6 +175,10 @@ def width_for_comparator(
     KL(p, 1/m) <= ln 8 + (d-1) ln(8/gamma) and ||p||_inf <= 1/sqrt(m). Printed: KL <= (d-1) ln(48/gamma), for which the proof
     would need 2/3 of the expected number of units in each cap; it has half of it. `width_sharp` is what the proof needs if
     the k = 16 n / gamma^2 atoms share all units: max(2 ln(k/delta), 4) / tau^2, tau = (1/4)(gamma/8)^(d-1).
+
+    >>> from widemargin import theory
+    >>> print(theory.comparators.width_for_comparator(gamma=0.2, d=4, n=20, delta=0.05))
+    UH-21: width 2.8853e+14, not all assumptions checked [UH Lemma B.1]
     """
     log_caps = (2 * d - 2) * math.log(8 / gamma)
     width = from_log(math.log(1024) + 2 * math.log(math.log(2 * n / (delta * gamma))) + log_caps)

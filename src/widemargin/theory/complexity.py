@@ -51,10 +51,16 @@ def rademacher_monte_carlo(
     seed: int = 0,
     kernel: ArrayLike | None = None,
 ) -> tuple[float, float]:
-    """Mean and standard error of the unit ball's complexity over draws of the signs: "hull", "linear", "kernel".
+    """Mean and standard error of the unit ball's complexity at points X (n, d), over `samples` draws of the signs.
 
+    `kind` is "hull", "linear" or "kernel"; the last may be given its matrix `kernel` (n, n).
     The supremum is exact for the last two and, in at most two dimensions, for the hull (the best neuron of each sign pattern on
     the circle); in more it is the best of 100 ascents over random starts and so a lower estimate.
+
+    >>> from widemargin.theory import complexity
+    >>> mean, error = complexity.rademacher_monte_carlo([[1.0, 0.0], [0.0, 1.0]], "linear")
+    >>> round(mean, 6), error < 1e-12  # |sum_i e_i x_i| / n is the same for all signs
+    (0.707107, True)
     """
     points = np.asarray(X, dtype=np.float64)
     n, d = points.shape
@@ -103,6 +109,10 @@ def rademacher_bound(
 
     hull: 3 B ||X||_F/n (printed), 1.5 B ||X||_F/n (derived, `rademacher_hull`). kernel: B ||X||_F/(n sqrt(2d)) with B the
     M7 norm; print has sqrt d and sqrt(kappa)||alpha||_2 for B (E-MT-7). linear: B ||X||_F/n.
+
+    >>> from widemargin import theory
+    >>> print(theory.complexity.rademacher_bound(frobenius=10.0, n=100, d=4))
+    MT-16: constant 0.15, applies [MT Lemmas C.2 to C.4, Corollary C.5]
     """
     value = {
         "hull": rademacher_hull(frobenius, n, B, convention),
@@ -139,6 +149,10 @@ def batchnorm_rademacher(
     Printed: 4 B rho ||Xbar||_F / n. Its proof drops v_0j from a supremum over j, which is no equality (E-BN-6): at rho = 0 the
     class still holds every combination of the initial neurons. Rows lie in the ball of radius rho + v0 about 0, and the hull of
     its ReLUs has the constant of `rademacher_hull`.
+
+    >>> from widemargin import theory
+    >>> print(theory.complexity.batchnorm_rademacher(B=1.0, rho=1.0, frobenius=10.0, n=100))
+    BN-23: constant 0.45, not all assumptions checked [BN Lemma F.1]
     """
     value = 4 * B * rho * frobenius / n if convention == "printed" else rademacher_hull(frobenius, n, B * (rho + v0))
     return Guarantee(

@@ -40,7 +40,12 @@ SEPARATED = "the margin on the sample is positive"
 
 @checked
 def ramp_loss(a: ArrayLike, gamma: Positive) -> np.ndarray:
-    """1 for a <= 0, 1 - a/gamma up to gamma, then 0 (MT Section C)."""
+    """The ramp at margins a (n,): 1 for a <= 0, 1 - a/gamma up to gamma, then 0 (MT Section C).
+
+    >>> from widemargin.theory import generalization
+    >>> generalization.ramp_loss([-1.0, 0.25, 2.0], gamma=0.5).tolist()
+    [1.0, 0.5, 0.0]
+    """
     return np.clip(1 - np.asarray(a, dtype=np.float64) / gamma, 0, 1)
 
 
@@ -125,6 +130,10 @@ def ramp_margin_bound(
     Derived: 3 sqrt((ln(2/delta) + 2 ln log2(8C/gamma)) / (2n)) for the empirical Rad that MT inserts, and sqrt(ln
     log2(8C/gamma)/n) + sqrt(ln(1/delta)/(2n)) for its mean (`empirical=False`). Printed: the latter with 4C and the empirical
     Rad; the shares 1/j^2 of delta which that needs add up to 1.64. `rademacher` is of the unit ball.
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.ramp_margin_bound(ramp_risk=0.1, rademacher=0.01, gamma=0.5, C=1.0, n=10_000))
+    MT-15: test error 0.23392, not all assumptions checked [MT Theorem C.1]
     """
     leading, spread = 4 * rademacher / gamma, _spread(convention, gamma, C, n, delta, empirical)
     return Guarantee(
@@ -159,6 +168,10 @@ def class_margin_bound(
     P(y f < 0) <= 4 Rad/gamma + sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)) (CB-22, printed).
 
     Derived as in `ramp_margin_bound`; `empirical=False` where Rad is a bound on its mean, such as B radius/sqrt(n).
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.class_margin_bound(rademacher=0.01, gamma=0.5, C=1.0, n=10_000))
+    CB-22: test error 0.13392, not all assumptions checked [CB Theorem 22]
     """
     leading, spread = 4 * rademacher / gamma, _spread(convention, gamma, C, n, delta, empirical)
     return Guarantee(
@@ -188,6 +201,10 @@ def network_margin_bound(
     The leading term is 4 Rad / gamma_alpha with Rad <= 3 ||X||_F/n and gamma_alpha >= 2 gamma, the margin in M1. Printed:
     sqrt(ln log2(4C/gamma)/n) + sqrt(ln(1/delta)/(2n)). Derived: what an empirical Rad costs, at gamma_alpha
     (`ramp_margin_bound`).
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.network_margin_bound(gamma=0.5, n=10_000, mean_square=1.0, C=1.0))
+    MT-7: test error 0.17147, not all assumptions checked [MT Theorem 3.1]
     """
     leading = 6 / gamma * math.sqrt(mean_square / n)
     spread = _spread(convention, gamma if convention == "printed" else 2 * gamma, C, n, delta)
@@ -219,6 +236,10 @@ def kernel_margin_bound(
 
     Printed: `constant` times (1/gamma) sqrt(D/(dn)) + sqrt(ln max(log2(C sqrt(1/d)/gamma), 2)/n) + sqrt(ln(1/delta)/n); the kappa
     in its logarithm must cancel (E-MT-7) and is left out here.
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.kernel_margin_bound(gamma=0.2, n=10_000, d=4, mean_square=1.0, C=1.0))
+    MT-14: test error 0.12425, not all assumptions checked [MT Lemma 3.4]
     """
     size = C / math.sqrt(2 * d)
     if convention == "printed":
@@ -264,6 +285,10 @@ def fast_rate_l1(
 
     constant (ln(n)^3/(n gamma^2) + ln(1/delta)/n), gamma in M5 (UH-24): Srebro, Sridharan and Tewari (2010), Theorem 5, with
     Rad <= 1/sqrt(n). The constant is not known; 1 is a placeholder, so `explicit` is False.
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.fast_rate_l1(gamma=0.2, n=100_000))
+    UH-24: test error (M5) 0.38153 up to a constant, not all assumptions checked [UH end of Appendix B]
     """
     return _optimistic("M5", 1 / math.sqrt(n), gamma, n, delta, constant, radius)
 
@@ -276,6 +301,10 @@ def fast_rate_l2(
     """A margin gamma in the squared norm of all parameters gives test error of order ln(n)^3/(n gamma^2).
 
     As `fast_rate_l1` with gamma in M2 and Rad <= 1/(2 sqrt n), the hull halved (LR-18).
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.fast_rate_l2(gamma=0.2, n=100_000))
+    LR-18: test error (M2) 0.095406 up to a constant, not all assumptions checked [LR Lemma 2.5]
     """
     return _optimistic("M2", 0.5 / math.sqrt(n), gamma, n, delta, constant, radius)
 
@@ -308,6 +337,10 @@ def regression_bound(
     loss + 12 M max(1, norm ||X||_F)/n + c sqrt((ln(1/delta) + ln max(1, 2 norm ||X||_F))/(2n)); l2 with M max(1, ..)/(n sqrt
     d), up to constants. That proof takes classes whose radius 2^j/||X||_F depends on the sample, the range of [-c, c] as c, not
     2c, and an empirical Rad where the mean belongs; we fix the radii by `scale` and pay for the rest.
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.regression_bound(mean_loss=0.1, norm=2.0, frobenius=100.0, n=10_000, d=4))
+    MT-22: population risk 0.25558, not all assumptions checked [MT Lemmas D.4, D.5]
     """
     if not -c <= mean_loss <= c:
         raise InputError(f"regression_bound: mean_loss must lie in [-c, c] = [{-c:g}, {c:g}], not {mean_loss!r}")
@@ -364,6 +397,10 @@ def projected_distance_bound(
     C_eps n^(-1/2) (R/Delta)^((r+3)/(2-eps)) + sqrt(ln B/n) + sqrt(ln(1/delta)/(2n)),
     B = log2(4 (R+1) C_2) + (r+2) log2(R/Delta) (CB-20). The constants C(r), C_eps(r), C_2(r) are not given in the paper; 1 is a
     placeholder. E-CB-7: the sample's Delta_r is never below the law's, so the hypothesis printed "<=" reads ">=".
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.projected_distance_bound(Delta=0.5, R=1.0, r=2, n=10_000))
+    CB-20: test error 0.12698 up to a constant, not all assumptions checked [CB Theorem 8, Theorem 21]
     """
     B = math.log2(4 * (R + 1) * C_2) + (r + 2) * math.log2(R / Delta)
     value = C_eps / math.sqrt(n) * (R / Delta) ** ((r + 3) / (2 - eps))
@@ -401,6 +438,10 @@ def projected_distance_margin(
 
     gamma >= min(C(r), C_eps(r) (Delta_r/R)^((r+3)/(2-eps))); every r gives such a bound, so the best one counts (print: min
     over r, E-CB-7). Constants as in `projected_distance_bound`. Margins of F1 are M3 (with bias), of F2 M7.
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.projected_distance_margin(Delta=0.5, R=1.0, r=2))
+    CB-21: margin (M3) 0.099213 up to a constant, not all assumptions checked [CB Lemma 20]
     """
     inside = None if radius is None else radius <= R * (1 + 1e-12)
     largest = "" if radius is None else f", largest {radius:.6g}"
@@ -441,6 +482,10 @@ def hull_margin_bound(
     Assumes independent points of one law, and `scale`, `ratio` and `delta` chosen before the data. With `radius`, a bound on
     ||x|| over the whole law, E Rad <= 1.5 radius/sqrt(n) and the deviation is sqrt(ln(1/delta_g)/(2n)). Both hold; give one or
     the other. `fixed`: gamma was chosen before the data, so g = gamma and delta_g = delta. Proof: docs/proofs.md, 1 to 3.
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.hull_margin_bound(gamma=0.5, frobenius=100.0, n=10_000))
+    WM-1: test error (M1) 0.12029, not all assumptions checked [widemargin, from Koltchinskii and Panchenko (2002)]
     """
     frob = frobenius if radius is None else radius * math.sqrt(n)
     return _grid_bound("M1", rademacher_hull(frob, n), gamma, n, delta, radius, frobenius, scale, ratio, fixed)
@@ -464,6 +509,10 @@ def ball_margin_bound(
 
     As `hull_margin_bound` with Rad = sqrt(sum_i k(x_i, x_i))/n; `radius` bounds sqrt(k(x, x)) over the law. For linear
     classifiers (M11) trace = ||X||_F^2, for the kernel of unit ReLUs (M7) ||X||_F^2/(2d). Proof: docs/proofs.md, 1 to 3.
+
+    >>> from widemargin import theory
+    >>> print(theory.generalization.ball_margin_bound(gamma=0.5, trace=2500.0, n=10_000))
+    WM-2: test error (M7) 0.078813, not all assumptions checked [widemargin, from Bartlett and Mendelson (2002)]
     """
     frob = math.sqrt(trace) if radius is None else radius * math.sqrt(n)
     return _grid_bound(unit, frob / n, gamma, n, delta, radius, math.sqrt(trace), scale, ratio, fixed)
@@ -513,6 +562,10 @@ def pac_bayes_margin_bound(
     ||w|| = 1 in a Hilbert space with features psi. Assumes independent points of one law; no bound on the norm of x is needed.
     It holds for all w and mu at once, so both may be chosen on the sample. n + 1 stands for 2 sqrt(n) where n < 8. `margins`:
     all of them, or one number for their minimum. Proof: docs/proofs.md, 4.
+
+    >>> from widemargin import theory
+    >>> theory.generalization.pac_bayes_margin_bound(0.3, n=1000).shown
+    '0.11866'
     """
     m = np.atleast_1d(np.asarray(margins, dtype=np.float64))
     if m.ndim != 1 or not np.isfinite(m).all() or (np.abs(m) > 1 + 1e-9).any() or len(m) not in (1, n):

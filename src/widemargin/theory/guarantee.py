@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from widemargin.errors import brief
 from widemargin.json_values import plain_json
 
-from .arguments import checked, explained, said
+from .arguments import checked, explained, said, shown
 
 if TYPE_CHECKING:
     from .known_facts import Facts
@@ -269,6 +269,11 @@ class Theorem:
         return explained(self.function)
 
     @property
+    def example(self) -> str:
+        """A call with numbers and what it prints, as in the docstring, where a test runs it."""
+        return shown(self.function)
+
+    @property
     def tested(self) -> str:
         """The file of the tests of its theme; docs/claims.md names the tests of every id."""
         return f"tests/theory/test_{self.theme}.py"
@@ -278,11 +283,11 @@ class Theorem:
         lines += [f"assumes {text}" for text in self.assumes]
         lines += ["", f"call {self.call}", f'  or theory.theorem("{self.id}") with the same arguments']
         lines += [f"    {name}: {text}" for name, text in self.arguments.items()]
-        return "\n".join([*lines, "", f"tested in {self.tested}"])
+        return "\n".join([*lines, "", self.example, "", f"tested in {self.tested}"])
 
     def usage(self) -> dict[str, Any]:
         """How to call it and where it is tested; beside `to_dict`."""
-        return {"formula": self.formula, "call": self.call, "arguments": self.arguments, "tested": self.tested}
+        return {name: getattr(self, name) for name in ("formula", "call", "arguments", "example", "tested")}
 
     def to_dict(self) -> dict[str, Any]:
         """What it says, as JSON."""

@@ -72,6 +72,10 @@ def margins_of_linear_data(
 
     theta = sgn(a) u on the inner layer, sgn(u.v) on the outer one, both 0 where ||w|| > 2. `exact` is what these give on a
     point of margin gamma_hat: by the symmetry v -> -v, (gamma_hat/2) E|a| 1[..] and (gamma_hat/2) E|v_1| 1[..].
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.margins_of_linear_data(linear=0.3, d=10))
+    LR-10: margin (M1) 0.15, applies [LR Proposition 1.5]
     """
     name, value, exact = {
         "global": ("the global margin", linear / 2, linear / 2),
@@ -97,6 +101,10 @@ def ntk_from_positive_network(
     gamma_ntk >= gamma_gl / (8 sqrt(d)), by the transport `margins.positive_transport` of the outer layer (LR-20).
 
     `exact`: Jensen's inequality gives gamma_gl E[v_1 1[v_1 >= 0] 1[||w|| <= 2]], half of `truncated_mean`.
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.ntk_from_positive_network(gamma=0.2, d=4, positive_weights=True))
+    LR-20: margin (M8) 0.0125, not all assumptions checked [LR Lemma A.1]
     """
     value = gamma / (8 * math.sqrt(d))
     return Guarantee(
@@ -125,6 +133,10 @@ def start_bounds(
 
     `outer`: ||a|| <= 1 + sqrt(2 ln(1/delta)/m); `inner`: ||V|| <= sqrt(m) + sqrt(2 ln(1/delta)/d); each with probability
     1 - delta.
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.start_bounds(m=10_000, d=10, n=100, delta=0.05))
+    LR-21: output 30.404, not all assumptions checked [LR Lemma A.2]
     """
     value = 4 * math.log(n / delta)
     return Guarantee(
@@ -161,6 +173,10 @@ def comparator_alignment(
     With L = ln(n/delta): gamma r_theta sqrt(m) - r_theta [sqrt(32 L) + 4R + 4] - r_w [4L + 4R + R^2] (the proof). Printed:
     - r_theta [sqrt(32 L) + 8R + 4] - r_w [4L + 2R + 2R sqrt(m) + 4 sqrt(m)]. `outer` is what the proof gives for transports of
     the outer layer, whose terms are at most 2 and whose thetabar has norm 1: - r_theta [sqrt(8L) + R]. `at_start` is part 1.
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.comparator_alignment(gamma=0.1, m=10**6, n=100, delta=0.05, R=5.0, r_theta=1.0))
+    LR-22: constant -14.999, not all assumptions checked [LR Lemma A.3]
     """
     notes = _layer(part, convention)
     L, root = math.log(n / delta), math.sqrt(m)
@@ -218,6 +234,10 @@ def freedman_transfer(
 
     With t steps the value is a test error: 1[p <= 0] <= 2 |l'(p)|, so the mean over s < t of Pr[p(W_s) <= 0] is at most 2/t times
     that, and so is the smallest. `sum` is the bound on the sum.
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.freedman_transfer(total=12.0, delta=0.05, t=1000))
+    LR-14: test error of iterates 0.10646, not all assumptions checked [LR Lemma B.1]
     """
     factor = 4.0 if convention == "printed" else 1 / (3 - math.e)
     bound = factor * (total + math.log(1 / delta))
@@ -264,6 +284,10 @@ def sgd_test_error(
 
     For m >= (64 ln(t/delta)/gamma)^2 and eta in [gamma/(10 sqrt(m)), gamma^2/6400], not empty iff m >= (640/gamma)^2. `movement`:
     max_{s<t} ||W_s - W_0|| <= 80 eta sqrt(m)/gamma. Without m the smallest width with a range is used, without eta the largest.
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.sgd_test_error(gamma=0.1, t=10**6, delta=0.05))
+    LR-12: test error of iterates 0.25602, not all assumptions checked [LR Theorem 2.1]
     """
     notes = _layer(part, convention)
     width = max(64 * math.log(t / delta) / gamma, 0.0) ** 2
@@ -307,6 +331,10 @@ def loss_from_derivative(slope: Positive, loss: Loss = "logistic") -> Guarantee:
     l <= 2 |l'| where |l'| <= 1/8, for the logistic and the exponential loss (LR-26, E-LR-12).
 
     `exact` is l itself, -ln(1 - |l'|) or |l'|; for |l'| <= 1/8 it is at most (8/7) |l'|.
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.loss_from_derivative(slope=0.01))
+    LR-26: training risk 0.02, applies [LR Lemma B.2]
     """
     exact = slope if loss == "exp" else -math.log1p(-slope) if slope < 1 else math.inf
     return Guarantee(
@@ -335,6 +363,10 @@ def training_risk_of_flow(
 
     `movement`: sup_{s<=t} ||W_s - W_0|| <= gamma sqrt(m)/80. `risk_sharp` = 1/(10t): the proof has mean |l'| <= 1/(20t) and then
     uses 1/(10t).
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.training_risk_of_flow(gamma=0.1, t=1000.0, n=100, delta=0.05))
+    LR-16: training risk 0.0002, not all assumptions checked [LR Lemma 2.3]
     """
     notes = _layer(part, convention)
     if convention == "derived":
@@ -379,6 +411,10 @@ def margin_after_moving(
     ((sqrt(32 L) + 4)/(0.375 gamma))^2, L = ln(n/delta) (E-LR-9; printed: 256 L/gamma^2, too small for the proof unless L >= 137).
     `fitted`: some W_tau with ||W_tau - W_0|| <= R/2 has a sum of losses below l(0). `moved` is ||W_s - W_0|| at the time in
     question.
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.margin_after_moving(gamma=0.1, n=100, delta=0.05, fitted=True))
+    LR-17: margin (M2) 2.4414e-06, not all assumptions checked [LR Lemma 2.4]
     """
     notes = _layer(part, convention)
     L = math.log(n / delta)
@@ -402,9 +438,14 @@ def margin_after_moving(
 
 @checked
 def rebalance(a: ArrayLike, V: ArrayLike, g: Positive | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(a/sqrt(g), V sqrt(g)): the same function (LR Lemma 2.4).
+    """(a/sqrt(g), V sqrt(g)) for outer weights a (m,) and inner weights V (m, d): the same function (LR Lemma 2.4).
 
     By default g = ||a||/||V||, which makes the squared norm smallest, 2 ||a|| ||V||.
+
+    >>> from widemargin.theory import lazy
+    >>> a, V = lazy.rebalance([4.0], [[1.0, 0.0]])
+    >>> a.tolist(), V.tolist()
+    ([2.0], [[2.0, 0.0]])
     """
     a, V = np.asarray(a, dtype=np.float64), np.asarray(V, dtype=np.float64)
     if g is None:
@@ -434,6 +475,10 @@ def margin_of_flow(
     `test_error_up_to_a_constant` and `test_error_at_radius_up_to_a_constant` are of the orders ln(n)^3/(n gamma^4) and
     ln(n)^3/(n gamma^2) of the theorem, with
     `constant` in front and the margins gamma^2/4096 and gamma/4096 put in (LR-15, Lemma 2.5).
+
+    >>> from widemargin import theory
+    >>> print(theory.lazy.margin_of_flow(gamma=0.1, n=100, delta=0.05))
+    LR-15: margin (M2) 2.4414e-06, not all assumptions checked [LR Theorem 2.2]
     """
     notes = _layer(part, convention)
     width = (640 * math.log(n / delta) / gamma) ** 2

@@ -24,11 +24,19 @@ def width_limit_error(
     bias: bool = False,
     seed: int = 0,
 ) -> np.ndarray:
-    """Distance of networks of each width from the flow of infinitely many particles after `steps` steps of CB's ascent (CB-9).
+    """Distance of networks of some `widths` from the flow of infinitely many particles after `steps` steps of CB's ascent (CB-9).
 
     The outputs (1/m) sum_j phi(w_j, x_i) on the points are compared with those of one network of `reference` neurons (by
     default 16 times the largest width): root mean square over points and trials, one number per width. CB's Theorem 2 says that
-    it tends to 0 at any fixed time; independent initial particles make it of order m^(-1/2).
+    it tends to 0 at any fixed time; independent initial particles make it of order m^(-1/2). `lr` is the step, `trials` the
+    number of networks of each width, `bias` appends a coordinate 1 to the points.
+
+    >>> from widemargin.theory import limits
+    >>> from widemargin.types import Dataset
+    >>> xor = Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> narrow, wide = limits.width_limit_error(xor, [10, 640], steps=5)
+    >>> bool(wide < narrow / 2)
+    True
     """
     sizes = [int(m) for m in widths]
     if not sizes or min(sizes) < 1:

@@ -143,6 +143,10 @@ def margin_from_loss(
     """A small exponential loss at a moderate norm means a margin
 
     min_i <u, z_i> / ||u||_1 >= gamma / (2 C3) from ln L_exp(u), ||u||_1 and ||ubar||_1 (UH-7, E-UH-12).
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.margin_from_loss(-20.0, n=10, norm=15.0, reference_norm=20.0, gamma=0.5, C2=1, C3=1, C5=1))
+    UH-7: margin (M5) 0.25, applies [UH Lemma A.1 (4)]
     """
     allowed = math.log(C5) - gamma * C2 * reference_norm / C3
     needed = 2 * C3 / (gamma * C2) * math.log(2 * n * C5)
@@ -196,6 +200,10 @@ def norm_budget(
     2 int G <= 2 int L <= R c + 2/n (printed: + 2); L(u_t) <= (R c / 2 + 1/n) / t; ||u_t||_1 <= ||u_0||_1 exp(R c + 2/n) where
     |z_ij| <= 1. `kl` is KL(p, u(0)), `start` ||u(0)||_1; `norm_sharp` solves x - 1 - ln x = R + 2/(nc), norm = c x, which is
     what the proof gives before its last step. UH-12, E-UH-4, E-UH-9.
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.norm_budget(kl=2.0, gamma=0.2, t=1e6, n=20))
+    UH-12: norm 3829.3, not all assumptions checked [UH Lemma 3.4]
     """
     at = reference(kl, gamma, t, n, start, loss)
     c = from_log(at.log_c)
@@ -245,6 +253,10 @@ def early_margin(
     `norm_factor` = C with ||u_t||_1 <= C c replaces the norm in the denominator by C c. Printed: gamma / (2(1 + R)), or
     gamma / (2C) if C <= 4 + R, for t >= (20 R / gamma)^4. Without t, the first time with l^{-1}(...) >= ln(tn) / 2 (printed: the
     first that is late enough) is used; it is the number `time`.
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.early_margin(kl=2.0, gamma=0.2, t=1e6, n=20))
+    UH-13: margin (M5) 0.0014061, not all assumptions checked [UH Lemma 3.4 (1), (2)]
     """
 
     def late_enough(log_t: float) -> bool:
@@ -307,7 +319,7 @@ def smooth_margin_rate(
 ) -> Guarantee:
     """The smooth margin approaches gamma at the rate of the divergence over the time in the clock of the dual
 
-    Lower bounds of psi_t / ||u_t||_1 at recorded times s_0 < s_1 < ... from ||u_s||_1 and |l'(psi_s)| there (UH-14).
+    Lower bounds of psi_t / ||u_t||_1 at recorded times s_0 < s_1 < ... (T,) from ||u_s||_1 and |l'(psi_s)| there (UH-14).
 
         psi_t / ||u_t||_1 >= gamma - KL(p, u_{s0}/||u_{s0}||_1) / (2 xi) - offset int omega_s / ||u_s||_1 ds / xi,
 
@@ -315,6 +327,10 @@ def smooth_margin_rate(
     integrals by sums, which is rigorous because omega falls and ||u|| grows; otherwise the trapezoidal rule. The value is the
     bound at the last time, `series` all of them (-inf at the first). Printed (3.5): gamma - offset/||u_t||_1 - kl/xi with kl =
     KL(p, u(0)) and records from 0 on; `A.3` then has the appendix's form (E-UH-8).
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.smooth_margin_rate([0, 100, 200], [100, 120, 140], [0.5, 0.4, 0.3], kl=0.1, gamma=0.5, n=4))
+    UH-14: margin (M5) 0.45223, not all assumptions checked [UH Lemma 3.5, A.3]
     """
     s, size, slope = (np.asarray(values, dtype=np.float64) for values in (time, norm, slope))
     if not (s.ndim == 1 and len(s) > 1 and s.shape == size.shape == slope.shape and (np.diff(s) > 0).all()):
@@ -370,6 +386,10 @@ def late_margin(
     - so psi_t / ||u_t|| >= gamma - g - K (best + g) / ln(||u_t|| / N), which is gamma - 2 g once
       best ||u_t|| >= l^{-1}((nRc/2 + 1)/t) >= best N exp(K (best + g) / g). This is doubly exponential in K best / gamma and
       no longer in n.
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.late_margin(kl=2.0, gamma=0.2, n=20))
+    UH-15: margin (M5) 0.1, not all assumptions checked [UH Lemma A.4]
     """
     notes = _flow_assumptions(gamma, along, balanced)
     if convention == "printed":
@@ -409,6 +429,10 @@ def feature_drift(
     """The features move little where gradients of different units barely overlap
 
     |<p, z_i(tau) - z_i(0)>| <= (C1 ||p||_inf + C2) (int_0^tau G) sup_{s<=tau} ||u_s||_1 (UH-17).
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.feature_drift(p_max=1.0, C1=0.01, C2=0.0, integral_G=2.0, norm=5.0))
+    UH-17: movement 0.1, not all assumptions checked [UH Theorem 3.1 (proof)]
     """
     value = (C1 * p_max + C2) * integral_G * norm
     return Guarantee(
@@ -457,6 +481,10 @@ def margin_of_product_net(
     face value: gamma / (8(1 + R)), gamma/64. Printed: ||p||_inf <= gamma^3 / (4 C1 [..]^2), C2 <= gamma / (4 [..]^2), [..] =
     ln(tn)(8R + 2) + 32, R = KL(p, u(0)); then gamma / (4(1 + R)) for t >= (20R/gamma)^4, and gamma/32 for
     t >= e + exp(exp(4nR/gamma)).
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.margin_of_product_net(gamma=0.2, kl=2.0, t=1e6, n=20, p_max=0.01, C1=1e-6, C2=0.0))
+    UH-16: margin (M4) 0.00026624, not all assumptions checked [UH Theorem 3.1]
     """
     still = C1 == 0 and C2 == 0
     notes = _flow_assumptions(gamma, None, balanced)[:2]
@@ -506,6 +534,10 @@ def gradient_constants(V: ArrayLike, X: ArrayLike) -> Guarantee:
 
     The maximum over pairs (i, r) is at i = r by Cauchy-Schwarz. `bound` is max ||x||^2 / min ||v||^2, which holds for every V
     with these norms, so along gradient flow, which keeps ||v_j||.
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.gradient_constants([[1.0, 0.0], [0.0, 2.0]], [[0.6, 0.8]]))
+    UH-22: constant 0.64, applies [UH Theorem 4.1 (proof)]
     """
     V, X = np.asarray(V, dtype=np.float64), np.asarray(X, dtype=np.float64)
     if V.ndim != 2 or X.ndim != 2 or V.shape[1] != X.shape[1] or not V.any(axis=1).all():
@@ -551,6 +583,10 @@ def margin_of_normalized_net(
     let it keep gamma/8 if m >= [(Rc + 2/n)((8R + 2)c + 16/n) / (gamma/4)]^2 (UH-16); then half of UH-13 at gamma/8, or of UH-15:
     share * gamma / 16 (gamma/32 for share 1/2). Printed: t >= 20R/gamma, m >= max(2^10 ln(tn)^2 d^2 / gamma^8, width of UH-21),
     gamma / (32 d ln(1/gamma)); late gamma/32. `test_error` is of the order of UH-24 with `constant` in front.
+
+    >>> from widemargin import theory
+    >>> print(theory.mirror.margin_of_normalized_net(gamma=0.2, d=4, n=20, delta=0.05))
+    UH-23: margin (M4) 4.0041e-05, not all assumptions checked [UH Theorem 4.1]
     """
     start = width_for_comparator(gamma, d, n, delta, convention=convention)
     bound = start.numbers["kl"]

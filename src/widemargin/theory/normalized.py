@@ -50,6 +50,10 @@ def normalizer_bound(
     eps_N = min(1/sqrt(eps), 5/sqrt(smallest eigenvalue of Sigma)) bounds max_j 1/N(v_j) (BN-5).
 
     N(v)^2 >= eps; and N(v)^2 >= smallest ||v||^2 with ||v_j|| >= 1/5 for all j by BN Lemma C.2 (BN-16).
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.normalizer_bound(eps=0.25))
+    BN-5: constant 2, applies [BN Assumption 1.1]
     """
     spread = m is not None and d is not None and d >= 2 and math.log(m) <= math.log(delta) + d / 8
     ways = [1 / math.sqrt(eps)] if eps > 0 else []
@@ -68,7 +72,12 @@ def normalizer_bound(
 def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: float = 0.0) -> Guarantee:
     """The normaliser is 1-Lipschitz in the seminorm of the covariance, which is below the Euclidean norm.
 
-    |N(u) - N(v)| <= ||u - v||_Sigma <= ||u - v||; ||Sigma v|| <= ||v||_Sigma <= N(v) (BN-13). Numbers hold the left sides.
+    |N(u) - N(v)| <= ||u - v||_Sigma <= ||u - v||; ||Sigma v|| <= ||v||_Sigma <= N(v) (BN-13). Numbers hold the left sides;
+    u and v (d,), Sigma (d, d).
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.normalizer_lipschitz([1.0, 0.0], [0.0, 1.0], [[0.2, 0.0], [0.0, 0.8]]))
+    BN-13: constant 1, applies [BN Lemma B.1]
     """
     u, v, S = (np.asarray(part, dtype=np.float64) for part in (u, v, Sigma))
     N = normalizers(np.stack([u, v]), S, eps)
@@ -105,6 +114,10 @@ def perturbation_constants(
     For ||V' - V|| <= beta_V: 1/N'_j <= rho_N/N_j, |1/N'_j - 1/N_j| <= beta_N ||v'_j - v_j||, |<v_j/N_j, x>| <= eps_ratio and
     ||(I - Sigma v' v''/N'^2) x|| <= beta_Pi = max(2, 1 + (eps_V + beta_V) rho_N eps_N); print doubles the product instead of
     adding 1.
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.perturbation_constants(eps_N=1.0))
+    BN-14: constant 6, not all assumptions checked [BN Lemma B.2]
     """
     inside = c < 1
     rho_N = 1 / (1 - c) if inside else math.inf
@@ -136,6 +149,10 @@ def initial_output_bound(
 
     max_i |p_i(W_0)| <= 4 eps_N ln(n/delta) with probability 1 - 4 delta (BN-15). The number `gaussian` is sharper: given V,
     p_i is Gaussian with deviation at most eps_N max_j ||v_j|| <= 2 eps_N, so 2 eps_N sqrt(2 ln(2n/delta)), 1 - 2 delta.
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.initial_output_bound(eps_N=1.0, n=100))
+    BN-15: output 30.404, not all assumptions checked [BN Lemma C.1]
     """
     return Guarantee(
         "max_i |p_i(W_0)| <= 4 eps_N ln(n/delta)",
@@ -158,6 +175,10 @@ def initial_norm_bounds(m: Count, d: Count, delta: Probability = 0.05, *, law: K
     ||a|| <= 1 + sqrt(2 ln(1/delta)/m); max_j ||v_j|| <= 1 + sqrt(2 ln(m/delta)/d) <= 2; max_j 1/||v_j|| <= 5 (BN-16), each
     with probability 1 - delta. The middle bound includes the union over j that the first display of the paper lacks
     (E-BN-10).
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.initial_norm_bounds(m=1000, d=100))
+    BN-16: norm 1.0774, not all assumptions checked [BN Lemma C.2]
     """
     return Guarantee(
         "||a|| <= 1 + sqrt(2 ln(1/delta)/m), ||v_j|| <= 2, 1/||v_j|| <= 5",
@@ -175,6 +196,10 @@ def dyadic_margin(d: Count, *, wide: Known = None) -> Guarantee:
     gamma_linear = sqrt(3/(4^(d+1) - 4)), gamma >= (sqrt(d)/40) gamma_linear (BN-9). The coefficients are
     sgn(u . v_j) 1[1/2 <= ||v_j|| <= 4]/sqrt(m), u = (2, 4, ..., 2^d); the proof's rotation argument is wrong (E-BN-9), but
     E[y sgn(u . v) relu(v . x/||v||_Sigma)] = (1/2) y E[sgn(u . v) v . x/||v||_Sigma] leaves a large reserve.
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.dyadic_margin(d=16))
+    BN-9: margin (M9) 1.3214e-06, not all assumptions checked [BN Proposition 1.1]
     """
     log_linear = 0.5 * (math.log(3) - (d + 1) * math.log(4) - math.log1p(-(4.0**-d)))
     linear = math.exp(log_linear)
@@ -208,6 +233,10 @@ def preactivation_bounds(
 
     change <= K s; new <= K s + eps_ratio; against omega <= K s + e; of omega <= e + eps_ratio; of activations <= K s + e +
     eps_ratio. Print has beta_N eps_ratio in K, which needs eps_N >= 1 (E-BN-7).
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.preactivation_bounds(distance=0.1, eps_N=1.0))
+    BN-17: constant 0.6, not all assumptions checked [BN Lemma D.1]
     """
     base = perturbation_constants(eps_N, eps_V, c).numbers
     ratio = base["eps_ratio"]
@@ -292,6 +321,10 @@ def misalignment_bound(
     """Near initialisation the parts of the prediction that are not aligned with the margin are small.
 
     |<a, d_a p>| + |<c' - c, d_c p>| + alpha |<V' - V, d_V p>| <= `misalignment` <= R gamma sqrt(m)/32 on Gamma (BN-18).
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.misalignment_bound(R=1.0, gamma=0.1, eps_N=1.0, m=10**14, n=100, d=400))
+    BN-18: constant 31250, not all assumptions checked [BN Lemma D.2]
     """
     left, right = misalignment(R, eps_N, n, delta, convention), R * gamma * math.sqrt(m) / 32
     return Guarantee(
@@ -318,6 +351,10 @@ def alignment_bound(
     On Gamma: <Uvec, d_U p_i> >= (3/4) gamma sqrt(m), and <Ubar, d_U p_i> - p_i + alpha <V - V', d_V p_i> >= r gamma
     sqrt(m)/2 with r = R/8 (BN-19, value: the second). The first needs 10 e^2 R + 3 sqrt(m) Delta_V + 13 e^2 <= gamma sqrt(m)/4,
     e = eps_N; R >= 8 forces m >= (216 eps_N)^6/gamma^2 (E-BN-3).
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.alignment_bound(R=8.0, gamma=0.1, eps_N=1.0, m=10**18, n=100, d=400))
+    BN-19: constant 5e+07, not all assumptions checked [BN Lemma D.3]
     """
     root = gamma * math.sqrt(m)
     loss = 10 * eps_N**2 * R + 3 * root / 32 + 13 * eps_N**2
@@ -345,6 +382,10 @@ def martingale_transfer(
 
     sum_s E g(W_s) <= (sum_s g_s + ln(1/delta))/(3 - e) (Freedman); print rounds 1/(3 - e) = 3.55 up to 4 (BN-22). Used with
     g = |l'| and g = min(l, ln 2).
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.martingale_transfer(total=12.0))
+    BN-22: constant 53.23, not all assumptions checked [BN Lemma E.2, Corollaries E.3, E.4]
     """
     factor = 4.0 if convention == "printed" else 1 / (3 - math.e)
     return Guarantee(
@@ -410,6 +451,10 @@ def sgd_error(
     |l'| and BN-22 give 2 4 2^18, 2 4. The width must make R >= 8 (E-BN-3). Printed: eta = 1/(28 eps_N gamma^(2/3) m^(1/3)) with
     2^15 in Theorem 2.1 and 2^23 in E.5, which no step of the proof gives: with it 4R/(eta gamma sqrt m) = 112/27, and the
     radius inequality fails by many orders.
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.sgd_error(gamma=0.1, eps_N=1.0, m=10**20, n=100, d=400, t=10**10))
+    BN-10: test error of iterates 0.020972, not all assumptions checked [BN Theorem 2.1, Theorem E.5]
     """
     printed = convention == "printed"
     R = radius(gamma, m, eps_N)
@@ -485,6 +530,10 @@ def gd_error(
     fixed before the sample. "proof" is the last display of that argument with its lost factor 2: 2^19 eps_N^4/(gamma^2 t) + 2
     (2560/(gamma sqrt n) + 3 sqrt(ln(2/delta)/(2n))). "printed" is Theorem 2.2, 2^17 m^(1/3) eps_N^4/(gamma^(1/3) t sqrt n) + 4
     ln(1/delta)/t.
+
+    >>> from widemargin import theory
+    >>> print(theory.normalized.gd_error(gamma=0.1, eps_N=1.0, m=10**17, n=10**12, d=400, t=10**8))
+    BN-11: test error of iterates 47435, not all assumptions checked, vacuous [BN Theorem 2.2, Theorem F.4]
     """
     printed = convention == "printed"
     R = 8.0

@@ -76,6 +76,10 @@ def minimizer_margin(
     n ln(1 + (l-1) e^{-M gamma*}) >= ln(1 + e^{-M gamma}), M = ||Theta||^a, solved for gamma (MT-4):
 
     gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), about gamma* - ln(n (l-1))/M. Mean loss (E-MT-2); any r, lam.
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.minimizer_margin(norm=8.0, gamma_star=0.5, n=100))
+    MT-4: margin (M2) 0.42804, not all assumptions checked [MT (A.4), (A.5)]
     """
     return Guarantee(
         "gamma >= -(1/M) ln((1 + (l-1) e^{-M gamma*})^n - 1), M = ||Theta||^a",
@@ -111,6 +115,10 @@ def weak_regularization_margin(
     MT-3 with a rate. U = min_M ln(1 + (l-1) e^{-M^a gamma*}) + lam M^r bounds the minimum, and the minimum is at least (1/n)
     ln(1 + e^{-M gamma*}), M = ||Theta||^a, since no margin exceeds gamma*. So M >= -ln(e^{nU} - 1)/gamma*, which grows without
     end as lam -> 0, and `minimizer_margin`, increasing in M, gives the margin.
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.weak_regularization_margin(lam=1e-6, gamma_star=0.5, n=100))
+    MT-3: margin (M2) 0.095408, not all assumptions checked [MT Theorem 2.1, Theorem A.3, Lemma A.2]
     """
     U = least_upper_bound(gamma_star, lam, classes, r, a)
     M = -_log_expm1(math.log(n * U)) / gamma_star
@@ -144,6 +152,10 @@ def approximate_minimizer_margin(
 
     Valid at every lam with X >= 1 and L_UB <= 1/(2n), for L(Theta) <= factor min L. Printed: gamma*/(2 4^{a/r}) if
     lam = gamma*^{r/a}/(n(l-1))^c with c large enough; how large is `smallest_c` (E-MT-4: very small n need more).
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.approximate_minimizer_margin(gamma_star=0.5, lam=1e-6, n=100))
+    MT-5: margin (M2) 0.036802, not all assumptions checked [MT Theorem 2.2]
     """
     X = math.log(classes - 1) + r / a * math.log(gamma_star) - math.log(lam)
     N = n * (classes - 1)
@@ -231,6 +243,10 @@ def decayed_margin(
     exp: (1 + ln(gamma/decay))(1 - q factor) = ln(n/q). It grows to 1/factor as the decay falls; -inf where there is none. |f| is
     any norm in which f is homogeneous of degree 1: |nu| with margins in M1 for `optima.f1`, with biases, whatever the output
     bias. `n` is the sum of the weights over the smallest one where points have weights. Proof: docs/proofs.md, 5.
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.decayed_margin(decay=1e-6, gamma=0.5, n=100))
+    WM-4: margin (M1) 0.32129, not all assumptions checked [widemargin, from MT Theorem 2.1 (proof)]
     """
     _two_classes("decayed_margin", loss, classes)
     log_lam, own = math.log(decay) - math.log(gamma), 2
@@ -267,6 +283,12 @@ def decay_for_margin(
     """The largest decay at which `decayed_margin` guarantees share gamma; it does at every smaller one, too.
 
     For exp it is gamma e^(1 - ln(n/share)/(1 - share factor)) where that is at most gamma share/n. 0 where no float is as small.
+    `factor`, `loss` and `classes` are those of `decayed_margin`.
+
+    >>> from widemargin.theory import regularization
+    >>> decay = regularization.decay_for_margin(0.8, gamma=0.5, n=100)
+    >>> regularization.decayed_margin(decay, gamma=0.5, n=100).shown
+    '0.4'
     """
     _two_classes("decay_for_margin", loss, classes)
     if not share * factor < 1:
@@ -292,6 +314,13 @@ def guaranteed_along(path: Path, best: Certificate) -> Path:
     factor is upper/lower), and `largest`, the certified upper bound on the margin (of networks without an output bias).
 
     `best` is the certificate of `margins.f1` on the same points, with a bias where the path has one.
+
+    >>> from widemargin import margins, optima, theory
+    >>> from widemargin.types import Dataset
+    >>> xor = Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1])
+    >>> path = theory.regularization.guaranteed_along(optima.path(xor, [0.1, 1e-4], output_bias=None), margins.f1(xor))
+    >>> bool((path.column("guaranteed") <= path.column("largest")).all())
+    True
     """
     first = path[0].certificate
     loss, n = first.extra["loss"], float(first.n)
@@ -334,6 +363,10 @@ def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
     """The kernel margin is at most the norm of the mean of y_i phi(x_i).
 
     gamma_2 <= sqrt(sum_ij y_i y_j k(x_i, x_j))/n: the dual min_q sqrt(q' K_y q) at q = 1/n (MT-19, exact).
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.uniform_dual_bound([[1.0, 0.5], [0.5, 1.0]], [1, -1]))
+    MT-19: constant (M7) 0.5, applies [MT Lemma 3.6]
     """
     gram, signs = np.asarray(K, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if gram.shape != (len(signs), len(signs)):
@@ -373,6 +406,10 @@ def kernel_margin_gap(
     `relu_pair_gap` in [0, a^2/sqrt(2 pi)], so its square is at most (|u1|+|u2|)^4/(32 pi t^2); with u = g/||g||, ||g||^2 t^2 >=
     ||(g3..gd)||^4, and E 1/(chi^2_{d-2})^2 = 1/((d-4)(d-6)). Then Markov. Printed: `constant` max(sqrt(ln(n)/n), 1/d), whose
     proof gives ln(n)/sqrt(n) (E-MT-8).
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.kernel_margin_gap(n=1000, d=10))
+    MT-18: constant (M7) 0.44035, not all assumptions checked [MT Theorem 3.5, Lemma 3.7]
     """
     mean = mean_feature_bound(d)
     if convention == "printed":
@@ -409,6 +446,10 @@ def regression_minimizer_norm(
 
     ||Theta_lam||^2 <= 2 ||alpha_l1||_1 for every lam, with equality in the limit; mean square <= 2 lam ||alpha_l1||_1 (MT-21):
     the balanced network of alpha_l1 has squared norm 2 ||alpha_l1||_1 and interpolates.
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.regression_minimizer_norm(l1_norm=3.0, lam=0.01))
+    MT-21: norm 6, not all assumptions checked [MT Theorem D.3]
     """
     wide = None if m is None or n is None else m >= n
     return Guarantee(
@@ -439,6 +480,10 @@ def regression_gap(n: Count, *, uniform: Known = None, invertible: Known = None)
 
     E_u[v_u' k^-1 v_u] = trace(k^-1 E v_u v_u') = n, v_u = (relu(u . x_i))_i, k the kernel of the uniform probability; in MT's
     units ||alpha_l2||_2^2 has mean n/kappa, and equality holds (E-MT-10).
+
+    >>> from widemargin import theory
+    >>> print(theory.regularization.regression_gap(n=100, uniform=True))
+    MT-23: constant (M7) 100, not all assumptions checked [MT Theorem D.6, Lemma D.7]
     """
     return Guarantee(
         "E ||f||^2_{F2} = n while ||f||_{F1} <= 1",

@@ -50,6 +50,10 @@ def covering_width(
     From Pr[cap] >= (1/2)(eps/2)^(d-1); `width_proof` is 2 (2/eps)^(d-1) ln(r/delta), which the proof needs, `width_exact` the
     smallest m with (1 - Pr[cap])^m <= delta/r for the exact probability. `share`: only such a share of the directions, at random,
     may serve (1/2 where a random sign must match too); it divides the probability in these two numbers.
+
+    >>> from widemargin import theory
+    >>> print(theory.selection.covering_width(eps=0.1, d=3, r=2, delta=0.05))
+    LR-31: width 59022, not all assumptions checked [LR Lemma C.1]
     """
     log_ln = math.log(math.log(r / delta))
     width = from_log(math.log(2) + d * math.log(2 / eps) + log_ln)
@@ -82,6 +86,10 @@ def margin_from_potential(
     liminf gamma(u_t) >= gamma_hat, the risk tends to 0 and ||u|| to infinity (LR-25, E-LR-11; M2 for two-layer networks).
 
     `rate` is the smallest (dPhi/dt)/Q from some time on (`potential_rate`), `below` whether Phi <= (1/2) ln||u|| was seen.
+
+    >>> from widemargin import theory
+    >>> print(theory.selection.margin_from_potential(rate=0.3, below=True, loss='exp', degree=2))
+    LR-25: margin (M2) 0.3, not all assumptions checked [LR Lemma A.6]
     """
     return Guarantee(
         f"the limit of the margin is at least {rate:.6g}",
@@ -160,6 +168,10 @@ def collapse_margin(
     Derived: with the threshold 1 - eps^2/2 in the potential, points must be within gamma_nc eps/2 of their axis (printed:
     gamma_nc sqrt(eps/2)); then dPhi/dt >= Q (gamma_nc - eps)/(2r). A unit must lie within eps of each direction and have its
     sign: probability (1/4)(eps/2)^(d-1). Printed width: 2 (2/eps)^d ln(r/delta), probability 1 - 3 delta.
+
+    >>> from widemargin import theory
+    >>> print(theory.selection.collapse_margin(gamma_nc=0.5, eps=0.1, r=3, d=10, n=100, delta=0.05))
+    LR-28: margin (M2) 0.066667, not all assumptions checked [LR Theorem 3.2]
     """
     cover = covering_width(eps, d, r, delta, share=0.5)
     printed = convention == "printed"
@@ -246,6 +258,10 @@ def scalar_margin(
 
     Width 4 (4/gamma)^(d-1) ln(r/delta): some unit lies within gamma/2 of each direction of a reference network of r units and
     has its sign, with probability 1 - delta. Printed: 2 (4/gamma)^d ln(r/delta), probability 1 - 3 delta.
+
+    >>> from widemargin import theory
+    >>> print(theory.selection.scalar_margin(gamma=0.2, r=3, d=10, n=100, delta=0.05))
+    LR-29: margin (M4) 0.05, not all assumptions checked [LR Theorem 3.3]
     """
     printed = convention == "printed"
     cover = covering_width(gamma / 2, d, r, delta, share=0.5)

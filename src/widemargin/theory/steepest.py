@@ -32,6 +32,10 @@ def own_norm_growth(
 
     `alignment` c <= 1: the direction only has <-g, w'> >= c N*(g) N(w'), as with momentum or with an approximate polar factor.
     psi itself does not fall either. Proof: docs/steepest.md, 1.
+
+    >>> from widemargin import theory
+    >>> theory.steepest.own_norm_growth(psi=1.0, norm=2.0, later=3.0, degree=2).shown
+    '2.25'
     """
     power = alignment * degree * (math.log(later) - math.log(norm))
     return Guarantee(
@@ -52,6 +56,10 @@ def decayed_steepest(decay: Positive, norm: Positive, *, homogeneous: bool | Non
     w' = s - decay w with N(s) = 1, all parameters alike: psi / N(w)^L never falls once psi > 0, if N <= 1 / decay.
 
     `norm` is the norm N of all parameters that decay now; the value is the largest that is allowed. Proof: docs/steepest.md, 2.
+
+    >>> from widemargin import theory
+    >>> print(theory.steepest.decayed_steepest(decay=0.01, norm=5.0))
+    WM-6: norm (N) 100, not all assumptions checked [widemargin]
     """
     return Guarantee(
         "N(w) <= 1 / decay",
@@ -78,6 +86,10 @@ def linear_rate(
     A and B are the sums of h_t and of h_t^2, h_t = lr / t^power the lengths of the steps in the norm N; radius = max_i N*(x_i).
     `psi` and `norm` are those of the start, -ln n and 0 by default. With power 1/2 the rate is of order ln t / sqrt(t), with
     power 0 it ends lr radius^2 / 2 below gamma. Proof: docs/steepest.md, 3.
+
+    >>> from widemargin import theory
+    >>> theory.steepest.linear_rate(gamma=0.2, n=100, radius=1.0, steps=10_000, lr=0.1).shown
+    '0.14539'
     """
     A, B = lengths(steps, lr, power)
     first = -math.log(n) if psi is None else psi

@@ -67,7 +67,11 @@ def logistic_regularity(X: ArrayLike, lam: Positive) -> Regularity:
 def distributional_constants(X: ArrayLike, lam: float, *, logistic: bool | None = True) -> Guarantee:
     """The distributional logistic objective of two-layer ReLU networks has these Lipschitz and smoothness constants.
 
-    `logistic_regularity` as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24).
+    `logistic_regularity` of points X (n, d) as numbers; the value is B_L, the bound on |L'| on the sphere (MT-24).
+
+    >>> from widemargin import theory
+    >>> print(theory.wasserstein.distributional_constants([[1.0, 0.0], [0.0, 1.0]], lam=0.1))
+    MT-24: constant 1.1, applies [MT Section 4, Example 4.2]
     """
     regularity = logistic_regularity(X, lam)
     return Guarantee(
@@ -133,6 +137,10 @@ def perturbed_flow_time(
     grows like ln(1/sigma)^2 while sigma t falls, so such a sigma exists. Lemma E.14 takes the cap of radius r on S^d as at
     least r^{2d}; Ball's lemma gives (r/2)^d/2, enough where c_2/r is at least 2^(1+1/d): the third assumption. Printed: the
     order `constant` (d^2/eps^4) ln(1/eps)^2, sigma = exp(-constant d ln(1/eps)).
+
+    >>> from widemargin import theory
+    >>> print(theory.wasserstein.perturbed_flow_time(0.1, 2, 1.0, theory.wasserstein.logistic_regularity([[1.0, 0.0]], 0.1)))
+    MT-29: time 1.7539e+18, not all assumptions checked [MT Theorem 4.3, Theorem E.4]
     """
     POSITIVE.check("perturbed_flow_time", "b_V", constants.b_V)
     W2 = 4 * L_0 / constants.b_V

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,8 @@ def trial_numbers(trials: int | Sequence[int]) -> Sequence[int]:
 class Net:
     """What every net has. Subclasses are frozen dataclasses with the sizes and choices as fields.
 
-    A net of your own has `draw`, `evaluate`, `pull` and `push`. It takes d features, the bias coordinate included, and has m
-    neurons. Its parameters W are tensors by name, each with a leading dimension B of trials.
+    A net of your own has `draw`, `evaluate` and `pull`, and `push` for checks of theorems. It takes d features, the bias
+    coordinate included, and has m neurons. Its parameters W are tensors by name, each with a leading dimension B of trials.
 
     >>> import numpy as np
     >>> from widemargin import flows
@@ -63,15 +63,28 @@ class Net:
     def init(self, trials: int | Sequence[int], seed: int) -> dict[str, np.ndarray]:
         """Initial parameters of trials 0..B-1, or of the trials of these numbers; trial b depends on (seed, b) alone."""
         each = [self.draw(np.random.default_rng([seed, trial])) for trial in trial_numbers(trials)]
+        for trial in each:
+            self._check_draw(trial, each[0])
         return {name: np.stack([trial[name] for trial in each]) for name in each[0]}
+
+    def _check_draw(self, drawn: Any, first: Any) -> None:
+        if not isinstance(drawn, Mapping) or not drawn:
+            raise InputError(f"draw of the network {self.name} must return arrays by name, not {type(drawn).__name__}")
+        if any(np.asarray(value).dtype.kind not in "fiub" for value in drawn.values()):
+            raise InputError(f"draw of the network {self.name} must return arrays of numbers")
+        shapes = [{name: np.shape(value) for name, value in trial.items()} for trial in (drawn, first)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"draw of the network {self.name} returned {shapes[1]} and then {shapes[0]}; trials must have equal shapes"
+            )
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Initial parameters of one trial by name, without the trial dimension; `init` makes the generator from the seed."""
-        raise NotImplementedError
+        raise self._missing("draw(rng)")
 
     def evaluate(self, W: Params, X: Tensor) -> tuple[Tensor, Any]:
         """Outputs (B, n), or (B, n, K) with several classes, and what `pull` can use again (activations)."""
-        raise NotImplementedError
+        raise self._missing("evaluate(W, X)")
 
     def forward(self, W: Params, X: Tensor) -> Tensor:
         """Outputs (B, n), or (B, n, K) with several classes, on points X (1, n, d) or (B, n, d)."""
@@ -79,7 +92,7 @@ class Net:
 
     def pull(self, W: Params, X: Tensor, g: Tensor, saved: Any = None) -> Params:
         """sum_i g_i df(x_i)/dW for the trained parameters, g (B, n) or (B, n, K); `saved` from `evaluate` at the same W."""
-        raise NotImplementedError
+        raise self._missing("pull(W, X, g, saved)")
 
     def gram(self, W: Params, X: Tensor) -> Tensor:
         """<df(x_i)/dW, df(x_j)/dW> over the trained parameters (B, n, n); from n pull-backs, unless a net knows better."""
@@ -95,7 +108,7 @@ class Net:
 
     def push(self, W: Params, X: Tensor, V: Params) -> Tensor:
         """Derivative of the outputs (B, n) along the direction V in the trained parameters."""
-        raise NotImplementedError
+        raise self._missing("push(W, X, V)")
 
     def features(self, W: Params, X: Tensor) -> Tensor:
         """What the outer weights multiply (B, n, m): f = features @ outer."""
@@ -135,6 +148,9 @@ class Net:
 
     def _conventions(self, W: Params) -> dict[str, Tensor]:
         return {}
+
+    def _missing(self, method: str) -> InputError:
+        return InputError(f"the network {self.name} has no {method}; see `flows.Net`")
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -178,6 +194,12 @@ def as_numbers(what: str, values: ArrayLike) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
         return content_hash(value)
-    return str(value) if isinstance(value, nn.Module) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str | list | tuple | dict):
+        return value
+    return str(value) if isinstance(value, nn.Module) else getattr(value, "__qualname__", type(value).__qualname__)
