@@ -146,7 +146,7 @@ class Dataset:
                 return self
             y = index.astype(np.float64)
         words = self.classes != (-1, 1) and len(self.classes) == len(values)
-        classes = self.classes if words else tuple(_plain(value) for value in values)
+        classes = self.classes if words else tuple(plain(value) for value in values)
         notes = self.notes if words else (*self.notes, told(classes, y))
         return replace(self, y=y, classes=classes, notes=notes)
 
@@ -209,7 +209,7 @@ class Dataset:
 def class_numbers(y: np.ndarray) -> tuple[np.ndarray, tuple[Any, ...]]:
     """Labels as 0, 1, ... in sorted order, and what they were."""
     values, index = np.unique(y, return_inverse=True)
-    return index.reshape(y.shape), tuple(_plain(value) for value in values)
+    return index.reshape(y.shape), tuple(plain(value) for value in values)
 
 
 def listed(classes: Sequence[Any]) -> str:
@@ -224,7 +224,7 @@ def told(classes: Sequence[Any], y: np.ndarray | None = None) -> str:
     return f"labels {listed(classes)} -> 0, 1, ..."
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A numpy scalar as a Python value, whole floats as int."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bytes):
