@@ -55,7 +55,7 @@ def print_table(
     table = Table(title=plain(title) if title else None, title_justify="left")
     for name in columns:
         table.add_column(
-            name, justify="right" if name in right else "left", no_wrap=name not in folded, overflow="fold",
+            plain(name), justify="right" if name in right else "left", no_wrap=name not in folded, overflow="fold",
             min_width=least[name],
         )  # fmt: skip
     for row in rows:
