@@ -179,6 +179,11 @@ WRONG = {
     "empty": (([], []), "the data set is empty"),
     "one number": ((X, np.zeros(5)), "y has only one class (0); give points of two"),
     "a table without labels": ((TABLE.assign(target=ONES),), "as in f1(table, 'target'), of 'u', 'v', 'target'"),
+    "a table without labels, and words": (
+        (TABLE.assign(answer=WORDS)[["u", "answer", "v"]],),
+        "as in f1(table, 'answer'), of 'u', 'answer', 'v'",
+    ),
+    "a misspelt column with spaces": ((TABLE.assign(**{" buys? ": WORDS}), "buys?"), "(did you mean ' buys? '?)"),
     "two columns of labels": ((TABLE.assign(y=ONES, label=ONES),), "the table has a column y and a column label"),
     "labels that stayed in X": ((TABLE.assign(w=ONES), pd.Series(ONES, name="w")), "so that X holds the labels"),
     "a name twice": ((pd.DataFrame(np.c_[X, ONES], columns=["u", "y", "y"]), "y"), "2 columns are named 'y'"),
@@ -257,3 +262,14 @@ def test_written_targets_stay_targets():
     """Targets out of a text file are no classes 0, 1, 2."""
     assert Dataset(X, ["1.5", "2.5", "9", "-3", "0"]).y.tolist() == [1.5, 2.5, 9.0, -3.0, 0.0]
     assert Dataset(X, ["1.5", "2.5", "nine", "-3", "0"]).classes == ("-3", "0", "1.5", "2.5", "nine")
+
+
+def test_misspelt_arguments_and_rooms():
+    with pytest.raises(TypeError, match=r"f1\(\) has no argument 'timelimit' \(did you mean time_limit\?\)"):
+        wm.margins.f1(X, ONES, timelimit=3)
+    with pytest.raises(TypeError, match=r"f1\(\) has no argument 'label' \(did you mean y\?\)"):
+        wm.margins.f1(TABLE.assign(answer=WORDS), label="answer")
+    with pytest.raises(TypeError, match=r"train\(\) has no argument 'zzz'$"):
+        wm.flows.train(X, ONES, wm.flows.TwoLayer(2, 4), zzz=3)
+    with pytest.raises(AttributeError, match=r"no attribute 'margin' \(did you mean margins\?\)"):
+        wm.margin.f1(X, ONES)  # type: ignore[attr-defined]

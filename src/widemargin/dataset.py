@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from widemargin.errors import InputError, did_you_mean, show
 
 LABEL_COLUMNS = ("y", "label")  # of a table, where nothing is said
+CALLED_Y = ("label", "labels", "target", "targets")  # what others call it
 DENSE = 10**8  # numbers that a sparse matrix may have once its zeros are written down
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -464,7 +465,8 @@ def as_dataset(data: Any, y: Any = None) -> Dataset:
         found = [one for one in LABEL_COLUMNS if one in columns]
         if len(found) != 1:
             why = "has a column y and a column label" if found else "has no column y or label"
-            example = [*found, *map(str, columns[::-1]), "y"][0]
+            words = [one for one in columns if np.asarray(data[one]).dtype.kind in "OUSbT"]
+            example = [*found, *map(str, words), *map(str, columns[::-1]), "y"][0]
             raise InputError(
                 f"y, the labels, is missing: the table {why}; give the name of the one that holds them, as in "
                 f"f1(table, {show(example)}), of {listed([*map(str, columns)])}"
@@ -547,9 +549,15 @@ def takes_data_second(
 def _taking(function: Any, place: int, labels: Labels) -> Any:
     signature = inspect.signature(function)
     name = list(signature.parameters)[place]  # data
+    known = {*signature.parameters, "X", "y"}
+    some = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())  # of any name
 
     @functools.wraps(function)
     def taking(*args: Any, **keys: Any) -> Any:
+        wrong = next((key for key in keys if key not in known), None)
+        if wrong is not None and not some:
+            near = " (did you mean y?)" if wrong in CALLED_Y else did_you_mean(wrong, known)
+            raise TypeError(f"{function.__name__}() has no argument {wrong!r}{near}")
         before, rest = args[:place], list(args[place + 1 :])
         positional = len(args) > place
         data = args[place] if positional else keys.pop(name, keys.pop("X", _MISSING))
