@@ -279,7 +279,7 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
     if len(header) == 1:
         raise InputError(f"{name}: the only column is {show(target)}; give at least one feature column")
     columns = {key: [row[j].strip() for row in rows] for j, key in enumerate(header)}
-    notes = ()
+    notes: tuple[str, ...] = ()
     if mark != ",":
         notes = (f"columns separated by {MARKS[mark]}, and a comma is a decimal point",)
         columns = {key: [_decimal(cell) for cell in cells] for key, cells in columns.items()}
