@@ -7,9 +7,11 @@ import inspect
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from scipy import sparse
+from sklearn.datasets import load_iris
 
 import widemargin as wm
 from test_public import PUBLIC
@@ -43,6 +45,21 @@ GIVEN = {
     "a table with a column y": (TABLE.assign(y=ONES),),
     "categories": (TABLE, pd.Series(pd.Categorical(WORDS))),
     "a sparse matrix": (sparse.csr_matrix(X), ONES),
+    "a sparse tensor": (torch.tensor(X).to_sparse(), torch.tensor(ONES)),
+    "eight bits": (torch.tensor(X).to(torch.float8_e4m3fn), torch.tensor(ONES).to(torch.int8)),
+    "tensors with gaps": (torch.tensor(X.T.copy()).T, torch.tensor(ONES.repeat(2))[::2]),
+    "a list of tensors": ([torch.tensor(row, requires_grad=True) for row in X], list(torch.tensor(ONES))),
+    "a pair with a list of tensors": (([torch.tensor(row) for row in X], ONES),),
+    "a TensorDataset": (torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(ONES)),),
+    "the number of a column": (pd.DataFrame(np.c_[X, ONES]), 2),
+    "a column below two names": (TABLE.assign(y=WORDS).set_axis([("a", 1), ("a", 2), ("t", "y")], axis=1), ("t", "y")),
+    "an arrow table": (pa.table({"u": X[:, 0], "answer": WORDS, "v": X[:, 1]}), "answer"),
+    "nullable": (TABLE.astype("Float64"), pd.Series(ONES, dtype="Int64")),
+    "nullable truth values": (TABLE, pd.Series(SIGNS > 0, dtype="boolean")),
+    "written signs": (X, ["+1", "+1", "-1", "-1", "+1"]),  # sorted as words, +1 would be the first
+    "intervals": (TABLE, pd.cut(pd.Series(SIGNS), 2)),
+    "nothing masked": (np.ma.masked_array(X, mask=False), ONES),
+    "views": (memoryview(X), memoryview(ONES)),
     "a data set of 0 and 1": (Dataset(X, ONES),),
     "a data set": (KNOWN,),
 }
@@ -122,7 +139,7 @@ WRONG = {
     "too few labels": ((X, SIGNS[:3]), "X has 5 rows but y has shape (3,); give one target per row"),
     "a number": ((X, 3), "y has shape ()"),
     "a flat X": ((X[:, 0], SIGNS), "X must have two dimensions"),
-    "a path": (("data.csv",), "data must be a Dataset, not str"),
+    "a path": (("data.csv",), "data must be a Dataset, not str; read a file with widemargin.data.load('data.csv')"),
     "nothing": ((None,), "data must be a Dataset, not NoneType"),
     "a column that is not there": ((TABLE, "u_"), "there is no column 'u_'"),
     "a misspelt column": ((TABLE.assign(answer=WORDS), "anwser"), "did you mean answer?"),
@@ -137,6 +154,44 @@ WRONG = {
     "a missing value": ((TABLE, pd.Series([1, 0, None, 1, 0])), "y has NaN or infinity at row 2"),
     "labels twice": ((Dataset(X, SIGNS), SIGNS), "space must be one of widemargin.spaces"),
     "rows of other lengths": (([[1.0], [1.0, 2.0]], [0, 1]), "must hold numbers only"),
+    "a missing word": ((X, ["a", None, "b", "a", "b"]), "y is missing at row 1; remove that row"),
+    "missing words": ((TABLE, pd.Series(["a", None, None, "a", "b"], dtype="string")), "remove those 2 rows"),
+    "missing truth values": ((TABLE, pd.Series([True, None, False, True, False], dtype="boolean")), "missing at row 1"),
+    "a missing number in a table": (
+        (TABLE.assign(**{"t [C]": pd.array([1, 2, None, None, 5], dtype="Int64")}), SIGNS),
+        "X has NaN or infinity at row 2, column 't [C]'; remove or impute it (2 rows have some)",
+    ),
+    "a masked number": ((np.ma.masked_array(X, mask=X > 1.7), SIGNS), "X has NaN or infinity at row 4, column 0"),
+    "masked labels": ((X, np.ma.masked_array(ONES, mask=SIGNS < 0)), "y is missing at row 2; remove those 2 rows"),
+    "dates": ((TABLE.assign(day=pd.date_range("2020", periods=5)), SIGNS), "the column 'day' holds dates; drop them"),
+    "dates alone": ((pd.DataFrame({"day": pd.date_range("2020", periods=5)}), SIGNS), "X holds dates"),
+    "complex numbers": ((X + 1j, SIGNS), "X holds complex numbers"),
+    "complex labels": ((X, torch.tensor(ONES).to(torch.complex64)), "y holds complex numbers"),
+    "a dictionary": (
+        ({"u": X[:, 0]}, SIGNS),
+        "X is of type dict; give an array, a list, a tensor, or pandas.DataFrame",
+    ),
+    "a generator": ((X, map(int, ONES)), "y is of type map; give an array"),
+    "no values": ((torch.tensor(X, device="meta"), SIGNS), "a tensor on the meta device holds no numbers"),
+    "images": ((np.ones((5, 3, 3)), SIGNS), "flatten the points with X.reshape(len(X), -1)"),
+    "swapped": ((SIGNS, X), "X and y may be swapped"),
+    "turned": ((X.T, SIGNS), "X has 2 rows but y has shape (5,); X has a column for each: give X.T"),
+    "empty": (([], []), "the data set is empty"),
+    "one number": ((X, np.zeros(5)), "y has only one class (0); give points of two"),
+    "a table without labels": ((TABLE.assign(target=ONES),), "as in f1(table, 'target'), of 'u', 'v', 'target'"),
+    "a table without labels, and words": (
+        (TABLE.assign(answer=WORDS)[["u", "answer", "v"]],),
+        "as in f1(table, 'answer'), of 'u', 'answer', 'v'",
+    ),
+    "a misspelt column with spaces": ((TABLE.assign(**{" buys? ": WORDS}), "buys?"), "(did you mean ' buys? '?)"),
+    "two columns of labels": ((TABLE.assign(y=ONES, label=ONES),), "the table has a column y and a column label"),
+    "labels that stayed in X": ((TABLE.assign(w=ONES), pd.Series(ONES, name="w")), "so that X holds the labels"),
+    "a name twice": ((pd.DataFrame(np.c_[X, ONES], columns=["u", "y", "y"]), "y"), "2 columns are named 'y'"),
+    "what scikit-learn loads": ((load_iris(),), "not Bunch; give its .data and .target"),
+    "a huge sparse tensor": (
+        (torch.sparse_coo_tensor(torch.zeros(2, 0).long(), [], (10**6, 10**6), check_invariants=True), SIGNS),
+        "X is sparse, with 1000000 x 1000000 entries",
+    ),
     "a huge sparse matrix": ((sparse.csr_matrix((10**6, 10**6)), SIGNS), "X is sparse"),
 }
 
@@ -180,3 +235,41 @@ def test_a_run_is_checked_on_what_it_was_given():
     assert wm.theory.follow(run, X, WORDS).problem.y.tolist() == [SIGNS.tolist()]
     several = wm.flows.train(X, ONES, wm.flows.MLP(2, 4, outputs=2, depth=2), wm.flows.GD(), stop=3)
     assert wm.theory.follow(several, X, ONES).problem.y.tolist() == [ONES.tolist()]
+
+
+class Polars:
+    """As much of polars' DataFrame as is used, whose `drop` has no `columns=`."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.table, self.shape, self.columns = table, table.shape, list(table.columns)
+
+    def drop(self, names):
+        return Polars(self.table.drop(columns=names))
+
+    def __getitem__(self, name):
+        return self.table[name]
+
+    def __array__(self, dtype=None, copy=None):
+        return self.table.to_numpy(dtype=dtype)
+
+
+def test_a_table_of_another_house():
+    data = Dataset(Polars(TABLE.assign(answer=WORDS)), "answer")
+    assert (data.sha256(), data.columns, data.label) == (KNOWN.sha256(), ("u", "v"), "answer")
+
+
+def test_written_targets_stay_targets():
+    """Targets out of a text file are no classes 0, 1, 2."""
+    assert Dataset(X, ["1.5", "2.5", "9", "-3", "0"]).y.tolist() == [1.5, 2.5, 9.0, -3.0, 0.0]
+    assert Dataset(X, ["1.5", "2.5", "nine", "-3", "0"]).classes == ("-3", "0", "1.5", "2.5", "nine")
+
+
+def test_misspelt_arguments_and_rooms():
+    with pytest.raises(TypeError, match=r"f1\(\) has no argument 'timelimit' \(did you mean time_limit\?\)"):
+        wm.margins.f1(X, ONES, timelimit=3)
+    with pytest.raises(TypeError, match=r"f1\(\) has no argument 'label' \(did you mean y\?\)"):
+        wm.margins.f1(TABLE.assign(answer=WORDS), label="answer")
+    with pytest.raises(TypeError, match=r"train\(\) has no argument 'zzz'$"):
+        wm.flows.train(X, ONES, wm.flows.TwoLayer(2, 4), zzz=3)
+    with pytest.raises(AttributeError, match=r"no attribute 'margin' \(did you mean margins\?\)"):
+        wm.margin.f1(X, ONES)  # type: ignore[attr-defined]

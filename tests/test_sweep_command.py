@@ -134,6 +134,19 @@ def test_ctrl_c_ends_a_query_that_has_no_first_row(folder):
     assert (child.returncode, err) == (130, "interrupted\n")
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_wide_rows_are_stacked_in_narrow_terminals(folder, inline, monkeypatch, columns):
+    """All columns of all runs: more than fit side by side."""
+    assert run("sweep", "a.toml", "--trust")[0] == 0
+    wide = "select *, y as a_result_with_a_long_name, x as another_result_with_a_long_name from runs"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, _ = run("query", "a_results", wide)
+    assert status == 0 and all(len(line) <= columns for line in out.splitlines())
+    assert out.count("another_result_with_a_long_name ") == 6 and "\u250f" not in out
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "\u250f" in run("query", "a_results", wide)[1]
+
+
 def test_a_long_table_is_cut_and_says_so(folder):
     numbers = "with recursive c(k) as (select 1 union all select k + 1 from c where k < 1000) select k from c"
     store = sweep.Store(folder / "s")

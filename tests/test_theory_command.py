@@ -152,6 +152,11 @@ def test_theorems_says_all_about_one():
 def test_theorems_refuses():
     assert "there is no theorem 'CB-23'; the nearest are CB-20, CB-21, CB-22" in refused("theorems", "CB-23")
     assert "there is no theorem 'NTK'; the nearest are " in refused("theorems", "NTK")
+    assert refused("theorems", "margins").strip().endswith(", and the papers are UH, LR, MT, BN, CB, WM")
+
+
+def test_theorems_of_an_author():
+    assert run("theorems", "chizat") == run("theorems", "CB") and run("theorems", "Telgarsky") == run("theorems", "LR")
 
 
 # ---------------------------------------------------------------- margins of the other kinds

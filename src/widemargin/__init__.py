@@ -58,7 +58,9 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("widemargin.types"), name)
     if name in __all__:
         return importlib.import_module(f"widemargin.{name}")
-    raise AttributeError(f"module 'widemargin' has no attribute {name!r}")
+    from .errors import did_you_mean
+
+    raise AttributeError(f"module 'widemargin' has no attribute {name!r}{did_you_mean(name, __all__)}")
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -15,6 +17,7 @@ from numpy.typing import ArrayLike
 from widemargin.errors import InputError, did_you_mean, show
 
 LABEL_COLUMNS = ("y", "label")  # of a table, where nothing is said
+CALLED_Y = ("label", "labels", "target", "targets")  # what others call it
 DENSE = 10**8  # numbers that a sparse matrix may have once its zeros are written down
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -53,14 +56,12 @@ class Dataset:
 
     def __post_init__(self) -> None:
         points, labels, columns, label = _table(self.X, self.y, self.name)
-        y, classes = _targets(labels, self.name)
         X = _points(points, columns, self.name)
         if X.ndim != 2:
-            raise InputError(f"{self.name}: X must have two dimensions (points, features), not {X.ndim}")
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.ndim not in (1, 2) or len(y) != len(X) or (y.ndim == 2 and y.shape[1] < 2):
-            raise InputError(f"{self.name}: X has {len(X)} rows but y has shape {y.shape}; give one target per row")
+            raise InputError(
+                f"{self.name}: X must have two dimensions (points, features), not {X.ndim}{_reshaped(X, labels)}"
+            )
+        y, classes = _targets(labels, self.name, X.shape)
         if X.size == 0:
             raise InputError(
                 f"{self.name}: the data set is empty (shape {X.shape}); give at least one point and feature"
@@ -69,8 +70,13 @@ class Dataset:
             bad = np.argwhere(~np.isfinite(values))
             if len(bad):
                 row, *column = bad[0]
-                where = f"row {row}, column {column[0]}" if column else f"row {row}"
-                raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute it")
+                names = columns or self.columns
+                where = f"row {row}" + "".join(
+                    f", column {show(names[j]) if what == 'X' and len(names) == X.shape[1] else j}" for j in column
+                )
+                rows = len(np.unique(bad[:, 0]))
+                them = f"it ({rows} rows have some)" if rows > 1 else "it"
+                raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute {them}")
         X.setflags(write=False)
         y.setflags(write=False)
         settled: dict[str, Any] = {"X": X, "y": y}
@@ -110,6 +116,8 @@ class Dataset:
                     f"{self.name}: margins need two classes, but y has {len(values)} ({listed(self.classes)}); choose two, or "
                     "take margins.multiclass_f1 or multiclass_linear"
                 )
+            if len(values) == 1:
+                raise InputError(f"{self.name}: y has only one class ({values[0]:g}); give points of two")
             what = (
                 f"{len(values)} different values"
                 if len(values) > 4
@@ -139,7 +147,7 @@ class Dataset:
                 return self
             y = index.astype(np.float64)
         words = self.classes != (-1, 1) and len(self.classes) == len(values)
-        classes = self.classes if words else tuple(_plain(value) for value in values)
+        classes = self.classes if words else tuple(plain(value) for value in values)
         notes = self.notes if words else (*self.notes, told(classes, y))
         return replace(self, y=y, classes=classes, notes=notes)
 
@@ -202,7 +210,7 @@ class Dataset:
 def class_numbers(y: np.ndarray) -> tuple[np.ndarray, tuple[Any, ...]]:
     """Labels as 0, 1, ... in sorted order, and what they were."""
     values, index = np.unique(y, return_inverse=True)
-    return index.reshape(y.shape), tuple(_plain(value) for value in values)
+    return index.reshape(y.shape), tuple(plain(value) for value in values)
 
 
 def listed(classes: Sequence[Any]) -> str:
@@ -217,7 +225,7 @@ def told(classes: Sequence[Any], y: np.ndarray | None = None) -> str:
     return f"labels {listed(classes)} -> 0, 1, ..."
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A numpy scalar as a Python value, whole floats as int."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bytes):
@@ -229,25 +237,64 @@ def _plain(value: Any) -> Any:
 
 
 def to_numpy(values: Any) -> Any:
-    """A torch tensor, on whatever device, as an array; anything else as it is."""
+    """A torch tensor, on whatever device and of whatever layout, as an array; anything else as it is."""
     if not hasattr(values, "detach"):
         return values
-    values = values.detach().cpu()
-    if str(values.dtype) == "torch.bfloat16":  # which numpy does not have
+    values = values.detach()
+    if values.is_meta:
+        raise InputError("a tensor on the meta device holds no numbers; give one that does")
+    if values.is_quantized:
+        values = values.dequantize()
+    elif str(values.layout) != "torch.strided":
+        _check_dense(values.shape)
+        values = values.to_dense()
+    values = values.cpu()
+    if values.is_floating_point() and values.itemsize < 4:  # of these numpy has few
         values = values.float()
     return values.resolve_conj().resolve_neg().numpy()
 
 
-def _array(values: Any) -> Any:
-    """`to_numpy`, and a sparse matrix with its zeros."""
-    if not hasattr(values, "toarray"):
-        return to_numpy(values)
-    rows, columns = values.shape
-    if rows * columns > DENSE:
+def _check_dense(shape: Sequence[int]) -> None:
+    if math.prod(shape) > DENSE:
         raise InputError(
-            f"X is sparse, with {rows} x {columns} entries; at most {DENSE} are taken, so use fewer features"
+            f"X is sparse, with {' x '.join(map(str, shape))} entries; at most {DENSE} are taken, so use fewer features"
         )
-    return values.toarray()
+
+
+def _array(values: Any) -> np.ndarray:
+    """An array of arrays, tensors and lists of them, and of sparse matrices with their zeros; what is missing is NaN."""
+    if hasattr(values, "toarray"):
+        _check_dense(values.shape)
+        values = values.toarray()
+    if isinstance(values, list | tuple) and any(hasattr(one, "detach") for one in values):
+        values = [to_numpy(one) for one in values]
+    values = to_numpy(values)
+    if isinstance(values, np.ma.MaskedArray):
+        values = _without(values.data, np.ma.getmaskarray(values))
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and array.ndim:
+        gone = np.array([_missing(one) for one in array.flat], dtype=bool).reshape(array.shape)
+        array = _without(array, gone)
+    return array
+
+
+def _without(array: np.ndarray, gone: np.ndarray) -> np.ndarray:
+    """The array with None where `gone`."""
+    if not gone.any():
+        return array
+    array = array.astype(object)
+    array[gone] = None
+    return array
+
+
+def _missing(value: Any) -> bool:
+    """None, NaN, and what pandas has in their place."""
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    )
+
+
+NO_NUMBERS = {"c": "complex numbers", "M": "dates", "m": "durations", "V": "records"}
 
 
 def _no_numbers(name: str, error: Exception) -> InputError:
@@ -255,10 +302,31 @@ def _no_numbers(name: str, error: Exception) -> InputError:
     return InputError(f"{name}: X and y must hold numbers only ({said})")
 
 
+def _check_kind(array: np.ndarray, what: str, whole: Any) -> None:
+    """An InputError where numpy would make numbers of what is none, or has nothing but an object."""
+    kind = NO_NUMBERS.get(array.dtype.kind)
+    if kind is not None:
+        raise InputError(f"{what} holds {kind}; drop them, or code them as real numbers")
+    if array.dtype.kind == "O" and not array.ndim:
+        table = ", or pandas.DataFrame of it" if isinstance(whole, Mapping) else ""
+        raise InputError(f"{what} is of type {type(whole).__name__}; give an array, a list, a tensor{table}")
+
+
+def _columns(table: Any) -> list[Any] | None:
+    """The names of the columns of a table of pandas, polars or pyarrow; None for anything else."""
+    names = getattr(table, "column_names", None)
+    if names is None:
+        names = getattr(table, "columns", None)
+    return None if names is None else list(names)
+
+
 def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
     """Points and labels, and the names of columns where X and y are tables; y may name a column of X."""
-    columns = getattr(X, "columns", None)
-    if isinstance(y, str):
+    if hasattr(X, "collect_schema") and hasattr(X, "lazy") and not hasattr(X, "to_numpy"):
+        X = X.collect()  # a query of polars
+    columns = _columns(X)
+    named = columns is not None and isinstance(y, int | np.integer | tuple) and any(one == y for one in columns)
+    if isinstance(y, str) or named:
         if columns is None:
             raise InputError(f"{name}: y is the name {show(y)}, but X is no table with columns; give the labels")
         if y not in columns:
@@ -266,24 +334,43 @@ def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
             raise InputError(
                 f"{name}: there is no column {show(y)}{near}; the columns are {listed([*map(str, columns)])}"
             )
-        X, y = X.drop(columns=[y]), X[y]
-        columns = X.columns
-    label = getattr(y, "name", None)
-    if hasattr(y, "columns"):  # a table of one column is a column
-        label = y.columns[0] if len(y.columns) == 1 else None
-    names = () if columns is None else tuple(map(str, columns))
-    return X, y, names, "" if label is None or isinstance(y, np.ndarray) else str(label)
+        if columns.count(y) > 1:
+            raise InputError(f"{name}: {columns.count(y)} columns are named {show(y)}; give each a different name")
+        label: Any = y
+        X, y = (X.drop(columns=[y]) if hasattr(X, "iloc") else X.drop([y])), X[y]
+        columns = _columns(X)
+    else:
+        of_y = _columns(y)
+        label = getattr(y, "name", None) if of_y is None else of_y[0] if len(of_y) == 1 else None
+        if isinstance(y, np.ndarray) or not isinstance(label, str | int | tuple):
+            label = None
+        if label is not None and columns is not None and columns.count(label) == 1 and _same(X[label], y):
+            raise InputError(
+                f"{name}: y is the column {show(label)} of X, so that X holds the labels; give X without it, or its name as y"
+            )
+    return X, y, tuple(map(str, columns or ())), "" if label is None else str(label)
+
+
+def _same(column: Any, y: Any) -> bool:
+    one, other = (np.asarray(values, dtype=object).ravel() for values in (column, y))
+    return len(one) == len(other) and all(a is b or a == b for a, b in zip(one.tolist(), other.tolist()))
 
 
 def _points(values: Any, columns: Sequence[str], name: str) -> np.ndarray:
     try:
-        return np.array(_array(values), dtype=np.float64)
+        array = _array(values)
+        _check_kind(array, f"{name}: X", values)
+        return np.array(array, dtype=np.float64)
     except InputError:
         raise
     except Exception as error:  # objects may raise anything when they are made an array
-        for column in columns:
+        for j, column in enumerate(columns):
             try:
-                np.asarray(values[column], dtype=np.float64)
+                part = _array(values.iloc[:, j] if hasattr(values, "iloc") else values[column])
+                _check_kind(part, f"{name}: the column {show(column)}", part)
+                np.array(part, dtype=np.float64)
+            except InputError:
+                raise
             except Exception:
                 raise InputError(
                     f"{name}: the column {show(column)} holds no numbers; drop it, or code it as numbers"
@@ -291,24 +378,40 @@ def _points(values: Any, columns: Sequence[str], name: str) -> np.ndarray:
         raise _no_numbers(name, error) from None
 
 
-def _targets(values: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...] | None]:
-    """y as numbers, and where it was of words or truth values what these were."""
+def _reshaped(X: np.ndarray, y: Any) -> str:
+    """What to do about an X that is no matrix."""
+    if not X.size:
+        return ": the data set is empty; give at least one point and feature"
+    if X.ndim > 2:
+        return "; flatten the points with X.reshape(len(X), -1)"
+    if X.ndim == 1:
+        return "; X and y may be swapped" if np.ndim(y) == 2 else "; a single feature is X.reshape(-1, 1)"
+    return "; give a row for each point"
+
+
+def _targets(values: Any, name: str, shape: tuple[int, ...]) -> tuple[np.ndarray, tuple[Any, ...] | None]:
+    """y as numbers, one or more for each row of X of that shape, and where it was of words or truth values what these were."""
     try:
-        y = np.asarray(_array(values))
+        y = _array(values)
+        _check_kind(y, f"{name}: y", values)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.ndim not in (1, 2) or len(y) != shape[0] or (y.ndim == 2 and y.shape[1] < 2):
+            turned = "; X has a column for each: give X.T" if y.shape[:1] == shape[1:] and y.ndim == 1 else ""
+            raise InputError(
+                f"{name}: X has {shape[0]} rows but y has shape {y.shape}{turned or '; give one target per row'}"
+            )
         if y.dtype.kind == "O":
-            if all(isinstance(label, str | bytes | bool | np.bool_) for label in y.ravel().tolist()):
-                y = np.array([str(label) if isinstance(label, str) else label for label in y.ravel().tolist()]).reshape(
-                    y.shape
-                )
-            else:
-                y = np.array(y, dtype=np.float64)
+            y = _plain_labels(y, name)
+        if y.dtype.kind in "US":
+            y = _written_numbers(y)
         if y.dtype.kind not in "USb":
             return np.array(y, dtype=np.float64), None
     except InputError:
         raise
     except Exception as error:
         raise _no_numbers(name, error) from None
-    if y.ndim == 2 and y.shape[1] > 1:
+    if y.ndim == 2:
         raise InputError(f"{name}: y has {y.shape[1]} columns of labels; give one label for each point")
     index, classes = class_numbers(y)
     if y.dtype.kind == "b" and len(classes) == 1:
@@ -318,6 +421,34 @@ def _targets(values: Any, name: str) -> tuple[np.ndarray, tuple[Any, ...] | None
     return (2.0 * index - 1 if len(classes) == 2 else index.astype(np.float64)), classes
 
 
+def _plain_labels(y: np.ndarray, name: str) -> np.ndarray:
+    """Objects as numbers, truth values or words; an InputError where one is missing."""
+    values = y.ravel().tolist()
+    gone = [k for k, one in enumerate(values) if one is None]
+    words = any(isinstance(one, str | bytes) for one in values)
+    if gone and (words or len(gone) < len(values)):
+        rows = len({k // (y.size // len(y)) for k in gone})
+        them = f"those {rows} rows" if rows > 1 else "that row"
+        raise InputError(f"{name}: y is missing at row {gone[0] // (y.size // len(y))}; remove {them}")
+    if all(isinstance(one, bool | np.bool_) for one in values):
+        return y.astype(bool)
+    if not words:
+        try:
+            return y.astype(np.float64)
+        except (TypeError, ValueError):  # intervals, periods, members of an enumeration
+            pass
+    return np.array([one if isinstance(one, bytes) else str(one) for one in values]).reshape(y.shape)
+
+
+def _written_numbers(y: np.ndarray) -> np.ndarray:
+    """Words that are numbers, all of them, as numbers: "-1" and "+1" are not sorted as words are, and targets stay targets."""
+    try:
+        numbers = y.astype(np.float64)
+    except ValueError:
+        return y
+    return numbers if np.isfinite(numbers).all() else y
+
+
 _MISSING: Any = inspect.Parameter.empty
 
 
@@ -325,15 +456,31 @@ def as_dataset(data: Any, y: Any = None) -> Dataset:
     """A Dataset of what was given: one, (X, y), X and y, or a table with its label column, by default y or label."""
     if isinstance(data, Dataset) and y is None:
         return data
+    if y is None and hasattr(data, "tensors"):  # a TensorDataset
+        data = data.tensors
     if y is None and _pair(data):
         data, y = data
-    if y is None and hasattr(data, "columns"):
-        y = next((column for column in LABEL_COLUMNS if column in data.columns), None)
+    columns = _columns(data)
+    if y is None and columns is not None:
+        found = [one for one in LABEL_COLUMNS if one in columns]
+        if len(found) != 1:
+            why = "has a column y and a column label" if found else "has no column y or label"
+            words = [one for one in columns if np.asarray(data[one]).dtype.kind in "OUSbT"]
+            example = [*found, *map(str, words), *map(str, columns[::-1]), "y"][0]
+            raise InputError(
+                f"y, the labels, is missing: the table {why}; give the name of the one that holds them, as in "
+                f"f1(table, {show(example)}), of {listed([*map(str, columns)])}"
+            )
+        y = found[0]
     if isinstance(data, Dataset) or y is None:
         arrays = hasattr(data, "shape") or isinstance(data, list | tuple)
         what = "y, the labels, is missing" if arrays else f"data must be a Dataset, not {type(data).__name__}"
         if isinstance(data, Dataset):
             what = "a Dataset has its own y"
+        elif isinstance(data, str | os.PathLike):
+            raise InputError(f"{what}; read a file with widemargin.data.load({show(os.fspath(data), 200)})")
+        elif hasattr(data, "target"):  # what scikit-learn's loaders return
+            raise InputError(f"{what}; give its .data and .target")
         raise InputError(f"{what}; give widemargin.Dataset(X, y), X and y, or widemargin.data.load(...)")
     return Dataset(data, y)
 
@@ -346,7 +493,9 @@ def _row(value: Any) -> bool:
     """Whether this is a point, not a matrix of points."""
     if hasattr(value, "shape") or hasattr(value, "columns"):
         return len(value.shape) < 2
-    return not isinstance(value, list | tuple) or not (len(value) and isinstance(value[0], list | tuple | np.ndarray))
+    if not isinstance(value, list | tuple) or not value:
+        return True
+    return not isinstance(value[0], list | tuple) and getattr(value[0], "ndim", 0) == 0
 
 
 class TakesData(Protocol[P, R]):
@@ -400,9 +549,15 @@ def takes_data_second(
 def _taking(function: Any, place: int, labels: Labels) -> Any:
     signature = inspect.signature(function)
     name = list(signature.parameters)[place]  # data
+    known = {*signature.parameters, "X", "y"}
+    some = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())  # of any name
 
     @functools.wraps(function)
     def taking(*args: Any, **keys: Any) -> Any:
+        wrong = next((key for key in keys if key not in known), None)
+        if wrong is not None and not some:
+            near = " (did you mean y?)" if wrong in CALLED_Y else did_you_mean(wrong, known)
+            raise TypeError(f"{function.__name__}() has no argument {wrong!r}{near}")
         before, rest = args[:place], list(args[place + 1 :])
         positional = len(args) > place
         data = args[place] if positional else keys.pop(name, keys.pop("X", _MISSING))
@@ -437,4 +592,4 @@ def _taking(function: Any, place: int, labels: Labels) -> Any:
 
 def _sets(data: Any) -> bool:
     """Whether these are several data sets, one for each trial."""
-    return isinstance(data, list | tuple) and all(isinstance(item, Dataset) for item in data)
+    return isinstance(data, list | tuple) and len(data) > 0 and all(isinstance(item, Dataset) for item in data)

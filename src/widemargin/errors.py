@@ -57,4 +57,7 @@ def did_you_mean(word: Any, known: Iterable[Any]) -> str:
     if not isinstance(word, str):
         return ""
     near = difflib.get_close_matches(word.lower()[:60], names := {str(name).lower(): str(name) for name in known}, 1)
-    return f" (did you mean {names[near[0]]}?)" if near else ""
+    if not near:
+        return ""
+    meant = names[near[0]]
+    return f" (did you mean {meant if meant.replace('-', '_').replace('.', '_').isidentifier() else show(meant)}?)"

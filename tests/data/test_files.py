@@ -98,6 +98,18 @@ def test_csv_details(tmp_path):
     assert back.classes == ("cat", "dog")
 
 
+@pytest.mark.parametrize(("mark", "called"), [(";", "semicolons"), ("\t", "tabs")])
+def test_other_marks_and_decimal_commas(tmp_path, mark, called):
+    """As spreadsheets write it where a comma is a decimal point: read, and told."""
+    text = '\ufeff"Temp, [C]";Humidity (%);buys?;n\r\n12,5;-3,25e1;yes;1\r\n7;0,5;no;1\r\n'.replace(";", mark)
+    back = data.load_file(write(tmp_path / "a.csv", text), label="buys?")
+    assert_array_equal(back.X, [[12.5, -32.5, 1], [7, 0.5, 1]])
+    assert back.columns == ("Temp, [C]", "Humidity (%)", "n") and back.classes == ("no", "yes")
+    assert back.notes[0] == f"columns separated by {called}, and a comma is a decimal point"
+    plain = data.load_file(write(tmp_path / "b.csv", "a,b,n,y\n12.5,-32.5,1,yes\n7,0.5,1,no\n"))
+    assert back.sha256() == plain.sha256()
+
+
 def test_accepted_oddities(tmp_path):
     text = "a,b,y\n0,0,1\n0,0,0\n1e300,5,1\n1e-300,5,0\n1e-400,5,0\n"  # zero rows, contradictions, extremes
     back = data.load_file(write(tmp_path / "a.csv", text))
@@ -116,7 +128,11 @@ def test_accepted_oddities(tmp_path):
         ("a,b,y\n", ["empty"]),
         ("y\n1\n0\n", ["feature"]),
         ("1,2,3\n4,5,6\n", ["header"]),
-        ("a;b;y\n1;2;3\n", ["commas"]),
+        ("a;b;y\n1;2;3\n", ["one class", "3"]),
+        ("a;b;y\n1;2,5,1;3\n", ["'b'", "text", "2,5,1"]),
+        ("a,b,c,y\n1,red,2020-01-01,0\n2,blue,2020-01-02,1\n", ["2 columns hold text ('b', 'c')", "label="]),
+        ("a,b,y\n1,NA,0\n1,2,1\n", ["'b'", "row 0", "line 2", "is empty, 'NA'", "remove the row"]),
+        ("a,b,y\n1,NA,0\n?,2,1\n,3,0\n4,5,1\n", ["'a' at row 1", "is empty, '?'", "3 of 4 lack a number"]),
         (",a,y\n0,1,0\n", ["column 0", "name"]),
         ("a,a,y\n1,2,0\n", ["two columns", "'a'"]),
         ("a,b,c\n1,2,0\n", ["label", "a, b, c"]),

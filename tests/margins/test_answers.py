@@ -28,7 +28,7 @@ def test_a_wide_gap_at_the_time_limit_warns(one_thread):
     (one,) = told
     assert (one.filename, one.lineno) == (__file__, line)  # the line of whoever called
     said = str(one.message)
-    assert said.startswith("wine: after") and "data.standardize()" in said and "fewer than 13 features" in said
+    assert said.startswith("wine: after") and "Dataset(X, y).standardize()" in said and "fewer than 13 features" in said
     assert "time_limit" in said and "optima.f1" in said
 
 

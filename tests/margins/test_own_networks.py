@@ -96,6 +96,63 @@ def test_several_classes(one_thread):
     assert found.certificate.kind == "f1-multiclass" and 0 < found.margin <= found.certificate.upper
 
 
+def by_hand(net: torch.nn.Sequential, points: np.ndarray, y: np.ndarray) -> float:
+    """The definition: own output minus the largest other, over the norm of the network less what all outputs share."""
+    W, b, a, c = (value.detach().double().numpy() for value in net.parameters())
+    scores = np.maximum(points @ W.T + b, 0) @ a.T + c
+    least = min(row[k] - np.delete(row, k).max() for row, k in zip(scores, y))
+    a, c = a - a.mean(axis=0), c - c.mean()
+    return least / (np.linalg.norm(np.c_[W, b], axis=1) @ np.linalg.norm(a, axis=0) + np.linalg.norm(c))
+
+
+@pytest.mark.parametrize("kept", [(0, 2, 3), (0, 3), (0, 1, 2)], ids=str)
+def test_labels_are_numbers_of_outputs_where_a_class_has_no_points(kept, one_thread):
+    """Class 3 stays the output 3: numbering those that are there would compare with other outputs."""
+    torch.manual_seed(1)
+    net, y = network(outputs=4), np.arange(20) % 4
+    has = np.isin(y, kept)
+    found = wm.margins.of(net, X[has], y[has], time_limit=2.0)
+    assert_allclose(found.margin, by_hand(net, X[has], y[has]), rtol=1e-10)
+    read = Dataset(X[has], y[has]).labelled("classes")  # as a file of several classes is read
+    assert wm.margins.of(net, read, time_limit=2.0).margin == found.margin
+    words = np.array(["a", "b", "c", "d"])[y]
+    with pytest.raises(InputError, match=f"has 4 outputs, but y has {len(kept)} classes"):
+        wm.margins.of(net, X[has], words[has])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MLPClassifier((8,), max_iter=5, random_state=0).fit(X, words)
+    with torch.no_grad():
+        for value, known in zip(net.parameters(), [model.coefs_[0].T, model.intercepts_[0], model.coefs_[1].T]):
+            value.set_(torch.tensor(known))
+        net[2].bias.copy_(torch.tensor(model.intercepts_[1]))
+    found = wm.margins.of(model, X[has], words[has], time_limit=2.0)
+    assert_allclose(found.margin, by_hand(net.double(), X[has], y[has]), rtol=1e-10)
+
+
+def test_classes_that_were_fitted(one_thread):
+    """Words are sorted as words by scikit-learn, and as the numbers that they are by a Dataset."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MLPClassifier((12,), max_iter=500, random_state=0).fit(X, np.where(Y > 0, "10", "9"))
+    found = wm.margins.of(model, X, np.where(Y > 0, "10", "9"))
+    assert found.errors == int((model.predict(X) != np.where(Y > 0, "10", "9")).sum()) < 10
+    other = wm.margins.of(model, X, np.where(Y > 0, "many", "nine"))  # others, but as many
+    assert (other.margin, other.errors) == (found.margin, found.errors)
+    with pytest.raises(InputError, match="was fitted on the classes '10', '9', but y has 'nine'"):
+        wm.margins.of(model, X, np.where(Y > 0, "10", "nine"))
+
+
+def test_layers_that_change_nothing():
+    net = network()
+    nested = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Sequential(net[0], torch.nn.Identity(), net[1]), torch.nn.Sequential(net[2])
+    )
+    for same in (nested, torch.nn.DataParallel(net)):
+        assert wm.margins.of(same, DATA).margin == wm.margins.of(net, DATA).margin
+    half = network().bfloat16()
+    assert_allclose(wm.margins.of(half, DATA).margin, wm.margins.of(half.double(), DATA).margin, rtol=1e-12)
+
+
 def test_sklearn_agrees_with_torch():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -156,6 +213,15 @@ WRONG = {
     ),
     "a certificate of a kernel": (lambda: wm.margins.f2(DATA), "holds no network of neurons"),
     "nothing": (lambda: {}, "has two weight matrices"),
+    "several labels for each point": (
+        lambda: MLPClassifier((4,), max_iter=2).fit(X, np.c_[Y > 0, Y < 0]),
+        "tells several labels for each point",
+    ),
+    "no weights": (lambda: network().to("meta"), "a tensor on the meta device holds no numbers"),
+    "no weights yet": (
+        lambda: torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.ReLU(), torch.nn.Linear(3, 1)),
+        "lazy layers, which have no weights yet; call it on X once",
+    ),
 }
 
 

@@ -22,6 +22,26 @@ def net(outputs: int = 3, last: nn.Module | None = None) -> nn.Module:
     return nn.Sequential(*parts, *([] if last is None else [last]))
 
 
+def fresh() -> nn.Module:
+    """Outputs that all are a little above zero, as those of many fresh models are, and no sigmoid."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    nn.init.uniform_(model[2].weight, 0.0, 0.01)
+    nn.init.constant_(model[2].bias, 0.3)
+    return model
+
+
+class Squeezed(nn.Module):
+    """A sigmoid that is no module, and of one number for each example."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        inner[2].weight.data.mul_(40)  # measure has no graph, only what comes out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.inner(x)).squeeze(1)
+
+
 def batch(n: int = 20, classes: int = 3) -> tuple[Tensor, Tensor]:
     torch.manual_seed(1)
     return torch.randn(n, 4), torch.randint(0, classes, (n,))
@@ -43,6 +63,8 @@ def said(act: Any) -> list[str]:
         (lambda: net(1, nn.Sigmoid()), "bce", "between 0 and 1, as those of a sigmoid"),
         (lambda: net(3), "ce", ""),
         (lambda: net(1), "bce", ""),
+        (lambda: fresh(), "bce", ""),
+        (lambda: Squeezed(net(1)), "bce", "between 0 and 1, as those of a sigmoid"),
     ],
 )
 def test_probabilities_are_no_logits(model, kind, words, way):
@@ -79,6 +101,11 @@ def test_targets_that_are_the_inputs():
         assert len(found) == 1 and "logits[:, :-1] and targets[:, 1:]" in found[0]
         found = said(lambda: MarginMonitor(model).measure({"input_ids": ids, "labels": targets}))  # noqa: B023
         assert len(found) == 1 and "the targets are the inputs themselves" in found[0]
+    flat = MarginMonitor(model)  # as many loops give them to cross_entropy
+    found = said(lambda: flat.step(logits=model(ids).flatten(0, 1), targets=ids.flatten()))
+    assert len(found) == 1 and "the targets are the inputs themselves" in found[0]
+    flat = MarginMonitor(model)
+    assert not said(lambda: flat.step(logits=model(ids)[:, :-1].flatten(0, 1), targets=ids[:, 1:].flatten()))
     monitor = MarginMonitor(model)
     assert not said(lambda: monitor.step(logits=model(ids)[:, :-1], targets=ids[:, 1:]))
     assert not said(lambda: MarginMonitor(model).measure((ids, ids.roll(-1, 1))))

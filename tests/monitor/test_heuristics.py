@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from widemargin import InputError, plots
+from widemargin import InputError, plots, report
 from widemargin.monitor import MarginMonitor, load, series
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -119,3 +119,22 @@ def test_several_ranks_are_refused(monkeypatch):
     monkeypatch.setattr(MarginMonitor, "world", 2)
     with pytest.raises(InputError, match="heuristics are computed in one process"):
         MarginMonitor.__init__.__wrapped__(MarginMonitor.__new__(MarginMonitor), net(), heuristics=True)
+
+
+def test_one_measurement_at_the_end_leaves_no_empty_picture(tmp_path):
+    """The curves are those of the batches then, and the heuristics those of the measurement, in the picture and on the page."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    with MarginMonitor(model, out=tmp_path / "m", heuristics=True) as monitor:
+        for _ in range(5):
+            monitor.step(logits=model(x), targets=y)
+        monitor.measure((x, y), name="test")
+    assert "heuristics=True has margins that it does not change" in monitor.homogeneous.summary
+    figure = plots.records(series(tmp_path / "m"))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert any("step" in title for title in titles[:1]) and "Heuristics, each over its largest, test" in titles
+    assert max(len(one.get_xdata()) for one in figure.axes[0].lines) == 5
+    page = report.build([tmp_path / "m"])
+    shown = [one["figure"] for one in page.sections[0].contents if "figure" in one]
+    assert "Heuristics, test" in shown and any(title.endswith(", step") for title in shown)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from matplotlib.colors import to_hex
 
 from widemargin import data as datasets
-from widemargin import flows, margins, report
+from widemargin import flows, margins, monitor, plots, report
 from widemargin.monitor import store
 from widemargin.monitor.record import Record
 from widemargin.report import certificates, page, runs, section
@@ -295,6 +297,25 @@ def test_fitted_means_until_the_end(psi, state, mark, tmp_path):
     summary = built.sections[0].summary
     assert summary.startswith(f"At step {len(psi)} the error on step is ")
     assert (f"since step {mark}, when it was fitted" if mark else "the theorem says nothing") in summary
+
+
+def test_curves_of_a_monitor_have_the_colours_of_its_picture(tmp_path):
+    """By name, in the light theme: who looks from one to the other must not take test for train."""
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(2, 2, bias=False), torch.randn(6, 2)
+    with monitor.MarginMonitor(model, out=tmp_path / "m") as watched:
+        for step in (1, 2):
+            watched.step(logits=model(x), targets=torch.arange(6) % 2)
+            for name in ("test", "train", "other"):
+                watched.measure((x, torch.arange(6) % 2), name=name, step=step)
+    picture = plots.records(monitor.series(tmp_path / "m"))
+    panel = next(one for one in picture.axes if one.get_title(loc="left").startswith("Loss"))
+    drawn = {one.get_label().split(",")[0]: to_hex(one.get_color()) for one in panel.lines if "ends" in one.get_label()}
+    script = (Path(section.__file__).parent / "page.js").read_text()
+    palette = dict(re.findall(r'(\w+): "(#\w{6})"', script.partition("light: {")[2].partition("}")[0]))
+    figure, _ = shown(report.build([tmp_path / "m"]), "Loss")
+    on_page = {one["name"].split(",")[0]: one["line"]["color"].strip("@").split("/")[0] for one in figure["data"]}
+    assert len(drawn) == 4 and {name: palette[colour] for name, colour in on_page.items()} == drawn
 
 
 def test_a_single_series_of_a_monitor_has_a_name_and_a_colour(tmp_path):

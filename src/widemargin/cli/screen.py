@@ -55,7 +55,7 @@ def print_table(
     table = Table(title=plain(title) if title else None, title_justify="left")
     for name in columns:
         table.add_column(
-            name, justify="right" if name in right else "left", no_wrap=name not in folded, overflow="fold",
+            plain(name), justify="right" if name in right else "left", no_wrap=name not in folded, overflow="fold",
             min_width=least[name],
         )  # fmt: skip
     for row in rows:
@@ -118,7 +118,8 @@ def complain(text: str) -> int:
 
 def in_cli_words(text: str) -> str:
     """The library speaks of arguments where the command line has options."""
-    text = text.replace(", or read y as numbers with targets=True", "")
+    more = ", or see --multiclass of margin, and --loss cross-entropy of fit"
+    text = text.replace(", or read y with multiclass=True or targets=True", more)
     text = text.replace("output_bias=None or 'decayed'", "--output-bias none or decayed")
     text = text.replace("loss='squared'", "--loss squared").replace("loss='cross-entropy'", "--loss cross-entropy")
     text = text.replace("weight_decay=", "--weight-decay ")

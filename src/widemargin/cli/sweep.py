@@ -20,7 +20,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
 from .options import INTERRUPTED, Command, integer, legal, timed
-from .screen import EVERY, plain, print_rich, say, terminal
+from .screen import EVERY, plain, print_table, say, terminal
 
 ROWS = 200  # that a table on the screen shows
 IN_MEMORY = 2**24  # characters of JSON; more go to a file until all are there
@@ -155,16 +155,11 @@ def query(options: argparse.Namespace) -> int:
             whole.seek(0)
             shutil.copyfileobj(whole, sys.stdout)
     else:
-        from rich.table import Table
-
         some = list(itertools.islice(rows, ROWS))
-        table = Table()
-        for k, name in enumerate(names):
-            numbers = all(isinstance(row[k], int | float | None) for row in some)
-            table.add_column(plain(name), justify="right" if numbers else "left", overflow="fold")
-        for row in some:
-            table.add_row(*(plain(_shown(value)) for value in row))
-        print_rich(table)
+        titles = _distinct(names)
+        right = [name for k, name in enumerate(titles) if all(isinstance(row[k], int | float | None) for row in some)]
+        words = [name for name in titles if name not in right]
+        print_table("", titles, [[_shown(value) for value in row] for row in some], right, folded=words)
         more = sum(1 for _ in rows)
         if more:
             say(f"{more} more rows; --csv and --json print all of them, and limit N in the query fewer")

@@ -88,7 +88,7 @@ def theorems(options: argparse.Namespace) -> int:
     from widemargin import theory
 
     shown = []
-    for word in [word.upper() for word in options.ids] or theory.PAPERS:
+    for word in [_by_author(word).upper() for word in options.ids] or theory.PAPERS:
         paper = word in theory.PAPERS
         shown += [(theorem, not paper) for theorem in (theory.theorems(word) if paper else [theory.theorem(word)])]
     if options.json:
@@ -102,6 +102,14 @@ def theorems(options: argparse.Namespace) -> int:
         for text in theorem.assumes:
             print(f"    assumes {text}")
     return 0
+
+
+def _by_author(word: str) -> str:
+    """The letters of the paper of an author; any other word as it is."""
+    from widemargin.references import PAPERS
+
+    names = {author.partition(",")[0].lower(): letters for letters, paper in PAPERS.items() for author in paper.authors}
+    return names.get(word.lower(), word)
 
 
 # ---------------------------------------------------------------- what is printed

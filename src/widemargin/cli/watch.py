@@ -305,7 +305,9 @@ def _header(known: Mapping[str, Any], width: int) -> Iterator[Any]:
         some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         yield plain(f"w: {len(names)} parameters, homogeneous of degree {degree}: {some}")
         if known["free"]:
-            yield plain("the scale of other parameters is free, so that margins over |w| mean little")
+            yield plain(
+                "the scale of other parameters is free, so that margins over |w| mean little; heuristics=True has others"
+            )
     for note in known["notes"]:
         yield _dim(note)
 

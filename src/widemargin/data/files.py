@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from .checks import MOST_POINTS, show
 
 SUFFIXES = (".csv", ".npz", ".npy")
 MOST = 1 << 32  # bytes of a file
+MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}  # between columns; the first that the header has
+GONE = ("", "na", "n/a", "nan", "null", "none", "?", "-", ".")  # how people write that a number is missing
 
 
 class ManyColumns(InputError):
@@ -38,7 +40,8 @@ def load_file(
     r"""Read a data set from a file.
 
     - `.csv`: a header line, commas, numbers in UTF-8. The target is column `label`, by default the one named y or
-      label; all other columns are features.
+      label; all other columns are features. Where the header has no comma, semicolons or tabs separate columns, and a
+      comma is a decimal point; `Dataset.notes` says so.
     - `.npz`: arrays X (n, d) and y (n,), or y (n, K) with `targets`; `label` names another array than y.
     - `.npy`: two files with a comma between their paths, "X.npy,y.npy". A single path "foo.npy" is X and expects y in
       "foo_y.npy" beside it ("y.npy" beside "X.npy").
@@ -67,7 +70,10 @@ def load_file(
         raise InputError(f"{show(text, 200)}: give two .npy paths, X.npy,y.npy, not {len(parts)}")
     suffix = Path(parts[0]).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(f"{show(text, 200)}: the file name must end in {', '.join(SUFFIXES)}")
+        raise InputError(
+            f"{show(text, 200)}: the file name must end in {', '.join(SUFFIXES)}; save it as .csv, or give Python the table that "
+            "pandas reads"
+        )
     name = Path(parts[0]).name
     if suffix == ".csv":
         return _from_csv(parts[0], name, label, targets, multiclass)
@@ -230,7 +236,7 @@ def _two_labels(index: np.ndarray, classes: tuple[Any, ...], name: str) -> tuple
     if len(classes) != 2:
         count = "only one class" if len(classes) == 1 else f"{len(classes)} classes"
         raise InputError(
-            f"{name}: y has {count} ({listed(classes)}); keep two classes, or read y as numbers with targets=True"
+            f"{name}: y has {count} ({listed(classes)}); keep two classes, or read y with multiclass=True or targets=True"
         )
     notes = () if classes == (-1, 1) else (told(classes),)
     return 2.0 * index - 1, notes
@@ -241,9 +247,11 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
     header: list[str] = []
     rows: list[list[str]] = []
     lines: list[int] = []
+    mark = ","
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
+            mark = _mark(file)
+            reader = csv.reader(file, delimiter=mark)
             for row in reader:
                 if not row:
                     continue
@@ -261,7 +269,7 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
                 lines.append(reader.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
-            f"{name}: the file is no readable UTF-8 text ({' '.join(str(error).split())[:120]}); save it as CSV"
+            f"{name}: the file is no readable UTF-8 text ({' '.join(str(error).split())[:120]}); save it as CSV in UTF-8"
         ) from None
     if not header:
         raise InputError(f"{name}: the file is empty; give a header line and one line per point")
@@ -271,17 +279,58 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
     if len(header) == 1:
         raise InputError(f"{name}: the only column is {show(target)}; give at least one feature column")
     columns = {key: [row[j].strip() for row in rows] for j, key in enumerate(header)}
-    X = np.column_stack([_csv_numbers(columns[key], key, lines, name) for key in header if key != target])
+    notes: tuple[str, ...] = ()
+    if mark != ",":
+        notes = (f"columns separated by {MARKS[mark]}, and a comma is a decimal point",)
+        columns = {key: [_decimal(cell) for cell in cells] for key, cells in columns.items()}
+    features = {key: cells for key, cells in columns.items() if key != target}
+    _check_cells(features, lines, name)
+    X = np.column_stack([_csv_numbers(cells, key, lines, name) for key, cells in features.items()])
     data = _dataset(X, _csv_target(columns[target], target, lines, name, targets), name, targets, multiclass)
-    return dataclasses.replace(data, columns=tuple(key for key in header if key != target), label=target)
+    return dataclasses.replace(data, columns=tuple(features), label=target, notes=(*notes, *data.notes))
+
+
+def _mark(file: IO[str]) -> str:
+    """What separates the columns: a comma, and where the first line has none a semicolon or a tab."""
+    first = next((line for line in iter(file.readline, "") if line.strip()), "")
+    file.seek(0)
+    return next((mark for mark in MARKS if len(next(csv.reader([first], delimiter=mark), ())) > 1), ",")
+
+
+def _decimal(cell: str) -> str:
+    """12,5 as 12.5; anything else as it is."""
+    pointed = cell.replace(",", ".", 1)
+    return pointed if "." not in cell and _number(pointed) is not None else cell
+
+
+def _check_cells(columns: dict[str, list[str]], lines: list[int], name: str) -> None:
+    """An InputError that tells all columns of words at once, or else how many rows lack a number."""
+    texts = [key for key, cells in columns.items() if any(_number(cell) is None and not _gone(cell) for cell in cells)]
+    if len(texts) > 1:
+        raise InputError(
+            f"{name}: {len(texts)} columns hold text ({listed(texts)}); remove these columns or code them as numbers, and "
+            "name the one that holds labels with label="
+        )
+    if not texts:
+        gone = {key: [i for i, cell in enumerate(cells) if _gone(cell)] for key, cells in columns.items()}
+        rows = len(set().union(*gone.values()))
+        if rows > 1:
+            key, (i, *_) = next((key, found) for key, found in gone.items() if found)
+            what = f"is empty, {show(columns[key][i])}" if columns[key][i] else "is empty"
+            raise InputError(
+                f"{name}: column {show(key)} at row {i} (line {lines[i]}) {what}; remove such rows ({rows} of "
+                f"{len(lines)} lack a number) or impute numbers"
+            )
+
+
+def _gone(cell: str) -> bool:
+    return cell.lower() in GONE
 
 
 def _header(row: list[str], name: str) -> list[str]:
     header = [cell.strip() for cell in row]
     if all(_number(cell) is not None for cell in header):
         raise InputError(f"{name}: the first line has numbers only; put a header with column names first")
-    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-        raise InputError(f"{name}: the header has no comma; separate columns with commas")
     seen: set[str] = set()
     for j, key in enumerate(header):
         if not key:
@@ -319,8 +368,9 @@ def _csv_numbers(cells: list[str], column: str, lines: list[int], name: str) -> 
         value = _number(cell)
         if value is None or not math.isfinite(value):
             where = f"column {show(column)} at row {i} (line {lines[i]})"
-            if not cell:
-                raise InputError(f"{name}: {where} is empty; remove the row or impute a number")
+            if _gone(cell) and value is None:
+                what = f"is empty, {show(cell)}" if cell else "is empty"
+                raise InputError(f"{name}: {where} {what}; remove the row or impute a number")
             if value is None:
                 raise InputError(f"{name}: {where} holds text, {show(cell)}; remove the column or code it as numbers")
             raise InputError(f"{name}: {where} has NaN or infinity, {show(cell)}; remove or impute it")

@@ -80,7 +80,7 @@ def advice(cert: Certificate, data: Dataset, shell: bool = False) -> str:
         size = data.X.std(axis=0)
     size = size[(size > 0) & np.isfinite(size)]
     if data.standardized is None and len(size) and size.max() > UNEVEN * size.min():
-        way = "--standardize" if shell else "data.standardize()"
+        way = "--standardize" if shell else "Dataset(X, y).standardize()"
         helps.append(
             f"standardise the columns, whose standard deviations go from {size.min():.3g} to {size.max():.3g} ({way})"
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from widemargin.dataset import to_numpy
 from widemargin.types import InputError, Trajectory
 
 FORM = "Sequential(Linear, ReLU, Linear)"
@@ -38,24 +39,42 @@ def layers(model: Any) -> Layers:
         return _of_sklearn(model)
     from torch import nn
 
+    if hasattr(model, "_orig_mod") or isinstance(model, nn.DataParallel):  # compiled, or on several devices
+        model = getattr(model, "_orig_mod", None) or model.module
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be {FORM}, its state dict or an MLPClassifier, not {type(model).__name__}")
     if not isinstance(model, nn.Sequential):
         raise InputError(
             f"model must be {FORM}, not {type(model).__name__}; if it computes the same, give its state_dict()"
         )
-    kinds = [type(layer) for layer in model]
+    parts = list(_in_a_row(model))
+    kinds = [type(layer) for layer in parts]
     wanted: list[type] = [nn.Linear, nn.ReLU, nn.Linear]
+    if any(kind is nn.LazyLinear for kind in kinds):
+        raise InputError("the model has lazy layers, which have no weights yet; call it on X once")
     if kinds != wanted:
         names = ", ".join(kind.__name__ for kind in kinds)
-        like = [kind for kind in kinds if kind not in (nn.Dropout, nn.Flatten, nn.Identity)]
+        like = [kind for kind in kinds if kind not in (nn.Dropout, nn.Flatten)]
         same = "; to compare it without the other layers, give its state_dict()" if like == wanted else ""
         raise InputError(f"model must be {FORM}, not Sequential({names}){same}")
-    first, last = model[0], model[2]
+    first, last = parts[0], parts[2]
     for layer in (first, last):
         if set(dict(layer.named_parameters())) - {"weight", "bias"} or not hasattr(layer, "weight"):
             raise InputError("a layer of the model has parameters besides weight and bias; remove its parametrization")
     return _checked(first.weight, first.bias, last.weight, last.bias)
+
+
+def _in_a_row(model: Any) -> Iterator[Any]:
+    """The layers of a Sequential and of those in it, less those that leave a matrix of points as it is."""
+    from torch import nn
+
+    for layer in model:
+        if type(layer) is nn.Sequential:
+            yield from _in_a_row(layer)
+        elif type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
+            pass  # points are rows of X already
+        elif type(layer) is not nn.Identity:
+            yield layer
 
 
 def _from_names(state: Mapping[Any, Any]) -> Layers:
@@ -95,10 +114,11 @@ def _tensor(name: Any, value: Any) -> np.ndarray:
             f"{str(name)[:40]} of the state dict has more than {MOST:.0e} numbers; this is no two-layer network"
         )
     try:
-        detach = getattr(value, "detach", None)
         if "complex" in str(getattr(value, "dtype", "")):
             raise TypeError
-        return np.array(detach().cpu().double().numpy() if detach is not None else value, dtype=np.float64)
+        return np.array(to_numpy(value), dtype=np.float64)
+    except InputError:
+        raise
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
             f"{str(name)[:40]} of the state dict is no array of numbers, but {type(value).__name__}"
@@ -130,6 +150,8 @@ def _of_sklearn(model: Any) -> Layers:
         raise InputError(
             f"this {name} has {len(weights) - 1} hidden layers, and margins are known for one; fit it with one"
         )
+    if len(offsets[1]) > 1 and getattr(model, "out_activation_", "softmax") != "softmax":
+        raise InputError(f"this {name} tells several labels for each point; give one that was fitted on one")
     if model.activation != "relu":
         raise InputError(f"this {name} has the activation {model.activation!r}; fit it with activation='relu'")
     return _checked(weights[0].T, offsets[0], weights[1].T, offsets[1])

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from widemargin import notebooks
-from widemargin.dataset import takes_data_second
-from widemargin.errors import brief
+from widemargin.dataset import listed, plain, takes_data_second
+from widemargin.errors import brief, show
 from widemargin.spaces import extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory, neurons
 
@@ -82,11 +82,11 @@ class Share:
 
 
 def _labels(keys: Mapping[str, Any]) -> str:
-    """More than two outputs are for classes, one or two for labels of two."""
+    """More than two outputs are for classes, which have numbers already, one or two for labels of two."""
     model, trial = keys.get("model"), keys.get("trial", 0)
     if isinstance(model, Measure | Certificate):
         return "signs"
-    return "classes" if len(_layers(model, trial).a) > 2 else "signs"
+    return "values" if len(_layers(model, trial).a) > 2 else "signs"
 
 
 @takes_data_second(_labels)
@@ -105,7 +105,8 @@ def of(
 
     `model` is torch.nn.Sequential(Linear, ReLU, Linear) or its state dict, a fitted MLPClassifier of scikit-learn with one
     hidden layer of ReLUs, a `Measure`, a `Certificate`, or a run of `flows.train` (`trial` says which of its networks). `data`
-    is a Dataset, or X (n, d) and y (n,), labels of two classes, or of as many as the network has outputs.
+    is a Dataset, or X (n, d) and y (n,), labels of two classes, or of as many as the network has outputs: their numbers 0, 1,
+    ..., or words in sorted order.
 
     Biases are folded in: f(x) = sum_j a_j relu(w_j . x + b_j) + c is a network on the points (x, 1), whose last neuron is the
     constant c, and networks with biases are what it is compared with; without any, networks without. Of two outputs their
@@ -141,17 +142,66 @@ def of(
     bias = theta.shape[1] > data.d
     if outer.shape[1] <= 2:
         mass = outer[:, -1] - (outer[:, 0] if outer.shape[1] == 2 else 0.0)
+        if hasattr(model, "classes_"):
+            data.signs()
+            swapped = (2 * _among(model.classes_, data) - 1) @ data.y < 0  # "10" < "9", as words are sorted
+            mass = -mass if swapped else mass
         return _single(Measure(theta, mass, "relu", bias), len(net.W), data, search)
-    y = data.single().astype(np.int64)
-    if y.min(initial=0) < 0 or y.max(initial=0) >= outer.shape[1]:
-        raise InputError(
-            f"the network has {outer.shape[1]} outputs, but y has {y.max() + 1} classes; give the y it was trained on"
-        )
+    data.single()
+    y = _among(model.classes_, data) if hasattr(model, "classes_") else _outputs(data, outer.shape[1])
     outer = outer - outer.mean(axis=1, keepdims=True)
     reached = class_margins((extend(data.X, bias=bias) @ theta.T).clip(0) @ outer, y)  # (n,)
     norm = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
     best = multiclass_f1(data, bias=bias, **search)
     return Share(_over(reached, norm), int((reached <= 0).sum()), len(net.W), best)
+
+
+def _among(known: Any, data: Dataset) -> np.ndarray:
+    """The numbers (n,) of the labels among the classes that an estimator was fitted on, or of as many others in their order."""
+    numbers = {_key(label): k for k, label in enumerate(known)}
+    written = _written(data)
+    found = [numbers.get(_key(label)) for label in written]
+    values, place = np.unique(data.y, return_inverse=True)
+    words = any(isinstance(label, str) for label in written) and any(k is not None for k in found)
+    if None not in found:
+        return np.array(found, dtype=np.int64)
+    if len(values) != len(known) or words:
+        label = written[found.index(None)]
+        raise InputError(
+            f"the network was fitted on the classes {listed([*map(plain, known)])}, but y has {show(label)}; "
+            "give labels that it knows"
+        )
+    return place
+
+
+def _outputs(data: Dataset, outputs: int) -> np.ndarray:
+    """The output (n,) that belongs to each label: its number, or its place where there are as many labels as outputs."""
+    written = _written(data)
+    if all(type(label) is int and 0 <= label < outputs for label in written):
+        return np.array(written)
+    values, place = np.unique(data.y, return_inverse=True)
+    if len(values) == outputs:
+        return place
+    raise InputError(
+        f"the network has {outputs} outputs, but y has {len(values)} classes ({listed(sorted(set(written), key=str))}); "
+        f"give points of all classes, or numbers from 0 to {outputs - 1} as labels"
+    )
+
+
+def _written(data: Dataset) -> list[Any]:
+    """The labels (n) as they were given."""
+    if data.classes == (-1, 1):
+        return [plain(value) for value in data.y]
+    index = (data.y + 1) / 2 if len(data.classes) == 2 and data.y.min() < 0 else data.y
+    return [data.classes[int(k)] for k in index]
+
+
+def _key(label: Any) -> Any:
+    """Equal for labels that a Dataset takes for equal: 1, 1.0, True and "1"."""
+    try:
+        return float(label)
+    except (TypeError, ValueError):
+        return str(label)
 
 
 def _single(network: Measure, width: int, data: Dataset, search: Mapping[str, Any]) -> Share:

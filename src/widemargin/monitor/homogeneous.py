@@ -79,7 +79,8 @@ class Homogeneous:
             return said
         return (
             f"{said}, and the scale of the others is free: multiplied by {OTHERS:g} they make outputs {self.growth:.3g} "
-            "times as large, and margins over the norm with them, whatever the error; so normalised means little here"
+            "times as large, and margins over the norm with them, whatever the error; so normalised means little here "
+            "(heuristics=True has margins that it does not change)"
         )
 
     def __str__(self) -> str:

@@ -49,17 +49,25 @@ def is_sharded(model: nn.Module) -> bool:
     return any(hasattr(p, "placements") for p in model.parameters())
 
 
-def reshard(model: nn.Module) -> None:
-    """Drop whole parameters that FSDP2 keeps after a forward pass: they would be used again although the shards have changed."""
-    for module in model.modules():
-        if hasattr(module, "set_reshard_after_forward"):  # a mark of FSDPModule, without importing it
-            module.reshard()  # type: ignore[operator]
+def sharded_modules(model: nn.Module) -> list[Any]:
+    """The modules of FSDP2."""
+    # A mark of FSDPModule, without importing it.
+    return [module for module in model.modules() if hasattr(type(module), "set_reshard_after_forward")]
+
+
+def reshard(model: nn.Module, modules: Sequence[Any] | None = None) -> None:
+    """Drop whole parameters that FSDP2 keeps after a forward pass: they would be used again although the shards have changed.
+
+    `modules` are its `sharded_modules`, where they are known: to look for them takes as long as a small pass.
+    """
+    for module in sharded_modules(model) if modules is None else modules:
+        module.reshard()
 
 
 def shares_examples(model: nn.Module) -> bool:
     """Whether parameters are split beyond FSDP2, as in tensor parallelism: then ranks work on the same examples."""
     reshard(model)
-    fsdp = any(hasattr(module, "set_reshard_after_forward") for module in model.modules())
+    fsdp = bool(sharded_modules(model))
     splits = [
         sum(not placement.is_replicate() for placement in getattr(p, "placements", ())) for p in model.parameters()
     ]

@@ -496,7 +496,7 @@ class MarginMonitor:
         if is_encoder_decoder(self.model):  # whose outputs may well repeat its inputs
             inputs = None
         known: dict[str, Any] = {"kind": self.kind, "class_axis": self.class_axis, "ignore_index": self.ignore_index}
-        for said in doubts(logits, targets, inputs, **known):
+        for said in doubts(self.model, logits, targets, inputs, **known):
             warnings.warn(said, stacklevel=4)
 
     def _compare(self, record: Record, objective: float) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from widemargin.types import InputError
 
-from .model import call, check_model, evaluating, logits_of, reshard, unwrap
+from .model import call, check_model, evaluating, logits_of, reshard, sharded_modules, unwrap
 from .tally import check_floating
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative to the largest output, for powers of 2
@@ -252,10 +252,11 @@ def probing(
         if graph:
             return logits
         logits = logits.detach().clone()
-        reshard(inner)
+        reshard(inner, sharded)
         return logits
 
-    reshard(inner)  # FSDP2 may keep whole parameters after a forward pass; what is scaled are the shards
+    sharded = sharded_modules(inner)
+    reshard(inner, sharded)  # FSDP2 may keep whole parameters after a forward pass; what is scaled are the shards
     with evaluating(model), _same_buffers(inner), _noisy(inner, 0) as old:
         # As many examples as make Euler's identity tell all parameters apart.
         least, most = ROWS

@@ -28,10 +28,11 @@ FREE = 2.0  # growth of the outputs with other parameters, from which on their s
 def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     """What a monitor has recorded, against the step: `widemargin.monitor.series(folder)`, columns by name for every data set.
 
-    The margins are those of "train" where it was measured, otherwise of the first data set that was, otherwise of the training
-    batches. A dotted line marks where the data is fitted: psi > 0, from where on psi / |w|^L does not fall along gradient flow.
-    Before that the first panel has the quantiles of the margins, the title says how far it is to there, and a panel shows how the
-    sum of the losses gets on. Margins that are heuristics (`heuristics=True` of the monitor) have a panel that says so.
+    The margins are those of "train" where it was measured twice or more, otherwise of the first data set that was, otherwise of
+    the training batches. A dotted line marks where the data is fitted: psi > 0, from where on psi / |w|^L does not fall along
+    gradient flow. Before that the first panel has the quantiles of the margins, the title says how far it is to there, and a
+    panel shows how the sum of the losses gets on. Margins that are heuristics (`heuristics=True` of the monitor) have a panel
+    that says so.
 
     `title` stands above. A column is (k,) for k records.
 
@@ -50,8 +51,7 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     }
     if not series:
         raise InputError("there are no records to draw")
-    whole = [name for name, part in series.items() if bool(part["whole"][-1])]
-    main = "train" if "train" in whole else [*whole, *series][0]
+    main = main_of(series)
     styles = _styles(series, main)
     fitted = np.flatnonzero(_column(series[main], "psi") > 0)
     spread = "margin_q50" in series[main]
@@ -69,8 +69,9 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     elif spread:
         panels.append(lambda axes: _draw_fan(axes, series[main], main))
     panels.append(lambda axes: _draw_effective(axes, series[main], main))
-    if any(name in series[main] for name in HEURISTICS):
-        panels.append(lambda axes: _draw_heuristics(axes, series[main], main))
+    measured = heuristics_of(series, main)
+    if measured is not None:
+        panels.append(lambda axes: _draw_heuristics(axes, series[measured], measured))
     figure, axes = grid_of(-(-len(panels) // 3))
     steps = np.concatenate([part["step"] for part in series.values()]).astype(float)
     shown = steps[steps > 0]
@@ -90,9 +91,38 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     said = said or f"{main}: not fitted. {how_far(series[main])}"
     if is_free(series[main]):
         said += "\nThe scale of other parameters is free, so that margins over the norm mean little"
+        if measured is None:
+            said += "; MarginMonitor(heuristics=True) measures some that it does not change"
     lines = [short(line, 150) for line in f"{title}. {said}".removeprefix(". ").split("\n")]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=12)
     return figure
+
+
+def main_of(series: Mapping[str, Mapping[str, Any]]) -> str:
+    """The data set whose margins are drawn: "train" or another that was measured as a whole, and more than once, or the batches.
+
+    `series` are columns (k,) by name for every data set. A single record, say at the end, is no curve.
+
+    >>> from widemargin.plots.monitors import main_of
+    >>> once, often = {"step": [9], "whole": [True]}, {"step": [0, 9], "whole": [False, False]}
+    >>> main_of({"step": often, "test": once})
+    'step'
+    """
+    whole = [name for name, part in series.items() if bool(part["whole"][-1])]
+    known = [*["train"] * ("train" in whole), *whole, *series]
+    return next((name for name in known if len(series[name]["step"]) > 1), known[0])
+
+
+def heuristics_of(series: Mapping[str, Mapping[str, Any]], main: str) -> str | None:
+    """The data set of which heuristics were measured, `main` where it can be; none without them.
+
+    `series` are columns (k,) by name for every data set.
+
+    >>> from widemargin.plots.monitors import heuristics_of
+    >>> print(heuristics_of({"train": {"step": [0]}}, "train"))
+    None
+    """
+    return next((name for name in (main, *series) if any(key in series[name] for key in HEURISTICS)), None)
 
 
 def how_far(series: Mapping[str, Any]) -> str:

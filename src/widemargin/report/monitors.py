@@ -35,8 +35,7 @@ def show(section: Section, folder: Path) -> None:
     if not parts:
         raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     homogeneous = config.get("homogeneous") or {}
-    whole = [name for name, part in parts.items() if bool(part["whole"][-1])]
-    main = "train" if "train" in whole else [*whole, *parts][0]
+    main = drawn.main_of(parts)
     series = parts[main]
     since, state = _fitted(series)
     section.facts(
@@ -108,7 +107,7 @@ def show(section: Section, folder: Path) -> None:
         for name, part in parts.items():
             y = _column(part, column)
             batches = name == "step"
-            faint = batches and len(parts) > 1  # beside others
+            faint = batches and name != main  # beside others
             colour = "@quiet/0.6" if faint else f"@{looks[name][0]}"
             shown = f"{label(name, 24)}{' (batches)' * batches}, ends at {number(y[-1], 3)}"
             values.append(y[y > 0])
@@ -149,14 +148,15 @@ def show(section: Section, folder: Path) -> None:
         ylog=True,
     )
     traces = []
+    measured = drawn.heuristics_of(parts, main) or main
     for k, (key, name) in enumerate(drawn.HEURISTICS.items()):
-        y = _column(series, key)
+        y = _column(parts[measured], key)
         top = float(np.nanmax(np.abs(y))) if np.isfinite(y).any() else 0.0
         if top > 0:
             shown = f"{name}, ends at {number(y[-1], 3)}"
-            traces.append(line(series["step"], y / top, shown, COLOURS[k], dash=DASHES[k]))
+            traces.append(line(parts[measured]["step"], y / top, shown, COLOURS[k], dash=DASHES[k]))
     words = "Margins that no scale of parameters changes, each over its largest value. No theorem speaks of them."
-    add(f"Heuristics, {main}", traces, words, "share of the largest")
+    add(f"Heuristics, {measured}", traces, words, "share of the largest")
     section.close_grid()
     keys = ("error", "loss", "margin", "psi", f"margin{ending}", f"psi{ending}")[: 6 if normalized else 4]
     rows = [[name, int(part["step"][-1]), *(_last(part, key) for key in keys)] for name, part in parts.items()]

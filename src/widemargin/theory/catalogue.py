@@ -37,7 +37,8 @@ def find(id: str, registry: Mapping[str, Any] = THEOREMS, what: str = "theorem")
     if id not in covers:
         run = registry is THEOREMS and any(id in check.claims for check in CHECKS.values())
         but = ", but there is a check of that along runs (`widemargin check`)" if run else ""
-        raise InputError(f"there is no {what} {id!r}{but}; the nearest are {', '.join(nearest(id, covers))}")
+        known = "" if _parts(id.upper())[0] in PAPERS else f", and the papers are {', '.join(PAPERS)}"
+        raise InputError(f"there is no {what} {id!r}{but}; the nearest are {', '.join(nearest(id, covers))}{known}")
     return registry.get(id, covers[id])
 
 
