@@ -96,6 +96,20 @@ def test_commands_that_need_no_torch_do_not_import_it(commands: list[list[str]])
 
 
 @pytest.mark.slow
+def test_a_dry_run_of_trainings_imports_torch_and_nothing_else(tmp_path: Path):
+    """It has two seconds, and torch alone takes more than one of them."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'function = "train"\n[fixed]\ndata = "parity:d=4,n=10"\nsteps = 5\nlr = 0.1\n[grid]\nwidth = [4, 8]\n',
+        encoding="utf-8",
+    )
+    argv = ["sweep", str(plan), "--dry-run", "--store", str(tmp_path / "store")]
+    run = python(LOOK, json.dumps(SLOW), json.dumps([argv]))
+    assert json.loads(run.stderr.splitlines()[-1])[1:] == [["sweep", 0, ["torch"]]], run.stderr
+    assert "2 runs, 0 of them stored already" in run.stdout
+
+
+@pytest.mark.slow
 def test_the_look_can_fail():
     """It sees torch where a command imports it."""
     run = python(LOOK, json.dumps(SLOW), json.dumps([["margin", "clusters:n=8,d=2,k=2,seed=0", "--kind", "linear"]]))

@@ -144,9 +144,19 @@ def test_the_time_slider_moves_neurons_decision_margins_and_marks(browser, page,
         )
         colours = trace(browser, "Neurons", 1, "marker.color")
         assert [one.startswith("rgba(31,111,180") for one in colours] == (a[order] > 0).tolist()
-        x, y, z = (trace(browser, "Decision", 1, key) for key in "xyz")
-        f = (np.array([x[10], y[20], 1.0]) @ V.T).clip(0) @ a / size
-        np.testing.assert_allclose(z[20][10], f, rtol=6e-3)
+        x, y, z = (np.array(trace(browser, "Decision", 0, key)) for key in "xyz")
+        grid = np.stack([*np.meshgrid(x, y), np.ones((len(y), len(x)))], axis=-1)
+        f = (grid @ V.T).clip(0) @ a / size  # (len(y), len(x))
+        np.testing.assert_allclose(z, f, rtol=6e-3, atol=1e-5)  # x and y are rounded, too
+        m = expected[0]
+        for number, levels in ((1, [0.0]), (2, [-m, m] if m > 0 else [])):
+            lines = np.array([trace(browser, "Decision", number, key) for key in "xy"], dtype=float)
+            lines = lines[:, np.isfinite(lines[0])]
+            assert bool(lines.size) == any((f < level).any() and (f > level).any() for level in levels)
+            if lines.size:  # vertices are on sides of cells, and f is linear but for kinks within a cell
+                at = (np.vstack([lines, np.ones(lines.shape[1])]).T @ V.T).clip(0) @ a / size
+                steps = max(np.abs(np.diff(f, axis=0)).max(), np.abs(np.diff(f, axis=1)).max())
+                assert np.abs(at[:, None] - levels).min(axis=1).max() < 0.5 * steps
         assert f"record {k}" in browser.execute_script("return document.querySelector('output').textContent")
         marks = browser.execute_script(
             "return document.getElementById(arguments[0]).layout.shapes.map((one) => one.x0)",

@@ -1,6 +1,7 @@
 """What a reader sees on the page in a browser: marks, panels, summaries, neurons, the slider, heat maps, formulas."""
 
 import io
+import itertools
 import re
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ from browsing import CHROMIUM, DRIVER, NARROW, WIDE
 from widemargin import data as datasets
 from widemargin import flows, margins, report, sweep, theory
 from widemargin.report import Page, neurons
+from widemargin.report.certificates import box
 from widemargin.report.formulas import typeset
 from widemargin.report.section import Section
 from widemargin.types import Dataset
@@ -248,11 +250,20 @@ def test_kinks_rings_and_the_certified_boundary_over_the_trained_one(browser, ce
             if len(line["x"]):
                 assert distances(line, weights[chosen]).max() < 2e-3
     (boundary,) = [one for one in over if one.get("name") == "certified boundary"]
-    x, y, z = (np.array(boundary[key]) for key in "xyz")
-    for i, j in ((3, 8), (20, 40), (35, 5)):
-        f = cert.function(np.array([[x[i], y[j]]]), DATA)[0]
-        np.testing.assert_allclose(z[j][i], f, rtol=6e-3, atol=1e-9)
-    assert boundary["contours"]["start"] == 0 == boundary["contours"]["end"]
+    drawn = [one.get("name") for one in over]
+    assert drawn.index("certified boundary") > drawn.index("f = 0")  # plotly draws lines in this order
+    line = np.array([[x, y] for x, y in zip(boundary["x"], boundary["y"]) if x is not None])
+    g, h, where = box(DATA)
+    assert len(line) >= 50 and np.isfinite(line).all()
+    cell = np.array([g[1] - g[0], h[1] - h[0]])
+    for vertex in line:  # f = 0 within a cell of the grid: it has both signs around the vertex
+        f = cert.function(vertex + cell * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]]), DATA)
+        assert f.min() <= 0 <= f.max()
+    signs = np.sign(cert.function(where, DATA).reshape(len(h), len(g)))
+    sides = np.argwhere(signs[:, :-1] * signs[:, 1:] < 0)  # sides of cells that it crosses: none is left out
+    for j, i in sides:
+        middle = np.array([(g[i] + g[i + 1]) / 2, h[j]])
+        assert (np.abs(line - middle) <= cell).all(axis=1).any()
     set_slider(browser, 3)
     moved = [one for one in figure(browser, "Decision") if str(one.get("name")).startswith("kinks")]
     for line, chosen in zip(moved, (run["W_a"][3, 0] > 0, run["W_a"][3, 0] < 0)):
@@ -296,21 +307,80 @@ def test_neurons_of_images_are_images(browser, tmp_path):
 # ---------------------------------------------------------------- the slider
 
 
-def test_a_moment_draws_each_figure_once_and_only_what_is_seen(browser, certs, run, tmp_path):
-    """Which is what makes it fast: plotly takes 10 to 30 ms for a figure."""
-    opened(browser, report.build([(run, DATA, certs[0])]), tmp_path)
+COUNTS = """return Object.fromEntries([...document.querySelectorAll('.plot')].map(
+    (one) => [one.getAttribute('aria-label'), Number(one.dataset.drawn || 0)]))"""
+HOLD = """window.held = []; const real = window.setTimeout;
+window.setTimeout = (what, ms, ...more) => ms === 250 ? window.held.push(what) : real.call(window, what, ms, ...more);"""
+
+
+def at_the_slider(browser, page, tmp_path) -> None:
+    """The slider is at the top of the window, and figures are drawn by plotly only when the test says so."""
+    opened(browser, page, tmp_path)
+    browser.execute_script(HOLD)
     browser.execute_script("document.querySelector('input[type=range]').scrollIntoView()")
     wait(browser, "return document.querySelector(\"[aria-label='Decision']\").getBoundingClientRect().top < 400")
     time.sleep(0.5)  # an observer tells what is seen after a frame or two
-    counts = """return Object.fromEntries([...document.querySelectorAll('.plot')].map(
-        (one) => [one.getAttribute('aria-label'), Number(one.dataset.drawn || 0)]))"""
-    before = browser.execute_script(counts)
-    for k in (3, 7, 11):
+
+
+def seen_now(browser) -> np.ndarray:
+    return plt.imread(io.BytesIO(browser.get_screenshot_as_png()))[:, :, :3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wish", ["light", "dark"])
+def test_what_the_slider_moves_looks_as_plotly_draws_it(browser, certs, run, tmp_path, wish):
+    """While it moves plotly draws nothing; when it rests it draws the same, once."""
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": wish}]}
+    )
+    at_the_slider(browser, report.build([(run, DATA, certs[0])]), tmp_path)
+    pictures = []
+    for k in (16, 17, 14, 15):  # the smallest margin is positive at the first two, so that dashed lines move and go
+        before = browser.execute_script(COUNTS)
         set_slider(browser, k)
-    after = browser.execute_script(counts)
-    drawn = {title: after[title] - before[title] for title in after}
-    assert drawn["Decision"] == drawn["Neurons"] == 3
-    assert drawn["Normalised margin"] == drawn["Loss"] == 0  # marks move by themselves
+        pictures.append(seen_now(browser))
+        assert browser.execute_script(COUNTS) == before
+        browser.execute_script("window.held.at(-1)()")
+        for title in ("Decision", "Neurons", "Distribution of margins"):
+            drawn = f"{COUNTS.removeprefix('return ')}['{title}']"
+            wait(browser, f"return {drawn} === {before[title] + 1}")
+        time.sleep(0.2)
+        assert np.abs(seen_now(browser) - pictures[-1]).max() < 0.1
+    assert all((np.abs(one - two).max(axis=2) > 0.1).sum() > 500 for one, two in itertools.pairwise(pictures))
+    assert complaints(browser) == []
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.slow
+def test_plotly_draws_lines_that_come_and_figures_under_the_pointer(browser, certs, run, tmp_path):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    at_the_slider(browser, report.build([(run, DATA, certs[0])]), tmp_path)
+    set_slider(browser, 14)
+    browser.execute_script("window.held.at(-1)()")
+    paths = """const plot = document.querySelector("[aria-label='Decision']");
+        const k = plot.data.findIndex((one) => one.name === "|f| = margin");
+        return plot.querySelectorAll(`.trace${plot._fullData[k].uid} path`).length"""
+    wait(browser, f"{paths} === 0")  # the margin is negative there
+    set_slider(browser, 17)
+    assert browser.execute_script(paths) > 0
+    ActionChains(browser).move_to_element(browser.find_element("css selector", "[aria-label='Neurons']")).perform()
+    before = browser.execute_script(COUNTS)
+    set_slider(browser, 16)
+    after = browser.execute_script(COUNTS)
+    assert (after["Neurons"], after["Decision"]) == (before["Neurons"] + 1, before["Decision"])
+    ActionChains(browser).move_to_element(browser.find_element("css selector", "h1")).perform()  # for the next test
+    assert complaints(browser) == []
+
+
+def test_a_moment_draws_only_what_is_seen(browser, certs, run, tmp_path):
+    """Which is what makes it fast: plotly takes 10 to 30 ms for a figure."""
+    at_the_slider(browser, report.build([(run, DATA, certs[0])]), tmp_path)
+    before = browser.execute_script(COUNTS)
+    for k in (13, 15, 11):
+        set_slider(browser, k)
+    after = browser.execute_script(COUNTS)
+    assert after == before  # lines, points and marks move by themselves
     mark = """const plot = document.querySelector("[aria-label='Loss']"), axis = plot._fullLayout.xaxis;
         return [plot.layout.shapes.at(-1).x0, axis._offset + axis.d2p(plot.layout.shapes.at(-1).x0),
         Number(plot.querySelector('.shapelayer path').getAttribute('d').match(/^M([^,]+),/)[1])]"""
@@ -321,7 +391,7 @@ def test_a_moment_draws_each_figure_once_and_only_what_is_seen(browser, certs, r
     wait(browser, "return document.querySelector(\"[aria-label='Decision']\").getBoundingClientRect().top > 1000")
     time.sleep(0.5)
     set_slider(browser, 2)  # nobody sees it; it is drawn on the way back
-    assert browser.execute_script(counts)["Neurons"] == after["Neurons"]
+    assert browser.execute_script(COUNTS)["Neurons"] == after["Neurons"]
     browser.execute_script("document.querySelector('input[type=range]').scrollIntoView()")
     V = run["W_V"][2, 0]
     order = np.argsort(-np.abs(run["W_a"][-1, 0]) * np.linalg.norm(run["W_V"][-1, 0], axis=1))

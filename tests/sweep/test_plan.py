@@ -7,7 +7,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
+from widemargin import flows
 from widemargin.sweep import Sweep, tasks
 from widemargin.sweep import plan as planning
 from widemargin.types import InputError
@@ -297,3 +299,25 @@ def test_a_bad_value_anywhere_in_a_grid_is_refused():
         tasks.check(Sweep("train", fixed=FIXED | {"law": "lr"}, grid={"net": ["relu", "batchnorm"]}))
     with pytest.raises(InputError, match="lr must be a positive number"):
         tasks.check(Sweep("train", fixed=FIXED, random={"lr": {"low": -1.0, "high": 1.0}}, samples=3))
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_check_before_a_sweep_trains_on_one_thread_and_records_little(monkeypatch, two_threads):
+    """Several threads on these small tensors, and all records, took seconds."""
+    seen, real = [], flows.train
+
+    def train(*args, **keys):
+        seen.append((torch.get_num_threads(), keys["record"].observe))
+        return real(*args, **keys)
+
+    monkeypatch.setattr(flows, "train", train)
+    tasks.check(Sweep("train", fixed=FIXED, grid={"lr": [0.1, 0.2]}))
+    assert len(seen) >= 2 and all(one == (1, ["log_risk"]) for one in seen)
+    assert torch.get_num_threads() == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from contourpy import contour_generator
 
 from widemargin import kinds
 from widemargin import verify as exact
@@ -294,24 +295,37 @@ def marked(cert: Certificate, data: Dataset) -> str:
 def surface(g: np.ndarray, h: np.ndarray, values: np.ndarray, margin: float) -> list[Figure]:
     """Shading, the line f = 0, and the lines |f| = margin."""
     top = float(np.abs(values).max()) or 1.0
-    where = {"x": numbers(g, 5), "y": numbers(h, 5), "z": numbers(values, 4)}
-    lines = {"type": "contour", **where, "showscale": False, "hoverinfo": "skip", "showlegend": False}
+    lines = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "showlegend": False}
+    every = {"color": "@ink", "simplify": False}  # all vertices, as page.js draws them while the slider moves
     return [
         {
-            "type": "heatmap", **where, "zmin": -top, "zmax": top, "zsmooth": "best", "opacity": 0.5,
-            "colorscale": [[0, "@minus"], [0.5, "@paper"], [1, "@plus"]],
+            "type": "heatmap", "x": numbers(g, 5), "y": numbers(h, 5), "z": numbers(values, 4), "zmin": -top, "zmax": top,
+            "zsmooth": "best", "opacity": 0.5, "colorscale": [[0, "@minus"], [0.5, "@paper"], [1, "@plus"]],
             "colorbar": {"thickness": 12, "title": {"text": "f"}, "exponentformat": "power"},
             "hovertemplate": "(%{x:.3g}, %{y:.3g}): f = %{z:.3g}<extra></extra>",
         },
+        {**lines, **levels(g, h, values, 0.0), "name": "f = 0", "line": {**every, "width": 2}},
         {
-            **lines, "contours": {"start": 0, "end": 0, "size": 1, "coloring": "none", "showlabels": False},
-            "line": {"color": "@ink", "width": 2},
-        },
-        {
-            **lines, "contours": {"start": -margin, "end": margin, "size": 2 * margin or 1, "coloring": "none"},
-            "line": {"color": "@ink", "width": 1, "dash": "dash"}, "visible": bool(0 < margin < top),
+            **lines, **levels(g, h, values, *ends_of(margin)), "name": "|f| = margin",
+            "line": {**every, "width": 1, "dash": "dash"},
         },
     ]  # fmt: skip
+
+
+def ends_of(margin: float) -> tuple[float, ...]:
+    """The values of f at the ends of the margin, which is none where it is not positive."""
+    return (-margin, margin) if margin > 0 else ()
+
+
+def levels(g: np.ndarray, h: np.ndarray, values: np.ndarray, *at: float) -> Figure:
+    """x and y of the lines where values (len(h), len(g)) on a grid are one of `at`, straight between the sides of its cells."""
+    found = contour_generator(g, h, np.ma.masked_invalid(values))
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for line in (np.asarray(line, dtype=np.float64) for value in at for line in found.lines(value)):
+        x += [*numbers(line[:, 0], 4), None]
+        y += [*numbers(line[:, 1], 4), None]
+    return {"x": x, "y": y}
 
 
 def labelled(data: Dataset) -> list[Figure]:

@@ -193,7 +193,7 @@ def _show_decisions(
     if lines:
         traces += neurons.kink_traces(lines)
         said = " Thin lines: where a neuron switches, by the sign of its mass."
-    more, words_ = _certified(cert, data, sides)
+    more, words_ = _certified(cert, data)
     name = section.figure(
         "Decision",
         {"data": [*traces, *more], "layout": _still_room(certificates.plane_of_data(*sides), 85)},
@@ -203,13 +203,12 @@ def _show_decisions(
     )
     for drawn, last, scene in _moments(films):
         assert drawn.plane is not None
-        m = float(drawn.margins.min())
-        dashed: dict[str, Any] = {"visible": bool(0 < m < np.abs(drawn.plane).max())}
-        if dashed["visible"]:
-            dashed |= {"contours.start": -m, "contours.end": m, "contours.size": 2 * m}
+        grid = drawn.plane.reshape(SIDE, SIDE)
+        dashed = certificates.ends_of(float(drawn.margins.min()))
         scene["figures"][name] = [
-            {"traces": [0, 1, 2], "set": {"z": numbers(drawn.plane.reshape(SIDE, SIDE), 3)}},
-            {"traces": [2], "set": dashed},
+            {"traces": [0], "set": {"z": numbers(grid, 3)}},
+            {"traces": [1], "set": certificates.levels(*sides, grid, 0.0)},
+            {"traces": [2], "set": certificates.levels(*sides, grid, *dashed)},
             *({"traces": [at + k], "set": one} for k, one in enumerate(_kinks(drawn, last, sides))),
         ]
 
@@ -235,19 +234,16 @@ def _kinks(drawn: Still, last: Still, sides: tuple[np.ndarray, np.ndarray]) -> l
     return neurons.kinks(drawn.theta[order], drawn.mass[order], *sides)
 
 
-def _certified(
-    cert: Certificate | None, data: Dataset, sides: tuple[np.ndarray, np.ndarray]
-) -> tuple[list[Figure], str]:
+def _certified(cert: Certificate | None, data: Dataset) -> tuple[list[Figure], str]:
     """The boundary of the certified predictor and its support points, over those of a trained one."""
     f = None if cert is None else certificates.function_of(cert, data)
     if cert is None or f is None or cert.lower <= 0:
         return [], ""
-    g, h = sides
-    where = np.stack(np.meshgrid(g, h), axis=-1).reshape(-1, 2)
+    g, h, where = certificates.box(data)  # finer than what moves: it stays
+    line = certificates.levels(g, h, f(where).reshape(len(h), len(g)), 0.0)
     traces: list[Figure] = [
         {
-            "type": "contour", "x": numbers(g, 5), "y": numbers(h, 5), "z": numbers(f(where).reshape(len(h), len(g)), 3),
-            "contours": {"start": 0, "end": 0, "size": 1, "coloring": "none"}, "showscale": False, "hoverinfo": "skip",
+            "type": "scatter", "mode": "lines", **line, "hoverinfo": "skip", "showlegend": False,
             "line": {"color": "@third", "width": 3, "dash": "longdash"}, "name": "certified boundary",
         }
     ]  # fmt: skip

@@ -28,7 +28,7 @@ LOOK = 0.2  # seconds between two looks at the progress
 SHOWN = 20  # kinds of failures that `Progress` tells in words
 COUNTED = 200_000  # runs that a dry run looks at one by one, at most,
 COUNTING = 0.15  # and for so many seconds;
-ANSWER = 0.5  # the answer is there after so many, whatever a batch takes (torch needs the rest of two to be imported)
+ANSWER = 0.3  # the answer is there after so many, whatever a batch takes (torch needs the rest of two to be imported)
 
 
 @dataclass
@@ -394,7 +394,7 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
     """Count, and time a few batches drawn from those to do, in this process; nothing is stored.
 
     `plan` and `store` are those of `sweep`; without a store nothing is done yet. `sample` batches are timed, and `workers`
-    counted on. It answers after half a second: a batch that takes longer is broken off. Training says how far it has come by
+    counted on. It answers after 0.3 s: a batch that takes longer is broken off. Training says how far it has come by
     then, which is as good as its time; of anything else the answer is a lower bound, which `more` says. (Batches are broken
     off by a signal. Where there is none, on Windows and off the main thread, the first is awaited.)
 

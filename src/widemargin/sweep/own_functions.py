@@ -21,22 +21,23 @@ from .plan import Run
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Workers share the cores, and sums must not depend on how many there are."""
+def one_thread(with_scipy: bool = True) -> Iterator[None]:
+    """Workers share the cores, and sums must not depend on how many there are. Else scipy is not looked at."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _pools().limit(limits=1):
+        with _pools(with_scipy).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
 
 
 @functools.cache
-def _pools() -> Any:
-    import scipy.linalg  # noqa: F401  its library is to be found below
+def _pools(with_scipy: bool) -> Any:
+    if with_scipy:
+        import scipy.linalg  # noqa: F401  its library is to be found below
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -185,8 +185,10 @@ def _keyed(sweep: Sweep, version: str, inner: Collection[str] = ()) -> Iterator[
 
 def compute(work: Work) -> list[Outcome]:
     """What a worker executes. What a function prints goes where messages go."""
-    parts = [work.runs] if work.function == "train" else [[run] for run in work.runs]
-    with one_thread(), contextlib.redirect_stdout(sys.stderr):
+    trains = work.function == "train"
+    parts = [work.runs] if trains else [[run] for run in work.runs]
+    with_scipy = not trains or any("certify" in run.params for run in work.runs)  # training itself never calls it
+    with one_thread(with_scipy), contextlib.redirect_stdout(sys.stderr):
         complaint, outcomes = _stale(work), []
         if not complaint:
             outcomes = [outcome for part in parts for outcome in _attempt(work, part)]
@@ -298,10 +300,11 @@ def _check_train(params: Mapping[str, Any], asked: set[str], folder: Path | None
             params.get("loss") == "squared" or "M1" not in _net(params, [data]).conventions()
         ):
             raise InputError("certify is about margins of two-layer networks on the points themselves; leave it out")
-        # One step of it shows whether loss, events and rule are known and fit together.
+        # One step of it shows whether loss, events and rule are known and fit together. Of what is recorded the risk is enough.
         once = {name: value for name, value in params.items() if name not in ("certify", "device")} | {"steps": 1}
         place = None if folder is None else str(folder)
-        _train_alike([Run("", once, 0)], [data], 0, Work("train", (), 0, folder=place))
+        with one_thread(with_scipy=False):
+            _train_alike([Run("", once, 0)], [data], 0, Work("train", (), 0, folder=place), ["log_risk"])
     except TypeError as error:
         raise InputError(f"train cannot use {dict(params)}: {error}") from None
 
@@ -379,7 +382,9 @@ def _train(runs: Sequence[Run], seed: int, work: Work) -> list[Row]:
     return [rows[run.key] for run in runs]
 
 
-def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: Work) -> list[Row]:
+def _train_alike(
+    runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: Work, observe: str | Sequence[str] = "default"
+) -> list[Row]:
     from widemargin import flows
 
     params = dict(runs[0].params)
@@ -399,7 +404,9 @@ def _train_alike(runs: Sequence[Run], data: Sequence[Dataset], seed: int, work: 
         _rule(params, seed),
         stop=flows.Stop(**asked("steps", "time", "clock", "until", "check_every")),
         # rows hold the last records alone, so those on the way would be for nothing
-        record=flows.Record(points=params.get("points", 2), test=test, progress=_shares(work, params, len(data))),
+        record=flows.Record(
+            observe, points=params.get("points", 2), test=test, progress=_shares(work, params, len(data))
+        ),
         trials=[run.trial for run in runs],
         seed=seed,
         bias=bias,
