@@ -77,7 +77,7 @@ export function certifyWorker(scope) {
       const {points, bias} = data.settings, X3 = lifted(points.map(([x, y]) => [x, y]), bias), n = points.length;
       if (circlesGen !== gen) { circles = circlesOf(X3, n); circlesGen = gen; }
       const c = data.dual.map((q, i) => q * points[i][2]);
-      const most = Math.max(0, ...[1, -1].map((s) => peaks(X3, n, c.map((v) => s * v), circles, 1)[0].value));
+      const most = Math.max(0, ...peaks(X3, n, c, circles, 1).map(([one]) => one.value));
       scope.postMessage({type: "bound", gen, step: data.step, value: most});
     } else if (data.type === "judge" && data.gen === gen) {  // a certificate from Python
       judged("f1", data.text, taskOf(data), {last: true});

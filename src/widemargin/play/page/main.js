@@ -19,6 +19,7 @@ const STILL = matchMedia("(prefers-reduced-motion: reduce)"), NIGHT = matchMedia
 const WIDTHS = (k) => Math.round(2 * 250 ** (k / 100)), SCALES = (k) => Number((0.01 * 4000 ** (k / 100)).toPrecision(2));
 
 const ALONE = 150;  // points up to which the page certifies by itself
+const SEARCHING = 1000;  // while a verdict is looked for, training takes little of the processor, but no longer than this
 
 class Playground {
   constructor() {
@@ -41,8 +42,8 @@ class Playground {
     this.colours = themeColours();
     NIGHT.addEventListener("change", () => { this.colours = themeColours(); this.dirty = true; });
     new ResizeObserver(() => { this.dirty = true; }).observe(document.body);
-    this.trainer = workerAt("train");
     this.certifier = workerAt("certify");
+    this.trainer = workerAt("train");
     for (const worker of [this.trainer, this.certifier]) {
       worker.onmessage = ({data}) => this.hear(data);
       worker.onerror = (event) => this.note(`A part of the page could not be started (${event.message ?? "no worker"}); serve it with \`widemargin play\`.`);
@@ -227,7 +228,8 @@ class Playground {
     if (this.running && !this.waiting && this.shown && due) {
       this.went = now;
       this.waiting = true;
-      this.trains.postMessage({type: "go", gen: this.gen, least: PACE[this.get("speed").value][0], rate: PACE[this.get("speed").value][1]});
+      const [least, rate] = PACE[this.get("speed").value], brief = !this.main() && now - this.begun < SEARCHING;
+      this.trains.postMessage({type: "go", gen: this.gen, least, rate, brief});
     }
     if (!this.dirty) return;
     this.dirty = false;

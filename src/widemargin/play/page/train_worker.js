@@ -4,7 +4,7 @@ import {Run} from "./train.js";
 
 export function trainWorker(scope) {
   let run = null, gen = -1;
-  const BUDGET = 11, DRAGGED = 5;  // milliseconds of steps for one frame
+  const BUDGET = 11, BRIEF = 3, DRAGGED = 5;  // milliseconds of steps for one frame
 
   function frame() {
     const shown = run.shown(), {curve} = run, flat = new Float64Array(5 * curve.length);
@@ -25,8 +25,8 @@ export function trainWorker(scope) {
         } else if (data.warm) while (performance.now() - begun < DRAGGED && run.steps < data.warm && !run.diverged) run.advance(1);
         frame();
       } else if (data.type === "go" && data.gen === gen && run) {
-        const begun = performance.now(), want = run.steps + (data.exactly || Math.ceil(data.least + run.steps * data.rate));
-        while (run.steps < want && !run.diverged && (data.exactly || performance.now() - begun < BUDGET)) run.advance(1);
+        const begun = performance.now(), budget = data.brief ? BRIEF : BUDGET, want = run.steps + (data.exactly || Math.ceil(data.least + run.steps * data.rate));
+        while (run.steps < want && !run.diverged && (data.exactly || performance.now() - begun < budget)) run.advance(1);
         frame();
       }
     } catch (error) {
