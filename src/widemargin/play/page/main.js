@@ -149,6 +149,7 @@ class Playground {
 
   restart({warm = false} = {}) {  // a new generation: both workers begin anew
     this.gen++;
+    this.asking?.abort();  // Python need not answer what is no longer asked
     this.certs = {};
     this.firsts = {};
     this.progress = {};
@@ -180,8 +181,9 @@ class Playground {
 
   async askPython() {  // the certificate of many points, from widemargin on this computer; it is checked here all the same
     const {gen, state} = this, {points, bias} = state;
+    this.asking = new AbortController();
     try {
-      const answer = await fetch("certify", {method: "POST", body: JSON.stringify({points, bias})}), text = await answer.text();
+      const answer = await fetch("certify", {method: "POST", body: JSON.stringify({points, bias}), signal: this.asking.signal}), text = await answer.text();
       if (gen !== this.gen) return;
       if (answer.ok) this.certifier.postMessage({type: "judge", gen, settings: state, text});
       else this.note(`Python could not certify these points: ${text}.`);
