@@ -286,6 +286,20 @@ def test_both_checkers_end_at_the_same_double(js):
             assert read_as_verify_does(bad, item["X"], item["y"]) == "refused", bad[:300]
 
 
+def test_margins_of_neurons_where_points_nearly_contradict_each_other(js):
+    """Two far points beside each other with different labels: all that is left of the bound is the rounding of large terms."""
+    made = """
+    const {frozenMargin, featureMargin} = await use("features.js"), {TwoLayerNet} = await use("nets.js");
+    const {lifted} = await use("certify.js"), {check} = await use("check.js"), {X, y} = data;
+    return [0, 1, 2, 3, 4, 5].flatMap((seed) => {
+      const {V} = new TwoLayerNet(lifted(X, false), y, {width: 2, D: 2, seed, only: true});
+      return [frozenMargin(X, y, false, V), featureMargin(X, y, false, V)].map((text) => check(text, X, y));
+    });"""
+    far = 6399 / 64
+    X = [[100, -100], [100, far], [-100, far], [100, -100], [-100, 100]]
+    assert [one["failed"] for one in js(made, {"X": X, "y": [-1, 1, 1, -1, -1]})] == [None] * 12
+
+
 RATES = {"gd": 0.3, "ngd": 0.5, "adam": 0.02}
 RULES = {
     "gd": flows.GD(lr=0.3 * 10),
@@ -480,7 +494,7 @@ def test_links_keep_every_number_and_refuse_what_is_not_ours(js):
         return [state, fromHash(toHash(state)), refused];""",
         ["#hello", "#v=2", "#v=1&width=1e9", "#v=1&p=1_2", "#v=1&p=1_2p.x", "#v=1&rule=magic", "#v=1&seed=1.5",
           "#v=1&width=", "#v=1&p=99999_0p",
-         "#v=1&p=" + ".".join(["1_1p"] * 151)],
+         "#v=1&p=" + ".".join(["1_1p"] * 151), "#v=1&bias=x", "#v=1&decay=1e-300"],
     )  # fmt: skip
     assert states[0] == states[1]
     assert all(one.startswith("This link is not one of ours") for one in states[2])
@@ -491,9 +505,10 @@ def test_tables_are_read_or_refused_with_a_sentence(js):
         """const {readTable} = await use("state.js");
         return data.map((text) => { try { return readTable(text); } catch (error) { return error.message; } });""",
         ["x,y,label\n0.5,1,1\n-0.25;2;0\n", "1 2 b\n3 4 a", "", "1,2\n", "1,2,a\n1,2,b\n1,2,c", "x,y\nnan,1,1",
-          "1e9,1,1", "1,2,1\n" * 10_000],
+          "1e9,1,1", ",1,2,1\n,1,2,0", "1,2,\n3,4,1", "1,2,3,1\n1,2,3,0", "1,2,1\n" * 10_000, "1,2,1\n3,4,1.0"],
     )  # fmt: skip
     assert tried[0] == [[0.5, 1, 1], [-0.25, 2, -1]] and tried[1] == [[1, 2, 1], [3, 4, -1]]
+    assert tried.pop() == [[1, 2, 1], [3, 4, 1]]  # 1 and 1.0 are one label
     assert all(isinstance(one, str) and one.endswith((".", "all.")) for one in tried[2:])
     assert "10,000" in tried[-1]
 

@@ -9,7 +9,7 @@ import {Race} from "./race.js";
 import {Replay} from "./replay.js";
 import {SCENES} from "./scenes.js";
 import {Stage} from "./stage.js";
-import {FARTHEST, RATES, fresh, fromHash, limits, readTable, remarks, snap, tidy, toHash} from "./state.js";
+import {FARTHEST, MOST_STEPS_LINK, RATES, fresh, fromHash, limits, readTable, remarks, snap, tidy, toHash} from "./state.js";
 import {headlines} from "./words.js";
 
 const workerAt = (name) => new Worker(new URL(`${name}_worker.js`, import.meta.url), {type: "module", name});
@@ -20,6 +20,8 @@ const WIDTHS = (k) => Math.round(2 * 250 ** (k / 100)), SCALES = (k) => Number((
 
 const ALONE = 150;  // points up to which the page certifies by itself
 const SEARCHING = 1000;  // while a verdict is looked for, training takes little of the processor, but no longer than this
+
+const inside = (v) => Math.min(Math.max(v, -FARTHEST), FARTHEST);
 
 class Playground {
   constructor() {
@@ -59,7 +61,7 @@ class Playground {
       try {
         state = fromHash(location.hash);
         if (state.steps) this.running = false;
-      } catch (error) { this.warning = error.message; }
+      } catch (error) { this.warning = `${error.message} The page begins with XOR instead.`; }
     }
     this.state = state;
     this.view();
@@ -114,14 +116,14 @@ class Playground {
   addPoint(x, y) {
     const {points} = this.state;
     if (points.length >= limits.points) { this.note(`The page takes ${limits.points} points; \`widemargin margin\` takes more.`); return -1; }
-    this.change({points: [...points, [x, y, Number(this.get("paint").value)]]});
+    this.change({points: [...points, [inside(x), inside(y), Number(this.get("paint").value)]]});
     return points.length;
   }
 
   movePoint(i, x, y) {
-    const points = this.state.points.slice(), inside = (v) => Math.min(Math.max(v, -FARTHEST), FARTHEST);
-    if (!points[i] || (points[i][0] === x && points[i][1] === y)) return;
-    points[i] = [inside(x), inside(y), points[i][2]];
+    const points = this.state.points.slice(), [a, b] = [inside(x), inside(y)];
+    if (!points[i] || (points[i][0] === a && points[i][1] === b)) return;
+    points[i] = [a, b, points[i][2]];
     this.state = {...this.state, points, steps: 0};
     this.warning = "";
     this.restart({warm: true});
@@ -159,7 +161,7 @@ class Playground {
     this.begun = performance.now();
     const {state} = this, steps = this.steps;
     if (this.shown && this.shown.margins.length !== state.points.length) this.shown = null;
-    if (!warm) { this.stage.network("f1", null); this.stage.network("f2", null); this.ball.best(null); }
+    if (!warm) { this.stage.release(); this.stage.network("f1", null); this.stage.network("f2", null); this.ball.best(null); }
     this.stage.place(state.points);
     this.stage.weigh(null);
     this.note(this.warning || remarks(state).join(" "), !this.warning || this.trains === this.replay);
@@ -195,12 +197,12 @@ class Playground {
   // ------------------------------------------------------------ workers
 
   hear(message) {
-    if (message.type === "checked") return this.told(message.verdict);
+    if (message.type === "checked") return this.told(message.verdict, message.about);
     if (message.gen !== this.gen) return;
     if (message.type === "frame") {
       this.shown = message.shown;
       this.curve = message.curve;
-      this.waiting = false;
+      this.waiting = this.shown.step < this.state.steps && !this.shown.diverged;  // a link's steps are still being taken
       this.frames++;
       this.stage.mark(this.shown.margins);
       if (this.shown.diverged && this.running) { this.running = false; this.showControls(); }
@@ -317,17 +319,29 @@ class Playground {
         else { this.showControls(); this.note(`${id === "lr" ? "The step size" : "The seed"} must be ${whole ? "a whole number" : "a number"} from ${min} to ${max}.`); }
       });
     on("bias", "change", () => this.change({bias: get("bias").checked}));
-    on("share", "click", () => this.copy(location.href.split("#")[0] + toHash({...this.state, steps: Math.min(this.steps, 200000)}), "The link is copied."));
-    on("python", "click", () => this.copy(asPython(this.state, this.steps, this.shown?.time), "Copied as Python."));
-    on("command", "click", () => this.copy(asCommand(this.state, this.steps, this.shown?.time), "Copied as commands."));
+    on("share", "click", () => this.copy(location.href.split("#")[0] + toHash({...this.state, steps: Math.min(this.steps, MOST_STEPS_LINK)}), "The link is copied."));
+    for (const [id, write, said] of [["python", asPython, "Copied as Python."], ["command", asCommand, "Copied as commands."]])
+      on(id, "click", () => {
+        if (this.state.points.length) this.copy(write(this.state, this.steps, this.shown?.time), said);
+        else this.note("There is no run to copy: there are no points.");
+      });
     on("download", "click", () => this.download());
     on("file", "change", (event) => { const [file] = event.target.files; if (file) this.open(file); event.target.value = ""; });
+    on("skip", "click", (event) => { event.preventDefault(); get("run").focus(); });  // addresses hold the state, not places of the page
     on("controls", "submit", (event) => event.preventDefault());
     addEventListener("keydown", (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z" && !event.target.closest?.("input, textarea")) { event.preventDefault(); this.undo(); }
     });
     addEventListener("hashchange", () => {
-      try { this.remember(); this.state = fromHash(location.hash); this.warning = ""; this.running = !this.state.steps && this.running; this.view(); this.restart(); } catch (error) { this.note(error.message); }
+      try {
+        const state = fromHash(location.hash);
+        this.remember();
+        this.state = state;
+      } catch (error) { return this.note(`${error.message} The page stays as it was.`); }
+      this.warning = "";
+      this.running = !this.state.steps && this.running;
+      this.view();
+      this.restart();
     });
     const stage = get("stage");
     addEventListener("dragover", (event) => { event.preventDefault(); stage.classList.add("over"); });
@@ -417,14 +431,15 @@ class Playground {
 
   async open(file) {  // points from a table, or a certificate for the points on the page
     if (file.size > 4e6) return this.note("This file has more than 4 MB; the page takes tables of up to 150 points, and certificates.");
-    const text = await file.text();
+    let text;
+    try { text = await file.text(); } catch { return this.note("This file cannot be read; a folder cannot be opened."); }
     if (text.trimStart().startsWith("{"))
       return this.certifier.postMessage({type: "check", id: 0, text, X: this.state.points.map(([x, y]) => [x, y]), y: this.state.points.map((p) => p[2])});
     try { this.change({points: readTable(text)}, {view: true}); } catch (error) { this.note(error.message); }
   }
 
-  told({answer, failed}) {
-    this.note(answer === "proved exactly" ? "The certificate in the file is proved exactly for these points." : `The certificate in the file is ${answer} for these points${failed ? `: ${failed}` : ""}.`);
+  told({answer, failed}, about) {  // which margin it is about, too: a file may say less than one hopes
+    this.note(`The certificate in the file is ${answer} for these points${failed ? `: ${failed}` : about}.`, answer === "proved exactly");
   }
 
   report() {  // the numbers of the page, for tests and measurements
