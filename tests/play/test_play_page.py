@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from playing import NARROW, random_points
+from playing import NARROW, WIDE, random_points
 
 from widemargin import Dataset, flows, margins, play, verify
 from widemargin.cli import main
@@ -242,6 +242,21 @@ def test_nothing_sticks_out_on_a_phone(page, one_file):
           one.getBoundingClientRect().height < 32).map((one) => one.id)"""
     )
     assert small == []
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_choices_can_be_read_to_their_end(page, one_file, size):
+    page.open(one_file.as_uri(), size, still=True)
+    cut = page.run(
+        """const pen = document.createElement("canvas").getContext("2d");
+        return [...document.querySelectorAll(".fields select")].flatMap((one) => {
+          const style = getComputedStyle(one), arrow = 22;
+          pen.font = style.font;
+          const room = one.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - arrow;
+          return [...one.options].filter((each) => pen.measureText(each.text).width > room).map((each) => each.text);
+        });"""
+    )
+    assert cut == []
 
 
 def test_a_link_restores_the_same_numbers(page, served):
