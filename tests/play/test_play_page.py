@@ -451,7 +451,7 @@ def test_scenes_give_way_to_each_other(page, one_file):
     page.open(one_file.as_uri())
     for first in range(5):
         for then in range(5):
-            page.run("playground.scene(arguments[0]); playground.story(1); playground.scene(arguments[1])", first, then)
+            page.run("playground.scene(arguments[0]); playground.story.turn(1); playground.scene(arguments[1])", first, then)
             title, name, place = page.run(
                 """return [playground.get("story-title").textContent, playground.get("scenes").children[arguments[0]].textContent,
                   playground.get("story-place").textContent]""",

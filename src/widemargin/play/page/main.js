@@ -7,9 +7,9 @@ import {PRESETS} from "./presets.js";
 import {asCommand, asPython} from "./python.js";
 import {Race} from "./race.js";
 import {Replay} from "./replay.js";
-import {SCENES} from "./scenes.js";
 import {Stage} from "./stage.js";
 import {FARTHEST, MOST_STEPS_LINK, RATES, fresh, fromHash, limits, readTable, remarks, snap, tidy, toHash} from "./state.js";
+import {Story} from "./story.js";
 import {headlines} from "./words.js";
 
 const workerAt = (name) => new Worker(new URL(`${name}_worker.js`, import.meta.url), {type: "module", name});
@@ -41,6 +41,11 @@ class Playground {
     });
     this.ball = new Ball(this.get("ball"), () => { this.dirty = true; });
     this.race = new Race(this.get("race"));
+    this.story = new Story((state) => {
+      this.change(state, {view: true});
+      this.running = !STILL.matches;
+      this.showControls();
+    });
     this.colours = themeColours();
     NIGHT.addEventListener("change", () => { this.colours = themeColours(); this.dirty = true; });
     new ResizeObserver(() => { this.dirty = true; }).observe(document.body);
@@ -347,15 +352,6 @@ class Playground {
     addEventListener("dragover", (event) => { event.preventDefault(); stage.classList.add("over"); });
     addEventListener("dragleave", () => stage.classList.remove("over"));
     addEventListener("drop", (event) => { event.preventDefault(); stage.classList.remove("over"); const [file] = event.dataTransfer.files; if (file) this.open(file); });
-    SCENES.forEach((scene, k) => {
-      const button = Object.assign(document.createElement("button"), {type: "button", textContent: scene.name});
-      button.setAttribute("aria-pressed", "false");
-      button.addEventListener("click", () => this.scene(k));
-      get("scenes").append(button);
-    });
-    on("story-next", "click", () => this.story(1));
-    on("story-back", "click", () => this.story(-1));
-    on("story-close", "click", () => { get("story").hidden = true; this.pressed(-1); });
   }
 
   slid(id) {  // one entry in the history for one pull at a slider
@@ -370,27 +366,7 @@ class Playground {
     this.change({points: points(), bias}, {view: true});
   }
 
-  scene(k) {
-    this.told_scene = {k, line: 0};
-    this.change(SCENES[k].state(), {view: true});
-    this.running = !STILL.matches;
-    this.showControls();
-    this.pressed(k);
-    this.story(0);
-  }
-
-  pressed(k) { [...this.get("scenes").children].forEach((one, i) => one.setAttribute("aria-pressed", String(i === k))); }
-
-  story(by) {
-    const place = this.told_scene, scene = SCENES[place.k];
-    place.line = Math.min(Math.max(place.line + by, 0), scene.text.length - 1);
-    this.get("story").hidden = false;
-    this.get("story-title").textContent = scene.name;
-    this.get("story-text").textContent = scene.text[place.line];
-    this.get("story-place").textContent = `${place.line + 1} of ${scene.text.length}`;
-    this.get("story-back").disabled = place.line === 0;
-    this.get("story-next").disabled = place.line === scene.text.length - 1;
-  }
+  scene(k) { this.story.begin(k); }
 
   showControls() {
     const {get, state} = this, put = (id, value) => { if (get(id).value !== String(value)) get(id).value = String(value); };
