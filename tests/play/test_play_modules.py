@@ -50,8 +50,12 @@ def test_browser_and_python_check_each_other_on_fifty_sets(js):
         assert ours.lower <= body["upper"] and body["lower"] <= ours.upper  # the intervals meet
         assert body["upper"] == 0 or found["gap"] < 1e-4
         text = json.dumps(ours.payload())
-        if ours.proof["type"] == "enumeration":
-            again.append({"text": text, "X": X.tolist(), "y": y.tolist(), "good": True})
+        assert ours.proof["type"] in ("enumeration", "norm")
+        again.append({"text": text, "X": X.tolist(), "y": y.tolist(), "good": True})
+        if ours.lower > 0:
+            lower = tampered(text, upper=ours.upper * (1 - 1e-9), lower=ours.lower / 2, status="rounding")
+            if not verify.check(json.loads(lower), X, y).ok:
+                again.append({"text": lower, "X": X.tolist(), "y": y.tolist(), "good": False})
         if body["lower"] > 0:
             for wrong in (
                 tampered(found["text"], upper=body["upper"] * 0.999, lower=body["lower"] * 0.9),

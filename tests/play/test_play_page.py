@@ -451,7 +451,9 @@ def test_scenes_give_way_to_each_other(page, one_file):
     page.open(one_file.as_uri())
     for first in range(5):
         for then in range(5):
-            page.run("playground.scene(arguments[0]); playground.story.turn(1); playground.scene(arguments[1])", first, then)
+            page.run(
+                "playground.scene(arguments[0]); playground.story.turn(1); playground.scene(arguments[1])", first, then
+            )
             title, name, place = page.run(
                 """return [playground.get("story-title").textContent, playground.get("scenes").children[arguments[0]].textContent,
                   playground.get("story-place").textContent]""",
@@ -576,6 +578,10 @@ def test_python_certifies_many_points(page, served):
     page.open(served.address + play.link(Dataset(X, y), bias=True))
     found = page.certified()
     assert found["answer"] == "proved exactly" and json.loads(found["text"])["seconds"] is not None  # it was Python's
+    X[1], y[:2] = X[0], (1, -1)
+    page.open(served.address + play.link(Dataset(X, y), bias=True))  # Python has another proof of this
+    found = page.certified()
+    assert found["answer"] == "proved exactly" and found["upper"] == 0
     page.open(served.address)  # a second page
     assert page.certified()["answer"] == "proved exactly" and page.complaints() == []
 

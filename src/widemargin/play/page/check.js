@@ -1,5 +1,5 @@
 // The checker: a certificate's text against points, in exact arithmetic, item by item as docs/certificates.md says.
-// Kinds f1 (proof "enumeration"), f2, frozen, rf and f1-optimum, relu, points in the plane. It shares nothing with the search.
+// Kinds f1 (proofs "enumeration" and "norm"), f2, frozen, rf and f1-optimum, relu, points in the plane. It shares nothing with the search.
 
 import {PI_HIGH, PI_LOW, kernelEnds} from "./angles.js";
 import {MOST_STEPS, underLimit} from "./circles.js";
@@ -88,11 +88,27 @@ function measureLower(problem, body, lower) {  // y_i f(x_i) >= lower N
   return theta;
 }
 
+const listed = (problem, c, limit) => underLimit(small(problem), c, limit);
+
+function normed(problem, c, limit) {  // relu(t) = (t + |t|) / 2: half of |sum_i c_i x_i|, and of the positive sums of c_i |x_i| on lines through 0
+  const lines = new Map(), mean = problem.grid[0].map((_, x) => problem.grid.reduce((sum, row, i) => sum + c[i] * row[x], 0n));
+  problem.grid.forEach((row, i) => {
+    const g = row.reduce((a, b) => gcdBig(a, b), 0n);
+    if (!c[i] || !g) return;
+    const back = row.find((v) => v) < 0n, u = row.map((v) => (back ? -v : v) / g), line = lines.get(u.join()) ?? {u, weight: 0n};
+    lines.set(u.join(), {u, weight: line.weight + c[i] * g});
+  });
+  let most = sqrtUp(dots(mean, mean), ROOT);
+  for (const {u, weight} of lines.values()) if (weight > 0n) most += weight * sqrtUp(dots(u, u), ROOT);
+  return most * limit.d <= 2n * limit.n << BigInt(ROOT) ? "" : "the norm bound is larger";
+}
+
 function bothSides(problem, c, total, bound, proof, what) {  // |sum_i c_i relu(v . x_i)| <= bound total |v|
-  need(isObject(proof) && proof.type === "enumeration", `${what}: no rule in the browser for this proof; use widemargin verify`);
-  const points = small(problem), limit = bound.times(new Fraction(total << BigInt(problem.k)));
+  const rule = isObject(proof) ? new Map([["enumeration", listed], ["norm", normed]]).get(proof.type) : null;
+  need(rule, `${what}: no rule in the browser for this proof; use widemargin verify`);
+  const limit = bound.times(new Fraction(total << BigInt(problem.k)));
   for (const s of [1n, -1n]) {
-    const why = underLimit(points, c.map((v) => s * v), limit);
+    const why = rule(problem, c.map((v) => s * v), limit);
     need(!why, `${what}: ${why}`);
   }
 }
@@ -291,7 +307,7 @@ function runItems(text, X, y, done) {
     done.push("upper bound");
   }
   if (body.status === "certified") need(body.proved && (lower.n > 0n || upper.n === 0n), "status: certified, but not so");
-  else if (unreachable) need(body.proved && upper.n === 0n && body.kind !== "f1-optimum", "status: not-separable, but upper is not 0");
+  else if (unreachable) need(body.proved && upper.n === 0n && body.kind !== "f1-optimum", "status: not-separable, but upper is not 0; use widemargin verify");
   else need(WORDS.includes(body.status), "status: unknown");
   done.push("status");
   return body.proved ? "proved exactly" : "not proved";
