@@ -211,11 +211,11 @@ class Playground {
       this.frames++;
       this.stage.mark(this.shown.margins);
       if (this.shown.diverged && this.running) { this.running = false; this.showControls(); }
-    } else if (message.type === "progress") this.progress[message.kind] = message;
+    } else if (message.type === "progress") this.progress[message.kind] = message;  // for the race and the words; the network is the same
     else if (message.type === "certificate") this.certified(message);
     else if (message.type === "bound") { this.own.push([message.step, Math.min(message.value, this.own.at(-1)?.[1] ?? Infinity)]); this.asked = 0; }
     else if (message.type === "failed") this.note(`Something went wrong on this page (${message.why}); change a point or reset.`);
-    this.dirty = true;
+    if (["progress", "bound"].includes(message.type)) this.newer = true; else this.dirty = true;
   }
 
   certified(message) {
@@ -240,11 +240,13 @@ class Playground {
       const [least, rate] = PACE[this.get("speed").value], brief = !this.main() && now - this.begun < SEARCHING;
       this.trains.postMessage({type: "go", gen: this.gen, least, rate, brief});
     }
-    if (!this.dirty) return;
-    this.dirty = false;
+    if (!this.dirty && !this.newer) return;
     const {state, colours} = this;
-    this.stage.draw(this.shown, colours);
-    this.ball.draw(this.shown, state.points, state.bias, colours);
+    if (this.dirty) {
+      this.stage.draw(this.shown, colours);
+      this.ball.draw(this.shown, state.points, state.bias, colours);
+    }
+    this.dirty = this.newer = false;
     this.race.draw({curve: this.curve, bounds: this.bounds(), own: this.own, decay: state.decay, colours});
     if (now - (this.worded ?? 0) > 90) { this.worded = now; this.words(); }
     this.askBound(now);
