@@ -76,7 +76,7 @@ class Camera:
     def scene(self, number: int, line: int, change: str = "") -> None:
         self.driver.execute_script(
             """playground.running = false; playground.scene(arguments[0]); playground.running = false;
-              playground.story(arguments[1]);
+              playground.story.turn(arguments[1]);
             if (arguments[2]) playground.change(JSON.parse(arguments[2]));
             playground.showControls(); document.activeElement.blur(); scrollTo(0, 0);""",
             *(number, line, change),

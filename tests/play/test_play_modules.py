@@ -1,7 +1,9 @@
 """The modules of the playground against Python: its checker and ours, its search and ours, its training and flows."""
 
+import copy
 import json
 import math
+import random
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +12,7 @@ from playing import random_points
 
 from widemargin import Dataset, flows, margins, optima, verify
 from widemargin.play.bundle import PAGE
+from widemargin.verify.files import _once
 from widemargin.verify.logs import exp_above, log_ends, softplus_above
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,8 +50,12 @@ def test_browser_and_python_check_each_other_on_fifty_sets(js):
         assert ours.lower <= body["upper"] and body["lower"] <= ours.upper  # the intervals meet
         assert body["upper"] == 0 or found["gap"] < 1e-4
         text = json.dumps(ours.payload())
-        if ours.proof["type"] == "enumeration":
-            again.append({"text": text, "X": X.tolist(), "y": y.tolist(), "good": True})
+        assert ours.proof["type"] in ("enumeration", "norm")
+        again.append({"text": text, "X": X.tolist(), "y": y.tolist(), "good": True})
+        if ours.lower > 0:
+            lower = tampered(text, upper=ours.upper * (1 - 1e-9), lower=ours.lower / 2, status="rounding")
+            if not verify.check(json.loads(lower), X, y).ok:
+                again.append({"text": lower, "X": X.tolist(), "y": y.tolist(), "good": False})
         if body["lower"] > 0:
             for wrong in (
                 tampered(found["text"], upper=body["upper"] * 0.999, lower=body["lower"] * 0.9),
@@ -155,6 +162,146 @@ def test_other_kinds_are_checked_by_both(js):
     assert sum(good) > 30 and len(good) - sum(good) > 30
     for one, said in zip(again, js(CHECK, again)):
         assert (said["answer"] == "proved exactly") == one["good"], (said, one["text"][:200])
+
+
+ALL_KINDS = """
+const {F1, lifted} = await use("certify.js"), {frozenMargin, featureMargin, kernelMargin} = await use("features.js");
+const {Optimum} = await use("optimum.js"), {TwoLayerNet} = await use("nets.js");
+return data.map(({X, y, bias}) => {
+  const {V} = new TwoLayerNet(lifted(X, bias), y, {width: 8, D: bias ? 3 : 2, seed: 1, only: true});
+  const f1 = new F1(X, y, bias), best = new Optimum(X, y, bias, "logistic", 0.01);
+  for (const one of [f1, best]) while (one.gap > 1e-6 && one.rounds < 100 && one.round());
+  return [f1.text(), best.text(), frozenMargin(X, y, bias, V), featureMargin(X, y, bias, V), kernelMargin(X, y, bias)];
+});"""
+
+
+def read_as_verify_does(text, X, y):
+    """The answer of `widemargin verify` to a file with this text."""
+    try:
+        return verify.check(json.loads(text, object_pairs_hook=_once), X, y).answer
+    except ValueError:
+        return "refused"
+
+
+def changed(body, rng):
+    """One field of a certificate is another, and its digest fits: a number a little off, a shorter list, anything hostile."""
+    body, at = copy.deepcopy(body), []
+
+    def visit(value, path):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            at.append((value, key))
+            if isinstance(one, dict | list):
+                visit(one, (*path, key))
+
+    visit({key: body[key] for key in body if key != "digest"}, ())
+    holder, key = rng.choice([(holder if holder is not at[0][0] else body, key) for holder, key in at])
+    old = holder[key]
+    hostile = [
+        0,
+        -0.0,
+        1,
+        -1.0,
+        1e308,
+        5e-324,
+        math.nan,
+        math.inf,
+        10**400,
+        "1",
+        "",
+        None,
+        True,
+        [],
+        {},
+        [old],
+        "f1",
+        "M1",
+    ]
+    if rng.random() < 0.3:
+        holder[key] = rng.choice(hostile)
+    elif isinstance(old, float) and old:
+        holder[key] = rng.choice(
+            [old * (1 + 2.0 ** -rng.randrange(1, 53)), old * (1 - 2.0 ** -rng.randrange(1, 53)), -old]
+        )
+    elif isinstance(old, list) and old:
+        del old[rng.randrange(len(old))]
+    else:
+        holder[key] = rng.choice(hostile)
+    body["digest"] = verify.digest(body)
+    return json.dumps(body)
+
+
+@pytest.mark.slow
+def test_nothing_is_proved_in_the_browser_that_python_refuses(js):
+    """Forged certificates of all kinds, by hand and at random. The browser may know fewer rules, never weaker ones."""
+    sets, rng, cases = [random_points(k, 6) for k in range(300, 308)], random.Random(8), []
+    for (X, y, _), texts in zip(sets, js(ALL_KINDS, [as_data(*one) for one in sets])):
+        for text in texts:
+            body = json.loads(text)
+            cases.append((X, y, text))
+            for more in (
+                {"kind": [body["kind"]]}, {"extra": 0}, {"extra": []}, {"extra": body["extra"] | {"offset": None}},
+                {"extra": body["extra"] | {"scale": None}}, {"proved": False, "status": "not-separable"}, {"proof": 7},
+                {"proved": False, "status": "certified"}, {"upper": body["upper"] * (1 - 2.0**-40), "status": "rounding"},
+                {"lower": body["lower"] * 1.001 + 1e-6}, {"data": 1}, {"n": float(len(y))}, {"primal": []},
+            ):  # fmt: skip
+                cases.append((X, y, tampered(text, **more)))
+            cases.append((X, y, text.replace('"lower":', '"lower":0,"lower":')))
+            cases.append((X, y, text.replace('"upper":', '"upper":' + "9" * 5000)))
+            cases += [(X, y, changed(body, rng)) for _ in range(15)]
+            cases.append((X, -y, tampered(text, data={"sha256": verify.data_hash(X, -y)})))
+    said = js(CHECK, [{"text": text, "X": X.tolist(), "y": y.tolist()} for X, y, text in cases])
+    answers = [(one["answer"], read_as_verify_does(text, X, y)) for (X, y, text), one in zip(cases, said)]
+    for (here, there), (_, _, text) in zip(answers, cases):
+        assert here in ("refused", there), text[:400]
+    assert answers.count(("proved exactly", "proved exactly")) > 40 and answers.count(("refused", "refused")) > 500
+
+
+@pytest.mark.slow
+def test_both_checkers_end_at_the_same_double(js):
+    """The least upper bound and the largest lower one that the browser accepts: Python accepts them, and no double beyond."""
+    edges = """
+    const {check} = await use("check.js"), {pythonJson} = await use("json.js"), {sha256} = await use("sha256.js");
+    const view = new DataView(new ArrayBuffer(8)), bits = (x) => { view.setFloat64(0, x); return view.getBigInt64(0); };
+    const double = (n) => { view.setBigInt64(0, n); return view.getFloat64(0); };
+    const sealed = ({digest, ...rest}) => pythonJson({...rest, digest: sha256(new TextEncoder().encode(pythonJson(rest)))});
+    return data.map(({text, X, y}) => {
+      const body = JSON.parse(text), good = (one) => check(one, X, y).answer === "proved exactly";
+      const edge = (name, from, to) => {  // from is accepted, to is not
+        const at = (n) => sealed({...body, status: "rounding", [name]: double(n)});
+        let a = bits(from), b = bits(to);
+        if (!good(at(a)) || good(at(b))) return [];
+        while (a - b > 1n || b - a > 1n) { const middle = (a + b) / 2n; if (good(at(middle))) a = middle; else b = middle; }
+        return [[at(a), at(b)]];
+      };
+      return [...edge("upper", body.upper, body.lower), ...edge("lower", body.lower, body.upper)];
+    });"""
+    sets = [random_points(k, 6) for k in range(320, 328)]
+    items = [
+        {"text": text} | as_data(*one)
+        for one, texts in zip(sets, js(ALL_KINDS, [as_data(*one) for one in sets]))
+        for text in texts
+        if json.loads(text)["status"] != "not-separable"
+    ]
+    found = js(edges, items)
+    assert sum(map(len, found)) > 50
+    for item, pairs in zip(items, found):
+        for good, bad in pairs:
+            assert read_as_verify_does(good, item["X"], item["y"]) == "proved exactly", good[:300]
+            assert read_as_verify_does(bad, item["X"], item["y"]) == "refused", bad[:300]
+
+
+def test_margins_of_neurons_where_points_nearly_contradict_each_other(js):
+    """Two far points beside each other with different labels: all that is left of the bound is the rounding of large terms."""
+    made = """
+    const {frozenMargin, featureMargin} = await use("features.js"), {TwoLayerNet} = await use("nets.js");
+    const {lifted} = await use("certify.js"), {check} = await use("check.js"), {X, y} = data;
+    return [0, 1, 2, 3, 4, 5].flatMap((seed) => {
+      const {V} = new TwoLayerNet(lifted(X, false), y, {width: 2, D: 2, seed, only: true});
+      return [frozenMargin(X, y, false, V), featureMargin(X, y, false, V)].map((text) => check(text, X, y));
+    });"""
+    far = 6399 / 64
+    X = [[100, -100], [100, far], [-100, far], [100, -100], [-100, 100]]
+    assert [one["failed"] for one in js(made, {"X": X, "y": [-1, 1, 1, -1, -1]})] == [None] * 12
 
 
 RATES = {"gd": 0.3, "ngd": 0.5, "adam": 0.02}
@@ -351,7 +498,7 @@ def test_links_keep_every_number_and_refuse_what_is_not_ours(js):
         return [state, fromHash(toHash(state)), refused];""",
         ["#hello", "#v=2", "#v=1&width=1e9", "#v=1&p=1_2", "#v=1&p=1_2p.x", "#v=1&rule=magic", "#v=1&seed=1.5",
           "#v=1&width=", "#v=1&p=99999_0p",
-         "#v=1&p=" + ".".join(["1_1p"] * 151)],
+         "#v=1&p=" + ".".join(["1_1p"] * 151), "#v=1&bias=x", "#v=1&decay=1e-300"],
     )  # fmt: skip
     assert states[0] == states[1]
     assert all(one.startswith("This link is not one of ours") for one in states[2])
@@ -362,9 +509,10 @@ def test_tables_are_read_or_refused_with_a_sentence(js):
         """const {readTable} = await use("state.js");
         return data.map((text) => { try { return readTable(text); } catch (error) { return error.message; } });""",
         ["x,y,label\n0.5,1,1\n-0.25;2;0\n", "1 2 b\n3 4 a", "", "1,2\n", "1,2,a\n1,2,b\n1,2,c", "x,y\nnan,1,1",
-          "1e9,1,1", "1,2,1\n" * 10_000],
+          "1e9,1,1", ",1,2,1\n,1,2,0", "1,2,\n3,4,1", "1,2,3,1\n1,2,3,0", "1,2,1\n" * 10_000, "1,2,1\n3,4,1.0"],
     )  # fmt: skip
     assert tried[0] == [[0.5, 1, 1], [-0.25, 2, -1]] and tried[1] == [[1, 2, 1], [3, 4, -1]]
+    assert tried.pop() == [[1, 2, 1], [3, 4, 1]]  # 1 and 1.0 are one label
     assert all(isinstance(one, str) and one.endswith((".", "all.")) for one in tried[2:])
     assert "10,000" in tried[-1]
 

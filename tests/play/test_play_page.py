@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from playing import NARROW, random_points
+from playing import NARROW, WIDE, random_points
 
 from widemargin import Dataset, flows, margins, play, verify
 from widemargin.cli import main
@@ -82,6 +82,8 @@ def test_a_certificate_that_is_opened_is_checked(page, one_file, tmp_path):
     for file, said in ((good, "proved exactly"), (bad, "refused")):
         page.driver.find_element(By.ID, "file").send_keys(str(file))
         page.wait("return document.getElementById('note').textContent.includes(arguments[0])", said)
+        if said == "proved exactly":  # of what, too: a true certificate may be about another margin, or say little
+            assert "(F1), without a bias, lies in [0.3535" in note(page)
 
 
 def test_mouse_click_drag_flip_and_undo(page, one_file):
@@ -242,6 +244,21 @@ def test_nothing_sticks_out_on_a_phone(page, one_file):
     assert small == []
 
 
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_choices_can_be_read_to_their_end(page, one_file, size):
+    page.open(one_file.as_uri(), size, still=True)
+    cut = page.run(
+        """const pen = document.createElement("canvas").getContext("2d");
+        return [...document.querySelectorAll(".fields select")].flatMap((one) => {
+          const style = getComputedStyle(one), arrow = 22;
+          pen.font = style.font;
+          const room = one.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - arrow;
+          return [...one.options].filter((each) => pen.measureText(each.text).width > room).map((each) => each.text);
+        });"""
+    )
+    assert cut == []
+
+
 def test_a_link_restores_the_same_numbers(page, served):
     page.open(served.address)
     page.set("preset", "ring")
@@ -382,6 +399,71 @@ def test_bad_input_gets_a_sentence_and_never_a_blank_page(page, one_file, tmp_pa
     assert page.complaints() == []
 
 
+def test_odd_files_links_and_buttons_get_a_sentence_too(page, one_file):
+    page.open(one_file.as_uri())
+    page.run("playground.open({size: 1, text: () => Promise.reject(new Error('a folder'))})")
+    page.wait("return document.getElementById('note').textContent.includes('cannot be read')")
+    page.run("location.hash = '#v=1&p=1_2p.oops'")
+    page.wait("return document.getElementById('note').textContent.includes('The page stays as it was')")
+    assert len(page.report()["state"]["points"]) == 4
+    assert page.run("return document.getElementById('undo').disabled")  # nothing has changed
+    page.run("document.getElementById('skip').click()")  # a place of the page, and no link of ours
+    assert page.run("return document.activeElement.id") == "run" and "not one of ours" in note(page)
+    page.driver.find_element(By.ID, "clear").click()
+    for name in ("python", "command"):
+        page.driver.find_element(By.ID, name).click()
+        assert "no run to copy" in note(page) and page.run("return document.getElementById('copied').hidden")
+    far = Dataset([[100.0, 100.0], [-100.0, 50.0]], [1, -1])
+    page.open(one_file.as_uri() + play.link(far))
+    stage = page.driver.find_element(By.ID, "stage")
+    half = stage.size["width"] // 2
+    ActionChains(page.driver).move_to_element_with_offset(stage, half - 4, 4 - half).click().perform()
+    page.wait("return playground.state.points.length === 3")  # the square is wider than what a link can hold
+    assert page.report()["state"]["points"][2][:2] == [100, 100]
+    assert page.complaints() == []
+
+
+def test_drags_end_at_the_edge_and_when_the_points_change(page, one_file):
+    page.open(one_file.as_uri(), still=True)
+    hold = lambda k: ActionChains(page.driver).click_and_hold(page.driver.find_elements(By.CLASS_NAME, "point")[k])  # noqa: E731
+    hold(0).move_by_offset(500, 0).release().perform()
+    assert page.report()["state"]["points"][0][0] == page.run("return playground.stage.half")
+    hold(1).move_by_offset(10, 10).perform()
+    page.run("playground.preset('ring')")
+    before = page.report()["state"]["points"]
+    ActionChains(page.driver).move_by_offset(20, 20).release().perform()
+    assert page.report()["state"]["points"] == before and len(before) == 24
+    assert page.complaints() == []
+
+
+def test_a_link_of_many_steps_shows_them_and_gives_way(page, one_file):
+    page.open(one_file.as_uri() + "#v=1&bias=0&p=64_64p.-64_-64p.64_-64m.-64_64m&width=200&steps=1000000000")
+    page.wait("return playground.frames > 2")
+    assert page.report()["steps"] < 1_000_000_000 and page.run("return playground.waiting")
+    page.set("preset", "ring")
+    page.wait("return playground.shown && playground.shown.margins.length === 24")
+    page.driver.find_element(By.ID, "run").click()
+    page.wait("return playground.steps > 3")
+    assert page.complaints() == []
+
+
+def test_scenes_give_way_to_each_other(page, one_file):
+    page.open(one_file.as_uri())
+    for first in range(5):
+        for then in range(5):
+            page.run(
+                "playground.scene(arguments[0]); playground.story.turn(1); playground.scene(arguments[1])", first, then
+            )
+            title, name, place = page.run(
+                """return [playground.get("story-title").textContent, playground.get("scenes").children[arguments[0]].textContent,
+                  playground.get("story-place").textContent]""",
+                then,
+            )
+            assert title == name and place == "1 of 5"
+    page.certified("f1-optimum")
+    assert page.complaints() == []
+
+
 def test_a_run_that_diverges_says_so(page, one_file):
     page.open(one_file.as_uri())
     page.set("rule", "gd")
@@ -496,6 +578,10 @@ def test_python_certifies_many_points(page, served):
     page.open(served.address + play.link(Dataset(X, y), bias=True))
     found = page.certified()
     assert found["answer"] == "proved exactly" and json.loads(found["text"])["seconds"] is not None  # it was Python's
+    X[1], y[:2] = X[0], (1, -1)
+    page.open(served.address + play.link(Dataset(X, y), bias=True))  # Python has another proof of this
+    found = page.certified()
+    assert found["answer"] == "proved exactly" and found["upper"] == 0
     page.open(served.address)  # a second page
     assert page.certified()["answer"] == "proved exactly" and page.complaints() == []
 

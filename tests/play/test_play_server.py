@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -74,6 +76,11 @@ def test_a_certificate_from_python(served):
     assert asked(served, f"/{served.token}/other", "POST", b"{}")[0] == 404
     assert asked(served, where, "POST", b"", headers={"Content-Length": "x"})[0] == 411
     assert asked(served, where, "POST", b"", headers={"Content-Length": "64001"})[0] == 413
+    assert asked(served, where, "POST", b"", headers={"Content-Length": "9" * 5000})[0] == 413  # no integer for Python
+    assert asked(served, where, "POST", b"{}", headers={"Transfer-Encoding": "chunked", "Content-Length": ""})[0] == 411
+    assert asked(served, where, "POST", b"{}", headers={"Origin": "http://evil.example"})[0] == 403
+    own = f"http://127.0.0.1:{served.server_address[1]}"
+    assert asked(served, where, "POST", b"{}", headers={"Origin": own})[0] == 400  # the page itself; the body is empty
     assert asked(served, "/wrong/certify", "POST", b"{}")[0] == 403
 
 
@@ -91,17 +98,60 @@ def test_bad_requests_are_answered_with_a_sentence(served, body):
     assert status == 400 and said
 
 
-def test_ten_at_once(served):
-    """Two pages, or more, do not wait for each other."""
+def beginning(server, text):
+    """A connection that has sent the beginning of a request."""
+    connection = socket.create_connection(server.server_address, timeout=60)
+    connection.sendall(text)
+    return connection
+
+
+def test_two_hundred_at_once_beside_clients_that_never_finish(served):
+    """Pages do not wait for each other, nor for requests that hang."""
+    slow = [beginning(served, b"GET /x HTTP/1.1\r\nX: ") for _ in range(50)]
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(asked(served, f"/{served.token}/check.js")[0])) for _ in range(10)
+        threading.Thread(target=lambda: found.append(asked(served, f"/{served.token}/check.js")[0])) for _ in range(200)
     ]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    assert found == [200] * 10
+    assert found == [200] * 200
+    for one in slow:
+        one.close()
+
+
+def test_a_request_that_does_not_arrive_is_cut_off(monkeypatch):
+    monkeypatch.setattr(play.server, "ARRIVAL", 0.2)
+    with play.Server() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        head = f"POST /{server.token}/certify HTTP/1.1\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n"
+        for text in ("GET /", head, head + "Content-Length: 100\r\n\r\n{"):
+            with beginning(server, text.encode()) as connection:
+                while connection.recv(1000):  # its end, after what may be said about it
+                    pass
+        assert asked(server, f"/{server.token}/")[0] == 200
+        server.shutdown()
+    assert not server.arriving
+
+
+def test_what_nobody_waits_for_is_not_solved(monkeypatch):
+    """A page with many points asks again at every change: certificates of the old ones would keep the new one waiting."""
+    solved = []
+    monkeypatch.setattr(play.server, "certified", lambda data, bias: (solved.append(data.n), "{}")[1])
+    with play.Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"/{server.token}/certify"
+        with server.solving:  # as if another certificate were made
+            for n in (1, 2):
+                body = json.dumps({"points": [[1, 2, 1]] * n, "bias": True})
+                head = f"POST {where} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n"
+                beginning(server, f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()).close()
+            while sum(one.name.endswith("(process_request_thread)") for one in threading.enumerate()) < 2:
+                time.sleep(0.01)
+        assert asked(server, where, "POST", json.dumps({"points": [[1, 2, 1]] * 3, "bias": True}).encode())[0] == 200
+        server.shutdown()
+    assert solved == [3]
 
 
 def test_a_port_that_is_taken(served, capsys):

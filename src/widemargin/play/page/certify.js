@@ -70,14 +70,13 @@ export class F1 {  // one problem, solved in rounds
   price(q) {  // the best neurons under q: they are new columns, and the largest value is a bound
     let most = 0;
     const c = q.map((v, i) => v * this.y[i]), fresh = [];
-    for (const sign of [1, -1]) {
-      const found = peaks(this.X3, this.n, c.map((v) => sign * v), this.lines, NEW_PEAKS);
+    peaks(this.X3, this.n, c, this.lines, NEW_PEAKS).forEach((found, k) => {
       for (const {v, value} of found) {
         most = Math.max(most, value);
         const theta = this.bias ? v : planar(v);
-        if (theta) fresh.push([theta, sign, value]);
+        if (theta) fresh.push([theta, k ? -1 : 1, value]);
       }
-    }
+    });
     const weight = q.reduce((s, v, i) => s + v * Math.hypot(this.X3[3 * i], this.X3[3 * i + 1], this.X3[3 * i + 2]), 0);
     const bound = most * ROOM + 2e-15 * (this.n + 64) * weight;
     if (bound < this.upper) { this.upper = bound; this.dual = q; }

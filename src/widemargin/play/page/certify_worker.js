@@ -8,6 +8,10 @@ import {FrozenNet, TwoLayerNet} from "./nets.js";
 import {Optimum} from "./optimum.js";
 import {circlesOf, peaks} from "./peaks.js";
 
+const NAMES = {f1: "the margin of any width (F1)", f2: "the margin of the kernel (F2)", rf: "the margin of its own random neurons",
+  frozen: "the margin of its own frozen directions", "f1-optimum": "the least objective with the weight decay of the file"};
+const aboutOf = ({kind, bias, lower, upper}) => `: ${NAMES[kind]}, ${bias ? "with" : "without"} a bias, lies in [${lower}, ${upper}]`;
+
 export function certifyWorker(scope) {
   let gen = -1;
   const FIRST = 1e-3, LAST = 1e-6, MOST_ROUNDS = 150;
@@ -77,12 +81,13 @@ export function certifyWorker(scope) {
       const {points, bias} = data.settings, X3 = lifted(points.map(([x, y]) => [x, y]), bias), n = points.length;
       if (circlesGen !== gen) { circles = circlesOf(X3, n); circlesGen = gen; }
       const c = data.dual.map((q, i) => q * points[i][2]);
-      const most = Math.max(0, ...[1, -1].map((s) => peaks(X3, n, c.map((v) => s * v), circles, 1)[0].value));
+      const most = Math.max(0, ...peaks(X3, n, c, circles, 1).map(([one]) => one.value));
       scope.postMessage({type: "bound", gen, step: data.step, value: most});
     } else if (data.type === "judge" && data.gen === gen) {  // a certificate from Python
       judged("f1", data.text, taskOf(data), {last: true});
     } else if (data.type === "check") {  // a file that was opened
-      scope.postMessage({type: "checked", id: data.id, verdict: check(data.text, data.X, data.y)});
+      const verdict = check(data.text, data.X, data.y);
+      scope.postMessage({type: "checked", id: data.id, verdict, about: verdict.failed ? "" : aboutOf(JSON.parse(data.text))});
     }
   };
 }

@@ -1,5 +1,5 @@
 // The checker: a certificate's text against points, in exact arithmetic, item by item as docs/certificates.md says.
-// Kinds f1 (proof "enumeration"), f2, frozen, rf and f1-optimum, relu, points in the plane. It shares nothing with the search.
+// Kinds f1 (proofs "enumeration" and "norm"), f2, frozen, rf and f1-optimum, relu, points in the plane. It shares nothing with the search.
 
 import {PI_HIGH, PI_LOW, kernelEnds} from "./angles.js";
 import {MOST_STEPS, underLimit} from "./circles.js";
@@ -18,6 +18,8 @@ class RefusedItem extends Error {}
 function need(good, item) {
   if (!good) throw new RefusedItem(item);
 }
+
+const isObject = (value) => Boolean(value) && typeof value === "object" && !Array.isArray(value) && !(value instanceof Literal);
 
 function numberOf(value, what) {  // a Literal as a Fraction
   need(value instanceof Literal, `${what}: not a number`);
@@ -76,7 +78,7 @@ function networkValues(problem, theta, mass) {
 }
 
 function measureLower(problem, body, lower) {  // y_i f(x_i) >= lower N
-  need(body.primal && typeof body.primal === "object", "lower bound: no primal is stored");
+  need(isObject(body.primal), "lower bound: no primal is stored");
   const [theta] = rowsOf(body.primal.theta, problem.D, "lower bound: primal.theta");
   const [mass] = vectorOf(body.primal.mass, theta.length, "lower bound: primal.mass");
   const norm = theta.reduce((sum, v, j) => sum + absBig(mass[j]) * sqrtUp(dots(v, v), ROOT), 0n);
@@ -86,16 +88,32 @@ function measureLower(problem, body, lower) {  // y_i f(x_i) >= lower N
   return theta;
 }
 
+const listed = (problem, c, limit) => underLimit(small(problem), c, limit);
+
+function normed(problem, c, limit) {  // relu(t) = (t + |t|) / 2: half of |sum_i c_i x_i|, and of the positive sums of c_i |x_i| on lines through 0
+  const lines = new Map(), mean = problem.grid[0].map((_, x) => problem.grid.reduce((sum, row, i) => sum + c[i] * row[x], 0n));
+  problem.grid.forEach((row, i) => {
+    const g = row.reduce((a, b) => gcdBig(a, b), 0n);
+    if (!c[i] || !g) return;
+    const back = row.find((v) => v) < 0n, u = row.map((v) => (back ? -v : v) / g), line = lines.get(u.join()) ?? {u, weight: 0n};
+    lines.set(u.join(), {u, weight: line.weight + c[i] * g});
+  });
+  let most = sqrtUp(dots(mean, mean), ROOT);
+  for (const {u, weight} of lines.values()) if (weight > 0n) most += weight * sqrtUp(dots(u, u), ROOT);
+  return most * limit.d <= 2n * limit.n << BigInt(ROOT) ? "" : "the norm bound is larger";
+}
+
 function bothSides(problem, c, total, bound, proof, what) {  // |sum_i c_i relu(v . x_i)| <= bound total |v|
-  need(proof && proof.type === "enumeration", `${what}: no rule here for this proof`);
-  const points = small(problem), limit = bound.times(new Fraction(total << BigInt(problem.k)));
+  const rule = isObject(proof) ? new Map([["enumeration", listed], ["norm", normed]]).get(proof.type) : null;
+  need(rule, `${what}: no rule in the browser for this proof; use widemargin verify`);
+  const limit = bound.times(new Fraction(total << BigInt(problem.k)));
   for (const s of [1n, -1n]) {
-    const why = underLimit(points, c.map((v) => s * v), limit);
+    const why = rule(problem, c.map((v) => s * v), limit);
     need(!why, `${what}: ${why}`);
   }
 }
 
-const onlyDual = (proof) => need(proof && proof.type === "dual", "upper bound: this kind needs proof.type = dual");
+const onlyDual = (proof) => need(isObject(proof) && proof.type === "dual", "upper bound: this kind needs proof.type = dual");
 const weighted = (problem, rows, weights) => rows.map((v) =>
   problem.grid.reduce((sum, x, i) => sum + problem.y[i] * weights[i] * relu(dots(v, x)), 0n));
 
@@ -191,8 +209,8 @@ function optimumItems(problem, body, lower, upper, done) {
   need(["logistic", "exp"].includes(loss), "format: no rule here for this loss");
   need([null, "free", "decayed"].includes(mode), "format: extra.output_bias is not free, decayed or null");
   need((extra.weights ?? null) === null, "format: no rule here for weights of points");
-  const decay = numberOf(extra.weight_decay, "format: extra.weight_decay"), one = new Literal("1");
-  const scale = numberOf(extra.scale ?? one, "format: extra.scale"), offset = numberOf(extra.offset ?? new Literal("0"), "extra.offset");
+  const given = (name, usual) => numberOf(Object.hasOwn(extra, name) ? extra[name] : new Literal(usual), `format: extra.${name}`);
+  const decay = given("weight_decay", "0"), scale = given("scale", "1"), offset = given("offset", "0");
   need(decay.n > 0n && scale.n > 0n, "format: extra.weight_decay or extra.scale is not positive");
   need(mode !== null || offset.n === 0n, "upper bound: extra.offset is not 0, but there is no output bias");
   const total = new Fraction(BigInt(n));
@@ -231,7 +249,7 @@ function optimumItems(problem, body, lower, upper, done) {
   }
   done.push("lower bound");
 
-  need(body.primal && typeof body.primal === "object", "upper bound: no primal is stored");
+  need(isObject(body.primal), "upper bound: no primal is stored");
   const [theta, kt] = rowsOf(body.primal.theta, problem.D, "upper bound: primal.theta");
   const [mass, km] = vectorOf(body.primal.mass, theta.length, "upper bound: primal.mass");
   const norm = theta.reduce((s, v, j) => s + absBig(mass[j]) * sqrtUp(dots(v, v), ROOT), 0n);
@@ -251,13 +269,13 @@ function optimumItems(problem, body, lower, upper, done) {
 
 function runItems(text, X, y, done) {
   const body = readJson(text);
-  need(body && typeof body === "object" && !Array.isArray(body), "format: the certificate is not an object");
+  need(isObject(body), "format: the certificate is not an object");
   need(body.format === FORMAT, "format");
-  need(Object.hasOwn(CONVENTIONS, body.kind), "format: no rule in the browser for this kind; use widemargin verify");
+  need(typeof body.kind === "string" && Object.hasOwn(CONVENTIONS, body.kind), "format: no rule in the browser for this kind; use widemargin verify");
   need(body.convention === CONVENTIONS[body.kind], "format: the convention is another");
   need(body.activation === "relu", "format: no rule in the browser for this activation; use widemargin verify");
   need(typeof body.proved === "boolean" && typeof body.status === "string", "format: proved or status");
-  need(body.extra && typeof body.extra === "object", "format: extra is not an object");
+  need(isObject(body.extra), "format: extra is not an object");
   done.push("format");
   const {digest, ...rest} = body;
   if (Object.hasOwn(rest, "run")) { delete rest.run; delete rest.seconds; }  // facts of the run are not part of it
@@ -265,7 +283,7 @@ function runItems(text, X, y, done) {
   done.push("digest");
   const problem = readData(body, X, y);
   done.push("shape");
-  need(body.data && body.data.sha256 === dataHash(X, y), "data hash");
+  need(isObject(body.data) && body.data.sha256 === dataHash(X, y), "data hash");
   done.push("data hash");
   const lower = numberOf(body.lower, "lower"), upper = numberOf(body.upper, "upper");
   need(upper.n >= 0n, "lower <= upper: upper is negative");
@@ -285,12 +303,11 @@ function runItems(text, X, y, done) {
     const off = absBig(total - (1n << BigInt(bits)));
     need(unreachable || off * 1000000000n <= 1n << BigInt(bits), "dual: the entries do not sum to one");
     done.push("dual");
-    if (!body.proved) return "not proved";
-    rules.upper(upper, weights, total);
+    if (body.proved) rules.upper(upper, weights, total);
     done.push("upper bound");
   }
   if (body.status === "certified") need(body.proved && (lower.n > 0n || upper.n === 0n), "status: certified, but not so");
-  else if (unreachable) need(upper.n === 0n && body.kind !== "f1-optimum", "status: not-separable, but upper is not 0");
+  else if (unreachable) need(body.proved && upper.n === 0n && body.kind !== "f1-optimum", "status: not-separable, but upper is not 0; use widemargin verify");
   else need(WORDS.includes(body.status), "status: unknown");
   done.push("status");
   return body.proved ? "proved exactly" : "not proved";

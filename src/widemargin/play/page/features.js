@@ -7,6 +7,7 @@ import {leastQuadratic} from "./quadratic.js";
 
 const rows = (V, D) => Array.from({length: V.length / 3}, (_, j) => Array.from(V.subarray(3 * j, 3 * j + D)));
 const sizeOf = (V, j) => Math.hypot(V[3 * j], V[3 * j + 1], V[3 * j + 2]);
+const noiseOf = (X3, n) => 4e-16 * (n + 64) * X3.reduce((most, v) => Math.max(most, Math.abs(v)), 0);  // where terms cancel, the rounding of a sum of n
 
 export function frozenMargin(X, y, bias, V) {  // the text of a certificate; V holds 3 m numbers
   const X3 = lifted(X, bias), n = X.length, D = bias ? 3 : 2, m = V.length / 3, used = [];
@@ -20,8 +21,8 @@ export function frozenMargin(X, y, bias, V) {  // the text of a certificate; V h
   game.solve(20000);
   const masses = game.masses(), q = game.weights(), values = new Float64Array(n);
   for (const [k, w] of masses) game.columns[k].forEach((v, i) => { values[i] += w * v; });
-  const norm = masses.reduce((s, [, w]) => s + w, 0), safe = (v) => v * (1 - 1e-9) - 1e-14;
-  const upper = Math.max(0, ...game.columns.map((z) => z.reduce((s, v, i) => s + v * q[i], 0))) * (1 + 1e-9) + 1e-14;
+  const norm = masses.reduce((s, [, w]) => s + w, 0), noise = noiseOf(X3, n), safe = (v) => v * (1 - 1e-9) - noise;
+  const upper = Math.max(0, ...game.columns.map((z) => z.reduce((s, v, i) => s + v * q[i], 0))) * (1 + 1e-9) + noise;
   const lower = Math.max(0, Math.min(upper, safe(Math.min(...values) / norm)));
   const all = rows(V, D);
   return certificate({kind: "frozen", convention: "M1", bias, bound: "dual", proof: {type: "dual"}, proved: true, lower, upper,
@@ -79,14 +80,14 @@ export function featureMargin(X, y, bias, V) {  // over a: min_i (z a)_i / (sqrt
   q = sum > 0 && Number.isFinite(sum) ? q.map((v) => v / sum) : new Float64Array(n).fill(1 / n);
   const a = new Float64Array(m);
   for (let i = 0; i < n; i++) for (let j = 0; j < m; j++) a[j] += q[i] * Z[i * m + j];
-  const size = Math.sqrt(a.reduce((s, v) => s + v * v, 0)), upper = size / Math.sqrt(m) * (1 + 1e-9) + 1e-15;
+  const noise = noiseOf(X3, n), size = Math.sqrt(a.reduce((s, v) => s + v * v, 0)), upper = size / Math.sqrt(m) * (1 + 1e-9) + noise;
   let least = Infinity;
   for (let i = 0; i < n; i++) {
     let value = 0;
     for (let j = 0; j < m; j++) value += Z[i * m + j] * a[j];
     least = Math.min(least, value);
   }
-  const lower = size > 0 ? Math.max(0, Math.min(upper, least / (Math.sqrt(m) * size) * (1 - 1e-9) - 1e-15)) : 0;
+  const lower = size > 0 ? Math.max(0, Math.min(upper, least / (Math.sqrt(m) * size) * (1 - 1e-9) - noise)) : 0;
   return certificate({kind: "rf", convention: "M7", bias, bound: "dual", proof: {type: "dual"}, proved: true, lower, upper,
     status: lower > 0 ? "certified" : "rounding", dual: Array.from(q), extra: {directions: rows(V, bias ? 3 : 2), a: Array.from(a)}}, X, y);
 }

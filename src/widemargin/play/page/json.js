@@ -1,6 +1,8 @@
 // JSON as Python reads and writes it. A certificate's digest is that of Python's text, in which 1.0, 1 and 1e-07 differ from
 // what JavaScript would write, so numbers keep the text they came with.
 
+const MOST_DIGITS = 4300;  // of an integer, as in Python: longer ones take long to read and are no numbers of a certificate
+
 export class Literal {  // a number of a file
   constructor(text) {
     this.text = text;
@@ -60,6 +62,7 @@ export function readJson(text) {  // objects, arrays, strings, booleans, null, a
       found.lastIndex = at;
       const one = found.exec(text);
       if (!one) fail("something unknown");
+      if (one[0].length > MOST_DIGITS && /^-?\d+$/.test(one[0])) fail("an integer of too many digits");
       at += one[0].length;
       out = {true: true, false: false, null: null}[one[0]];
       if (out === undefined) out = new Literal(one[0]);

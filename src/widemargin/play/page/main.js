@@ -7,9 +7,9 @@ import {PRESETS} from "./presets.js";
 import {asCommand, asPython} from "./python.js";
 import {Race} from "./race.js";
 import {Replay} from "./replay.js";
-import {SCENES} from "./scenes.js";
 import {Stage} from "./stage.js";
-import {FARTHEST, RATES, fresh, fromHash, limits, readTable, remarks, snap, tidy, toHash} from "./state.js";
+import {FARTHEST, MOST_STEPS_LINK, RATES, fresh, fromHash, limits, readTable, remarks, snap, tidy, toHash} from "./state.js";
+import {Story} from "./story.js";
 import {headlines} from "./words.js";
 
 const workerAt = (name) => new Worker(new URL(`${name}_worker.js`, import.meta.url), {type: "module", name});
@@ -19,6 +19,9 @@ const STILL = matchMedia("(prefers-reduced-motion: reduce)"), NIGHT = matchMedia
 const WIDTHS = (k) => Math.round(2 * 250 ** (k / 100)), SCALES = (k) => Number((0.01 * 4000 ** (k / 100)).toPrecision(2));
 
 const ALONE = 150;  // points up to which the page certifies by itself
+const SEARCHING = 1000;  // while a verdict is looked for, training takes little of the processor, but no longer than this
+
+const inside = (v) => Math.min(Math.max(v, -FARTHEST), FARTHEST);
 
 class Playground {
   constructor() {
@@ -38,11 +41,16 @@ class Playground {
     });
     this.ball = new Ball(this.get("ball"), () => { this.dirty = true; });
     this.race = new Race(this.get("race"));
+    this.story = new Story((state) => {
+      this.change(state, {view: true});
+      this.running = !STILL.matches;
+      this.showControls();
+    });
     this.colours = themeColours();
     NIGHT.addEventListener("change", () => { this.colours = themeColours(); this.dirty = true; });
     new ResizeObserver(() => { this.dirty = true; }).observe(document.body);
-    this.trainer = workerAt("train");
     this.certifier = workerAt("certify");
+    this.trainer = workerAt("train");
     for (const worker of [this.trainer, this.certifier]) {
       worker.onmessage = ({data}) => this.hear(data);
       worker.onerror = (event) => this.note(`A part of the page could not be started (${event.message ?? "no worker"}); serve it with \`widemargin play\`.`);
@@ -58,7 +66,7 @@ class Playground {
       try {
         state = fromHash(location.hash);
         if (state.steps) this.running = false;
-      } catch (error) { this.warning = error.message; }
+      } catch (error) { this.warning = `${error.message} The page begins with XOR instead.`; }
     }
     this.state = state;
     this.view();
@@ -113,14 +121,14 @@ class Playground {
   addPoint(x, y) {
     const {points} = this.state;
     if (points.length >= limits.points) { this.note(`The page takes ${limits.points} points; \`widemargin margin\` takes more.`); return -1; }
-    this.change({points: [...points, [x, y, Number(this.get("paint").value)]]});
+    this.change({points: [...points, [inside(x), inside(y), Number(this.get("paint").value)]]});
     return points.length;
   }
 
   movePoint(i, x, y) {
-    const points = this.state.points.slice(), inside = (v) => Math.min(Math.max(v, -FARTHEST), FARTHEST);
-    if (!points[i] || (points[i][0] === x && points[i][1] === y)) return;
-    points[i] = [inside(x), inside(y), points[i][2]];
+    const points = this.state.points.slice(), [a, b] = [inside(x), inside(y)];
+    if (!points[i] || (points[i][0] === a && points[i][1] === b)) return;
+    points[i] = [a, b, points[i][2]];
     this.state = {...this.state, points, steps: 0};
     this.warning = "";
     this.restart({warm: true});
@@ -148,6 +156,7 @@ class Playground {
 
   restart({warm = false} = {}) {  // a new generation: both workers begin anew
     this.gen++;
+    this.asking?.abort();  // Python need not answer what is no longer asked
     this.certs = {};
     this.firsts = {};
     this.progress = {};
@@ -157,7 +166,7 @@ class Playground {
     this.begun = performance.now();
     const {state} = this, steps = this.steps;
     if (this.shown && this.shown.margins.length !== state.points.length) this.shown = null;
-    if (!warm) { this.stage.network("f1", null); this.stage.network("f2", null); this.ball.best(null); }
+    if (!warm) { this.stage.release(); this.stage.network("f1", null); this.stage.network("f2", null); this.ball.best(null); }
     this.stage.place(state.points);
     this.stage.weigh(null);
     this.note(this.warning || remarks(state).join(" "), !this.warning || this.trains === this.replay);
@@ -179,8 +188,9 @@ class Playground {
 
   async askPython() {  // the certificate of many points, from widemargin on this computer; it is checked here all the same
     const {gen, state} = this, {points, bias} = state;
+    this.asking = new AbortController();
     try {
-      const answer = await fetch("certify", {method: "POST", body: JSON.stringify({points, bias})}), text = await answer.text();
+      const answer = await fetch("certify", {method: "POST", body: JSON.stringify({points, bias}), signal: this.asking.signal}), text = await answer.text();
       if (gen !== this.gen) return;
       if (answer.ok) this.certifier.postMessage({type: "judge", gen, settings: state, text});
       else this.note(`Python could not certify these points: ${text}.`);
@@ -192,20 +202,20 @@ class Playground {
   // ------------------------------------------------------------ workers
 
   hear(message) {
-    if (message.type === "checked") return this.told(message.verdict);
+    if (message.type === "checked") return this.told(message.verdict, message.about);
     if (message.gen !== this.gen) return;
     if (message.type === "frame") {
       this.shown = message.shown;
       this.curve = message.curve;
-      this.waiting = false;
+      this.waiting = this.shown.step < this.state.steps && !this.shown.diverged;  // a link's steps are still being taken
       this.frames++;
       this.stage.mark(this.shown.margins);
       if (this.shown.diverged && this.running) { this.running = false; this.showControls(); }
-    } else if (message.type === "progress") this.progress[message.kind] = message;
+    } else if (message.type === "progress") this.progress[message.kind] = message;  // for the race and the words; the network is the same
     else if (message.type === "certificate") this.certified(message);
     else if (message.type === "bound") { this.own.push([message.step, Math.min(message.value, this.own.at(-1)?.[1] ?? Infinity)]); this.asked = 0; }
     else if (message.type === "failed") this.note(`Something went wrong on this page (${message.why}); change a point or reset.`);
-    this.dirty = true;
+    if (["progress", "bound"].includes(message.type)) this.newer = true; else this.dirty = true;
   }
 
   certified(message) {
@@ -227,13 +237,16 @@ class Playground {
     if (this.running && !this.waiting && this.shown && due) {
       this.went = now;
       this.waiting = true;
-      this.trains.postMessage({type: "go", gen: this.gen, least: PACE[this.get("speed").value][0], rate: PACE[this.get("speed").value][1]});
+      const [least, rate] = PACE[this.get("speed").value], brief = !this.main() && now - this.begun < SEARCHING;
+      this.trains.postMessage({type: "go", gen: this.gen, least, rate, brief});
     }
-    if (!this.dirty) return;
-    this.dirty = false;
+    if (!this.dirty && !this.newer) return;
     const {state, colours} = this;
-    this.stage.draw(this.shown, colours);
-    this.ball.draw(this.shown, state.points, state.bias, colours);
+    if (this.dirty) {
+      this.stage.draw(this.shown, colours);
+      this.ball.draw(this.shown, state.points, state.bias, colours);
+    }
+    this.dirty = this.newer = false;
     this.race.draw({curve: this.curve, bounds: this.bounds(), own: this.own, decay: state.decay, colours});
     if (now - (this.worded ?? 0) > 90) { this.worded = now; this.words(); }
     this.askBound(now);
@@ -313,31 +326,34 @@ class Playground {
         else { this.showControls(); this.note(`${id === "lr" ? "The step size" : "The seed"} must be ${whole ? "a whole number" : "a number"} from ${min} to ${max}.`); }
       });
     on("bias", "change", () => this.change({bias: get("bias").checked}));
-    on("share", "click", () => this.copy(location.href.split("#")[0] + toHash({...this.state, steps: Math.min(this.steps, 200000)}), "The link is copied."));
-    on("python", "click", () => this.copy(asPython(this.state, this.steps, this.shown?.time), "Copied as Python."));
-    on("command", "click", () => this.copy(asCommand(this.state, this.steps, this.shown?.time), "Copied as commands."));
+    on("share", "click", () => this.copy(location.href.split("#")[0] + toHash({...this.state, steps: Math.min(this.steps, MOST_STEPS_LINK)}), "The link is copied."));
+    for (const [id, write, said] of [["python", asPython, "Copied as Python."], ["command", asCommand, "Copied as commands."]])
+      on(id, "click", () => {
+        if (this.state.points.length) this.copy(write(this.state, this.steps, this.shown?.time), said);
+        else this.note("There is no run to copy: there are no points.");
+      });
     on("download", "click", () => this.download());
     on("file", "change", (event) => { const [file] = event.target.files; if (file) this.open(file); event.target.value = ""; });
+    on("skip", "click", (event) => { event.preventDefault(); get("run").focus(); });  // addresses hold the state, not places of the page
     on("controls", "submit", (event) => event.preventDefault());
     addEventListener("keydown", (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z" && !event.target.closest?.("input, textarea")) { event.preventDefault(); this.undo(); }
     });
     addEventListener("hashchange", () => {
-      try { this.remember(); this.state = fromHash(location.hash); this.warning = ""; this.running = !this.state.steps && this.running; this.view(); this.restart(); } catch (error) { this.note(error.message); }
+      try {
+        const state = fromHash(location.hash);
+        this.remember();
+        this.state = state;
+      } catch (error) { return this.note(`${error.message} The page stays as it was.`); }
+      this.warning = "";
+      this.running = !this.state.steps && this.running;
+      this.view();
+      this.restart();
     });
     const stage = get("stage");
     addEventListener("dragover", (event) => { event.preventDefault(); stage.classList.add("over"); });
     addEventListener("dragleave", () => stage.classList.remove("over"));
     addEventListener("drop", (event) => { event.preventDefault(); stage.classList.remove("over"); const [file] = event.dataTransfer.files; if (file) this.open(file); });
-    SCENES.forEach((scene, k) => {
-      const button = Object.assign(document.createElement("button"), {type: "button", textContent: scene.name});
-      button.setAttribute("aria-pressed", "false");
-      button.addEventListener("click", () => this.scene(k));
-      get("scenes").append(button);
-    });
-    on("story-next", "click", () => this.story(1));
-    on("story-back", "click", () => this.story(-1));
-    on("story-close", "click", () => { get("story").hidden = true; this.pressed(-1); });
   }
 
   slid(id) {  // one entry in the history for one pull at a slider
@@ -352,27 +368,7 @@ class Playground {
     this.change({points: points(), bias}, {view: true});
   }
 
-  scene(k) {
-    this.told_scene = {k, line: 0};
-    this.change(SCENES[k].state(), {view: true});
-    this.running = !STILL.matches;
-    this.showControls();
-    this.pressed(k);
-    this.story(0);
-  }
-
-  pressed(k) { [...this.get("scenes").children].forEach((one, i) => one.setAttribute("aria-pressed", String(i === k))); }
-
-  story(by) {
-    const place = this.told_scene, scene = SCENES[place.k];
-    place.line = Math.min(Math.max(place.line + by, 0), scene.text.length - 1);
-    this.get("story").hidden = false;
-    this.get("story-title").textContent = scene.name;
-    this.get("story-text").textContent = scene.text[place.line];
-    this.get("story-place").textContent = `${place.line + 1} of ${scene.text.length}`;
-    this.get("story-back").disabled = place.line === 0;
-    this.get("story-next").disabled = place.line === scene.text.length - 1;
-  }
+  scene(k) { this.story.begin(k); }
 
   showControls() {
     const {get, state} = this, put = (id, value) => { if (get(id).value !== String(value)) get(id).value = String(value); };
@@ -413,14 +409,15 @@ class Playground {
 
   async open(file) {  // points from a table, or a certificate for the points on the page
     if (file.size > 4e6) return this.note("This file has more than 4 MB; the page takes tables of up to 150 points, and certificates.");
-    const text = await file.text();
+    let text;
+    try { text = await file.text(); } catch { return this.note("This file cannot be read; a folder cannot be opened."); }
     if (text.trimStart().startsWith("{"))
       return this.certifier.postMessage({type: "check", id: 0, text, X: this.state.points.map(([x, y]) => [x, y]), y: this.state.points.map((p) => p[2])});
     try { this.change({points: readTable(text)}, {view: true}); } catch (error) { this.note(error.message); }
   }
 
-  told({answer, failed}) {
-    this.note(answer === "proved exactly" ? "The certificate in the file is proved exactly for these points." : `The certificate in the file is ${answer} for these points${failed ? `: ${failed}` : ""}.`);
+  told({answer, failed}, about) {  // which margin it is about, too: a file may say less than one hopes
+    this.note(`The certificate in the file is ${answer} for these points${failed ? `: ${failed}` : about}.`, answer === "proved exactly");
   }
 
   report() {  // the numbers of the page, for tests and measurements

@@ -41,15 +41,16 @@ export class Optimum {
   price() {  // the best neurons under the slopes c of the loss, and what these prove
     const {n, y, loss, decay} = this, c = Float64Array.from(this.p, (p, i) => y[i] * slope(loss, p));
     let most = 0;
-    for (const sign of [1, -1])
-      for (const {v, value: height} of peaks(this.X3, n, c.map((u) => sign * u), this.lines, 24)) {
+    peaks(this.X3, n, c, this.lines, 24).forEach((found, k) => {
+      for (const {v, value: height} of found) {
         most = Math.max(most, height);
         const size = this.bias ? 1 : Math.hypot(v[0], v[1]);
         if (height < 0.9 * decay * n || size < 1e-9) continue;
         const theta = this.bias ? v : [v[0] / size, v[1] / size, 0];
-        this.neurons.push([theta, sign]);
-        this.columns.push(column(this.X3, y, theta, sign));
+        this.neurons.push([theta, k ? -1 : 1]);
+        this.columns.push(column(this.X3, y, theta, k ? -1 : 1));
       }
+    });
     const weight = c.reduce((s, v, i) => s + Math.abs(v) * Math.hypot(this.X3[3 * i], this.X3[3 * i + 1], this.X3[3 * i + 2]), 0);
     const maximum = most * ROOM + 2e-15 * (n + 64) * weight + 1e-300, theta = Math.min(1, decay * n / maximum);
     let proved = 0;

@@ -49,7 +49,7 @@ function badKkt() {  // LR, Proposition 2.6: a linear predictor is a KKT point w
 
 export const PRESETS = {
   xor: {name: "XOR", points: () => [[1, 1, 1], [-1, -1, 1], [1, -1, -1], [-1, 1, -1]], bias: false},
-  ring: {name: "three clusters each", points: ring, bias: true},
+  ring: {name: "six clusters", points: ring, bias: true},
   disks: {name: "CB's disks", points: disks, bias: true},
   spirals: {name: "spirals", points: spirals, bias: true},
   moons: {name: "noisy moons", points: moons, bias: true},

@@ -73,22 +73,24 @@ export class Game {
   }
 
   solve(steps = 4000) {  // true where no column is better
-    const n = this.n, N = n + 1, column = new Float64Array(N), change = new Float64Array(N);
+    const n = this.n, N = n + 1, column = new Float64Array(N), change = new Float64Array(N), {columns} = this, m = columns.length;
+    const inside = new Uint8Array(m + n);  // masses, then slacks, that are in the basis
+    for (const variable of this.basis) if (variable !== -1) inside[variable >= 0 ? variable : m - 2 - variable] = 1;
     let scale = 0;
-    for (const one of this.columns) for (let i = 0; i < n; i++) scale = Math.max(scale, Math.abs(one[i]));
+    for (const one of columns) for (let i = 0; i < n; i++) scale = Math.max(scale, Math.abs(one[i]));
     for (let step = 0; step < steps; step++) {
       if (this.age >= REFRESH && !this.refresh()) return false;
-      const price = this.prices(), inside = new Set(this.basis);
+      const price = this.prices();
       let enter = null, gain = 1e-12 * scale;
-      // t grows by -(price . column) per unit of what enters
-      this.columns.forEach((one, j) => {
-        if (inside.has(j)) return;
+      for (let j = 0; j < m; j++) {  // t grows by -(price . column) per unit of what enters
+        if (inside[j]) continue;
+        const one = columns[j];
         let g = -price[n];
         for (let i = 0; i < n; i++) g -= price[i] * one[i];
         if (g > gain) { gain = g; enter = j; }
-      });
+      }
       for (let i = 0; i < n; i++)
-        if (price[i] > Math.max(1e-12, gain / scale) && !inside.has(-2 - i)) { gain = price[i] * scale; enter = -2 - i; }
+        if (price[i] > Math.max(1e-12, gain / scale) && !inside[m + i]) { gain = price[i] * scale; enter = -2 - i; }
       if (enter === null) return true;
       this.entries(enter, column);
       let leave = -1, least = Infinity;
@@ -109,6 +111,9 @@ export class Game {
         this.values[i] -= change[i] * least;
       }
       this.values[leave] = least;
+      const out = this.basis[leave];
+      inside[out >= 0 ? out : m - 2 - out] = 0;
+      inside[enter >= 0 ? enter : m - 2 - enter] = 1;
       this.basis[leave] = enter;
       this.age++;
     }

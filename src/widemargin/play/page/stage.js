@@ -20,15 +20,18 @@ export class Stage {
   }
 
   toPlane(event) {
-    const box = this.box.getBoundingClientRect(), unit = 2 * this.half / box.width;
-    return [snap((event.clientX - box.left) * unit - this.half), snap(this.half - (event.clientY - box.top) * unit)];
+    // Inside the square: a point that is dragged out of it would be shown at its edge and lie elsewhere.
+    const box = this.box.getBoundingClientRect(), unit = 2 * this.half / Math.max(box.width, 1), most = Math.floor(64 * this.half) / 64;
+    const inside = (v) => Math.min(Math.max(snap(v), -most), most);
+    return [inside((event.clientX - box.left) * unit - this.half), inside(this.half - (event.clientY - box.top) * unit)];
   }
 
   listen() {
     let drag = null;
     const end = () => { if (drag) { clearTimeout(drag.timer); const {moved, added} = drag; drag = null; if (moved || added) this.act.done(); } };
+    this.release = () => { clearTimeout(drag?.timer); drag = null; };  // the points are others now: a drag has nothing to move any more
     this.box.addEventListener("pointerdown", (event) => {
-      if (event.button) return;
+      if (event.button || drag) return;  // a second finger
       const button = event.target.closest?.(".point");
       if (button) {
         const i = this.buttons.indexOf(button);
@@ -51,7 +54,7 @@ export class Stage {
       this.act.move(drag.i, ...this.toPlane(event));
     });
     this.box.addEventListener("pointerup", end);
-    this.box.addEventListener("pointercancel", end);
+    for (const lost of ["pointercancel", "lostpointercapture"]) this.box.addEventListener(lost, end);
     this.holder.addEventListener("keydown", (event) => {
       const i = this.buttons.indexOf(event.target);
       if (i < 0) return;

@@ -1,7 +1,8 @@
 // The whole state of the page as plain values, checked, in and out of the address.
 
 export const limits = {points: 150};  // 400 where Python is at hand
-export const STEP = 64, FARTHEST = 100, MOST_STEPS_LINK = 200000;
+export const STEP = 64, FARTHEST = 100, MOST_STEPS_LINK = 1e9;
+const LEAST_DECAY = 1e-6;  // with less the best network is beyond what doubles tell from none
 export const RATES = {ngd: 0.5, gd: 0.1, adam: 0.01, flow: 1};
 const CHOICES = {mode: ["both", "output", "frozen"], start: ["drawn", "linear"], rule: ["flow", "gd", "ngd", "adam"], loss: ["logistic", "exp"]};
 const NUMBERS = {  // least, most, whole
@@ -28,10 +29,12 @@ export function toHash(state) {
 }
 
 export function fromHash(hash) {  // a state, or an Error whose message is a sentence
-  const query = new URLSearchParams(hash.replace(/^#/, "")), wrong = (what) => { throw new Error(`This link is not one of ours (${what}), so the page begins with XOR.`); };
+  const query = new URLSearchParams(hash.replace(/^#/, "")), wrong = (what) => { throw new Error(`This link is not one of ours: ${what}.`); };
   if (query.get("v") !== "1") wrong("it has no version");
   const state = fresh();
-  state.bias = query.get("bias") !== "0";
+  const bias = query.get("bias") ?? "1";
+  if (!["0", "1"].includes(bias)) wrong("bias is unknown");
+  state.bias = bias === "1";
   for (const [key, allowed] of Object.entries(CHOICES)) {
     const value = query.get(key) ?? state[key];
     if (!allowed.includes(value)) wrong(`${key} is unknown`);
@@ -41,7 +44,8 @@ export function fromHash(hash) {  // a state, or an Error whose message is a sen
     const text = query.get(key);
     if (text === null) continue;
     const value = Number(text);
-    if (text.trim() === "" || !(value >= least && value <= most) || (whole && !Number.isInteger(value))) wrong(`${key} is out of range`);
+    const tiny = key === "decay" && value > 0 && value < LEAST_DECAY;
+    if (text.trim() === "" || !(value >= least && value <= most) || (whole && !Number.isInteger(value)) || tiny) wrong(`${key} is out of range`);
     state[key] = value;
   }
   const list = query.get("p");
@@ -63,11 +67,15 @@ export function readTable(text) {  // two numeric columns and a label, separated
   if (!rows.length) throw new Error("The file holds no rows; it needs two columns with coordinates and one with labels.");
   if (rows.length > limits.points)
     throw new Error(`The file has ${rows.length.toLocaleString("en")} points, and the page takes ${limits.points}; \`widemargin margin\` takes them all.`);
-  const cells = rows.map((row) => row.split(/[\s,;]+/)), labels = [...new Set(cells.map((row) => row[2]))].sort((a, b) => Number(a) - Number(b) || (a < b ? -1 : 1));
+  // 1 and 1.0 are one label
+  const plain = (label) => (label !== "" && Number.isFinite(Number(label)) ? String(Number(label)) : label);
+  const cells = rows.map((row) => (/[,;]/.test(row) ? row.split(/[,;]/).map((cell) => cell.trim()) : row.split(/\s+/)));
+  for (const row of cells) if (row.length === 3) row[2] = plain(row[2]);
+  const labels = [...new Set(cells.map((row) => row[2]))].sort((a, b) => Number(a) - Number(b) || (a < b ? -1 : 1));
   if (labels.length > 2) throw new Error(`The third column has ${labels.length} different labels; two are needed.`);
   return cells.map((row, k) => {
     const [x, y] = [Number(row[0]), Number(row[1])];
-    if (row.length < 3 || !Number.isFinite(x) || !Number.isFinite(y)) throw new Error(`Row ${k + 1} of the file is not two numbers and a label.`);
+    if (row.length !== 3 || row.includes("") || !Number.isFinite(x) || !Number.isFinite(y)) throw new Error(`Row ${k + 1} of the file is not two numbers and a label.`);
     if (Math.max(Math.abs(x), Math.abs(y)) > FARTHEST) throw new Error(`Row ${k + 1} of the file is farther than ${FARTHEST} from the centre; scale the points down.`);
     const one = labels.length === 1 ? Number(row[2]) > 0 : row[2] === labels[1];
     return [snap(x), snap(y), one ? 1 : -1];

@@ -3,8 +3,11 @@
 import {Run} from "./train.js";
 
 export function trainWorker(scope) {
-  let run = null, gen = -1;
-  const BUDGET = 11, DRAGGED = 5;  // milliseconds of steps for one frame
+  let run = null, gen = -1, resume = null;
+  const BUDGET = 11, BRIEF = 3, DRAGGED = 5, MANY = 60;  // milliseconds of steps for one frame
+  const channel = new MessageChannel();  // a pause that lets messages in
+  channel.port1.onmessage = () => resume?.();
+  const pause = () => new Promise((go) => { resume = go; channel.port2.postMessage(0); });
 
   function frame() {
     const shown = run.shown(), {curve} = run, flat = new Float64Array(5 * curve.length);
@@ -13,25 +16,32 @@ export function trainWorker(scope) {
     scope.postMessage({type: "frame", gen, shown, curve: flat}, arrays.map((one) => one.buffer));
   }
 
+  async function until(steps, own) {  // those of a link, which may be many: frames on the way, and an end when something else is asked
+    while (own === gen && run.steps < steps && !run.diverged) {
+      const begun = performance.now();
+      while (run.steps < steps && !run.diverged && performance.now() - begun < MANY) run.advance(1);
+      frame();
+      await pause();
+    }
+  }
+
+  const failed = (error) => scope.postMessage({type: "failed", gen, why: error.message});
+
   scope.onmessage = ({data}) => {
     try {
       if (data.type === "start") {
         gen = data.gen;
         run = new Run(data.settings);
-        const until = data.steps || 0, begun = performance.now();
-        // A link may ask for many steps: they are taken here, with frames on the way. While dragging a few are shown at once.
-        if (until) {
-          while (run.steps < until && !run.diverged) run.advance(Math.min(until - run.steps, 200));
-        } else if (data.warm) while (performance.now() - begun < DRAGGED && run.steps < data.warm && !run.diverged) run.advance(1);
+        if (data.steps) { until(data.steps, gen).catch(failed); return; }
+        const begun = performance.now();  // while dragging a few steps are shown at once
+        if (data.warm) while (performance.now() - begun < DRAGGED && run.steps < data.warm && !run.diverged) run.advance(1);
         frame();
       } else if (data.type === "go" && data.gen === gen && run) {
-        const begun = performance.now(), want = run.steps + (data.exactly || Math.ceil(data.least + run.steps * data.rate));
-        while (run.steps < want && !run.diverged && (data.exactly || performance.now() - begun < BUDGET)) run.advance(1);
+        const begun = performance.now(), budget = data.brief ? BRIEF : BUDGET, want = run.steps + (data.exactly || Math.ceil(data.least + run.steps * data.rate));
+        while (run.steps < want && !run.diverged && (data.exactly || performance.now() - begun < budget)) run.advance(1);
         frame();
       }
-    } catch (error) {
-      scope.postMessage({type: "failed", gen, why: error.message});
-    }
+    } catch (error) { failed(error); }
   };
 }
 
