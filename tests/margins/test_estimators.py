@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from checks import Clock, check_all
+from checks import Clock, check_all, repeated
 from widemargin import Dataset, InputError, Measure, margins
 from widemargin.margins.estimators import MinNormRegressor
 from widemargin.optima.estimators import MaxMarginClassifier
@@ -43,7 +43,7 @@ def test_scikit_learn_checks_f1(clock):
     assert clock.now > 0
 
 
-@pytest.mark.parametrize(
+@repeated(
     "estimator",
     [
         MaxMarginClassifier("f2", bias=True),
@@ -52,6 +52,9 @@ def test_scikit_learn_checks_f1(clock):
         MinNormRegressor("f2", bias=True),
         MinNormRegressor("f2", bias=False, activation="srelu"),
     ],
+    1,
+    2,
+    4,
     ids=str,
 )
 def test_scikit_learn_checks(estimator):

@@ -12,7 +12,17 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from checks import assert_encloses, brute_force, changed, check_certificate, circle, features, lp_margin, noise
+from checks import (
+    assert_encloses,
+    brute_force,
+    changed,
+    check_certificate,
+    circle,
+    features,
+    lp_margin,
+    noise,
+    repeated,
+)
 from widemargin import Certificate, Dataset, InputError, Measure, margins, verify
 from widemargin.margins import programs
 from widemargin.pricing import Stage, listed, price
@@ -31,7 +41,7 @@ def leaky(slope: float) -> str:
 # ---------------------------------------------------------------- known values
 
 
-@pytest.mark.parametrize("seed", range(4))
+@repeated("seed", range(4), 0)
 def test_slope_zero_is_relu(seed: int):
     for d, bias in ((2, False), (2, True), (4, False)):
         data = noise(12, d, seed)
@@ -53,7 +63,7 @@ def test_two_opposite_points(slope: float):
     check_certificate(cert, data, tol=1e-6)
 
 
-@pytest.mark.parametrize("slope", [0.01, 0.3, 0.9])
+@repeated("slope", [0.01, 0.3, 0.9], 0, 2)
 def test_even_labels_cost_the_slope_and_odd_ones_gain_it(slope: float):
     """On a set with x and -x alike, phi(t) + phi(-t) = (1 - a) |t| is what ReLU has, times 1 - a, and phi(t) - phi(-t) =
     (1 + a) t: with equal labels the margin is (1 - a) times that of ReLU, with opposite ones (1 + a) / 2 times the linear one.
@@ -116,7 +126,7 @@ def test_scaling_rotation_and_a_repeated_point():
         assert_allclose(cert.bounds(), factor * np.array(found.bounds()), rtol=2e-4)
 
 
-@pytest.mark.parametrize("rank", range(2, 7))
+@repeated("rank", range(2, 7), 0, 2)
 def test_random_sets_close_and_verify(rank: int):
     """Ranks 2 to 6, with a bias and without, two slopes; twenty seeds each were looked at once with the same outcome."""
     for seed in (200, 201):

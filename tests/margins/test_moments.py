@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from checks import repeated
 from widemargin import pricing
 from widemargin.data import disks, parity
 from widemargin.margins import f1
@@ -60,7 +61,7 @@ def example(seed: int, d: int = 5):
     return X, c, sign, 0.1 * rng.standard_normal(d)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@repeated("seed", range(4), 0, 3)
 def test_both_solvers_reach_the_value_of_the_program(seed: int):
     X, c, sign, linear = example(seed)
     tree = Tree(torch.as_tensor(X), torch.as_tensor(c), None, torch.as_tensor(linear))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import changed
+from checks import changed, repeated
 from widemargin import Dataset, InputError, verify
 from widemargin.data import disks
 from widemargin.margins import projected
@@ -68,7 +68,7 @@ def test_all_dimensions_is_the_least_distance():
         assert certificate.verify(two)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@repeated("seed", range(4), 0)
 def test_a_line_in_the_plane_is_solved_exactly(seed: int):
     data = gaussian(16, 2, seed)
     certificate = projected(data, 1)

@@ -24,6 +24,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from checks import repeated
 from widemargin import monitor as room
 from widemargin.monitor import MarginMonitor, find_homogeneous, model, ranks, tally
 from widemargin.monitor.monitor import FLUSH
@@ -199,7 +200,7 @@ def ddp(rank, world, micro, counted):
     return calls, made["calls"], len(watch.records)
 
 
-@pytest.mark.parametrize("world, micro", [(2, 1), (3, 1), (2, 2)])
+@repeated("world, micro", [(2, 1), (3, 1), (2, 2)], 1, 2)
 def test_ddp_gives_the_records_of_one_process(tmp_path, world, micro):
     whole = examples()
     found = on_ranks(world, tmp_path, ddp, micro, False)

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import ortho_group
 from sklearn.linear_model import MultiTaskLasso
 
-from checks import seal
+from checks import repeated, seal
 from widemargin import margins, optima, theory, verify
 from widemargin.optima import groups, kernel_machines, problem, solver, wide_networks
 from widemargin.optima.outputs import TargetPoints
@@ -119,7 +119,7 @@ def test_training_never_goes_below_and_comes_near():
 # ---------------------------------------------------------------- limits
 
 
-@pytest.mark.parametrize("output_bias", MODES)
+@repeated("output_bias", MODES, 1)
 def test_targets_along_one_vector_are_one_target(output_bias):
     """y_i = s_i u with a unit u is the problem of s; K copies of s are sqrt(K) s; a target that is 0 changes nothing."""
     one = Dataset(made(14, 2, 2, 0).X, made(14, 2, 2, 0).y[:, 0])
@@ -429,7 +429,7 @@ def test_tensors_give_what_arrays_give():
         assert_allclose(found, plain, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("n", "d"), [(20, 1), (16, 3), (9, 5)])
+@repeated("n, d", [(20, 1), (16, 3), (9, 5)], 0, 2)
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 def test_a_whole_solve_with_tensors(n, d, loss, monkeypatch):
     """What a GPU is given, on the CPU."""

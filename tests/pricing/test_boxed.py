@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import lsq_linear
 
+from checks import repeated
 from widemargin.pricing.enumeration import enumerate3
 from widemargin.pricing.search import ascend, climb, shortest
 
@@ -59,7 +60,7 @@ def test_a_start_that_is_better_is_kept():
     assert (b == start).all()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@repeated("seed", range(4), 0, 1)
 def test_climbing_ends_at_the_local_maxima_of_the_complete_list(seed: int):
     """In three dimensions all local maxima are known: the best one is reached to the last digits, kinks included."""
     rng = np.random.default_rng(seed)
