@@ -39,7 +39,7 @@ def clock(monkeypatch):
 
 def test_scikit_learn_checks_f1(clock):
     """Fits that are compared with each other need the same end of the search: the clock is not real."""
-    check_all(MaxMarginClassifier(tol=0.3, time_limit=8.0, bias=True))
+    check_all(MaxMarginClassifier(tol=0.3, time_limit=4.0, bias=True))
     assert clock.now > 0
 
 

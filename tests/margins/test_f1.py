@@ -59,7 +59,7 @@ def test_a_gpu_gives_a_certificate_that_checks():
     assert_overlap(certificate, f1(data, tol=1e-3))
 
 
-@pytest.mark.parametrize(("k", "d"), [(4, 4), pytest.param(4, 6, marks=slow), pytest.param(6, 6, marks=slow)])
+@repeated("k, d", [(4, 4), (4, 6), (6, 6)], 0, 1)
 def test_parity_of_an_even_number_of_bits(k: int, d: int):
     value = math.comb(k - 2, k // 2 - 1) / (2 ** (k - 1) * math.sqrt(k * d))
     check_certified(parity(d, k=k, marginal="full"), value)

@@ -206,8 +206,8 @@ def test_a_changed_pair_is_found(proof):
 
 
 def test_parity_in_a_few_nodes():
-    """n=128, d=20: linear bounds need millions of nodes for 1 %; the certificate is small and checks exactly."""
-    data = parity(d=20, n=128, seed=0)
+    """n=96, d=16: linear bounds need millions of nodes for 1 %; the certificate is small and checks exactly."""
+    data = parity(d=16, n=96, seed=0)
     certificate = f1(data, tol=1e-2, time_limit=120)
     assert certificate.status == "certified" and certificate.stats["nodes"] < 1000
     assert certificate.verify(data)

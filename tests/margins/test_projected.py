@@ -164,7 +164,7 @@ def test_invariances():
         assert_allclose(found.extra["relaxation"], base.extra["relaxation"], rtol=1e-3, err_msg=name)
     more = Dataset(np.vstack([data.X, rng.standard_normal((2, 3))]), np.append(data.y, [1, -1]))
     assert projected(more, 2, restarts=4).lower <= base.upper
-    for c in (1e-200, 0.25, 1e200):
+    for c in (1e-200, 1e200):
         scaled = Dataset(c * data.X, data.y)
         found = projected(scaled, 2, restarts=4)
         assert found.verify(scaled)

@@ -32,7 +32,7 @@ def box(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, n
 )
 def test_the_shortest_vector_is_that_of_bounded_least_squares(own: bool, scale: float):
     rng = np.random.default_rng(3)
-    B, k, r = 40, 12, 4
+    B, k, r = 15, 12, 4
     rows = rng.standard_normal((B, k, r) if own else (k, r)) * np.array([1.0, 1.0, 1.0, scale])
     rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
     low, high = box(rng, (B, k))
