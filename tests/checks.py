@@ -9,13 +9,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import linprog
 
@@ -28,6 +29,18 @@ ROUNDING = 1e-12  # what float64 may lose in the sums below
 OBSERVE = (
     "step t_cb t_mean log_risk psi margin norm log_norm moved honesty sums q weights".split()  # noqa: SIM905
 )
+
+
+def repeated(names: str, cases: Iterable[Any], *kept: int, **keys: Any) -> pytest.MarkDecorator:
+    """`parametrize` for cases that say the same again: `make test` runs those at the places `kept`, `make test-all` all."""
+    single, found = "," not in names, list(cases)
+    assert kept and {range(len(found))[place] for place in kept} < set(range(len(found)))
+    often = {range(len(found))[place] for place in kept}
+    marked = [
+        case if k in often else pytest.param(*([case] if single else case), marks=pytest.mark.long)
+        for k, case in enumerate(found)
+    ]
+    return pytest.mark.parametrize(names, marked, **keys)
 
 
 class Clock:

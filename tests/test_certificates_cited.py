@@ -159,7 +159,7 @@ def test_the_citation_file():
 
 def shown_objects() -> dict[str, object]:
     rng = np.random.default_rng(0)
-    data = Dataset(rng.standard_normal((60, 3)), np.where(rng.random(60) > 0.5, 1, -1), "noise")
+    data = Dataset(rng.standard_normal((24, 3)), np.where(rng.random(24) > 0.5, 1, -1), "noise")
     cert = wm.margins.f2(data)
     run = wm.flows.train(data, wm.flows.TwoLayer(3, 50), wm.flows.GD(), stop=20, record=["weights", "risk"], trials=3)
     checked = wm.theory.check(run, data)
@@ -170,12 +170,12 @@ def shown_objects() -> dict[str, object]:
         "Trajectory": run,
         "Page": wm.report.build([cert]),
         "Path": wm.optima.path(data, 3, loss="squared", tol=0.1),
-        "Guarantees": wm.theory.guarantees(data, theorems=["CB-22"], time_limit=1.0),
+        "Guarantees": wm.theory.guarantees(data, theorems=["CB-22"], time_limit=0.2),
         "Facts": wm.theory.facts(data),
         "Track": wm.theory.follow(run, data),
         "Problem": wm.flows.pose(wm.flows.TwoLayer(3, 50), data, "exp"),
         "Inequality": checked[0],
-        "WidthCurve": wm.margins.width_margin_curve(data, [1, 2], time_limit=2.0),
+        "WidthCurve": wm.margins.width_margin_curve(data, [1, 2], time_limit=0.3),
     }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from checks import repeated
 from widemargin import data, margins
 from widemargin.flows import losses
 from widemargin.flows.contract import true_params
@@ -115,11 +116,11 @@ NETS = [Scalar(4, 24), TwoLayer(4, 24, train="output"), Normalized(4, 24)]
 
 
 @pytest.mark.parametrize("net", NETS, ids=lambda net: net.name + str(net.degree))
-@pytest.mark.parametrize(("order", "loss"), [(2, "exp"), (2, "logistic"), (3, "exp")])
+@repeated("order, loss", [(2, "exp"), (2, "logistic"), (3, "exp")], 1, 2)
 def test_order_of_convergence(net, order, loss):
     problem, W = pose(net, PARITY, loss), begin(net, 2)
     T = 2.0
-    exact, t_mean = runge_kutta(problem, W, T, 400)
+    exact, t_mean = runge_kutta(problem, W, T, 200)
     errors = []
     for count in (8, 16, 32):
         found, state = fixed_steps(problem, W, order, T, count)
@@ -412,9 +413,9 @@ def test_until_is_parsed():
 @pytest.mark.parametrize("net", [small_init(4, 12), MLP(4, 5, depth=3)], ids=lambda net: net.name)
 def test_a_batch_is_a_loop(net):
     problem, W = pose(net, PARITY, "exp"), begin(net, 3)
-    together, state = run(GradientFlow(), problem, W, 60)
+    together, state = run(GradientFlow(), problem, W, 25)
     for trial in range(3):
-        alone, single = run(GradientFlow(), problem, {name: part[trial : trial + 1] for name, part in W.items()}, 60)
+        alone, single = run(GradientFlow(), problem, {name: part[trial : trial + 1] for name, part in W.items()}, 25)
         assert single.taken == state.taken[trial]
         for name in net.trained:
             np.testing.assert_allclose(alone[name][0], together[name][trial], atol=1e-8)

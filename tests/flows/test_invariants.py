@@ -44,7 +44,7 @@ def runs():
 
     def run(name: str):
         if name not in made:
-            rule, steps = SMALL_STEPS.get(name, (flows.GradientFlow(), 260))
+            rule, steps = SMALL_STEPS.get(name, (flows.GradientFlow(), 220))
             observe = ["log_risk", "psi", "margin", "log_norm"]
             times = list(range(0, steps + 1, max(2, steps // 150)))
             made[name] = flows.train(

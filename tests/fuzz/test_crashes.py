@@ -270,7 +270,7 @@ def test_monitors_that_are_killed(tmp_path):
 
         child = Child(work)
         child.first_word()
-        time.sleep(rng.random() * 2)
+        time.sleep(rng.random())
         status, said = child.kill()
         assert status == -signal.SIGKILL
         assert steps(folder) >= Child.last(said)

@@ -240,11 +240,12 @@ COUNTS = {
     "fit": 30,
     "gap": 30,
     "train": 30,
-    "bound": 12,
+    "verify": 28,
+    "bound": 6,
     "report": 12,
     "check": 8,
     "plot": 8,
-    "demo": 3,
+    "demo": 1,
     "reproduce": 30,
 }
 

@@ -435,14 +435,14 @@ def test_changed_certificates_of_moved_weights_are_refused():
 # ------------------------------------------------------------ Adam
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
 def test_adam_never_beats_the_upper_bound(seed: int, one_thread):
     data = noise(12, 4, seed=seed + 40)
     certificate = batchnorm(data, 50, seed=seed)
     for part in "ac":
         upper = certificate.extra[f"gamma_{part}"]["upper"]
         Z = parts(data, 50, seed)[part]
-        values = [(Z @ adam_weights(data, 50, part, steps, seed=seed)).min() for steps in (100, 4000)]
+        values = [(Z @ adam_weights(data, 50, part, steps, seed=seed)).min() for steps in (100, 2000)]
         assert max(values) <= upper
         assert values[1] > 0.4 * upper  # training gets somewhere; Adam's own bias is not the l2 margin
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import changed
+from checks import changed, repeated
 from widemargin import Dataset, InputError, verify
 from widemargin.data import check_nc, neural_collapse, parity, simplex_directions
 from widemargin.margins import collapse, f1
@@ -42,7 +42,7 @@ GENERATED = [
 ]
 
 
-@pytest.mark.parametrize("how", GENERATED, ids=str)
+@repeated("how", GENERATED, 0, 2, 4, ids=str)
 def test_generated_cones_are_found_again(how: dict):
     data = neural_collapse(seed=1, **how)
     certificate = collapse(data)
@@ -57,7 +57,7 @@ def test_generated_cones_are_found_again(how: dict):
     assert certificate.gap < 0.05  # no other cones could be much better
 
 
-@pytest.mark.parametrize("how", GENERATED, ids=str)
+@repeated("how", GENERATED, 1, 2, 4, ids=str)
 def test_given_cones_are_checked(how: dict):
     data = neural_collapse(seed=2, **how)
     beta, signs = simplex_directions(how["r"], how["d"]), 1 - 2 * (np.arange(how["r"]) % 2)

@@ -109,7 +109,7 @@ def test_points_whose_lengths_differ_by_more_than_the_digits_of_a_float(activati
         y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
         y[0], y[-1] = 1, -1
         data = Dataset(X, y)
-        assert f1(data, activation=activation, time_limit=3).verify(data)
+        assert f1(data, activation=activation, time_limit=0.6).verify(data)
 
 
 @pytest.mark.parametrize("solve", [f1, f2, lambda data: frozen(data, 30), lambda data: random_features(data, 30)])

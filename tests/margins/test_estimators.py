@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from checks import Clock, check_all
+from checks import Clock, check_all, repeated
 from widemargin import Dataset, InputError, Measure, margins
 from widemargin.margins.estimators import MinNormRegressor
 from widemargin.optima.estimators import MaxMarginClassifier
@@ -39,11 +39,11 @@ def clock(monkeypatch):
 
 def test_scikit_learn_checks_f1(clock):
     """Fits that are compared with each other need the same end of the search: the clock is not real."""
-    check_all(MaxMarginClassifier(tol=0.3, time_limit=8.0, bias=True))
+    check_all(MaxMarginClassifier(tol=0.3, time_limit=4.0, bias=True))
     assert clock.now > 0
 
 
-@pytest.mark.parametrize(
+@repeated(
     "estimator",
     [
         MaxMarginClassifier("f2", bias=True),
@@ -52,6 +52,9 @@ def test_scikit_learn_checks_f1(clock):
         MinNormRegressor("f2", bias=True),
         MinNormRegressor("f2", bias=False, activation="srelu"),
     ],
+    1,
+    2,
+    4,
     ids=str,
 )
 def test_scikit_learn_checks(estimator):

@@ -23,6 +23,7 @@ from checks import (
     lp_margin,
     noise,
     reference_margin,
+    repeated,
     unit,
 )
 from widemargin import Certificate, Dataset, InputError, Measure, verify
@@ -45,7 +46,7 @@ def check_certified(data: Dataset, value: float, *, slack: float = 1e-12, **opti
 # ---------------------------------------------------------------------- closed forms
 
 
-@pytest.mark.parametrize("d", [2, 3, 4, 5, 6, 7, 8])
+@repeated("d", [2, 3, 4, 5, 6, 7, 8], 0, 3, 5)
 def test_parity_of_two_bits(d: int):
     check_certified(parity(d, k=2, marginal="full"), 1 / math.sqrt(8 * d), tol=1e-6 if d >= 6 else 1e-7)
 
@@ -58,7 +59,7 @@ def test_a_gpu_gives_a_certificate_that_checks():
     assert_overlap(certificate, f1(data, tol=1e-3))
 
 
-@pytest.mark.parametrize(("k", "d"), [(4, 4), pytest.param(4, 6, marks=slow), pytest.param(6, 6, marks=slow)])
+@repeated("k, d", [(4, 4), (4, 6), (6, 6)], 0, 1)
 def test_parity_of_an_even_number_of_bits(k: int, d: int):
     value = math.comb(k - 2, k // 2 - 1) / (2 ** (k - 1) * math.sqrt(k * d))
     check_certified(parity(d, k=k, marginal="full"), value)
@@ -211,7 +212,7 @@ def test_a_linear_program_on_a_fine_grid_of_the_plane():
         assert high / math.cos(math.pi / N) - low <= 3e-6 * high  # so the comparison is a sharp one
 
 
-@pytest.mark.parametrize(("n", "d"), [(4, 2), (7, 2), (5, 3), (7, 3), (6, 4)])
+@repeated("n, d", [(4, 2), (7, 2), (5, 3), (7, 3), (6, 4)], 1, 3)
 def test_column_generation_with_brute_force_over_sign_patterns(n: int, d: int):
     for seed in (50, 51):
         data = noise(n, d, seed)
@@ -274,7 +275,7 @@ def test_permutations_of_points_and_features(base: Dataset, margin: Certificate)
     assert_overlap(solved(base.X[:, [2, 0, 1]], base.y), margin)
 
 
-@pytest.mark.parametrize("c", [1e-200, 0.1, 3.0, 1e200, 2.0**-1000, 2.0**1000])
+@repeated("c", [1e-200, 0.1, 3.0, 1e200, 2.0**-1000, 2.0**1000], 0, 3)
 def test_scaling(base: Dataset, margin: Certificate, c: float):
     assert_overlap(solved(c * base.X, base.y), margin, c)
 

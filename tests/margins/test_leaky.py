@@ -12,7 +12,17 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from checks import assert_encloses, brute_force, changed, check_certificate, circle, features, lp_margin, noise
+from checks import (
+    assert_encloses,
+    brute_force,
+    changed,
+    check_certificate,
+    circle,
+    features,
+    lp_margin,
+    noise,
+    repeated,
+)
 from widemargin import Certificate, Dataset, InputError, Measure, margins, verify
 from widemargin.margins import programs
 from widemargin.pricing import Stage, listed, price
@@ -31,7 +41,7 @@ def leaky(slope: float) -> str:
 # ---------------------------------------------------------------- known values
 
 
-@pytest.mark.parametrize("seed", range(4))
+@repeated("seed", range(4), 0)
 def test_slope_zero_is_relu(seed: int):
     for d, bias in ((2, False), (2, True), (4, False)):
         data = noise(12, d, seed)
@@ -53,7 +63,7 @@ def test_two_opposite_points(slope: float):
     check_certificate(cert, data, tol=1e-6)
 
 
-@pytest.mark.parametrize("slope", [0.01, 0.3, 0.9])
+@repeated("slope", [0.01, 0.3, 0.9], 0, 2)
 def test_even_labels_cost_the_slope_and_odd_ones_gain_it(slope: float):
     """On a set with x and -x alike, phi(t) + phi(-t) = (1 - a) |t| is what ReLU has, times 1 - a, and phi(t) - phi(-t) =
     (1 + a) t: with equal labels the margin is (1 - a) times that of ReLU, with opposite ones (1 + a) / 2 times the linear one.
@@ -94,7 +104,7 @@ def test_a_grid_of_directions_in_the_plane_brackets_the_margin(seed: int, slope:
 @pytest.mark.parametrize("d", [2, 4])
 def test_the_margin_is_near_that_of_relu(d: int):
     """A leaky neuron is two ReLUs with mass 1 + a together, and relu(t) = (phi(t) + a phi(-t)) / (1 - a^2)."""
-    for seed, slope in itertools.product(range(3), (0.05, 0.5)):
+    for seed, slope in enumerate((0.05, 0.5)):
         data = noise(10, d, seed)
         relu, cert = (margins.f1(data, activation=name, tol=1e-5) for name in ("relu", leaky(slope)))
         assert (1 - slope) * relu.lower <= cert.upper and cert.lower <= (1 + slope) * relu.upper
@@ -116,7 +126,7 @@ def test_scaling_rotation_and_a_repeated_point():
         assert_allclose(cert.bounds(), factor * np.array(found.bounds()), rtol=2e-4)
 
 
-@pytest.mark.parametrize("rank", range(2, 7))
+@repeated("rank", range(2, 7), 0, 2)
 def test_random_sets_close_and_verify(rank: int):
     """Ranks 2 to 6, with a bias and without, two slopes; twenty seeds each were looked at once with the same outcome."""
     for seed in (200, 201):
@@ -176,7 +186,7 @@ def test_a_cone_program_knows_the_slope():
 def test_what_has_margin_zero_is_what_has_it_for_relu():
     """phi(t) = ((1 + a) t + (1 - a) |t|) / 2 has both parts of relu, with other factors: the same sets are contradictory."""
     rng, count = np.random.default_rng(0), 0
-    for _ in range(60):
+    for _ in range(30):
         d = int(rng.integers(1, 4))
         X = rng.integers(-2, 3, (int(rng.integers(2, 7)), d)).astype(float)
         data = Dataset(X, rng.choice([-1.0, 1.0], len(X)))
@@ -184,7 +194,7 @@ def test_what_has_margin_zero_is_what_has_it_for_relu():
         assert (relu.status == "not-separable") == (cert.status == "not-separable")
         assert (cert.upper == 0) == (cert.status == "not-separable") and cert.verify(data).ok
         count += cert.upper == 0
-    assert 10 < count < 50
+    assert 5 < count < 25
     ray = Dataset([[1.0, 2.0], [3.0, 6.0]], [1, -1])
     assert margins.f1(ray, activation="leaky").upper == 0
     line = Dataset([[1.0, 2.0], [-3.0, -6.0]], [1, 1])  # x and -b x
@@ -306,7 +316,7 @@ def test_kinds_and_proofs_without_a_rule_are_refused(made):
     verdict = verify.check(changed(cert, proof=pairing, upper=1e6), data.X, data.y)
     assert verdict.failed == "upper bound: no such proof type for this activation"
     classes = Dataset(data.X, np.arange(data.n) % 3)
-    several = margins.multiclass_f1(classes, time_limit=2.0)
+    several = margins.multiclass_f1(classes, time_limit=0.2)
     payload = changed(several, activation="leaky")
     assert verify.check(payload, classes.X, classes.y).failed == "format: no rule to check this activation"
     fitted = margins.min_norm_l1(data)

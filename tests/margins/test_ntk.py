@@ -139,7 +139,7 @@ def test_the_law_of_the_radii():
 
 def plane_margin(points: Dataset, part: str) -> float:
     """min_q E 1[|w| < 2] |sum_i q_i dp_i(w)| for points of the plane, by quadrature of the definition over (s, a, r)."""
-    nodes, mass = np.polynomial.legendre.leggauss(24)
+    nodes, mass = np.polynomial.legendre.leggauss(16)
     rho, t = 1 + nodes, (1 + nodes) * math.pi / 4  # |w| < 2, (|a|, |v|) = rho (cos t, sin t)
     a, r = np.outer(rho, np.cos(t)), np.outer(rho, np.sin(t))
     density = (
@@ -150,7 +150,7 @@ def plane_margin(points: Dataset, part: str) -> float:
         * r
         * np.exp(-(r**2))
     )
-    angle = (np.arange(2000) + 0.5) * 2 * math.pi / 2000
+    angle = (np.arange(1000) + 0.5) * 2 * math.pi / 1000
     P = np.column_stack([np.cos(angle), np.sin(angle)]) @ points.X.T
     outer, inner = part != "inner", part != "outer"
 

@@ -29,7 +29,7 @@ def network(
     return torch.nn.Sequential(*layers).double()
 
 
-def trained(net: torch.nn.Sequential, steps: int = 800) -> torch.nn.Sequential:
+def trained(net: torch.nn.Sequential, steps: int = 400) -> torch.nn.Sequential:
     optimizer = torch.optim.Adam(net.parameters(), 0.02)
     for _ in range(steps):
         optimizer.zero_grad()

@@ -53,7 +53,7 @@ def proof() -> tuple[Dataset, Certificate]:
         patch.setattr(wide_networks, "CONE_LIMIT", 0)
         patch.setattr(wide_networks, "QUADRATIC_RANK", 0)
         patch.setattr(wide_networks, "worth_products", lambda n, r: False)  # it would be better
-        certificate = f1(data, time_limit=3)
+        certificate = f1(data, time_limit=1)
     check_certificate(certificate, data)
     assert certificate.bound == "pairing"
     return data, certificate
@@ -83,9 +83,9 @@ def test_one_pair_is_half_its_distance():
 
 def test_it_is_far_better_than_the_root_of_the_tree(large, monkeypatch):
     data = images(60, 80)
-    paired = f1(data, time_limit=4)
+    paired = f1(data, time_limit=1)
     monkeypatch.setattr(wide_networks.Solver, "own_bound", lambda *_: None)
-    rooted = f1(data, time_limit=4)
+    rooted = f1(data, time_limit=1)
     check_certificate(paired, data)
     assert paired.bound == "pairing" and 3 * paired.upper < rooted.upper
     assert rooted.lower <= paired.upper
@@ -98,7 +98,7 @@ def test_it_is_far_better_than_the_root_of_the_tree(large, monkeypatch):
 def test_other_units_and_a_bias(large, power: int, bias: bool):
     data = images(24, 30)
     data = Dataset(np.vstack([data.X, data.X[:3]]) * 2.0**power, np.append(data.y, data.y[:3]))  # and repeated points
-    certificate = f1(data, bias=bias, time_limit=2)
+    certificate = f1(data, bias=bias, time_limit=0.8)
     check_certificate(certificate, data)
     assert certificate.bound == "pairing" and certificate.proved
 
@@ -106,7 +106,7 @@ def test_other_units_and_a_bias(large, power: int, bias: bool):
 def test_one_class_has_no_pairs(large):
     data = Dataset(images(10, 12).X, np.ones(10))
     assert pairing.solve(*tensors(data), math.inf) is None
-    check_certificate(f1(data, time_limit=2), data)
+    check_certificate(f1(data, time_limit=0.5), data)
 
 
 def test_a_deadline_is_kept():

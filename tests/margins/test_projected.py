@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from checks import changed
+from checks import changed, repeated
 from widemargin import Dataset, InputError, verify
 from widemargin.data import disks
 from widemargin.margins import projected
@@ -68,7 +68,7 @@ def test_all_dimensions_is_the_least_distance():
         assert certificate.verify(two)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@repeated("seed", range(4), 0)
 def test_a_line_in_the_plane_is_solved_exactly(seed: int):
     data = gaussian(16, 2, seed)
     certificate = projected(data, 1)
@@ -164,7 +164,7 @@ def test_invariances():
         assert_allclose(found.extra["relaxation"], base.extra["relaxation"], rtol=1e-3, err_msg=name)
     more = Dataset(np.vstack([data.X, rng.standard_normal((2, 3))]), np.append(data.y, [1, -1]))
     assert projected(more, 2, restarts=4).lower <= base.upper
-    for c in (1e-200, 0.25, 1e200):
+    for c in (1e-200, 1e200):
         scaled = Dataset(c * data.X, data.y)
         found = projected(scaled, 2, restarts=4)
         assert found.verify(scaled)

@@ -169,7 +169,7 @@ def test_l1_norm_in_space_against_sampled_neurons(n: int, d: int, bias: bool):
 
 
 @pytest.mark.parametrize(
-    ("n", "d", "bias", "bound"), [(100, 2, False, "enumeration"), (40, 4, False, "cones tree mixed")]
+    ("n", "d", "bias", "bound"), [(60, 2, False, "enumeration"), (28, 4, False, "cones tree mixed")]
 )
 def test_l1_norms_of_many_points_in_few_dimensions_close(n: int, d: int, bias: bool, bound: str):
     data = sample(n, d, seed=n + d)

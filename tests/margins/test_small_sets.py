@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from checks import repeated
 from widemargin.margins import f1
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "frontier.py"
@@ -26,7 +27,7 @@ def small():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(40_000, 40_040, 10))
+@repeated("first", range(40_000, 40_040, 10), 1, 3)
 def test_forty_small_sets_are_certified_and_verify(small, first: int):
     for seed in range(first, first + 10):
         data, bias = small(seed)

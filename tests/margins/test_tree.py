@@ -12,7 +12,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import linprog
 
-from checks import ascended, brute_force, directions, dual_values, features, noise, unit
+from checks import ascended, brute_force, directions, dual_values, features, noise, repeated, unit
 from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins.door import enter, not_separable, twins
@@ -58,7 +58,7 @@ def check_pricing(result: Priced, X: np.ndarray, c: np.ndarray, linear: np.ndarr
 
 
 @modes
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (6, 1), (7, 2), (8, 3), (6, 4)])
+@repeated("n, d", [(1, 1), (6, 1), (7, 2), (8, 3), (6, 4)], 0, 1, 3)
 def test_the_bound_is_brute_force_over_sign_patterns(n: int, d: int, mode: dict):
     for seed in range(3):
         X, c = problem(n, d, seed)
@@ -148,7 +148,7 @@ def test_scales(mode: dict):
         assert result.bound <= exact * data * weight * (1 + 1e-6) * TIGHT
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.05, 1.0])
+@repeated("spread", [0.0, 0.05, 1.0], 0, 1)
 def test_the_bound_of_every_node_holds_on_its_region(spread: float):
     """Signs of some positive points fixed as at v: the node's bound is at least the value at v.
 
@@ -214,7 +214,7 @@ def test_opposite_points_may_be_folded(mode: dict):
 
 
 @modes
-@pytest.mark.parametrize(("k", "d"), [(2, 3), (2, 4), (4, 4), (1, 3)])
+@repeated("k, d", [(2, 3), (2, 4), (4, 4), (1, 3)], 2, 3)
 def test_roots_restrict_the_search_and_not_the_maximum(k: int, d: int, mode: dict):
     data = parity(d, k=k, marginal="full")
     symmetry = find_symmetry(data.X, data.y)

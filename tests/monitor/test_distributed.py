@@ -24,6 +24,7 @@ from numpy.testing import assert_allclose
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from checks import repeated
 from widemargin import monitor as room
 from widemargin.monitor import MarginMonitor, find_homogeneous, model, ranks, tally
 from widemargin.monitor.monitor import FLUSH
@@ -199,7 +200,7 @@ def ddp(rank, world, micro, counted):
     return calls, made["calls"], len(watch.records)
 
 
-@pytest.mark.parametrize("world, micro", [(2, 1), (3, 1), (2, 2)])
+@repeated("world, micro", [(2, 1), (3, 1), (2, 2)], 1, 2)
 def test_ddp_gives_the_records_of_one_process(tmp_path, world, micro):
     whole = examples()
     found = on_ranks(world, tmp_path, ddp, micro, False)
@@ -445,7 +446,7 @@ def fsdp(rank, world, shape, kind):
     return found, watch.records, none, state
 
 
-@pytest.mark.parametrize("shape, kind", [((2,), "mlp"), ((2,), "norm"), ((2, 2), "mlp")])
+@repeated("shape, kind", [((2,), "mlp"), ((2,), "norm"), ((2, 2), "mlp")], 1, 2)
 def test_fsdp2_gives_the_records_of_one_process(tmp_path, shape, kind):
     found = on_ranks(math.prod(shape), tmp_path, fsdp, shape, kind)
     x, y = examples()
@@ -502,7 +503,7 @@ def own_norms(rank, world, kind, way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@repeated("kind", ["sgd", "adam"], 1)
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_the_optimisers_norm_and_late_training_over_ranks(tmp_path, kind, way):
     records, geometry, half = own_norms(0, 1, kind, "alone")

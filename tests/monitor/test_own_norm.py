@@ -12,6 +12,7 @@ from test_theorem import EXPECTED, fit, mlp, problem
 from torch import nn
 from torch.nn import functional as F
 
+from checks import repeated
 from widemargin.monitor import Homogeneous, MarginMonitor, Record, falls, own_geometry, vanishing_margin
 from widemargin.monitor.own_norm import OwnNorm
 from widemargin.types import InputError
@@ -93,7 +94,7 @@ RATES = {
 
 
 @pytest.mark.parametrize("way", ["sign", "muon"])
-@pytest.mark.parametrize("kind", ["mlp", "resnet", "transformer"])
+@repeated("kind", ["mlp", "resnet", "transformer"], 0, 2)
 def test_the_own_norm_margin_never_falls_beyond_what_shrinks_with_the_step(kind, way):
     net, x, labels = fitted(kind)
     make = {"sign": lambda net, lr: SignSGD(net.parameters(), lr), "muon": muon}[way]

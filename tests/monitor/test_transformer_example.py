@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from checks import repeated
 from widemargin.monitor import _kernels, tally
 
 pytest.importorskip("transformers")
@@ -65,7 +66,7 @@ def test_the_norm_put_in_is_the_one_of_transformers_and_keeps_double_precision()
     assert_allclose(norm(x).detach().numpy(), exact.numpy(), rtol=1e-13)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "muon", "sign", "gd", "sgd", "ngd"])
+@repeated("optimizer", ["adamw", "adam", "muon", "sign", "gd", "sgd", "ngd"], 0, 2, 5)
 def test_a_tiny_run_measures_what_it_says(tmp_path: Path, optimizer: str):
     found = run(tmp_path / "run", "--optimizer", optimizer, "--dtype", "float64")
     assert found["homogeneous"]["degree"] == 2

@@ -9,6 +9,7 @@ import outputs_shared as shared
 import pytest
 import torch
 
+from checks import repeated
 from widemargin import margins, optima
 from widemargin.optima import groups
 from widemargin.optima.outputs import ClassPoints, balanced
@@ -71,7 +72,7 @@ def test_upper_is_what_pytorch_trains(bias: bool, output_bias: str | None):
     shared.check_upper(data, cert, lambda t: torch.nn.CrossEntropyLoss()(t, torch.tensor(data.y).long()))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@repeated("seed", range(2), 0)
 def test_training_never_goes_below_and_comes_near(seed: int):
     data, wd = made(20, 2, 3, 10 + seed), 0.03
     cert = solve(data, wd, output_bias="decayed", tol=1e-2)

@@ -246,7 +246,7 @@ def test_a_solve_can_begin_with_the_network_of_another_decay():
 def test_a_proof_too_large_to_be_kept_is_said_to_be_missing(monkeypatch):
     """The bound holds all the same, as it does for margins; `verify` says that there is nothing to check."""
     rng = np.random.default_rng(8)
-    data = Dataset(rng.standard_normal((24, 4)), rng.choice([-1, 1], 24))
+    data = Dataset(rng.standard_normal((16, 4)), rng.choice([-1, 1], 16))
     decay = 0.1 * optima.largest_decay(data, bias=True).lower
     kept = optima.f1(data, weight_decay=decay, tol=5e-2, bias=True)
     assert kept.status == "certified" and kept.verify(data).ok

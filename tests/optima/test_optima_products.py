@@ -37,10 +37,10 @@ def multiplied(data: Dataset, loss: str, decay: float, output_bias: str | None, 
 )
 def test_every_loss_is_proved_and_checked(loss: str, output_bias: str | None):
     rng = np.random.default_rng(1)
-    X = rng.standard_normal((20, 9))
-    data = Dataset(X, np.where(X[:, 0] + 0.5 * rng.standard_normal(20) > 0, 1.0, -1.0))
+    X = rng.standard_normal((14, 8))
+    data = Dataset(X, np.where(X[:, 0] + 0.5 * rng.standard_normal(14) > 0, 1.0, -1.0))
     top = 0.5 if loss == "exp" else optima.largest_decay(data, loss=loss, output_bias=None, bias=True).upper
-    solver, cert = multiplied(data, loss, 0.2 * top, output_bias, weights=rng.uniform(0.5, 2, 20))
+    solver, cert = multiplied(data, loss, 0.2 * top, output_bias, weights=rng.uniform(0.5, 2, 14))
     assert solver.multiplied and cert.bound == "products"
     assert cert.verify(data).ok, str(cert.verify(data))
     # 5 % at most as measured: the network is a few rounds old, and the relaxation is not tight
@@ -51,8 +51,8 @@ def test_every_loss_is_proved_and_checked(loss: str, output_bias: str | None):
 
 def test_it_agrees_with_trees_on_the_optimum():
     rng = np.random.default_rng(7)
-    X = rng.standard_normal((18, 9))
-    data = Dataset(X, rng.choice([-1.0, 1.0], 18))
+    X = rng.standard_normal((14, 7))
+    data = Dataset(X, rng.choice([-1.0, 1.0], 14))
     decay = 0.1 * optima.largest_decay(data, loss="squared", bias=True).upper
     _, cert = multiplied(data, "squared", decay, "free")
     other = optima.f1(data, loss="squared", weight_decay=decay, tol=1e-3, bias=True)

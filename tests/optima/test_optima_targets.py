@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import ortho_group
 from sklearn.linear_model import MultiTaskLasso
 
-from checks import seal
+from checks import repeated, seal
 from widemargin import margins, optima, theory, verify
 from widemargin.optima import groups, kernel_machines, problem, solver, wide_networks
 from widemargin.optima.outputs import TargetPoints
@@ -53,7 +53,7 @@ def stored(cert):
         (30, 1, 3, True, 1.0, True),
         (25, 2, 4, False, 1e4, False),
         (14, 3, 3, False, 1e-3, True),
-        (12, 6, 2, True, 1.0, False),
+        (8, 6, 2, True, 1.0, False),
     ],
 )
 @pytest.mark.parametrize("output_bias", MODES)
@@ -79,7 +79,7 @@ def test_which_training_it_is(K, output_bias):
     """MSELoss averages over outputs too: with it and the decay l the objective is 2 / K times ours with weight_decay K l / 2."""
     rng = np.random.default_rng(K)
     X, Y = rng.standard_normal((17, 3)), rng.standard_normal((17, K))
-    for seed in range(20):
+    for seed in range(6):
         torch.manual_seed(seed)
         has = output_bias is not None
         model = torch.nn.Sequential(
@@ -119,7 +119,7 @@ def test_training_never_goes_below_and_comes_near():
 # ---------------------------------------------------------------- limits
 
 
-@pytest.mark.parametrize("output_bias", MODES)
+@repeated("output_bias", MODES, 1)
 def test_targets_along_one_vector_are_one_target(output_bias):
     """y_i = s_i u with a unit u is the problem of s; K copies of s are sqrt(K) s; a target that is 0 changes nothing."""
     one = Dataset(made(14, 2, 2, 0).X, made(14, 2, 2, 0).y[:, 0])
@@ -359,13 +359,13 @@ def drawn(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [810000, 810020])
+@repeated("first", [810000, 810020], 0)
 def test_every_certificate_is_proved(first):
     """All of the seeds 810000 to 810159 were, with limits up to 3 s; here some of them."""
     certified = 0
     for seed in range(first, first + 20):
         data, keys, rng = drawn(seed)
-        cert = solve(data, **keys, tol=float(rng.choice([0.1, 1e-3, 1e-6])), time_limit=0.3)
+        cert = solve(data, **keys, tol=float(rng.choice([0.1, 1e-3, 1e-6])), time_limit=0.15)
         verdict = cert.verify(data)
         assert verdict.ok, (seed, str(verdict))
         certified += cert.status == "certified"
@@ -429,13 +429,13 @@ def test_tensors_give_what_arrays_give():
         assert_allclose(found, plain, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("n", "d"), [(20, 1), (16, 3), (9, 5)])
+@repeated("n, d", [(20, 1), (16, 3), (9, 5)], 0, 2)
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 def test_a_whole_solve_with_tensors(n, d, loss, monkeypatch):
     """What a GPU is given, on the CPU."""
     data = made(n, d, 3, 0)
     data = data if loss == "squared" else Dataset(data.X, np.arange(n) % 3)
-    keys = {"loss": loss, "weight_decay": 0.05, "tol": 0.02}
+    keys = {"loss": loss, "weight_decay": 0.05, "tol": 0.05}
     plain, largest = (
         optima.f1(data, **({"bias": True} | keys)),
         optima.largest_decay(data, loss=loss, tol=0.05, bias=True),
@@ -443,7 +443,7 @@ def test_a_whole_solve_with_tensors(n, d, loss, monkeypatch):
     monkeypatch.setattr(several, "_on", lambda device, array: torch.as_tensor(array))
     cert, again = optima.f1(data, **({"bias": True} | keys)), optima.largest_decay(data, loss=loss, tol=0.05, bias=True)
     assert cert.status == "certified" and cert.bound == plain.bound and cert.verify(data).ok
-    assert_allclose([cert.lower, cert.upper], plain.upper, rtol=0.02)
+    assert_allclose([cert.lower, cert.upper], plain.upper, rtol=0.05)
     assert again.lower <= largest.upper * (1 + 1e-9) and largest.lower <= again.upper * (1 + 1e-9)
 
 

@@ -51,7 +51,7 @@ def test_scikit_learn_checks_with_the_default_settings():
     "estimator",
     [
         ReluNetClassifier(bias=False, tol=0.3, time_limit=300.0),
-        ReluNetRegressor(tol=0.3, time_limit=420.0, bias=True),
+        ReluNetRegressor(tol=0.3, time_limit=210.0, bias=True),
     ],
     ids=["classifier", "regressor"],
 )

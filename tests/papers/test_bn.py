@@ -16,8 +16,8 @@ from widemargin.papers.verdicts import HOLDS, NOT_INFORMATIVE, UNDECIDED, Holds
 from widemargin.types import InputError
 
 TINY = {
-    "bn-1": {"n": 24, "widths": (48, 96, 192), "seeds": 3, "steps": 200, "moved": 48},
-    "bn-dyadic": {"dims": (2, 4, 6, 8), "width": 512, "seeds": 2},
+    "bn-1": {"n": 24, "widths": (48, 96, 144), "seeds": 2, "steps": 60, "moved": 48},
+    "bn-dyadic": {"dims": (2, 4, 6, 8), "width": 256, "seeds": 2},
     "bn-movement": {
         "widths": (16, 64, 256),
         "seeds": 3,

@@ -14,8 +14,8 @@ from widemargin.papers import NOT_INFORMATIVE, UNDECIDED, find, lr, run
 from widemargin.papers.verdicts import HOLDS
 
 TINY = {
-    "lr-1": {"seeds": 3, "lr": 1.0, "steps": 150, "late_lr": 1.0, "late": 300, "points": 8},
-    "lr-2": {"alphas": (0.1, 0.5), "seeds": 1, "m": 8, "steps": 60, "d": 3},
+    "lr-1": {"seeds": 3, "lr": 1.0, "steps": 150, "late_lr": 1.0, "late": 150, "points": 8},
+    "lr-2": {"alphas": (0.1, 0.5), "seeds": 1, "m": 8, "steps": 20, "d": 3},
     "lr-table1": {
         "d": (3, 4, 5),
         "d_scalar": (3, 4),

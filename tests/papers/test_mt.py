@@ -21,11 +21,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = {
     "mt-1": {"n": 60},
-    "mt-2": {"n": 6, "m": 10, "trials": 2, "inner": 60, "rungs": 4},
-    "mt-path": {"line": 6, "law": 8, "plane": 4, "rungs": 4, "tol": 1e-3, "limit": 2.0},
-    "mt-3": {"ns": (20, 30), "trials": 2, "m": 10, "rungs": 2, "inner": 30, "steps": 60, "limit": 0.1},
-    "mt-gap": {"ds": (3, 4), "ns": (36, 64), "seeds": 2, "limit": 0.5},
-    "mt-regression-gap": {"d": 3, "ns": (5, 10), "draws": 200, "students": 2, "m": 10, "limit": 0.2},
+    "mt-2": {"n": 6, "m": 10, "trials": 2, "inner": 20, "rungs": 3},
+    "mt-path": {"line": 4, "law": 5, "plane": 4, "rungs": 2, "tol": 1e-2, "limit": 2.0},
+    "mt-3": {"ns": (20, 30), "trials": 2, "m": 10, "rungs": 2, "inner": 8, "steps": 20, "limit": 0.02},
+    "mt-gap": {"ds": (3, 4), "ns": (12, 24), "seeds": 2, "limit": 0.05},
+    "mt-regression-gap": {"d": 3, "ns": (4, 6), "draws": 100, "students": 2, "m": 8, "limit": 0.05},
     "mt-table1": {"train": 60, "test": 40, "epochs": 2, "depth": 10, "widen": 1, "batch": 20, "seeds": 1},
 }
 

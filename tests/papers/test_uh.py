@@ -23,10 +23,10 @@ TINY: dict[str, dict[str, Any]] = {
         "kernels": (2, 4),
         "dims": (3, 4),
         "seeds": 2,
-        "width": 20,
-        "steps": 25,
+        "width": 8,
+        "steps": 8,
     },
-    "uh-monotone": {"seeds": 2, "until": 1.2, "steps": (0.2, 0.1), "n": 8, "looks": 3},
+    "uh-monotone": {"seeds": 2, "until": 0.8, "steps": (0.2, 0.1), "n": 6, "looks": 3},
     "uh-mirror": {"seeds": 2, "width": 8, "time": 4.0, "steps": (0.4, 0.2, 0.1)},
     "uh-constants": {"shallow": (8, 16), "deep": (8, 16), "seeds": 2, "points": 2},
 }

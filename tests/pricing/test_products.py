@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from checks import check_certificate
+from checks import check_certificate, repeated
 from widemargin.margins import f1
 from widemargin.pricing import products, worth_products
 from widemargin.types import Certificate, Dataset
@@ -93,7 +93,7 @@ def by_clarabel(X: np.ndarray, y: np.ndarray, cuts: bool) -> float:
     return -solution.obj_val
 
 
-@pytest.mark.parametrize("seed", range(4))
+@repeated("seed", range(4), 0)
 def test_another_solver_finds_the_same_relaxation(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(seed)
     n, r = (6, 4) if seed % 2 else (5, 5)
@@ -107,7 +107,7 @@ def test_another_solver_finds_the_same_relaxation(seed: int, monkeypatch: pytest
     assert without * (1 - 1e-6) <= plain.bound <= without * (1 + 5e-3)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 3e4])
+@repeated("scale", [1e-6, 1.0, 3e4], 0)
 def test_cuts_lower_the_bound_and_are_checked(scale: float, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(8)
     data = Dataset(scale * rng.standard_normal((20, 10)), np.where(rng.random(20) < 0.5, 1.0, -1.0), "noise")
@@ -162,7 +162,7 @@ def noisy() -> tuple[Dataset, Certificate]:
     return data, certified(data, best(data))
 
 
-@pytest.mark.parametrize("seed", range(10, 14))
+@repeated("seed", range(10, 14), 3)
 def test_it_is_above_every_network(seed: int):
     rng = np.random.default_rng(seed)
     data = Dataset(rng.standard_normal((18, 4)) * [1, 1, 1, 20], np.where(rng.random(18) < 0.4, 1.0, -1.0))
@@ -172,7 +172,7 @@ def test_it_is_above_every_network(seed: int):
 
 
 def certified(data: Dataset, found: products.Products, scale: float = 1.0, bias: bool = False) -> Certificate:
-    certificate = f1(data, bias=bias, tol=0.02)
+    certificate = f1(data, bias=bias, tol=0.1)
     proof, upper = products.write(found, np.arange(data.n), scale)
     high = math.nextafter(upper, math.inf)
     return replace(
@@ -188,7 +188,7 @@ def certified(data: Dataset, found: products.Products, scale: float = 1.0, bias:
 
 @pytest.fixture(scope="module")
 def proved() -> tuple[Dataset, Certificate]:
-    data = images(24, 30, 0)
+    data = images(16, 20, 0)
     return data, certified(data, best(data))
 
 
@@ -202,10 +202,10 @@ def test_the_checker_accepts_it(proved):
 @pytest.mark.parametrize("power", [-9, pytest.param(7, marks=pytest.mark.long)])
 def test_units_repeated_points_and_a_bias(power: int):
     """Through f1, where trees have no time at all and points come twice."""
-    data = images(90, 60, 1)
+    data = images(40, 30, 1)
     X = np.vstack([data.X, data.X[:4]]) * 2.0**power
     data = Dataset(X, np.append(data.y, data.y[:4]))
-    certificate = f1(data, bias=True, time_limit=6)
+    certificate = f1(data, bias=True, time_limit=2)
     check_certificate(certificate, data)
     assert certificate.bound in ("products", "tree")
 
@@ -245,7 +245,7 @@ def test_no_time_is_no_error():
     assert not worth_products(1000, 900) and not worth_products(100, 3)
 
 
-@pytest.mark.parametrize("wrong", [0.4, 1.0, 2.0])
+@repeated("wrong", [0.4, 1.0, 2.0], 0, 2)
 def test_a_bound_comes_out_as_its_limit(wrong: float):
     """The least |x - x0|^2 / 2 + price * bound has some bound; asked for that one, any price to begin with leads back to it."""
     data = images(10, 9, 0)

@@ -11,6 +11,7 @@ import time
 import pytest
 
 import widemargin
+from checks import repeated
 from widemargin import sweep
 from widemargin.sweep import Store, Sweep
 from widemargin.sweep import drive as driving
@@ -374,16 +375,16 @@ def test_progress_says_rate_and_time_left():
 
 
 @pytest.mark.slow
-def test_processes_give_the_same_table_as_this_one_and_none_stays(tmp_path):
-    fixed = {"data": "clusters:n=8,d=2,k=1,seed={trial}", "steps": 150, "lr": 0.1, "certify": True}
+@repeated("workers", [1, 2], 1)
+def test_processes_give_the_same_table_as_this_one_and_none_stays(tmp_path, workers):
+    fixed = {"data": "clusters:n=8,d=2,k=1,seed={trial}", "steps": 40, "lr": 0.1, "certify": True}
     plan = Sweep("train", fixed=fixed, grid={"width": [5, 40], "law_scale": [0.1, 1.0]}, repeats=5, pack=4)
-    engines = {"inline": Inline(), "1": Local(1), "2": Local(2)}
     tables = []
-    for name, engine in engines.items():
+    for name, engine in (("inline", Inline()), ("local", Local(workers))):
         state = sweep.sweep(plan, tmp_path / name, engine=engine)
         assert state.done == 20 and not state.failed, state.errors
         tables.append(sweep.load(tmp_path / name))
-    assert tables[0].equals(tables[1]) and tables[0].equals(tables[2])
+    assert tables[0].equals(tables[1])
     assert tables[0]["margin_M2"].nunique() >= 15
     assert not children(os.getpid(), "loky")
 

@@ -417,9 +417,9 @@ def test_a_claim_ends_with_its_owner(tmp_path):
     store.close()
 
 
-def test_two_hundred_thousand_rows_in_little_memory(tmp_path):
+def test_many_rows_in_little_memory(tmp_path):
     store = Store(tmp_path)
-    runs = 200_000
+    runs = 60_000
     for start in range(0, runs, 20_000):
         add(store, [{"m": k % 7, "x": float(k)} for k in range(start, start + 20_000)], start=start)
     store.close()

@@ -50,7 +50,7 @@ def ascent() -> Track:
 @pytest.fixture(scope="module")
 def logistic() -> Track:
     net = flows.make_net("relu", 3, 12)
-    return track_of(plane(), net, flows.GradientFlow(), loss="logistic", time=20.0, clock="cb", bias=True, points=40)
+    return track_of(plane(), net, flows.GradientFlow(), loss="logistic", time=10.0, clock="cb", bias=True, points=40)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def long_frozen() -> Track:
 @pytest.fixture(scope="module")
 def output() -> Track:
     return track_of(
-        simple(), flows.make_net("output", 4, 30), flows.OutputLayerAscent(), loss="exp", steps=2000, points=40
+        simple(), flows.make_net("output", 4, 30), flows.OutputLayerAscent(), loss="exp", steps=1000, points=40
     )
 
 

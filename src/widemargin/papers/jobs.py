@@ -38,6 +38,7 @@ SCALES = ("quick", "paper")
 Arrays = dict[str, np.ndarray]  # by name, as `Job.keep` gives them
 
 
+PICTURES = {"savefig.dpi": 150, "pdf.fonttype": 42}  # fonts of type 42: text in a PDF stays text
 OTHER = 7919  # added to the seed where a setting was chosen after a look: that seed played no part in the choice
 
 
@@ -300,9 +301,11 @@ def _write(folder: Path, reproduction: Reproduction, job: Job, outcome: Outcome,
     from widemargin import __version__
 
     for name, figure in outcome.figures.items():
+        figure.draw_without_rendering()  # laid out here, once for both files
+        figure.set_layout_engine("none")
         for ending in ("png", "pdf"):
             picture = io.BytesIO()
-            with matplotlib.rc_context({"savefig.dpi": 150, "pdf.fonttype": 42}):
+            with matplotlib.rc_context(PICTURES):
                 figure.savefig(picture, format=ending)
             write_atomically(folder / f"{name}.{ending}", picture.getvalue())
     content = io.BytesIO()
