@@ -230,6 +230,15 @@ def test_contents_are_told(page):
     assert {"figure", "table", "settings", "slider"} <= kinds[1] and "choice" in kinds[2] and "image" in kinds[4]
 
 
+def test_sections_of_every_kind_have_one_sentence_of_summary(page):
+    """Also those of sweeps, monitors and reproductions."""
+    built, _ = page
+    assert {one.kind for one in built.sections} == {"certificates", "run", "sweep", "monitor", "reproduction"}
+    for one in built.sections:
+        assert one.summary.endswith(".") and ". " not in one.summary.replace(EVIL, ""), one.summary
+        assert f'</h2><p class="summary">{html.escape(one.summary)}</p>' in one.render()
+
+
 # ---------------------------------------------------------------- certificates
 
 

@@ -468,6 +468,18 @@ def test_cells_hold_their_numbers_and_networks_are_not_averaged(browser, tmp_pat
     assert complaints(browser) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("algorithm", ["gd", "adam"]), ("mine", ["gd", "adam"]), ("width", [4, 16]), ("depth", [2, 3])]
+)
+def test_rules_and_networks_have_pictures_of_their_own(tmp_path, name, values):
+    """Texts of any name, and numbers that are known to make another network."""
+    grid = {"lr": [0.1, 0.2, 0.3], "n": [1, 2, 3], name: values}
+    plan = sweep.Sweep("m:f", grid=grid)
+    (part,) = report.build([filled(tmp_path, plan, lambda p: {"v": p["lr"] + 100 * (p[name] == values[0])})]).sections
+    titles = [one["figure"] for one in part.contents if "figure" in one]
+    assert {f"Heat map, {name} = {value}" for value in values} <= set(titles) and "Heat map" not in titles
+
+
 def test_too_many_networks_for_pictures_of_their_own_are_told(tmp_path):
     nets = [f"net {k}" for k in range(8)]
     grid = {"lr": list(range(9)), "n": list(range(10)), "net": nets}
