@@ -265,6 +265,7 @@ def test_their_own_exceptions_go_through_with_a_note(keys: dict[str, Any], note:
     assert said.startswith(note)
 
 
+@pytest.mark.slow
 def test_a_run_whose_rule_raised_goes_on_from_its_last_checkpoint(tmp_path):
     class Once(flows.GD):
         broken = True

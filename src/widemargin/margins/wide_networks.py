@@ -19,7 +19,7 @@ from widemargin.types import Certificate, Dataset, Measure, check_device
 
 from . import _polish, programs, qp, squared, turns
 from .answers import solves
-from .door import EPS, Door, Progress, check_progress, choose_space, enter, norm_bound, not_separable, speed, twins
+from .door import EPS, Door, Progress, choose_space, enter, norm_bound, not_separable, speed, twins
 from .engine import Neurons, lightest, threads
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
@@ -84,7 +84,6 @@ def f1(
     as_space(space.activation)  # an InputError for a space of one's own: proofs are for the activations that are known
     check_device(device)
     door = enter(data, space, tol, time_limit, memory=memory)
-    check_progress(progress)
 
     def solve(door: Door) -> Certificate:
         # Many small tensor operations: a second thread only waits, and on a busy machine it made solves ten times slower.
