@@ -153,6 +153,7 @@ class Store:
                 self.problem = ""
             except (OSError, ValueError) as error:  # the latter where another program has changed records.parquet
                 self.problem = " ".join(str(error).split())
+            _give_back_memory()
             self.before = time.monotonic()
             self.seconds += time.thread_time() - began
 
@@ -454,6 +455,13 @@ def age(folder: str | os.PathLike[str]) -> float | None:
 
 
 # ---------------------------------------------------------------- tables and files
+
+
+def _give_back_memory() -> None:
+    """What arrow keeps of a writing for the next one, which is long after it."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
