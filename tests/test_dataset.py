@@ -264,6 +264,14 @@ def test_written_targets_stay_targets():
     assert Dataset(X, ["1.5", "2.5", "nine", "-3", "0"]).classes == ("-3", "0", "1.5", "2.5", "nine")
 
 
+def test_a_y_that_is_none_is_none():
+    for given in ((KNOWN, None), ((X, SIGNS), None)):
+        assert wm.margins.f2(*given).data_sha256 == KNOWN.sha256()
+        assert wm.optima.f2(*given, weight_decay=1.0).data_sha256 == KNOWN.sha256()
+    with pytest.raises(TypeError, match=r"^f2\(\): too many positional arguments"):
+        wm.optima.f2(KNOWN, SIGNS, weight_decay=1.0)
+
+
 def test_misspelt_arguments_and_rooms():
     with pytest.raises(TypeError, match=r"f1\(\) has no argument 'timelimit' \(did you mean time_limit\?\)"):
         wm.margins.f1(X, ONES, timelimit=3)

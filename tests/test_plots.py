@@ -6,6 +6,7 @@ import re
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
@@ -399,3 +400,12 @@ def test_pictures_and_pages_have_the_same_colours(tmp_path):
     names = {"#1f6fb4": "@plus", "#d9661f": "@minus", "#2f8f5b": "@third", "#8a8a8a": "@quiet/0.6"}
     shown = {trace["name"].partition(" ")[0].strip(","): trace["line"]["color"] for trace in traces}
     assert shown == {name: names[colour] for name, colour in drawn.items()} and len(shown) == 4
+
+
+def test_a_decision_of_a_table_has_its_names_and_needs_a_certificate():
+    table = pd.DataFrame({"height [m]": [1.0, -1.0, 0.5], "weight": [0.2, 0.1, -1.0], "kind": ["a", "b", "a"]})
+    cert = margins.f2(table, "kind")
+    axes = plots.decision(cert, table, "kind").axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("height [m]", "weight")
+    with pytest.raises(InputError, match=r"is of a certificate, such as margins\.f1 returns, not Measure"):
+        plots.decision(margins.f1(table, "kind").primal, table, "kind")

@@ -569,13 +569,17 @@ def _taking(function: Any, place: int, labels: Labels) -> Any:
         if _sets(data):
             given: Any = list(data)
         else:
-            if y is None and rest and not isinstance(data, Dataset) and not _pair(data):
+            whole = isinstance(data, Dataset) or _pair(data)
+            if y is None and rest and (not whole or rest[0] is None):
                 y = rest.pop(0)
             given = as_dataset(data, y)
         if isinstance(labels, str):
             how = labels
         else:
-            bound = signature.bind_partial(*before, *((given, *rest) if positional else ()), **keys)
+            try:
+                bound = signature.bind_partial(*before, *((given, *rest) if positional else ()), **keys)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}(): {error}") from None
             bound.apply_defaults()
             how = labels(bound.arguments)
         given = [one.labelled(how) for one in given] if isinstance(given, list) else given.labelled(how)

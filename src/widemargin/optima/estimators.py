@@ -387,7 +387,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
                 f"y has {len(self.classes_)} classes; keep two."
             )
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only ({self.classes_[0]!r}); a margin needs two classes.")
+            raise ValueError(f"y has one class only ({self.classes_.tolist()[0]!r}); a margin needs two classes.")
         data = Dataset(points, 2.0 * index - 1)
         self.optimum_: Certificate | None = None
         if self.C is not None:

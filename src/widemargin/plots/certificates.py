@@ -203,6 +203,11 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
     >>> len(figure.axes)  # the plane, and the scale of the shading
     2
     """
+    if not isinstance(cert, Certificate):
+        raise InputError(
+            f"a picture of the decision is of a certificate, such as margins.f1 returns, not {type(cert).__name__}; "
+            "give f= beside one for a function of your own"
+        )
     if data.d != 2:
         raise InputError(f"{data.name}: a picture of the decision needs 2 features, not {data.d}; choose two columns")
     f = f or (lambda X: cert.function(X, data))
@@ -228,8 +233,8 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
         axes.scatter(x, z, s=34, c=colour, marker=marker, edgecolors="white", linewidths=0.8, label=name, zorder=3)
     axes.set_xlim(g[0], g[-1])
     axes.set_ylim(h[0], h[-1])
-    axes.set_xlabel("feature 1")
-    axes.set_ylabel("feature 2")
+    axes.set_xlabel(short(data.columns[0], 40) if data.columns else "feature 1")
+    axes.set_ylabel(short(data.columns[1], 40) if data.columns else "feature 2")
     interval = f"[{cert.lower:.5g}, {cert.upper:.5g}]"
     what = f"{kinds.label(cert.kind)} margin ({cert.convention})"
     if not margin:
