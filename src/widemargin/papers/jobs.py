@@ -38,7 +38,7 @@ SCALES = ("quick", "paper")
 Arrays = dict[str, np.ndarray]  # by name, as `Job.keep` gives them
 
 
-PICTURES = {"savefig.dpi": 150, "pdf.fonttype": 42}  # fonts of type 42: text in a PDF stays text
+PICTURES: dict[Any, int] = {"savefig.dpi": 150, "pdf.fonttype": 42}  # fonts of type 42: text in a PDF stays text
 OTHER = 7919  # added to the seed where a setting was chosen after a look: that seed played no part in the choice
 
 
