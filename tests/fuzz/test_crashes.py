@@ -94,8 +94,8 @@ class Child:
 def trained(folder=None, resume=False, tell=None):
     keep = None if folder is None else flows.Keep(folder, resume=resume, seconds=0.02)
     net, rule = flows.TwoLayer(2, 8), flows.SGD(lr=0.1, batch=2)
-    record = flows.Record(points=40, progress=None if tell is None else lambda *_: tell(1))
-    return flows.train(DATA, net, rule, stop=400, trials=2, record=record, keep=keep)
+    record = flows.Record(points=25, progress=None if tell is None else lambda *_: tell(1))
+    return flows.train(DATA, net, rule, stop=250, trials=2, record=record, keep=keep)
 
 
 def same(one, other):

@@ -554,7 +554,7 @@ def tensor_parallel(rank, world):
     return refused, record, watch.records[0], watch.homogeneous, want, single
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@repeated("world", [2, 4], 0)
 def test_tensor_parallel_parameters_with_the_group_of_the_data(tmp_path, world):
     for refused, record, step, homogeneous, want, single in on_ranks(world, tmp_path, tensor_parallel):
         assert refused[0] == "InputError" and "tensor-parallel" in refused[1]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from checks import repeated
 from widemargin.monitor import check_homogeneous, euler, find_homogeneous, scaling
 from widemargin.types import InputError
 
@@ -269,7 +270,7 @@ def check_found(net: nn.Module, batch: Any, names: str, degree: int, **options: 
     return found
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@repeated("kind", [torch.float32, torch.float64, torch.bfloat16], 0, 2, ids=str)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name: str, kind: torch.dtype) -> None:
     make, names, degree = ZOO[name]

@@ -31,3 +31,9 @@ def test_what_is_no_run_is_told_in_a_sentence():
     ):
         with pytest.raises(InputError, match=said):
             theory.guarantees(data, given)
+
+
+def test_points_in_the_unit_ball_are_asked_as_the_others_were():
+    known = theory.Facts(Dataset([[3.0, 0.0], [-4.0, 0.0]], [1, -1]), 0.1, seed=3, time_limit=0.5)
+    inside = known.unit
+    assert inside.radius == 1 and (inside.delta, inside.seed, inside.time_limit) == (0.1, 3, 0.5)

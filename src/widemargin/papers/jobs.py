@@ -38,7 +38,7 @@ SCALES = ("quick", "paper")
 Arrays = dict[str, np.ndarray]  # by name, as `Job.keep` gives them
 
 
-PICTURES: dict[Any, Any] = {"savefig.dpi": 150, "pdf.fonttype": 42}  # fonts of type 42: text in a PDF stays text
+PICTURES: dict[Any, int] = {"savefig.dpi": 150, "pdf.fonttype": 42}  # fonts of type 42: text in a PDF stays text
 OTHER = 7919  # added to the seed where a setting was chosen after a look: that seed played no part in the choice
 
 
@@ -238,7 +238,7 @@ def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
 
 
 def run(
-    reproduction: Reproduction,
+    one: Reproduction,
     out: str | Path,
     *,
     scale: str = "quick",
@@ -246,7 +246,7 @@ def run(
     seed: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> list[Verdict]:
-    """Run a `reproduction`, one figure or table, into out/ID and return its verdicts.
+    """Reproduce one figure or table into out/ID and return its verdicts.
 
     `scale` is "quick" or "paper", the papers' own sizes; `say` is called with what is done next. `device` and `seed` as in
     Job. Where a setting was chosen after a look, it is run on another seed too.
@@ -264,17 +264,17 @@ def run(
     """
     if scale not in SCALES:
         raise InputError(f"scale must be quick or paper, not {scale!r}")
-    folder = Path(out) / reproduction.id
+    folder = Path(out) / one.id
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}; choose another") from None
     job = Job(scale, seed, folder, say or silent, device=device)
     started = time.perf_counter()
-    outcome = reproduction.function(job)
+    outcome = one.function(job)
     if any(verdict.chosen_after for verdict in outcome.verdicts):
-        outcome = replace(outcome, verdicts=_again(reproduction, job, outcome.verdicts))
-    _write(folder, reproduction, job, outcome, time.perf_counter() - started)
+        outcome = replace(outcome, verdicts=_again(one, job, outcome.verdicts))
+    _write(folder, one, job, outcome, time.perf_counter() - started)
     return list(outcome.verdicts)
 
 

@@ -93,7 +93,8 @@ class Facts:
         """The same with every point divided by max ||x_i||, so that ||x|| <= 1; the network is dropped where that changes it."""
         if self.radius <= 1:
             return self
-        return Facts(Dataset(self.data.X / self.radius, self.data.y, self.data.name), self.delta, seed=self.seed)
+        inside = Dataset(self.data.X / self.radius, self.data.y, self.data.name)
+        return Facts(inside, self.delta, seed=self.seed, time_limit=self.time_limit)
 
     # ------------------------------------------------------------ margins
 
