@@ -456,6 +456,8 @@ def as_dataset(data: Any, y: Any = None) -> Dataset:
     """A Dataset of what was given: one, (X, y), X and y, or a table with its label column, by default y or label."""
     if isinstance(data, Dataset) and y is None:
         return data
+    if isinstance(data, list | tuple) and not data:
+        raise InputError("data must be a Dataset, or X and y with at least one point, and the data set is empty")
     if y is None and hasattr(data, "tensors"):  # a TensorDataset
         data = data.tensors
     if y is None and _pair(data):
