@@ -90,7 +90,8 @@ def harmed_value(rng, value, also=()):
         elif how < 0.88:
             parent[key] = deep(rng.choice((30, 400)))
         elif how < 0.94 and isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
-            parent[key] = parent[key] * rng.choice((-1, 0, 2, 1e9, 1.0000001, -1e-9))
+            with contextlib.suppress(OverflowError):  # an integer beyond all floats
+                parent[key] = parent[key] * rng.choice((-1, 0, 2, 1e9, 1.0000001, -1e-9))
         else:
             other = rng.choice(spots)
             found = value

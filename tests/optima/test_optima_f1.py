@@ -223,7 +223,7 @@ def test_a_solve_that_is_stopped_has_both_bounds():
 def test_the_same_seed_gives_the_same_certificate():
     """But for the time it took and the second at which it was written, which the digest leaves out."""
     one, two = (optima.f1(DATA, weight_decay=0.02, seed=4, bias=True).payload() for _ in range(2))
-    assert one["digest"] == two["digest"]  # of all but the facts of the run, such as seconds and the date
+    assert one["digest"] == two["digest"]
 
 
 def test_a_solve_can_begin_with_the_network_of_another_decay():

@@ -309,7 +309,7 @@ def _normalize(door: Door, layer: _Layer, eps: float) -> _Features:
     with np.errstate(over="ignore"):
         shifted = float(np.ldexp(eps, -2 * door.shift))
     spread = float(np.abs(Xbar).max())
-    if math.sqrt(shifted) * SMALLEST_FEATURE > spread > 0:
+    if math.isinf(shifted) or math.sqrt(shifted) * SMALLEST_FEATURE > spread > 0:
         raise InputError(f"batchnorm: eps={eps:g} is too large for these points; divide both by a constant")
     rows, lost = Xbar, 0.0
     N, length = np.zeros(m), np.zeros(m)

@@ -164,6 +164,10 @@ def of_run(run: Trajectory, trial: int) -> Layers:
         raise InputError(
             "the network of this run is not sum_j a_j relu(v_j . x) with both layers trained and no factor in front"
         )
+    if not {"a", "V"} <= set(run.final):
+        raise InputError(
+            f"the run ends with the parameters {', '.join(run.final) or 'of nothing'}, not a and V; train it again"
+        )
     a, V = np.asarray(run.final["a"]), np.asarray(run.final["V"])  # (B, m), (B, m, d) or (B, m, d + 1)
     if not 0 <= trial < len(a):
         raise InputError(f"the run has the trials 0 to {len(a) - 1}, so there is no trial {trial}")

@@ -98,6 +98,8 @@ def projected(
             stopped = "interrupted"
         stopped = stopped or ("time-limit" if door.limits.late() else "")
         frame, chosen = search.F @ pairs.basis, search.best
+        if not len(chosen.weight):  # all weights were lost in rounding
+            chosen = Chosen(close, np.ones(1))
         lower = _reached(door, frame)
         proof = _spectral_proof(door, pairs, rank, chosen)
         upper = _shown(door, pairs, rank, proof)

@@ -73,9 +73,12 @@ def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
 
 def read_numbers(values: Sequence[Any]) -> list[float]:
     """Numbers and scalar tensors as numbers, with one wait for the device."""
-    tensors = [value.detach().reshape(()).double() for value in values if isinstance(value, Tensor)]
-    read = iter(torch.stack(tensors).tolist() if tensors else [])
-    return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
+    tensors = [value.detach().reshape(()) for value in values if isinstance(value, Tensor)]
+    read: dict[Any, Any] = {}
+    for device in {tensor.device for tensor in tensors}:  # some are on the host: counts, numbers of a power iteration
+        there = [tensor.double() for tensor in tensors if tensor.device == device]
+        read[device] = iter(torch.stack(there).tolist())
+    return [next(read[value.device]) if isinstance(value, Tensor) else float(value) for value in values]
 
 
 WIDTHS = {"own": 2, "lost": 2, "along": 3}  # numbers that a step keeps of each

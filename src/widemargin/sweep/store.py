@@ -36,6 +36,7 @@ from .plan import OWN, Run, Sweep, encodable, read_plan
 FORMAT = "widemargin-sweep-1"
 FILE = "results.sqlite"
 LOCKS = "batches.lock"
+DAMAGED = (sqlite3.Error, UnicodeDecodeError)  # the latter where names or sentences of SQLite are no text any more
 WAIT = 60.0  # seconds to wait for another writer
 MOST = 1_900  # columns that SQLite can hold, some left over
 CHUNK = 50_000  # rows that `load` holds as Python objects at a time
@@ -362,7 +363,7 @@ def query(
         db.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
         db.create_aggregate("stdev", 1, _Deviation)  # type: ignore[arg-type]
         cursor = db.execute(sql)
-    except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
+    except (*DAMAGED, sqlite3.Warning, OverflowError) as error:
         db.close()
         raise _failed(error, known, clock) from None
     if cursor.description is None:
@@ -385,7 +386,7 @@ class _Clock:
 def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: _Clock) -> Iterator[tuple[Any, ...]]:
     try:
         yield from cursor
-    except (sqlite3.Error, OverflowError) as error:
+    except (*DAMAGED, OverflowError) as error:
         raise _failed(error, [], clock) from None
     finally:
         db.close()
@@ -501,7 +502,7 @@ def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
             return {}
         _check_tables(db, path)
         rows = db.execute("select name, value from meta limit 100").fetchall()
-    except sqlite3.Error as error:
+    except DAMAGED as error:
         if "disk I/O" in str(error) or "is full" in str(error):
             raise InputError(FULL.format(folder, error)) from None
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
@@ -636,7 +637,7 @@ def _in_one_sentence(folder: Path) -> Iterator[None]:
         if "full" in str(error) or "disk I/O" in str(error):
             raise InputError(FULL.format(folder, error)) from None
         raise InputError(f"{folder} cannot be written: {error}; choose another --store") from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise InputError(
             f"{folder / FILE} is no store of a sweep, or is damaged ({error}); choose another folder"
         ) from None

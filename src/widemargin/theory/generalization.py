@@ -403,7 +403,8 @@ def projected_distance_bound(
     CB-20: test error 0.12698 up to a constant, not all assumptions checked [CB Theorem 8, Theorem 21]
     """
     B = math.log2(4 * (R + 1) * C_2) + (r + 2) * math.log2(R / Delta)
-    value = C_eps / math.sqrt(n) * (R / Delta) ** ((r + 3) / (2 - eps))
+    log_value = (r + 3) / (2 - eps) * math.log(R / Delta)
+    value = C_eps / math.sqrt(n) * math.exp(log_value) if log_value < 700 else math.inf
     value += math.sqrt(max(math.log(max(B, 1)), 0) / n) + math.sqrt(math.log(1 / delta) / (2 * n))
     return Guarantee(
         f"P(y f(x) < 0) <= C_eps n^(-1/2) (R/Delta_r)^((r+3)/(2-eps)) + lower order, r = {r}",
