@@ -95,7 +95,7 @@ def harmed_value(rng, value, also=()):
         else:
             other = rng.choice(spots)
             found = value
-            with contextlib.suppress(KeyError, IndexError, TypeError):
+            with contextlib.suppress(KeyError, IndexError, TypeError, RecursionError):
                 for step in other:
                     found = found[step]
                 parent[key] = copy.deepcopy(found)

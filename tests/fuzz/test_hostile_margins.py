@@ -72,6 +72,9 @@ def test_every_kind_on_drawn_points(name: str):
         ("bn", 900050),
         ("bn", 900213),
         ("bn", 900435),
+        ("bn", 910366),
+        ("f1-multiclass", 910087),
+        ("f1-multiclass", 910457),
     ],
 )
 def test_draws_that_went_wrong(name: str, seed: int):

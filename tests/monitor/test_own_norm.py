@@ -251,6 +251,29 @@ def test_records_of_steps_and_measurements_have_the_own_norm(tmp_path):
     assert room.config(tmp_path / "run")["geometry"]["joined"] == "max"
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("matrices", [False, True])
+def test_on_a_gpu_the_numbers_are_the_same(matrices: bool):
+    """Some of what a step keeps is on the host: counts of examples, errors of a power iteration."""
+    last = []
+    for device in ("cpu", "cuda"):
+        net, x, labels = problem("mlp")
+        net, x, labels = net.to(device), x.to(device), labels.to(device)
+        rule = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        monitor = MarginMonitor(net, optimizer=rule, late=True, norm="spectral" if matrices else None)
+        for _ in range(5):
+            logits = net(x)
+            monitor.step(logits=logits, targets=labels)
+            rule.zero_grad()
+            F.cross_entropy(logits, labels).backward()
+            rule.step()
+        monitor.flush()
+        last.append(monitor.records[-1].extra)
+    assert last[0].keys() == last[1].keys() >= {"own_norm", "lost", "along"}
+    for name in ("own_norm", "lost", "along"):
+        assert_allclose(last[1][name], last[0][name], rtol=1e-3)
+
+
 def test_without_an_optimiser_nothing_changes():
     net, x, labels = problem("mlp")
     record = MarginMonitor(net).measure((x, labels))

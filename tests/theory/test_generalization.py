@@ -261,6 +261,7 @@ def test_projected_distance():
     assert_allclose(found.value, expected)
     assert not found.explicit and found.applies is None
     assert g.projected_distance_bound(0.5, 2.0, 2, 400, space="f2", d=3).applies is False
+    assert g.projected_distance_bound(1e-30, 1.0, 60, 400).value == math.inf  # beyond every float
     margin = g.projected_distance_margin(0.5, 2.0, 2, C_eps=3.0, radius=2.5)
     assert_allclose(margin.value, min(1, 3 * 0.25 ** (5 / 1.5)))
     assert margin.applies is False and margin.unit == "M3"

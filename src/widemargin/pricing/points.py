@@ -22,6 +22,7 @@ SYMMETRIC_DIMENSION = 24  # largest in which symmetries are looked for
 # these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
 STILL = 1e-9
 SMALLEST = 1e-100  # length that points of length 0 are given: its square must be no 0
+FAINT = 1e-250  # entries beside others of about 1
 
 
 class Points:
@@ -47,6 +48,8 @@ class Points:
         self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
         self.n, self.r = self.X.shape
         self.far = abs(shift) >= 20
+        # Whether products with some entries are lost, so that signs of u . x_i cannot be told.
+        self.faint = bool(((np.abs(X0) < FAINT) & (X0 != 0)).any())
         self.scale = 1.0 if self.far else 2.0**shift
         self.Xt = torch.as_tensor(self.X, device=device)
 

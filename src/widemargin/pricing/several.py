@@ -32,6 +32,7 @@ COVER_OUTPUTS = 9  # dimensions of w up to which covers are tried
 VERTEX, CELL, ENTRY = 0.03, 3e-4, 3e-7
 MOST_CELLS = 200_000
 BLOCK = 2000  # cells at once
+EPS = float(np.finfo(np.float64).eps)
 FAINT = 1e-70  # values whose fourth powers are lost
 LARGE = 1e150  # a bound that proves nothing
 LAMBDA = 64  # multipliers of cones are integers over this
@@ -179,7 +180,7 @@ def price(
         least = free * (2 * (VERTEX + ENTRY * points.X.size) + CELL * 2.0**free)
         if method == "cover" and free <= COVER_OUTPUTS and time.perf_counter() + least < until:
             yield cover(points, g, goal, until, rng, unscale)
-        elif method == "cones" and D <= CONE_DIMENSIONS:
+        elif method == "cones" and D <= CONE_DIMENSIONS and not points.faint:
             yield cones(points.X0, g, goal, until, device=points.device)
 
 
@@ -334,6 +335,13 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     usual[0, 0], usual[0, 1] = 1.0, -1.0
     w = xp.where((w != 0).any(axis=1)[:, None], w, usual)
     ww = (w * w).sum(axis=1)
+    # How far F(v_k), and so w, may be off; in what follows w is another one by then, and the g_i lie otherwise to it.
+    sizes = xp.linalg.norm(g, axis=1)  # (n,)
+    unit = 4 * EPS * (X.shape[1] + len(X) + 8)
+    off_F = unit * length * float(sizes @ xp.linalg.norm(X, axis=1))  # (L, r)
+    off_w = off_F.sum(axis=1)[:, None]  # (L, 1)
+    size_w = xp.sqrt(ww)[:, None]
+    off_along = size_w * off_F + each * (off_w + unit * size_w)  # (L, r)
     s = w @ g.T  # (L, n)
     along = xp.einsum("lrk,lk->lr", F, w)
     dent = xp.where(free, (-s).clip(0), 0.0)
@@ -346,16 +354,20 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     rest = xp.where((more <= 0)[:, None, :], plus, minus)
     rest = xp.where((xp.abs(more) <= even)[:, None, :], xp.abs(tau), rest) * free[:, None, :]
     beta = -along + xp.einsum("ln,lrn->lr", s.clip(0), rest)
-    A = xp.maximum(alpha, beta)
+    off_s = sizes * (off_w + unit * size_w) * free  # (L, n)
+    A = xp.maximum(alpha, beta) + off_along + xp.einsum("ln,lrn->lr", off_s, xp.abs(tau) + near)
     gg, FF = (g * g).sum(axis=1), xp.einsum("lrk,lsk->lrs", F, F)
-    across = xp.sqrt((ww[:, None] * gg - s * s).clip(0))  # |w| |P g_i|
+    across = xp.sqrt((ww[:, None] * gg - s * s).clip(0) + unit * ww[:, None] * gg) + off_s  # |w| |P g_i|
     e = xp.einsum("ln,lrn->lr", across, rest)
-    p = xp.sqrt((ww[:, None] * xp.einsum("lrr->lr", FF) - along**2).clip(0))
+    squares = xp.einsum("lrr->lr", FF)
+    p = xp.sqrt((ww[:, None] * squares - along**2).clip(0) + unit * ww[:, None] * squares) + off_along
 
     def outer(a: Array, b: Array) -> Array:
         return a[:, :, None] * b[:, None, :]
 
     B = outer(A, A) + ww[:, None, None] * FF - outer(along, along) + outer(p, e) + outer(e, p) + outer(e, e)
+    whole = size_w * each  # |w| |F(v_k)|
+    B = B + unit * outer(whole, whole) + 2 * (outer(whole, off_along) + outer(off_along, whole))
     B[lost] = LARGE
     return ww[:, None, None] * (V @ xp.swapaxes(V, 1, 2)), B, lam, dent > 0
 
