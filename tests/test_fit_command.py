@@ -243,6 +243,20 @@ def test_gap_of_a_state_dict(model, tmp_path):
     assert found["certificate"]["upper"] == known.certificate.upper
 
 
+def test_a_saved_gap_knows_its_file(model, tmp_path, monkeypatch):
+    """The label column, what the labels were called and the scales: a page finds the points again, and re-checks the proof."""
+    monkeypatch.chdir(tmp_path)
+    rows = [",".join([*map(repr, map(float, x)), "yes" if y > 0 else "no"]) for x, y in zip(DATA.X, DATA.y)]
+    Path("mine.csv").write_text("\n".join(["a,b,outcome", *rows]))
+    argv = ("gap", model, "mine.csv", "--label", "outcome", "--standardize", "--weight-decay", 0.02, "--save", "c.json")
+    assert run(*argv)[0] == 0
+    kept = json.loads(Path("c.json").read_text())["data"]
+    assert kept["label"] == "outcome" and kept["labels"] == [["no", -1], ["yes", 1]] and "standardized" in kept
+    assert run("report", "c.json", "--out", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert "The least training objective is 0." in page and "(proved" in page
+
+
 def test_gap_of_checkpoints_and_safetensors(model, tmp_path):
     usual = run("gap", model, SPEC, "--weight-decay", 0.02)[1]
     torch.save({"epoch": 3, "model_state_dict": network().state_dict()}, tmp_path / "checkpoint.pt")

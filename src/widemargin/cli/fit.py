@@ -7,7 +7,6 @@ import io
 import json
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,8 +212,7 @@ def gap(options: argparse.Namespace) -> int:
         try:
             gap = optima.gap(
                 model,
-                data.X,
-                data.y,
+                data,
                 weight_decay=options.weight_decay,
                 output_bias=options.output_bias,
                 **_search(options, report),
@@ -228,7 +226,7 @@ def gap(options: argparse.Namespace) -> int:
         print_lines([gap.certificate.reason, *_scales(data)])
     sys.stdout.flush()
     if paths:
-        save_certificate(replace(gap.certificate, data_name=data.name), paths["gap"])
+        save_certificate(gap.certificate, paths["gap"])
         say(f"certificate of the best objective written to {paths['gap']}")
     return INTERRUPTED if gap.certificate.status == "interrupted" else 0
 

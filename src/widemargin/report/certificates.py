@@ -128,17 +128,19 @@ def found(cert: Certificate, known: Checked) -> str:
     if inseparable(cert) or (cert.status == "not-separable" and not cert.upper):
         return f"nothing of the kind {named} separates the data" + ", up to rounding" * inseparable(cert)
     best = {"margin": "largest", "norm": "smallest"}.get(what, "least")
+    # The label of an objective says itself that it is the least.
+    whole = named.partition(",")[0] if what == "objective" else f"{best} {named} {what}"
     low, high = number(cert.lower, 4), number(cert.upper, 4)
     if not cert.proved:
         end = "most" if what != "margin" else "least"
-        return f"the {best} {named} {what} is at {end} {high if what != 'margin' else low}, and how far from that is not proved"
+        return f"the {whole} is at {end} {high if what != 'margin' else low}, and how far from that is not proved"
     sure = "proved" if known.holds else "not re-checked here"
     if cert.gap > CLOSE:
-        return f"the {best} {named} {what} is between {low} and {high} ({sure})"
+        return f"the {whole} is between {low} and {high} ({sure})"
     unit = 10.0 ** math.floor(math.log10(cert.gap)) if cert.gap > 0 else 1.0
     gap = number(math.ceil(cert.gap / unit) * unit, 1)  # rounded up: it is what is proved
     near = f"{sure} to {gap}" if known.holds else f"to {gap}, {sure}"
-    return f"the {best} {named} {what} is {low if what == 'margin' else high} ({near if cert.gap > 0 else sure})"
+    return f"the {whole} is {low if what == 'margin' else high} ({near if cert.gap > 0 else sure})"
 
 
 RECHECKED = (
