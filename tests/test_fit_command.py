@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
