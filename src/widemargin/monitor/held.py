@@ -13,6 +13,7 @@ from widemargin.flows import losses
 
 from . import tally
 from .model import Norms
+from .own_norm import residual
 
 # What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective and what else it kept.
 Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
@@ -107,8 +108,8 @@ def late_numbers(
     size = every[..., 0].square().sum(0).sqrt() if joined == "l2" else every[..., 0].amax(0)
     lost = mine[..., 2].sum(0) / mine[..., 3].sum(0).clamp_min(1)
     dots = every[..., 4:].sum(0)
-    columns = {
-        "own": {"own_norm": size, "own_error": every[..., 1].amax(0)},
+    columns: dict[str, dict[str, Any]] = {
+        "own": {"own_norm": size, "own_error": [residual(excess) for excess in every[..., 1].amax(0).tolist()]},
         "lost": {"lost": lost},
         "along": {"along": dots[:, 0] ** 2 / (dots[:, 1] * dots[:, 2])},
     }

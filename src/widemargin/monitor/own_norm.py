@@ -226,26 +226,42 @@ class OwnNorm:
     geometry: Geometry
     world: int = 1
     vectors: dict[str, Tensor] = field(default_factory=dict)  # right singular vectors so far
+    none: Tensor | None = None  # a 0 on the device
 
     def now(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """[N(w), relative residual of the spectral norms] on the device; nothing waits for it."""
-        values, errors = [], []
+        """[N(w), the largest excess of the spectral norms or 0] on the device; nothing waits for it.
+
+        `residual` makes an error of an excess, on the host: each call into a GPU is a noticeable part of a short step.
+        """
+        values, excesses = [], []
         for part in self.geometry.parts:
             p, copies = local_part(tensors[part.name].detach(), self.world)
             if part.norm == "spectral":
-                value, error = self._power(part.name, p, SHORT)
-                errors.append(error)
+                value, excess = self._power(part.name, p, SHORT)
+                excesses.append(excess)
             elif not p.numel():  # a shard without entries
                 value = torch.zeros((), device=p.device)
-            elif part.norm == "l2":
-                value = torch.linalg.vector_norm(p, dtype=torch.promote_types(p.dtype, torch.float32))
             else:
-                least, most = torch.aminmax(p)  # one pass, where |p| would be a copy
-                value = torch.maximum(-least, most)
-            values.append(value / self._weight(part, copies))
-        stacked = torch.stack([value.double() for value in values])
-        size = stacked.square().sum().sqrt() if self.geometry.joined == "l2" else stacked.amax()
-        worst = torch.stack(errors).amax().double() if errors else torch.zeros_like(size)
+                order, dtype = (
+                    (2, torch.promote_types(p.dtype, torch.float32)) if part.norm == "l2" else (math.inf, None)
+                )
+                value = torch.linalg.vector_norm(p, order, dtype=dtype)
+            weight = self._weight(part, copies)
+            values.append(value if weight == 1 else value / weight)
+        if len(values) == 1:
+            size = values[0].double()
+        else:
+            stacked = torch.stack([value.double() for value in values])
+            size = stacked.square().sum().sqrt() if self.geometry.joined == "l2" else stacked.amax()
+        if self.none is None or self.none.device != size.device:
+            self.none = torch.zeros_like(size)
+        worst = (
+            excesses[0].double()
+            if len(excesses) == 1
+            else torch.stack(excesses).amax().double()
+            if excesses
+            else self.none
+        )
         return torch.stack([size, worst])
 
     def exactly(self, tensors: Mapping[str, Tensor]) -> tuple[float, float]:
@@ -260,8 +276,8 @@ class OwnNorm:
                     small = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
                     value = torch.linalg.eigvalsh(small)[-1].clamp_min(0).sqrt().item()
                 else:
-                    top, off = self._power(part.name, p, LONG)
-                    value, error = top.item(), max(error, off.item())
+                    top, excess = self._power(part.name, p, LONG)
+                    value, error = top.item(), max(error, residual(excess.item(), p.dtype))
             else:
                 value = (p.norm() if part.norm == "l2" or not p.numel() else p.abs().max()).item()
             values.append(value / self._weight(part, copies))
@@ -272,10 +288,10 @@ class OwnNorm:
         return math.sqrt(part.weight * copies) if self.geometry.joined == "l2" else part.weight
 
     def _power(self, name: str, p: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
-        """|W v| for a unit v, and |W'u - |W v| v| / |W v| with u = W v / |W v|: a singular value lies that near, relatively.
+        """|W v| for a unit v, and the excess |W'W v| / |W v|^2, from which `residual` has its error.
 
-        It is never above the largest one. That it is near the largest and not another one is what starting at random and going
-        on from the last step make likely; `measure` computes it.
+        It is never above the largest singular value. That it is near the largest and not another one is what starting at random
+        and going on from the last step make likely; `measure` computes it.
         """
         W = p.flatten(1).float() if p.dtype not in (torch.float32, torch.float64) else p.flatten(1)
         v = self.vectors.get(name)
@@ -283,12 +299,23 @@ class OwnNorm:
             generator = torch.Generator().manual_seed(0)
             v = torch.randn(W.shape[1], generator=generator, dtype=torch.float64).to(W.device, W.dtype)
             v, rounds = v / v.norm(), max(rounds, LONG)
-        size, back = torch.zeros((), device=W.device, dtype=W.dtype), v
+        tiny = torch.finfo(W.dtype).tiny
         for _ in range(rounds):
             u = W @ v
-            size = u.norm()
-            back = W.T @ (u / size.clamp_min(torch.finfo(W.dtype).tiny))
-            error = (back - size * v).norm() / size.clamp_min(torch.finfo(W.dtype).tiny)
-            v = back / back.norm().clamp_min(torch.finfo(W.dtype).tiny)
+            size, back = torch.linalg.vector_norm(u), W.T @ u
+            longer = torch.linalg.vector_norm(back)
+            v = back / longer.clamp_min(tiny)
         self.vectors[name] = v
-        return size, error
+        return size, longer / size.square().clamp_min(tiny)
+
+
+def residual(excess: float, dtype: torch.dtype = torch.float32) -> float:
+    """|W'u - s v| / s with s = |W v|, u = W v / s and |v| = 1, of the excess e = |W'u| / s: a singular value lies that near to s.
+
+    As <W'u, v> = s it is sqrt(e^2 - 1); what rounding of `dtype` hides is added.
+
+    >>> from widemargin.monitor.own_norm import residual
+    >>> round(residual(1.25), 3)
+    0.75
+    """
+    return math.sqrt(max(excess * excess - 1, 0.0) + 16 * torch.finfo(dtype).eps) if excess else 0.0

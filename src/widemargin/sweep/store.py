@@ -38,6 +38,7 @@ FILE = "results.sqlite"
 LOCKS = "batches.lock"
 DAMAGED = (sqlite3.Error, UnicodeDecodeError)  # the latter where names or sentences of SQLite are no text any more
 WAIT = 60.0  # seconds to wait for another writer
+LOOKS = 1.0  # seconds that a store is looked through before more is written to it
 MOST = 1_900  # columns that SQLite can hold, some left over
 CHUNK = 50_000  # rows that `load` holds as Python objects at a time
 FULL = "{} cannot be written: {}; what was stored before is safe, make room and run the same command again"
@@ -77,6 +78,7 @@ class Store:
         self._locks: Any = None
 
     def _begin(self) -> None:
+        self._check_pages()
         self._write_ahead()
         self.db.execute("pragma synchronous = normal")
         with self._transaction():
@@ -99,6 +101,22 @@ class Store:
             )
             self.db.execute("insert or ignore into meta values ('format', ?)", (FORMAT,))
             self.db.execute("insert or ignore into meta values ('version', ?)", (widemargin.__version__,))
+
+    def _check_pages(self) -> None:
+        """Whether the pages of the file belong together, as far as a second of looking can tell: rows that are put on damaged
+        ones may not be found again."""
+        clock = _Clock(LOOKS)
+        self.db.set_progress_handler(clock, TURN)
+        try:
+            said = self.db.execute("pragma quick_check(1)").fetchone()[0]
+        except sqlite3.OperationalError:
+            if not clock.over:
+                raise
+            said = "ok"
+        finally:
+            self.db.set_progress_handler(None, 0)
+        if said != "ok":
+            raise sqlite3.DatabaseError(" ".join(str(said).split())[:200])
 
     def _write_ahead(self) -> None:
         """Readers then never wait for writers nor writers for readers. SQLite itself does not wait for its turn to switch."""

@@ -12,6 +12,8 @@ from widemargin.types import InputError
 
 from .base import Net, Params, polar
 
+DEEPEST = 10_000  # a step takes seconds there
+
 
 @dataclass(frozen=True)
 class MLP(Net):
@@ -46,6 +48,8 @@ class MLP(Net):
         self._positive("law_scale")
         if self.depth < 1 or self.outputs < 1:
             raise InputError(f"mlp: depth {self.depth} and {self.outputs} outputs; both must be at least 1")
+        if self.depth > DEEPEST:
+            raise InputError(f"mlp: a depth of {self.depth} layers is not for this library; at most {DEEPEST}")
         names = tuple(f"W{layer}" for layer in range(1, self.depth + 1))
         self._set(trained=names, homogeneous=names, degree=self.depth)
 
