@@ -155,13 +155,15 @@ def rows(folder):
 
 def test_sweeps_that_are_killed(tmp_path):
     swept(tmp_path / "calm")
-    rng, killed = draw("sweep"), 0
+    began = time.perf_counter()
+    swept(tmp_path / "once more")  # now that everything is imported: how long children have
+    rng, killed, whole = draw("sweep"), 0, time.perf_counter() - began
     for k in range(CRASHES):
         folder = tmp_path / str(k)
         for _ in range(2):
             child = Child(lambda tell, folder=folder: swept(folder, tell))
             child.first_word()
-            time.sleep(rng.random() * 0.3)
+            time.sleep(rng.random() * whole / 2)
             status, said = child.kill()
             killed += status == -signal.SIGKILL
             there = next(iter(sweep.query(folder, "select count(*) from runs")[1]))[0]
