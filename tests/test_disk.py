@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from checks import repeated
 from test_cli import refused
 from widemargin import data, margins, verify
 from widemargin.disk import read_file, read_json, write_atomically
@@ -142,7 +143,7 @@ def test_an_npy_file_that_claims_more_than_it_holds(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", [0.15, 0.6, 1.5])
+@repeated("moment", [0.15, 0.6, 1.5], 0, 1)
 def test_ctrl_c_at_any_moment(moment, tmp_path):
     """While modules are imported, while it computes: one line, status 130, nobody left, no file half-written."""
     words = ["margin", "parity:d=14,n=60", "--tol", "1e-9", "--save", "c.json"]

@@ -213,7 +213,7 @@ def test_a_picture_of_every_kind_of_run():
 def test_the_time_left_is_told_where_it_is_known(monkeypatch):
     """An event may come at any time, so that nobody knows when."""
     monkeypatch.setattr(cli.screen, "EVERY", 0.0)
-    _, _, told = run("train", SMALL, "--width", 8, "--steps", 2000)
+    _, _, told = run("train", SMALL, "--width", 8, "--steps", 400)
     assert " s left" in told
-    _, _, told = run("train", SMALL, "--width", 8, "--lr", 1e-3, "--until", "radius=0.5", "--steps", 2000)
+    _, _, told = run("train", SMALL, "--width", 8, "--lr", 1e-3, "--until", "radius=0.5", "--steps", 400)
     assert "step" in told and " s left" not in told
