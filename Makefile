@@ -4,7 +4,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Two processes of one thread each: small problems are slower on several threads.
 # A file is run by one process, the longest first (tests/conftest.py).
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# What is compiled is kept, whatever the shell says: tests start processes.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 PAGE ?= playground.html
 

@@ -4,15 +4,20 @@ Marks the tests of slow.txt as slow, and skips `gpu` tests without a GPU.
 """
 
 import contextlib
+import gc
 import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
 
+import hypothesis  # noqa: F401 it looks for references when it is imported, which it would not find below
 import pytest
 import torch
 
 from measure_slow import listed, name_of
+
+# Thousands of tests and syntax trees live to the end: looking through them again and again takes seconds. On again below.
+gc.disable()
 
 os.environ["WIDEMARGIN_CACHE"] = ""  # no test hangs on what another has kept, in this process or in one that it starts
 os.environ["COLUMNS"] = "150"  # as in docs/shown.py; a process of pytest-xdist would have 80
@@ -30,6 +35,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that -m leaves out are taken away

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def watched(folder: Path) -> Callable[[], None]:
     model = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     X, y = torch.randn(8, 2), torch.tensor([0, 1] * 4)
     watching = monitor.MarginMonitor(model, out=folder / "records")
+    assert watching._store is not None
+    watching._store.before = time.monotonic()  # so that its thread waits a second, and this one writes
 
     def call() -> None:
         for _ in range(3):

@@ -9,9 +9,9 @@ class InputError(ValueError):
     """Bad input. The message is one sentence that says what is wrong, where, and what to do.
 
     >>> import widemargin as wm
-    >>> wm.Dataset([[1.0], [2.0]], [1.0])
+    >>> wm.Dataset([[1.0], [2.0]], [1.0, -1.0, 1.0])
     Traceback (most recent call last):
-    widemargin.errors.InputError: data: X has 2 rows but y has shape (1,); give one target per row
+    widemargin.errors.InputError: data: X has 2 rows but y has shape (3,); give one target per row
     """
 
 

@@ -327,7 +327,7 @@ def seen_now(browser) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wish", ["light", "dark"])
+@pytest.mark.parametrize("wish", [pytest.param("light", marks=pytest.mark.long), "dark"])
 def test_what_the_slider_moves_looks_as_plotly_draws_it(browser, certs, run, tmp_path, wish):
     """While it moves plotly draws nothing; when it rests it draws the same, once."""
     browser.execute_cdp_cmd(

@@ -133,7 +133,7 @@ def whole():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 7])
 def test_blocks_of_any_size_give_the_same_verdict(size, whole, monkeypatch):
     """Leaves, atoms, directions, pairs, neurons and rows of kernels are worked through in blocks."""
     corpus, want, lower, refused = whole
