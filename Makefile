@@ -26,7 +26,7 @@ test-all: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/repo-review .
 	$(PYTEST) -m "not slow and not long"
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from checks import assert_encloses, check_certificate
+from checks import assert_encloses, check_certificate, repeated
 from widemargin import Dataset
 from widemargin.data import parity
 from widemargin.margins import f1, f2, frozen, linear, multiclass_linear, random_features
@@ -99,7 +99,7 @@ def test_beside_one_large_point_separable_stays_separable(kind: str):
     assert found.status != "not-separable" and found.verify(data), found
 
 
-@pytest.mark.parametrize("activation", ["relu", "leaky", "srelu"])
+@repeated("activation", ["relu", "leaky", "srelu"], 1, 2)
 def test_points_whose_lengths_differ_by_more_than_the_digits_of_a_float(activation: str):
     """Beside far larger points small ones look like rounding, and so do their dimensions; a bound without those is too low."""
     for seed in (0, 1, 4):

@@ -61,7 +61,7 @@ def example(seed: int, d: int = 5):
     return X, c, sign, 0.1 * rng.standard_normal(d)
 
 
-@repeated("seed", range(4), 0, 3)
+@repeated("seed", range(4), 0)
 def test_both_solvers_reach_the_value_of_the_program(seed: int):
     X, c, sign, linear = example(seed)
     tree = Tree(torch.as_tensor(X), torch.as_tensor(c), None, torch.as_tensor(linear))

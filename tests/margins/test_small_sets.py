@@ -27,7 +27,7 @@ def small():
 
 
 @pytest.mark.slow
-@repeated("first", range(40_000, 40_040, 10), 1, 3)
+@repeated("first", range(40_000, 40_040, 10), 3)
 def test_forty_small_sets_are_certified_and_verify(small, first: int):
     for seed in range(first, first + 10):
         data, bias = small(seed)

@@ -81,7 +81,7 @@ def firefox(tmp_path_factory):
     browser.close()
 
 
-@pytest.mark.parametrize("way", ["served", "file"])
+@pytest.mark.parametrize("way", [pytest.param("served", marks=pytest.mark.long), "file"])
 def test_it_trains_certifies_and_listens_in_firefox(firefox, served, one_file, way):
     address = served.address if way == "served" else one_file.as_uri()
     firefox.events.clear()

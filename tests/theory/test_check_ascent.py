@@ -5,7 +5,7 @@ import pytest
 import torch
 from along_runs import at, bare, check_holds, parts, spoil
 
-from checks import grouped
+from checks import grouped, repeated
 from widemargin import flows
 from widemargin.theory import check_ascent as checks
 from widemargin.theory import check_frozen
@@ -80,7 +80,7 @@ def output() -> Track:
 # ---------------------------------------------------------------- the flow of neurons
 
 
-@pytest.mark.parametrize("name", ["flow", "smooth", "ascent", "frozen"])
+@repeated("name", ["flow", "smooth", "ascent", "frozen"], 0, 2)
 def test_norms_of_neurons_grow_at_the_rate_of_cb8(name: str, request: pytest.FixtureRequest) -> None:
     track = request.getfixturevalue(name)
     found = check_holds(checks.wfr_rates(track), "CB-8", "CB-8 Euler")
