@@ -264,3 +264,14 @@ def test_a_dictionary_where_a_rule_has_a_tensor_is_damage(run, tmp_path):
         put_checkpoint(path, point | {"now": [point["now"][0], point["now"][1] | {"log_scale": {}}]})
     status, out, said = command(*run[1], "--out", folder, "--resume")
     assert (status, out) == (2, "") and "now.log_scale is no tensor" in said
+
+
+def test_a_state_of_another_step_is_damage(run, tmp_path):
+    """Training would go on from there, for a billion steps where it says so."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        put_checkpoint(path, point | {"now": [point["now"][0], point["now"][1] | {"step": -(10**9)}]})
+    status, out, said = command(*run[1], "--out", folder, "--resume")
+    assert (status, out) == (2, "") and "now.step is not the checkpoint's" in said

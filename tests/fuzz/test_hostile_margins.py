@@ -75,6 +75,7 @@ def test_every_kind_on_drawn_points(name: str):
         ("bn", 910366),
         ("f1-multiclass", 910087),
         ("f1-multiclass", 910457),
+        ("l1-regression", 930191),
     ],
 )
 def test_draws_that_went_wrong(name: str, seed: int):

@@ -135,11 +135,13 @@ class Solver(MarginSolver):
         """The best network, in the units of the data, at most n atoms where that costs nothing."""
         if not self.lower > 0 or not self.whole:
             return None
-        size = np.linalg.norm(self.W, axis=1)
+        most = np.abs(self.W).max(axis=1).clip(np.finfo(np.float64).tiny)  # squares of huge weights are no numbers
+        size = most * np.linalg.norm(self.W / most[:, None], axis=1)
         theta = self.W / size[:, None]
         Z = relu(self.X, theta) * self.signs
         light = prune_masses(Z, size, max(self.door.deadline, time.perf_counter() + 0.2))
-        rest = np.abs(self.inverse @ (self.y - Z @ light)).sum()
+        with np.errstate(over="ignore", invalid="ignore"):  # then the lighter ones are not taken
+            rest = np.abs(self.inverse @ (self.y - Z @ light)).sum()
         mass = self.signs * (light if (light.sum() + rest) * self.lower <= 1 + 1e-9 else size)
         on = mass != 0
         with np.errstate(over="ignore", under="ignore"):
