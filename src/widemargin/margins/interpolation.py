@@ -33,6 +33,12 @@ HARD = 1000  # n * rank from which linear bounds of signs are not tried: n = d =
 SINGULAR = 1e13  # condition of the frame from which float64 cannot interpolate
 
 
+def _lengths(W: np.ndarray) -> np.ndarray:
+    """Of the rows (m, r). The squares of huge ones are no numbers."""
+    most = np.abs(W).max(axis=1).clip(np.finfo(np.float64).tiny)  # (m,)
+    return np.asarray(most * np.linalg.norm(W / most[:, None], axis=1))
+
+
 def operations(n: int) -> float:
     """What the frame of n points costs: a pivoted factorisation of many candidates, at a tenth of the usual speed."""
     return 150.0 * n**3
@@ -135,16 +141,16 @@ class Solver(MarginSolver):
         """The best network, in the units of the data, at most n atoms where that costs nothing."""
         if not self.lower > 0 or not self.whole:
             return None
-        most = np.abs(self.W).max(axis=1).clip(np.finfo(np.float64).tiny)  # squares of huge weights are no numbers
-        size = most * np.linalg.norm(self.W / most[:, None], axis=1)
+        size = _lengths(self.W)
         theta = self.W / size[:, None]
         Z = relu(self.X, theta) * self.signs
         light = prune_masses(Z, size, max(self.door.deadline, time.perf_counter() + 0.2))
-        with np.errstate(over="ignore", invalid="ignore"):  # then the lighter ones are not taken
+        with np.errstate(
+            over="ignore", under="ignore", invalid="ignore"
+        ):  # where `rest` is none, light ones are not taken
             rest = np.abs(self.inverse @ (self.y - Z @ light)).sum()
-        mass = self.signs * (light if (light.sum() + rest) * self.lower <= 1 + 1e-9 else size)
-        on = mass != 0
-        with np.errstate(over="ignore", under="ignore"):
+            mass = self.signs * (light if (light.sum() + rest) * self.lower <= 1 + 1e-9 else size)
+            on = mass != 0
             mass = np.ldexp(mass[on], self.unit_power)
         if not np.isfinite(mass).all():
             return None
