@@ -145,9 +145,7 @@ class Solver(MarginSolver):
         theta = self.W / size[:, None]
         Z = relu(self.X, theta) * self.signs
         light = prune_masses(Z, size, max(self.door.deadline, time.perf_counter() + 0.2))
-        with np.errstate(
-            over="ignore", under="ignore", invalid="ignore"
-        ):  # where `rest` is none, light ones are not taken
+        with np.errstate(all="ignore"):  # where `rest` is no number, light ones are not taken
             rest = np.abs(self.inverse @ (self.y - Z @ light)).sum()
             mass = self.signs * (light if (light.sum() + rest) * self.lower <= 1 + 1e-9 else size)
             on = mass != 0
