@@ -256,22 +256,21 @@ def test_a_run_whose_checkpoint_counts_no_records_is_damaged(run, tmp_path):
     assert (status, out) == (2, "") and "its records are missing" in said
 
 
-def test_a_dictionary_where_a_rule_has_a_tensor_is_damage(run, tmp_path):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"log_scale": {}}, "now.log_scale is no tensor"),
+        (
+            {"step": -(10**9)},
+            "now.step is not the checkpoint's",
+        ),  # training would go on from there, for a billion steps
+    ],
+)
+def test_a_state_that_no_rule_left_is_damage(run, tmp_path, wrong, said):
     folder = tmp_path / "run"
     shutil.copytree(run[0], folder)
     for path in folder.glob("checkpoint-*"):
         point = runs._read_checkpoint(path)
-        put_checkpoint(path, point | {"now": [point["now"][0], point["now"][1] | {"log_scale": {}}]})
-    status, out, said = command(*run[1], "--out", folder, "--resume")
-    assert (status, out) == (2, "") and "now.log_scale is no tensor" in said
-
-
-def test_a_state_of_another_step_is_damage(run, tmp_path):
-    """Training would go on from there, for a billion steps where it says so."""
-    folder = tmp_path / "run"
-    shutil.copytree(run[0], folder)
-    for path in folder.glob("checkpoint-*"):
-        point = runs._read_checkpoint(path)
-        put_checkpoint(path, point | {"now": [point["now"][0], point["now"][1] | {"step": -(10**9)}]})
-    status, out, said = command(*run[1], "--out", folder, "--resume")
-    assert (status, out) == (2, "") and "now.step is not the checkpoint's" in said
+        put_checkpoint(path, point | {"now": [point["now"][0], point["now"][1] | wrong]})
+    status, out, answer = command(*run[1], "--out", folder, "--resume")
+    assert (status, out) == (2, "") and said in answer

@@ -225,19 +225,24 @@ def test_the_power_iteration_follows_the_spectral_norm_and_states_its_error():
         with torch.no_grad():
             W += 0.01 * torch.randn_like(W)
     exact, error = own.exactly({"W": W})
-    assert_allclose(exact, torch.linalg.svdvals(W)[0].item()) and error == 0
+    assert_allclose(exact, torch.linalg.svdvals(W)[0].item())
+    assert error == 0
+
+
+def five_steps(net, x, labels, rule, monitor) -> None:
+    for _ in range(5):
+        logits = net(x)
+        monitor.step(logits=logits, targets=labels)
+        rule.zero_grad()
+        F.cross_entropy(logits, labels).backward()
+        rule.step()
 
 
 def test_records_of_steps_and_measurements_have_the_own_norm(tmp_path):
     net, x, labels = problem("mlp")
     rule = torch.optim.Adam(net.parameters(), lr=1e-3)
     with MarginMonitor(net, optimizer=rule, out=tmp_path / "run") as monitor:
-        for _ in range(5):
-            logits = net(x)
-            monitor.step(logits=logits, targets=labels)
-            rule.zero_grad()
-            F.cross_entropy(logits, labels).backward()
-            rule.step()
+        five_steps(net, x, labels, rule, monitor)
         record = monitor.measure((x, labels))
         assert str(monitor.geometry) == "the largest of max|0.weight|, max|2.weight|, max|4.weight| (Adam)"
     top = max(p.abs().max().item() for p in net.parameters())
@@ -262,12 +267,7 @@ def test_on_a_gpu_the_numbers_are_the_same(matrices: bool):
         net, x, labels = net.to(device), x.to(device), labels.to(device)
         rule = torch.optim.AdamW(net.parameters(), lr=1e-3)
         monitor = MarginMonitor(net, optimizer=rule, late=True, norm="spectral" if matrices else None)
-        for _ in range(5):
-            logits = net(x)
-            monitor.step(logits=logits, targets=labels)
-            rule.zero_grad()
-            F.cross_entropy(logits, labels).backward()
-            rule.step()
+        five_steps(net, x, labels, rule, monitor)
         monitor.flush()
         last.append(monitor.records[-1].extra)
     assert last[0].keys() == last[1].keys() >= {"own_norm", "lost", "along"}
