@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import sys
 import tempfile
@@ -28,13 +27,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from selenium import webdriver
+from playground import browser
 
 GOAL = 50.0  # ms
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-dev-shm-usage",
-)  # fmt: skip
 DRAG = """
 const [count, done] = arguments, slider = document.querySelector("input[type=range]"), last = Number(slider.max), times = [];
 let begun = null, k = 0;
@@ -71,16 +66,9 @@ def example(folder: Path) -> Path:
     return folder / "page.html"
 
 
-def browser() -> Any:
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in FLAGS:
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+def timed_browser() -> Any:
+    driver = browser()
     driver.set_script_timeout(300)
-    driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 1280, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
-    )
     driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     return driver
 
@@ -133,7 +121,7 @@ def main() -> int:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         pages = options.pages or [example(Path(folder))]
-        driver = browser()
+        driver = timed_browser()
         try:
             rounds = [{page: measure(driver, page, options.frames) for page in pages} for _ in range(options.rounds)]
         finally:
