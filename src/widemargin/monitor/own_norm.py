@@ -253,15 +253,12 @@ class OwnNorm:
         else:
             stacked = torch.stack([value.double() for value in values])
             size = stacked.square().sum().sqrt() if self.geometry.joined == "l2" else stacked.amax()
-        if self.none is None or self.none.device != size.device:
-            self.none = torch.zeros_like(size)
-        worst = (
-            excesses[0].double()
-            if len(excesses) == 1
-            else torch.stack(excesses).amax().double()
-            if excesses
-            else self.none
-        )
+        if excesses:
+            worst = (excesses[0] if len(excesses) == 1 else torch.stack(excesses).amax()).double()
+        else:
+            if self.none is None or self.none.device != size.device:
+                self.none = torch.zeros_like(size)
+            worst = self.none
         return torch.stack([size, worst])
 
     def exactly(self, tensors: Mapping[str, Tensor]) -> tuple[float, float]:
