@@ -411,3 +411,12 @@ def test_a_decision_of_a_table_has_its_names_and_needs_a_certificate():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("height [m]", "weight")
     with pytest.raises(InputError, match=r"is of a certificate, such as margins\.f1 returns, not Measure"):
         plots.decision(margins.f1(table, "kind").primal, table, "kind")
+
+
+def test_names_that_are_no_mathematics_and_have_no_sign():
+    names = ["a$^{$", "b\0\x1b"]
+    table = pd.DataFrame({"x": [1.0, -1.0, 0.5], "z": [0.2, 0.1, -1.0], "kind": [names[0], names[1], names[0]]})
+    said = draw(plots.decision(margins.f2(table, "kind"), table, "kind")).axes[0].get_legend().get_texts()
+    assert [text.get_text() for text in said] == ["label b??", r"label a\$^{\$"]
+    figure = draw(plots.records({"train": columns(STEPS, np.log(STEPS / 100))}, "run\0, $^{$"))
+    assert figure.get_suptitle().startswith(r"run?, \$^{\$. ")

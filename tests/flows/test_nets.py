@@ -659,6 +659,12 @@ def test_every_kind_can_be_made_and_written_down():
         (lambda: BatchNorm(d, m, minibatch=True).forward(params(NETS["batchnorm"]), points(False, n=1)), "two points"),
         (lambda: Product(d, m + 1, feature_map=deep_map), "width is 6"),
         (lambda: Product(d, m, feature_map=nn.Sequential(nn.Linear(d, m), nn.BatchNorm1d(m))), "running statistics"),
+        (lambda: TwoLayer("4", m), "d must be an integer, not '4'"),
+        (lambda: TwoLayer(d, m, widths=3), "widths must be a list, each entry an integer, not 3"),
+        (lambda: TwoLayer(d, m, widths=(3, True)), "widths must be a list"),
+        (lambda: flows.rebuild_net({"net": "relu", "d": d, "m": m, "widths": [3, "4"]}), "widths must be a list"),
+        (lambda: flows.rebuild_net({"net": ["relu"], "d": d, "m": m}), "cannot be built"),
+        (lambda: flows.rebuild_net({"net": "mlp", "d": d}), "m must be an integer, not None"),
     ],
 )
 def test_bad_choices_get_a_sentence(make, words: str):

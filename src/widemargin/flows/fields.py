@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from widemargin.types import InputError, show
 
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -17,7 +19,8 @@ TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def check_fields(kind: type, given: Mapping[str, Any], what: str) -> None:
-    """An InputError where a plain field (number, integer, truth value, word) of the dataclass `kind` gets another type.
+    """An InputError where a plain field (number, integer, truth value, word, or several of one) of the dataclass `kind` gets
+    another type.
 
     `what` names the net or rule in the sentence. Fields that hold objects of Python are left to the class.
     """
@@ -26,12 +29,20 @@ def check_fields(kind: type, given: Mapping[str, Any], what: str) -> None:
             continue
         name, _, empty = str(field.type).partition(" | ")
         value = given[field.name]
-        if name not in TYPES or (value is None and empty == "None"):
+        each = name.removeprefix("tuple[").removesuffix(", ...]")
+        if each not in TYPES or (value is None and empty == "None"):
             continue
-        kinds, words = TYPES[name]
-        wrong_bool = isinstance(value, bool) and bool not in kinds
-        if wrong_bool or (not isinstance(value, kinds) and not _of_numpy(value, name)):
-            raise InputError(f"{what}: {field.name} must be {words}, not {show(value)}")
+        if each == name:
+            if not _fits(value, name):
+                raise InputError(f"{what}: {field.name} must be {TYPES[name][1]}, not {show(value)}")
+        elif not isinstance(value, list | tuple | np.ndarray) or not all(_fits(entry, each) for entry in value):
+            raise InputError(f"{what}: {field.name} must be a list, each entry {TYPES[each][1]}, not {show(value)}")
+
+
+def _fits(value: Any, name: str) -> bool:
+    kinds, _ = TYPES[name]
+    wrong_bool = isinstance(value, bool) and bool not in kinds
+    return not wrong_bool and (isinstance(value, kinds) or _of_numpy(value, name))
 
 
 def _of_numpy(value: Any, name: str) -> bool:

@@ -239,7 +239,7 @@ class _Newton:
             at = _Inside(Q, y, free, z, w - z, s, u, 1 - Q @ z - b * y + s - u)
             try:
                 dz, db, ds, du = at.step()
-            except (linalg.LinAlgError, ValueError):  # singular, or not finite
+            except (linalg.LinAlgError, ValueError, ArithmeticError):  # singular, not finite, or its products are 0
                 break
             rate = at.reach(dz, ds, du)
             if not rate > 1e-8:

@@ -229,7 +229,7 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
         axes.contour(g, h, np.abs(values), [cert.lower], colors=INK, linewidths=0.7, linestyles="dashed")
     for sign, colour, marker in ((1, PLUS, "o"), (-1, MINUS, "s")):
         x, z = data.X[y == sign].T
-        name = f"label {data.classes[(sign + 1) // 2]}"
+        name = f"label {short(str(data.classes[(sign + 1) // 2]), 40)}"
         axes.scatter(x, z, s=34, c=colour, marker=marker, edgecolors="white", linewidths=0.8, label=name, zorder=3)
     axes.set_xlim(g[0], g[-1])
     axes.set_ylim(h[0], h[-1])

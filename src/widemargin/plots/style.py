@@ -41,6 +41,6 @@ def figure_of(width: float, height: float, columns: int = 1, ratios: list[float]
 
 
 def short(name: str, most: int = 60) -> str:
-    """The name without anything that matplotlib would read as mathematics."""
-    name = name.replace("$", r"\$")
+    """The name without anything that matplotlib would read as mathematics, or has no sign for."""
+    name = "".join(letter if letter.isprintable() else "?" for letter in name).replace("$", r"\$")
     return name if len(name) <= most else name[: most - 3] + "..."

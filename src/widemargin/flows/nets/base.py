@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from widemargin.types import InputError, Measure, content_hash
 
+from ..fields import check_fields
+
 Params = dict[str, Tensor]
 
 
@@ -51,6 +53,8 @@ class Net:
     outputs: int = field(default=1, init=False)  # classes, or 1
 
     def __post_init__(self) -> None:
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
+        check_fields(type(self), given, f"the network {self.name}")
         if self.d < 1 or self.m < 1:
             raise InputError(f"{self.name}: a network needs at least one feature and one neuron (width {self.m})")
 

@@ -11,7 +11,6 @@ import numpy as np
 from widemargin.errors import did_you_mean
 from widemargin.types import InputError
 
-from ..fields import check_fields
 from .base import Net
 from .batchnorm import BatchNorm
 from .frozen import Frozen
@@ -81,7 +80,6 @@ def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
         if name not in known:
             choices = f"it takes {', '.join(known)}" if known else "it takes no options"
             raise InputError(f"{name} does not apply to the network {kind}; {choices}")
-    check_fields(CLASSES[kind], given | {"d": d, "m": m}, f"the network {kind}")
     return make(d, m, **(defaults | given))
 
 
@@ -97,8 +95,6 @@ def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None =
     """
     kept = {name: value for name, value in config.items() if value is not None}
     name, d, m = kept.pop("net", None), kept.pop("d", None), kept.pop("m", None)
-    if isinstance(name, str) and name in CLASSES:
-        check_fields(CLASSES[name], kept | {"d": d, "m": m}, f"the network {name}")
     classes: dict[Any, type[Net]] = {
         "relu": TwoLayer,
         "frozen": Frozen,
@@ -111,7 +107,7 @@ def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None =
             raise InputError("batchnorm: the statistics are those of the data; give the points too")
         return BatchNorm.with_data(np.stack(points) if len(points) > 1 else points[0], m, kept.get("eps", 0.0))
     classes["batchnorm"] = BatchNorm
-    if name not in classes or "directions" in kept:
+    if not isinstance(name, str) or name not in classes or "directions" in kept:
         raise InputError(
             f"a network {name!r} with parts of your own cannot be built from its configuration; give net too"
         )
