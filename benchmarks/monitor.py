@@ -5,15 +5,15 @@
 
 Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
 a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
-model and optimiser serve all three, so that memory and caches are alike. A block is `--steps` steps (20 or more) with a flush
-of the monitor and a wait for the device at its end. Blocks follow each other in rounds, in an order that changes from round to
-round, and each is divided by its own round's block without monitor: what slows the whole machine down cancels. Shown are
-medians and quartiles of these ratios, of wall time and of the process's CPU time; on a CPU that others use the latter is the
-one to trust. The goal is < 2 % for `monitor.step` at every step.
+model and optimiser serve all three, so that memory and caches are alike. They take turns, a step each, in an order that changes
+from step to step, so that what slows the whole machine down cancels; each step ends with a wait for the device. A round is
+`--steps` steps of each way and a flush of its monitor, and its time is divided by that of the same round's steps without
+monitor. Shown are medians and quartiles of these ratios, of wall time and of the process's CPU time; on a CPU that others use
+the latter is the one to trust. The goal is < 2 % for `monitor.step` at every step.
 
 `measure` is compared with the same forward passes in eval mode without gradients. Last, the number of calls into torch of one
 `monitor.step` and of a flush, the least CPU time of both and its share in the least of a step of training (which noise does not
-hide), and on a GPU the kernels launched and their time. `--own` adds the same numbers and blocks of training for a monitor that
+hide), and on a GPU the kernels launched and their time. `--own` adds the same numbers for a monitor that
 knows the optimiser (goal < 2 %), for one that also watches late training, and for the mixed norm of Muon (a power iteration on
 the head's matrix; goal < 5 %).
 
@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +162,21 @@ def clocked(run: Callable[[], object], device: str) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def compare(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, dict[str, Any]]:
-    """Every way once a round, in a changing order; the first way is what the others are divided by."""
+def compare(
+    ways: dict[str, Callable[[], object]], device: str, rounds: int, steps: int = 1, ends: dict[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Rounds of `steps` turns of every way, in a changing order, and its end; the first way is what the others are divided by."""
     names = list(ways)
     for name in names:  # warm-up
         ways[name]()
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    for k in range(rounds):
-        for j in range(len(names)):
-            name = names[(k + j) % len(names)]
-            times[name].append(clocked(ways[name], device))
+    times: dict[str, list[list[float]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            times[name].append([0.0, 0.0])
+        turns = [names[(k + j) % len(names)] for k in range(steps) for j in range(len(names))]
+        for name, run in [(name, ways[name]) for name in turns] + list((ends or {}).items()):
+            for which, seconds in enumerate(clocked(run, device)):
+                times[name][-1][which] += seconds
     found = {}
     for name in names:
         found[name] = {"wall_s": quartiles([wall for wall, _ in times[name]])}
@@ -236,19 +242,11 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
     made = {"every step": 1, f"every={options.every}": options.every}
     monitors = {name: MarginMonitor(one.model, every=every, forward=one.forward) for name, every in made.items()}
 
-    def block(monitor: MarginMonitor | None) -> Callable[[], None]:
-        def run() -> None:
-            for _ in range(options.steps):
-                one.step(monitor)
-            if monitor is not None:
-                monitor.flush()
-
-        return run
-
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in one.model.parameters())}
     own = own_monitors(one) if options.own else {}
-    ways = {"none": block(None)} | {name: block(monitor) for name, monitor in (monitors | own).items()}
-    found["training"] = compare(ways, one.device, options.rounds)
+    ways = {"none": partial(one.step, None)} | {name: partial(one.step, it) for name, it in (monitors | own).items()}
+    ends = {name: it.flush for name, it in (monitors | own).items()}
+    found["training"] = compare(ways, one.device, options.rounds, options.steps, ends)
     found["homogeneous"] = monitors["every step"].homogeneous.summary  # type: ignore[union-attr]
 
     batches = max(2, options.steps // 4)
@@ -355,7 +353,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=FLUSH, help="of a block; the default is one flush of the monitor")
+    parser.add_argument("--steps", type=int, default=FLUSH, help="of a round; the default is one flush of the monitor")
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--only", choices=("resnet", "llama"))
     parser.add_argument("--quick", action="store_true", help="tiny models: to see that it runs, not for its numbers")
@@ -365,9 +363,9 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(words)
     torch.set_num_threads(options.threads)
     where = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
-    print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads, blocks of {options.steps} steps")
+    print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads, rounds of {options.steps} steps")
     if not options.find:
-        print("medians [quartiles] of the share added to the block without monitor of the same round\n", flush=True)
+        print("medians [quartiles] of the share added to the steps without monitor of the same round\n", flush=True)
     result: dict[str, Any] = {
         "options": {key: str(value) for key, value in vars(options).items()},
         "where": where,

@@ -126,6 +126,17 @@ def test_squared_relu_counts_what_points_have_beside_the_span_that_is_worked_in(
     assert cert.verify(data).ok
 
 
+def test_points_that_lost_entries_in_scaling_are_not_proved_by_cones():
+    """Beside a bias of 1 the least floats are gone, and with them on which side of a cone its points lie."""
+    X, classes = np.array([[0, -5e-324, 0], [0, 0, -5e-324], [0, 5e-324, 0]]), [0, 1, 0]
+    for scale, ways in ((1.0, ["cover"]), (2.0**1020, ["cover", "cones"])):
+        door = wm.margins.multiclass._enter(wm.Dataset(scale * X, classes), wm.spaces.ReLU(bias=True), 1e-3, 5.0, None)
+        solver = Classes(*door, 1e-3, 0)
+        soon = time.perf_counter() + 1
+        found = several.price(solver.points, solver.dual.g, 1e-3, soon, solver.rng, lambda bound: bound)
+        assert [proof.bound for proof in found] == ways
+
+
 def test_a_proof_for_several_classes_tries_one_way_where_time_is_up(monkeypatch):
     X, _ = normal(20, 4, 90006)
     data, tried = wm.Dataset(X, np.arange(20) % 4), []

@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from checks import repeated
-from widemargin.monitor import Homogeneous, MarginMonitor, Record, falls, own_geometry, vanishing_margin
-from widemargin.monitor.own_norm import OwnNorm, residual
+from widemargin.monitor import Homogeneous, MarginMonitor, Record, falls, own_geometry, own_norm, vanishing_margin
+from widemargin.monitor.model import Norms
+from widemargin.monitor.own_norm import OwnNorm
 from widemargin.types import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -216,8 +217,7 @@ def test_the_power_iteration_follows_the_spectral_norm_and_states_its_error():
     W = nn.Parameter(torch.randn(60, 30, dtype=torch.float64))
     own = OwnNorm(own_geometry(None, {"W": W}, norm="spectral"))
     for _ in range(50):
-        size, excess = own.now({"W": W}).tolist()
-        error = residual(excess, torch.float64)
+        [[size, error]] = own.sizes([Norms([], [], own.now({"W": W}))]).tolist()
         values = torch.linalg.svdvals(W)
         assert size <= values[0].item() * (1 + 1e-12)
         assert (values - size).abs().min().item() <= error * size * (1 + 1e-9)  # what the residual promises
@@ -227,6 +227,37 @@ def test_the_power_iteration_follows_the_spectral_norm_and_states_its_error():
     exact, error = own.exactly({"W": W})
     assert_allclose(exact, torch.linalg.svdvals(W)[0].item())
     assert error == 0
+
+
+def test_a_measurement_beyond_decompositions_states_its_own_error(monkeypatch: pytest.MonkeyPatch):
+    """Two singular values that are nearly equal: after 60 rounds the error is far above rounding, and said as it is."""
+    monkeypatch.setattr(own_norm, "EXACT", 1)
+    net = nn.Sequential(nn.Linear(2, 2, bias=False)).double()
+    with torch.no_grad():
+        net[0].weight.copy_(torch.diag(torch.tensor([1.0, 1 - 1e-3])))
+    monitor = MarginMonitor(net, Homogeneous(("0.weight",), 1), norm="spectral")
+    record = monitor.measure((torch.randn(8, 2, dtype=torch.float64), torch.arange(8) % 2))
+    top, back = OwnNorm(monitor.geometry)._power("0.weight", net[0].weight.detach(), own_norm.LONG)
+    want = math.sqrt((back / top**2) ** 2 - 1)
+    assert 1e-5 < want < 1e-3 and record.extra["own_error"] == pytest.approx(want, rel=1e-6)
+    assert record.extra["own_norm"] == pytest.approx(1, abs=1e-3)
+
+
+def test_norms_taken_before_a_step_have_the_own_norm_and_nan_is_not_hidden():
+    for rule, size in ((torch.optim.Adam, lambda w: w.abs().max()), (torch.optim.SGD, lambda w: w.norm())):
+        net, x, labels = problem("mlp")
+        monitor = MarginMonitor(net, optimizer=rule(net.parameters(), lr=1e-3))
+        monitor.find((x, labels))
+        sizes, before, logits = size(torch.cat([p.flatten() for p in net.parameters()])), monitor.norms_now(), net(x)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(3)
+        monitor.step(logits=logits, targets=labels, before=before)
+        assert_allclose(monitor.last.extra["own_norm"], sizes.item())
+        with torch.no_grad():
+            next(net.parameters())[0, 0] = math.nan
+        monitor.step(logits=logits, targets=labels)
+        assert math.isnan(monitor.last.extra["own_norm"])
 
 
 def five_steps(net, x, labels, rule, monitor) -> None:

@@ -41,11 +41,14 @@ def solves(
                 share = seconds / asked["time_limit"] if asked.get("time_limit") else math.nan
                 return share, f"{seconds:.1f} s  [{lower:.6g}, {upper:.6g}]  {message}"
 
-            if keys.get("progress") is None and "IPython" in sys.modules:
-                with notebooks.watched(None, line) as progress:
-                    cert: Any = function(data, *args, **keys | {"progress": progress})
-            else:
-                cert = function(data, *args, **keys)
+            with np.errstate(
+                over="ignore"
+            ):  # points of any size: what overflows in a search is judged like all that it finds
+                if keys.get("progress") is None and "IPython" in sys.modules:
+                    with notebooks.watched(None, line) as progress:
+                        cert: Any = function(data, *args, **keys | {"progress": progress})
+                else:
+                    cert = function(data, *args, **keys)
             return finish(cert, data, asked.get("tol"))
 
         return takes_data(labels)(solving)

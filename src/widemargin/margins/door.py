@@ -30,6 +30,7 @@ Tell = Callable[[float, float, str], None]  # the same in scaled units, on the c
 LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 TINY_SIZE, ENLARGED = 1e-100, 500  # sizes below the first are computed of points times 2 to the second
+FAINT = 1e-250  # entries beside others of about 1
 EXACT = 100_000  # numbers up to which sums are looked at in exact arithmetic
 PER_NUMBER = 200  # operations that a look at the lines through all points costs for each of their numbers
 SHARE, LEAST = 0.05, 0.05  # a step is this share of the time limit, and that many seconds more
@@ -180,6 +181,11 @@ class Door:
     def exact(self, index: np.ndarray) -> np.ndarray:
         """The rows `index` as they are, (k, D): X has lost digits where the sizes of entries differ by more than 1e290."""
         return extend(self.data.X[index], bias=self.bias)
+
+    @property
+    def faint(self) -> bool:
+        """Whether products with some entries are lost, or were lost in X already, so that signs of u . x_i cannot be told."""
+        return bool(((np.abs(self.X) < FAINT) & (extend(self.data.X, bias=self.bias) != 0)).any())
 
     @property
     def space(self) -> Space:

@@ -414,7 +414,7 @@ class Solver(Engine):
         super().__init__(door, tol, seed, progress)
         self.y, self.K = y, K
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
-        self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis)
+        self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis, faint=door.faint)
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
         self.columns = most_columns(door, self.n, K)

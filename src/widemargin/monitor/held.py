@@ -12,8 +12,7 @@ from torch import Tensor
 from widemargin.flows import losses
 
 from . import tally
-from .model import Norms
-from .own_norm import residual
+from .model import Norms, on_host, squared
 
 # What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective and what else it kept.
 Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
@@ -54,17 +53,6 @@ def summary_of(group: Sequence[tally.Margins], loss: losses.Loss) -> Tensor:
     return tally.summary(soft, hard, keep, bad, loss)
 
 
-def squared(held: Sequence[Norms]) -> Tensor:
-    """(S,) sums of squares over the parameters, on the CPU; one wait for the device where all are on the same."""
-    flat = [value for values, _ in held for value in values]
-    if len({(value.device, value.dtype) for value in flat}) > 1:
-        flat = [value.cpu().double() for value in flat]
-    values = torch.stack(flat).cpu().double() if flat else torch.zeros(0, dtype=torch.float64)
-    copies = torch.tensor([copies for _, each in held for copies in each], dtype=torch.float64)
-    step = torch.tensor([k for k, (values_k, _) in enumerate(held) for _ in values_k], dtype=torch.int64)
-    return torch.zeros(len(held), dtype=torch.float64).index_add(0, step, values.square() / copies)
-
-
 def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
     if len(parts) == 1:
         return parts[0]
@@ -74,15 +62,11 @@ def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
 
 def read_numbers(values: Sequence[Any]) -> list[float]:
     """Numbers and scalar tensors as numbers, with one wait for the device."""
-    tensors = [value.detach().reshape(()) for value in values if isinstance(value, Tensor)]
-    read: dict[Any, Any] = {}
-    for device in {tensor.device for tensor in tensors}:  # some are on the host: counts, numbers of a power iteration
-        there = [tensor.double() for tensor in tensors if tensor.device == device]
-        read[device] = iter(torch.stack(there).tolist())
-    return [next(read[value.device]) if isinstance(value, Tensor) else float(value) for value in values]
+    read = iter(on_host([value.reshape(()) for value in values if isinstance(value, Tensor)]).tolist())
+    return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
 
 
-WIDTHS = {"own": 2, "lost": 2, "along": 3}  # numbers that a step keeps of each
+SPANS = {"own": slice(0, 2), "lost": slice(2, 4), "along": slice(4, 7)}  # what a step keeps of each, in a row
 
 
 def late_numbers(
@@ -90,30 +74,28 @@ def late_numbers(
     joined: str = "max",
     gather: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> list[dict[str, float]]:
-    """What `_extras` kept of each step, as numbers: own_norm and own_error, lost and along.
+    """What was kept of each step, as numbers: own_norm and own_error, lost and along.
 
     `gather` makes of (S, 7) those of all ranks, (R, S, 7), and those of the ranks with examples of their own. Sizes in the
     optimiser's norm are `joined` over ranks as over parameters, examples and products are added.
     """
-    if not any(name in kept for kept in held for name in WIDTHS):
+    table = torch.full((len(held), 7), math.nan, dtype=torch.float64)
+    having = {name: [k for k, kept in enumerate(held) if name in kept] for name in SPANS}
+    if not any(having.values()):
         return [{} for _ in held]
-    flat = [(k, name, kept[name]) for k, kept in enumerate(held) for name in WIDTHS if name in kept]
-    read = iter(read_numbers([part for _, _, value in flat for part in value.reshape(-1)]))
-    table = torch.full((len(held), sum(WIDTHS.values())), math.nan, dtype=torch.float64)
-    starts = dict(zip(WIDTHS, (0, 2, 4)))
-    for k, name, _ in flat:
-        for j in range(WIDTHS[name]):
-            table[k, starts[name] + j] = next(read)
+    for name, steps in having.items():
+        if steps:
+            table[steps, SPANS[name]] = on_host([held[k][name] for k in steps])
     every, mine = (table[None], table[None]) if gather is None else gather(table)
     size = every[..., 0].square().sum(0).sqrt() if joined == "l2" else every[..., 0].amax(0)
     lost = mine[..., 2].sum(0) / mine[..., 3].sum(0).clamp_min(1)
     dots = every[..., 4:].sum(0)
-    columns: dict[str, dict[str, Any]] = {
-        "own": {"own_norm": size, "own_error": [residual(excess) for excess in every[..., 1].amax(0).tolist()]},
-        "lost": {"lost": lost},
-        "along": {"along": dots[:, 0] ** 2 / (dots[:, 1] * dots[:, 2])},
+    columns = {
+        "own": {"own_norm": size.tolist(), "own_error": every[..., 1].amax(0).tolist()},
+        "lost": {"lost": lost.tolist()},
+        "along": {"along": (dots[:, 0] ** 2 / (dots[:, 1] * dots[:, 2])).tolist()},
     }
     return [
-        {key: float(values[k]) for name in WIDTHS if name in kept for key, values in columns[name].items()}
+        {key: values[k] for name in SPANS if name in kept for key, values in columns[name].items()}
         for k, kept in enumerate(held)
     ]

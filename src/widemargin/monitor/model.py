@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,17 @@ from torch import Tensor, nn
 
 from widemargin.types import InputError
 
-Norms = tuple[list[Tensor], list[float]]
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 LABELS = ("labels", "label", "targets", "target")  # what a mapping calls them
 PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
+
+
+class Norms(NamedTuple):
+    """Sizes of the homogeneous parameters at one moment, scalars on their devices."""
+
+    lengths: list[Tensor]  # of what this rank holds of each
+    copies: list[float]  # on how many ranks the same is held
+    own: Sequence[Tensor] = ()  # from which `OwnNorm.sizes` has the norm of the optimiser
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -248,15 +255,45 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
     In the parameters' own precision, at least float32: for every step of training, where `squares` would be too dear.
     """
     parts = [local_part(p.detach(), world) for p in parameters]
+    return Norms(lengths([part for part, _ in parts], 2), [copies for _, copies in parts])
+
+
+def lengths(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
+    """The l2 norm or the largest entry (order 2 or inf) of each, in one call for all of a device and type."""
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for k, (local, _) in enumerate(parts):
-        alike.setdefault((local.device, local.dtype), []).append(k)
-    lengths: list[Tensor] = [torch.empty(0)] * len(parts)
+    for k, tensor in enumerate(tensors):
+        alike.setdefault((tensor.device, tensor.dtype), []).append(k)
+    found: list[Tensor] = [torch.empty(0)] * len(tensors)
     for (_, dtype), members in alike.items():
-        values = torch._foreach_norm([parts[k][0] for k in members], 2, torch.promote_types(dtype, torch.float32))
+        values = torch._foreach_norm([tensors[k] for k in members], order, torch.promote_types(dtype, torch.float32))
         for k, value in zip(members, values):
-            lengths[k] = value
-    return lengths, [copies for _, copies in parts]
+            found[k] = value
+    return found
+
+
+def squared(held: Sequence[Norms], weights: Sequence[float] | None = None) -> Tensor:
+    """(S,) sums of squares over the parameters, divided by `weights` (1), on the CPU; one wait for the device."""
+    values = on_host([length for norms in held for length in norms.lengths])
+    shares = [
+        copies * weight for norms in held for copies, weight in zip(norms.copies, weights or [1.0] * len(norms.copies))
+    ]
+    step = torch.tensor([k for k, norms in enumerate(held) for _ in norms.lengths], dtype=torch.int64)
+    over = values.square() / torch.tensor(shares, dtype=torch.float64)
+    return torch.zeros(len(held), dtype=torch.float64).index_add(0, step, over)
+
+
+def on_host(values: Sequence[Tensor | Sequence[float]]) -> Tensor:
+    """Tensors of one shape, stacked, in float64 on the CPU; one call and one wait for each device and type."""
+    tensors = [value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64) for value in values]
+    if not tensors:
+        return torch.zeros(0, dtype=torch.float64)
+    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for k, tensor in enumerate(tensors):
+        alike.setdefault((tensor.device, tensor.dtype), []).append(k)
+    found = torch.empty(len(tensors), *tensors[0].shape, dtype=torch.float64)
+    for members in alike.values():
+        found[members] = torch.stack([tensors[k] for k in members]).to("cpu").double()
+    return found
 
 
 def local_part(p: Tensor, world: int) -> tuple[Tensor, float]:

@@ -238,7 +238,7 @@ class MarginMonitor:
             if loss is not None:  # of one of several batches it says nothing of all
                 alone = isinstance(whole, tally.Raw) or len(parts) == 1
                 extra = {"objective": loss.detach() if isinstance(loss, Tensor) else loss, "alone": alone}
-            extra |= self._extras(whole, logits, targets, before is None)
+            extra |= self._extras(whole, logits, targets)
             self._held.append((held, self.norms_now() if before is None else before, self._count, extra))
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
         if len(self._held) >= FLUSH or (time.perf_counter() - self._flushed > PAUSE and self.world == 1):
@@ -283,8 +283,8 @@ class MarginMonitor:
         if over is not None:
             more |= {LAYERS: over_layers(self.model, self.homogeneous, numbers[tally.LEAST])} | over.numbers()
         if self._own is not None:
-            share = [{"own": torch.tensor(self._own.exactly(self._tensors()), dtype=torch.float64)}]
-            more |= late_numbers(share, self._own.geometry.joined, self._everyones if self.world > 1 else None)[0]
+            share = {"own": self._own.exactly(self._tensors())}
+            more |= late_numbers([share], self._own.geometry.joined, self._everyones if self.world > 1 else None)[0]
         record = from_numbers(
             numbers,
             self.loss,
@@ -317,8 +317,13 @@ class MarginMonitor:
         device = device_of(self.model) if self.world > 1 else torch.device("cpu")
         rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 1)
         objectives = read_numbers([extra.get("objective", math.nan) for *_, extra in held])
+        extras = [extra for *_, extra in held]
+        if self._own is not None:
+            known = [k for k, (_, norms, *_) in enumerate(held) if norms.lengths]  # some may be of the time before it
+            for k, size in zip(known, self._own.sizes([held[k][1] for k in known])):
+                extras[k] = {**extras[k], "own": size}
         joined = "max" if self._own is None else self._own.geometry.joined
-        late = late_numbers([extra for *_, extra in held], joined, self._everyones if self.world > 1 else None)
+        late = late_numbers(extras, joined, self._everyones if self.world > 1 else None)
         if self.world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
@@ -398,7 +403,11 @@ class MarginMonitor:
 
     def norms_now(self) -> Norms:
         """Norms of the homogeneous parameters at this moment, on the device: nothing waits for them."""
-        return norms(self._subset(), self.world)
+        subset, world = self._subset(), self.world
+        found = norms(subset, world)
+        if self._own is None or self.homogeneous is None:
+            return found
+        return found._replace(own=self._own.now(dict(zip(self.homogeneous.names, subset))))
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen = (args, kwargs)
@@ -480,15 +489,12 @@ class MarginMonitor:
     def _tensors(self) -> dict[str, Tensor]:
         return dict(zip(() if self.homogeneous is None else self.homogeneous.names, self._subset()))
 
-    def _extras(self, whole: Any, logits: Tensor, targets: Tensor, now: bool) -> dict[str, Tensor]:
-        """What a step keeps beside its margins: the size in the optimiser's norm, and how late training is."""
-        extra = {}
-        if self._own is not None and now:
-            extra["own"] = self._own.now(self._tensors())
-        if self._late is not None:
-            margins = whole if isinstance(whole, tally.Margins) else self._margins(logits, targets)
-            extra |= {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset(), self.world)}
-        return extra
+    def _extras(self, whole: Any, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What a step keeps beside its margins and norms: how late training is."""
+        if self._late is None:
+            return {}
+        margins = whole if isinstance(whole, tally.Margins) else self._margins(logits, targets)
+        return {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset(), self.world)}
 
     def _look_at(self, logits: Tensor, targets: Tensor, inputs: Any) -> None:
         """Warn, once, where logits or targets look like something else."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
-from .model import local_part
+from .model import Norms, lengths, local_part, on_host, squared
 
 NORMS = ("l2", "linf", "spectral")
 SIGNS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Lion", "SignSGD", "signSGD", "SignDescent", "Signum")
@@ -226,40 +226,40 @@ class OwnNorm:
     geometry: Geometry
     world: int = 1
     vectors: dict[str, Tensor] = field(default_factory=dict)  # right singular vectors so far
-    none: Tensor | None = None  # a 0 on the device
 
-    def now(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """[N(w), the largest excess of the spectral norms or 0] on the device; nothing waits for it.
+    def now(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Scalars on the device from which `sizes` has N(w): nothing waits for them.
 
-        `residual` makes an error of an excess, on the host: each call into a GPU is a noticeable part of a short step.
+        |W v| and |W'W v| of each matrix of the power iteration, then the largest entries of the other parameters. All else is
+        left to the host, since each call into a GPU is a noticeable part of a short step; that of l2 has the lengths already.
         """
-        values, excesses = [], []
+        if self.geometry.joined == "l2":
+            return []
+        kept, entries = [], []
         for part in self.geometry.parts:
-            p, copies = local_part(tensors[part.name].detach(), self.world)
+            p, _ = local_part(tensors[part.name].detach(), self.world)
             if part.norm == "spectral":
-                value, excess = self._power(part.name, p, SHORT)
-                excesses.append(excess)
-            elif not p.numel():  # a shard without entries
-                value = torch.zeros((), device=p.device)
+                kept += self._power(part.name, p, SHORT)
             else:
-                order, dtype = (
-                    (2, torch.promote_types(p.dtype, torch.float32)) if part.norm == "l2" else (math.inf, None)
-                )
-                value = torch.linalg.vector_norm(p, order, dtype=dtype)
-            weight = self._weight(part, copies)
-            values.append(value if weight == 1 else value / weight)
-        if len(values) == 1:
-            size = values[0].double()
-        else:
-            stacked = torch.stack([value.double() for value in values])
-            size = stacked.square().sum().sqrt() if self.geometry.joined == "l2" else stacked.amax()
-        if excesses:
-            worst = (excesses[0] if len(excesses) == 1 else torch.stack(excesses).amax()).double()
-        else:
-            if self.none is None or self.none.device != size.device:
-                self.none = torch.zeros_like(size)
-            worst = self.none
-        return torch.stack([size, worst])
+                entries.append(p if p.numel() else p.new_zeros(1))  # a shard may have none
+        return kept + lengths(entries, math.inf)
+
+    def sizes(self, held: Sequence[Norms]) -> Tensor:
+        """(S, 2): N(w) and the largest error of the spectral norms (or 0) of steps, from what they hold."""
+        parts = self.geometry.parts
+        if self.geometry.joined == "l2":
+            size = squared(held, [part.weight for part in parts]).sqrt()
+            return torch.stack([size, torch.zeros_like(size)], 1)
+        matrices = [part for part in parts if part.norm == "spectral"]
+        others = [part for part in parts if part.norm != "spectral"]
+        values = on_host([value for norms in held for value in norms.own]).view(len(held), -1)
+        top, back = values[:, : 2 * len(matrices)].unflatten(1, (-1, 2)).unbind(2)  # (S, matrices)
+        weights = torch.tensor([part.weight for part in (*matrices, *others)], dtype=torch.float64)
+        size = (torch.cat([top, values[:, 2 * len(matrices) :]], 1) / weights).amax(1)
+        if not matrices:
+            return torch.stack([size, torch.zeros_like(size)], 1)
+        eps = [torch.finfo(self.vectors[part.name].dtype).eps for part in matrices]
+        return torch.stack([size, residual(top, back, torch.tensor(eps, dtype=torch.float64)).amax(1)], 1)
 
     def exactly(self, tensors: Mapping[str, Tensor]) -> tuple[float, float]:
         """N(w) in float64, and the relative residual where a matrix is too large for a decomposition."""
@@ -273,8 +273,8 @@ class OwnNorm:
                     small = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
                     value = torch.linalg.eigvalsh(small)[-1].clamp_min(0).sqrt().item()
                 else:
-                    top, excess = self._power(part.name, p, LONG)
-                    value, error = top.item(), max(error, residual(excess.item(), p.dtype))
+                    top, back = on_host(self._power(part.name, p, LONG))
+                    value, error = top.item(), max(error, residual(top, back, torch.finfo(p.dtype).eps).item())
             else:
                 value = (p.norm() if part.norm == "l2" or not p.numel() else p.abs().max()).item()
             values.append(value / self._weight(part, copies))
@@ -284,11 +284,11 @@ class OwnNorm:
         """What a part is divided by; in a sum of squares over ranks each of its copies counts as a share."""
         return math.sqrt(part.weight * copies) if self.geometry.joined == "l2" else part.weight
 
-    def _power(self, name: str, p: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
-        """|W v| for a unit v, and the excess |W'W v| / |W v|^2, from which `residual` has its error.
+    def _power(self, name: str, p: Tensor, rounds: int) -> Sequence[Tensor]:
+        """|W v| for a unit v, and |W'W v|, from which `residual` has its error.
 
-        It is never above the largest singular value. That it is near the largest and not another one is what starting at random
-        and going on from the last step make likely; `measure` computes it.
+        The first is never above the largest singular value. That it is near the largest and not another one is what starting at
+        random and going on from the last step make likely; `measure` computes it.
         """
         W = p.flatten(1).float() if p.dtype not in (torch.float32, torch.float64) else p.flatten(1)
         v = self.vectors.get(name)
@@ -296,23 +296,25 @@ class OwnNorm:
             generator = torch.Generator().manual_seed(0)
             v = torch.randn(W.shape[1], generator=generator, dtype=torch.float64).to(W.device, W.dtype)
             v, rounds = v / v.norm(), max(rounds, LONG)
-        tiny = torch.finfo(W.dtype).tiny
+        found: Sequence[Tensor] = ()
         for _ in range(rounds):
             u = W @ v
-            size, back = torch.linalg.vector_norm(u), W.T @ u
-            longer = torch.linalg.vector_norm(back)
-            v = back / longer.clamp_min(tiny)
+            back = W.T @ u
+            found = torch._foreach_norm([u, back])
+            v = back / found[1].clamp_min(torch.finfo(W.dtype).tiny)
         self.vectors[name] = v
-        return size, longer / size.square().clamp_min(tiny)
+        return found
 
 
-def residual(excess: float, dtype: torch.dtype = torch.float32) -> float:
-    """|W'u - s v| / s with s = |W v|, u = W v / s and |v| = 1, of the excess e = |W'u| / s: a singular value lies that near to s.
+def residual(size: Tensor, back: Tensor, eps: float | Tensor) -> Tensor:
+    """|W'u - s v| / s with s = |W v|, u = W v / s and |v| = 1, of s and |W'W v|: a singular value lies that near to s.
 
-    As <W'u, v> = s it is sqrt(e^2 - 1); what rounding of `dtype` hides is added.
+    As <W'u, v> = s it is sqrt(e^2 - 1) with e = |W'W v| / s^2; what rounding by `eps` hides is added. For s = 0 it is 0.
 
+    >>> import torch
     >>> from widemargin.monitor.own_norm import residual
-    >>> round(residual(1.25), 3)
-    0.75
+    >>> residual(torch.tensor([2.0, 0.0]), torch.tensor([5.0, 0.0]), 1e-16)
+    tensor([0.7500, 0.0000])
     """
-    return math.sqrt(max(excess * excess - 1, 0.0) + 16 * torch.finfo(dtype).eps) if excess else 0.0
+    excess = back / size / size
+    return ((excess.square() - 1).clamp_min(0) + 16 * eps).sqrt().where(size > 0, 0.0)

@@ -62,7 +62,7 @@ class Solver(Engine):
         self.problem, self.points, self.n, self.K = problem, points, len(door.X), points.K
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
         self.r = self.X.shape[1]
-        self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
+        self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis, faint=door.faint)
         self.where.beat = self.beat
         self.whitening = whitening(self.X)
         self.V, self.A, self.b = np.zeros((0, self.r)), np.zeros((0, self.K)), np.zeros(self.K)

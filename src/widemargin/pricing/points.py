@@ -22,7 +22,6 @@ SYMMETRIC_DIMENSION = 24  # largest in which symmetries are looked for
 # these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
 STILL = 1e-9
 SMALLEST = 1e-100  # length that points of length 0 are given: its square must be no 0
-FAINT = 1e-250  # entries beside others of about 1
 
 
 class Points:
@@ -31,6 +30,7 @@ class Points:
     `scale` is the power of two that the proofs' integers are multiplied with to meet the data; far from 1 (`far`) quadratic
     bounds and symmetries are left out, whose integers would not fit. `slope` is that of a leaky ReLU: then weights c are those of
     phi(t) = relu(t) - slope relu(-t), and `as_relu` and `folded` turn the problem into one of relu and a linear term.
+    `faint` points have entries so small that the signs of u . x_i cannot be told.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Points:
         device: torch.device,
         basis: np.ndarray,
         slope: float = 0.0,
+        faint: bool = False,
     ):
         self.slope = slope
         self.beat: Callable[[], None] | None = None  # called again and again in long proofs
@@ -48,8 +49,7 @@ class Points:
         self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
         self.n, self.r = self.X.shape
         self.far = abs(shift) >= 20
-        # Whether products with some entries are lost, so that signs of u . x_i cannot be told.
-        self.faint = bool(((np.abs(X0) < FAINT) & (X0 != 0)).any())
+        self.faint = faint
         self.scale = 1.0 if self.far else 2.0**shift
         self.Xt = torch.as_tensor(self.X, device=device)
 
