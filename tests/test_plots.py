@@ -11,7 +11,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from numpy.testing import assert_allclose
 
-from widemargin import Certificate, Dataset, InputError, Measure, margins, plots
+from widemargin import Certificate, Dataset, InputError, Measure, Trajectory, margins, plots
 
 XOR = Dataset([[1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, -1, -1], name="xor $1 & 2$")
 ROOT = np.sqrt(0.5)
@@ -420,3 +420,13 @@ def test_names_that_are_no_mathematics_and_have_no_sign():
     assert [text.get_text() for text in said] == ["label b??", r"label a\$^{\$"]
     figure = draw(plots.records({"train": columns(STEPS, np.log(STEPS / 100))}, "run\0, $^{$"))
     assert figure.get_suptitle().startswith(r"run?, \$^{\$. ")
+
+
+@pytest.mark.parametrize("trials", [1, 2, 3])
+def test_a_run_with_numbers_as_large_as_floats_are_is_drawn(trials):
+    """As damaged files have them: what overflows is left out, without a warning."""
+    large = np.array([[1.0], [1e308], [-1.7e308], [np.inf]]) * np.ones(trials)
+    named = {name: large for name in ("margin_M2", "log_risk", "norm", "kkt_residual", "displacement")}
+    run = Trajectory(np.array([1, 10, 100, 1000]), named, {}, ("finished",) * trials)
+    draw(plots.trajectory(run, (1e-300, 1e300)))
+    draw(plots.records({"train": columns(STEPS, 1e306 * np.log(STEPS / 100))}))

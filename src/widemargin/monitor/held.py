@@ -13,6 +13,7 @@ from widemargin.flows import losses
 
 from . import tally
 from .model import Norms, on_host, squared
+from .own_norm import OwnNorm
 
 # What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective and what else it kept.
 Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
@@ -67,6 +68,16 @@ def read_numbers(values: Sequence[Any]) -> list[float]:
 
 
 SPANS = {"own": slice(0, 2), "lost": slice(2, 4), "along": slice(4, 7)}  # what a step keeps of each, in a row
+
+
+def with_sizes(held: Sequence[Held], own: OwnNorm | None) -> list[Mapping[str, Any]]:
+    """What else steps kept, and under "own" the size in the optimiser's norm and its error."""
+    extras = [extra for *_, extra in held]
+    if own is not None:
+        known = [k for k, (_, norms, *_) in enumerate(held) if norms.lengths]  # some may be of the time before it
+        for k, size in zip(known, own.sizes([held[k][1] for k in known])):
+            extras[k] = {**extras[k], "own": size}
+    return extras
 
 
 def late_numbers(

@@ -252,20 +252,24 @@ def squares(parameters: Sequence[Tensor], world: int = 1) -> Tensor:
 def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
     """Norm of what this rank holds of each parameter, in few kernels, and on how many ranks the same is held.
 
-    In the parameters' own precision, at least float32: for every step of training, where `squares` would be too dear.
+    In the parameters' own precision, at least float32: for every step of training, where `squares` would be too dear. Call it
+    without gradients: to detach each parameter would take as long again.
     """
-    parts = [local_part(p.detach(), world) for p in parameters]
+    parts = [local_part(p, world) for p in parameters]
     return Norms(lengths([part for part, _ in parts], 2), [copies for _, copies in parts])
 
 
-def lengths(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
+def lengths(tensors: Sequence[Tensor], order: float) -> Sequence[Tensor]:
     """The l2 norm or the largest entry (order 2 or inf) of each, in one call for all of a device and type."""
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for k, tensor in enumerate(tensors):
         alike.setdefault((tensor.device, tensor.dtype), []).append(k)
-    found: list[Tensor] = [torch.empty(0)] * len(tensors)
+    found: list[Tensor] = [torch.empty(0)] * len(tensors) if len(alike) > 1 else []
     for (_, dtype), members in alike.items():
-        values = torch._foreach_norm([tensors[k] for k in members], order, torch.promote_types(dtype, torch.float32))
+        wide = None if dtype in (torch.float32, torch.float64) else torch.float32
+        values = torch._foreach_norm([tensors[k] for k in members], order, wide)
+        if len(alike) == 1:
+            return values
         for k, value in zip(members, values):
             found[k] = value
     return found

@@ -20,7 +20,7 @@ from widemargin.types import InputError
 
 from . import ranks, tally
 from .first_look import disagreement, doubts
-from .held import Held, joined_margins, late_numbers, read_numbers, reduced, summary_of
+from .held import Held, joined_margins, late_numbers, read_numbers, reduced, summary_of, with_sizes
 from .heuristics import LAYERS, OverGradient, over_layers
 from .homogeneous import Homogeneous, check_homogeneous
 from .kept import find_or_recall
@@ -57,7 +57,7 @@ from .store import Store
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 HELD = 1 << 20  # margins of training batches held back before they are reduced
-FLUSH = 64  # steps held back: one wait for the device in as many steps
+FLUSH = 128  # steps held back: one wait for the device in as many steps
 TOGETHER = 32  # small batches whose margins `measure` computes together
 PAUSE = 1.0  # seconds after which they are flushed all the same, so that a killed process loses no more
 KEPT = 100_000  # records kept in memory
@@ -317,13 +317,8 @@ class MarginMonitor:
         device = device_of(self.model) if self.world > 1 else torch.device("cpu")
         rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 1)
         objectives = read_numbers([extra.get("objective", math.nan) for *_, extra in held])
-        extras = [extra for *_, extra in held]
-        if self._own is not None:
-            known = [k for k, (_, norms, *_) in enumerate(held) if norms.lengths]  # some may be of the time before it
-            for k, size in zip(known, self._own.sizes([held[k][1] for k in known])):
-                extras[k] = {**extras[k], "own": size}
         joined = "max" if self._own is None else self._own.geometry.joined
-        late = late_numbers(extras, joined, self._everyones if self.world > 1 else None)
+        late = late_numbers(with_sizes(held, self._own), joined, self._everyones if self.world > 1 else None)
         if self.world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
@@ -403,8 +398,11 @@ class MarginMonitor:
 
     def norms_now(self) -> Norms:
         """Norms of the homogeneous parameters at this moment, on the device: nothing waits for them."""
-        subset, world = self._subset(), self.world
-        found = norms(subset, world)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.norms_now()
+        subset = self._subset()
+        found = norms(subset, self.world)
         if self._own is None or self.homogeneous is None:
             return found
         return found._replace(own=self._own.now(dict(zip(self.homogeneous.names, subset))))
@@ -456,7 +454,9 @@ class MarginMonitor:
         self._growth = homogeneous.growth
         inner = unwrap(self.model)
         paths = [name.rpartition(".")[::2] for name in homogeneous.names]
-        self._owners = [(inner.get_submodule(path), last) for path, last in paths]  # looked up once, not at every step
+        self._owners = [
+            (inner.get_submodule(path)._parameters, last) for path, last in paths
+        ]  # once, not at every step
         if homogeneous.names and (self._optimizer is not None or self._norm is not None):
             geometry = own_geometry(self._optimizer, self.named, homogeneous.names, self._norm)
             if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
@@ -474,7 +474,7 @@ class MarginMonitor:
         names = () if self.homogeneous is None else self.homogeneous.names
         if self.world > 1:
             return [self.named[name] for name in names]  # the shards; the module may hold whole ones just now
-        return [getattr(owner, last) for owner, last in self._owners] if names else []
+        return [owner[last] for owner, last in self._owners] if names else []  # type: ignore[misc]
 
     @property
     def geometry(self) -> Geometry | None:

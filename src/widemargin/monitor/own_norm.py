@@ -232,17 +232,18 @@ class OwnNorm:
 
         |W v| and |W'W v| of each matrix of the power iteration, then the largest entries of the other parameters. All else is
         left to the host, since each call into a GPU is a noticeable part of a short step; that of l2 has the lengths already.
+        Call it without gradients.
         """
         if self.geometry.joined == "l2":
             return []
         kept, entries = [], []
         for part in self.geometry.parts:
-            p, _ = local_part(tensors[part.name].detach(), self.world)
+            p, _ = local_part(tensors[part.name], self.world)
             if part.norm == "spectral":
                 kept += self._power(part.name, p, SHORT)
             else:
                 entries.append(p if p.numel() else p.new_zeros(1))  # a shard may have none
-        return kept + lengths(entries, math.inf)
+        return [*kept, *lengths(entries, math.inf)]
 
     def sizes(self, held: Sequence[Norms]) -> Tensor:
         """(S, 2): N(w) and the largest error of the spectral norms (or 0) of steps, from what they hold."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -61,9 +62,10 @@ def raw(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Raw |
     if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)) or not 0 < logits.numel() <= WAITING:
         return None
     check_floating(logits)
-    logits, targets = classes_last(logits.detach(), targets.detach(), class_axis)
-    classes = logits.shape[-1]
-    return Raw(logits.reshape(-1, classes).clone(), targets.reshape(-1).clone())
+    logits, targets = classes_last(logits.detach(), targets, class_axis)
+    if logits.ndim != 2:
+        logits, targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    return Raw(logits.clone(), targets.clone())
 
 
 def summaries(batches: Sequence[Raw], loss: losses.Loss, ignore_index: int = -100) -> Tensor:
@@ -111,7 +113,14 @@ def classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Ten
     """Logits (..., K) and targets (...)."""
     if targets.is_floating_point() or targets.is_complex():
         raise InputError(_not_classes(logits, targets))
-    shape, want = tuple(logits.shape), tuple(targets.shape)
+    where = _class_axis(logits.shape, targets.shape, axis)
+    return logits if where == logits.ndim - 1 else logits.movedim(where, -1), targets
+
+
+@lru_cache  # steps of training have few shapes, and little time
+def _class_axis(shape: tuple[int, ...], want: tuple[int, ...], axis: int | None) -> int:
+    """The axis of the logits in which the classes lie."""
+    shape, want = tuple(shape), tuple(want)
     fits = [k for k in dict.fromkeys((len(shape) - 1, 1)) if 0 <= k < len(shape) and shape[:k] + shape[k + 1 :] == want]
     if axis is not None:
         fits = [k for k in fits if k == axis % len(shape)]
@@ -126,10 +135,9 @@ def classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Ten
             f"the classes of logits {shape} with targets {want} may lie in the last axis or in axis 1; "
             "set class_axis to -1 or to 1"
         )
-    logits = logits.movedim(fits[0], -1)
-    if logits.shape[-1] < 2:
+    if shape[fits[0]] < 2:
         raise InputError('logits have one class only; for one output per example use loss="bce"')
-    return logits, targets
+    return fits[0]
 
 
 def _not_classes(logits: Tensor, targets: Tensor) -> str:

@@ -12,7 +12,7 @@ from widemargin import kinds
 from widemargin.dataset import takes_data_second
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, short
+from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, legend, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -279,7 +279,7 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
         left.plot(decay, error, "^:", color=INK, lw=1.2, ms=4, label="training error, where not 0")
     left.set_yscale("log")
     left.set_title(short(title, 44) or "Objective", loc="left")
-    left.legend(frameon=False, fontsize=8.5, loc="upper left")
+    legend(left, "upper left")
     middle.plot(decay, positive["norm"], "o-", color=PLUS, lw=1.8, ms=4, label="norm |nu|")
     middle.plot(decay, positive["neurons"], "s--", label="neurons", **second)
     middle.set_yscale("log")
@@ -288,7 +288,7 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
     middle.yaxis.set_major_formatter("{x:g}")
     middle.yaxis.set_minor_formatter(NullFormatter())
     middle.set_title("Network", loc="left")
-    middle.legend(frameon=False, fontsize=8.5, loc="upper right")
+    legend(middle, "upper right")
     if labels:
         _draw_path_margins(panels[2], decay, known)
     for axes in panels:
@@ -316,7 +316,7 @@ def _draw_path_margins(axes: Axes, decay: np.ndarray, known: Mapping[str, np.nda
         axes.set_ylim(-0.15 * top, 1.5 * top)  # margins of large decays may be far below 0
     axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
     axes.set_title("Normalised margin (M1)", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="upper right")
+    legend(axes, "upper right")
 
 
 def _kind(cert: Certificate) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from widemargin.types import InputError
 
-from .style import INK, LOG_RATIO, MINUS, PLUS, POINTS, QUIET, THIRD, grid_of, short
+from .style import INK, LOG_RATIO, MINUS, PLUS, POINTS, QUIET, THIRD, drawable, grid_of, legend, quietly, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +25,7 @@ HEURISTICS = {
 FREE = 2.0  # growth of the outputs with other parameters, from which on their scale is free
 
 
+@quietly
 def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     """What a monitor has recorded, against the step: `widemargin.monitor.series(folder)`, columns by name for every data set.
 
@@ -46,9 +47,7 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     >>> len(figure.axes)
     6
     """
-    series = {
-        name: {key: np.asarray(v) for key, v in part.items()} for name, part in series.items() if len(part["step"])
-    }
+    series = {name: {key: drawable(v) for key, v in part.items()} for name, part in series.items() if len(part["step"])}
     if not series:
         raise InputError("there are no records to draw")
     main = main_of(series)
@@ -229,7 +228,7 @@ def _draw_normalized(axes: Axes, series: Mapping[str, np.ndarray], main: str) ->
     _curve(axes, series["step"], hard, color=MINUS, ls="--", lw=1.9, label=f"{label}, ends at {hard[-1]:.4g}", zorder=3)
     label = rf"smooth margin $\psi{over}$, ends at {smooth[-1]:.4g}"
     top = float(np.nanmax(np.concatenate([smooth, hard, [-1e300]])))
-    if top > 0:
+    if 0 < top < math.inf:
         _curve(axes, series["step"], smooth, color=PLUS, lw=1.9, label=label, zorder=4)
         axes.set_ylim(-0.15 * top, 1.35 * top)  # the start, far below, would flatten the rest
     else:  # psi is a sum over examples, not to be compared with a margin below 0
@@ -239,7 +238,7 @@ def _draw_normalized(axes: Axes, series: Mapping[str, np.ndarray], main: str) ->
     what = "Normalised margins" if power else "Margins (not normalised)"
     what = "Margins over a norm that means little" if is_free(series) else what
     axes.set_title(f"{what}, {short(main, 24)}", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    legend(axes, "upper left")
 
 
 def _draw_raw(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
@@ -251,7 +250,7 @@ def _draw_raw(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
         _curve(axes, series["step"], _column(series, name), lw=1.9, label=label, **style)
     axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
     axes.set_title(f"Margins before fitting, {short(main, 24)}", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")
 
 
 def _draw_excess(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
@@ -261,7 +260,7 @@ def _draw_excess(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> Non
     axes.axhline(1, color=INK, lw=0.9, ls=":", label="here the theorem begins")
     axes.set_yscale("log")
     axes.set_title(f"To the theorem, {short(main, 24)}", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")
 
 
 def _draw_heuristics(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
@@ -273,7 +272,7 @@ def _draw_heuristics(axes: Axes, series: Mapping[str, np.ndarray], main: str) ->
             _curve(axes, series["step"], y / top, color=colour, ls=dash, lw=1.6, label=f"{label}, ends at {y[-1]:.3g}")
     axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
     axes.set_title(f"Heuristics, each over its largest, {short(main, 12)}", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")
 
 
 def _draw_error(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any]) -> None:
@@ -288,7 +287,7 @@ def _draw_error(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any]
         axes.set_ylim(-0.05 * least, 1.3)
     else:
         axes.set_ylim(-0.03 * max(most, 1e-3), 1.15 * max(most, 1e-3))
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")
 
 
 def _draw_losses(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any]) -> None:
@@ -296,7 +295,7 @@ def _draw_losses(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any
     if most >= LOG_RATIO * least:
         axes.set_yscale("log")
     axes.set_title("Loss (mean)", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")
 
 
 def _several(axes: Axes, series: Mapping[str, Any], styles: Mapping[str, Any], column: str) -> tuple[float, float]:
@@ -333,7 +332,7 @@ def _draw_weights(axes: Axes, series: Mapping[str, Any]) -> None:
     axes.set_title(f"Norm of w, and of blocks{more}", loc="left")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
-    axes.legend(frameon=False, fontsize=8.5, loc="upper left", ncols=2)
+    legend(axes, "upper left", columns=2)
 
 
 def _draw_fan(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
@@ -354,7 +353,7 @@ def _draw_fan(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
         _curve(axes, step, q[0], color=MINUS, lw=1.5, ls="--", label="smallest")
     axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
     axes.set_title(f"Margins of the examples{f' over ${power}$' if power else ''}, {short(main, 12)}", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="best", ncols=2)
+    legend(axes, "best", columns=2)
 
 
 def _draw_effective(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> None:
@@ -366,6 +365,6 @@ def _draw_effective(axes: Axes, series: Mapping[str, np.ndarray], main: str) -> 
     if np.isfinite(near).any():
         _curve(axes, series["step"], near, color=MINUS, ls="--", lw=1.4, label="within 1 % of the smallest margin")
     axes.set_yscale("log")
-    axes.set_ylim(0.7, 1.6 * float(n.max()))
+    axes.set_ylim(0.7, 1.6 * float(n[np.isfinite(n)].max(initial=1.0)))
     axes.set_title(f"Examples that drive training, {short(main, 12)}", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from widemargin.types import F1_CONVERSIONS, Certificate, InputError, Trajectory
 
-from .style import INK, MINUS, PLUS, QUIET, THIRD, grid_of, short
+from .style import INK, LARGEST, MINUS, PLUS, QUIET, THIRD, drawable, grid_of, legend, logarithmic, quietly, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +21,7 @@ OVERFLOW = 230.0  # ln of the largest time drawn on its own clock: beyond 1e100 
 LINES = 40  # trials drawn one by one, thinly; the median is thick
 
 
+@quietly
 def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | None = None) -> Figure:
     """Margins, loss, norms, and where they were recorded optimality and rotations, against time.
 
@@ -39,7 +41,9 @@ def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | 
     """
     if len(traj.t) == 0:
         raise InputError("this trajectory has no records to draw")
+    traj = replace(traj, records={name: drawable(values) for name, values in traj.records.items()})
     x, name, log = _time(traj)
+    x = drawable(x)
     has = traj.records.__contains__
     lower_row = has("rotation") and has("neuron_norm")
     figure, axes = grid_of(2 if lower_row else 1)
@@ -58,6 +62,8 @@ def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | 
             panel.set_xscale("log")
         if shown.size and shown.max() > shown.min():
             panel.set_xlim(shown.min(), shown.max())
+        elif shown.size and log:
+            panel.set_xlim(shown.min() / 2, 2 * shown.min())
         panel.set_xlabel(name)
     config = traj.config
     what = ", ".join(str(config[key].get(sub, "")) for key, sub in (("net", "net"), ("rule", "class")) if key in config)
@@ -127,7 +133,7 @@ def _draw_margins(
     if same:
         _lines(axes, x, traj["psi_normalized"], MINUS, "smooth margin psi, same norm", "--")
     best = _largest(reference, key)
-    if best is not None:
+    if best is not None and np.abs(best).max() <= LARGEST:
         low, high = best
         axes.axhspan(low, high, color=INK, alpha=0.25, lw=0, zorder=1)
         axes.axhline(high, color=INK, lw=1.3, ls=":", zorder=1, label=f"largest possible, at most {high:.4g}")
@@ -137,7 +143,7 @@ def _draw_margins(
     axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
     unit = f"convention {key}" if key != "partial" else "over the norm of the homogeneous part"
     axes.set_title(f"Normalised margin ({unit})", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    legend(axes, "upper left")
 
 
 def _draw_loss(axes: Axes, traj: Trajectory, x: np.ndarray) -> None:
@@ -150,14 +156,14 @@ def _draw_loss(axes: Axes, traj: Trajectory, x: np.ndarray) -> None:
         _lines(axes, x, np.where(digits > 0, digits, np.nan), PLUS, "risk")
         axes.set_title("Risk: zeros behind the point, -log10", loc="left")
     else:
-        _lines(axes, x, np.exp(log_risk), PLUS, "risk")
+        _lines(axes, x, drawable(np.exp(log_risk)), PLUS, "risk")
         axes.set_title("Risk (mean loss)", loc="left")
-    axes.set_yscale("log")
+    logarithmic(axes)
     for name, colour in (("train_error", INK), ("test_error", MINUS)):
         if name in traj.records and np.nanmin(log_risk) >= -OVERFLOW:
             y = traj[name]
             _lines(axes, x, np.where(y > 0, y, np.nan), colour, name.replace("_", " "), ":")
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")
 
 
 def _draw_norms(axes: Axes, traj: Trajectory, x: np.ndarray) -> None:
@@ -167,22 +173,20 @@ def _draw_norms(axes: Axes, traj: Trajectory, x: np.ndarray) -> None:
     for name, colour in zip(layers, (PLUS, MINUS, THIRD, QUIET)):
         y = traj[name]
         _lines(axes, x, np.where(y > 0, y, np.nan), colour, f"moved: {name.removeprefix('moved_')}", "--")
-    axes.set_yscale("log")
+    logarithmic(axes)
     axes.set_title("Norm, and distance from the start", loc="left")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8.5, loc="best")
+    legend(axes, "best")
 
 
 def _draw_optimality(axes: Axes, traj: Trajectory, x: np.ndarray) -> None:
-    if "gap_estimate" in traj.records:
+    if {"gap_estimate", "dual_estimate"} <= traj.records.keys():
         gap = traj["gap_estimate"] / np.where(traj["dual_estimate"] > 0, traj["dual_estimate"], np.nan)
         _lines(axes, x, np.where(gap > 0, gap, np.nan), PLUS, "gap to the bound of its own dual (estimate)")
     if "kkt_residual" in traj.records:
         _lines(axes, x, traj["kkt_residual"], MINUS, "KKT residual", "--")
-    axes.set_yscale("log")
+    logarithmic(axes)
     axes.set_title("Distance from optimality", loc="left")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+    legend(axes, "lower left")
 
 
 def _draw_rotations(axes: Axes, traj: Trajectory, x: np.ndarray) -> None:
@@ -196,7 +200,7 @@ def _draw_rotations(axes: Axes, traj: Trajectory, x: np.ndarray) -> None:
     axes.set_ylim(-1.05, 1.05)
     axes.axhline(0, color=QUIET, lw=0.6, zorder=0)
     axes.set_title("Rotation: cosine to the first direction", loc="left")
-    axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+    legend(axes, "lower left")
 
 
 def _draw_neurons(axes: Axes, traj: Trajectory) -> None:
@@ -204,9 +208,11 @@ def _draw_neurons(axes: Axes, traj: Trajectory) -> None:
     size, cosine = traj["neuron_norm"][-1], traj["rotation"][-1]
     largest = np.maximum(np.nanmax(size, axis=1, keepdims=True), 1e-300)
     share = np.where(np.isfinite(size), size / largest, np.nan)
-    axes.scatter(share.ravel(), cosine.ravel(), s=14, color=PLUS, alpha=0.5, edgecolors="none")
-    axes.set_xscale("log")
-    axes.set_xlim(max(1e-6, 0.7 * float(np.nanmin(np.where(share > 0, share, np.nan)))), 1.4)
+    known = (share > 0) & np.isfinite(cosine)
+    axes.scatter(share[known], cosine[known], s=14, color=PLUS, alpha=0.5, edgecolors="none")
+    if known.any():
+        axes.set_xscale("log")
+        axes.set_xlim(max(1e-6, 0.7 * float(share[known].min())), 1.4)
     axes.set_ylim(-1.05, 1.05)
     axes.set_xlabel("norm |a_j| |v_j| over the largest")
     axes.set_title("Neurons at the end: norm and rotation", loc="left")

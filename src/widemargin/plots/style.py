@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
+P = ParamSpec("P")
 # Blue and orange stay apart for colour-blind readers and in print.
 PLUS, MINUS, INK, QUIET = "#1f6fb4", "#d9661f", "#222222", "#8a8a8a"
 THIRD = "#2f8f5b"
 POINTS = 2_000  # of one curve
 LOG_RATIO = 20  # margins further apart than this are drawn on a logarithmic axis
+LARGEST = 1e150  # numbers that are drawn: an axis of wider ones overflows
 DRAWN_SHARE = 1e-3  # neurons with a smaller share of the norm are counted, not drawn
 
 
@@ -38,6 +43,43 @@ def figure_of(width: float, height: float, columns: int = 1, ratios: list[float]
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=9.5)
     return figure, axes
+
+
+def drawable(values: Any) -> np.ndarray:
+    """An array, with infinity for numbers so large and 0 for numbers so small that matplotlib cannot make an axis for them.
+
+    Damaged files have some.
+    """
+    values = np.asarray(values)
+    if values.dtype.kind != "f":
+        return values
+    values = np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values)
+    return np.where(np.abs(values) < 1 / LARGEST, 0.0, values)
+
+
+def quietly(function: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Without warnings: what overflows, is no number or lies outside an axis is not drawn."""
+
+    @functools.wraps(function)
+    def drawing(*args: P.args, **keys: P.kwargs) -> Figure:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*args, **keys)
+
+    return drawing
+
+
+def logarithmic(axes: Axes) -> None:
+    """Make the axis of values logarithmic, if any above 0 is drawn."""
+    drawn = (np.asarray(line.get_xydata(), dtype=float) for line in axes.lines)
+    if any((np.isfinite(xy).all(axis=1) & (xy[:, 1] > 0)).any() for xy in drawn):
+        axes.set_yscale("log")
+
+
+def legend(axes: Axes, where: str, columns: int = 1) -> None:
+    """What the curves are called, if there are any."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8.5, loc=where, ncols=columns)
 
 
 def short(name: str, most: int = 60) -> str:
