@@ -221,6 +221,8 @@ def asked(rng, name, files, scratch):
     required = [
         word for one in options if one.required for word in (one.option_strings[0], a_value(rng, one, files, scratch))
     ]
+    if name == "watch":  # it waits for a folder for ever unless it is told --once, which is no option behind --
+        words = [word for word in words if word != "--"]
     ending = ENDINGS[name][:-2] if "--path" in words else ENDINGS[name]
     return [*words, *required, *ending]
 

@@ -169,6 +169,11 @@ def test_steps_taken_twice_count_once(tmp_path):
     assert same["train"]["error"].tolist() == [0.5, 0.4]  # a step that is never counted is no going back
 
 
+def test_names_that_differ_in_what_numpy_leaves_out(tmp_path):
+    found = series(written(tmp_path / "run", record(1, "a"), record(2, "a\0"), record(3, "\0")))
+    assert {name: part["step"].tolist() for name, part in found.items()} == {"a": [1], "a\0": [2], "\0": [3]}
+
+
 def test_what_is_newest_is_counted_once(tmp_path):
     """Rows beyond records.parquet are in newest.arrow; a process killed between the two writings leaves rows in both."""
     run = tmp_path / "run"

@@ -1,5 +1,6 @@
 """The store: what goes in comes out, whatever dies, and what is not a store is left alone."""
 
+import contextlib
 import json
 import math
 import os
@@ -156,6 +157,17 @@ def test_statistics_in_sql(tmp_path):
         [found["a"], found["m"], found["s"]], [x.mean(), np.median(x), x.std(ddof=1)], rtol=1e-13
     )
     assert found["r"] == 2 and found["l"] is None and found["e"] == math.e and found["p"] == 8
+
+
+def test_text_that_is_none_is_not_taken_for_an_interrupt(tmp_path):
+    """SQLite cannot hand it to a function of ours, and says no more than when Ctrl-C came in one."""
+    store = Store(tmp_path)
+    add(store, [{"x": 1.0}, {"x": 2.0}])
+    store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "results.sqlite")) as db, db:
+        db.execute("update runs set x = cast(x'd7' as text) where x = 2")
+    with pytest.raises(InputError, match="the store is damaged: some of its text is none"):
+        everything(tmp_path, "select median(x), stdev(x) from runs")
 
 
 @pytest.mark.parametrize(

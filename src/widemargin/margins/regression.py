@@ -221,8 +221,11 @@ def min_norm_l2(
     coefficients = vectors.T @ target
     good = values > 4 * noise if smallest <= 0 else np.ones(n, bool)
     b = vectors[:, good] @ (coefficients[good] / values[good])
-    for _ in range(2):  # refinement
-        b = b + vectors[:, good] @ (vectors[:, good].T @ (target - k @ b) / values[good])
+    with np.errstate(invalid="ignore"):
+        for _ in range(2):  # refinement
+            b = b + vectors[:, good] @ (vectors[:, good].T @ (target - k @ b) / values[good])
+    if not np.isfinite(b).all():
+        raise _out_of_range(data)
     outside = float(np.linalg.norm(coefficients[~good]))
     upper = lower = 0.0
     status, reason, proved = "certified", "", True
@@ -257,9 +260,7 @@ def min_norm_l2(
         dual[keep] = np.ldexp(b * math.frexp(scale)[0], 2 * power + math.frexp(scale)[1])
     top = float(np.abs(dual).max())
     if b.any() and (not TINY < top < math.inf or (proved and "smallest" not in extra)):
-        raise InputError(
-            f"{data.name}: the weights of the kernels leave the range of float64; multiply X, or y, by a constant"
-        )
+        raise _out_of_range(data)
     low, high = _scaled(max(lower, 0.0), scale, power, up=False), _scaled(upper, scale, power, up=True)
     if progress is not None:
         with suppress(KeyboardInterrupt):  # the work is done
@@ -280,6 +281,12 @@ def min_norm_l2(
         proof={"type": "dual"},
         extra=extra | {"relations": known.saved() if whole_set else []},
         stats=stats | {"seconds": time.perf_counter() - door.started, "smallest_eigenvalue": smallest},
+    )
+
+
+def _out_of_range(data: Dataset) -> InputError:
+    return InputError(
+        f"{data.name}: the weights of the kernels leave the range of float64; multiply X, or y, by a constant"
     )
 
 

@@ -22,7 +22,7 @@ PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
 class Norms(NamedTuple):
     """Sizes of the homogeneous parameters at one moment, scalars on their devices."""
 
-    lengths: list[Tensor]  # of what this rank holds of each
+    lengths: Sequence[Tensor]  # of what this rank holds of each
     copies: list[float]  # on how many ranks the same is held
     own: Sequence[Tensor] = ()  # from which `OwnNorm.sizes` has the norm of the optimiser
 

@@ -236,7 +236,8 @@ class OwnNorm:
         """
         if self.geometry.joined == "l2":
             return []
-        kept, entries = [], []
+        kept: list[Tensor] = []
+        entries: list[Tensor] = []
         for part in self.geometry.parts:
             p, _ = local_part(tensors[part.name], self.world)
             if part.norm == "spectral":

@@ -405,10 +405,10 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
     table = load(records) if isinstance(records, str | os.PathLike) else records
     if not len(table):
         return {}
-    names, steps = np.asarray(table["name"]), np.asarray(table["step"])
+    names, steps = table["name"].combine_chunks().dictionary_encode(), np.asarray(table["step"])
     parts = {}
-    for name in dict.fromkeys(names.tolist()):
-        rows = np.flatnonzero(names == name)
+    for k, name in enumerate(names.dictionary.to_pylist()):
+        rows = np.flatnonzero(np.asarray(names.indices) == k)
         own = steps[rows].astype(float)
         back = np.where(np.diff(own) < 0, own[1:], np.inf)  # to which step training went back after this record
         again = np.minimum.accumulate([np.inf, *back[::-1]])[::-1]

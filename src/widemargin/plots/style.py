@@ -76,7 +76,7 @@ def logarithmic(axes: Axes) -> None:
         axes.set_yscale("log")
 
 
-def legend(axes: Axes, where: str, columns: int = 1) -> None:
+def legend(axes: Axes, where: Any, columns: int = 1) -> None:
     """What the curves are called, if there are any."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8.5, loc=where, ncols=columns)

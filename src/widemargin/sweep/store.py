@@ -382,8 +382,8 @@ def query(
         db.create_aggregate("stdev", 1, _Deviation)  # type: ignore[arg-type]
         cursor = db.execute(sql)
     except (*DAMAGED, sqlite3.Warning, OverflowError) as error:
-        db.close()
-        raise _failed(error, known, clock) from None
+        with contextlib.closing(db):
+            raise _failed(error, known, clock, db) from None
     if cursor.description is None:
         db.close()
         raise InputError("the query returns nothing; write a select")
@@ -405,17 +405,21 @@ def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: _Clock) -> Iter
     try:
         yield from cursor
     except (*DAMAGED, OverflowError) as error:
-        raise _failed(error, [], clock) from None
+        raise _failed(error, [], clock, db) from None
     finally:
         db.close()
 
 
-def _failed(error: Exception, names: Sequence[str], clock: _Clock) -> InputError | KeyboardInterrupt:
+def _failed(
+    error: Exception, names: Sequence[str], clock: _Clock, db: sqlite3.Connection
+) -> InputError | KeyboardInterrupt:
     text = str(error)
     if clock.over:
         return InputError(
             f"the query took longer than {clock.limit:g} seconds; ask for less, or give it more time with --time-limit"
         )
+    if isinstance(error, UnicodeDecodeError) or (text.startswith("user-defined") and _has_broken_text(db)):
+        return InputError("the store is damaged: some of its text is none; ask for other columns, or add the runs anew")
     if text == "interrupted" or text.startswith("user-defined"):
         # Ctrl-C came while Python had its turn, in the progress handler or in a function of ours. They raise nothing else.
         return KeyboardInterrupt()
@@ -425,6 +429,19 @@ def _failed(error: Exception, names: Sequence[str], clock: _Clock) -> InputError
         return InputError(f"the store is damaged ({text}); copy what can be read with `sqlite3 {FILE} .recover`")
     shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
     return InputError(f"the query failed: {text}" + (f"; the table runs has the columns {shown}" if names else ""))
+
+
+def _has_broken_text(db: sqlite3.Connection) -> bool:
+    """Whether the table cannot be read, or has text that is no UTF-8, which functions of ours cannot be called with."""
+    db.text_factory = bytes
+    try:
+        for row in db.execute("select * from runs"):
+            for value in row:
+                if isinstance(value, bytes):
+                    value.decode()
+    except DAMAGED:
+        return True
+    return False
 
 
 def load(folder: str | os.PathLike[str], sql: str | None = None) -> Any:
