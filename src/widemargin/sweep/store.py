@@ -381,7 +381,7 @@ def query(
         db.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
         db.create_aggregate("stdev", 1, _Deviation)  # type: ignore[arg-type]
         cursor = db.execute(sql)
-    except (*DAMAGED, sqlite3.Warning, OverflowError) as error:
+    except (*DAMAGED, sqlite3.Warning, OverflowError, SystemError) as error:
         with contextlib.closing(db):
             raise _failed(error, known, clock, db) from None
     if cursor.description is None:
@@ -404,7 +404,7 @@ class _Clock:
 def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: _Clock) -> Iterator[tuple[Any, ...]]:
     try:
         yield from cursor
-    except (*DAMAGED, OverflowError) as error:
+    except (*DAMAGED, OverflowError, SystemError) as error:
         raise _failed(error, [], clock, db) from None
     finally:
         db.close()
@@ -418,7 +418,9 @@ def _failed(
         return InputError(
             f"the query took longer than {clock.limit:g} seconds; ask for less, or give it more time with --time-limit"
         )
-    if isinstance(error, UnicodeDecodeError) or (text.startswith("user-defined") and _has_broken_text(db)):
+    # Python hands text that is no UTF-8 to none of our functions: it says one of these things, according to the version.
+    broken = isinstance(error, UnicodeDecodeError | SystemError)
+    if broken or (text.startswith("user-defined") and _has_broken_text(db)):
         return InputError("the store is damaged: some of its text is none; ask for other columns, or add the runs anew")
     if text == "interrupted" or text.startswith("user-defined"):
         # Ctrl-C came while Python had its turn, in the progress handler or in a function of ours. They raise nothing else.
