@@ -84,7 +84,8 @@ def harmed_value(rng, value, also=()):
         elif how < 0.7:
             del parent[key]
         elif how < 0.78 and isinstance(parent, list):
-            parent.insert(key, copy.deepcopy(parent[key]))
+            with contextlib.suppress(RecursionError):  # what is there may be deep by now
+                parent.insert(key, copy.deepcopy(parent[key]))
         elif how < 0.86 and isinstance(parent[key], list):
             parent[key] = parent[key] * rng.choice((0, 2, 3))
         elif how < 0.88:

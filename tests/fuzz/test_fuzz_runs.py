@@ -260,10 +260,9 @@ def test_a_run_whose_checkpoint_counts_no_records_is_damaged(run, tmp_path):
     ("wrong", "said"),
     [
         ({"log_scale": {}}, "now.log_scale is no tensor"),
-        (
-            {"step": -(10**9)},
-            "now.step is not the checkpoint's",
-        ),  # training would go on from there, for a billion steps
+        # training would go on from there, for a billion steps
+        ({"step": -(10**9)}, "now.step is not the checkpoint's"),
+        ({"step": torch.zeros(2)}, "now.step is not the checkpoint's"),
     ],
 )
 def test_a_state_that_no_rule_left_is_damage(run, tmp_path, wrong, said):

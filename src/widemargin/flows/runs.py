@@ -477,7 +477,8 @@ def check_shapes(
     """
     fresh, tensors = vars(state), {part.name for part in fields(state) if str(part.type).startswith("Tensor")}
     try:
-        need(point["now"][1].get("step") == point["step"], "now.step", f"is not the checkpoint's, {point['step']}")
+        step = point["now"][1].get("step")
+        need(type(step) is int and step == point["step"], "now.step", f"is not the checkpoint's, {point['step']}")
         for name in ("start", "final"):
             _alike(point[name], like, name, grows and name == "final")
         for name in ("now", "aside", "good"):
