@@ -81,7 +81,8 @@ def harm_arrays(rng, folder):
     elif how == 1:
         arrays[name] = value[..., :-1] if value.ndim else value
     elif how == 2:
-        arrays[name] = value.astype(rng.choice(["int8", "complex128", "U8", "bool", "float32"]))
+        with np.errstate(all="ignore"):
+            arrays[name] = value.astype(rng.choice(["int8", "complex128", "U8", "bool", "float32"]))
     elif how == 3:
         arrays[name] = np.full_like(value, rng.choice([np.nan, np.inf, -np.inf, 1e308, 0.0]))
     elif how == 4:

@@ -310,10 +310,13 @@ class Gram(rows.Rows):
         return upper
 
     def bound(self, q: np.ndarray) -> float:
-        """The upper bound that weights (n,) of a few points prove, exactly 0 where they see nothing."""
+        """The upper bound that weights (n,) of a few points, whose mixture vanishes, prove; exactly 0 where they see nothing."""
         some = np.flatnonzero(q)
-        K = self.matrix(some)
-        return _bounds(K, self.size[some], self.blur, q[some])[1] if K.any() else 0.0
+        K, size = self.matrix(some), self.size[some]
+        if K.any() or not size.any():
+            return _bounds(K, size, self.blur, q[some])[1] if K.any() else 0.0
+        unit = float(size.max())  # beside the others they are so small that squares of their sizes are lost
+        return _bounds(K, size / unit, self.blur, q[some])[1] * unit
 
     def judge(self, predictor: Any, block: slice) -> np.ndarray:
         f, door = predictor, self.door
