@@ -80,6 +80,7 @@ def test_every_kind_on_drawn_points(name: str):
         ("l1-regression", 950014),
         ("l2-regression", 970159),
         ("f2", 990096),
+        ("linear-multiclass", 995010),
     ],
 )
 def test_draws_that_went_wrong(name: str, seed: int):

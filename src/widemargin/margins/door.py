@@ -30,6 +30,7 @@ Tell = Callable[[float, float, str], None]  # the same in scaled units, on the c
 LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 TINY_SIZE, ENLARGED = 1e-100, 500  # sizes below the first are computed of points times 2 to the second
+SURE = 1e-300  # lower bounds beside entries of about 1
 FAINT = 1e-250  # entries beside others of about 1
 EXACT = 100_000  # numbers up to which sums are looked at in exact arithmetic
 PER_NUMBER = 200  # operations that a look at the lines through all points costs for each of their numbers
@@ -204,8 +205,8 @@ class Door:
         return tell
 
     def unscale(self, value: float, degree: int, up: bool) -> float:
-        """value * 2^(shift * degree), rounded outward."""
-        if value == 0:
+        """value * 2^(shift * degree), rounded outward; 0 for a lower bound so small that X has lost its digits."""
+        if value == 0 or (not up and value < SURE):
             return 0.0
         try:
             result = math.ldexp(value, self.shift * degree)
