@@ -428,5 +428,10 @@ def test_a_run_with_numbers_as_large_as_floats_are_is_drawn(trials):
     large = np.array([[1.0], [1e308], [-1.7e308], [np.inf]]) * np.ones(trials)
     named = {name: large for name in ("margin_M2", "log_risk", "norm", "kkt_residual", "displacement")}
     run = Trajectory(np.array([1, 10, 100, 1000]), named, {}, ("finished",) * trials)
-    draw(plots.trajectory(run, (1e-300, 1e300)))
-    draw(plots.records({"train": columns(STEPS, 1e306 * np.log(STEPS / 100))}))
+    margin, _, norm = draw(plots.trajectory(run, (1e-300, 1e300))).axes
+    for axes in (margin, norm):  # of four values the first is left: no bound and no later one stretches the axis
+        assert {float(y) for line in axes.lines for y in np.ravel(line.get_ydata()) if np.isfinite(y) and y} == {1.0}
+        assert np.isfinite(axes.get_ylim()).all() and max(map(abs, axes.get_ylim())) < 100
+    figure = draw(plots.records({"train": columns(STEPS, 1e306 * np.log(STEPS / 100))}))
+    assert all(np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all() for axes in figure.axes)
+    assert max(abs(end) for axes in figure.axes for end in axes.get_ylim()) < 1e151
