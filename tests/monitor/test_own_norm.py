@@ -260,6 +260,16 @@ def test_norms_taken_before_a_step_have_the_own_norm_and_nan_is_not_hidden():
         assert math.isnan(monitor.last.extra["own_norm"])
 
 
+def test_norms_taken_before_there_is_a_norm_have_none():
+    net, x, labels = problem("mlp")
+    monitor = MarginMonitor(net, optimizer=torch.optim.Adam(net.parameters(), lr=1e-3))
+    before, logits = monitor.norms_now(), net(x)
+    monitor.step(logits=logits, targets=labels, before=before)
+    assert "own_norm" not in monitor.last.extra
+    monitor.step(logits=logits, targets=labels)
+    assert monitor.last.extra["own_norm"] > 0
+
+
 def five_steps(net, x, labels, rule, monitor) -> None:
     for _ in range(5):
         logits = net(x)

@@ -73,8 +73,8 @@ SPANS = {"own": slice(0, 2), "lost": slice(2, 4), "along": slice(4, 7)}  # what 
 def with_sizes(held: Sequence[Held], own: OwnNorm | None) -> list[Mapping[str, Any]]:
     """What else steps kept, and under "own" the size in the optimiser's norm and its error."""
     extras = [extra for *_, extra in held]
-    if own is not None:
-        known = [k for k, (_, norms, *_) in enumerate(held) if norms.lengths]  # some may be of the time before it
+    known = [k for k, (_, norms, *_) in enumerate(held) if norms.lengths]  # some may be of the time before it
+    if own is not None and known:
         for k, size in zip(known, own.sizes([held[k][1] for k in known])):
             extras[k] = {**extras[k], "own": size}
     return extras

@@ -261,18 +261,19 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
 
 def lengths(tensors: Sequence[Tensor], order: float) -> Sequence[Tensor]:
     """The l2 norm or the largest entry (order 2 or inf) of each, in one call for all of a device and type."""
+    found: dict[int, Tensor] = {}
+    for members in _of_a_kind(tensors):
+        wide = None if tensors[members[0]].dtype in (torch.float32, torch.float64) else torch.float32
+        found |= zip(members, torch._foreach_norm([tensors[k] for k in members], order, wide))
+    return [found[k] for k in range(len(tensors))]
+
+
+def _of_a_kind(tensors: Sequence[Tensor]) -> Iterable[list[int]]:
+    """Numbers of the tensors of each device and type."""
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for k, tensor in enumerate(tensors):
         alike.setdefault((tensor.device, tensor.dtype), []).append(k)
-    found: list[Tensor] = [torch.empty(0)] * len(tensors) if len(alike) > 1 else []
-    for (_, dtype), members in alike.items():
-        wide = None if dtype in (torch.float32, torch.float64) else torch.float32
-        values = torch._foreach_norm([tensors[k] for k in members], order, wide)
-        if len(alike) == 1:
-            return values
-        for k, value in zip(members, values):
-            found[k] = value
-    return found
+    return alike.values()
 
 
 def squared(held: Sequence[Norms], weights: Sequence[float] | None = None) -> Tensor:
@@ -291,11 +292,8 @@ def on_host(values: Sequence[Tensor | Sequence[float]]) -> Tensor:
     tensors = [value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64) for value in values]
     if not tensors:
         return torch.zeros(0, dtype=torch.float64)
-    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for k, tensor in enumerate(tensors):
-        alike.setdefault((tensor.device, tensor.dtype), []).append(k)
     found = torch.empty(len(tensors), *tensors[0].shape, dtype=torch.float64)
-    for members in alike.values():
+    for members in _of_a_kind(tensors):
         found[members] = torch.stack([tensors[k] for k in members]).to("cpu").double()
     return found
 
