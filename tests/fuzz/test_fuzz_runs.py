@@ -274,3 +274,14 @@ def test_a_state_that_no_rule_left_is_damage(run, tmp_path, wrong, said):
         put_checkpoint(path, point | {"now": [point["now"][0], point["now"][1] | wrong]})
     status, out, answer = command(*run[1], "--out", folder, "--resume")
     assert (status, out) == (2, "") and said in answer
+
+
+def test_parameters_of_another_type_are_damage(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        narrow = {name: value.float() for name, value in point["now"][0].items()}
+        put_checkpoint(path, point | {"now": [narrow, point["now"][1]]})
+    status, out, answer = command(*run[1], "--out", folder, "--resume")
+    assert (status, out) == (2, "") and "is not of type torch.float64" in answer

@@ -469,11 +469,11 @@ def _of_trials(point: Mapping[str, Any], trials: int) -> None:
 
 
 def check_shapes(
-    point: Mapping[str, Any], like: Mapping[str, np.ndarray], state: State, grows: bool, points: int
+    point: Mapping[str, Any], like: Mapping[str, np.ndarray], state: State, grows: bool, X: torch.Tensor
 ) -> None:
     """Whether the parameters of a checkpoint are those of the net, `like`, and its state is one of the rule's, like `state`.
 
-    An InputError else. A rule that `grows` may have added neurons, the second dimension. `points` is n.
+    An InputError else. A rule that `grows` may have added neurons, the second dimension. X (S, n, d) are the points.
     """
     fresh, tensors = vars(state), {part.name for part in fields(state) if str(part.type).startswith("Tensor")}
     try:
@@ -485,13 +485,15 @@ def check_shapes(
             if point[name] is None:
                 continue
             _alike(point[name][0], like, name, grows)
+            for key, value in point[name][0].items():
+                need(value.dtype == X.dtype, f"{name}.{key}", f"is not of type {X.dtype}")
             for key, value in point[name][1].items():
                 if key in fresh and fresh[key] is not None:
                     _as_fresh(value, fresh[key], f"{name}.{key[:60]}", grows)
                 elif value is not None:  # what a rule knows after its first step only
                     fits = key not in tensors or isinstance(value, torch.Tensor)
                     need(fits, f"{name}.{key[:60]}", "is no tensor")
-                    _later(value, key, len(point["status"]), points, f"{name}.{key[:60]}")
+                    _later(value, key, len(point["status"]), X.shape[1], f"{name}.{key[:60]}")
     except Misfit as error:
         raise InputError(
             f"the checkpoint does not fit the network and the rule ({error}); remove it to go on from the other one, or "

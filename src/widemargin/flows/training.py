@@ -414,7 +414,7 @@ class _Loop:
         drawn = self.problem.net.init(self.numbers, self.seed)
         self.start = {name: v.to(device) for name, v in point["start"].items()}
         fresh = begun(self.rule, self.problem, {name: torch.tensor(v).to(self.problem.X) for name, v in drawn.items()})
-        runs.check_shapes(point, drawn, fresh, self.rule.grows, self.problem.n)
+        runs.check_shapes(point, drawn, fresh, self.rule.grows, self.problem.X)
 
         def placed(parts: Any) -> tuple[Params, State] | None:
             if parts is None:
