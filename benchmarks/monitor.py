@@ -1,21 +1,24 @@
 """What `monitor.step` adds to a step of training, and what `measure` costs beside a plain forward pass.
 
-    python benchmarks/monitor.py [--device cpu|cuda] [--threads 1] [--rounds 15] [--steps 20] [--only resnet|llama]
-                                 [--every 10] [--json FILE] [--quick] [--own] [--find]
+    python benchmarks/monitor.py [--device cpu|cuda] [--threads 1] [--rounds 15] [--seconds 2] [--only resnet|llama]
+                                 [--every 10] [--wait] [--json FILE] [--quick] [--own] [--find]
 
 Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
 a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
-model and optimiser serve all three, so that memory and caches are alike. They take turns, a step each, in an order that changes
-from step to step, so that what slows the whole machine down cancels; each step ends with a wait for the device. A round is
-`--steps` steps of each way and a flush of its monitor, and its time is divided by that of the same round's steps without
-monitor. Shown are medians and quartiles of these ratios, of wall time and of the process's CPU time; on a CPU that others use
-the latter is the one to trust. The goal is < 2 % for `monitor.step` at every step.
+model and optimiser serve all three, so that memory and caches are alike. A turn is `--seconds` of training one way, longer than
+the second after which a monitor flushes, and it ends with a flush and a wait for the device (`--wait`: every step waits, as in
+loops that print each loss). The turns of a round alternate with turns without monitor, and the time of each is divided by the
+mean of the two beside it, so that what slows the machine down for seconds cancels. Shown are medians and quartiles of these
+ratios, of wall time and of the process's CPU time; on a CPU that others use the latter is the one to trust. The goal is < 2 % for
+`monitor.step` at every step. Ways that take turns step by step would not do: a monitor flushes once a second, so that with six
+ways one would flush six times as often for each of its steps as it does in training.
 
-`measure` is compared with the same forward passes in eval mode without gradients. Last, the number of calls into torch of one
-`monitor.step` and of a flush, the least CPU time of both and its share in the least of a step of training (which noise does not
-hide), and on a GPU the kernels launched and their time. `--own` adds the same numbers for a monitor that
-knows the optimiser (goal < 2 %), for one that also watches late training, and for the mixed norm of Muon (a power iteration on
-the head's matrix; goal < 5 %).
+`measure` is compared with the same forward passes in eval mode without gradients. Then where the time goes within training: the
+wall time of the calls of `monitor.step` that do not flush, and of those that do, with the steps between two of them. Last, the
+number of calls into torch of one `monitor.step` and of a flush, the least CPU time of both and its share in the least of a step
+of training (which noise does not hide), and on a GPU the kernels launched and their time. `--own` adds the same numbers for a
+monitor that knows the optimiser (goal < 2 %), for one that also watches late training, and for the mixed norm of Muon (a power
+iteration on the head's matrix; goal < 5 %).
 
 `--find` is about the first step alone: the processor time of `find_homogeneous` over that of one forward pass of the batch, for
 a ResNet-18 on 16 pictures of 224 x 224, the ResNet above on 32, and a small GPT-2 on 4 texts of 128 tokens. Medians of three;
@@ -124,14 +127,26 @@ class Task:
     def forward(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         return self.logits(), self.targets
 
-    def step(self, monitor: MarginMonitor | None) -> None:
+    def step(self, monitor: MarginMonitor | None) -> float:
+        """A step of training; the seconds that its monitor took."""
         self.optimizer.zero_grad()
         logits = self.logits()
         loss = F.cross_entropy(logits.flatten(0, -2).float(), self.targets.flatten())
         loss.backward()
+        began = time.perf_counter()
         if monitor is not None:
             monitor.step(logits=logits, targets=self.targets, loss=loss)
+        took = time.perf_counter() - began
         self.optimizer.step()
+        return took
+
+    def turn(self, monitor: MarginMonitor | None, steps: int, wait: bool) -> None:
+        for _ in range(steps):
+            self.step(monitor)
+            if wait and self.device == "cuda":
+                torch.cuda.synchronize()
+        if monitor is not None:
+            monitor.flush()
 
 
 def task(name: str, device: str, quick: bool) -> Task:
@@ -162,32 +177,54 @@ def clocked(run: Callable[[], object], device: str) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def compare(
-    ways: dict[str, Callable[[], object]], device: str, rounds: int, steps: int = 1, ends: dict[str, Any] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Rounds of `steps` turns of every way, in a changing order, and its end; the first way is what the others are divided by."""
-    names = list(ways)
-    for name in names:  # warm-up
-        ways[name]()
-    times: dict[str, list[list[float]]] = {name: [] for name in names}
-    for _ in range(rounds):
-        for name in names:
-            times[name].append([0.0, 0.0])
-        turns = [names[(k + j) % len(names)] for k in range(steps) for j in range(len(names))]
-        for name, run in [(name, ways[name]) for name in turns] + list((ends or {}).items()):
-            for which, seconds in enumerate(clocked(run, device)):
-                times[name][-1][which] += seconds
-    found = {}
-    for name in names:
-        found[name] = {"wall_s": quartiles([wall for wall, _ in times[name]])}
-        for which, clock in enumerate(("wall", "cpu")):
-            ratios = [mine[which] / plain[which] for mine, plain in zip(times[name], times[names[0]])]
-            found[name][f"{clock}_ratio"] = quartiles(ratios)
-    return found
+def compare(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, dict[str, Any]]:
+    """Turns of every way between turns of the first, which it is divided by; the others come in a changing order."""
+    first, *others = ways
+    for run in ways.values():  # warm-up
+        run()
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    ratios: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
+    before = clocked(ways[first], device)
+    for k in range(rounds):
+        for name in others[k % len(others) :] + others[: k % len(others)]:
+            mine, after = clocked(ways[name], device), clocked(ways[first], device)
+            ratios[name].append(tuple(2 * one / (a + b) for one, a, b in zip(mine, before, after)))
+            ratios[first].append(
+                tuple(2 * b / (a + b) for a, b in zip(before, after))
+            )  # how much turns differ by themselves
+            times[name].append(mine[0])
+            times[first].append(after[0])
+            before = after
+    return {
+        name: {
+            "wall_s": quartiles(times[name]),
+            "wall_ratio": quartiles([wall for wall, _ in ratios[name]]),
+            "cpu_ratio": quartiles([cpu for _, cpu in ratios[name]]),
+        }
+        for name in ways
+    }
 
 
 def quartiles(values: list[float]) -> list[float]:
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+
+
+def inside(one: Task, monitor: MarginMonitor, steps: int) -> dict[str, float]:
+    """Where the time of a monitor goes within training: microseconds of its calls, wall clock, medians."""
+    monitor.flush()
+    plain, flushing, last = [], [], monitor._flushed
+    for _ in range(steps):
+        took = one.step(monitor)
+        (plain if monitor._flushed == last else flushing).append(1e6 * took)
+        last = monitor._flushed
+    began = time.perf_counter()
+    monitor.flush()
+    flushing.append(1e6 * (time.perf_counter() - began))
+    return {
+        "step_us": statistics.median(plain),
+        "flush_us": statistics.median(flushing),
+        "steps_per_flush": steps / len(flushing),
+    }
 
 
 class Calls(TorchDispatchMode):
@@ -244,12 +281,17 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
 
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in one.model.parameters())}
     own = own_monitors(one) if options.own else {}
-    ways = {"none": partial(one.step, None)} | {name: partial(one.step, it) for name, it in (monitors | own).items()}
-    ends = {name: it.flush for name, it in (monitors | own).items()}
-    found["training"] = compare(ways, one.device, options.rounds, options.steps, ends)
+    for it in (None, *monitors.values(), *own.values()):  # warm-up: kernels are chosen, homogeneous parameters found
+        one.turn(it, 3, True)
+    steps = max(
+        3, round(options.seconds / statistics.median(clocked(lambda: one.step(None), one.device)[0] for _ in range(9)))
+    )
+    found["steps"] = steps
+    ways = {name: partial(one.turn, it, steps, options.wait) for name, it in ({"none": None} | monitors | own).items()}
+    found["training"] = compare(ways, one.device, options.rounds)
     found["homogeneous"] = monitors["every step"].homogeneous.summary  # type: ignore[union-attr]
 
-    batches = max(2, options.steps // 4)
+    found["batches"] = batches = max(2, steps // 4)
 
     def plain() -> None:
         one.model.eval()
@@ -261,8 +303,9 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
     data = [(one.inputs, one.targets)] * batches
     ways = {"forward": plain, "measure": lambda: monitors["every step"].measure(data)}
     found["measuring"] = compare(ways, one.device, options.rounds)
-    found["calls"] = count(one, monitors["every step"])
-    found["own"] = {name: count(one, monitor) for name, monitor in own.items()}
+    watched = {"every step": monitors["every step"]} | own
+    found["inside"] = {name: inside(one, monitor, 2 * steps) for name, monitor in watched.items()}
+    found["calls"] = {name: count(one, monitor) for name, monitor in watched.items()}
     return found
 
 
@@ -279,7 +322,6 @@ def own_monitors(one: Task) -> dict[str, MarginMonitor]:
     for name, keys in made.items():
         found[name] = MarginMonitor(one.model, forward=one.forward, **keys)
         found[name].find((one.inputs, one.targets))
-        one.step(found[name])  # the first step starts the power iteration
     return found
 
 
@@ -337,15 +379,16 @@ def row(name: str, found: dict[str, Any], steps: int) -> str:
     return f"  {name:<14} {milliseconds:10.3f} ms   wall {share(found['wall_ratio'])}   cpu {share(found['cpu_ratio'])}"
 
 
-def show(name: str, found: dict[str, Any], steps: int) -> None:
-    print(f"{name}: {found['parameters']:,} parameters; {found['homogeneous']}")
+def show(name: str, found: dict[str, Any]) -> None:
+    print(f"{name}: {found['parameters']:,} parameters; {found['homogeneous']}; turns of {found['steps']} steps")
     for way, numbers in found["training"].items():
-        print(row(way, numbers, steps))
+        print(row(way, numbers, found["steps"]))
     for way, numbers in found["measuring"].items():
-        print(row(way, numbers, max(2, steps // 4)))
-    print("  " + ", ".join(f"{key} {value:.4g}" for key, value in found["calls"].items()), flush=True)
-    for way, numbers in found["own"].items():
-        print(f"  {way}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers.items()), flush=True)
+        print(row(way, numbers, found["batches"]))
+    for what, heading in (("inside", "within training"), ("calls", "called again and again")):
+        for way, numbers in found[what].items():
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+            print(f"  {heading}, {way}: {shown}", flush=True)
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
@@ -353,7 +396,8 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=FLUSH, help="of a round; the default is one flush of the monitor")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn; a monitor flushes once a second")
+    parser.add_argument("--wait", action="store_true", help="for the device, at the end of every step")
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--only", choices=("resnet", "llama"))
     parser.add_argument("--quick", action="store_true", help="tiny models: to see that it runs, not for its numbers")
@@ -363,9 +407,9 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(words)
     torch.set_num_threads(options.threads)
     where = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
-    print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads, rounds of {options.steps} steps")
+    print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     if not options.find:
-        print("medians [quartiles] of the share added to the steps without monitor of the same round\n", flush=True)
+        print("medians [quartiles] of the share added to the turns without monitor beside it\n", flush=True)
     result: dict[str, Any] = {
         "options": {key: str(value) for key, value in vars(options).items()},
         "where": where,
@@ -380,7 +424,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     for name in ("resnet", "llama"):
         if options.only in (None, name):
             result[name] = measured(task(name, options.device, options.quick), options)
-            show(name, result[name], options.steps)
+            show(name, result[name])
             if options.json:
                 options.json.write_text(json.dumps(result, indent=1))
     return result
