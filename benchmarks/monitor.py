@@ -1,17 +1,17 @@
 """What `monitor.step` adds to a step of training, and what `measure` costs beside a plain forward pass.
 
-    python benchmarks/monitor.py [--device cpu|cuda] [--threads 1] [--rounds 15] [--seconds 2] [--only resnet|llama]
-                                 [--every 10] [--wait] [--json FILE] [--quick] [--own] [--find]
+    python benchmarks/monitor.py [--device cpu|cuda] [--threads 1] [--rounds 15] [--steps 128] [--only resnet|llama]
+                                 [--every 10] [--json FILE] [--quick] [--own] [--find]
 
 Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
 a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
-model and optimiser serve all three, so that memory and caches are alike. A turn is `--seconds` of training one way, longer than
-the second after which a monitor flushes, and it ends with a flush and a wait for the device (`--wait`: every step waits, as in
-loops that print each loss). The turns of a round alternate with turns without monitor, and the time of each is divided by the
-mean of the two beside it, so that what slows the machine down for seconds cancels. Shown are medians and quartiles of these
-ratios, of wall time and of the process's CPU time; on a CPU that others use the latter is the one to trust. The goal is < 2 % for
-`monitor.step` at every step. Ways that take turns step by step would not do: a monitor flushes once a second, so that with six
-ways one would flush six times as often for each of its steps as it does in training.
+model and optimiser serve all three, so that memory and caches are alike. They take turns, a step each, in an order that changes
+from step to step, so that what slows the whole machine down cancels; each step ends with a wait for the device. A monitor sees
+the time of its own turns alone, since it flushes once a second and would else do so for every few of its steps. A round is
+`--steps` steps of each way, flushes included, and its time is divided by that of the same round's steps without monitor. Shown
+are medians and quartiles of these ratios, of wall time and of the process's CPU time; on a CPU that others use the latter is the
+one to trust. "none, again" is training without monitor once more: what it differs by is noise. The goal is < 2 % for
+`monitor.step` at every step.
 
 `measure` is compared with the same forward passes in eval mode without gradients. Then where the time goes within training: the
 wall time of the calls of `monitor.step` that do not flush, and of those that do, with the steps between two of them. Last, the
@@ -32,6 +32,7 @@ import json
 import platform
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from widemargin.monitor import MarginMonitor
+from widemargin.monitor import monitor as monitor_file
 from widemargin.monitor.monitor import FLUSH
 
 SIZES = {  # of (device, quick)
@@ -140,14 +142,6 @@ class Task:
         self.optimizer.step()
         return took
 
-    def turn(self, monitor: MarginMonitor | None, steps: int, wait: bool) -> None:
-        for _ in range(steps):
-            self.step(monitor)
-            if wait and self.device == "cuda":
-                torch.cuda.synchronize()
-        if monitor is not None:
-            monitor.flush()
-
 
 def task(name: str, device: str, quick: bool) -> Task:
     torch.manual_seed(0)
@@ -177,32 +171,46 @@ def clocked(run: Callable[[], object], device: str) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def compare(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, dict[str, Any]]:
-    """Turns of every way between turns of the first, which it is divided by; the others come in a changing order."""
-    first, *others = ways
-    for run in ways.values():  # warm-up
-        run()
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    ratios: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
-    before = clocked(ways[first], device)
-    for k in range(rounds):
-        for name in others[k % len(others) :] + others[: k % len(others)]:
-            mine, after = clocked(ways[name], device), clocked(ways[first], device)
-            ratios[name].append(tuple(2 * one / (a + b) for one, a, b in zip(mine, before, after)))
-            ratios[first].append(
-                tuple(2 * b / (a + b) for a, b in zip(before, after))
-            )  # how much turns differ by themselves
-            times[name].append(mine[0])
-            times[first].append(after[0])
-            before = after
-    return {
-        name: {
-            "wall_s": quartiles(times[name]),
-            "wall_ratio": quartiles([wall for wall, _ in ratios[name]]),
-            "cpu_ratio": quartiles([cpu for _, cpu in ratios[name]]),
-        }
-        for name in ways
-    }
+class OwnTime:
+    """Stands for the module `time` in the monitor: what it shows goes on in the turns of one way alone."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self.way, self.began = "", time.perf_counter()
+
+    def turn(self, way: str) -> None:
+        self.way, self.began = way, time.perf_counter()
+
+    def over(self) -> None:
+        self.spent[self.way] += time.perf_counter() - self.began
+
+    def perf_counter(self) -> float:
+        return self.spent[self.way] + time.perf_counter() - self.began
+
+
+def compare(
+    ways: dict[str, Callable[[], object]], device: str, rounds: int, steps: int, clock: OwnTime
+) -> dict[str, dict[str, Any]]:
+    """Rounds of `steps` turns of every way, in a changing order; the first way is what the others are divided by."""
+    names = list(ways)
+    times: dict[str, list[list[float]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            times[name].append([0.0, 0.0])
+        for k in range(steps):
+            for j in range(len(names)):
+                name = names[(k + j) % len(names)]
+                clock.turn(name)
+                for which, seconds in enumerate(clocked(ways[name], device)):
+                    times[name][-1][which] += seconds
+                clock.over()
+    found = {}
+    for name in names:
+        found[name] = {"wall_s": quartiles([wall for wall, _ in times[name]])}
+        for which, kind in enumerate(("wall", "cpu")):
+            ratios = [mine[which] / plain[which] for mine, plain in zip(times[name], times[names[0]])]
+            found[name][f"{kind}_ratio"] = quartiles(ratios)
+    return found
 
 
 def quartiles(values: list[float]) -> list[float]:
@@ -277,21 +285,28 @@ def count(one: Task, monitor: MarginMonitor) -> dict[str, Any]:
 
 def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
     made = {"every step": 1, f"every={options.every}": options.every}
-    monitors = {name: MarginMonitor(one.model, every=every, forward=one.forward) for name, every in made.items()}
-
+    clock = OwnTime()
+    monitor_file.time = clock  # type: ignore[assignment]
+    monitors: dict[str, Any] = {"none": None, "none, again": None}
+    for name, every in made.items():
+        monitors[name] = MarginMonitor(one.model, every=every, forward=one.forward)
+    monitors |= own_monitors(one) if options.own else {}
+    for (
+        name,
+        it,
+    ) in monitors.items():  # warm-up: kernels are chosen, homogeneous parameters found, the power iteration starts
+        clock.turn(name)
+        for _ in range(3):
+            one.step(it)
+        if it is not None:
+            it.flush()
+        clock.over()
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in one.model.parameters())}
-    own = own_monitors(one) if options.own else {}
-    for it in (None, *monitors.values(), *own.values()):  # warm-up: kernels are chosen, homogeneous parameters found
-        one.turn(it, 3, True)
-    steps = max(
-        3, round(options.seconds / statistics.median(clocked(lambda: one.step(None), one.device)[0] for _ in range(9)))
-    )
-    found["steps"] = steps
-    ways = {name: partial(one.turn, it, steps, options.wait) for name, it in ({"none": None} | monitors | own).items()}
-    found["training"] = compare(ways, one.device, options.rounds)
-    found["homogeneous"] = monitors["every step"].homogeneous.summary  # type: ignore[union-attr]
+    ways = {name: partial(one.step, it) for name, it in monitors.items()}
+    found["training"] = compare(ways, one.device, options.rounds, options.steps, clock)
+    found["homogeneous"] = monitors["every step"].homogeneous.summary
 
-    found["batches"] = batches = max(2, steps // 4)
+    found["batches"] = batches = max(2, options.steps // 4)
 
     def plain() -> None:
         one.model.eval()
@@ -302,9 +317,10 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
 
     data = [(one.inputs, one.targets)] * batches
     ways = {"forward": plain, "measure": lambda: monitors["every step"].measure(data)}
-    found["measuring"] = compare(ways, one.device, options.rounds)
-    watched = {"every step": monitors["every step"]} | own
-    found["inside"] = {name: inside(one, monitor, 2 * steps) for name, monitor in watched.items()}
+    found["measuring"] = compare(ways, one.device, options.rounds, 1, clock)
+    monitor_file.time = time
+    watched = {name: it for name, it in monitors.items() if it is not None and it.every == 1}
+    found["inside"] = {name: inside(one, monitor, 2 * options.steps) for name, monitor in watched.items()}
     found["calls"] = {name: count(one, monitor) for name, monitor in watched.items()}
     return found
 
@@ -379,10 +395,10 @@ def row(name: str, found: dict[str, Any], steps: int) -> str:
     return f"  {name:<14} {milliseconds:10.3f} ms   wall {share(found['wall_ratio'])}   cpu {share(found['cpu_ratio'])}"
 
 
-def show(name: str, found: dict[str, Any]) -> None:
-    print(f"{name}: {found['parameters']:,} parameters; {found['homogeneous']}; turns of {found['steps']} steps")
+def show(name: str, found: dict[str, Any], steps: int) -> None:
+    print(f"{name}: {found['parameters']:,} parameters; {found['homogeneous']}")
     for way, numbers in found["training"].items():
-        print(row(way, numbers, found["steps"]))
+        print(row(way, numbers, steps))
     for way, numbers in found["measuring"].items():
         print(row(way, numbers, found["batches"]))
     for what, heading in (("inside", "within training"), ("calls", "called again and again")):
@@ -396,8 +412,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn; a monitor flushes once a second")
-    parser.add_argument("--wait", action="store_true", help="for the device, at the end of every step")
+    parser.add_argument("--steps", type=int, default=FLUSH, help="of a round; the default is one flush of the monitor")
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--only", choices=("resnet", "llama"))
     parser.add_argument("--quick", action="store_true", help="tiny models: to see that it runs, not for its numbers")
@@ -409,7 +424,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     where = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
     print(f"{where}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     if not options.find:
-        print("medians [quartiles] of the share added to the turns without monitor beside it\n", flush=True)
+        print("medians [quartiles] of the share added to the steps without monitor of the same round\n", flush=True)
     result: dict[str, Any] = {
         "options": {key: str(value) for key, value in vars(options).items()},
         "where": where,
@@ -424,7 +439,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     for name in ("resnet", "llama"):
         if options.only in (None, name):
             result[name] = measured(task(name, options.device, options.quick), options)
-            show(name, result[name])
+            show(name, result[name], options.steps)
             if options.json:
                 options.json.write_text(json.dumps(result, indent=1))
     return result
