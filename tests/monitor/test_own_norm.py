@@ -177,7 +177,7 @@ def test_the_geometry_is_read_from_the_optimiser():
         found = own_geometry(make(groups()), named)
         assert [part.norm for part in found.parts] == ["linf"] * 3 and found.joined == "max"
         assert_allclose([part.weight for part in found.parts], [1, 0.25, 0.25])
-        size = OwnNorm(found).exactly(named)[0]
+        size = OwnNorm(found).exactly(list(named.values()))[0]
         each = [named["0.weight"].abs().max(), 4 * named["2.weight"].abs().max(), 4 * named["4.weight"].abs().max()]
         assert_allclose(size, max(one.item() for one in each))
     found = own_geometry(torch.optim.AdamW(groups(), betas=(0.8, 0.9), weight_decay=0.3), named)
@@ -185,9 +185,9 @@ def test_the_geometry_is_read_from_the_optimiser():
     found = own_geometry(torch.optim.SGD(groups(), momentum=0.9), named)
     assert found.joined == "l2" and found.momentum == 0.9
     total = sum(p.square().sum() / (1 if name == "0.weight" else 0.25) for name, p in named.items())
-    assert_allclose(OwnNorm(found).exactly(named)[0], total.sqrt().item())
+    assert_allclose(OwnNorm(found).exactly(list(named.values()))[0], total.sqrt().item())
     plain = own_geometry(torch.optim.SGD(net.parameters(), lr=0.1), named)
-    assert_allclose(OwnNorm(plain).exactly(named)[0], sum(p.square().sum() for p in named.values()).sqrt().item())
+    assert_allclose(OwnNorm(plain).exactly(list(named.values()))[0], sum(p.square().sum() for p in named.values()).sqrt().item())
     rule = torch.optim.AdamW(groups())
     schedule = torch.optim.lr_scheduler.LambdaLR(rule, lambda step: step / 10)  # begins at 0
     assert_allclose([part.weight for part in own_geometry(rule, named).parts], [1, 0.25, 0.25])
@@ -202,7 +202,7 @@ def test_muon_with_its_adam_part_is_a_mixed_maximum():
     assert_allclose([part.weight for part in found.parts], [1, 0.5 / 1.5, 1 / 1.5])  # 9 rows by 4 columns: sqrt(9 / 4)
     values = [torch.linalg.matrix_norm(p, 2).item() if p.ndim == 2 else p.abs().max().item() for p in named.values()]
     assert_allclose(
-        OwnNorm(found).exactly(named)[0], max(v / part.weight for v, part in zip(values, found.parts)), rtol=1e-6
+        OwnNorm(found).exactly(list(named.values()))[0], max(v / part.weight for v, part in zip(values, found.parts)), rtol=1e-6
     )
     if hasattr(torch.optim, "Muon"):
         pair = [
@@ -217,14 +217,14 @@ def test_the_power_iteration_follows_the_spectral_norm_and_states_its_error():
     W = nn.Parameter(torch.randn(60, 30, dtype=torch.float64))
     own = OwnNorm(own_geometry(None, {"W": W}, norm="spectral"))
     for _ in range(50):
-        [[size, error]] = own.sizes([Norms([], [], own.now({"W": W}))]).tolist()
+        [[size, error]] = own.sizes([Norms([], [], own.now([W]))]).tolist()
         values = torch.linalg.svdvals(W)
         assert size <= values[0].item() * (1 + 1e-12)
         assert (values - size).abs().min().item() <= error * size * (1 + 1e-9)  # what the residual promises
         assert size > 0.97 * values[0].item()
         with torch.no_grad():
             W += 0.01 * torch.randn_like(W)
-    exact, error = own.exactly({"W": W})
+    exact, error = own.exactly([W])
     assert_allclose(exact, torch.linalg.svdvals(W)[0].item())
     assert error == 0
 

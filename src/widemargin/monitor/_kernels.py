@@ -27,7 +27,9 @@ def _kernel() -> Any:
     def kernel(F, own, out, count, length, s0, s1, s2, classes, B: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0).to(tl.int64)
         F += (row // length) * s0 + (row % length) * s1
-        mine = tl.load(own + row)
+        mine = tl.minimum(
+            tl.maximum(tl.load(own + row), 0), classes - 1
+        )  # others than classes count later, or not at all
         value = tl.load(F + mine * s2).to(out.dtype.element_ty)
         top = tl.full((B,), float("-inf"), out.dtype.element_ty)
         total = tl.zeros((B,), out.dtype.element_ty)
@@ -52,7 +54,7 @@ def _kernel() -> Any:
 
 
 def rows(logits: Tensor, own: Tensor) -> Tensor | None:
-    """Soft and hard margins (2, N) of logits (N, K) or (B, T, K) and labels within range; None where the kernel is of no use."""
+    """Soft and hard margins (2, N) of logits (N, K) or (B, T, K) and targets; None where the kernel is of no use."""
     if not logits.is_cuda or logits.ndim not in (2, 3) or not own.numel() or not _works(logits.device):
         return None
     return _run(logits, own)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,46 +12,75 @@ from torch import Tensor
 from widemargin.flows import losses
 
 from . import tally
+from .late import Along, products
 from .model import Norms, on_host, squared
 from .own_norm import OwnNorm
 
-# What a step holds back: a small batch, margins, or ten numbers; norms; its number; the objective and what else it kept.
-Held = tuple[tally.Raw | tally.Margins | Tensor, Norms, int, Mapping[str, Any]]
+Batch = tally.Raw | tally.Rows | tally.Margins | Tensor
+AT_ONCE = 1 << 20  # margins reduced together: in float64, with a dozen of numbers for each
 
 
-def alike(held: Sequence[Held]) -> list[list[int]]:
-    """Numbers of the steps that can be reduced together."""
+class Held(NamedTuple):
+    """What a step holds back."""
+
+    batch: Batch  # small: its logits; large: its margins; very large: the row of numbers that they are reduced to
+    norms: Norms
+    step: int
+    objective: Tensor | float | None  # the loss that was given
+    alone: bool  # whether that is the loss of this batch
+    vanishes: float | None  # the soft margin beyond which gradients round to 0, where late training is watched
+    along: Along | None
+
+
+def length(batch: Batch) -> int:
+    """How many margins are held."""
+    if isinstance(batch, Tensor):
+        return 1
+    return len(batch.keep if isinstance(batch, tally.Margins) else batch.targets)
+
+
+def alike(held: Sequence[Held]) -> Iterator[list[int]]:
+    """Numbers of the steps that are reduced together."""
     kinds: dict[tuple[Any, ...], list[int]] = {}
-    for k, (batch, *_) in enumerate(held):
-        if isinstance(batch, tally.Raw):
-            kind: tuple[Any, ...] = ("raw", batch.logits.shape, batch.logits.dtype, batch.targets.dtype)
-        else:
-            kind = (batch.hard.shape, batch.hard.dtype) if isinstance(batch, tally.Margins) else ()
+    for k, one in enumerate(held):
+        batch = one.batch
+        kind: tuple[Any, ...] = ()
+        if not isinstance(batch, Tensor):
+            kind = (type(batch), batch[0].shape, batch[0].dtype, batch[1].dtype, getattr(batch, "classes", 0))
         kinds.setdefault(kind, []).append(k)
-    return list(kinds.values())
+    for members in kinds.values():
+        some = max(1, AT_ONCE // max(1, length(held[members[0]].batch)))
+        yield from (members[k : k + some] for k in range(0, len(members), some))
 
 
 def reduced(held: Sequence[Held], loss: losses.Loss, ignore_index: int, device: torch.device) -> Tensor:
-    """(S, COLUMNS + 1): summaries, and the sum of squares of the homogeneous parameters."""
-    rows = torch.empty(len(held), tally.COLUMNS, dtype=torch.float64, device=device)
+    """(S, COLUMNS + 2): summaries, lost examples, and the sum of squares of the homogeneous parameters."""
+    rows = torch.empty(len(held), tally.COLUMNS + 2, dtype=torch.float64, device=device)
     for members in alike(held):
-        rows[members] = _rows([held[k][0] for k in members], loss, ignore_index).to(device)
-    return torch.cat([rows, squared([norm for _, norm, *_ in held]).to(device)[:, None]], 1)
+        some = [held[k] for k in members]
+        rows[members, :-1] = numbers(
+            [one.batch for one in some], [one.vanishes for one in some], loss, ignore_index
+        ).to(device)
+    rows[:, -1] = squared([one.norms for one in held]).to(device)
+    return rows
 
 
-def _rows(batches: Sequence[Any], loss: losses.Loss, ignore_index: int) -> Tensor:
-    """(S, COLUMNS) of what steps hold back, all of one kind and size."""
-    if isinstance(batches[0], tally.Raw):
-        return tally.summaries(batches, loss, ignore_index)
-    return summary_of(batches, loss) if isinstance(batches[0], tally.Margins) else torch.stack(list(batches))
-
-
-def summary_of(group: Sequence[tally.Margins], loss: losses.Loss) -> Tensor:
-    """(S, COLUMNS) of margins of equally large batches."""
-    soft, hard, keep, bad = (
-        torch.stack([getattr(batch, what) for batch in group]) for what in ("soft", "hard", "keep", "bad")
-    )
-    return tally.summary(soft, hard, keep, bad, loss)
+def numbers(batches: Sequence[Any], vanishes: Sequence[float | None], loss: losses.Loss, ignore_index: int) -> Tensor:
+    """(S, COLUMNS + 1) of what steps hold back, all of one kind and size: summaries, and how many examples are lost (or NaN)."""
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return torch.stack(list(batches))
+    if isinstance(first, tally.Margins):
+        *parts, _ = zip(*batches)
+        margins = tally.Margins(*map(torch.stack, parts), first.classes)
+    else:
+        margins = tally.joined(batches, ignore_index)
+    soft, hard, keep, _, bad, _ = margins
+    lost = soft.new_full((len(soft),), math.nan, dtype=torch.float64)
+    if any(limit is not None for limit in vanishes):
+        limits = lost.new_tensor([math.nan if limit is None else limit for limit in vanishes])
+        lost = ((soft > limits[:, None]) & keep).sum(-1).where(limits.isfinite(), lost)
+    return torch.cat([tally.summary(soft, hard, keep, bad, loss), lost[:, None]], 1)
 
 
 def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
@@ -63,40 +92,56 @@ def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
 
 def read_numbers(values: Sequence[Any]) -> list[float]:
     """Numbers and scalar tensors as numbers, with one wait for the device."""
-    read = iter(on_host([value.reshape(()) for value in values if isinstance(value, Tensor)]).tolist())
+    tensors = [value if value.ndim == 0 else value.reshape(()) for value in values if isinstance(value, Tensor)]
+    read = iter(on_host(tensors).tolist())
     return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
 
 
-SPANS = {"own": slice(0, 2), "lost": slice(2, 4), "along": slice(4, 7)}  # what a step keeps of each, in a row
+SPANS = {
+    "own": slice(0, 2),
+    "lost": slice(2, 4),
+    "along": slice(4, 7),
+}  # columns of what a step knows beside its margins
 
 
-def with_sizes(held: Sequence[Held], own: OwnNorm | None) -> list[Mapping[str, Any]]:
-    """What else steps kept, and under "own" the size in the optimiser's norm and its error."""
-    extras = [extra for *_, extra in held]
-    known = [k for k, (_, norms, *_) in enumerate(held) if norms.lengths]  # some may be of the time before it
-    if own is not None and known:
-        for k, size in zip(known, own.sizes([held[k][1] for k in known])):
-            extras[k] = {**extras[k], "own": size}
-    return extras
+def late_table(held: Sequence[Held], rows: Tensor, own: OwnNorm | None) -> tuple[Tensor, list[list[str]]]:
+    """(S, 7) by `SPANS` from what steps hold and `reduced` made of it, and which of these each step knows.
+
+    The size in the optimiser's norm and its error; lost examples and all; <dw, w>, |dw|^2 and |w|^2.
+    """
+    table = torch.full((len(held), 7), math.nan, dtype=torch.float64)
+    known: list[list[str]] = [[] for _ in held]
+
+    def those(name: str, are: Callable[[Held], object]) -> list[int]:
+        steps = [k for k, one in enumerate(held) if are(one)]
+        for k in steps:
+            known[k].append(name)
+        return steps
+
+    if own is not None and (steps := those("own", lambda one: one.norms.lengths)):  # some may be of the time before it
+        table[steps, SPANS["own"]] = own.sizes([held[k].norms for k in steps])
+    if those("lost", lambda one: one.vanishes is not None):
+        table[:, SPANS["lost"]] = rows[:, [-2, tally.COUNT]].cpu()
+    if those("along", lambda one: one.along is not None):
+        moved = {k: one.along for k, one in enumerate(held) if one.along is not None and one.along.copies}
+        if moved:
+            table[list(moved), SPANS["along"]] = products(list(moved.values()))
+    return table, known
 
 
 def late_numbers(
-    held: Sequence[Mapping[str, Any]],
+    table: Tensor,
+    known: Sequence[Sequence[str]],
     joined: str = "max",
     gather: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> list[dict[str, float]]:
-    """What was kept of each step, as numbers: own_norm and own_error, lost and along.
+    """What steps know beside their margins, as numbers: own_norm and own_error, lost and along.
 
     `gather` makes of (S, 7) those of all ranks, (R, S, 7), and those of the ranks with examples of their own. Sizes in the
     optimiser's norm are `joined` over ranks as over parameters, examples and products are added.
     """
-    table = torch.full((len(held), 7), math.nan, dtype=torch.float64)
-    having = {name: [k for k, kept in enumerate(held) if name in kept] for name in SPANS}
-    if not any(having.values()):
-        return [{} for _ in held]
-    for name, steps in having.items():
-        if steps:
-            table[steps, SPANS[name]] = on_host([held[k][name] for k in steps])
+    if not any(known):
+        return [{} for _ in table]
     every, mine = (table[None], table[None]) if gather is None else gather(table)
     size = every[..., 0].square().sum(0).sqrt() if joined == "l2" else every[..., 0].amax(0)
     lost = mine[..., 2].sum(0) / mine[..., 3].sum(0).clamp_min(1)
@@ -104,9 +149,8 @@ def late_numbers(
     columns = {
         "own": {"own_norm": size.tolist(), "own_error": every[..., 1].amax(0).tolist()},
         "lost": {"lost": lost.tolist()},
-        "along": {"along": (dots[:, 0] ** 2 / (dots[:, 1] * dots[:, 2])).tolist()},
+        "along": {"along": (dots[:, 0] ** 2 / (dots[:, 1] * dots[:, 2])).clamp_max(1.0).tolist()},  # rounding aside
     }
     return [
-        {key: values[k] for name in SPANS if name in kept for key, values in columns[name].items()}
-        for k, kept in enumerate(held)
+        {key: values[k] for name in names for key, values in columns[name].items()} for k, names in enumerate(known)
     ]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .model import local_part
-from .tally import Margins
+from .model import local_part, on_host
 
 HALF = 0.5  # share of lost examples at which the warning is given
 
@@ -37,10 +37,20 @@ def softmax_dtype(logits: Tensor) -> torch.dtype:
     return torch.float32 if torch.is_autocast_enabled(kind) and logits.dtype != torch.float64 else logits.dtype
 
 
-def lost_ones(margins: Margins, dtype: torch.dtype) -> Tensor:
-    """[examples whose gradient rounds to zero, all examples], on the device."""
-    lost = (margins.soft > vanishing_margin(dtype)) & margins.keep
-    return torch.stack([lost.sum(), margins.keep.sum()]).double()
+class Along(NamedTuple):
+    """An update dw and the weights w before it, of each parameter that this rank holds; scalars on the device."""
+
+    dots: Sequence[Tensor] = ()  # <dw, w>
+    steps: Sequence[Tensor] = ()  # |dw|
+    sizes: Sequence[Tensor] = ()  # |w|
+    copies: Sequence[float] = ()  # on how many ranks the same is held; nothing where there was no look before
+
+
+def products(updates: Sequence[Along]) -> Tensor:
+    """(S, 3): <dw, w>, |dw|^2 and |w|^2 of updates, this rank's share; one wait for the device."""
+    values = on_host([value for one in updates for part in one[:3] for value in part]).view(len(updates), 3, -1)
+    values[:, 1:].square_()
+    return (values / torch.tensor(updates[0].copies, dtype=torch.float64)).sum(-1)
 
 
 class Late:
@@ -52,27 +62,24 @@ class Late:
         self.before: list[Tensor] = []
         self.half: int | None = None  # the first step at which half of the examples are lost
 
-    def lost(self, margins: Margins, logits: Tensor) -> Tensor:
+    def vanishes(self, logits: Tensor) -> float:
+        """The soft margin beyond which an example is lost."""
         self.used = self.dtype or softmax_dtype(logits)
-        return lost_ones(margins, self.used)
+        return vanishing_margin(self.used)
 
-    def along(self, parameters: Sequence[Tensor], world: int = 1) -> Tensor:
-        """<dw, w>, |dw|^2 and |w|^2 for the update dw since the last look; NaN at the first. Of several ranks this one's share.
-
-        The share of the update that lies along w is <dw, w>^2 / (|dw|^2 |w|^2).
-        """
-        parts = [local_part(p.detach(), world) for p in parameters]
-        before, self.before = self.before, [p.clone() for p, _ in parts]
-        if not parts or len(before) != len(parts):
-            return torch.full((3,), math.nan, dtype=torch.float64)
-        dots = torch.zeros(3, dtype=torch.float64, device=before[0].device)
-        for (new, copies), old in zip(parts, before):
-            w = old.reshape(-1) if old.dtype in (torch.float32, torch.float64) else old.reshape(-1).float()
-            d = new.reshape(-1).to(w.dtype) - w
-            dots = (
-                dots.to(w.device) + torch.stack([torch.dot(d, w), torch.dot(d, d), torch.dot(w, w)]).double() / copies
-            )
-        return dots
+    def along(self, parameters: Sequence[Tensor], world: int = 1) -> Along:
+        """The update since the last look. The share of it that lies along w is <dw, w>^2 / (|dw|^2 |w|^2)."""
+        parts = [local_part(p, world) for p in parameters]
+        new = [p if p.dtype in (torch.float32, torch.float64) else p.float() for p, _ in parts]
+        old = self.before
+        if [(p.shape, p.dtype, p.device) for p in old] != [(p.shape, p.dtype, p.device) for p in new]:
+            self.before = [p.clone() for p in new]
+            return Along()
+        update = torch._foreach_sub(new, old)
+        dots = [torch.dot(d.reshape(-1), w.reshape(-1)) for d, w in zip(update, old)]
+        found = Along(dots, torch._foreach_norm(update), torch._foreach_norm(old), [copies for _, copies in parts])
+        torch._foreach_copy_(old, new)
+        return found
 
     def see(self, step: int, share: float) -> None:
         """Warn at the first step at which half of the examples are lost."""

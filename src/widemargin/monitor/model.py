@@ -16,6 +16,7 @@ from widemargin.types import InputError
 
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 LABELS = ("labels", "label", "targets", "target")  # what a mapping calls them
+WIDE = {torch.float32, torch.float64}
 PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
 
 
@@ -260,11 +261,13 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
 
 
 def lengths(tensors: Sequence[Tensor], order: float) -> Sequence[Tensor]:
-    """The l2 norm or the largest entry (order 2 or inf) of each, in one call for all of a device and type."""
+    """The l2 norm or the largest entry (order 2 or inf) of each, at least in float32; one call for all of a type."""
+    types = {tensor.dtype for tensor in tensors}
+    if len(types) == 1:  # on whichever devices
+        return torch._foreach_norm(tensors, order, None if types <= WIDE else torch.float32)
     found: dict[int, Tensor] = {}
     for members in _of_a_kind(tensors):
-        wide = None if tensors[members[0]].dtype in (torch.float32, torch.float64) else torch.float32
-        found |= zip(members, torch._foreach_norm([tensors[k] for k in members], order, wide))
+        found |= zip(members, lengths([tensors[k] for k in members], order))
     return [found[k] for k in range(len(tensors))]
 
 

@@ -20,7 +20,7 @@ from widemargin.types import InputError
 
 from . import ranks, tally
 from .first_look import disagreement, doubts
-from .held import Held, joined_margins, late_numbers, read_numbers, reduced, summary_of, with_sizes
+from .held import SPANS, Batch, Held, joined_margins, late_numbers, late_table, length, numbers, read_numbers, reduced
 from .heuristics import LAYERS, OverGradient, over_layers
 from .homogeneous import Homogeneous, check_homogeneous
 from .kept import find_or_recall
@@ -39,6 +39,7 @@ from .model import (
     is_causal,
     is_encoder_decoder,
     is_sharded,
+    lengths,
     logits_and_targets,
     logits_of,
     names_of,
@@ -56,7 +57,7 @@ from .store import Store
 
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
-HELD = 1 << 20  # margins of training batches held back before they are reduced
+HELD = 1 << 22  # margins of training batches held back before they are reduced: 64 MB
 FLUSH = 128  # steps held back: one wait for the device in as many steps
 TOGETHER = 32  # small batches whose margins `measure` computes together
 PAUSE = 1.0  # seconds after which they are flushed all the same, so that a killed process loses no more
@@ -152,6 +153,10 @@ class MarginMonitor:
         self.everything, self.every, self.ignore_index, self.levels = everything, every, ignore_index, tuple(levels)
         self.named = dict(unwrap(model).named_parameters())
         self.homogeneous: Homogeneous | None = None
+        self._owners: list[
+            tuple[dict[str, Any], str]
+        ] = []  # where the homogeneous parameters are found, and their names there
+        self._copies: list[float] = []  # how many ranks hold each of them
         self._optimizer, self._norm = optimizer, norm
         self._own: OwnNorm | None = None
         if optimizer is not None or norm is not None:  # what is wrong with them is said at once
@@ -212,37 +217,50 @@ class MarginMonitor:
             self._calls += 1
         if (self._calls - (not accumulate)) % self.every:
             return
-        parts, self._parts = self._parts, []
-        logits = getattr(logits, "logits", logits)  # what models of `transformers` return
-        with torch.no_grad():
-            held: tally.Raw | tally.Margins | Tensor | None = None
-            if self.kind == "ce" and not accumulate and not parts:
-                held = tally.raw(logits, targets, self.class_axis)
-            if held is None:
-                parts.append(self._margins(logits, targets))
-            if isinstance(loss, Tensor) and loss.numel() != 1:
+        if isinstance(loss, Tensor):
+            if loss.numel() != 1:
                 raise InputError(f"loss must be one number, not {tuple(loss.shape)}; reduce it first, or leave it out")
-            if not self._looked:
-                self._look_at(logits, targets, self._seen)
-            if self.homogeneous is None:
-                self._find_from_training(logits)
-            if accumulate:
-                self._parts = parts
-                return
-            whole = held
-            if held is None:
-                held = whole = joined_margins(parts)
-                if len(held.hard) > HELD // FLUSH:  # too many to hold back: ten numbers of them are
-                    held = summary_of([held], self.loss)[0]
-            extra: dict[str, Any] = {}
-            if loss is not None:  # of one of several batches it says nothing of all
-                alone = isinstance(whole, tally.Raw) or len(parts) == 1
-                extra = {"objective": loss.detach() if isinstance(loss, Tensor) else loss, "alone": alone}
-            extra |= self._extras(whole, logits, targets)
-            self._held.append((held, self.norms_now() if before is None else before, self._count, extra))
+            loss = loss.detach()
+        logits = getattr(logits, "logits", logits)  # what models of `transformers` return
+        graph = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(
+            False
+        )  # what torch.no_grad() does, which is a good part of a step that nothing else slows
+        try:
+            self._hold(logits, targets, loss, accumulate, before)
+        finally:
+            torch._C._set_grad_enabled(graph)
         # Ranks must flush at once, whatever the sizes of their batches; one process alone may look at its clock too.
         if len(self._held) >= FLUSH or (time.perf_counter() - self._flushed > PAUSE and self.world == 1):
             self.flush()
+
+    def _hold(
+        self, logits: Tensor, targets: Tensor, loss: Tensor | float | None, accumulate: bool, before: Norms | None
+    ) -> None:
+        """Keep what a record needs of this step, on the device."""
+        parts, self._parts = self._parts, []
+        batch: Batch | None = None
+        if self.kind == "ce" and not accumulate and not parts:
+            batch = tally.raw(logits, targets, self.class_axis) or tally.rows(logits, targets, self.class_axis)
+        else:
+            parts.append(self._margins(logits, targets))
+        if not self._looked:
+            self._look_at(logits, targets, self._seen)
+        if self.homogeneous is None:
+            self._find_from_training(logits)
+        if accumulate:
+            self._parts = parts
+            return
+        if batch is None:
+            batch = joined_margins(parts)
+        vanishes, along = None, None
+        if self._late is not None:
+            vanishes, along = self._late.vanishes(logits), self._late.along(self._subset(), self.world)
+        if length(batch) > HELD // FLUSH:  # too many to hold back: a row of numbers is
+            batch = numbers([batch], [vanishes], self.loss, self.ignore_index)[0]
+        norms = self.norms_now() if before is None else before
+        alone = len(parts) <= 1  # of one of several batches a loss says nothing of all
+        self._held.append(Held(batch, norms, self._count, loss, alone, vanishes, along))
 
     def measure(
         self,
@@ -283,8 +301,10 @@ class MarginMonitor:
         if over is not None:
             more |= {LAYERS: over_layers(self.model, self.homogeneous, numbers[tally.LEAST])} | over.numbers()
         if self._own is not None:
-            share = {"own": self._own.exactly(self._tensors())}
-            more |= late_numbers([share], self._own.geometry.joined, self._everyones if self.world > 1 else None)[0]
+            share = torch.full((1, 7), math.nan, dtype=torch.float64)
+            share[:, SPANS["own"]] = torch.tensor(self._own.exactly(self._subset()), dtype=torch.float64)
+            gather = self._everyones if self.world > 1 else None
+            more |= late_numbers(share, [["own"]], self._own.geometry.joined, gather)[0]
         record = from_numbers(
             numbers,
             self.loss,
@@ -315,24 +335,26 @@ class MarginMonitor:
             return
         # On the CPU, where they are read; ranks exchange them from their devices.
         device = device_of(self.model) if self.world > 1 else torch.device("cpu")
-        rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 1)
-        objectives = read_numbers([extra.get("objective", math.nan) for *_, extra in held])
+        rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 2)
+        objectives = read_numbers([math.nan if one.objective is None else one.objective for one in held])
         joined = "max" if self._own is None else self._own.geometry.joined
-        late = late_numbers(with_sizes(held, self._own), joined, self._everyones if self.world > 1 else None)
+        late = late_numbers(*late_table(held, rows, self._own), joined, self._everyones if self.world > 1 else None)
         if self.world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
         rows = rows if rows.device.type == "cpu" else rows.cpu()
         psis = self.loss.inverse(rows[:, tally.LOG_LOSS]).tolist()
-        records, problems = [], []
-        for row, psi, objective, more, (_, _, step, extra) in zip(rows.tolist(), psis, objectives, late, held):
-            known = ({"objective": objective} if "objective" in extra else {}) | more
+        records, problems, alone = [], [], self.world == 1
+        for row, psi, objective, more, one in zip(rows.tolist(), psis, objectives, late, held):
+            step = one.step
+            if one.objective is not None:
+                more = {"objective": objective} | more
             if self._late is not None and "lost" in more:
                 self._late.see(step, more["lost"])
             try:
                 records.append(
                     from_numbers(
-                        row[:-1],
+                        row,
                         self.loss,
                         what=f"step {step}",
                         psi=psi,
@@ -342,13 +364,13 @@ class MarginMonitor:
                         degree=self._degree,
                         growth=self._growth,
                         wall=wall,
-                        extra=known,
+                        extra=more,
                     )
                 )
             except InputError as error:
                 problems.append(error)
                 continue
-            if extra.get("alone") and self.world == 1:
+            if one.alone and alone and one.objective is not None:
                 self._compare(records[-1], objective)
         self._add(records)  # good steps are kept, also those after a bad one
         if problems:
@@ -402,10 +424,10 @@ class MarginMonitor:
             with torch.no_grad():
                 return self.norms_now()
         subset = self._subset()
-        found = norms(subset, self.world)
-        if self._own is None or self.homogeneous is None:
-            return found
-        return found._replace(own=self._own.now(dict(zip(self.homogeneous.names, subset))))
+        own = () if self._own is None else self._own.now(subset)
+        if self._sharded:
+            return norms(subset, self.world)._replace(own=own)
+        return Norms(lengths(subset, 2), self._copies, own)
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen = (args, kwargs)
@@ -454,9 +476,8 @@ class MarginMonitor:
         self._growth = homogeneous.growth
         inner = unwrap(self.model)
         paths = [name.rpartition(".")[::2] for name in homogeneous.names]
-        self._owners = [
-            (inner.get_submodule(path)._parameters, last) for path, last in paths
-        ]  # once, not at every step
+        owners = [(inner.get_submodule(path)._parameters, last) for path, last in paths]
+        self._owners, self._copies = owners, [float(self.world)] * len(owners)  # once, not at every step
         if homogeneous.names and (self._optimizer is not None or self._norm is not None):
             geometry = own_geometry(self._optimizer, self.named, homogeneous.names, self._norm)
             if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
@@ -471,10 +492,10 @@ class MarginMonitor:
             self._store.configure(self._config())  # type: ignore[union-attr]
 
     def _subset(self) -> list[Tensor]:
-        names = () if self.homogeneous is None else self.homogeneous.names
-        if self.world > 1:
-            return [self.named[name] for name in names]  # the shards; the module may hold whole ones just now
-        return [owner[last] for owner, last in self._owners] if names else []  # type: ignore[misc]
+        """The homogeneous parameters as they are now; nothing before they are known."""
+        if self._sharded and self.homogeneous is not None:
+            return [self.named[name] for name in self.homogeneous.names]  # the module may hold whole ones just now
+        return [owner[last] for owner, last in self._owners]
 
     @property
     def geometry(self) -> Geometry | None:
@@ -485,16 +506,6 @@ class MarginMonitor:
     def half_lost(self) -> int | None:
         """The first step at which the gradients of half of the examples round to zero; None before it, and without `late`."""
         return None if self._late is None else self._late.half
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return dict(zip(() if self.homogeneous is None else self.homogeneous.names, self._subset()))
-
-    def _extras(self, whole: Any, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What a step keeps beside its margins and norms: how late training is."""
-        if self._late is None:
-            return {}
-        margins = whole if isinstance(whole, tally.Margins) else self._margins(logits, targets)
-        return {"lost": self._late.lost(margins, logits), "along": self._late.along(self._subset(), self.world)}
 
     def _look_at(self, logits: Tensor, targets: Tensor, inputs: Any) -> None:
         """Warn, once, where logits or targets look like something else."""

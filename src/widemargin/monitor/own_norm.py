@@ -227,19 +227,19 @@ class OwnNorm:
     world: int = 1
     vectors: dict[str, Tensor] = field(default_factory=dict)  # right singular vectors so far
 
-    def now(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    def now(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Scalars on the device from which `sizes` has N(w): nothing waits for them.
 
         |W v| and |W'W v| of each matrix of the power iteration, then the largest entries of the other parameters. All else is
         left to the host, since each call into a GPU is a noticeable part of a short step; that of l2 has the lengths already.
-        Call it without gradients.
+        `tensors` are those of the geometry's parts, in order. Call it without gradients.
         """
         if self.geometry.joined == "l2":
-            return []
+            return ()
         kept: list[Tensor] = []
         entries: list[Tensor] = []
-        for part in self.geometry.parts:
-            p, _ = local_part(tensors[part.name], self.world)
+        for part, tensor in zip(self.geometry.parts, tensors):
+            p, _ = local_part(tensor, self.world)
             if part.norm == "spectral":
                 kept += self._power(part.name, p, SHORT)
             else:
@@ -263,11 +263,11 @@ class OwnNorm:
         eps = [torch.finfo(self.vectors[part.name].dtype).eps for part in matrices]
         return torch.stack([size, residual(top, back, torch.tensor(eps, dtype=torch.float64)).amax(1)], 1)
 
-    def exactly(self, tensors: Mapping[str, Tensor]) -> tuple[float, float]:
+    def exactly(self, tensors: Sequence[Tensor]) -> tuple[float, float]:
         """N(w) in float64, and the relative residual where a matrix is too large for a decomposition."""
         values, error = [], 0.0
-        for part in self.geometry.parts:
-            p, copies = local_part(tensors[part.name].detach(), self.world)
+        for part, tensor in zip(self.geometry.parts, tensors):
+            p, copies = local_part(tensor.detach(), self.world)
             p = p.double()
             if part.norm == "spectral":
                 matrix = p.flatten(1)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,51 +31,89 @@ CACHE = 1 << 18  # on a CPU: what is read again should still be in its cache
 WAITING = 1 << 13  # entries of logits that wait for the next flush as they are
 CLASSES = 1_000  # no table beyond: a vocabulary is no list of classes
 
+FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}  # the usual ones; and the usual integers
+INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+
 # Columns of a summary.
 COUNT, WRONG, OUT_OF_RANGE, NAN, LEAST, TOTAL, LEAST_SOFT, LOG_LOSS, LOG_SLOPE, DUAL_ENTROPY = range(10)
 COLUMNS = 10
 _ADDED, _LEAST, _LOGARITHMS = [COUNT, WRONG, OUT_OF_RANGE, NAN, TOTAL], [LEAST, LEAST_SOFT], [LOG_LOSS, LOG_SLOPE]
 
 
-@dataclass(frozen=True)
-class Margins:
-    """Margins of examples in a row, (N,)."""
+class Margins(NamedTuple):
+    """Margins of examples in a row, (N,), or of S batches, (S, N)."""
 
     soft: Tensor
     hard: Tensor
     keep: Tensor  # which are not ignored
     labels: Tensor  # class of each, 0 where it is ignored
-    bad: Tensor  # how many labels are out of range, a scalar on the device
+    bad: Tensor  # how many labels are out of range, a scalar on the device or (S,)
     classes: int
 
 
-@dataclass(frozen=True)
-class Raw:
+class Raw(NamedTuple):
     """Logits (N, K) and targets (N,) of a small batch, copied: their margins can wait."""
 
     logits: Tensor
     targets: Tensor
 
 
+class Rows(NamedTuple):
+    """Soft and hard margins (2, N) of a large batch, and its targets (N,), copied: which of them count can wait."""
+
+    both: Tensor
+    targets: Tensor
+    classes: int
+
+
 def raw(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Raw | None:
-    """A copy of a batch small enough to wait, for cross-entropy; None of a large one. Complains as `margins` does."""
-    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)) or not 0 < logits.numel() <= WAITING:
+    """A copy of a batch small enough to wait, for cross-entropy; None of a large one. Complains as `margins` does.
+
+    Call it without gradients.
+    """
+    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)):
         return None
-    check_floating(logits)
-    logits, targets = classes_last(logits.detach(), targets, class_axis)
-    if logits.ndim != 2:
+    if not _plain(logits.shape, logits.dtype, targets.shape, targets.dtype, class_axis):
+        if not 0 < logits.numel() <= WAITING:
+            return None
+        logits, targets = classes_last(logits, targets, class_axis)
         logits, targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     return Raw(logits.clone(), targets.clone())
 
 
-def summaries(batches: Sequence[Raw], loss: losses.Loss, ignore_index: int = -100) -> Tensor:
-    """(S, COLUMNS) of S equally large batches, on the CPU: where a kernel does next to nothing, its launch is what costs."""
-    logits, targets = (torch.stack([getattr(batch, what) for batch in batches]).cpu() for what in ("logits", "targets"))
-    together = margins(logits, targets, "ce", ignore_index, -1)
-    soft, hard, keep = (value.reshape(targets.shape) for value in (together.soft, together.hard, together.keep))
-    targets = targets.long()
-    bad = (keep & ((targets < 0) | (targets >= logits.shape[-1]))).sum(-1)
-    return summary(soft, hard, keep, bad, loss)
+@lru_cache  # steps of training have few shapes, and little time
+def _plain(shape: torch.Size, dtype: torch.dtype, want: torch.Size, kind: torch.dtype, axis: int | None) -> bool:
+    """Whether these are the logits (N, K) and targets (N,) of a small batch, in the usual types."""
+    usual = len(shape) == 2 and dtype in FLOATS and kind in INTEGERS
+    return usual and 0 < shape.numel() <= WAITING and _class_axis(shape, want, axis) == 1
+
+
+def rows(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Rows:
+    """Margins of a batch, for cross-entropy; on a GPU in two calls. Complains as `margins` does."""
+    _check_tensors(logits, targets)
+    logits, targets = classes_last(logits.detach(), targets, class_axis)
+    if logits.ndim == 1:
+        logits, targets = logits[None], targets[None]
+    targets = targets.to(logits.device, torch.int64, copy=True, memory_format=torch.contiguous_format)
+    both = _kernels.rows(logits, targets)
+    if both is None:
+        both = _in_pieces(logits, targets.clamp(0, logits.shape[-1] - 1))
+    return Rows(both, targets.view(-1), logits.shape[-1])
+
+
+def joined(batches: Sequence[Raw] | Sequence[Rows], ignore_index: int = -100) -> Margins:
+    """Margins (S, N) of S equally large batches; of small ones on the CPU: where a kernel does next to nothing, its launch is
+    what costs."""
+    first, targets = batches[0], torch.stack([batch.targets for batch in batches])
+    if isinstance(first, Raw):
+        targets = targets.cpu()
+        both, targets, classes = rows(torch.stack([batch[0] for batch in batches]).cpu(), targets, -1)
+        both = both.unflatten(1, (len(batches), -1))
+    else:
+        both, classes = torch.stack([batch[0] for batch in batches], 1), first.classes
+    targets = targets.view(both.shape[1:])
+    labels, keep = targets.clamp(0, classes - 1), targets != ignore_index
+    return Margins(both[0], both[1], keep, labels, (keep & (labels != targets)).sum(-1), classes)
 
 
 def margins(
@@ -87,19 +125,28 @@ def margins(
     as torch's cross_entropy has it, (N, K, ...) and (N, ...), whichever fits the targets; where both fit it must be given.
     Logits of -inf are classes that are masked out. Other logits that are not finite make the example's margins NaN.
     """
-    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)):
-        kind = type(targets if isinstance(logits, Tensor) else logits).__name__
-        raise InputError(f"logits and targets must be torch tensors, not a {kind}")
-    check_floating(logits)
-    logits, targets = logits.detach(), targets.detach().to(logits.device)
-    wide = logits.dtype if logits.dtype == torch.float64 else torch.float32
     if loss == "ce":
-        return _several(*classes_last(logits, targets, class_axis), wide, ignore_index)
-    logits, targets = _pairs(logits, targets)
+        soft, hard, keep, labels, bad, classes = joined([rows(logits, targets, class_axis)], ignore_index)
+        return Margins(soft[0], hard[0], keep[0], labels[0], bad[0], classes)
+    _check_tensors(logits, targets)
+    check_floating(logits)
+    logits, targets = _pairs(logits.detach(), targets.detach().to(logits.device))
     signs, keep, bad = _signs(targets, ignore_index)
+    wide = _wide(logits.dtype)
     p = signs.to(wide) * logits.to(wide)
     p = p.masked_fill(p.isinf(), torch.nan)
     return Margins(p, p, keep, (signs > 0).long(), bad, 2)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """In which margins are computed."""
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def _check_tensors(logits: Tensor, targets: Tensor) -> None:
+    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)):
+        kind = type(targets if isinstance(logits, Tensor) else logits).__name__
+        raise InputError(f"logits and targets must be torch tensors, not a {kind}")
 
 
 def check_floating(logits: Tensor) -> None:
@@ -111,13 +158,14 @@ def check_floating(logits: Tensor) -> None:
 
 def classes_last(logits: Tensor, targets: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
     """Logits (..., K) and targets (...)."""
+    check_floating(logits)
     if targets.is_floating_point() or targets.is_complex():
         raise InputError(_not_classes(logits, targets))
     where = _class_axis(logits.shape, targets.shape, axis)
     return logits if where == logits.ndim - 1 else logits.movedim(where, -1), targets
 
 
-@lru_cache  # steps of training have few shapes, and little time
+@lru_cache
 def _class_axis(shape: tuple[int, ...], want: tuple[int, ...], axis: int | None) -> int:
     """The axis of the logits in which the classes lie."""
     shape, want = tuple(shape), tuple(want)
@@ -160,23 +208,9 @@ def _not_classes(logits: Tensor, targets: Tensor) -> str:
     return "targets must be class indices (integers); probabilities and smoothed labels have no margin, give the class itself"
 
 
-def _several(logits: Tensor, targets: Tensor, wide: torch.dtype, ignore_index: int) -> Margins:
-    classes = logits.shape[-1]
-    targets = targets.long()  # in small integer types the comparison with -100 would wrap
-    labels = targets.clamp(0, classes - 1)
-    keep = targets != ignore_index
-    bad = (keep & (labels != targets)).sum()
-    if logits.ndim == 1:
-        logits, labels = logits[None], labels[None]
-    both = _kernels.rows(logits, labels)
-    if both is None:
-        both = _in_pieces(logits, labels, wide)
-    return Margins(both[0], both[1], keep.reshape(-1), labels.reshape(-1), bad, classes)
-
-
-def _in_pieces(logits: Tensor, labels: Tensor, wide: torch.dtype) -> Tensor:
-    """Soft and hard margins (2, N) of logits (..., K)."""
-    classes = logits.shape[-1]
+def _in_pieces(logits: Tensor, labels: Tensor) -> Tensor:
+    """Soft and hard margins (2, N) of logits (..., K) and labels (...) within range."""
+    classes, wide = logits.shape[-1], _wide(logits.dtype)
     chunk = CACHE if logits.device.type == "cpu" else CHUNK
     parts = []
     # First some examples, then some rows of them: reshaping all of a transposed or shifted tensor at once would copy it.
