@@ -5,13 +5,15 @@
 
 Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
 a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
-model and optimiser serve all three, so that memory and caches are alike. They take turns, a step each, in an order that changes
-from step to step, so that what slows the whole machine down cancels; each step ends with a wait for the device. A monitor sees
-the time of its own turns alone, since it flushes once a second and would else do so for every few of its steps. A round is
-`--steps` steps of each way, flushes included, and its time is divided by that of the same round's steps without monitor. Shown
-are medians and quartiles of these ratios, of wall time and of the process's CPU time; on a CPU that others use the latter is the
-one to trust. "none, again" is training without monitor once more: what it differs by is noise. The goal is < 2 % for
-`monitor.step` at every step.
+model and optimiser serve all three, so that memory and caches are alike. `monitor.step` comes where the docs have it, between the
+loss and its backward pass; "after backward" is the same behind it, where the processor has waited and its caches are cold.
+
+They take turns, a step each, in an order that changes from step to step, so that what slows the whole machine down cancels; each
+step ends with a wait for the device. A monitor sees the time of its own turns alone, since it flushes once a second and would
+else do so for every few of its steps. A round is `--steps` steps of each way, flushes included, and its time is divided by that
+of the same round's steps without monitor. Shown are medians and quartiles of these ratios, of wall time and of the process's CPU
+time; on a CPU that others use the latter is the one to trust. "none, again" is training without monitor once more: what it
+differs by is noise. The goal is < 2 % for `monitor.step` at every step.
 
 `measure` is compared with the same forward passes in eval mode without gradients. Then where the time goes within training: the
 wall time of the calls of `monitor.step` that do not flush, and of those that do, with the steps between two of them. Last, the
@@ -64,6 +66,9 @@ SIZES = {  # of (device, quick)
     },
 }
 SIZES[("cuda", True)] = SIZES[("cpu", True)]
+
+
+LATER = "after backward"  # the same monitor at another place in the loop
 
 
 class Block(nn.Module):
@@ -129,16 +134,19 @@ class Task:
     def forward(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         return self.logits(), self.targets
 
-    def step(self, monitor: MarginMonitor | None) -> float:
-        """A step of training; the seconds that its monitor took."""
+    def step(self, monitor: MarginMonitor | None, after: bool = False) -> float:
+        """A step of training; the seconds that its monitor took, before (as the docs have it) or `after` the backward pass."""
         self.optimizer.zero_grad()
         logits = self.logits()
         loss = F.cross_entropy(logits.flatten(0, -2).float(), self.targets.flatten())
-        loss.backward()
+        if after:
+            loss.backward()
         began = time.perf_counter()
         if monitor is not None:
             monitor.step(logits=logits, targets=self.targets, loss=loss)
         took = time.perf_counter() - began
+        if not after:
+            loss.backward()
         self.optimizer.step()
         return took
 
@@ -217,12 +225,12 @@ def quartiles(values: list[float]) -> list[float]:
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
 
 
-def inside(one: Task, monitor: MarginMonitor, steps: int) -> dict[str, float]:
+def inside(one: Task, monitor: MarginMonitor, steps: int, after: bool) -> dict[str, float]:
     """Where the time of a monitor goes within training: microseconds of its calls, wall clock, medians."""
     monitor.flush()
     plain, flushing, last = [], [], monitor._flushed
     for _ in range(steps):
-        took = one.step(monitor)
+        took = one.step(monitor, after)
         (plain if monitor._flushed == last else flushing).append(1e6 * took)
         last = monitor._flushed
     began = time.perf_counter()
@@ -284,7 +292,7 @@ def count(one: Task, monitor: MarginMonitor) -> dict[str, Any]:
 
 
 def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
-    made = {"every step": 1, f"every={options.every}": options.every}
+    made = {"every step": 1, LATER: 1, f"every={options.every}": options.every}
     clock = OwnTime()
     monitor_file.time = clock  # type: ignore[assignment]
     monitors: dict[str, Any] = {"none": None, "none, again": None}
@@ -302,7 +310,7 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
             it.flush()
         clock.over()
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in one.model.parameters())}
-    ways = {name: partial(one.step, it) for name, it in monitors.items()}
+    ways = {name: partial(one.step, it, name == LATER) for name, it in monitors.items()}
     found["training"] = compare(ways, one.device, options.rounds, options.steps, clock)
     found["homogeneous"] = monitors["every step"].homogeneous.summary
 
@@ -320,7 +328,7 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
     found["measuring"] = compare(ways, one.device, options.rounds, 1, clock)
     monitor_file.time = time
     watched = {name: it for name, it in monitors.items() if it is not None and it.every == 1}
-    found["inside"] = {name: inside(one, monitor, 2 * options.steps) for name, monitor in watched.items()}
+    found["inside"] = {name: inside(one, it, 2 * options.steps, name == LATER) for name, it in watched.items()}
     found["calls"] = {name: count(one, monitor) for name, monitor in watched.items()}
     return found
 

@@ -187,7 +187,9 @@ def test_the_geometry_is_read_from_the_optimiser():
     total = sum(p.square().sum() / (1 if name == "0.weight" else 0.25) for name, p in named.items())
     assert_allclose(OwnNorm(found).exactly(list(named.values()))[0], total.sqrt().item())
     plain = own_geometry(torch.optim.SGD(net.parameters(), lr=0.1), named)
-    assert_allclose(OwnNorm(plain).exactly(list(named.values()))[0], sum(p.square().sum() for p in named.values()).sqrt().item())
+    assert_allclose(
+        OwnNorm(plain).exactly(list(named.values()))[0], sum(p.square().sum() for p in named.values()).sqrt().item()
+    )
     rule = torch.optim.AdamW(groups())
     schedule = torch.optim.lr_scheduler.LambdaLR(rule, lambda step: step / 10)  # begins at 0
     assert_allclose([part.weight for part in own_geometry(rule, named).parts], [1, 0.25, 0.25])
@@ -202,7 +204,9 @@ def test_muon_with_its_adam_part_is_a_mixed_maximum():
     assert_allclose([part.weight for part in found.parts], [1, 0.5 / 1.5, 1 / 1.5])  # 9 rows by 4 columns: sqrt(9 / 4)
     values = [torch.linalg.matrix_norm(p, 2).item() if p.ndim == 2 else p.abs().max().item() for p in named.values()]
     assert_allclose(
-        OwnNorm(found).exactly(list(named.values()))[0], max(v / part.weight for v, part in zip(values, found.parts)), rtol=1e-6
+        OwnNorm(found).exactly(list(named.values()))[0],
+        max(v / part.weight for v, part in zip(values, found.parts)),
+        rtol=1e-6,
     )
     if hasattr(torch.optim, "Muon"):
         pair = [

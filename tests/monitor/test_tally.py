@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from widemargin.flows import losses
 from widemargin.monitor import tally
-from widemargin.monitor.record import Record, from_numbers
+from widemargin.monitor.record import Record, from_tally
 from widemargin.types import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -61,7 +61,7 @@ def record_of(found: tally.Margins, loss: str = "logistic", levels: tuple[float,
 def record_of_tally(kept: tally.Tally, loss: str = "logistic", levels: tuple[float, ...] = ()) -> Record:
     assert kept.numbers is not None
     known = {"step": 0, "name": "test", "norm": 1.0, "degree": None}
-    return from_numbers(kept.numbers.tolist(), LOSSES[loss], what="test", tally=kept, levels=levels, **known)
+    return from_tally(kept, LOSSES[loss], levels, "test", **known)
 
 
 def given_margins(p: torch.Tensor, keep: torch.Tensor | None = None) -> tally.Margins:
@@ -564,7 +564,7 @@ def a_record(**changes: object) -> Record:
     kept = tally.Tally(losses.LOGISTIC)
     kept.add(given_margins(p))
     assert kept.numbers is not None
-    return from_numbers(kept.numbers.tolist(), losses.LOGISTIC, what="x", tally=kept, levels=(0.5,), **known | changes)
+    return from_tally(kept, losses.LOGISTIC, (0.5,), "x", **known | changes)
 
 
 def test_normalised_margins() -> None:

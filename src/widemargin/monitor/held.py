@@ -17,6 +17,7 @@ from .model import Norms, on_host, squared
 from .own_norm import OwnNorm
 
 Batch = tally.Raw | tally.Rows | tally.Margins | Tensor
+TOGETHER = 32  # small batches whose margins `measure` computes together
 AT_ONCE = 1 << 20  # margins reduced together: in float64, with a dozen of numbers for each
 
 
@@ -42,8 +43,8 @@ def length(batch: Batch) -> int:
 def alike(held: Sequence[Held]) -> Iterator[list[int]]:
     """Numbers of the steps that are reduced together."""
     kinds: dict[tuple[Any, ...], list[int]] = {}
-    for k, one in enumerate(held):
-        batch = one.batch
+    for k, kept in enumerate(held):
+        batch = kept.batch
         kind: tuple[Any, ...] = ()
         if not isinstance(batch, Tensor):
             kind = (type(batch), batch[0].shape, batch[0].dtype, batch[1].dtype, getattr(batch, "classes", 0))
@@ -59,9 +60,9 @@ def reduced(held: Sequence[Held], loss: losses.Loss, ignore_index: int, device: 
     for members in alike(held):
         some = [held[k] for k in members]
         rows[members, :-1] = numbers(
-            [one.batch for one in some], [one.vanishes for one in some], loss, ignore_index
+            [kept.batch for kept in some], [kept.vanishes for kept in some], loss, ignore_index
         ).to(device)
-    rows[:, -1] = squared([one.norms for one in held]).to(device)
+    rows[:, -1] = squared([kept.norms for kept in held]).to(device)
     return rows
 
 
@@ -71,16 +72,39 @@ def numbers(batches: Sequence[Any], vanishes: Sequence[float | None], loss: loss
     if isinstance(first, Tensor):
         return torch.stack(list(batches))
     if isinstance(first, tally.Margins):
-        *parts, _ = zip(*batches)
-        margins = tally.Margins(*map(torch.stack, parts), first.classes)
+        wanted = ("soft", "hard", "keep", "bad")
+        soft, hard, keep, bad = (torch.stack([getattr(batch, what) for batch in batches]) for what in wanted)
     else:
-        margins = tally.joined(batches, ignore_index)
-    soft, hard, keep, _, bad, _ = margins
+        soft, hard, keep, _, bad, _ = tally.joined(batches, ignore_index)
     lost = soft.new_full((len(soft),), math.nan, dtype=torch.float64)
     if any(limit is not None for limit in vanishes):
         limits = lost.new_tensor([math.nan if limit is None else limit for limit in vanishes])
         lost = ((soft > limits[:, None]) & keep).sum(-1).where(limits.isfinite(), lost)
     return torch.cat([tally.summary(soft, hard, keep, bad, loss), lost[:, None]], 1)
+
+
+class Gathering:
+    """Adds batches to a tally of `measure`. Small ones of equally many classes wait for each other: launches are what costs."""
+
+    def __init__(self, into: tally.Tally, ignore_index: int) -> None:
+        self.into, self.ignore_index = into, ignore_index
+        self.waiting: list[tally.Raw] = []
+
+    def add(self, small: tally.Raw | None, margins: Callable[[], tally.Margins]) -> None:
+        """The batch itself, if it may wait; else its margins, computed now."""
+        others = self.waiting and (small is None or small.logits.shape[1] != self.waiting[0].logits.shape[1])
+        if others or len(self.waiting) >= TOGETHER:
+            self.end()
+        if small is None:
+            self.into.add(margins())
+        else:
+            self.waiting.append(small)
+
+    def end(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            logits, targets = (torch.cat([getattr(batch, what) for batch in waiting]) for what in ("logits", "targets"))
+            self.into.add(tally.margins(logits, targets, "ce", self.ignore_index, -1))
 
 
 def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
@@ -113,17 +137,19 @@ def late_table(held: Sequence[Held], rows: Tensor, own: OwnNorm | None) -> tuple
     known: list[list[str]] = [[] for _ in held]
 
     def those(name: str, are: Callable[[Held], object]) -> list[int]:
-        steps = [k for k, one in enumerate(held) if are(one)]
+        steps = [k for k, kept in enumerate(held) if are(kept)]
         for k in steps:
             known[k].append(name)
         return steps
 
-    if own is not None and (steps := those("own", lambda one: one.norms.lengths)):  # some may be of the time before it
+    if own is not None and (
+        steps := those("own", lambda kept: kept.norms.lengths)
+    ):  # some may be of the time before it
         table[steps, SPANS["own"]] = own.sizes([held[k].norms for k in steps])
-    if those("lost", lambda one: one.vanishes is not None):
+    if those("lost", lambda kept: kept.vanishes is not None):
         table[:, SPANS["lost"]] = rows[:, [-2, tally.COUNT]].cpu()
-    if those("along", lambda one: one.along is not None):
-        moved = {k: one.along for k, one in enumerate(held) if one.along is not None and one.along.copies}
+    if those("along", lambda kept: kept.along is not None):
+        moved = {k: kept.along for k, kept in enumerate(held) if kept.along is not None and kept.along.copies}
         if moved:
             table[list(moved), SPANS["along"]] = products(list(moved.values()))
     return table, known

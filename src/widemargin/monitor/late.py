@@ -48,7 +48,7 @@ class Along(NamedTuple):
 
 def products(updates: Sequence[Along]) -> Tensor:
     """(S, 3): <dw, w>, |dw|^2 and |w|^2 of updates, this rank's share; one wait for the device."""
-    values = on_host([value for one in updates for part in one[:3] for value in part]).view(len(updates), 3, -1)
+    values = on_host([value for update in updates for part in update[:3] for value in part]).view(len(updates), 3, -1)
     values[:, 1:].square_()
     return (values / torch.tensor(updates[0].copies, dtype=torch.float64)).sum(-1)
 

@@ -260,9 +260,11 @@ def norms(parameters: Sequence[Tensor], world: int = 1) -> Norms:
     return Norms(lengths([part for part, _ in parts], 2), [copies for _, copies in parts])
 
 
-def lengths(tensors: Sequence[Tensor], order: float) -> Sequence[Tensor]:
+def lengths(tensors: list[Tensor], order: float) -> Sequence[Tensor]:
     """The l2 norm or the largest entry (order 2 or inf) of each, at least in float32; one call for all of a type."""
     types = {tensor.dtype for tensor in tensors}
+    if len(tensors) == 1:  # on a GPU half as long
+        return [torch.linalg.vector_norm(tensors[0], order, dtype=None if types <= WIDE else torch.float32)]
     if len(types) == 1:  # on whichever devices
         return torch._foreach_norm(tensors, order, None if types <= WIDE else torch.float32)
     found: dict[int, Tensor] = {}

@@ -9,6 +9,8 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,19 @@ from widemargin.types import InputError
 
 from . import ranks, tally
 from .first_look import disagreement, doubts
-from .held import SPANS, Batch, Held, joined_margins, late_numbers, late_table, length, numbers, read_numbers, reduced
+from .held import (
+    SPANS,
+    Batch,
+    Gathering,
+    Held,
+    joined_margins,
+    late_numbers,
+    late_table,
+    length,
+    numbers,
+    read_numbers,
+    reduced,
+)
 from .heuristics import LAYERS, OverGradient, over_layers
 from .homogeneous import Homogeneous, check_homogeneous
 from .kept import find_or_recall
@@ -52,14 +66,13 @@ from .model import (
     unwrap,
 )
 from .own_norm import Geometry, OwnNorm, own_geometry
-from .record import Record, from_numbers
+from .record import STEP, Record, from_rows, from_tally
 from .store import Store
 
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 HELD = 1 << 22  # margins of training batches held back before they are reduced: 64 MB
 FLUSH = 128  # steps held back: one wait for the device in as many steps
-TOGETHER = 32  # small batches whose margins `measure` computes together
 PAUSE = 1.0  # seconds after which they are flushed all the same, so that a killed process loses no more
 KEPT = 100_000  # records kept in memory
 END = object()  # of a loader
@@ -296,21 +309,21 @@ class MarginMonitor:
             raise problem
         if margins.numbers is None:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
-        numbers = margins.numbers.tolist()
         norms, more = self._norms(), dict(extra or {})
         if over is not None:
-            more |= {LAYERS: over_layers(self.model, self.homogeneous, numbers[tally.LEAST])} | over.numbers()
+            more |= {
+                LAYERS: over_layers(self.model, self.homogeneous, margins.numbers[tally.LEAST].item())
+            } | over.numbers()
         if self._own is not None:
             share = torch.full((1, 7), math.nan, dtype=torch.float64)
             share[:, SPANS["own"]] = torch.tensor(self._own.exactly(self._subset()), dtype=torch.float64)
             gather = self._everyones if self.world > 1 else None
             more |= late_numbers(share, [["own"]], self._own.geometry.joined, gather)[0]
-        record = from_numbers(
-            numbers,
+        record = from_tally(
+            margins,
             self.loss,
-            what=name,
-            tally=margins,
-            levels=self.levels,
+            self.levels,
+            name,
             step=self._count if step is None else step,
             name=name,
             norm=norms.pop(""),
@@ -321,8 +334,6 @@ class MarginMonitor:
             extra=dict(zip(more, read_numbers(list(more.values())))),
         )
         if self.world > 1:
-            from dataclasses import replace
-
             record = replace(record, hardest=())  # positions within a rank's own part mean nothing outside
         self._add([record])
         return record
@@ -336,45 +347,29 @@ class MarginMonitor:
         # On the CPU, where they are read; ranks exchange them from their devices.
         device = device_of(self.model) if self.world > 1 else torch.device("cpu")
         rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 2)
-        objectives = read_numbers([math.nan if one.objective is None else one.objective for one in held])
+        objectives = read_numbers([math.nan if kept.objective is None else kept.objective for kept in held])
         joined = "max" if self._own is None else self._own.geometry.joined
         late = late_numbers(*late_table(held, rows, self._own), joined, self._everyones if self.world > 1 else None)
         if self.world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
-        rows = rows if rows.device.type == "cpu" else rows.cpu()
-        psis = self.loss.inverse(rows[:, tally.LOG_LOSS]).tolist()
-        records, problems, alone = [], [], self.world == 1
-        for row, psi, objective, more, one in zip(rows.tolist(), psis, objectives, late, held):
-            step = one.step
-            if one.objective is not None:
+        every = STEP | {"name": "step", "degree": self._degree, "growth": self._growth, "wall": wall}
+        table = rows.numpy(force=True)
+        known = []
+        for kept, square, objective, more in zip(held, table[:, -1].tolist(), objectives, late):
+            if kept.objective is not None:
                 more = {"objective": objective} | more
             if self._late is not None and "lost" in more:
-                self._late.see(step, more["lost"])
-            try:
-                records.append(
-                    from_numbers(
-                        row,
-                        self.loss,
-                        what=f"step {step}",
-                        psi=psi,
-                        step=step,
-                        name="step",
-                        norm=math.sqrt(row[-1]),
-                        degree=self._degree,
-                        growth=self._growth,
-                        wall=wall,
-                        extra=more,
-                    )
-                )
-            except InputError as error:
-                problems.append(error)
-                continue
-            if one.alone and alone and one.objective is not None:
-                self._compare(records[-1], objective)
+                self._late.see(kept.step, more["lost"])
+            known.append(every | {"step": kept.step, "norm": math.sqrt(square), "extra": more})
+        answers = from_rows(table, self.loss, [f"step {kept.step}" for kept in held], known)
+        records = [answer for answer in answers if isinstance(answer, Record)]
+        if self.world == 1 and not self._disagreed:
+            self._compare(answers, held, objectives)
         self._add(records)  # good steps are kept, also those after a bad one
-        if problems:
-            raise problems[0]
+        for answer in answers:
+            if isinstance(answer, InputError):
+                raise answer
 
     def close(self) -> None:
         """Flush, write what is left and stop looking at the model."""
@@ -516,11 +511,17 @@ class MarginMonitor:
         for said in doubts(self.model, logits, targets, inputs, **known):
             warnings.warn(said, stacklevel=4)
 
-    def _compare(self, record: Record, objective: float) -> None:
+    def _compare(
+        self, answers: Sequence[Record | InputError], held: Sequence[Held], objectives: Sequence[float]
+    ) -> None:
         """Warn, once, where training minimises another loss than the measured one."""
-        if not self._disagreed and (said := disagreement(record.step, objective, record.loss, record.n)):
-            self._disagreed = True
-            warnings.warn(said, stacklevel=4)
+        for record, kept, objective in zip(answers, held, objectives):
+            if kept.objective is None or not kept.alone or isinstance(record, InputError):
+                continue
+            if said := disagreement(record.step, objective, record.loss, record.n):
+                self._disagreed = True
+                warnings.warn(said, stacklevel=4)
+                return
 
     def _margins(self, logits: Tensor, targets: Tensor) -> tally.Margins:
         kind = "ce" if self.kind == "ce" else "bce"
@@ -610,7 +611,7 @@ class MarginMonitor:
         problem: Exception | None = None
         batches: Any = None
         last: Any = None
-        waiting: list[tally.Raw] = []
+        gathering = Gathering(into, self.ignore_index)
         for k in itertools.count():
             batch = None
             try:
@@ -626,7 +627,7 @@ class MarginMonitor:
             if self.world > 1 and (self._sharded or (k == 0 and self.homogeneous is None)):
                 has, failed = map(list, zip(*ranks.everyone((batch is not None, problem is not None))))
             if batch is None and problem is None:
-                waiting = self._empty(into, waiting)
+                gathering.end()
             if any(failed) or not any(has):
                 return problem
             if k == 0:
@@ -642,7 +643,8 @@ class MarginMonitor:
                 if batch is not None:
                     if not self._looked:
                         self._look_at(logits, targets, batch[0] if isinstance(batch, tuple | list) else batch)
-                    waiting = self._tallied(into, waiting, logits, targets)
+                    small = tally.raw(logits, targets, self.class_axis) if self.kind == "ce" else None
+                    gathering.add(small, partial(self._margins, logits, targets))
                     if over is not None:
                         over.add(self._call, batch, self._margins)
             except Exception as error:
@@ -650,22 +652,6 @@ class MarginMonitor:
             if self._sharded and batch is not None:
                 last = batch
         raise AssertionError("not reached")
-
-    def _tallied(self, into: tally.Tally, waiting: list[tally.Raw], logits: Tensor, targets: Tensor) -> list[tally.Raw]:
-        """Add the margins of a batch; small ones of equally many classes wait for each other, since launches are what costs."""
-        raw = tally.raw(logits, targets, self.class_axis) if self.kind == "ce" else None
-        if waiting and (raw is None or len(waiting) >= TOGETHER or raw.logits.shape[1] != waiting[0].logits.shape[1]):
-            waiting = self._empty(into, waiting)
-        if raw is not None:
-            return [*waiting, raw]
-        into.add(self._margins(logits, targets))
-        return []
-
-    def _empty(self, into: tally.Tally, waiting: list[tally.Raw]) -> list[tally.Raw]:
-        if waiting:
-            logits, targets = (torch.cat([getattr(batch, what) for batch in waiting]) for what in ("logits", "targets"))
-            into.add(tally.margins(logits, targets, "ce", self.ignore_index, -1))
-        return []
 
     def _find_together(self, batch: Any, call: Callable[[nn.Module, Any], Any] | None = None, source: int = 0) -> None:
         """A sharded model is scaled by all ranks at once; else one rank does it and tells the others."""

@@ -21,6 +21,12 @@ from .scaling import FREE
 NEAR = 0.01  # "at the minimum": within this share of it
 HARDEST = 16  # positions of the smallest margins in a record
 DERIVED = ("margin_normalized", "psi_normalized", "fitted", "effective", "free")
+STEP: dict[str, Any] = {
+    "whole": False,
+    "quantiles": {},
+    "exact": True,
+    "at_minimum": None,
+}  # what no batch of training has
 FEW = ("margin", "psi", "margin_normalized", "psi_normalized", "norm", "error", "loss")
 
 
@@ -277,48 +283,57 @@ def _cause(
     )
 
 
-def from_numbers(
-    numbers: Sequence[float], loss: losses.Loss, *, what: str, tally: t.Tally | None = None,
-    levels: Sequence[float] = (), psi: float | None = None, **known: Any,
-) -> Record:  # fmt: skip
-    """A record from a row of `tally.summary`; complains in a sentence where the row shows that the input was bad.
+def from_rows(
+    rows: np.ndarray, loss: losses.Loss, names: Sequence[str], known: Sequence[Mapping[str, Any]]
+) -> list[Record | InputError]:
+    """Records from rows (S, COLUMNS or more) of `tally.summary`; a complaint where the row shows that the input was bad.
 
-    `psi` may be given where it has been computed for many rows at once.
+    `names` say in complaints what a row is of; `known` are the other fields of each record.
     """
-    count = int(numbers[t.COUNT])
+    count = rows[:, t.COUNT]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # rows without examples are none
+        log_loss = rows[:, t.LOG_LOSS]
+        columns = {
+            "n": count.astype(int),
+            "error": rows[:, t.WRONG] / count,
+            "loss": np.exp(log_loss - np.log(count)),
+            "margin": rows[:, t.LEAST],
+            "margin_mean": rows[:, t.TOTAL] / count,
+            "psi": loss.inverse(torch.from_numpy(log_loss.copy())).numpy(),
+            "log_loss_sum": log_loss,
+            "excess": np.exp(log_loss - _log_at_zero(loss)),
+            "dual_entropy": np.maximum(0.0, rows[:, t.DUAL_ENTROPY]),
+        }
+    bad = (count == 0) | (rows[:, t.OUT_OF_RANGE] != 0) | (rows[:, t.NAN] != 0)
+    fields, values = list(columns), zip(*(column.tolist() for column in columns.values()))
+    return [
+        _complaint(row, what) if wrong else Record(**dict(zip(fields, some)), **more)
+        for wrong, row, some, what, more in zip(bad.tolist(), rows, values, names, known)
+    ]
+
+
+def _complaint(numbers: np.ndarray, what: str) -> InputError:
     if numbers[t.OUT_OF_RANGE]:
-        raise InputError(
+        return InputError(
             f"{what}: {int(numbers[t.OUT_OF_RANGE])} labels are out of range; labels must be classes that the model has "
             "outputs for (or 0 and 1, or -1 and 1, for one output: other numbers are regression, which has no margins); set "
             "ignore_index to what marks padding"
         )
     if numbers[t.NAN]:
-        raise InputError(
+        return InputError(
             f"{what}: {int(numbers[t.NAN])} examples have NaN or infinite logits; the model has diverged, overflowed or "
             "had bad input"
         )
-    if not count:
-        raise InputError(f"{what}: there is no example to measure; the data is empty or every label is ignored")
-    log_loss = float(numbers[t.LOG_LOSS])
-    if psi is None:
-        psi = float(loss.inverse(torch.tensor(log_loss, dtype=torch.float64)))
-    least = float(numbers[t.LEAST])
-    values: dict[str, Any] = {"quantiles": {}, "exact": True, "at_minimum": None, "whole": tally is not None}
-    if tally is not None:
-        values |= _details(tally, levels, count, least)
-    return Record(
-        n=count,
-        error=float(numbers[t.WRONG]) / count,
-        loss=_exp(log_loss - math.log(count)),
-        margin=least,
-        margin_mean=float(numbers[t.TOTAL]) / count,
-        psi=psi,
-        log_loss_sum=log_loss,
-        excess=_exp(log_loss - _log_at_zero(loss)),
-        dual_entropy=max(0.0, float(numbers[t.DUAL_ENTROPY])),
-        **values,
-        **known,
-    )
+    return InputError(f"{what}: there is no example to measure; the data is empty or every label is ignored")
+
+
+def from_tally(tally: t.Tally, loss: losses.Loss, levels: Sequence[float], what: str, **known: Any) -> Record:
+    """The record of a data set; complains in a sentence where its numbers show that the input was bad."""
+    assert tally.numbers is not None
+    [found] = from_rows(tally.numbers.cpu().numpy()[None], loss, [what], [STEP | known])
+    if isinstance(found, InputError):
+        raise found
+    return replace(found, whole=True, **_details(tally, levels, found.n, found.margin))
 
 
 @cache

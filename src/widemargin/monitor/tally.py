@@ -102,13 +102,11 @@ def rows(logits: Tensor, targets: Tensor, class_axis: int | None = None) -> Rows
 
 
 def joined(batches: Sequence[Raw] | Sequence[Rows], ignore_index: int = -100) -> Margins:
-    """Margins (S, N) of S equally large batches; of small ones on the CPU: where a kernel does next to nothing, its launch is
-    what costs."""
-    first, targets = batches[0], torch.stack([batch.targets for batch in batches])
+    """Margins (S, N) of S equally large batches, those of small ones on the CPU: what is done with so few costs less there."""
+    first, targets = batches[0], torch.cat([batch.targets for batch in batches])  # stacking looks at each once more
     if isinstance(first, Raw):
-        targets = targets.cpu()
-        both, targets, classes = rows(torch.stack([batch[0] for batch in batches]).cpu(), targets, -1)
-        both = both.unflatten(1, (len(batches), -1))
+        both, targets, classes = rows(torch.cat([batch[0] for batch in batches]), targets, -1)
+        both, targets = both.cpu().unflatten(1, (len(batches), -1)), targets.cpu()
     else:
         both, classes = torch.stack([batch[0] for batch in batches], 1), first.classes
     targets = targets.view(both.shape[1:])
