@@ -461,3 +461,29 @@ def test_wrapped_optimisers_and_two_of_one_parameter():
     assert str(own_geometry(AcceleratedOptimizer(adam), named)) == "max|weight| (Adam)"
     with pytest.raises(InputError, match="'weight' is moved by two optimisers"):
         own_geometry([adam, torch.optim.SGD(net.parameters(), lr=0.1)], named)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_matrix_of_zeros_does_not_stop_the_power_iteration(dtype: torch.dtype):
+    """Heads often start at 0: the vector that a product with 0 leaves would be 0 for ever, and so would the norm."""
+    W = torch.zeros(5, 7, dtype=dtype)
+    own = OwnNorm(own_geometry(None, {"W": W}, norm="spectral"))
+    sizes = []
+    for k in range(40):
+        sizes.append(own.sizes([Norms([], [], own.now([W]))])[0].tolist())
+        if k == 2:
+            W.copy_(torch.randn(5, 7, generator=torch.Generator().manual_seed(0)))
+    assert sizes[:3] == [[0.0, 0.0]] * 3
+    assert_allclose(sizes[-1][0], torch.linalg.svdvals(W)[0].item(), rtol=1e-3)
+
+
+def test_weights_that_were_not_finite_and_are_again():
+    W = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    own, good = OwnNorm(own_geometry(None, {"W": W}, norm="spectral")), W.clone()
+    for value in (math.nan, math.inf):
+        W[2, 3] = value
+        assert not math.isfinite(own.sizes([Norms([], [], own.now([W]))])[0, 0].item())
+        W.copy_(good)
+        [[size, error]] = own.sizes([Norms([], [], own.now([W]))]).tolist()
+        assert_allclose(size, torch.linalg.svdvals(W)[0].item(), rtol=1e-3)
+        assert error < 0.1

@@ -261,6 +261,9 @@ class OwnNorm:
         if not matrices:
             return torch.stack([size, torch.zeros_like(size)], 1)
         eps = [torch.finfo(self.vectors[part.name].dtype).eps for part in matrices]
+        for part, last in zip(matrices, back[-1].tolist()):
+            if not math.isfinite(last):  # weights that are not finite may be mended: the vector begins anew
+                del self.vectors[part.name]
         return torch.stack([size, residual(top, back, torch.tensor(eps, dtype=torch.float64)).amax(1)], 1)
 
     def exactly(self, tensors: Sequence[Tensor]) -> tuple[float, float]:
@@ -294,16 +297,19 @@ class OwnNorm:
         """
         W = p.flatten(1).float() if p.dtype not in (torch.float32, torch.float64) else p.flatten(1)
         v = self.vectors.get(name)
-        if v is None or v.shape[0] != W.shape[1] or v.device != W.device or v.dtype != W.dtype:
-            generator = torch.Generator().manual_seed(0)
-            v = torch.randn(W.shape[1], generator=generator, dtype=torch.float64).to(W.device, W.dtype)
+        if v is None or v.shape[0] != W.shape[1]:
+            v = torch.randn(W.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             v, rounds = v / v.norm(), max(rounds, LONG)
+        v = v.to(W.device, W.dtype)
+        shift = (
+            torch.finfo(W.dtype).tiny ** 0.4
+        )  # of W'W: a matrix of zeros leaves v as it was, and squares are not yet 0
         found: Sequence[Tensor] = ()
         for _ in range(rounds):
             u = W @ v
-            back = W.T @ u
+            back = torch.addmv(v, W.T, u, beta=shift)
             found = torch._foreach_norm([u, back])
-            v = back / found[1].clamp_min(torch.finfo(W.dtype).tiny)
+            v = back / found[1]
         self.vectors[name] = v
         return found
 
