@@ -145,7 +145,7 @@ def late_table(held: Sequence[Held], rows: Tensor, own: OwnNorm | None) -> tuple
     if own is not None and (
         steps := those("own", lambda kept: kept.norms.lengths)
     ):  # some may be of the time before it
-        table[steps, SPANS["own"]] = own.sizes([held[k].norms for k in steps])
+        table[steps, SPANS["own"]] = own.sizes([held[k].norms for k in steps], rows[steps, -1].cpu())
     if those("lost", lambda kept: kept.vanishes is not None):
         table[:, SPANS["lost"]] = rows[:, [-2, tally.COUNT]].cpu()
     if those("along", lambda kept: kept.along is not None):

@@ -246,11 +246,15 @@ class OwnNorm:
                 entries.append(p if p.numel() else p.new_zeros(1))  # a shard may have none
         return [*kept, *lengths(entries, math.inf)]
 
-    def sizes(self, held: Sequence[Norms]) -> Tensor:
-        """(S, 2): N(w) and the largest error of the spectral norms (or 0) of steps, from what they hold."""
+    def sizes(self, held: Sequence[Norms], squares: Tensor | None = None) -> Tensor:
+        """(S, 2): N(w) and the largest error of the spectral norms (or 0) of steps, from what they hold.
+
+        `squares` are the sums of squares, where they are known.
+        """
         parts = self.geometry.parts
         if self.geometry.joined == "l2":
-            size = squared(held, [part.weight for part in parts]).sqrt()
+            known = squares is not None and all(part.weight == 1 for part in parts)
+            size = (squares if known else squared(held, [part.weight for part in parts])).sqrt()  # type: ignore[union-attr]
             return torch.stack([size, torch.zeros_like(size)], 1)
         matrices = [part for part in parts if part.norm == "spectral"]
         others = [part for part in parts if part.norm != "spectral"]

@@ -263,7 +263,8 @@ def summary(soft: Tensor, hard: Tensor, keep: Tensor, bad: Tensor, loss: losses.
     valid = keep & ~broken
     soft, hard = (torch.where(valid, v.double(), torch.inf) for v in (soft, hard))  # +inf is passed over below
     log_slope = loss.log_slope(soft)
-    log_share = torch.log_softmax(log_slope, -1)  # -inf where the margin is infinite, NaN where all are
+    slopes = torch.logsumexp(log_slope, -1)
+    log_share = log_slope - slopes[..., None]  # -inf where the margin is infinite, NaN where all are
     parts = {
         COUNT: valid.sum(-1),
         WRONG: (valid & (hard <= 0)).sum(-1),
@@ -273,7 +274,7 @@ def summary(soft: Tensor, hard: Tensor, keep: Tensor, bad: Tensor, loss: losses.
         TOTAL: torch.where(valid, hard, 0).sum(-1),
         LEAST_SOFT: soft.amin(-1),
         LOG_LOSS: torch.logsumexp(loss.log(soft), -1),
-        LOG_SLOPE: torch.logsumexp(log_slope, -1),
+        LOG_SLOPE: slopes,
         DUAL_ENTROPY: -torch.where(log_share > -torch.inf, log_share.exp() * log_share, 0).sum(-1),
     }
     return torch.stack([parts[k].double() for k in range(COLUMNS)], -1)
