@@ -6,7 +6,8 @@
 Two models, as users train them: a ResNet-18 for 32 x 32 pictures (SGD with momentum) and a Llama of `transformers` (AdamW), on
 a GPU under bfloat16 autocast. Each is trained without a monitor, with `monitor.step` at every step, and with every=10; the same
 model and optimiser serve all three, so that memory and caches are alike. `monitor.step` comes where the docs have it, between the
-loss and its backward pass; "after backward" is the same behind it, where the processor has waited and its caches are cold.
+backward pass and the step of the optimiser: the GPU still works on what the former launched, so part of it takes no time at all.
+"before backward" is the same in front of it.
 
 They take turns, a step each, in an order that changes from step to step, so that what slows the whole machine down cancels; each
 step ends with a wait for the device. A monitor sees the time of its own turns alone, since it flushes once a second and would
@@ -68,7 +69,7 @@ SIZES = {  # of (device, quick)
 SIZES[("cuda", True)] = SIZES[("cpu", True)]
 
 
-LATER = "after backward"  # the same monitor at another place in the loop
+EARLIER = "before backward"  # the same monitor at another place in the loop
 
 
 class Block(nn.Module):
@@ -134,8 +135,8 @@ class Task:
     def forward(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         return self.logits(), self.targets
 
-    def step(self, monitor: MarginMonitor | None, after: bool = False) -> float:
-        """A step of training; the seconds that its monitor took, before (as the docs have it) or `after` the backward pass."""
+    def step(self, monitor: MarginMonitor | None, after: bool = True) -> float:
+        """A step of training; the seconds that its monitor took, before or `after` the backward pass (as the docs have it)."""
         self.optimizer.zero_grad()
         logits = self.logits()
         loss = F.cross_entropy(logits.flatten(0, -2).float(), self.targets.flatten())
@@ -292,7 +293,7 @@ def count(one: Task, monitor: MarginMonitor) -> dict[str, Any]:
 
 
 def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
-    made = {"every step": 1, LATER: 1, f"every={options.every}": options.every}
+    made = {"every step": 1, EARLIER: 1, f"every={options.every}": options.every}
     clock = OwnTime()
     monitor_file.time = clock  # type: ignore[assignment]
     monitors: dict[str, Any] = {"none": None, "none, again": None}
@@ -310,7 +311,7 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
             it.flush()
         clock.over()
     found: dict[str, Any] = {"parameters": sum(p.numel() for p in one.model.parameters())}
-    ways = {name: partial(one.step, it, name == LATER) for name, it in monitors.items()}
+    ways = {name: partial(one.step, it, name != EARLIER) for name, it in monitors.items()}
     found["training"] = compare(ways, one.device, options.rounds, options.steps, clock)
     found["homogeneous"] = monitors["every step"].homogeneous.summary
 
@@ -328,7 +329,7 @@ def measured(one: Task, options: argparse.Namespace) -> dict[str, Any]:
     found["measuring"] = compare(ways, one.device, options.rounds, 1, clock)
     monitor_file.time = time
     watched = {name: it for name, it in monitors.items() if it is not None and it.every == 1}
-    found["inside"] = {name: inside(one, it, 2 * options.steps, name == LATER) for name, it in watched.items()}
+    found["inside"] = {name: inside(one, it, 2 * options.steps, name != EARLIER) for name, it in watched.items()}
     found["calls"] = {name: count(one, monitor) for name, monitor in watched.items()}
     return found
 

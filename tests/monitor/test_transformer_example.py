@@ -159,7 +159,7 @@ def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     torch.set_num_threads(threads)
     found = json.loads((tmp_path / "cost.json").read_text())
     for name in ("resnet", "llama"):
-        assert set(found[name]["training"]) == {"none", "none, again", "every step", "after backward", "every=10"}
+        assert set(found[name]["training"]) == {"none", "none, again", "every step", "before backward", "every=10"}
         assert found[name]["training"]["none"]["wall_ratio"] == [1.0, 1.0, 1.0]
         assert found[name]["measuring"]["measure"]["cpu_ratio"][1] > 0
         assert found[name]["calls"]["every step"]["step_calls"] <= 30  # a step waits for these; a GPU needs fewer
