@@ -217,7 +217,8 @@ class MarginMonitor:
         accumulate: bool = False,
         before: Norms | None = None,
     ) -> None:
-        """Margins of the training batch, from the logits that training has computed anyway. Call it before optimizer.step().
+        """Margins of the training batch, from the logits that training has computed anyway. Call it before optimizer.step(), and
+        best after loss.backward(), while the device still works on that.
 
         `accumulate=True` for all but the last of the batches whose gradients are added up: they make one record. `loss` is
         kept with the record as `objective`, in case it is something else than the mean of these losses (with a penalty, say).
