@@ -396,6 +396,24 @@ def test_steps_do_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> No
         waits.clear()
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_gradients_are_as_before(enabled: bool) -> None:
+    """Also after a step that is refused."""
+    model, (x, y) = small_net(), data()
+    monitor = MarginMonitor(model)
+    with torch.set_grad_enabled(enabled):
+        logits = model(x)
+        monitor.step(logits=logits, targets=y)
+        with pytest.raises(InputError, match="class indices"):
+            monitor.step(logits=logits, targets=y + 0.5)
+        assert torch.is_grad_enabled() is enabled
+    assert logits.requires_grad is enabled
+    monitor.step(logits=logits, targets=y, loss=logits.square().mean())
+    assert not any(
+        part.requires_grad for kept in monitor._held for part in (*kept.batch, kept.objective) if part is not None
+    )
+
+
 def test_one_output_in_the_loop() -> None:
     model, (x, y) = small_net(1), data(classes=2)
     monitor = MarginMonitor(model, loss="bce")

@@ -121,11 +121,8 @@ def read_numbers(values: Sequence[Any]) -> list[float]:
     return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
 
 
-SPANS = {
-    "own": slice(0, 2),
-    "lost": slice(2, 4),
-    "along": slice(4, 7),
-}  # columns of what a step knows beside its margins
+# Columns of what a step knows beside its margins.
+SPANS = {"own": slice(0, 2), "lost": slice(2, 4), "along": slice(4, 7)}
 
 
 def late_table(held: Sequence[Held], rows: Tensor, own: OwnNorm | None) -> tuple[Tensor, list[list[str]]]:
@@ -142,9 +139,8 @@ def late_table(held: Sequence[Held], rows: Tensor, own: OwnNorm | None) -> tuple
             known[k].append(name)
         return steps
 
-    if own is not None and (
-        steps := those("own", lambda kept: kept.norms.lengths)
-    ):  # some may be of the time before it
+    # Some steps may be of the time before there was an optimiser's norm.
+    if own is not None and (steps := those("own", lambda kept: kept.norms.lengths)):
         table[steps, SPANS["own"]] = own.sizes([held[k].norms for k in steps], rows[steps, -1].cpu())
     if those("lost", lambda kept: kept.vanishes is not None):
         table[:, SPANS["lost"]] = rows[:, [-2, tally.COUNT]].cpu()

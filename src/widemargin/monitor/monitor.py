@@ -192,9 +192,7 @@ class MarginMonitor:
         self._held: list[Held] = []
         self._parts: list[tally.Margins] = []
         self._calls = self._count = 0
-        self._looked = self._disagreed = (
-            False  # whether the first batch was looked at; whether another loss was told of
-        )
+        self._looked = self._disagreed = False  # whether the first batch was looked at, and another loss told of
         self._began = self._flushed = time.perf_counter()
         if self._store is not None and resume:  # steps and seconds go on where the records end
             self._count, seconds = self._store.last
@@ -236,10 +234,9 @@ class MarginMonitor:
                 raise InputError(f"loss must be one number, not {tuple(loss.shape)}; reduce it first, or leave it out")
             loss = loss.detach()
         logits = getattr(logits, "logits", logits)  # what models of `transformers` return
+        # What torch.no_grad() does, without its two objects, which take 20 of a step's 140 microseconds within training.
         graph = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(
-            False
-        )  # what torch.no_grad() does, which is a good part of a step that nothing else slows
+        torch._C._set_grad_enabled(False)
         try:
             self._hold(logits, targets, loss, accumulate, before)
         finally:
