@@ -414,6 +414,37 @@ def test_gradients_are_as_before(enabled: bool) -> None:
     )
 
 
+def test_a_refused_loss_drops_what_was_accumulated() -> None:
+    model, (x, y) = small_net(), data()
+    monitor = MarginMonitor(model)
+    for wrong in (torch.zeros(8), "a", None.__class__):
+        monitor.step(logits=model(x), targets=y, accumulate=True)
+        with pytest.raises(InputError, match="loss must be one number"):
+            monitor.step(logits=model(x), targets=y, loss=wrong)
+        monitor.step(logits=model(x[:2]), targets=y[:2])
+        assert monitor.last is not None and monitor.last.n == 2
+
+
+def test_a_loss_whose_buffer_is_used_again() -> None:
+    model, (x, y) = small_net(), data()
+    monitor, loss = MarginMonitor(model), torch.zeros(())
+    for value in (1.0, 2.0, 3.0):
+        loss.fill_(value)
+        monitor.step(logits=model(x), targets=y, loss=loss)
+    with pytest.warns(UserWarning, match="is not the mean loss"):
+        assert [record.extra["objective"] for record in monitor.records] == [1.0, 2.0, 3.0]
+
+
+def test_a_warning_that_is_an_error_loses_no_record() -> None:
+    model, (x, y) = small_net(), data()
+    monitor = MarginMonitor(model)
+    for _ in range(5):
+        monitor.step(logits=model(x), targets=y, loss=50.0)
+    with pytest.raises(UserWarning, match="is not the mean loss"):  # warnings are errors here
+        monitor.flush()
+    assert len(monitor.records) == 5
+
+
 def test_one_output_in_the_loop() -> None:
     model, (x, y) = small_net(1), data(classes=2)
     monitor = MarginMonitor(model, loss="bce")

@@ -221,7 +221,7 @@ def test_the_power_iteration_follows_the_spectral_norm_and_states_its_error():
     W = nn.Parameter(torch.randn(60, 30, dtype=torch.float64))
     own = OwnNorm(own_geometry(None, {"W": W}, norm="spectral"))
     for _ in range(50):
-        [[size, error]] = own.sizes([Norms([], [], own.now([W]))]).tolist()
+        [[size, error]] = own.sizes([Norms([], [], *own.now([W]))]).tolist()
         values = torch.linalg.svdvals(W)
         assert size <= values[0].item() * (1 + 1e-12)
         assert (values - size).abs().min().item() <= error * size * (1 + 1e-9)  # what the residual promises
@@ -241,8 +241,9 @@ def test_a_measurement_beyond_decompositions_states_its_own_error(monkeypatch: p
         net[0].weight.copy_(torch.diag(torch.tensor([1.0, 1 - 1e-3])))
     monitor = MarginMonitor(net, Homogeneous(("0.weight",), 1), norm="spectral")
     record = monitor.measure((torch.randn(8, 2, dtype=torch.float64), torch.arange(8) % 2))
-    top, back = OwnNorm(monitor.geometry)._power("0.weight", net[0].weight.detach(), own_norm.LONG)
-    want = math.sqrt((back / top**2) ** 2 - 1)
+    own = OwnNorm(monitor.geometry)
+    top, back = own._power("0.weight", net[0].weight.detach(), own_norm.LONG)
+    want = math.sqrt((back / own.scales["0.weight"] / top**2) ** 2 - 1)
     assert 1e-5 < want < 1e-3 and record.extra["own_error"] == pytest.approx(want, rel=1e-6)
     assert record.extra["own_norm"] == pytest.approx(1, abs=1e-3)
 
@@ -470,7 +471,7 @@ def test_a_matrix_of_zeros_does_not_stop_the_power_iteration(dtype: torch.dtype)
     own = OwnNorm(own_geometry(None, {"W": W}, norm="spectral"))
     sizes = []
     for k in range(40):
-        sizes.append(own.sizes([Norms([], [], own.now([W]))])[0].tolist())
+        sizes.append(own.sizes([Norms([], [], *own.now([W]))])[0].tolist())
         if k == 2:
             W.copy_(torch.randn(5, 7, generator=torch.Generator().manual_seed(0)))
     assert sizes[:3] == [[0.0, 0.0]] * 3
@@ -482,8 +483,59 @@ def test_weights_that_were_not_finite_and_are_again():
     own, good = OwnNorm(own_geometry(None, {"W": W}, norm="spectral")), W.clone()
     for value in (math.nan, math.inf):
         W[2, 3] = value
-        assert not math.isfinite(own.sizes([Norms([], [], own.now([W]))])[0, 0].item())
+        assert not math.isfinite(own.sizes([Norms([], [], *own.now([W]))])[0, 0].item())
         W.copy_(good)
-        [[size, error]] = own.sizes([Norms([], [], own.now([W]))]).tolist()
+        [[size, error]] = own.sizes([Norms([], [], *own.now([W]))]).tolist()
         assert_allclose(size, torch.linalg.svdvals(W)[0].item(), rtol=1e-3)
         assert error < 0.1
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-3, 1e11])
+def test_the_power_iteration_at_other_scales(size: float):
+    """In float32, where squares of 1e-18 and 1e22 times others are none."""
+    W = size * torch.randn(30, 40, generator=torch.Generator().manual_seed(0))
+    own = OwnNorm(own_geometry(None, {"W": W}, norm="spectral"))
+    for _ in range(30):
+        [[top, error]] = own.sizes([Norms([], [], *own.now([W]))]).tolist()
+    assert_allclose(top, torch.linalg.svdvals(W)[0].item(), rtol=1e-3)
+    assert error < 0.05
+
+
+def test_norms_taken_before_a_flush_that_began_a_vector_anew():
+    """Callbacks take norms at the start of a batch, and a flush may come between."""
+    W = nn.Parameter(torch.full((3, 4), math.nan))
+    own = OwnNorm(own_geometry(None, {"W": W}, norm="spectral"))
+    with torch.no_grad():
+        early = Norms([], [], *own.now([W]))
+        own.sizes([early])
+        assert math.isnan(own.sizes([early])[0, 0].item())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_spectral_norm_under_autocast_is_that_without(late: bool):
+    head = nn.Linear(4, 3, bias=False)
+    X, y = torch.randn(8, 4), torch.arange(8) % 3
+    monitor = MarginMonitor(head, norm="spectral", late=late)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(30):
+            monitor.step(logits=head(X), targets=y)
+    assert_allclose(monitor.last.extra["own_norm"], torch.linalg.svdvals(head.weight)[0].item(), rtol=1e-4)
+
+
+def test_updates_of_a_model_without_homogeneous_parameters_or_of_another_type():
+    X, y = torch.randn(8, 4), torch.arange(8) % 3
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    with pytest.warns(UserWarning, match="not normalised"):
+        monitor = MarginMonitor(net, Homogeneous((), 0), late=True)
+    monitor.step(logits=net(X), targets=y)
+    assert math.isnan(monitor.last.extra["along"])
+
+    head = nn.Linear(4, 3, bias=False)
+    monitor = MarginMonitor(head, late=True)
+    with torch.inference_mode():
+        monitor.step(logits=head(X), targets=y)
+    for change in (lambda: head, head.double):
+        change()
+        head.weight.data.mul_(2)
+        monitor.step(logits=head(X.to(head.weight.dtype)), targets=y)
+    assert_allclose([record.extra["along"] for record in monitor.records[1:]], 1.0, rtol=1e-5)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from widemargin.flows import losses
+from widemargin.types import InputError
 
 from . import tally
 from .late import Along, products
@@ -54,15 +56,15 @@ def alike(held: Sequence[Held]) -> Iterator[list[int]]:
         yield from (members[k : k + some] for k in range(0, len(members), some))
 
 
-def reduced(held: Sequence[Held], loss: losses.Loss, ignore_index: int, device: torch.device) -> Tensor:
-    """(S, COLUMNS + 2): summaries, lost examples, and the sum of squares of the homogeneous parameters."""
+def reduced(held: Sequence[Held], loss: losses.Loss, ignore_index: int, device: torch.device, world: int = 1) -> Tensor:
+    """(S, COLUMNS + 2): summaries, lost examples, and this rank's share of the sum of squares of the homogeneous parameters."""
     rows = torch.empty(len(held), tally.COLUMNS + 2, dtype=torch.float64, device=device)
     for members in alike(held):
         some = [held[k] for k in members]
         rows[members, :-1] = numbers(
             [kept.batch for kept in some], [kept.vanishes for kept in some], loss, ignore_index
         ).to(device)
-    rows[:, -1] = squared([kept.norms for kept in held]).to(device)
+    rows[:, -1] = squared([kept.norms for kept in held], world=world).to(device)
     return rows
 
 
@@ -114,6 +116,19 @@ def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
     return tally.Margins(**joined, bad=torch.stack([part.bad for part in parts]).sum(), classes=parts[0].classes)
 
 
+def check_number(loss: Any) -> Tensor | float:
+    """A loss that was given with a step, copied; call it without gradients."""
+    said = f"a {type(loss).__name__}"
+    if isinstance(loss, Tensor):
+        if loss.numel() == 1 and not loss.is_complex():
+            return loss.clone()
+        said = str(tuple(loss.shape))
+    else:
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(loss)
+    raise InputError(f"loss must be one number, not {said}; reduce it first, or leave it out")
+
+
 def read_numbers(values: Sequence[Any]) -> list[float]:
     """Numbers and scalar tensors as numbers, with one wait for the device."""
     tensors = [value if value.ndim == 0 else value.reshape(()) for value in values if isinstance(value, Tensor)]
@@ -125,7 +140,9 @@ def read_numbers(values: Sequence[Any]) -> list[float]:
 SPANS = {"own": slice(0, 2), "lost": slice(2, 4), "along": slice(4, 7)}
 
 
-def late_table(held: Sequence[Held], rows: Tensor, own: OwnNorm | None) -> tuple[Tensor, list[list[str]]]:
+def late_table(
+    held: Sequence[Held], rows: Tensor, own: OwnNorm | None, world: int = 1
+) -> tuple[Tensor, list[list[str]]]:
     """(S, 7) by `SPANS` from what steps hold and `reduced` made of it, and which of these each step knows.
 
     The size in the optimiser's norm and its error; lost examples and all; <dw, w>, |dw|^2 and |w|^2.
@@ -141,7 +158,7 @@ def late_table(held: Sequence[Held], rows: Tensor, own: OwnNorm | None) -> tuple
 
     # Some steps may be of the time before there was an optimiser's norm.
     if own is not None and (steps := those("own", lambda kept: kept.norms.lengths)):
-        table[steps, SPANS["own"]] = own.sizes([held[k].norms for k in steps], rows[steps, -1].cpu())
+        table[steps, SPANS["own"]] = own.sizes([held[k].norms for k in steps], world, rows[steps, -1].cpu())
     if those("lost", lambda kept: kept.vanishes is not None):
         table[:, SPANS["lost"]] = rows[:, [-2, tally.COUNT]].cpu()
     if those("along", lambda kept: kept.along is not None):

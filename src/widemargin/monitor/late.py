@@ -72,9 +72,11 @@ class Late:
         parts = [local_part(p, world) for p in parameters]
         new = [p if p.dtype in (torch.float32, torch.float64) else p.float() for p, _ in parts]
         old = self.before
-        if [(p.shape, p.dtype, p.device) for p in old] != [(p.shape, p.dtype, p.device) for p in new]:
+        if not new or [p.shape for p in old] != [p.shape for p in new]:
             self.before = [p.clone() for p in new]
             return Along()
+        if any(p.dtype != w.dtype or p.device != w.device or w.is_inference() for p, w in zip(new, old)):
+            self.before = old = [w.to(p.device, p.dtype, copy=True) for p, w in zip(new, old)]
         update = torch._foreach_sub(new, old)
         dots = [torch.dot(d.reshape(-1), w.reshape(-1)) for d, w in zip(update, old)]
         found = Along(dots, torch._foreach_norm(update), torch._foreach_norm(old), [copies for _, copies in parts])

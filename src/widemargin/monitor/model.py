@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,9 @@ class Norms(NamedTuple):
     """Sizes of the homogeneous parameters at one moment, scalars on their devices."""
 
     lengths: Sequence[Tensor]  # of what this rank holds of each
-    copies: list[float]  # on how many ranks the same is held
-    own: Sequence[Tensor] = ()  # from which `OwnNorm.sizes` has the norm of the optimiser
+    copies: Sequence[float] = ()  # on how many ranks the same is held; nothing: on all
+    own: Sequence[Tensor] = ()  # from which `OwnNorm.sizes` has the norm of the optimiser,
+    scales: Sequence[float] = ()  # and what its products were multiplied by
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -281,11 +283,16 @@ def _of_a_kind(tensors: Sequence[Tensor]) -> Iterable[list[int]]:
     return alike.values()
 
 
-def squared(held: Sequence[Norms], weights: Sequence[float] | None = None) -> Tensor:
-    """(S,) sums of squares over the parameters, divided by `weights` (1), on the CPU; one wait for the device."""
+def squared(held: Sequence[Norms], weights: Sequence[float] | None = None, world: int = 1) -> Tensor:
+    """(S,) sums of squares over the parameters, divided by `weights` (1), on the CPU; one wait for the device.
+
+    Of `world` ranks this one's share: over all of them the shares sum to the whole.
+    """
     values = on_host([length for norms in held for length in norms.lengths])
     shares = [
-        copies * weight for norms in held for copies, weight in zip(norms.copies, weights or [1.0] * len(norms.copies))
+        copies * weight
+        for norms in held
+        for _, copies, weight in zip(norms.lengths, norms.copies or repeat(world), weights or repeat(1.0))
     ]
     step = torch.tensor([k for k, norms in enumerate(held) for _ in norms.lengths], dtype=torch.int64)
     over = values.square() / torch.tensor(shares, dtype=torch.float64)

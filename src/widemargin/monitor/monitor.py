@@ -27,6 +27,7 @@ from .held import (
     Batch,
     Gathering,
     Held,
+    check_number,
     joined_margins,
     late_numbers,
     late_table,
@@ -169,7 +170,6 @@ class MarginMonitor:
         self._owners: list[
             tuple[dict[str, Any], str]
         ] = []  # where the homogeneous parameters are found, and their names there
-        self._copies: list[float] = []  # how many ranks hold each of them
         self._optimizer, self._norm = optimizer, norm
         self._own: OwnNorm | None = None
         if optimizer is not None or norm is not None:  # what is wrong with them is said at once
@@ -229,10 +229,6 @@ class MarginMonitor:
             self._calls += 1
         if (self._calls - (not accumulate)) % self.every:
             return
-        if isinstance(loss, Tensor):
-            if loss.numel() != 1:
-                raise InputError(f"loss must be one number, not {tuple(loss.shape)}; reduce it first, or leave it out")
-            loss = loss.detach()
         logits = getattr(logits, "logits", logits)  # what models of `transformers` return
         # What torch.no_grad() does, without its two objects, which take 20 of a step's 140 microseconds within training.
         graph = torch.is_grad_enabled()
@@ -248,8 +244,10 @@ class MarginMonitor:
     def _hold(
         self, logits: Tensor, targets: Tensor, loss: Tensor | float | None, accumulate: bool, before: Norms | None
     ) -> None:
-        """Keep what a record needs of this step, on the device."""
+        """Keep what a record needs of this step, on the device; copies, since buffers may be used again."""
         parts, self._parts = self._parts, []
+        if loss is not None:
+            loss = check_number(loss)
         batch: Batch | None = None
         if self.kind == "ce" and not accumulate and not parts:
             batch = tally.raw(logits, targets, self.class_axis) or tally.rows(logits, targets, self.class_axis)
@@ -314,7 +312,7 @@ class MarginMonitor:
             } | over.numbers()
         if self._own is not None:
             share = torch.full((1, 7), math.nan, dtype=torch.float64)
-            share[:, SPANS["own"]] = torch.tensor(self._own.exactly(self._subset()), dtype=torch.float64)
+            share[:, SPANS["own"]] = torch.tensor(self._own.exactly(self._subset(), self.world), dtype=torch.float64)
             gather = self._everyones if self.world > 1 else None
             more |= late_numbers(share, [["own"]], self._own.geometry.joined, gather)[0]
         record = from_tally(
@@ -343,12 +341,13 @@ class MarginMonitor:
         if not held:
             return
         # On the CPU, where they are read; ranks exchange them from their devices.
-        device = device_of(self.model) if self.world > 1 else torch.device("cpu")
-        rows = reduced(held, self.loss, self.ignore_index, device)  # (S, COLUMNS + 2)
+        world = self.world
+        device = device_of(self.model) if world > 1 else torch.device("cpu")
+        rows = reduced(held, self.loss, self.ignore_index, device, world)  # (S, COLUMNS + 2)
         objectives = read_numbers([math.nan if kept.objective is None else kept.objective for kept in held])
         joined = "max" if self._own is None else self._own.geometry.joined
-        late = late_numbers(*late_table(held, rows, self._own), joined, self._everyones if self.world > 1 else None)
-        if self.world > 1:
+        late = late_numbers(*late_table(held, rows, self._own, world), joined, self._everyones if world > 1 else None)
+        if world > 1:
             rows, objectives = self._merged(rows, objectives)
         wall = time.perf_counter() - self._began
         every = STEP | {"name": "step", "degree": self._degree, "growth": self._growth, "wall": wall}
@@ -357,14 +356,14 @@ class MarginMonitor:
         for kept, square, objective, more in zip(held, table[:, -1].tolist(), objectives, late):
             if kept.objective is not None:
                 more = {"objective": objective} | more
-            if self._late is not None and "lost" in more:
-                self._late.see(kept.step, more["lost"])
             known.append(every | {"step": kept.step, "norm": math.sqrt(square), "extra": more})
         answers = from_rows(table, self.loss, [f"step {kept.step}" for kept in held], known)
         records = [answer for answer in answers if isinstance(answer, Record)]
-        if self.world == 1 and not self._disagreed:
+        self._add(records)  # good steps are kept, also those after a bad one, and whatever becomes of warnings
+        for record in records if self._late is not None else ():
+            self._late.see(record.step, record.extra.get("lost", 0.0))  # type: ignore[union-attr]
+        if world == 1 and not self._disagreed:
             self._compare(answers, held, objectives)
-        self._add(records)  # good steps are kept, also those after a bad one
         for answer in answers:
             if isinstance(answer, InputError):
                 raise answer
@@ -417,10 +416,10 @@ class MarginMonitor:
             with torch.no_grad():
                 return self.norms_now()
         subset = self._subset()
-        own = () if self._own is None else self._own.now(subset)
+        own = ((), ()) if self._own is None else self._own.now(subset)
         if self._sharded:
-            return norms(subset, self.world)._replace(own=own)
-        return Norms(lengths(subset, 2), self._copies, own)
+            return Norms(*norms(subset, self.world)[:2], *own)
+        return Norms(lengths(subset, 2), (), *own)
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen = (args, kwargs)
@@ -469,8 +468,9 @@ class MarginMonitor:
         self._growth = homogeneous.growth
         inner = unwrap(self.model)
         paths = [name.rpartition(".")[::2] for name in homogeneous.names]
-        owners = [(inner.get_submodule(path)._parameters, last) for path, last in paths]
-        self._owners, self._copies = owners, [float(self.world)] * len(owners)  # once, not at every step
+        self._owners = [
+            (inner.get_submodule(path)._parameters, last) for path, last in paths
+        ]  # once, not at every step
         if homogeneous.names and (self._optimizer is not None or self._norm is not None):
             geometry = own_geometry(self._optimizer, self.named, homogeneous.names, self._norm)
             if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
@@ -478,7 +478,7 @@ class MarginMonitor:
                     "the spectral norm of a matrix that ranks hold in parts is not computed; give norm= l2 or linf, or leave "
                     "optimizer= out"
                 )
-            self._own = OwnNorm(geometry, self.world)
+            self._own = OwnNorm(geometry)
         if not homogeneous.names:
             warnings.warn(f"margins are not normalised: {homogeneous.summary}", stacklevel=3)
         if getattr(self, "_store", None) is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from widemargin.types import InputError
 
-from .model import Norms, lengths, local_part, on_host, squared
+from .model import WIDE, Norms, lengths, local_part, on_host, squared
 
 NORMS = ("l2", "linf", "spectral")
 SIGNS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Lion", "SignSGD", "signSGD", "SignDescent", "Signum")
@@ -27,6 +27,7 @@ DECOUPLED = ("AdamW", "Lion", "SignSGD", "signSGD", "SignDescent", *MATRICES)  #
 KNOWN = f"SGD, {', '.join(SIGNS[:7])} and Muon"
 EXACT = 1024  # rows or columns up to which `measure` takes the exact spectral norm
 LONG = 60  # power iterations of `measure` beyond it
+SHIFT = 1e-15  # of W'W / N(W)^2
 SHORT = 1  # of a step, each with two products; it goes on where the last step ended
 
 
@@ -224,29 +225,31 @@ class OwnNorm:
     """
 
     geometry: Geometry
-    world: int = 1
     vectors: dict[str, Tensor] = field(default_factory=dict)  # right singular vectors so far
+    scales: dict[str, float] = field(default_factory=dict)  # 1 / N(W)^2 of each matrix, as far as the host knows
 
-    def now(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Scalars on the device from which `sizes` has N(w): nothing waits for them.
+    def now(self, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[float]]:
+        """Scalars on the device from which `sizes` has N(w), and what some were multiplied by: nothing waits for them.
 
-        |W v| and |W'W v| of each matrix of the power iteration, then the largest entries of the other parameters. All else is
-        left to the host, since each call into a GPU is a noticeable part of a short step; that of l2 has the lengths already.
+        |W v| and scale |W'W v| of each matrix of the power iteration, then the largest entries of the other parameters. All else
+        is left to the host, since each call into a GPU is a noticeable part of a short step; that of l2 has the lengths already.
         `tensors` are those of the geometry's parts, in order. Call it without gradients.
         """
         if self.geometry.joined == "l2":
-            return ()
+            return (), ()
         kept: list[Tensor] = []
         entries: list[Tensor] = []
+        scales: list[float] = []
         for part, tensor in zip(self.geometry.parts, tensors):
-            p, _ = local_part(tensor, self.world)
+            p, _ = local_part(tensor, 1)
             if part.norm == "spectral":
                 kept += self._power(part.name, p, SHORT)
+                scales.append(self.scales[part.name])
             else:
                 entries.append(p if p.numel() else p.new_zeros(1))  # a shard may have none
-        return [*kept, *lengths(entries, math.inf)]
+        return [*kept, *lengths(entries, math.inf)], scales
 
-    def sizes(self, held: Sequence[Norms], squares: Tensor | None = None) -> Tensor:
+    def sizes(self, held: Sequence[Norms], world: int = 1, squares: Tensor | None = None) -> Tensor:
         """(S, 2): N(w) and the largest error of the spectral norms (or 0) of steps, from what they hold.
 
         `squares` are the sums of squares, where they are known.
@@ -254,27 +257,30 @@ class OwnNorm:
         parts = self.geometry.parts
         if self.geometry.joined == "l2":
             known = squares is not None and all(part.weight == 1 for part in parts)
-            size = (squares if known else squared(held, [part.weight for part in parts])).sqrt()  # type: ignore[union-attr]
+            size = (squares if known else squared(held, [part.weight for part in parts], world)).sqrt()  # type: ignore[union-attr]
             return torch.stack([size, torch.zeros_like(size)], 1)
         matrices = [part for part in parts if part.norm == "spectral"]
         others = [part for part in parts if part.norm != "spectral"]
         values = on_host([value for norms in held for value in norms.own]).view(len(held), -1)
         top, back = values[:, : 2 * len(matrices)].unflatten(1, (-1, 2)).unbind(2)  # (S, matrices)
+        back = back / torch.tensor([norms.scales for norms in held], dtype=torch.float64)
         weights = torch.tensor([part.weight for part in (*matrices, *others)], dtype=torch.float64)
         size = (torch.cat([top, values[:, 2 * len(matrices) :]], 1) / weights).amax(1)
         if not matrices:
             return torch.stack([size, torch.zeros_like(size)], 1)
-        eps = [torch.finfo(self.vectors[part.name].dtype).eps for part in matrices]
-        for part, last in zip(matrices, back[-1].tolist()):
-            if not math.isfinite(last):  # weights that are not finite may be mended: the vector begins anew
-                del self.vectors[part.name]
+        eps = [torch.finfo(value.dtype).eps for value in held[-1].own[: 2 * len(matrices) : 2]]
+        for part, last, product in zip(matrices, top[-1].tolist(), back[-1].tolist()):
+            if not math.isfinite(product):  # weights that are not finite may be mended: the vector begins anew
+                self.vectors.pop(part.name, None)
+            else:
+                self.scales[part.name] = _scale(last)
         return torch.stack([size, residual(top, back, torch.tensor(eps, dtype=torch.float64)).amax(1)], 1)
 
-    def exactly(self, tensors: Sequence[Tensor]) -> tuple[float, float]:
+    def exactly(self, tensors: Sequence[Tensor], world: int = 1) -> tuple[float, float]:
         """N(w) in float64, and the relative residual where a matrix is too large for a decomposition."""
         values, error = [], 0.0
         for part, tensor in zip(self.geometry.parts, tensors):
-            p, copies = local_part(tensor.detach(), self.world)
+            p, copies = local_part(tensor.detach(), world)
             p = p.double()
             if part.norm == "spectral":
                 matrix = p.flatten(1)
@@ -283,6 +289,7 @@ class OwnNorm:
                     value = torch.linalg.eigvalsh(small)[-1].clamp_min(0).sqrt().item()
                 else:
                     top, back = on_host(self._power(part.name, p, LONG))
+                    back = back / self.scales[part.name]
                     value, error = top.item(), max(error, residual(top, back, torch.finfo(p.dtype).eps).item())
             else:
                 value = (p.norm() if part.norm == "l2" or not p.numel() else p.abs().max()).item()
@@ -294,28 +301,38 @@ class OwnNorm:
         return math.sqrt(part.weight * copies) if self.geometry.joined == "l2" else part.weight
 
     def _power(self, name: str, p: Tensor, rounds: int) -> Sequence[Tensor]:
-        """|W v| for a unit v, and |W'W v|, from which `residual` has its error.
+        """|W v| for a unit v, and |W'W v| times the scale of W, from which `residual` has its error.
 
         The first is never above the largest singular value. That it is near the largest and not another one is what starting at
-        random and going on from the last step make likely; `measure` computes it.
+        random and going on from the last step make likely; `measure` computes it. Scaled, W'W v neither leaves floating point
+        nor is small beside the shift of W'W, which keeps v from vanishing with a matrix of zeros (heads may start there).
         """
-        W = p.flatten(1).float() if p.dtype not in (torch.float32, torch.float64) else p.flatten(1)
+        if torch.is_autocast_enabled(p.device.type):  # it would take the products in half precision
+            with torch.autocast(p.device.type, enabled=False):
+                return self._power(name, p, rounds)
+        W = p.flatten(1).float() if p.dtype not in WIDE else p.flatten(1)
         v = self.vectors.get(name)
         if v is None or v.shape[0] != W.shape[1]:
             v = torch.randn(W.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             v, rounds = v / v.norm(), max(rounds, LONG)
+            self.scales[name] = _scale(
+                W.norm(dtype=torch.float64).item()
+            )  # the only time that the device is waited for
         v = v.to(W.device, W.dtype)
-        shift = (
-            torch.finfo(W.dtype).tiny ** 0.4
-        )  # of W'W: a matrix of zeros leaves v as it was, and squares are not yet 0
+        scale = self.scales[name]
         found: Sequence[Tensor] = ()
         for _ in range(rounds):
             u = W @ v
-            back = torch.addmv(v, W.T, u, beta=shift)
+            back = torch.addmv(v, W.T, u, beta=SHIFT, alpha=scale)
             found = torch._foreach_norm([u, back])
             v = back / found[1]
         self.vectors[name] = v
         return found
+
+
+def _scale(size: float) -> float:
+    """1 / size^2, within what float32 holds; 1 where it says nothing."""
+    return min(max(size, 1e-15), 1e15) ** -2 if 0 < size < math.inf else 1.0
 
 
 def residual(size: Tensor, back: Tensor, eps: float | Tensor) -> Tensor:
