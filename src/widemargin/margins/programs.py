@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-PREPARING = 2.0  # times what it takes to write a program down: with its presolve
 WRITING = 1.5e-7  # seconds for an entry of a program, to write it down
 SMALL = 100_000  # entries of a program that is begun whatever the time is
 
@@ -131,8 +130,7 @@ def maximise_last(
         solver.setOptionValue(name, 1e-10)
     solver.passModel(lp)
     if time_limit is not None:
-        # HiGHS looks at no clock in its presolve, which takes as long as it took to come here.
-        left = time_limit - PREPARING * (time.perf_counter() - began)
+        left = time_limit - (time.perf_counter() - began)
         if left <= 0 and A.size > SMALL:
             return late
         solver.setOptionValue("time_limit", max(left, 0.01))
