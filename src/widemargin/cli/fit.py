@@ -88,19 +88,21 @@ def fit(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             say("interrupted before there was a result")
             return INTERRUPTED
-    if options.json:
-        shown = [plain_json(point.summary()) for point in path]
-        print(json.dumps(shown[0] if single else shown, allow_nan=False))
-    else:
-        _print(data, list(path))
-        if len(path) < count:
-            print(f"{len(path)} of {count} decays were done")
-    sys.stdout.flush()
-    for name, point in zip(names, path) if paths else ():
-        save_certificate(point.certificate, paths[name])
-        say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
-    if options.plot is not None:
-        _draw(data, path, options)
+    try:
+        if options.json:
+            shown = [plain_json(point.summary()) for point in path]
+            print(json.dumps(shown[0] if single else shown, allow_nan=False))
+        else:
+            _print(data, list(path))
+            if len(path) < count:
+                print(f"{len(path)} of {count} decays were done")
+        sys.stdout.flush()
+    finally:  # also where the reader has gone: a search may have taken hours
+        for name, point in zip(names, path) if paths else ():
+            save_certificate(point.certificate, paths[name])
+            say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
+        if options.plot is not None:
+            _draw(data, path, options)
     return INTERRUPTED if path[-1].certificate.status == "interrupted" else 0
 
 
@@ -221,13 +223,15 @@ def gap(options: argparse.Namespace) -> int:
             say("interrupted before there was a result")
             return INTERRUPTED
     say(f"{data}; {gap.width} neurons, {_setting(gap.certificate)}, weight decay {options.weight_decay:g}")
-    print(json.dumps(plain_json(gap.summary()), allow_nan=False) if options.json else gap)
-    if gap.certificate.reason and not options.json:
-        print_lines([gap.certificate.reason, *_scales(data)])
-    sys.stdout.flush()
-    if paths:
-        save_certificate(gap.certificate, paths["gap"])
-        say(f"certificate of the best objective written to {paths['gap']}")
+    try:
+        print(json.dumps(plain_json(gap.summary()), allow_nan=False) if options.json else gap)
+        if gap.certificate.reason and not options.json:
+            print_lines([gap.certificate.reason, *_scales(data)])
+        sys.stdout.flush()
+    finally:
+        if paths:
+            save_certificate(gap.certificate, paths["gap"])
+            say(f"certificate of the best objective written to {paths['gap']}")
     return INTERRUPTED if gap.certificate.status == "interrupted" else 0
 
 

@@ -79,16 +79,18 @@ def margin(options: argparse.Namespace) -> int:
             if status or certs[-1].status == "interrupted":
                 status = INTERRUPTED
                 break
-    if options.json:
-        if len(kinds) > 1 or certs:
-            shown = [plain_json(cert.summary() | _more(cert)) for cert in certs]
-            print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
-    elif certs:
-        print_certificates(data, certs, verbose=options.verbose)
-    sys.stdout.flush()
-    for kind, cert in zip(kinds, certs) if paths else ():
-        save_certificate(cert, paths[kind])
-        say(f"certificate of {kind} written to {paths[kind]}")
+    try:
+        if options.json:
+            if len(kinds) > 1 or certs:
+                shown = [plain_json(cert.summary() | _more(cert)) for cert in certs]
+                print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
+        elif certs:
+            print_certificates(data, certs, verbose=options.verbose)
+        sys.stdout.flush()
+    finally:  # also where the reader has gone: a search may have taken hours
+        for kind, cert in zip(kinds, certs) if paths else ():
+            save_certificate(cert, paths[kind])
+            say(f"certificate of {kind} written to {paths[kind]}")
     return status
 
 
@@ -120,14 +122,16 @@ def _of_model(options: argparse.Namespace) -> int:
             say("interrupted before there was a result")
             return INTERRUPTED
     cert = share.certificate
-    if options.json:
-        print(json.dumps(plain_json(share.summary()), allow_nan=False))
-    else:
-        print_lines([str(data), str(share), *filter(None, [cert.reason, advised(cert, data)])])
-    sys.stdout.flush()
-    if paths:
-        save_certificate(cert, paths["f1"])
-        say(f"certificate of the largest margin written to {paths['f1']}")
+    try:
+        if options.json:
+            print(json.dumps(plain_json(share.summary()), allow_nan=False))
+        else:
+            print_lines([str(data), str(share), *filter(None, [cert.reason, advised(cert, data)])])
+        sys.stdout.flush()
+    finally:
+        if paths:
+            save_certificate(cert, paths["f1"])
+            say(f"certificate of the largest margin written to {paths['f1']}")
     return INTERRUPTED if cert.status == "interrupted" else 0
 
 

@@ -127,6 +127,17 @@ def in_cli_words(text: str) -> str:
     return text.replace("with label=", "with --label").replace("label=", "--label ")
 
 
+def open_missing() -> None:
+    """Streams that a process was started without (`>&-`, services) lead nowhere from here on.
+
+    Python has None for them, which nothing can be written to, and gives their numbers to the next files that are opened. In the
+    order of their numbers, each gets its own.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process is
+
+
 def drop_stdout() -> None:
     """Point standard output at nothing, so that the interpreter does not stumble over it again at its end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):

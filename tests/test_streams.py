@@ -1,0 +1,50 @@
+"""Where the command line speaks to: streams that are not there, that are full, that nobody reads, and odd terminals."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
+
+
+def through(how, *argv, **env):
+    """The command as a shell runs it, with `how` behind it."""
+    command = ["sh", "-c", f'"$@" {how}', "sh", sys.executable, "-m", "widemargin", *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | env)
+
+
+@pytest.fixture
+def xor(tmp_path):
+    path = tmp_path / "xor.csv"
+    path.write_text(XOR)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(xor, tmp_path, how):
+    """The status is that of the work, and what is saved is saved: 1 would say that verify refuses the certificate."""
+    saved = tmp_path / "cert.json"
+    done = through(how, "margin", xor, "--kind", "f2", "--save", saved)
+    assert done.returncode == 0 and saved.exists() and "Traceback" not in done.stderr, done
+    assert ("written to" in done.stderr) == ("2>&-" not in how)
+    assert through(how, "verify", saved, xor).returncode == 0
+    assert through(how, "verify", saved, "parity:d=3,n=4").returncode == 1
+    done = through(how, "verify", tmp_path / "none.json", xor)
+    assert done.returncode == 2 and done.stdout == ""  # a complaint without standard error is no result
+    assert ("none.json" in done.stderr) == ("2>&-" not in how)
+
+
+@pytest.mark.slow
+def test_a_result_is_saved_where_the_reader_has_gone(xor, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    saved = tmp_path / "cert.json"
+    for words in (["margin", xor, "--kind", "f2"], ["fit", xor, "--weight-decay", "0.1"]):
+        command = [sys.executable, "-m", "widemargin", *map(str, words), "--save", str(saved)]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100)
+        assert done.returncode == 141 and saved.exists(), done
+        saved.unlink()
+    os.close(write)
