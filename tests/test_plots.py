@@ -373,6 +373,16 @@ def test_path_of_values_or_without_guarantees():
         plots.path({name: column[:0] for name, column in along().items()})
 
 
+def test_path_of_zero_networks():
+    """Decays above the largest that has an effect: nothing is above 0, and a logarithmic axis has no place for it."""
+    zero = draw(plots.path(along(norm=[0.0] * 4, neurons=[0.0] * 4, margin=[0.0] * 4)))
+    norm, neurons = lines(zero.axes[1])[:2]
+    assert (norm[1] == 0).all() and (neurons[1] == 0).all() and zero.axes[1].get_yscale() == "linear"
+    names = ("lower", "upper", "loss", "error", "norm", "neurons", "margin")
+    nothing = draw(plots.path(along(**{name: [0.0] * 4 for name in names})))  # squared loss of targets that are 0
+    assert [axes.get_xscale() for axes in nothing.axes] == ["log"] * 3
+
+
 def test_pictures_and_pages_have_the_same_colours(tmp_path):
     """One name, one colour: in the PNG of `plot` and on the page of `report`."""
     from widemargin import report
