@@ -22,6 +22,7 @@ from .options import (
     INTERRUPTED,
     Command,
     Parser,
+    check_kept,
     check_writable,
     integer,
     legal,
@@ -65,13 +66,14 @@ def fit(options: argparse.Namespace) -> int:
     decays = [options.weight_decay] if single else options.path
     count = decays if isinstance(decays, int) else len(decays)
     names = [f"{k:0{len(str(count))}d}" for k in range(1, count + 1)]
-    paths = save_paths(options.save, names)
+    paths = save_paths(options.save, names, options.data)
     if options.plot is not None:
         if single:
             raise InputError("--plot draws a path; give --path, or leave it out")
         if Path(options.plot).suffix.lower() not in PICTURES:
             raise InputError(f"cannot draw to {options.plot!r}: the name must end in {', '.join(PICTURES)}")
         check_writable(options.plot)
+        check_kept(options.plot, [options.data])
     data = prepared(_read(options.data, options.label, options.loss), options)
     check_device(options.device)
     from widemargin import optima
@@ -193,7 +195,7 @@ def _read(source: str, label: str | None, loss: str) -> Dataset:
 
 def gap(options: argparse.Namespace) -> int:
     """Compare a saved network, or one that `widemargin train` left, with the best of any width."""
-    paths = save_paths(options.save, ["gap"])
+    paths = save_paths(options.save, ["gap"], options.model, options.data)
     check_device(options.device)
     run = legal(options.model) and Path(options.model).is_dir()
     if run == (options.data is not None):

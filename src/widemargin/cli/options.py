@@ -6,13 +6,14 @@ import argparse
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from widemargin import data as datasets
 from widemargin import verify as exact
 from widemargin.errors import did_you_mean
+from widemargin.saved import says_certificate
 from widemargin.spaces import as_space
 from widemargin.types import Dataset, InputError
 
@@ -43,6 +44,32 @@ def check_writable(name: str) -> None:
         raise InputError(f"cannot write {name}: there is no folder {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {name}: the folder {path.parent} is not writable; choose another")
+
+
+def check_kept(out: str, inputs: Iterable[str | Path | None], among: bool = False) -> None:
+    """Refuse to write over what the command reads; with `among` also into its folders. None and specs of data are no files."""
+    places = [os.path.realpath(out), os.path.join(os.path.realpath(os.path.dirname(out)), os.path.basename(out))]
+    for name in inputs:
+        if name is None or not legal(str(name)) or not os.path.exists(name):
+            continue
+        same = os.path.exists(out) and os.path.samefile(out, name)
+        if same or (among and any(Path(place).is_relative_to(os.path.realpath(name)) for place in places)):
+            where = "over or into" if among else "over"
+            raise InputError(f"cannot write {out} {where} {name}, which this command reads; choose another place")
+
+
+def check_certificate_kept(name: str) -> None:
+    """Refuse to write a certificate over a file of another kind. Remains of a certificate are no loss."""
+    try:
+        with open(name, "rb") as file:
+            begins = file.read(2)
+    except OSError:  # none there, or for the one who writes to stumble over
+        return
+    known = says_certificate(name) if begins else True
+    if not (known or (known is None and begins[:1] in (b"{", b"\x1f"))):
+        raise InputError(
+            f"cannot write a certificate over {name}, which is none; remove it first, or choose another name"
+        )
 
 
 def make_folder(name: str) -> Path:
