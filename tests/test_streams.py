@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from test_cli import SMALL, run
 
 XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
 
@@ -13,6 +14,21 @@ def through(how, *argv, **env):
     """The command as a shell runs it, with `how` behind it."""
     command = ["sh", "-c", f'"$@" {how}', "sh", sys.executable, "-m", "widemargin", *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | env)
+
+
+@pytest.mark.parametrize("columns", ["0", "00", "1", "2", "²", "٣", "-5", "1e3", "9" * 30, "9" * 5000])
+def test_odd_sizes_of_a_terminal(columns, monkeypatch):
+    """What is no size is not set; tables and sentences are broken at any that is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = run("margin", SMALL, "--kind", "linear", "f2")[1]
+    for name in ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES"):
+        monkeypatch.setenv(name, columns)
+    status, out, _ = run("margin", SMALL, "--kind", "linear", "f2")
+    assert status == 0 and "largest" in "".join(out.split())
+    if columns not in ("1", "2"):
+        assert out.splitlines()[:3] == wide.splitlines()[:3]
+    assert run("margin", SMALL, "--kind", "linear")[0] == 0
+    assert run("margin", "--help")[0] == 0
 
 
 @pytest.fixture

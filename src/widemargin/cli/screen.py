@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ NARROW = 100  # columns of a terminal below which lines are broken here
 LONGEST = 2000  # characters of a complaint
 FOLDED, SHORT = 20, 32  # columns that a folded text needs at least; letters of what stands in one line with others
 HARD = "\u00a0"  # a space at which lines are not broken
+SIZES = ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES")  # of a terminal, where the environment says them
+SIZE = re.compile("0*[1-9][0-9]{0,4}")  # up to 99,999
 EVERY = 10.0  # seconds between lines of progress where there is no terminal
 
 Progress = Callable[[float, float, float, str], None]
@@ -97,10 +100,13 @@ def terminal(stderr: bool = False) -> Console:
     """A console that does not cut tables where there is no terminal to measure."""
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
+    # rich takes what is set for a size as it is: no columns at all, and signs that are digits but no numbers.
+    wrong = [name for name in SIZES if not SIZE.fullmatch(os.environ.get(name, ""))]
+    env = {name: value for name, value in os.environ.items() if name not in wrong}
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False, _environ=env)
+    if console.is_terminal or "COLUMNS" in env:
         return console
-    return Console(stderr=stderr, highlight=False, markup=False, width=160)
+    return Console(stderr=stderr, highlight=False, markup=False, width=160, _environ=env)
 
 
 def say(text: str) -> None:
