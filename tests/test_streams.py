@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from test_cli import SMALL, run
 
 XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
