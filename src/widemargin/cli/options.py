@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from widemargin import data as datasets
 from widemargin import verify as exact
+from widemargin.disk import make_folders
 from widemargin.errors import did_you_mean
 from widemargin.saved import says_certificate
 from widemargin.spaces import as_space
@@ -75,7 +76,7 @@ def check_certificate_kept(name: str) -> None:
 def make_folder(name: str) -> Path:
     try:
         folder = Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"cannot make the folder {name[:80]!r}: {why}; choose another with --out") from None
