@@ -297,9 +297,9 @@ def _again(reproduction: Reproduction, job: Job, verdicts: Sequence[Verdict]) ->
 
 
 def _write(folder: Path, reproduction: Reproduction, job: Job, outcome: Outcome, seconds: float) -> None:
-    import matplotlib
+    from widemargin import __version__, extras
 
-    from widemargin import __version__
+    matplotlib = extras.load_matplotlib()
 
     for name, figure in outcome.figures.items():
         figure.draw_without_rendering()  # laid out here, once for both files
