@@ -65,3 +65,14 @@ def test_a_result_is_saved_where_the_reader_has_gone(xor, tmp_path):
         assert done.returncode == 141 and saved.exists(), done
         saved.unlink()
     os.close(write)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["--help", "--version", "margin --help", "theorems"])
+def test_help_on_a_full_disk(words):
+    done = through("> /dev/full", *words.split())
+    assert done.returncode == 2 and "No space left" in done.stderr and done.stderr.count("\n") == 1, done
+    assert done.stderr.startswith("widemargin: ")
+    done = through(">&-", *words.split())
+    assert (done.returncode, done.stderr) == (0, "")

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -127,6 +128,10 @@ class Parser(argparse.ArgumentParser):
             near = did_you_mean(left[0].partition("=")[0], known) if left[0].startswith("-") else ""
             self.error(f"unrecognized arguments: {' '.join(left)}{near}")
         return options
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help and version. argparse says nothing where they cannot be written, and ends as if they had been."""
+        print(message, end="", file=file or sys.stderr, flush=True)
 
     def error(self, message: str) -> NoReturn:
         complain(f"{message}; see {self.prog} --help")
