@@ -272,7 +272,7 @@ def test_a_failing_save_leaves_nothing(xor, tmp_path, monkeypatch):
 
 def test_a_failing_save_keeps_the_old_file(xor, tmp_path, monkeypatch):
     old = tmp_path / "c.json"
-    old.write_text("old")
+    old.write_text(said := '{"format": "widemargin-certificate-1"}')
 
     def broken(*_):
         raise MemoryError
@@ -280,7 +280,7 @@ def test_a_failing_save_keeps_the_old_file(xor, tmp_path, monkeypatch):
     monkeypatch.setattr(Certificate, "payload", broken)
     status, _, err = run("margin", xor, "--kind", "f2", "--save", old)
     assert status == 2 and "memory" in err
-    assert old.read_text() == "old" and sorted(os.listdir(tmp_path)) == ["c.json", "xor.csv"]
+    assert old.read_text() == said and sorted(os.listdir(tmp_path)) == ["c.json", "xor.csv"]
 
 
 def test_no_upper_bound_is_not_saved(tmp_path, monkeypatch):

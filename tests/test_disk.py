@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from checks import repeated
 from test_cli import refused
 from widemargin import data, margins, verify
-from widemargin.disk import read_file, read_json, write_atomically
+from widemargin.disk import make_folders, read_file, read_json, write_atomically
 from widemargin.types import Certificate, Dataset, InputError
 
 POINTS = Dataset([[3.0, 4.0], [-3.0, -4.0]], [1, -1])
@@ -94,15 +95,31 @@ def test_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert (tmp_path / "b").read_bytes() == b"123"
 
 
+def test_folders_as_deep_as_a_path_can_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(*["x"] * 1900)
+    make_folders(path)
+    make_folders(path)  # is there already
+    assert path.is_dir()
+    for each in (path, *path.parents[:-1]):  # nor can what calls itself remove it
+        each.rmdir()
+    with pytest.raises(OSError, match="File name too long"):
+        make_folders(Path(*["x"] * 3000))
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_folders(tmp_path / "file" / "a" / "b")
+
+
 def test_every_writer_writes_so():
     """No other place in the package opens a file to write it, or renames one."""
     import re
-    from pathlib import Path
 
     import widemargin
 
     writers = re.compile(r"os\.replace|os\.rename|\.rename\(|write_bytes|write_text|open\([^)]*[\"'][wax]b?\+?[\"']")
     folder = Path(widemargin.__file__).parent
+    deep = [path.name for path in folder.rglob("*.py") if re.search(r"parents=True|makedirs", path.read_text())]
+    assert deep == [], "disk.make_folders does it"
     found = {
         str(path.relative_to(folder))
         for path in folder.rglob("*.py")

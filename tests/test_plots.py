@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -373,6 +375,16 @@ def test_path_of_values_or_without_guarantees():
         plots.path({name: column[:0] for name, column in along().items()})
 
 
+def test_path_of_zero_networks():
+    """Decays above the largest that has an effect: nothing is above 0, and a logarithmic axis has no place for it."""
+    zero = draw(plots.path(along(norm=[0.0] * 4, neurons=[0.0] * 4, margin=[0.0] * 4)))
+    norm, neurons = lines(zero.axes[1])[:2]
+    assert (norm[1] == 0).all() and (neurons[1] == 0).all() and zero.axes[1].get_yscale() == "linear"
+    names = ("lower", "upper", "loss", "error", "norm", "neurons", "margin")
+    nothing = draw(plots.path(along(**{name: [0.0] * 4 for name in names})))  # squared loss of targets that are 0
+    assert [axes.get_xscale() for axes in nothing.axes] == ["log"] * 3
+
+
 def test_pictures_and_pages_have_the_same_colours(tmp_path):
     """One name, one colour: in the PNG of `plot` and on the page of `report`."""
     from widemargin import report
@@ -435,3 +447,20 @@ def test_a_run_with_numbers_as_large_as_floats_are_is_drawn(trials):
     figure = draw(plots.records({"train": columns(STEPS, 1e306 * np.log(STEPS / 100))}))
     assert all(np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all() for axes in figure.axes)
     assert max(abs(end) for axes in figure.axes for end in axes.get_ylim()) < 1e151
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["nonsense", "module://no.such.module", "tkagg"])
+def test_files_need_no_backend(backend, tmp_path):
+    """A name that is no backend ends the import of matplotlib; what is set stays set, for whoever opens windows."""
+    code = (
+        "import os, sys; from widemargin import cli, plots; from widemargin.papers import drawing; drawing.figure_of(1, 1); "
+        "import matplotlib; assert os.environ['MPLBACKEND'] == sys.argv[1]; "
+        "assert (matplotlib.rcParams._get('backend') == sys.argv[1]) == (sys.argv[1] != 'nonsense'); "
+        "sys.exit(cli.main(['fit', 'clusters:n=4,d=2', '--path', '2', '--plot', sys.argv[2]]))"
+    )
+    command = [sys.executable, "-c", code, backend, str(tmp_path / "path.svg")]
+    env = os.environ | {"MPLBACKEND": backend}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+    assert done.returncode == 0 and "drawn to" in done.stderr, done.stderr
+    assert (tmp_path / "path.svg").read_text().startswith("<?xml")

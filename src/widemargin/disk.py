@@ -131,6 +131,20 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
     sync_folder(path.parent)
 
 
+def make_folders(path: Path) -> None:
+    """Make a folder, and those above it, where they are missing. pathlib calls itself once for each of them: too often where
+    a path is as deep as its length allows."""
+    missing = []
+    for each in (path, *path.parents):
+        try:
+            each.mkdir(exist_ok=True)
+            break
+        except FileNotFoundError:
+            missing.append(each)
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+
+
 def open_lock(path: Path) -> int:
     """A descriptor of a file that is there to be locked, made where there is none; a pipe in its place is refused."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)

@@ -6,7 +6,10 @@ numbers. Everything that searches, trains, draws or watches needs the extra `tra
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +49,21 @@ def load(name: str) -> ModuleType:
         if said is None:
             raise
         raise Missing(said, name=error.name) from None
+
+
+def load_matplotlib() -> ModuleType:
+    """matplotlib, whatever MPLBACKEND says: pictures to files need no backend, and a name that is none would end the import
+    in its middle. A name that is one is set as matplotlib itself would set it."""
+    named = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
+    try:
+        module = load("matplotlib")
+    finally:
+        if named is not None:
+            os.environ["MPLBACKEND"] = named
+    if named:
+        with contextlib.suppress(ValueError):
+            module.rcParams["backend"] = named
+    return module
 
 
 class Later:

@@ -104,6 +104,15 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return certificate
 
 
+def says_certificate(path: str | os.PathLike[str]) -> bool | None:
+    """Whether JSON calls itself a certificate; None where it cannot be read."""
+    try:
+        value = exact.load(Path(path))
+    except ValueError:
+        return None
+    return isinstance(value, dict) and str(value.get("format", "")).startswith("widemargin-certificate")
+
+
 def misfit(certificate: Mapping[str, Any]) -> str:
     """What is wrong with the form of a payload; empty where nothing is."""
     try:

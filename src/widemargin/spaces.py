@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin import kernels
-from widemargin.errors import InputError
+from widemargin.errors import InputError, show
 
 __all__ = ["LeakyReLU", "ReLU", "SReLU", "Space", "as_space", "extend", "sphere"]
 
@@ -40,6 +40,9 @@ class Space(ABC):
     @abstractmethod
     def activation(self) -> str:
         """Its name, in certificates too: the checker has a rule for each."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bias", as_truth("bias", self.bias))
 
     def extend(self, X: ArrayLike) -> np.ndarray:
         """X (n, d) as the features see it: (n, D), D = d or d + 1."""
@@ -125,6 +128,7 @@ class LeakyReLU(Space):
     degree: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.slope < 1:
             raise InputError(f"the slope of a leaky ReLU must lie from 0 to below 1, not {self.slope!r}")
         object.__setattr__(self, "slope", abs(float(self.slope)))  # no -0.0
@@ -153,7 +157,10 @@ def as_space(activation: str, *, bias: bool = False) -> Space:
     >>> wm.spaces.as_space("leaky:0.2", bias=True)
     LeakyReLU(bias=True, slope=0.2)
     """
-    word, colon, slope = str(activation).partition(":")
+    bias = as_truth("bias", bias)
+    if not isinstance(activation, str):
+        raise InputError(f"activation must be {NAMES}, not {show(activation, 40)}")
+    word, colon, slope = activation.partition(":")
     if word == "leaky":
         try:
             return LeakyReLU(bias=bias, slope=float(slope) if colon else SLOPE)
@@ -164,6 +171,13 @@ def as_space(activation: str, *, bias: bool = False) -> Space:
     if activation not in ("relu", "srelu"):
         raise InputError(f"activation must be {NAMES}, not {str(activation)[:40]!r}")
     return ReLU(bias=bias) if activation == "relu" else SReLU(bias=bias)
+
+
+def as_truth(name: str, value: Any) -> bool:
+    """True or False, numpy's included; an InputError for anything else, which Python would take for one of them or refuse."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} must be True or False, not {show(value)}")
+    return bool(value)
 
 
 def extend(X: ArrayLike, *, bias: bool) -> np.ndarray:

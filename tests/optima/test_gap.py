@@ -157,6 +157,20 @@ def test_the_sentence():
     assert nothing.above == math.inf and str(nothing).endswith("between 0.0000 and 0.2804")
 
 
+@pytest.mark.parametrize("size", [1e15, 1e24, 1e27, 1e100, 1e300])
+def test_the_sentence_of_huge_decays(size):
+    """Numbers that have more digits than decimals are taken to, beside others that have few; bounds are rounded outward."""
+    cert = optima.f1(Dataset(X, Y), weight_decay=0.01, bias=True)
+    far = optima.Gap(1.2345678 * size, 0.2, 1.1 * size, 9, replace(cert, lower=0.69, upper=0.6932))
+    assert str(far).startswith(
+        f"objective {1.2345678 * size:.6g}; the best of any width is between 0.6899 and 0.6933: "
+    )
+    cert = replace(cert, lower=1.23456789 * size, upper=1.23456781 * 2 * size)
+    said = str(optima.Gap(3 * size, 0.2, 3 * size, 9, cert))
+    low, high = (float(word) for word in said.split(" between ")[1].split(":")[0].split(" and "))
+    assert low <= cert.lower < cert.upper <= high < 1.001 * cert.upper
+
+
 class Other(nn.Module):
     def forward(self, x):
         return x

@@ -20,11 +20,12 @@ from widemargin.types import InputError
 
 from . import data, demo, fit, margin, play, report, reproduce, sweep, theory, train, watch
 from .options import INTERRUPTED, PIPE_CLOSED, Parser
-from .screen import complain, drop_stdout, in_cli_words, say
+from .screen import complain, drop_stdout, in_cli_words, open_missing, say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    open_missing()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

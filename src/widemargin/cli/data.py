@@ -6,14 +6,15 @@ import argparse
 
 from widemargin import data as datasets
 
-from .options import Command, check_writable, readable, sources
+from .options import Command, check_kept, check_writable, readable, sources
 from .screen import say
 
 
 def write_data(options: argparse.Namespace) -> int:
     """Write a named data set to a file."""
-    data = datasets.load(options.spec, options.label)
     check_writable(options.out)
+    check_kept(options.out, [options.spec])
+    data = datasets.load(options.spec, options.label)
     datasets.save_dataset(data, options.out)
     for note in data.notes:
         say(f"{data.name}: {note}")

@@ -22,6 +22,7 @@ from .options import (
     INTERRUPTED,
     Command,
     Parser,
+    check_kept,
     check_writable,
     integer,
     legal,
@@ -65,13 +66,14 @@ def fit(options: argparse.Namespace) -> int:
     decays = [options.weight_decay] if single else options.path
     count = decays if isinstance(decays, int) else len(decays)
     names = [f"{k:0{len(str(count))}d}" for k in range(1, count + 1)]
-    paths = save_paths(options.save, names)
+    paths = save_paths(options.save, names, options.data)
     if options.plot is not None:
         if single:
             raise InputError("--plot draws a path; give --path, or leave it out")
         if Path(options.plot).suffix.lower() not in PICTURES:
             raise InputError(f"cannot draw to {options.plot!r}: the name must end in {', '.join(PICTURES)}")
         check_writable(options.plot)
+        check_kept(options.plot, [options.data])
     data = prepared(_read(options.data, options.label, options.loss), options)
     check_device(options.device)
     from widemargin import optima
@@ -88,19 +90,21 @@ def fit(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             say("interrupted before there was a result")
             return INTERRUPTED
-    if options.json:
-        shown = [plain_json(point.summary()) for point in path]
-        print(json.dumps(shown[0] if single else shown, allow_nan=False))
-    else:
-        _print(data, list(path))
-        if len(path) < count:
-            print(f"{len(path)} of {count} decays were done")
-    sys.stdout.flush()
-    for name, point in zip(names, path) if paths else ():
-        save_certificate(point.certificate, paths[name])
-        say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
-    if options.plot is not None:
-        _draw(data, path, options)
+    try:
+        if options.json:
+            shown = [plain_json(point.summary()) for point in path]
+            print(json.dumps(shown[0] if single else shown, allow_nan=False))
+        else:
+            _print(data, list(path))
+            if len(path) < count:
+                print(f"{len(path)} of {count} decays were done")
+        sys.stdout.flush()
+    finally:  # also where the reader has gone: a search may have taken hours
+        for name, point in zip(names, path) if paths else ():
+            save_certificate(point.certificate, paths[name])
+            say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
+        if options.plot is not None:
+            _draw(data, path, options)
     return INTERRUPTED if path[-1].certificate.status == "interrupted" else 0
 
 
@@ -191,7 +195,7 @@ def _read(source: str, label: str | None, loss: str) -> Dataset:
 
 def gap(options: argparse.Namespace) -> int:
     """Compare a saved network, or one that `widemargin train` left, with the best of any width."""
-    paths = save_paths(options.save, ["gap"])
+    paths = save_paths(options.save, ["gap"], options.model, options.data)
     check_device(options.device)
     run = legal(options.model) and Path(options.model).is_dir()
     if run == (options.data is not None):
@@ -221,13 +225,15 @@ def gap(options: argparse.Namespace) -> int:
             say("interrupted before there was a result")
             return INTERRUPTED
     say(f"{data}; {gap.width} neurons, {_setting(gap.certificate)}, weight decay {options.weight_decay:g}")
-    print(json.dumps(plain_json(gap.summary()), allow_nan=False) if options.json else gap)
-    if gap.certificate.reason and not options.json:
-        print_lines([gap.certificate.reason, *_scales(data)])
-    sys.stdout.flush()
-    if paths:
-        save_certificate(gap.certificate, paths["gap"])
-        say(f"certificate of the best objective written to {paths['gap']}")
+    try:
+        print(json.dumps(plain_json(gap.summary()), allow_nan=False) if options.json else gap)
+        if gap.certificate.reason and not options.json:
+            print_lines([gap.certificate.reason, *_scales(data)])
+        sys.stdout.flush()
+    finally:
+        if paths:
+            save_certificate(gap.certificate, paths["gap"])
+            say(f"certificate of the best objective written to {paths['gap']}")
     return INTERRUPTED if gap.certificate.status == "interrupted" else 0
 
 

@@ -25,6 +25,8 @@ from .options import (
     INTERRUPTED,
     Command,
     activation,
+    check_certificate_kept,
+    check_kept,
     check_writable,
     integer,
     legal,
@@ -55,7 +57,7 @@ def margin(options: argparse.Namespace) -> int:
     if options.model is not None:
         return _of_model(options)
     kinds, source = _kinds(options)
-    paths = save_paths(options.save, kinds)
+    paths = save_paths(options.save, kinds, source)
     data = prepared(_load(source, options.label, options.multiclass), options)
     if options.multiclass:
         refused = [kind for kind in kinds if kind not in SEVERAL]
@@ -79,22 +81,24 @@ def margin(options: argparse.Namespace) -> int:
             if status or certs[-1].status == "interrupted":
                 status = INTERRUPTED
                 break
-    if options.json:
-        if len(kinds) > 1 or certs:
-            shown = [plain_json(cert.summary() | _more(cert)) for cert in certs]
-            print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
-    elif certs:
-        print_certificates(data, certs, verbose=options.verbose)
-    sys.stdout.flush()
-    for kind, cert in zip(kinds, certs) if paths else ():
-        save_certificate(cert, paths[kind])
-        say(f"certificate of {kind} written to {paths[kind]}")
+    try:
+        if options.json:
+            if len(kinds) > 1 or certs:
+                shown = [plain_json(cert.summary() | _more(cert)) for cert in certs]
+                print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
+        elif certs:
+            print_certificates(data, certs, verbose=options.verbose)
+        sys.stdout.flush()
+    finally:  # also where the reader has gone: a search may have taken hours
+        for kind, cert in zip(kinds, certs) if paths else ():
+            save_certificate(cert, paths[kind])
+            say(f"certificate of {kind} written to {paths[kind]}")
     return status
 
 
 def _of_model(options: argparse.Namespace) -> int:
     """The margin of a network of one's own, as a share of the largest."""
-    paths = save_paths(options.save, ["f1"])
+    paths = save_paths(options.save, ["f1"], options.model, options.data)
     if options.kind not in (None, [["f1"]]) or options.activation != "relu" or options.bias:
         raise InputError(
             "--model compares with ReLU networks of its own form (f1); leave --kind, --activation and --bias out"
@@ -120,14 +124,16 @@ def _of_model(options: argparse.Namespace) -> int:
             say("interrupted before there was a result")
             return INTERRUPTED
     cert = share.certificate
-    if options.json:
-        print(json.dumps(plain_json(share.summary()), allow_nan=False))
-    else:
-        print_lines([str(data), str(share), *filter(None, [cert.reason, advised(cert, data)])])
-    sys.stdout.flush()
-    if paths:
-        save_certificate(cert, paths["f1"])
-        say(f"certificate of the largest margin written to {paths['f1']}")
+    try:
+        if options.json:
+            print(json.dumps(plain_json(share.summary()), allow_nan=False))
+        else:
+            print_lines([str(data), str(share), *filter(None, [cert.reason, advised(cert, data)])])
+        sys.stdout.flush()
+    finally:
+        if paths:
+            save_certificate(cert, paths["f1"])
+            say(f"certificate of the largest margin written to {paths['f1']}")
     return INTERRUPTED if cert.status == "interrupted" else 0
 
 
@@ -291,8 +297,9 @@ def save_certificate(cert: Certificate, path: Path) -> None:
     cert.save(path)
 
 
-def save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:
-    """Where each certificate goes: CERT itself, or with the kind in its name if there are several."""
+def save_paths(save: str | None, kinds: Sequence[str], *inputs: str | None) -> dict[str, Path]:
+    """Where each certificate goes: CERT itself, or with the kind in its name if there are several. Never over `inputs`, or over
+    a file of another kind."""
     if save is None:
         return {}
     path = Path(save)
@@ -306,6 +313,8 @@ def save_paths(save: str | None, kinds: Sequence[str]) -> dict[str, Path]:
         paths = {kind: path.with_name(f"{stem}.{kind}{ending}") for kind in kinds}
     for place in paths.values():
         check_writable(str(place))
+        check_kept(str(place), inputs)
+        check_certificate_kept(str(place))
     return paths
 
 

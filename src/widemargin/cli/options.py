@@ -6,13 +6,16 @@ import argparse
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from widemargin import data as datasets
 from widemargin import verify as exact
+from widemargin.disk import make_folders
 from widemargin.errors import did_you_mean
+from widemargin.saved import says_certificate
 from widemargin.spaces import as_space
 from widemargin.types import Dataset, InputError
 
@@ -45,10 +48,36 @@ def check_writable(name: str) -> None:
         raise InputError(f"cannot write {name}: the folder {path.parent} is not writable; choose another")
 
 
+def check_kept(out: str, inputs: Iterable[str | Path | None], among: bool = False) -> None:
+    """Refuse to write over what the command reads; with `among` also into its folders. None and specs of data are no files."""
+    places = [os.path.realpath(out), os.path.join(os.path.realpath(os.path.dirname(out)), os.path.basename(out))]
+    for name in inputs:
+        if name is None or not legal(str(name)) or not os.path.exists(name):
+            continue
+        same = os.path.exists(out) and os.path.samefile(out, name)
+        if same or (among and any(Path(place).is_relative_to(os.path.realpath(name)) for place in places)):
+            where = "over or into" if among else "over"
+            raise InputError(f"cannot write {out} {where} {name}, which this command reads; choose another place")
+
+
+def check_certificate_kept(name: str) -> None:
+    """Refuse to write a certificate over a file of another kind. Remains of a certificate are no loss."""
+    try:
+        with open(name, "rb") as file:
+            begins = file.read(2)
+    except OSError:  # none there, or for the one who writes to stumble over
+        return
+    known = says_certificate(name) if begins else True
+    if not (known or (known is None and begins[:1] in (b"{", b"\x1f"))):
+        raise InputError(
+            f"cannot write a certificate over {name}, which is none; remove it first, or choose another name"
+        )
+
+
 def make_folder(name: str) -> Path:
     try:
         folder = Path(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"cannot make the folder {name[:80]!r}: {why}; choose another with --out") from None
@@ -99,6 +128,10 @@ class Parser(argparse.ArgumentParser):
             near = did_you_mean(left[0].partition("=")[0], known) if left[0].startswith("-") else ""
             self.error(f"unrecognized arguments: {' '.join(left)}{near}")
         return options
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help and version. argparse says nothing where they cannot be written, and ends as if they had been."""
+        print(message, end="", file=file or sys.stderr, flush=True)
 
     def error(self, message: str) -> NoReturn:
         complain(f"{message}; see {self.prog} --help")

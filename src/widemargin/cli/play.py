@@ -9,7 +9,7 @@ from pathlib import Path
 from widemargin import data as datasets
 from widemargin.types import InputError, write_atomically
 
-from .options import Command, check_writable, integer, readable
+from .options import Command, check_kept, check_writable, integer, readable
 from .screen import say
 
 
@@ -19,6 +19,7 @@ def play(options: argparse.Namespace) -> int:
 
     if options.out is not None:
         check_writable(options.out)
+        check_kept(options.out, [options.data])
         write_atomically(Path(options.out), playground.page_text().encode())
         say(f"the playground is written to {options.out}; open it in a browser")
         return 0

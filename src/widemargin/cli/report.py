@@ -10,7 +10,7 @@ from pathlib import Path
 from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
-from .options import Command, check_writable, integer, legal, threaded, timed, use_threads
+from .options import Command, check_kept, check_writable, integer, legal, threaded, timed, use_threads
 from .screen import say
 
 
@@ -49,13 +49,7 @@ def _check_kept(out: str, things: Sequence[str]) -> None:
     """Refuse to write over what is reported, or among the files of a run, a store and such."""
     from widemargin.report.page import look
 
-    places = (Path(out).resolve(), Path(out).parent.resolve() / Path(out).name)  # a link, and where it leads to
-    for name in things:
-        for given in look(Path(name)):
-            if any(place.is_relative_to(given.what.resolve()) for place in places):
-                raise InputError(
-                    f"cannot write {out} over or into {given.what}, which is reported; choose another place with --out"
-                )
+    check_kept(out, (given.what for name in things for given in look(Path(name))), among=True)
 
 
 def add(command: Command) -> None:

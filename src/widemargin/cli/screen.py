@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ NARROW = 100  # columns of a terminal below which lines are broken here
 LONGEST = 2000  # characters of a complaint
 FOLDED, SHORT = 20, 32  # columns that a folded text needs at least; letters of what stands in one line with others
 HARD = "\u00a0"  # a space at which lines are not broken
+SIZES = ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES")  # of a terminal, where the environment says them
+SIZE = re.compile("0*[1-9][0-9]{0,4}")  # up to 99,999
 EVERY = 10.0  # seconds between lines of progress where there is no terminal
 
 Progress = Callable[[float, float, float, str], None]
@@ -97,10 +100,13 @@ def terminal(stderr: bool = False) -> Console:
     """A console that does not cut tables where there is no terminal to measure."""
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
+    # rich takes what is set for a size as it is: no columns at all, and signs that are digits but no numbers.
+    wrong = [name for name in SIZES if not SIZE.fullmatch(os.environ.get(name, ""))]
+    env = {name: value for name, value in os.environ.items() if name not in wrong}
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False, _environ=env)
+    if console.is_terminal or "COLUMNS" in env:
         return console
-    return Console(stderr=stderr, highlight=False, markup=False, width=160)
+    return Console(stderr=stderr, highlight=False, markup=False, width=160, _environ=env)
 
 
 def say(text: str) -> None:
@@ -125,6 +131,17 @@ def in_cli_words(text: str) -> str:
     text = text.replace("weight_decay=", "--weight-decay ")
     text = text.replace("output_bias=", "--output-bias ").replace("give the decays themselves", "give LOW:HIGH:COUNT")
     return text.replace("with label=", "with --label").replace("label=", "--label ")
+
+
+def open_missing() -> None:
+    """Streams that a process was started without (`>&-`, services) lead nowhere from here on.
+
+    Python has None for them, which nothing can be written to, and gives their numbers to the next files that are opened. In the
+    order of their numbers, each gets its own.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process is
 
 
 def drop_stdout() -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.disk import SETTINGS_BYTES, check_archive, open_lock, read_file, read_json
+from widemargin.disk import SETTINGS_BYTES, check_archive, make_folders, open_lock, read_file, read_json, show_path
 from widemargin.forms import (
     Misfit,
     either,
@@ -170,7 +170,7 @@ class Run:
             others = {name for name in os.listdir(folder) if name[0] != "."} if folder.exists() else set()
             if others - {"data.npz", "records"}:
                 raise InputError(f"{folder} is a folder with other files in it; choose a new one")
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             (folder / "records").mkdir(exist_ok=True)
             arrays = {"X": np.stack([each.X for each in data]), "y": np.stack([each.y for each in data])}
             if test is not None:
@@ -238,7 +238,7 @@ def held(folder: Path) -> Iterator[None]:
 
     lock = FileLock(folder / ".lock", timeout=0)
     with _write_errors_in_a_sentence(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         os.close(open_lock(folder / ".lock"))  # a pipe in its place is refused
         try:
             lock.acquire()
@@ -256,7 +256,7 @@ def _write_errors_in_a_sentence(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename or folder
+        where = show_path(error.filename or folder)
         raise InputError(
             f"cannot write {where}: {error.strerror or error}; free space or choose another folder"
         ) from None

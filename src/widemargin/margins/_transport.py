@@ -17,7 +17,7 @@ from widemargin.errors import brief
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, Measure
 
-from .door import enter
+from .door import check_number, enter
 
 Transport = Callable[[np.ndarray], np.ndarray]
 
@@ -162,8 +162,7 @@ def bernstein(moments: Moments, span: np.ndarray | float, statements: int, confi
 
 
 def check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence must lie between 0 and 1, not {confidence!r}")
+    check_number("confidence", confidence, "lie between 0 and 1", lambda level: 0 < level < 1)
 
 
 def _values(theta: Transport, W: np.ndarray) -> np.ndarray:

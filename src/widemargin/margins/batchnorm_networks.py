@@ -19,7 +19,21 @@ from widemargin.types import Certificate, Dataset, InputError
 
 from . import rows
 from .answers import solves
-from .door import EPS, EXACT, NOTHING, Door, Late, Progress, bounds_factor, enter, product, twins
+from .door import (
+    EPS,
+    EXACT,
+    NOTHING,
+    Door,
+    Late,
+    Progress,
+    bounds_factor,
+    check_count,
+    check_number,
+    check_seed,
+    enter,
+    product,
+    twins,
+)
 from .engine import LARGEST
 from .qp import Progress as Steps
 
@@ -82,8 +96,7 @@ def batchnorm(
     if part not in PARTS:
         raise InputError(f"part must be one of {', '.join(PARTS)}, not {part!r}")
     for name, value in (("eps", eps), ("displacement", displacement)):
-        if not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{name} must be zero or a positive number, not {value!r}")
+        check_number(name, value, "be zero or a positive number", lambda size: 0 <= size < math.inf)
     door = enter(data, ReLU(bias=False), tol, time_limit, progress, memory=memory)
     layer = _inner_layer(data.d, width, seed, trial, V0, a0)
     m, n = len(layer.a), data.n
@@ -213,9 +226,9 @@ def initial_weights(width: int, d: int, seed: int = 0, trial: int = 0) -> tuple[
 
 def _inner_layer(d: int, width: int, seed: int, trial: int, V0: ArrayLike | None, a0: ArrayLike | None) -> _Layer:
     if V0 is None:
-        for name, value, least in (("width", width, 1), ("seed", seed, 0), ("trial", trial, 0)):
-            if not isinstance(value, int | np.integer) or value < least:
-                raise InputError(f"batchnorm: {name} must be an integer of at least {least}, not {value!r}")
+        for name, value, least in (("width", width, 1), ("trial", trial, 0)):
+            check_count(f"batchnorm: {name}", value, least)
+        check_seed("batchnorm", seed)
         if a0 is not None:
             raise InputError("batchnorm: a0 needs V0, the inner weights that belong to it")
         rng = np.random.default_rng([seed, trial])

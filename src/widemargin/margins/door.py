@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.spaces import Space, as_space, extend
+from widemargin.spaces import Space, as_space, as_truth, extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, show
 
 EPS = float(np.finfo(np.float64).eps)
@@ -37,6 +37,7 @@ PER_NUMBER = 200  # operations that a look at the lines through all points costs
 SHARE, LEAST = 0.05, 0.05  # a step is this share of the time limit, and that many seconds more
 BLOCK = 2**21  # numbers in one block of rows
 USUAL = 4e9  # bytes that are taken to be free where nobody says how many are
+MOST = 10**9  # neurons, starts, cones
 GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -96,9 +97,8 @@ def open_limits(time_limit: float | None, memory: float | None, started: float) 
     deadline = math.inf if time_limit is None else started + float(min(time_limit, 1e18))
     if memory is None:
         return Limits(started, deadline, 0.5 * free_memory())
-    if isinstance(memory, bool) or not isinstance(memory, int | float | np.number) or not 0 < memory < math.inf:
-        raise InputError(f"memory must be a positive number of bytes, not {show(memory)}")
-    return Limits(started, deadline, float(memory))
+    most = check_number("memory", memory, "be a positive number of bytes", lambda size: 0 < size < math.inf)
+    return Limits(started, deadline, most)
 
 
 @functools.cache
@@ -281,11 +281,12 @@ def choose_space(space: Space | None, bias: bool | None, activation: str | None)
     """The space, or that of `bias` and `activation`; an InputError where both are given and do not agree."""
     usual = None if activation is None else as_space(activation).activation
     if space is None:
-        return as_space(usual or "relu", bias=bool(bias))
+        return as_space(usual or "relu", bias=False if bias is None else bias)
     if not isinstance(space, Space):
         raise InputError(
             f"space must be one of widemargin.spaces, not {space!r}; a bias or an activation goes by its name"
         )
+    bias = None if bias is None else as_truth("bias", bias)
     for name, asked, has in (("bias", bias, space.bias), ("activation", usual, space.activation)):
         if asked is not None and asked != has:
             raise InputError(
@@ -307,6 +308,25 @@ def check_seed(kind: str, seed: Any) -> int:
     if not 0 <= number < 2**63:
         raise InputError(f"{kind}: seed must be an integer from 0 to {2**63 - 1}, not {show(seed)}")
     return number
+
+
+def check_number(name: str, value: Any, must: str, fits: Callable[[float], bool]) -> float:
+    """`value` as a float; an InputError that says what it `must` where it is no number, or one that does not fit."""
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
+    if not fits(number):  # as nan never does
+        raise InputError(f"{name} must {must}, not {show(value)}")
+    return number
+
+
+def check_count(name: str, value: Any, least: int) -> int:
+    """`value` as an integer from `least` to 10^9."""
+    count = least - 1 if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+    if not least <= count <= MOST:
+        raise InputError(f"{name} must be an integer from {least} to {MOST}, not {show(value)}")
+    return count
 
 
 def check_progress(progress: Any) -> None:
@@ -343,7 +363,7 @@ def enter(
         raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
     limits = open_limits(time_limit, memory, started)
     y = data.signs() if signs else data.y if several else data.single()
-    bias, neurons = (space, None) if isinstance(space, bool) else (space.bias, space)
+    bias, neurons = (space.bias, space) if isinstance(space, Space) else (as_truth("bias", space), None)
     X = extend(data.X, bias=bias)
     shift = math.frexp(max(float(X.max()), -float(X.min())))[1]
     X = np.ldexp(X, -shift)

@@ -13,11 +13,25 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 from scipy.cluster.hierarchy import fcluster, linkage
 
+from widemargin.spaces import as_truth
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import qp
 from .answers import solves
-from .door import EPS, Door, Late, Limits, Progress, about, enter, integer_weights, vanishes
+from .door import (
+    EPS,
+    Door,
+    Late,
+    Limits,
+    Progress,
+    about,
+    check_count,
+    check_number,
+    check_seed,
+    enter,
+    integer_weights,
+    vanishes,
+)
 
 AT_ONCE, START = (
     500,
@@ -80,13 +94,13 @@ def collapse(
     least = math.ldexp(float(door.size[door.size > 0].min()), door.shift)
     if least < 1e-120:
         raise InputError(f"{data.name}: the smallest point has size {least:g}; rescale or remove the tiny ones")
-    if most_cones < 1:
-        raise InputError(f"most_cones must be at least 1, not {most_cones!r}")
+    check_count("most_cones", most_cones, 1)
+    seed, strict = check_seed("collapse", seed), as_truth("strict", strict)
     if (beta is None) != (signs is None):
         raise InputError("give beta and signs together, or neither")
     for name, value in (("eps", eps), ("gamma_nc", gamma_nc)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} must be a positive number, not {value!r}")
+        if value is not None:
+            check_number(name, value, "be a positive number", lambda size: 0 < size < math.inf)
     if eps is not None and gamma_nc is not None and not eps < gamma_nc:
         raise InputError(f"eps must be smaller than gamma_nc, but eps = {eps:g} and gamma_nc = {gamma_nc:g}")
 
@@ -109,7 +123,7 @@ def collapse(
     else:
         cones, reason, stopped = _found(door, Wanted(eps, gamma_nc, strict, most_cones), tell)
     q = np.array(proof["weights"], dtype=float)
-    extra: dict[str, Any] = {"strict": bool(strict)}
+    extra: dict[str, Any] = {"strict": strict}
     lower, status = 0.0, "time-limit" if stopped else "not-found"
     if cones is not None:
         r = len(cones.beta)

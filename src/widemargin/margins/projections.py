@@ -17,7 +17,7 @@ from widemargin.types import Certificate, Dataset, InputError
 from . import qp
 from ._sign_tree import NODES, TREE_DIMENSIONS, SignTree
 from .answers import solves
-from .door import EPS, Door, Late, Limits, Progress, Tell, enter, twins
+from .door import EPS, Door, Late, Limits, Progress, Tell, check_count, check_seed, enter, twins
 from .pairs import NEAREST, Pairs, in_play, nearest
 
 FEW = 1000  # points that are judged whatever the clock says
@@ -66,8 +66,8 @@ def projected(
         raise InputError(f"rank must be an integer, not {rank!r}") from None
     if not 1 <= rank <= data.d:
         raise InputError(f"{data.name}: rank must lie between 1 and d = {data.d}, not {rank}")
-    if restarts < 1:
-        raise InputError(f"restarts must be at least 1, not {restarts!r}")
+    check_count("restarts", restarts, 1)
+    check_seed("projected", seed)
     if len(np.unique(door.y)) < 2:
         raise InputError(f"{data.name}: a distance between classes needs points of both labels")
     chosen_points, twin = in_play(door), twins(door, origin=False)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from widemargin.disk import read_json
+from widemargin.disk import make_folders, read_json
 from widemargin.types import InputError, write_atomically
 
 from .homogeneous import Homogeneous, check_homogeneous, find_homogeneous
@@ -53,7 +53,7 @@ def find_or_recall(model: nn.Module, batch: Any, forward: Callable[[nn.Module, A
     answer = find_homogeneous(model, batch, forward=forward, progress=announce)
     if path is not None and answer.names and time.perf_counter() - began >= LONG:
         with contextlib.suppress(OSError, ValueError):  # no place for it is no trouble
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             write_atomically(path, json.dumps(asdict(answer)).encode())
     return answer
 

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from widemargin.disk import ALWAYS, RATIO, open_lock, read_file, read_json
+from widemargin.disk import ALWAYS, RATIO, make_folders, open_lock, read_file, read_json
 from widemargin.forms import Misfit, listed, maybe, need, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
@@ -87,7 +87,7 @@ class Store:
                 f"{self.folder} already holds records; choose another folder, or resume=True to go on with it"
             )
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
             self.lock = _locked(self.folder)
         except InputError:
             raise

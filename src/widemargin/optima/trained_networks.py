@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from .wide_networks import solver, threads_for
 
 TRAINED = ("objective", "loss", "balanced", "width")  # of the network, in extra["trained"] of the certificate
 ROUNDING = 1e-12  # of an objective: less above the best that was found is nothing
+EXACT = 1e15  # a number from here on has all its digits before the point, and some of them are not its own
 NOTHING = 1e-5  # and this is not worth a word beside a gap that is a hundred times as large
 
 
@@ -103,8 +104,8 @@ def _over(value: float, best: float) -> float:
 def _rounded(value: float, places: int, way: str | None = None) -> str:
     if not math.isfinite(value):
         return str(value)
-    if not -12 < places < 16:
-        return f"{value:.6g}"
+    if not -12 < places < 16 or abs(value) >= EXACT:
+        return f"{Context(prec=6, rounding=way).create_decimal(value).normalize():g}"
     number = Decimal(value).quantize(Decimal(1).scaleb(-max(places, 0)), rounding=way)
     return f"{number:f}"
 

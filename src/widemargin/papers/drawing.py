@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from widemargin import extras
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 def figure_of(width: float, height: float) -> Figure:
     """An empty figure of so many inches that makes room for its labels."""
+    extras.load_matplotlib()
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

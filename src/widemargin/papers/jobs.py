@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import flows
+from widemargin.disk import make_folders
 from widemargin.types import Dataset, InputError, Trajectory, write_atomically
 
 from .verdicts import Verdict, plain, table
@@ -118,7 +119,7 @@ class Job:
         arrays = {k: np.asarray(v) for k, v in compute().items()}
         content = io.BytesIO()
         np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         write_atomically(path, content.getvalue())
         return arrays
 
@@ -131,7 +132,7 @@ class Job:
         text = json.dumps([net.config(), repr(rule), plain(asked), _names(data)], sort_keys=True, default=str)
         out = self.folder / "kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self.say(name)
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(out.parent)
         return flows.train(data, net, rule, keep=flows.Keep(out, resume=out.exists()), **keys)
 
 
@@ -266,7 +267,7 @@ def run(
         raise InputError(f"scale must be quick or paper, not {scale!r}")
     folder = Path(out) / one.id
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}; choose another") from None
     job = Job(scale, seed, folder, say or silent, device=device)
@@ -296,9 +297,9 @@ def _again(reproduction: Reproduction, job: Job, verdicts: Sequence[Verdict]) ->
 
 
 def _write(folder: Path, reproduction: Reproduction, job: Job, outcome: Outcome, seconds: float) -> None:
-    import matplotlib
+    from widemargin import __version__, extras
 
-    from widemargin import __version__
+    matplotlib = extras.load_matplotlib()
 
     for name, figure in outcome.figures.items():
         figure.draw_without_rendering()  # laid out here, once for both files

@@ -12,7 +12,7 @@ from widemargin import kinds
 from widemargin.dataset import takes_data_second
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
-from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, legend, short
+from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, legend, logarithmic, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -277,16 +277,18 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
     error = positive["error"]
     if np.isfinite(error).any():
         left.plot(decay, error, "^:", color=INK, lw=1.2, ms=4, label="training error, where not 0")
-    left.set_yscale("log")
+    logarithmic(left)
     left.set_title(short(title, 44) or "Objective", loc="left")
     legend(left, "upper left")
-    middle.plot(decay, positive["norm"], "o-", color=PLUS, lw=1.8, ms=4, label="norm |nu|")
-    middle.plot(decay, positive["neurons"], "s--", label="neurons", **second)
-    middle.set_yscale("log")
-    low, high = middle.get_ylim()
-    middle.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))
-    middle.yaxis.set_major_formatter("{x:g}")
-    middle.yaxis.set_minor_formatter(NullFormatter())
+    network = positive if np.isfinite(positive["norm"]).any() else known  # zero networks alone are drawn at 0
+    middle.plot(decay, network["norm"], "o-", color=PLUS, lw=1.8, ms=4, label="norm |nu|")
+    middle.plot(decay, network["neurons"], "s--", label="neurons", **second)
+    logarithmic(middle)
+    if middle.get_yscale() == "log":
+        low, high = middle.get_ylim()
+        middle.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))
+        middle.yaxis.set_major_formatter("{x:g}")
+        middle.yaxis.set_minor_formatter(NullFormatter())
     middle.set_title("Network", loc="left")
     legend(middle, "upper right")
     if labels:

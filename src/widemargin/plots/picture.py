@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from widemargin import extras
+
+extras.load_matplotlib()
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 
 
 class Picture(Figure):

@@ -14,8 +14,8 @@ import numpy as np
 from contourpy import contour_generator
 
 from widemargin import kinds
-from widemargin import verify as exact
 from widemargin.dataset import LABEL_COLUMNS
+from widemargin.saved import says_certificate
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
 
 from . import guarantees, neurons
@@ -31,7 +31,7 @@ CLOSE = 0.01  # relative gap up to which a summary gives one number
 
 def is_certificate(path: Path) -> bool:
     """Whether a JSON file is a certificate; one that cannot be read is taken for one where it ends in .gz."""
-    known = _says_certificate(path)
+    known = says_certificate(path)
     return path.suffix == ".gz" if known is None else known
 
 
@@ -41,20 +41,11 @@ def read(path: Path) -> Certificate:
         cert = Certificate.load(path)
         return cert if path.stat().st_size <= PROOF else replace(cert, proof={})
     except InputError:
-        if _says_certificate(path) is not False:
+        if says_certificate(path) is not False:
             raise
         raise InputError(
             f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote"
         ) from None
-
-
-def _says_certificate(path: Path) -> bool | None:
-    """Whether JSON calls itself a certificate; None where it cannot be read."""
-    try:
-        value = exact.load(path)
-    except ValueError:
-        return None
-    return isinstance(value, dict) and str(value.get("format", "")).startswith("widemargin-certificate")
 
 
 def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:

@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import quote
 
 import widemargin
-from widemargin.disk import open_lock
+from widemargin.disk import make_folders, open_lock
 from widemargin.json_values import plain_json
 from widemargin.types import InputError, show
 
@@ -67,7 +67,7 @@ class Store:
         path = self.folder / FILE
         check_store(folder)  # before anything is written to a file that may be another's
         with _in_one_sentence(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
             self.db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
             try:
                 self._begin()

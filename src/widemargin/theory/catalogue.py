@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 from .guarantee import THEOREMS, Theorem
 from .inequality import CHECKS
@@ -27,12 +27,15 @@ def order(id: str) -> tuple[int, int, str]:
 
 
 def _parts(id: str) -> tuple[str, int]:
+    if not isinstance(id, str):
+        raise InputError(f"an id is a text such as 'MT-7', not {show(id)}")
     paper, _, number = id.partition("-")
     return paper, int("".join(c for c in number if c in "0123456789")[:9] or 0)
 
 
 def find(id: str, registry: Mapping[str, Any] = THEOREMS, what: str = "theorem") -> Any:
     """The entry of a registry that has this id or covers it beside its own."""
+    _parts(id)  # is a text
     covers = {claim: entry for entry in registry.values() for claim in entry.claims}
     if id not in covers:
         run = registry is THEOREMS and any(id in check.claims for check in CHECKS.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from widemargin.dataset import takes_data, takes_data_second
-from widemargin.errors import brief
+from widemargin.errors import brief, show
 from widemargin.types import Dataset, InputError, Measure, Trajectory
 
 from ._rooms import flows
@@ -199,4 +199,6 @@ def _chosen(asked: Sequence[str] | None, registry: Mapping[str, Any], what: str)
     """Ids of the registry, or those asked for; an id may also be one that an entry covers beside its own."""
     if asked is None:
         return sorted(registry, key=order)
+    if isinstance(asked, str) or not isinstance(asked, Iterable):
+        raise InputError(f"give ids as a list such as [{next(iter(registry))!r}], not {show(asked)}")
     return list(dict.fromkeys(find(id, registry, what).id for id in asked))

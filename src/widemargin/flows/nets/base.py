@@ -13,11 +13,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from widemargin.types import InputError, Measure, content_hash
+from widemargin.types import InputError, Measure, content_hash, show
 
 from ..fields import check_fields
 
 Params = dict[str, Tensor]
+LARGEST = 10**9  # features, neurons, outputs
 
 
 def trial_numbers(trials: int | Sequence[int]) -> Sequence[int]:
@@ -57,6 +58,9 @@ class Net:
         check_fields(type(self), given, f"the network {self.name}")
         if self.d < 1 or self.m < 1:
             raise InputError(f"{self.name}: a network needs at least one feature and one neuron (width {self.m})")
+        for size in ("d", "m", "outputs"):
+            if getattr(self, size) > LARGEST:  # numpy has no words for arrays beyond what can be addressed
+                raise InputError(f"{self.name}: {size} is {show(getattr(self, size))}; at most {LARGEST} is possible")
 
     def config(self) -> dict[str, Any]:
         """The fields, ready for JSON: arrays as their hashes, modules as text."""

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from widemargin.data.files import read_npz
+from widemargin.disk import make_folders
 from widemargin.flows.rules import learning_rate_schedule, weight_decay_schedule
 from widemargin.types import InputError, content_hash, write_atomically
 
@@ -316,7 +317,7 @@ def _save(path: Path, plan: Plan, model: nn.Module, optimizer: torch.optim.SGD, 
     content = io.BytesIO()
     state = {"plan": asdict(plan), "model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": history}
     torch.save(state, content)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     write_atomically(path, content.getvalue())
 
 

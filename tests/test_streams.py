@@ -1,0 +1,78 @@
+"""Where the command line speaks to: streams that are not there, that are full, that nobody reads, and odd terminals."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from test_cli import SMALL, run
+
+XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
+
+
+def through(how, *argv, **env):
+    """The command as a shell runs it, with `how` behind it."""
+    command = ["sh", "-c", f'"$@" {how}', "sh", sys.executable, "-m", "widemargin", *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | env)
+
+
+@pytest.mark.parametrize("columns", ["0", "00", "1", "2", "²", "٣", "-5", "1e3", "9" * 30, "9" * 5000])
+def test_odd_sizes_of_a_terminal(columns, monkeypatch):
+    """What is no size is not set; tables and sentences are broken at any that is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = run("margin", SMALL, "--kind", "linear", "f2")[1]
+    for name in ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES"):
+        monkeypatch.setenv(name, columns)
+    status, out, _ = run("margin", SMALL, "--kind", "linear", "f2")
+    assert status == 0 and "largest" in "".join(out.split())
+    if columns not in ("1", "2"):
+        assert out.splitlines()[:3] == wide.splitlines()[:3]
+    assert run("margin", SMALL, "--kind", "linear")[0] == 0
+    assert run("margin", "--help")[0] == 0
+
+
+@pytest.fixture
+def xor(tmp_path):
+    path = tmp_path / "xor.csv"
+    path.write_text(XOR)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(xor, tmp_path, how):
+    """The status is that of the work, and what is saved is saved: 1 would say that verify refuses the certificate."""
+    saved = tmp_path / "cert.json"
+    done = through(how, "margin", xor, "--kind", "f2", "--save", saved)
+    assert done.returncode == 0 and saved.exists() and "Traceback" not in done.stderr, done
+    assert ("written to" in done.stderr) == ("2>&-" not in how)
+    assert through(how, "verify", saved, xor).returncode == 0
+    assert through(how, "verify", saved, "parity:d=3,n=4").returncode == 1
+    done = through(how, "verify", tmp_path / "none.json", xor)
+    assert done.returncode == 2 and done.stdout == ""  # a complaint without standard error is no result
+    assert ("none.json" in done.stderr) == ("2>&-" not in how)
+
+
+@pytest.mark.slow
+def test_a_result_is_saved_where_the_reader_has_gone(xor, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    saved = tmp_path / "cert.json"
+    for words in (["margin", xor, "--kind", "f2"], ["fit", xor, "--weight-decay", "0.1"]):
+        command = [sys.executable, "-m", "widemargin", *map(str, words), "--save", str(saved)]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100)
+        assert done.returncode == 141 and saved.exists(), done
+        saved.unlink()
+    os.close(write)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["--help", "--version", "margin --help", "theorems"])
+def test_help_on_a_full_disk(words):
+    done = through("> /dev/full", *words.split())
+    assert done.returncode == 2 and "No space left" in done.stderr and done.stderr.count("\n") == 1, done
+    assert done.stderr.startswith("widemargin: ")
+    done = through(">&-", *words.split())
+    assert (done.returncode, done.stderr) == (0, "")
