@@ -174,8 +174,8 @@ def as_space(activation: str, *, bias: bool = False) -> Space:
 
 
 def as_truth(name: str, value: Any) -> bool:
-    """True or False, numpy's included; an InputError for anything else, which Python would take for one of them or refuse."""
-    if not isinstance(value, bool | np.bool_):
+    """True or False, also as 1 or 0 or numpy's; an InputError for anything else, which Python would take for one of them."""
+    if not (isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1))):
         raise InputError(f"{name} must be True or False, not {show(value)}")
     return bool(value)
 

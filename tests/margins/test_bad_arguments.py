@@ -23,7 +23,7 @@ ODD = [
     print,
     Dataset,
 ]
-NO_TRUTH = [1, 0, -1, 1.5, np.float64(1.0), np.int8(1), HUGE, *ODD]
+NO_TRUTH = [2, -1, 1.5, np.float64(1.0), np.int8(2), HUGE, *ODD]
 NO_NUMBER = [True, -1.0, float("nan"), float("inf"), HUGE, -HUGE, *ODD]
 NO_COUNT = [True, -1, 0, 1.5, float("nan"), HUGE, *ODD]
 
@@ -59,9 +59,9 @@ def test_one_sentence_names_the_argument(name, argument, values):
 
 
 @pytest.mark.parametrize("name", ["linear", "multiclass_linear", "f1", "f2"])
-def test_truth_values_of_numpy(name):
+def test_truth_values_of_numpy_and_numbers(name):
     """Such as a comparison of arrays gives; what is saved has those of Python."""
-    for value in (np.True_, np.array([2.0])[0] > 1):
+    for value in (np.True_, np.array([2.0])[0] > 1, 1, np.int8(1)):
         cert = getattr(margins, name)(DATA, bias=value)
         assert cert.bias is True and cert.verify(DATA).ok
         assert cert.lower == getattr(margins, name)(DATA, bias=True).lower
