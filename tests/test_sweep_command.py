@@ -291,10 +291,25 @@ def test_a_file_from_someone_else_runs_nothing(folder):
             said = refused("sweep", "a.toml", *more)
             assert f"a.toml asks to run the function '{function}'" in said and "--trust" in said
     assert sorted(path.name for path in folder.iterdir()) == ["a.toml", "mine.py", "widemargin.data.py"]
-    (folder / "a.toml").write_text('function = "widemargin.data:load"\n[grid]\nsource = ["dyadic:d=2"]\n')
-    assert "returned a Dataset" in refused(
-        "sweep", "a.toml", "--dry-run"
-    )  # that one is run, and is no function for a sweep
+
+
+UNTRUSTED = [
+    ("widemargin.data:save_dataset", 'data = [[[1.0], [2.0]], [1, -1]]\npath = "victim.csv"'),
+    ("widemargin.verify:sqrt_up", "n = 1000\nbits = 9"),
+    ("widemargin.data:load", 'source = "dyadic:d=2"'),
+    ("widemargin.papers:run", 'one = "LL-F1"\nout = "victim.csv"'),
+]
+
+
+@pytest.mark.parametrize("function, fixed", UNTRUSTED, ids=[function for function, _ in UNTRUSTED])
+def test_a_file_from_someone_else_calls_no_function_of_ours_by_its_module(folder, function, fixed):
+    """Some of them write: what a sweep may run without trust are the five that return numbers."""
+    (folder / "victim.csv").write_text("mine")
+    (folder / "a.toml").write_text(f'function = "{function}"\n[fixed]\n{fixed}\n')
+    for more in ((), ("--dry-run",)):
+        said = refused("sweep", "a.toml", *more)
+        assert f"'{function}', which is none of train, margin, fit, bound, reproduce" in said and "--trust" in said
+    assert (folder / "victim.csv").read_text() == "mine"
 
 
 def test_a_grid_of_very_many_points_is_counted(folder):

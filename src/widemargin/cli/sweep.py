@@ -192,7 +192,7 @@ def add(command: Command) -> None:
     )
     parser.add_argument("--devices", metavar="D,D", help="GPUs to share the batches, such as cuda:0,cuda:1")
     parser.add_argument(
-        "--trust", action="store_true", help="run the function that FILE names, also if it is none of widemargin"
+        "--trust", action="store_true", help="run the function that FILE names, also if it is a module:function"
     )
     parser.add_argument("--dry-run", action="store_true", help="count runs and batches, and time a few; store nothing")
     parser.add_argument("--json", action="store_true", help="print one object")
