@@ -464,3 +464,18 @@ def test_dask_is_missing_or_out_of_reach(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match="pip install"):
         make_engine("dask")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc to see what a process blocks")
+def test_workers_never_see_ctrl_c():
+    """Not even while they import, when Python would print a traceback."""
+    engine = Local(1)
+    try:
+        engine.submit(abs, -3)
+        for pid in engine._pool._processes:
+            with open(f"/proc/{pid}/status") as file:
+                (blocked,) = [int(line.split()[1], 16) for line in file if line.startswith("SigBlk")]
+            assert blocked >> (signal.SIGINT - 1) & 1
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # it is the driver's
+    finally:
+        engine.close()

@@ -54,7 +54,8 @@ class Local:
 
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.workers, env=THREADS, initializer=_start, initargs=(os.getpid(),))
-        return self._pool.submit(function, *args)
+        with _ctrl_c_blocked():  # for a second workers import, before `_start` is called in them; each may start here
+            return self._pool.submit(function, *args)
 
     def lost(self, error: BaseException) -> bool:
         from concurrent.futures.process import BrokenProcessPool
