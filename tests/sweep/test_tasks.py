@@ -375,4 +375,16 @@ def test_no_parameter_names_a_file_to_write():
     for net in flows.nets.KINDS:
         for algorithm in flows.rule_kinds():
             named |= set(tasks._train_names({"net": net, "algorithm": algorithm}))
-    assert not named & {"out", "save", "path", "folder", "file", "store", "to", "checkpoint", "resume", "progress", "record"}
+    assert not named & {
+        "out",
+        "save",
+        "path",
+        "folder",
+        "file",
+        "store",
+        "to",
+        "checkpoint",
+        "resume",
+        "progress",
+        "record",
+    }

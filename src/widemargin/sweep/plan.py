@@ -47,8 +47,15 @@ PACK = {"train": 64, "margin": 1, "fit": 1, "bound": 1, "reproduce": 1}  # runs 
 OWN_PACK = 8  # of functions of one's own
 LARGEST_INTEGER = 2**63 - 1  # integer that SQLite holds
 DEEPEST = 20  # lists within lists
-LARGEST_FILE = 1 << 22  # bytes of a TOML file
+LARGEST_FILE = 1 << 20  # bytes of a TOML file, which people write
+DOTS = 10  # in one key of it
 WIDEST = 100  # characters that a {name:format} may ask for
+LONGEST_TEXT = 1 << 20  # characters of a text with its {names} replaced
+# Texts and comments of TOML. What is begun and not ended goes to the end of its line or file, so that no place is looked at twice.
+TEXT = re.compile(
+    r'''"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\Z)|\'{3}(?:[^']|'(?!''))*+(?:\'{3}|\Z)|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|#[^\n]*+''',
+    re.DOTALL,
+)
 OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the table that are no parameters
 
 
@@ -172,6 +179,11 @@ class Sweep:
             raise InputError(f"there is no file {path}") from None
         except ValueError as error:
             raise error if isinstance(error, InputError) else InputError(f"{path} cannot be read: {error}") from None
+        # The parser takes time and memory like the square of a key's parts.
+        if any(part.count(".") > DOTS for part in re.split(r"[=,\[\]{}\n]", TEXT.sub("", text))):
+            raise InputError(
+                f"{path} has a key with more than {DOTS} dots; a plan needs one or two, as in random.lr.low"
+            )
         try:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -362,10 +374,25 @@ def _asked(text: str) -> Iterator[str]:
     """What stands in braces in a text, also within a format: n and w of {n:{w}}. There, Python goes no deeper."""
     for _, part, form, _ in string.Formatter().parse(text):
         if part is not None:
-            if any(int(digits[-6:]) > WIDEST for digits in re.findall(r"[0-9]+", form or "")):
-                raise ValueError(f"a format asks for more than {WIDEST} characters")
             yield part
             yield from (inner for _, inner, _, _ in string.Formatter().parse(form or "") if inner is not None)
+
+
+class _Formatter(string.Formatter):
+    """`str.format`, but no longer than LONGEST_TEXT and no number wider than WIDEST: either could ask for all memory there is."""
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Formats come here with what is in braces within them replaced; numbers in them may have digits of any script."""
+        if any(int(digits) > WIDEST for digits in re.findall(r"\d+", format_spec)):
+            raise ValueError(f"a format asks for more than {WIDEST} characters")
+        text = super().format_field(value, format_spec)
+        self.length += len(text)
+        if self.length > LONGEST_TEXT:
+            raise ValueError(f"the text would have more than {LONGEST_TEXT} characters")
+        return text
 
 
 def _filled(name: str, value: Any, params: Mapping[str, Any], trial: int, seed: int) -> Any:
@@ -376,10 +403,14 @@ def _filled(name: str, value: Any, params: Mapping[str, Any], trial: int, seed: 
     try:
         missing = [part for part in _asked(value) if part not in known or part == name]
         if missing:
-            raise InputError(f"{name} = {value!r} asks for {missing[0]!r}; there are {', '.join(sorted(known))}")
-        return value.format(**known)
+            raise InputError(
+                f"{name} = {show(value, 200)} asks for {missing[0]!r}; there are {', '.join(sorted(known))}"
+            )
+        return _Formatter().vformat(value, (), known)
+    except InputError:
+        raise
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise InputError(f"{name} = {value!r}: {error}; mend what stands in braces") from None
+        raise InputError(f"{name} = {show(value, 200)}: {error}; mend what stands in braces") from None
 
 
 def _check_law(name: str, law: Any) -> None:
