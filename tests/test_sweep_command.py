@@ -328,6 +328,64 @@ def test_a_query_ends_in_time(folder):
     assert status == 2 and "took longer than 0.2 seconds" in said
 
 
+LONG = [
+    "select zeroblob(100000000) as b",
+    "select hex(zeroblob(9000000)) as b",
+    "select group_concat(zeroblob(10000000)) as b from (select 1 union all select 2)",
+    "select y as b from runs",
+]
+
+
+@pytest.mark.parametrize("sql", LONG)
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)], ids=["table", "csv", "json"])
+def test_a_value_has_a_length(folder, sql, form):
+    """Computed or stored: SQLite and Python would take seconds and gigabytes for it, and look at no clock."""
+    one = sweep.Store("s")
+    one.add("a", "f", "1", 0, [sweep.Run("0" * 32, {"x": 1}, 0)], [{"y": 1.0}], 0.0)
+    one.close()
+    with contextlib.closing(sqlite3.connect("s/results.sqlite")) as db, db:
+        db.execute("update runs set y = ?", ("x" * (1 << 24) + "x",))
+    assert "a value is longer than 16 MB" in refused("query", "s", sql, *form)
+    assert json.loads(run("query", "s", "select x from runs", "--json")[1]) == [{"x": 1}]  # the others can be read
+
+
+def test_a_page_takes_texts_of_bounded_length(folder, monkeypatch):
+    from widemargin.report import sweeps
+
+    one = sweep.Store("s")
+    runs = [sweep.Run(f"{k:032}", {"x": k}, 0) for k in range(4)]
+    one.add("a", "f", "1", 0, runs, [{"y": 1.0, "t": "a" * 1_000}] * 4, 0.0)
+    one.close()
+    monkeypatch.setattr(sweeps, "TEXTS", 3_000)
+    assert "too long for a page" in refused("report", "s", "--out", "page.html")
+    with contextlib.closing(sqlite3.connect("s/results.sqlite")) as db, db:
+        db.execute("update runs set t = ?", ("x" * (1 << 24) + "x",))
+    assert "longer than 16 MB" in refused("report", "s", "--out", "page.html")
+    assert not (folder / "page.html").exists()
+
+
+def test_the_clock_goes_on_while_rows_are_taken(folder):
+    """Rows that take few steps of SQLite and much of everything else; nothing is printed of them."""
+    sweep.Store("s").close()
+    sql = "with recursive c(x) as (select zeroblob(1000000) union all select x from c) select * from c"
+    began = time.monotonic()
+    status, out, said = run("query", "s", sql, "--time-limit", "0.3")
+    assert (status, out) == (2, "") and "took longer than 0.3 seconds" in said and time.monotonic() - began < 3
+
+
+def test_a_table_shows_the_beginning_of_long_texts(folder, monkeypatch):
+    from widemargin.cli import sweep as command
+
+    sweep.Store("s").close()
+    sql = "with recursive c(k) as (select 1 union all select k + 1 from c where k < 50) select k, hex(zeroblob(800)) as t from c"
+    status, out, said = run("query", "s", sql)
+    assert status == 0 and out.count("0" * 100) and out.count("0") < 60 * 1_000
+    assert "texts are shown up to 1000 characters" in said and "more rows" not in said
+    monkeypatch.setattr(command, "TABLE", 5_000)
+    assert "45 more rows" in run("query", "s", sql)[2]
+    assert "texts are shown" not in run("query", "s", "select hex(zeroblob(500)) as t")[2]
+
+
 def test_a_deviation_of_huge_numbers_is_a_number(folder):
     one = sweep.Store("s")
     runs = [sweep.Run(str(k) * 32, {"x": k}, 0) for k in range(4)]

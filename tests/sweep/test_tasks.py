@@ -388,3 +388,12 @@ def test_no_parameter_names_a_file_to_write():
         "progress",
         "record",
     }
+
+
+def test_a_run_returns_no_more_than_can_be_read_again(tmp_path):
+    (tmp_path / "mine.py").write_text("def f(x):\n    return {'y': x, 't': 'a' * (1 << 23), 'u': 'ä' * (1 << 22)}\n")
+    plan = Sweep("mine:f", grid={"x": [1, 2]}, folder=tmp_path)
+    state = sweep.sweep(plan, tmp_path / "s", engine="inline")
+    assert state.failed == 2 and "longer than 16 MB" in state.errors[0] and "use `keep`" in state.errors[0]
+    plan = Sweep("mine:f", grid={"x": [1, 2]}, folder=tmp_path, keep=["y", "t"])
+    assert len(rows_of(plan, tmp_path / "s")) == 2

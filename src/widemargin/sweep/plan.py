@@ -51,7 +51,7 @@ LARGEST_FILE = 1 << 20  # bytes of a TOML file, which people write
 DOTS = 10  # in one key of it
 WIDEST = 100  # characters that a {name:format} may ask for
 LONGEST_TEXT = 1 << 20  # characters of a text with its {names} replaced
-# Texts and comments of TOML. What is begun and not ended goes to the end of its line or file, so that no place is looked at twice.
+# Texts and comments of TOML. What is begun and not ended goes to the end of its line or file: no place is looked at twice.
 TEXT = re.compile(
     r'''"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\Z)|\'{3}(?:[^']|'(?!''))*+(?:\'{3}|\Z)|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|#[^\n]*+''',
     re.DOTALL,
