@@ -416,3 +416,37 @@ def test_a_view_in_place_of_a_table_is_refused(folder):
         assert f"{name} is no plain table" in refused("sweep", "a.toml", "--trust", "--store", "s")
         (folder / "s" / "results.sqlite").unlink()
         sweep.Store("s").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+@pytest.mark.parametrize(
+    "name", ["results.sqlite", "results.sqlite-journal", "results.sqlite-wal", "results.sqlite-shm"]
+)
+def test_a_pipe_in_a_store_is_refused(folder, name):
+    """SQLite would wait for whoever writes to it, for ever."""
+    sweep.Store("s").close()
+    (folder / "s" / name).unlink(missing_ok=True)
+    os.mkfifo(folder / "s" / name)
+    for words in (
+        ("query", "s", "select 1"),
+        ("report", "s", "--out", "page.html"),
+        ("sweep", "a.toml", "--trust", "--store", "s"),
+        ("sweep", "a.toml", "--trust", "--store", "s", "--dry-run"),
+    ):
+        said = refused(*words)
+        assert "pipe" in said or (words[0] == "report" and name == "results.sqlite")
+
+
+@pytest.mark.parametrize("lock", ["begin exclusive", "begin immediate"])
+def test_a_dry_run_does_not_wait_for_another_process(folder, monkeypatch, lock):
+    from widemargin.sweep import drive
+
+    monkeypatch.setattr(drive, "GLANCE", 0.1)
+    sweep.Store("s").close()
+    other = sqlite3.connect("s/results.sqlite", isolation_level=None)
+    other.execute("pragma journal_mode = delete")  # a reader of a log would not wait
+    other.execute(lock)
+    began = time.monotonic()
+    said = refused("sweep", "a.toml", "--trust", "--store", "s", "--dry-run")
+    other.close()
+    assert "is being written by another process" in said and time.monotonic() - began < 5

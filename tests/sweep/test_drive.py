@@ -479,3 +479,25 @@ def test_workers_never_see_ctrl_c():
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # it is the driver's
     finally:
         engine.close()
+
+
+def test_what_is_no_plan_no_engine_and_no_store_is_refused(folder):
+    plan = small(folder)
+    for bad in ("x", None, 3):
+        for function in (sweep.sweep, sweep.dry_run):
+            with pytest.raises(InputError, match="a plan is a Sweep, not"):
+                function(bad, folder / "s")
+    for bad in (3, None, Local, ["local"], object()):
+        with pytest.raises(InputError, match="unknown engine"):
+            sweep.sweep(plan, folder / "s", engine=bad)
+    assert not (folder / "s").exists()
+    for bad in (3, b"s", "s\0", ["s"]):
+        for function in (
+            lambda store: sweep.sweep(plan, store, engine="inline"),
+            lambda store: sweep.dry_run(plan, store),
+            lambda store: sweep.query(store, "select 1"),
+            sweep.load,
+            Store,
+        ):
+            with pytest.raises(InputError, match="a store is the path of a folder"):
+                function(bad)

@@ -20,6 +20,7 @@ import math
 import os
 import re
 import sqlite3
+import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,8 @@ TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may s
 class Store:
     """An open folder of results. One process may have several; several processes may have one each.
 
-    `folder` is made where there is none. What is stored is never changed, so that a sweep can go on where it ended.
+    `folder` is made where there is none. What is stored is never changed, so that a sweep can go on where it ended. `wait` is
+    how many seconds another process may hold the file, until that is an InputError.
 
     >>> from widemargin.sweep import Run, Store, query
     >>> store = Store("results")
@@ -66,19 +68,19 @@ class Store:
     (['x', 'y'], [(3, 9.0)])
     """
 
-    def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str], *, wait: float = WAIT):
+        self.folder, self._wait = _folder(folder), wait
         path = self.folder / FILE
-        check_store(folder)  # before anything is written to a file that may be another's
+        check_store(folder, wait)  # before anything is written to a file that may be another's
         with _in_one_sentence(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.db = bounded(sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False))
+            self.db = bounded(sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False))
             try:
                 self._begin()
             except BaseException:
                 self.db.close()
                 raise
-        self.version = _meta(folder)
+        self.version = _meta(folder, wait)
         self._locks: Any = None
 
     def _begin(self) -> None:
@@ -130,7 +132,7 @@ class Store:
                 self.db.execute("pragma journal_mode = wal")
                 return
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() - began > WAIT:
+                if "locked" not in str(error) or time.monotonic() - began > self._wait:
                     raise
                 time.sleep(0.02)
 
@@ -517,30 +519,31 @@ def _table(db: sqlite3.Connection, name: str) -> list[str]:
     return [row[1] for row in db.execute(f"pragma table_info({name})")]
 
 
-def _reader(folder: str | os.PathLike[str]) -> sqlite3.Connection:
+def _reader(folder: str | os.PathLike[str], wait: float = WAIT) -> sqlite3.Connection:
     path = Path(folder) / FILE
     # A folder that is not ours to write in has no room for SQLite's shared memory; without a log there is nothing to share.
     frozen = not os.access(folder, os.W_OK) and not Path(f"{path}-wal").exists()
     place = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro{'&immutable=1' * frozen}"
-    return bounded(sqlite3.connect(place, uri=True, timeout=WAIT))
+    return bounded(sqlite3.connect(place, uri=True, timeout=wait))
 
 
-def _meta(folder: str | os.PathLike[str]) -> str:
+def _meta(folder: str | os.PathLike[str], wait: float = WAIT) -> str:
     """The version that wrote a store; InputError where it is none."""
-    meta = _all_meta(folder)
+    meta = _all_meta(folder, wait)
     if not meta:
         raise InputError(f"{folder} holds no results of a sweep; give the folder that `widemargin sweep --store` wrote")
     return meta.get("version", "")
 
 
-def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
+def _all_meta(folder: str | os.PathLike[str], wait: float = WAIT) -> dict[str, str]:
     """What a store says of itself; nothing where there is none, or another process is about to make one."""
-    path = Path(folder) / FILE
+    path = _folder(folder) / FILE
+    _check_regular(path)
     if not path.is_file() or not path.stat().st_size:
         return {}
     db = None
     try:
-        db = _reader(folder)
+        db = _reader(folder, wait)
         clock = Clock(WAIT)
         db.set_progress_handler(clock, TURN)
         if not db.execute("select count(*) from sqlite_master").fetchone()[0]:
@@ -562,6 +565,23 @@ def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
             f"{folder} was written in the format {show(meta.get('format'))}, this version knows {FORMAT}; choose another --store"
         )
     return meta
+
+
+def _check_regular(path: Path) -> None:
+    """SQLite would open what lies there and wait: for ever, if it is a pipe."""
+    for name in (path, *(Path(f"{path}{end}") for end in ("-journal", "-wal", "-shm"))):
+        with contextlib.suppress(OSError):  # nothing there, or nothing to be seen
+            if not stat.S_ISREG(name.stat().st_mode):
+                raise InputError(
+                    f"{name} is no file but a folder, a device or a pipe; remove it, or choose another folder"
+                )
+
+
+def _folder(folder: Any) -> Path:
+    path = os.fspath(folder) if isinstance(folder, str | os.PathLike) else None
+    if not isinstance(path, str) or "\0" in path:
+        raise InputError(f"a store is the path of a folder, not {show(folder)}")
+    return Path(path)
 
 
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
@@ -589,12 +609,13 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
         raise InputError(f"{path} has triggers, which a store of a sweep has not; choose another folder")
 
 
-def check_store(folder: str | os.PathLike[str]) -> bool:
+def check_store(folder: str | os.PathLike[str], wait: float = WAIT) -> bool:
     """Whether there is a store; InputError where there is something else, or nothing could be made."""
-    with _in_one_sentence(Path(folder)):
-        if Path(folder).exists() and not Path(folder).is_dir():
+    path = _folder(folder)
+    with _in_one_sentence(path):
+        if path.exists() and not path.is_dir():
             raise NotADirectoryError(20, "it is no folder")
-    return bool(_all_meta(folder))
+    return bool(_all_meta(folder, wait))
 
 
 def _cell(value: Any) -> Any:
