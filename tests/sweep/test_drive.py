@@ -501,3 +501,25 @@ def test_what_is_no_plan_no_engine_and_no_store_is_refused(folder):
         ):
             with pytest.raises(InputError, match="a store is the path of a folder"):
                 function(bad)
+
+
+def test_workers_that_cannot_start_are_said_in_a_sentence(folder, monkeypatch):
+    """As where files cannot be opened any more; loky stumbles over that."""
+    from joblib.externals.loky.backend import popen_loky_posix as loky
+
+    def pipe():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(loky.Popen, "_launch", lambda *_: stumble())
+
+    def stumble():
+        try:
+            pipe()
+        finally:
+            raise UnboundLocalError("child_r")
+
+    with pytest.raises(InputError, match="no worker can be started: Too many open files; allow more"):
+        sweep.sweep(small(folder), folder / "s", workers=1)
+    monkeypatch.setattr(loky.Popen, "_launch", lambda *_: pipe())
+    with pytest.raises(InputError, match="no worker can be started: Too many open files; allow more"):
+        sweep.sweep(small(folder), folder / "s", workers=1)
