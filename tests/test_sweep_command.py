@@ -2,9 +2,11 @@
 
 import contextlib
 import csv
+import importlib
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 
 from test_cli import refused, run
 from widemargin import sweep
+from widemargin.sweep.plan import ROOMS, computes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -291,10 +294,38 @@ def test_a_file_from_someone_else_runs_nothing(folder):
             said = refused("sweep", "a.toml", *more)
             assert f"a.toml asks to run the function '{function}'" in said and "--trust" in said
     assert sorted(path.name for path in folder.iterdir()) == ["a.toml", "mine.py", "widemargin.data.py"]
+
+
+UNTRUSTED = [
+    ("widemargin.data:save_dataset", 'data = [[[1.0], [2.0]], [1, -1]]\npath = "victim.csv"'),
+    ("widemargin.verify:sqrt_up", "n = 1000\nbits = 9"),
+    ("widemargin.flows:train", 'data = "dyadic:d=2"\nout = "victim.csv"'),
+    ("widemargin.papers:run", 'one = "LL-F1"\nout = "victim.csv"'),
+]
+
+
+@pytest.mark.parametrize("function, fixed", UNTRUSTED, ids=[function for function, _ in UNTRUSTED])
+def test_a_file_from_someone_else_calls_no_function_of_ours_that_writes(folder, function, fixed):
+    (folder / "victim.csv").write_text("mine")
+    (folder / "a.toml").write_text(f'function = "{function}"\n[fixed]\n{fixed}\n')
+    for more in ((), ("--dry-run",)):
+        said = refused("sweep", "a.toml", *more)
+        assert f"'{function}', which is none of widemargin or may write files" in said and "--trust" in said
+    assert (folder / "victim.csv").read_text() == "mine"
+
+
+def test_a_file_from_someone_else_may_call_what_computes(folder):
     (folder / "a.toml").write_text('function = "widemargin.data:load"\n[grid]\nsource = ["dyadic:d=2"]\n')
-    assert "returned a Dataset" in refused(
-        "sweep", "a.toml", "--dry-run"
-    )  # that one is run, and is no function for a sweep
+    assert "returned a Dataset" in refused("sweep", "a.toml", "--dry-run")  # it is run, and is no function for a sweep
+
+
+def test_what_a_plan_may_call_writes_nothing():
+    """By name: a new function that takes a place to write to must be seen by `computes`."""
+    for room in ROOMS:
+        module = importlib.import_module(f"widemargin.{room}")
+        for name in module.__all__:
+            if computes(f"widemargin.{room}:{name}"):
+                assert not re.match("save|write|export|run", name), (room, name)
 
 
 def test_a_grid_of_very_many_points_is_counted(folder):
@@ -311,6 +342,64 @@ def test_a_query_ends_in_time(folder):
     sweep.Store("s").close()
     status, _, said = run("query", "s", ENDLESS.format("x"), "--time-limit", "0.2")
     assert status == 2 and "took longer than 0.2 seconds" in said
+
+
+LONG = [
+    "select zeroblob(100000000) as b",
+    "select hex(zeroblob(9000000)) as b",
+    "select group_concat(zeroblob(10000000)) as b from (select 1 union all select 2)",
+    "select y as b from runs",
+]
+
+
+@pytest.mark.parametrize("sql", LONG)
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)], ids=["table", "csv", "json"])
+def test_a_value_has_a_length(folder, sql, form):
+    """Computed or stored: SQLite and Python would take seconds and gigabytes for it, and look at no clock."""
+    one = sweep.Store("s")
+    one.add("a", "f", "1", 0, [sweep.Run("0" * 32, {"x": 1}, 0)], [{"y": 1.0}], 0.0)
+    one.close()
+    with contextlib.closing(sqlite3.connect("s/results.sqlite")) as db, db:
+        db.execute("update runs set y = ?", ("x" * (1 << 24) + "x",))
+    assert "a value is longer than 16 MB" in refused("query", "s", sql, *form)
+    assert json.loads(run("query", "s", "select x from runs", "--json")[1]) == [{"x": 1}]  # the others can be read
+
+
+def test_a_page_takes_texts_of_bounded_length(folder, monkeypatch):
+    from widemargin.report import sweeps
+
+    one = sweep.Store("s")
+    runs = [sweep.Run(f"{k:032}", {"x": k}, 0) for k in range(4)]
+    one.add("a", "f", "1", 0, runs, [{"y": 1.0, "t": "a" * 1_000}] * 4, 0.0)
+    one.close()
+    monkeypatch.setattr(sweeps, "TEXTS", 3_000)
+    assert "too long for a page" in refused("report", "s", "--out", "page.html")
+    with contextlib.closing(sqlite3.connect("s/results.sqlite")) as db, db:
+        db.execute("update runs set t = ?", ("x" * (1 << 24) + "x",))
+    assert "longer than 16 MB" in refused("report", "s", "--out", "page.html")
+    assert not (folder / "page.html").exists()
+
+
+def test_the_clock_goes_on_while_rows_are_taken(folder):
+    """Rows that take few steps of SQLite and much of everything else; nothing is printed of them."""
+    sweep.Store("s").close()
+    sql = "with recursive c(x) as (select zeroblob(1000000) union all select x from c) select * from c"
+    began = time.monotonic()
+    status, out, said = run("query", "s", sql, "--time-limit", "0.3")
+    assert (status, out) == (2, "") and "took longer than 0.3 seconds" in said and time.monotonic() - began < 3
+
+
+def test_a_table_shows_the_beginning_of_long_texts(folder, monkeypatch):
+    from widemargin.cli import sweep as command
+
+    sweep.Store("s").close()
+    sql = "with recursive c(k) as (select 1 union all select k + 1 from c where k < 50) select k, hex(zeroblob(800)) as t from c"
+    status, out, said = run("query", "s", sql)
+    assert status == 0 and out.count("0" * 100) and out.count("0") < 60 * 1_000
+    assert "texts are shown up to 1000 characters" in said and "more rows" not in said
+    monkeypatch.setattr(command, "TABLE", 5_000)
+    assert "45 more rows" in run("query", "s", sql)[2]
+    assert "texts are shown" not in run("query", "s", "select hex(zeroblob(500)) as t")[2]
 
 
 def test_a_deviation_of_huge_numbers_is_a_number(folder):
@@ -343,3 +432,37 @@ def test_a_view_in_place_of_a_table_is_refused(folder):
         assert f"{name} is no plain table" in refused("sweep", "a.toml", "--trust", "--store", "s")
         (folder / "s" / "results.sqlite").unlink()
         sweep.Store("s").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+@pytest.mark.parametrize(
+    "name", ["results.sqlite", "results.sqlite-journal", "results.sqlite-wal", "results.sqlite-shm"]
+)
+def test_a_pipe_in_a_store_is_refused(folder, name):
+    """SQLite would wait for whoever writes to it, for ever."""
+    sweep.Store("s").close()
+    (folder / "s" / name).unlink(missing_ok=True)
+    os.mkfifo(folder / "s" / name)
+    for words in (
+        ("query", "s", "select 1"),
+        ("report", "s", "--out", "page.html"),
+        ("sweep", "a.toml", "--trust", "--store", "s"),
+        ("sweep", "a.toml", "--trust", "--store", "s", "--dry-run"),
+    ):
+        said = refused(*words)
+        assert "pipe" in said or (words[0] == "report" and name == "results.sqlite")
+
+
+@pytest.mark.parametrize("lock", ["begin exclusive", "begin immediate"])
+def test_a_dry_run_does_not_wait_for_another_process(folder, monkeypatch, lock):
+    from widemargin.sweep import drive
+
+    monkeypatch.setattr(drive, "GLANCE", 0.1)
+    sweep.Store("s").close()
+    other = sqlite3.connect("s/results.sqlite", isolation_level=None)
+    other.execute("pragma journal_mode = delete")  # a reader of a log would not wait
+    other.execute(lock)
+    began = time.monotonic()
+    said = refused("sweep", "a.toml", "--trust", "--store", "s", "--dry-run")
+    other.close()
+    assert "is being written by another process" in said and time.monotonic() - began < 5

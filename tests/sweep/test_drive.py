@@ -464,3 +464,62 @@ def test_dask_is_missing_or_out_of_reach(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match="pip install"):
         make_engine("dask")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc to see what a process blocks")
+def test_workers_never_see_ctrl_c():
+    """Not even while they import, when Python would print a traceback."""
+    engine = Local(1)
+    try:
+        engine.submit(abs, -3)
+        for pid in engine._pool._processes:
+            with open(f"/proc/{pid}/status") as file:
+                (blocked,) = [int(line.split()[1], 16) for line in file if line.startswith("SigBlk")]
+            assert blocked >> (signal.SIGINT - 1) & 1
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # it is the driver's
+    finally:
+        engine.close()
+
+
+def test_what_is_no_plan_no_engine_and_no_store_is_refused(folder):
+    plan = small(folder)
+    for bad in ("x", None, 3):
+        for function in (sweep.sweep, sweep.dry_run):
+            with pytest.raises(InputError, match="a plan is a Sweep, not"):
+                function(bad, folder / "s")
+    for bad in (3, None, Local, ["local"], object()):
+        with pytest.raises(InputError, match="unknown engine"):
+            sweep.sweep(plan, folder / "s", engine=bad)
+    assert not (folder / "s").exists()
+    for bad in (3, b"s", "s\0", ["s"]):
+        for function in (
+            lambda store: sweep.sweep(plan, store, engine="inline"),
+            lambda store: sweep.dry_run(plan, store),
+            lambda store: sweep.query(store, "select 1"),
+            sweep.load,
+            Store,
+        ):
+            with pytest.raises(InputError, match="a store is the path of a folder"):
+                function(bad)
+
+
+def test_workers_that_cannot_start_are_said_in_a_sentence(folder, monkeypatch):
+    """As where files cannot be opened any more; loky stumbles over that."""
+    from joblib.externals.loky.backend import popen_loky_posix as loky
+
+    def pipe():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(loky.Popen, "_launch", lambda *_: stumble())
+
+    def stumble():
+        try:
+            pipe()
+        finally:
+            raise UnboundLocalError("child_r")
+
+    with pytest.raises(InputError, match="no worker can be started: Too many open files; allow more"):
+        sweep.sweep(small(folder), folder / "s", workers=1)
+    monkeypatch.setattr(loky.Popen, "_launch", lambda *_: pipe())
+    with pytest.raises(InputError, match="no worker can be started: Too many open files; allow more"):
+        sweep.sweep(small(folder), folder / "s", workers=1)

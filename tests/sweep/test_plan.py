@@ -196,6 +196,12 @@ BAD = [
     (f"function = 'train'\nsamples = 3\n[random]\nx = {{ low = 1, high = {2**70}, integer = true }}", "is too wide"),
     (f"function = 'train'\nsamples = 3\n[random]\nx = {{ low = 1, high = {10**400} }}", "is too wide"),
     ("function = 'train'\nsamples = 3\n[random]\nx = { low = -1e308, high = 1e308 }", "is too wide"),
+    ("a" + ".a" * 11 + " = 1", "a key with more than 10 dots"),
+    ("a" + " . 'b.c'" * 11 + " = 1", "a key with more than 10 dots"),
+    ("[" + "a." * 11 + "a]", "a key with more than 10 dots"),
+    ("x = {" + "a." * 11 + "a = 1}", "a key with more than 10 dots"),
+    ('x = """\n\\""" \\\n"""\n' + "a." * 11 + "a = 1", "a key with more than 10 dots"),
+    ("#" * (1 << 20) + "#", "at most 1048576 are read"),
 ]
 
 
@@ -233,6 +239,13 @@ BRACES = [
     ("{y[0]}", [1], "asks for 'y[0]'"),
     ("{y", 1, "mend what stands in braces"),
     ("{}", 1, "asks for ''"),
+    ("{y:101}", 1, "more than 100 characters"),
+    ("{y:3000000}", 1, "more than 100 characters"),
+    ("{y:.101f}", 1, "more than 100 characters"),
+    ("{y:\u0663\u0660\u0660}", 1, "more than 100 characters"),
+    ("{trial:{y}}", 3_000_000, "more than 100 characters"),
+    ("{trial:{y:101}}", 1, "more than 100 characters"),
+    ("{y}" * 30, "x" * 40_000, "more than 1048576 characters"),
 ]
 
 
@@ -242,6 +255,16 @@ def test_bad_braces(text, y, words):
     with pytest.raises(InputError) as error:
         next(plan.runs("1"))
     assert words in str(error.value)
+
+
+def test_dots_in_texts_numbers_and_comments_are_no_keys(tmp_path):
+    dots = ".".join("abcdefghijklmno")
+    lines = ["function = 'mine:f'", f"name = '{dots}' # {dots}", "[fixed]", f'a = """\n{dots}\n"""', f'b = "{dots}"']
+    lines += [f"c = '''\n\"{dots}''''", "[grid]", f"x = {[k / 8 for k in range(50)]}"]
+    (tmp_path / "a.toml").write_text("\n".join(lines))
+    plan = Sweep.load(tmp_path / "a.toml", trust=True)
+    assert plan.name == plan.fixed["b"] == plan.fixed["a"].strip() == dots and len(plan) == 50
+    assert plan.fixed["c"] == f"\"{dots}'"
 
 
 def test_braces_within_a_format_ask_for_parameters_too():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from widemargin import data as datasets
-from widemargin import flows, margins, optima, papers, sweep, theory
+from widemargin import flows, kinds, margins, optima, papers, sweep, theory
 from widemargin.sweep import Sweep, tasks
 from widemargin.sweep.engines import Inline
 from widemargin.types import InputError
@@ -365,3 +365,35 @@ def test_functions_that_cannot_be_asked(tmp_path):
     for function, words in (("builtins:dict", "does not tell its parameters"), ("leaves:f", "cannot be imported")):
         with pytest.raises(InputError, match=words):
             sweep.sweep(Sweep(function, folder=tmp_path), tmp_path / "s", engine="inline")
+
+
+def test_no_parameter_names_a_file_to_write():
+    """A plan from someone else may run these, so that what they take may at most be read."""
+    named = set(tasks.FIT) | set(tasks.BOUND) | {"id", "scale", "device"}
+    for kind in kinds.OFFERED:
+        named |= set(tasks._margin_names({"kind": kind}))
+    for net in flows.nets.KINDS:
+        for algorithm in flows.rule_kinds():
+            named |= set(tasks._train_names({"net": net, "algorithm": algorithm}))
+    assert not named & {
+        "out",
+        "save",
+        "path",
+        "folder",
+        "file",
+        "store",
+        "to",
+        "checkpoint",
+        "resume",
+        "progress",
+        "record",
+    }
+
+
+def test_a_run_returns_no_more_than_can_be_read_again(tmp_path):
+    (tmp_path / "mine.py").write_text("def f(x):\n    return {'y': x, 't': 'a' * (1 << 23), 'u': 'ä' * (1 << 22)}\n")
+    plan = Sweep("mine:f", grid={"x": [1, 2]}, folder=tmp_path)
+    state = sweep.sweep(plan, tmp_path / "s", engine="inline")
+    assert state.failed == 2 and "longer than 16 MB" in state.errors[0] and "use `keep`" in state.errors[0]
+    plan = Sweep("mine:f", grid={"x": [1, 2]}, folder=tmp_path, keep=["y", "t"])
+    assert len(rows_of(plan, tmp_path / "s")) == 2

@@ -23,6 +23,8 @@ from .options import INTERRUPTED, Command, integer, legal, timed
 from .screen import EVERY, plain, print_table, say, terminal
 
 ROWS = 200  # that a table on the screen shows
+CELL = 1_000  # characters of a text in it
+TABLE = 2**20  # characters after which it ends: to set more would take minutes
 IN_MEMORY = 2**24  # characters of JSON; more go to a file until all are there
 
 
@@ -139,9 +141,10 @@ def query(options: argparse.Namespace) -> int:
 
     names, rows = sweeps.query(options.store, options.sql, time_limit=options.time_limit)
     if options.csv:
+        first = list(itertools.islice(rows, 1))  # where there is none for a reason, that is all that is said
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows(rows)
+        writer.writerows(itertools.chain(first, rows))
     elif options.json:
         names = _distinct(names)
         with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="ascii") as whole:  # a list, or nothing at all
@@ -155,15 +158,29 @@ def query(options: argparse.Namespace) -> int:
             whole.seek(0)
             shutil.copyfileobj(whole, sys.stdout)
     else:
-        some = list(itertools.islice(rows, ROWS))
-        titles = _distinct(names)
-        right = [name for k, name in enumerate(titles) if all(isinstance(row[k], int | float | None) for row in some)]
-        words = [name for name in titles if name not in right]
-        print_table("", titles, [[_shown(value) for value in row] for row in some], right, folded=words)
-        more = sum(1 for _ in rows)
-        if more:
-            say(f"{more} more rows; --csv and --json print all of them, and limit N in the query fewer")
+        _print_some(_distinct(names), rows)
     return 0
+
+
+def _print_some(titles: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
+    """The first rows as a table; long texts are cut at once, so that no more than one row is in memory as it was."""
+    shown: list[list[str]] = []
+    words: set[str] = set()
+    length, cut = 0, False
+    for row in itertools.islice(rows, ROWS):
+        words |= {name for name, value in zip(titles, row) if not isinstance(value, int | float | None)}
+        cut = cut or any(isinstance(value, str | bytes) and len(value) > CELL for value in row)
+        shown.append([_shown(value) for value in row])
+        length += sum(map(len, shown[-1]))
+        if length > TABLE:
+            break
+    more = sum(1 for _ in rows)  # before anything is printed: their time may be over on the way
+    right = [name for name in titles if name not in words]
+    print_table("", titles, shown, right, folded=[name for name in titles if name in words])
+    if cut:
+        say(f"texts are shown up to {CELL} characters; --csv and --json print all of them")
+    if more:
+        say(f"{more} more rows; --csv and --json print all of them, and limit N in the query fewer")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -178,6 +195,8 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str | bytes) and len(value) > CELL:
+        return f"{value[:CELL]!s}..."
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -192,7 +211,9 @@ def add(command: Command) -> None:
     )
     parser.add_argument("--devices", metavar="D,D", help="GPUs to share the batches, such as cuda:0,cuda:1")
     parser.add_argument(
-        "--trust", action="store_true", help="run the function that FILE names, also if it is none of widemargin"
+        "--trust",
+        action="store_true",
+        help="run the function that FILE names, also if it is none of widemargin, or writes files",
     )
     parser.add_argument("--dry-run", action="store_true", help="count runs and batches, and time a few; store nothing")
     parser.add_argument("--json", action="store_true", help="print one object")

@@ -32,6 +32,7 @@ FAILURES = 20
 # Averages over these put different networks, rules or data together, and so do averages over any text.
 DIFFERENT = ("net", "width", "depth", "algorithm", "rule", "loss", "activation", "kind", "data", "law", "bias", "part")
 LIMIT = 120.0  # seconds for a query
+TEXTS = 64_000_000  # characters of texts that it may return
 SHOWN_FIRST = (
     "fraction",
     "margin_M2",
@@ -156,7 +157,15 @@ def check_columns(folders: Sequence[Path], columns: Sequence[str]) -> None:
 
 
 def _rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
-    return list(sweeping.query(folder, sql, time_limit=LIMIT)[1])
+    rows, length = [], 0
+    for row in sweeping.query(folder, sql, time_limit=LIMIT)[1]:
+        length += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if length > TEXTS:
+            raise InputError(
+                f"{folder} has texts of more than {TEXTS // 10**6} MB, too long for a page; ask by `widemargin query`"
+            )
+        rows.append(row)
+    return rows
 
 
 def _literal(value: Any) -> str:

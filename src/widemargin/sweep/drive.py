@@ -14,8 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from widemargin.types import InputError, check_device
+from widemargin.types import InputError, check_device, show
 
 from . import tasks
 from .engines import Engine, make_engine
@@ -28,6 +29,7 @@ LOOK = 0.2  # seconds between two looks at the progress
 SHOWN = 20  # kinds of failures that `Progress` tells in words
 COUNTED = 200_000  # runs that a dry run looks at one by one, at most,
 COUNTING = 0.15  # and for so many seconds;
+GLANCE = 1.0  # seconds that it waits for another process that has the store, at most for each of two looks;
 ANSWER = 0.3  # the answer is there after so many, whatever a batch takes (torch needs the rest of two to be imported)
 
 
@@ -95,7 +97,7 @@ def sweep(
     >>> (load("results")["lower"] ** -2).round(3).sort_values().tolist()  # (4^(d + 1) - 4) / 3
     [20.0, 84.0]
     """
-    tasks.check(plan)
+    _check_plan(plan)
     version = tasks.version(plan)
     if devices and not tasks.takes_device(plan):
         raise InputError(f"{plan.function} has no parameter device, so devices cannot be chosen; leave them out")
@@ -114,6 +116,10 @@ def sweep(
         if engine == "ray" and devices:
             devices = ("cuda",)  # Ray shows every task the one GPU that it has given to it
     else:
+        if not all(
+            hasattr(engine, part) for part in Engine.__annotations__.keys() | {"submit", "lost", "renew", "close"}
+        ):
+            raise InputError(f"unknown engine {show(engine)}; choose local, ray, dask or inline")
         made = engine
     state = Progress(len(plan), made.workers)
     try:
@@ -132,6 +138,12 @@ def sweep(
     finally:
         made.close()
     return state
+
+
+def _check_plan(plan: Any) -> None:
+    if not isinstance(plan, Sweep):
+        raise InputError(f"a plan is a Sweep, not {show(plan)}; make one by Sweep(..), or by Sweep.load of a TOML file")
+    tasks.check(plan)
 
 
 @dataclass
@@ -404,7 +416,7 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
     >>> guess.runs, guess.done, guess.batches
     (2, 0, 2)
     """
-    tasks.check(plan)
+    _check_plan(plan)
     count = make_engine("local", workers).workers
     began = time.perf_counter()
     looked, done, open_batches, all_batches = 0, 0, 0, 0
@@ -490,9 +502,9 @@ def _broken_off(seconds: float) -> Iterator[None]:
 
 def _rows_of(plan: Sweep, store: str | Path | None) -> int:
     """How many rows a store has of this sweep."""
-    if store is None or not check_store(store):
+    if store is None or not check_store(store, GLANCE):
         return 0
-    results = Store(store)
+    results = Store(store, wait=GLANCE)
     try:
         return min(len(plan), results.count(plan.name, plan.function, tasks.version(plan), plan.seed))
     finally:
@@ -502,8 +514,8 @@ def _rows_of(plan: Sweep, store: str | Path | None) -> int:
 def _counted(plan: Sweep, store: str | Path | None) -> Iterator[tuple[list[Run], int]]:
     """Every batch, and how many of its runs are stored."""
     results = None
-    if store is not None and check_store(store):
-        results = Store(store)
+    if store is not None and check_store(store, GLANCE):
+        results = Store(store, wait=GLANCE)
         results.check_version()
     try:
         for runs in tasks.batches(plan, tasks.version(plan)):

@@ -52,9 +52,19 @@ class Local:
     def submit(self, function: Callable[..., Any], *args: Any) -> cf.Future:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, env=THREADS, initializer=_start, initargs=(os.getpid(),))
-        return self._pool.submit(function, *args)
+        try:
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(self.workers, env=THREADS, initializer=_start, initargs=(os.getpid(),))
+            with (
+                _ctrl_c_blocked()
+            ):  # for a second workers import, before `_start` is called in them; each may start here
+                return self._pool.submit(function, *args)
+        except (OSError, UnboundLocalError) as error:  # the latter is loky's, on its way out of the former
+            cause = error if isinstance(error, OSError) else error.__context__
+            said = getattr(cause, "strerror", None) or type(error).__name__
+            raise InputError(
+                f"no worker can be started: {said}; allow more open files and processes (ulimit), or use fewer --workers"
+            ) from None
 
     def lost(self, error: BaseException) -> bool:
         from concurrent.futures.process import BrokenProcessPool

@@ -49,11 +49,17 @@ PACK = {"train": 64, "margin": 1, "fit": 1, "bound": 1, "reproduce": 1}  # runs 
 OWN_PACK = 8  # of functions of one's own
 LARGEST_INTEGER = 2**63 - 1  # integer that SQLite holds
 DEEPEST = 20  # lists within lists
-LARGEST_FILE = 1 << 22  # bytes of a TOML file
+LARGEST_FILE = 1 << 20  # bytes of a TOML file, which people write
+DOTS = 10  # in one key of it
 WIDEST = 100  # characters that a {name:format} may ask for
-ROOMS = (
-    "data", "flows", "margins", "monitor", "optima", "papers", "plots", "report", "spaces", "sweep", "theory", "verify",
-)  # fmt: skip
+LONGEST_TEXT = 1 << 20  # characters of a text with its {names} replaced
+# Texts and comments of TOML. What is begun and not ended goes to the end of its line or file: no place is looked at twice.
+TEXT = re.compile(
+    r'''"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\Z)|\'{3}(?:[^']|'(?!''))*+(?:\'{3}|\Z)|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|#[^\n]*+''',
+    re.DOTALL,
+)
+ROOMS = ("data", "margins", "optima", "spaces", "theory")  # whose functions compute
+WRITES = {"path", "out", "folder", "file", "save", "store"}  # parameters of those that write what they are told to
 OWN = ("key", "sweep", "function", "version", "seed", "trial")  # columns of the table that are no parameters
 
 
@@ -170,13 +176,18 @@ class Sweep:
 
     @staticmethod
     def load(path: str | Path, *, trust: bool = False) -> Sweep:
-        """Read a TOML file. Only with `trust` may it name a function that is not one of widemargin: that would be run."""
+        """Read a TOML file. Only with `trust` may it name a function that is none of widemargin, or one that writes."""
         try:
             text = read_file(path, LARGEST_FILE).decode("utf-8")
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
         except ValueError as error:
             raise error if isinstance(error, InputError) else InputError(f"{path} cannot be read: {error}") from None
+        # The parser takes time and memory like the square of a key's parts.
+        if any(part.count(".") > DOTS for part in re.split(r"[=,\[\]{}\n]", TEXT.sub("", text))):
+            raise InputError(
+                f"{path} has a key with more than {DOTS} dots; a plan needs one or two, as in random.lr.low"
+            )
         try:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -189,10 +200,10 @@ class Sweep:
         if "function" not in table:
             raise InputError(f'{path} does not say what to run; set function = "train", say')
         asked = table["function"]
-        if not trust and isinstance(asked, str) and ":" in asked and not is_public(asked):
+        if not trust and isinstance(asked, str) and ":" in asked and not computes(asked):
             raise InputError(
-                f"{path} asks to run the function {show(asked, 200)}, which is none of widemargin; look at it, and if you trust "
-                "the file say so with --trust (in Python trust=True)"
+                f"{path} asks to run the function {show(asked, 200)}, which is none of widemargin or may write files; look at it, "
+                "and if you trust the file say so with --trust (in Python trust=True)"
             )
         try:
             return Sweep(**{"name": Path(path).stem} | table, folder=Path(path).resolve().parent)
@@ -318,14 +329,15 @@ def _possible(plan: Mapping[str, Any]) -> dict[str, set[str]]:
     return {name: {json.dumps(value, sort_keys=True) for value in values} for name, values in lists.items()}
 
 
-def is_public(function: str) -> bool:
-    """Whether "module:function" is a public function of widemargin, which a file from anyone may name."""
+def computes(function: str) -> bool:
+    """Whether "module:function" is a public function of widemargin that writes nothing: a file from anyone may name it."""
     module, _, name = function.partition(":")
     room = module.removeprefix("widemargin.")
     if not module.startswith("widemargin.") or room not in ROOMS:
         return False
     imported = importlib.import_module(module)
-    return name in getattr(imported, "__all__", ()) and inspect.isfunction(getattr(imported, name))
+    public = getattr(imported, name) if name in getattr(imported, "__all__", ()) else None
+    return inspect.isfunction(public) and not WRITES & set(inspect.signature(public).parameters)
 
 
 def encodable(text: str) -> bool:
@@ -375,10 +387,25 @@ def _asked(text: str) -> Iterator[str]:
     """What stands in braces in a text, also within a format: n and w of {n:{w}}. There, Python goes no deeper."""
     for _, part, form, _ in string.Formatter().parse(text):
         if part is not None:
-            if any(int(digits[-6:]) > WIDEST for digits in re.findall(r"[0-9]+", form or "")):
-                raise ValueError(f"a format asks for more than {WIDEST} characters")
             yield part
             yield from (inner for _, inner, _, _ in string.Formatter().parse(form or "") if inner is not None)
+
+
+class _Formatter(string.Formatter):
+    """`str.format`, but no longer than LONGEST_TEXT and no number wider than WIDEST: either could ask for all memory there is."""
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Formats come here with what is in braces within them replaced; numbers in them may have digits of any script."""
+        if any(int(digits) > WIDEST for digits in re.findall(r"\d+", format_spec)):
+            raise ValueError(f"a format asks for more than {WIDEST} characters")
+        text = super().format_field(value, format_spec)
+        self.length += len(text)
+        if self.length > LONGEST_TEXT:
+            raise ValueError(f"the text would have more than {LONGEST_TEXT} characters")
+        return text
 
 
 def _filled(name: str, value: Any, params: Mapping[str, Any], trial: int, seed: int) -> Any:
@@ -389,10 +416,14 @@ def _filled(name: str, value: Any, params: Mapping[str, Any], trial: int, seed: 
     try:
         missing = [part for part in _asked(value) if part not in known or part == name]
         if missing:
-            raise InputError(f"{name} = {value!r} asks for {missing[0]!r}; there are {', '.join(sorted(known))}")
-        return value.format(**known)
+            raise InputError(
+                f"{name} = {show(value, 200)} asks for {missing[0]!r}; there are {', '.join(sorted(known))}"
+            )
+        return _Formatter().vformat(value, (), known)
+    except InputError:
+        raise
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise InputError(f"{name} = {value!r}: {error}; mend what stands in braces") from None
+        raise InputError(f"{name} = {show(value, 200)}: {error}; mend what stands in braces") from None
 
 
 def _check_law(name: str, law: Any) -> None:

@@ -20,6 +20,7 @@ import math
 import os
 import re
 import sqlite3
+import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError, show
 
 from .plan import OWN, Run, Sweep, encodable, read_plan
+from .sql import LONGEST, Clock, add_functions, bounded, only_reading
 
 FORMAT = "widemargin-sweep-1"
 FILE = "results.sqlite"
@@ -40,8 +42,11 @@ DAMAGED = (sqlite3.Error, UnicodeDecodeError)  # the latter where names or sente
 WAIT = 60.0  # seconds to wait for another writer
 LOOKS = 1.0  # seconds that a store is looked through before more is written to it
 MOST = 1_900  # columns that SQLite can hold, some left over
+TOO_LONG = "longer than 16 MB, which is all that is read"
+CUT = 1_000_000  # characters of a traceback that are kept, the last ones
 CHUNK = 50_000  # rows that `load` holds as Python objects at a time
 FULL = "{} cannot be written: {}; what was stored before is safe, make room and run the same command again"
+LOCKED = "{} is being written by another process that does not let go; try again later"
 HEAD = "Traceback (most recent call last):"
 TABLES = ("meta", "runs", "log", "failures", "sweeps")
 TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may see to a Ctrl-C
@@ -50,7 +55,8 @@ TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may s
 class Store:
     """An open folder of results. One process may have several; several processes may have one each.
 
-    `folder` is made where there is none. What is stored is never changed, so that a sweep can go on where it ended.
+    `folder` is made where there is none. What is stored is never changed, so that a sweep can go on where it ended. `wait` is
+    how many seconds another process may hold the file, until that is an InputError.
 
     >>> from widemargin.sweep import Run, Store, query
     >>> store = Store("results")
@@ -62,19 +68,19 @@ class Store:
     (['x', 'y'], [(3, 9.0)])
     """
 
-    def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str], *, wait: float = WAIT):
+        self.folder, self._wait = _folder(folder), wait
         path = self.folder / FILE
-        check_store(folder)  # before anything is written to a file that may be another's
+        check_store(folder, wait)  # before anything is written to a file that may be another's
         with _in_one_sentence(self.folder):
             make_folders(self.folder)
-            self.db = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+            self.db = bounded(sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False))
             try:
                 self._begin()
             except BaseException:
                 self.db.close()
                 raise
-        self.version = _meta(folder)
+        self.version = _meta(folder, wait)
         self._locks: Any = None
 
     def _begin(self) -> None:
@@ -105,7 +111,7 @@ class Store:
     def _check_pages(self) -> None:
         """Whether the pages of the file belong together, as far as a second of looking can tell: rows that are put on damaged
         ones may not be found again."""
-        clock = _Clock(LOOKS)
+        clock = Clock(LOOKS)
         self.db.set_progress_handler(clock, TURN)
         try:
             said = self.db.execute("pragma quick_check(1)").fetchone()[0]
@@ -126,7 +132,7 @@ class Store:
                 self.db.execute("pragma journal_mode = wal")
                 return
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() - began > WAIT:
+                if "locked" not in str(error) or time.monotonic() - began > self._wait:
                     raise
                 time.sleep(0.02)
 
@@ -153,6 +159,8 @@ class Store:
 
     def note(self, name: str, plan: str, version: str) -> None:
         """Write down what a sweep asks for."""
+        if len(plan) > LONGEST // 2:
+            raise InputError("the plan has more than 8 MB as JSON; give fewer or shorter values, and several sweeps")
         with _in_one_sentence(self.folder), self._transaction():
             self.db.execute("insert or ignore into sweeps values (?, ?, ?)", (name, plan, version))
 
@@ -183,7 +191,15 @@ class Store:
     def fail(self, runs: Sequence[Run], texts: Sequence[str], sweep: str = "", version: str = "") -> None:
         """Write down that runs raised, with the text of each failure."""
         rows = [
-            (run.key, json.dumps(run.params, sort_keys=True), run.trial, _cell(text), time.time(), sweep, version)
+            (
+                run.key,
+                json.dumps(run.params, sort_keys=True),
+                run.trial,
+                _cell(text[-CUT:]),
+                time.time(),
+                sweep,
+                version,
+            )
             for run, text in zip(runs, texts)
         ]
         names = "key, params, trial, traceback, finished, sweep, version"
@@ -255,8 +271,7 @@ class Store:
         missing: dict[str, None] = {}
         there = set(self.columns())
         with _in_one_sentence(self.folder):
-            plans = self.db.execute("select name, plan from sweeps where version = ?", (version,)).fetchall()
-            for name, text in plans:
+            for name, text in self.db.execute("select name, plan from sweeps where version = ?", (version,)):
                 try:
                     earlier = read_plan(text)
                 except ValueError as error:
@@ -323,6 +338,12 @@ def cells(params: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     return stored
 
 
+def check_size(stored: Mapping[str, Any]) -> None:
+    """An InputError where the cells of a row are more than readers take, some left over for SQLite's own bytes."""
+    if sum(len(value.encode()) for value in stored.values() if isinstance(value, str)) > LONGEST - (1 << 17):
+        raise InputError("parameters and results of a run are longer than 16 MB; return less, or use `keep`")
+
+
 def _column(name: str, reserved: Collection[str]) -> str:
     return f"result_{name}" if name.lower() in reserved else name
 
@@ -350,8 +371,8 @@ def query(
     Beyond SQL of SQLite there are median(x), stdev(x) (of a sample), sqrt, ln, log10, exp and pow. NULL stands for NaN and for
     results that a run does not have.
 
-    `folder` is the store, and `sql` asks of the table runs. A query that takes longer than `time_limit` seconds ends with an
-    InputError.
+    `folder` is the store, and `sql` asks of the table runs. A query that takes longer than `time_limit` seconds, until its last
+    row is taken, ends with an InputError, and so does one with a value of more than 16 MB.
 
     >>> from widemargin.sweep import Run, Store, query
     >>> store = Store("results")
@@ -369,17 +390,12 @@ def query(
         raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
     _meta(folder)
     db = _reader(folder)
-    clock, known = _Clock(time_limit), []
+    clock, known = Clock(time_limit), []
     try:
         known = _table(db, "runs")
         db.set_progress_handler(clock, TURN)
-        db.set_authorizer(_only_reading)
-        for name, count, function in (
-            ("sqrt", 1, math.sqrt), ("ln", 1, math.log), ("log10", 1, math.log10), ("exp", 1, math.exp), ("pow", 2, math.pow),
-        ):  # fmt: skip
-            db.create_function(name, count, _quiet(function), deterministic=True)
-        db.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]
-        db.create_aggregate("stdev", 1, _Deviation)  # type: ignore[arg-type]
+        db.set_authorizer(only_reading)
+        add_functions(db)
         cursor = db.execute(sql)
     except (*DAMAGED, sqlite3.Warning, OverflowError, SystemError) as error:
         with contextlib.closing(db):
@@ -390,20 +406,12 @@ def query(
     return [part[0] for part in cursor.description], _rows(db, cursor, clock)
 
 
-class _Clock:
-    """Called every `TURN` steps of SQLite: ends a query whose time is over, and lets Python see to a Ctrl-C."""
-
-    def __init__(self, limit: float):
-        self.limit, self.end, self.over = limit, time.monotonic() + limit, False
-
-    def __call__(self) -> int:
-        self.over = time.monotonic() > self.end
-        return int(self.over)
-
-
-def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: _Clock) -> Iterator[tuple[Any, ...]]:
+def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: Clock) -> Iterator[tuple[Any, ...]]:
     try:
-        yield from cursor
+        for row in cursor:
+            if clock():  # rows can be long and made in few steps, and whoever takes them needs time too
+                raise sqlite3.OperationalError("interrupted")
+            yield row
     except (*DAMAGED, OverflowError, SystemError) as error:
         raise _failed(error, [], clock, db) from None
     finally:
@@ -411,13 +419,15 @@ def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: _Clock) -> Iter
 
 
 def _failed(
-    error: Exception, names: Sequence[str], clock: _Clock, db: sqlite3.Connection
+    error: Exception, names: Sequence[str], clock: Clock, db: sqlite3.Connection
 ) -> InputError | KeyboardInterrupt:
     text = str(error)
     if clock.over:
         return InputError(
             f"the query took longer than {clock.limit:g} seconds; ask for less, or give it more time with --time-limit"
         )
+    if "too big" in text:
+        return InputError(f"a value is {TOO_LONG}; ask for other columns, or for less of them")
     # Python hands text that is no UTF-8 to none of our functions: it says one of these things, according to the version.
     broken = isinstance(error, UnicodeDecodeError | SystemError)
     if broken or (text.startswith("user-defined") and _has_broken_text(db)):
@@ -509,39 +519,42 @@ def _table(db: sqlite3.Connection, name: str) -> list[str]:
     return [row[1] for row in db.execute(f"pragma table_info({name})")]
 
 
-def _reader(folder: str | os.PathLike[str]) -> sqlite3.Connection:
+def _reader(folder: str | os.PathLike[str], wait: float = WAIT) -> sqlite3.Connection:
     path = Path(folder) / FILE
     # A folder that is not ours to write in has no room for SQLite's shared memory; without a log there is nothing to share.
     frozen = not os.access(folder, os.W_OK) and not Path(f"{path}-wal").exists()
     place = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro{'&immutable=1' * frozen}"
-    return sqlite3.connect(place, uri=True, timeout=WAIT)
+    return bounded(sqlite3.connect(place, uri=True, timeout=wait))
 
 
-def _meta(folder: str | os.PathLike[str]) -> str:
+def _meta(folder: str | os.PathLike[str], wait: float = WAIT) -> str:
     """The version that wrote a store; InputError where it is none."""
-    meta = _all_meta(folder)
+    meta = _all_meta(folder, wait)
     if not meta:
         raise InputError(f"{folder} holds no results of a sweep; give the folder that `widemargin sweep --store` wrote")
     return meta.get("version", "")
 
 
-def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
+def _all_meta(folder: str | os.PathLike[str], wait: float = WAIT) -> dict[str, str]:
     """What a store says of itself; nothing where there is none, or another process is about to make one."""
-    path = Path(folder) / FILE
+    path = _folder(folder) / FILE
+    _check_regular(path)
     if not path.is_file() or not path.stat().st_size:
         return {}
     db = None
     try:
-        db = _reader(folder)
-        clock = _Clock(WAIT)
+        db = _reader(folder, wait)
+        clock = Clock(WAIT)
         db.set_progress_handler(clock, TURN)
         if not db.execute("select count(*) from sqlite_master").fetchone()[0]:
             return {}
         _check_tables(db, path)
-        rows = db.execute("select name, value from meta limit 100").fetchall()
+        rows = db.execute("select substr(name, 1, 100), substr(value, 1, 1000) from meta limit 100").fetchall()
     except DAMAGED as error:
         if "disk I/O" in str(error) or "is full" in str(error):
             raise InputError(FULL.format(folder, error)) from None
+        if "locked" in str(error):
+            raise InputError(LOCKED.format(folder)) from None
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
     finally:
         if db is not None:
@@ -554,9 +567,28 @@ def _all_meta(folder: str | os.PathLike[str]) -> dict[str, str]:
     return meta
 
 
+def _check_regular(path: Path) -> None:
+    """SQLite would open what lies there and wait: for ever, if it is a pipe."""
+    for name in (path, *(Path(f"{path}{end}") for end in ("-journal", "-wal", "-shm"))):
+        with contextlib.suppress(OSError):  # nothing there, or nothing to be seen
+            if not stat.S_ISREG(name.stat().st_mode):
+                raise InputError(
+                    f"{name} is no file but a folder, a device or a pipe; remove it, or choose another folder"
+                )
+
+
+def _folder(folder: Any) -> Path:
+    path = os.fspath(folder) if isinstance(folder, str | os.PathLike) else None
+    if not isinstance(path, str) or "\0" in path:
+        raise InputError(f"a store is the path of a folder, not {show(folder)}")
+    return Path(path)
+
+
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
     """An InputError where a table of ours is none: a view could ask for anything, and take for ever."""
-    kinds = {name: (kind, sql) for kind, name, sql in db.execute("select type, name, sql from sqlite_master")}
+    kinds = {
+        name: (kind, sql) for kind, name, sql in db.execute("select type, name, substr(sql, 1, 100) from sqlite_master")
+    }
     there = [name for name in TABLES if name in kinds or name in ("meta", "runs")]  # of old stores some have not all
     for name in there:
         kind, sql = kinds.get(name, ("", ""))
@@ -577,58 +609,13 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
         raise InputError(f"{path} has triggers, which a store of a sweep has not; choose another folder")
 
 
-def check_store(folder: str | os.PathLike[str]) -> bool:
+def check_store(folder: str | os.PathLike[str], wait: float = WAIT) -> bool:
     """Whether there is a store; InputError where there is something else, or nothing could be made."""
-    with _in_one_sentence(Path(folder)):
-        if Path(folder).exists() and not Path(folder).is_dir():
+    path = _folder(folder)
+    with _in_one_sentence(path):
+        if path.exists() and not path.is_dir():
             raise NotADirectoryError(20, "it is no folder")
-    return bool(_all_meta(folder))
-
-
-def _only_reading(action: int, *_: Any) -> int:
-    allowed = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-    return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
-
-
-class _Numbers:
-    """Collects the numbers of a column; whatever happens, an aggregate of ours raises nothing but Ctrl-C."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def step(self, value: Any) -> None:
-        if isinstance(value, int | float):
-            self.values.append(float(value))
-
-
-class _Median(_Numbers):
-    def finalize(self) -> float | None:
-        values = sorted(self.values)
-        middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
-        return sum(value / len(middle) for value in middle) if middle else None  # the sum itself may overflow
-
-
-class _Deviation(_Numbers):
-    """Standard deviation of a sample (n - 1), of numbers divided by the largest, so that no square overflows."""
-
-    def finalize(self) -> float | None:
-        n, size = len(self.values), max(map(abs, self.values), default=0.0)
-        if n < 2 or not math.isfinite(size):
-            return None
-        if not size:
-            return 0.0
-        mean = math.fsum(value / size for value in self.values) / n
-        return size * math.sqrt(math.fsum((value / size - mean) ** 2 for value in self.values) / (n - 1))
-
-
-def _quiet(function: Any) -> Any:
-    def quiet(*values: Any) -> Any:
-        try:
-            return None if any(value is None for value in values) else function(*values)
-        except (ValueError, OverflowError, TypeError):
-            return None
-
-    return quiet
+    return bool(_all_meta(folder, wait))
 
 
 def _cell(value: Any) -> Any:
@@ -668,12 +655,14 @@ def _in_one_sentence(folder: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
-            raise InputError(
-                f"{folder} is being written by another process that does not let go; try again later"
-            ) from None
+            raise InputError(LOCKED.format(folder)) from None
         if "full" in str(error) or "disk I/O" in str(error):
             raise InputError(FULL.format(folder, error)) from None
         raise InputError(f"{folder} cannot be written: {error}; choose another --store") from None
+    except sqlite3.DataError as error:
+        if "too big" not in str(error):
+            raise
+        raise InputError(f"{folder / FILE} has a value {TOO_LONG}; choose another --store") from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise InputError(
             f"{folder / FILE} is no store of a sweep, or is damaged ({error}); choose another folder"

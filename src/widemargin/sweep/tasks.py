@@ -35,7 +35,7 @@ from widemargin.types import F1_CONVERSIONS, Dataset, InputError, write_atomical
 
 from .own_functions import call_own, check_own, module_of, one_thread, own_function, signature
 from .plan import Run, Sweep
-from .store import as_json, cells
+from .store import as_json, cells, check_size
 
 Row = dict[str, Any]
 KEPT = table({"lower": number(), "upper": number()})  # of a certificate in a store
@@ -241,7 +241,12 @@ def _chosen(run: Run, row: Row, keep: Sequence[str] | None) -> Outcome:
         return Outcome(
             None, complaint=f"keep: there is no result {missing[0]!r} of {dict(run.params)}; there are {there}"
         )
-    return Outcome(plain if keep is None else {name: plain[name] for name in keep})
+    chosen = plain if keep is None else {name: plain[name] for name in keep}
+    try:
+        check_size(cells(run.params, chosen))
+    except InputError:
+        return Outcome(None, traceback.format_exc())
+    return Outcome(chosen)
 
 
 def _plain(value: Any) -> Any:
