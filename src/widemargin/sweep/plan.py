@@ -202,8 +202,8 @@ class Sweep:
         asked = table["function"]
         if not trust and isinstance(asked, str) and ":" in asked and not computes(asked):
             raise InputError(
-                f"{path} asks to run the function {show(asked, 200)}, which is none of widemargin or may write files; look at it, "
-                "and if you trust the file say so with --trust (in Python trust=True)"
+                f"{path} asks to run the function {show(asked, 200)}, which is none of widemargin or may write files; look at "
+                "it, and if you trust the file say so with --trust (in Python trust=True)"
             )
         try:
             return Sweep(**{"name": Path(path).stem} | table, folder=Path(path).resolve().parent)
