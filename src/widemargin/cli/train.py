@@ -37,7 +37,7 @@ from .options import (
     timed,
     use_threads,
 )
-from .screen import print_lines, print_table, say, solver_progress, terminal
+from .screen import complain, print_lines, print_table, say, solver_progress, terminal
 
 NETS = ("relu", "srelu", "leaky", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
 ALGORITHMS = tuple(
@@ -113,10 +113,12 @@ def train(options: argparse.Namespace) -> int:
     else:
         _print_training(data, run, said, options.verbose)
     sys.stdout.flush()
+    trouble = [note for note in run.notes if note.startswith("cannot write")]
     for note in run.notes:
-        say(note)
-    if any(note.startswith("cannot write") for note in run.notes):
-        return 2
+        if note not in trouble:
+            say(note)
+    if trouble:
+        return complain("; ".join(trouble))
     if options.out is not None:
         say(f"run {'interrupted; go on with --resume' if run.interrupted else 'kept'}: {options.out}")
     return status
