@@ -153,14 +153,17 @@ def _drawn_records(folder: str, target: str) -> tuple[str, Any]:
     """What a monitor has recorded: in words, and its picture."""
     from widemargin import plots
     from widemargin.monitor import store
+    from widemargin.plots.monitors import NAMES
 
-    known, series = store.config(folder), store.series(folder)
+    known = store.config(folder)
+    series, all_names, count = store.shown(folder, most=NAMES)
     if not series:
         raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     check_writable(target)
     names, degree = ((known.get("homogeneous") or {}).get(key) for key in ("names", "degree"))
     part = f", w: {len(names)} parameters, homogeneous of degree {degree}" if names else ""
-    count = sum(len(part["step"]) for part in series.values())
+    if len(all_names) > len(series):
+        say(f"{len(all_names) - len(series)} names with fewer records are left out")
     return f"{count} records of {folder}", plots.records(series, f"{known.get('model')}{part}")
 
 
