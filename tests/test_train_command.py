@@ -139,6 +139,33 @@ def test_bad_data_and_places_are_refused(tmp_path):
     assert "not a run" in refused("plot", tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--algorithm", "prop6"),
+        ("--algorithm", "mirror"),
+        ("--algorithm", "wgf"),
+        ("--algorithm", "two-phase", "--loss", "squared"),
+        ("--algorithm", "prop7"),
+        ("--algorithm", "ngd", "--loss", "squared"),
+        ("--algorithm", "cb", "--loss", "squared"),
+        ("--algorithm", "gf", "--loss", "squared"),
+    ],
+)
+def test_a_refused_start_leaves_nothing_behind(argv, tmp_path):
+    kept = tmp_path / "new" / "run"
+    refused("train", SMALL, "--width", 4, "--steps", 3, *argv, "--out", kept)
+    assert not (tmp_path / "new").exists()
+    trained(SMALL, "--width", 4, "--steps", 3, "--out", kept)
+
+
+def test_a_refused_place_is_left_as_it_was(tmp_path, monkeypatch):
+    (tmp_path / "thesis.tex").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert "other files" in refused("train", SMALL, "--steps", 1, "--width", 2, "--out", ".")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_runs_resume_and_other_configurations_are_refused(tmp_path):
     argv = (SMALL, "--width", 8, "--steps", 20, "--out", tmp_path / "run")
     found = trained(*argv)
@@ -164,7 +191,7 @@ def test_a_full_disk_is_said_after_the_result(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "write_atomically", scarce)
     status, out, err = run("train", SMALL, "--width", 8, "--steps", 20, "--out", tmp_path / "run", "--json")
     assert status == 2 and json.loads(out)["trials"][0]["status"] == "finished"
-    assert "No space left" in err
+    assert err.startswith("widemargin: cannot write") and err.count("\n") == 1 and "No space left" in err
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ BASE = Record(
 HOMOGENEOUS = {"names": ["0.weight", "head.weight"], "degree": 2, "summary": "", "notes": ["a note"]}
 CONFIG = {"model": "Net", "loss": "ce", "parameters": 1234, "homogeneous": HOMOGENEOUS}
 PROMISED = {"run", "model", "parameters", "loss", "homogeneous", "degree", "notes", "state", "age", "records", "series"}
-PROMISED |= {"free"}
+PROMISED |= {"free", "left_out"}
 OF_A_SERIES = {
     "records", "whole", "step", "n", "error", "loss", "margin", "psi", "norm", "margin_normalized", "psi_normalized",
     "effective", "wall", "fitted", "fitted_step", "psi_normalized_fitted", "falls", "largest_fall", "largest_fall_share",
@@ -364,3 +364,22 @@ def test_from_training_to_the_screen(tmp_path):
     assert found["degree"] == 2 and found["series"]["step"]["records"] == 400 and train["step"] == 400
     assert train["fitted"] and found["series"]["step"]["fitted_step"] < 400
     assert run("plot", tmp_path / "run")[0] == 0 and Path(tmp_path / "run" / "run.png").stat().st_size > 10_000
+
+
+# ---------------------------------------------------------------- many names
+
+
+@pytest.mark.slow
+def test_of_many_names_those_with_most_records_are_shown(tmp_path):
+    """60 names and training batches: 50 are shown, 12 drawn, and the others are counted."""
+    names = [replace(BASE, step=k, name=f"set {j}") for j in range(60) for k in range(1 + (j >= 11))]
+    folder = kept(tmp_path / "run", [*names, replace(BASE, name="step")])
+    found = told(folder)
+    assert len(found["series"]) == 50 and found["left_out"] == 11 and found["records"] == 60 + 49 + 1
+    assert list(found["series"]) == [*(f"set {j}" for j in range(11, 60)), "step"]
+    assert "11 names with fewer records are left out" in run("watch", folder, "--once")[1]
+    assert told(folder, "--name", "set 0")["series"].keys() == {"set 0"}
+    status, _, err = run("plot", folder, "--out", tmp_path / "a.svg")
+    assert status == 0 and err.startswith("49 names with fewer records are left out\n")
+    status, _, err = run("report", folder, "--out", tmp_path / "a.html")
+    assert status == 0 and "11 names with fewer records are left out" in (tmp_path / "a.html").read_text()

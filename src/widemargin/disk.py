@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import stat
 import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from widemargin.errors import InputError, show
 
 SETTINGS_BYTES = 1 << 26  # bytes of a file of settings, 64 MB
 ALWAYS = 1 << 26  # bytes that an archive may unpack to, whatever its own size,
 RATIO = 200  # and how many times its own size on top of that
+ENTRIES = 1 << 28  # bytes that arrays in a file may take once they are float64, whatever its own size,
+TIMES = 64  # and how many times its own size on top of that; real MNIST, compressed bytes, takes 38
 
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
@@ -71,14 +74,61 @@ def read_json(path: str | os.PathLike[str], most: int = SETTINGS_BYTES) -> Any:
 
 
 def check_archive(file: BinaryIO, name: str) -> None:
-    """An InputError where a zip archive would unpack to far more than it holds. The file is at its beginning afterwards."""
+    """An InputError where a zip archive would unpack to far more than it holds. The file is at its beginning afterwards.
+
+    Arrays in it are counted as the numbers that they become, from their heads: a truth value or nothing at all in the file is
+    8 bytes then.
+    """
     held = file.seek(0, os.SEEK_END)
     file.seek(0)
     with zipfile.ZipFile(file) as archive:
-        whole = sum(member.file_size for member in archive.infolist())
-    if whole > ALWAYS + RATIO * held:
-        raise InputError(f"{name} unpacks to {whole} bytes, far more than it holds; write it with numpy.savez")
+        members = archive.infolist()
+        whole = sum(member.file_size for member in members)
+        if whole > ALWAYS + RATIO * held:
+            raise InputError(f"{name} unpacks to {whole} bytes, far more than it holds; write it with numpy.savez")
+        entries = 0
+        for member in members:
+            with archive.open(member) as array:
+                is_array = array.read(6) == b"\x93NUMPY"  # whatever it is called, numpy reads it as one then
+            if is_array:
+                with archive.open(member) as array:
+                    entries += _sizes(array)[1]
+    _check_taken(entries, held, name)
     file.seek(0)
+
+
+def check_array(file: BinaryIO, name: str) -> None:
+    """The same for an .npy file; a ValueError where it is shorter than it says."""
+    held = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    stored, taken = _sizes(file)
+    if stored > held:
+        raise ValueError(f"it is to hold {stored} bytes and has {held}")
+    _check_taken(taken, held, name)
+    file.seek(0)
+
+
+def _sizes(file: IO[bytes]) -> tuple[int, int]:
+    """Bytes of an array in its file, and those that it will take, from its head. A ValueError where it has none."""
+    from numpy.lib import format as arrays
+
+    version = arrays.read_magic(file)
+    head = arrays.read_array_header_1_0 if version == (1, 0) else arrays.read_array_header_2_0
+    shape, _, kind = head(file)
+    return math.prod(shape) * kind.itemsize, math.prod(shape) * max(8, kind.itemsize)
+
+
+def fits_memory(taken: int, held: int) -> bool:
+    """Whether a file of `held` bytes may hold arrays that take so many as float64."""
+    return taken <= ENTRIES + TIMES * held
+
+
+def _check_taken(taken: int, held: int, name: str) -> None:
+    if not fits_memory(taken, held):
+        raise InputError(
+            f"{name} holds arrays that take {taken} bytes as numbers, far more than its own {held}; write them uncompressed, "
+            "with numpy.savez"
+        )
 
 
 def show_path(path: str | os.PathLike[str]) -> str:

@@ -1,7 +1,9 @@
 """Files: what is written comes back, and whatever is wrong ends in one InputError that says where."""
 
+import math
 import os
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from widemargin import Dataset, InputError, data
+from widemargin import Dataset, InputError, data, disk
+from widemargin.verify import files as verify
 
 X = np.array([[1.0, -1e300], [0.1, 1e-300], [0.0, 0.0], [1 / 3, 2.0]])
 Y = np.array([1.0, -1.0, -1.0, 1.0])
@@ -169,6 +172,65 @@ def test_csv_label_is_named(tmp_path):
         data.load_file(path, label="colour")
     with pytest.raises(InputError, match=r"'y' at row 0.*text"):
         data.load_file(write(path, "a,b,y\n1,1,u\n2,2,v\n"), targets=True)
+
+
+def headed(path, name, kind, shape, content=b""):
+    """An .npz file whose array `name` has this head, and X and y of four points else."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for key, array in {"X": X, "y": Y}.items():
+            with archive.open(f"{key}.npy", "w") as file:
+                if key != name:
+                    np.save(file, array)
+                    continue
+                np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+                file.write(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shape"),
+    [
+        ("y", "|V0", (10**8,)),
+        ("y", "<U0", (10**8,)),
+        ("y", "|b1", (60_000_000,)),
+        ("X", "|b1", (4, 15_000_000)),
+    ],
+)
+def test_arrays_that_take_far_more_memory_than_their_file_are_refused(tmp_path, name, kind, shape):
+    content = b"" if kind.endswith("0") else bytes(math.prod(shape))
+    path = headed(tmp_path / "small.npz", name, kind, shape, content)
+    assert path.stat().st_size < 10**5
+    with zipfile.ZipFile(
+        path, "a"
+    ) as archive:  # as large as lets so many bytes pass, if they were not to become numbers
+        archive.writestr("more", os.urandom(10**5))
+    with pytest.raises(
+        InputError, match=r"take \d+ bytes as numbers, far more than its own \d+; write them uncompressed"
+    ):
+        data.load_file(path)
+    with pytest.raises(ValueError, match=r"far more than its own"):
+        verify.read_data(str(path), "linear")
+
+
+def test_a_single_array_of_nothing_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", X)
+    with open(tmp_path / "a_y.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|V0", "fortran_order": False, "shape": (10**8,)})
+    with pytest.raises(InputError, match="as numbers"):
+        data.load_file(tmp_path / "a.npy")
+
+
+def test_real_data_are_within_the_bounds():
+    """Sizes of real files: 10^6 rows of 100 columns uncompressed, and MNIST as compressed bytes."""
+    assert disk.fits_memory(8 * 101 * 10**6, 8 * 101 * 10**6)
+    assert disk.fits_memory(8 * 70_000 * 785, 11_490_479)
+
+
+def test_what_is_saved_can_be_read_again_however_well_it_packs(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "ENTRIES", 1000)
+    flat = Dataset(np.ones((2000, 3)), np.tile([1.0, -1.0], 1000))
+    data.save_dataset(flat, tmp_path / "flat.npz")
+    assert data.load_file(tmp_path / "flat.npz").sha256() == flat.sha256()
 
 
 @pytest.mark.parametrize(

@@ -270,8 +270,8 @@ def stopped(tmp_path):
     return out
 
 
-def run_it(out, steps=40, **keys):
-    return train(PARITY, NET, GD(lr=0.5), **grouped(steps=steps, trials=2, observe=SCALARS, out=out, **keys))
+def run_it(out, steps=40, rule=None, **keys):
+    return train(PARITY, NET, rule or GD(lr=0.5), **grouped(steps=steps, trials=2, observe=SCALARS, out=out, **keys))
 
 
 def newest(out):
@@ -367,6 +367,38 @@ def test_an_unwritable_place_is_refused_before_training(tmp_path):
     for place in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(InputError, match="cannot write"):
             run_it(place)
+
+
+class RefusesToStep(GD):
+    def step(self, problem, W, state):
+        raise InputError("not today")
+
+
+def test_a_rule_that_refuses_its_first_step_leaves_no_run(tmp_path):
+    with pytest.raises(InputError, match="not today"):
+        run_it(tmp_path / "new" / "run", rule=RefusesToStep(lr=0.5))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="not today"):
+        run_it(tmp_path / "mine", rule=RefusesToStep(lr=0.5))
+    assert list((tmp_path / "mine").iterdir()) == []  # a folder that was there stays
+
+
+def test_a_disk_that_is_full_at_the_start_leaves_no_run(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(runs, "write_atomically", full)
+    with pytest.raises(InputError, match="No space left"):
+        run_it(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_goes_on_and_is_refused_stays(stopped):
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="another configuration"):
+        run_it(stopped, resume=True, rule=RefusesToStep(lr=0.5))
+    assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):

@@ -433,3 +433,46 @@ def test_memory_does_not_grow_with_the_records(tmp_path, monkeypatch):
         peaks.append(max(held))
     one.close()
     assert pq.read_metadata(tmp_path / "run" / "records.parquet").num_rows == 202_000 and peaks[1] < 1.5 * peaks[0]
+
+
+# ------------------------------------------------------------ small files, and what they would become
+
+
+def repeated_records(folder, times, **columns):
+    """A folder of a monitor whose first record is there so many times, in a file that says so in few bytes."""
+    written(folder, record(0), record(1))
+    table = pa.concat_tables([pq.read_table(folder / "records.parquet").slice(0, 1)] * 1000).combine_chunks()
+    for name, value in columns.items():
+        table = table.set_column(table.column_names.index(name), name, pa.array([value] * len(table)))
+    with pq.ParquetWriter(folder / "records.parquet", table.schema, compression="zstd") as writer:
+        writer.write_table(pa.concat_tables([table] * (times // 1000)), row_group_size=1 << 20)
+
+
+def test_records_that_take_far_more_than_their_file_are_refused_unread(tmp_path, monkeypatch):
+    repeated_records(tmp_path / "run", 1_000_000)
+    assert (tmp_path / "run" / "records.parquet").stat().st_size < 200_000
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_: pytest.fail("all is read"))
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("something is read"))
+    with pytest.raises(InputError, match=r"unpacks to \d+ bytes, far more than it holds"):
+        load(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_long_names_that_come_again_are_read_a_few_at_a_time(tmp_path):
+    repeated_records(tmp_path / "run", 2000, name="x" * 100_000)
+    before = pa.total_allocated_bytes()
+    with pytest.raises(InputError, match="unpacks to more than"):
+        load(tmp_path / "run")
+    assert (tmp_path / "run" / "records.parquet").stat().st_size < 100_000
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_many_names_are_told_apart_by_one_sorting(tmp_path, monkeypatch):
+    written(tmp_path / "run", *[record(step, f"n{k}") for step in (0, 5, 3) for k in range(300)])
+    calls, flat = [], np.flatnonzero
+    monkeypatch.setattr(store.np, "flatnonzero", lambda *a: calls.append(1) or flat(*a))
+    table = load(tmp_path / "run")
+    parts = series(table)
+    assert not calls and len(parts) == 300
+    assert all(part["step"].tolist() == [0, 3] for part in parts.values())
+    assert all(part["psi"].tolist() == [0.0, math.pi * 3] for part in parts.values())

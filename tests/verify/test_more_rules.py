@@ -268,6 +268,11 @@ def test_a_gzip_of_little_does_not_become_much(tmp_path):
     path.write_bytes(gzip.compress(b"[" + b"[]," * 3_000_000 + b"0]"))  # 9 kB, and 3 million lists
     with pytest.raises(ValueError, match="unpacks to more than"):
         verify.load(path)
+    junk = np.random.default_rng(0).bytes(10**5).hex().encode()
+    for part in (b"[],", b"{},"):  # as much text as may be, all of it empty lists or objects
+        path.write_bytes(gzip.compress(b'["' + junk + b'",' + part * 2_000_000 + b"0]"))
+        with pytest.raises(ValueError, match="far more lists"):
+            verify.load(path)
     path.write_bytes(gzip.compress(b"") * 3000 + gzip.compress(b"{}"))
     assert verify.load(path) == {}
     for content in (gzip.compress(b"{}") + b"rest", b"\x1f\x8b\x08", gzip.compress(b"{}")[:-1]):

@@ -37,7 +37,7 @@ from .options import (
     timed,
     use_threads,
 )
-from .screen import print_lines, print_table, say, solver_progress, terminal
+from .screen import complain, print_lines, print_table, say, solver_progress, terminal
 
 NETS = ("relu", "srelu", "leaky", "output", "frozen", "scalar", "product", "normalized", "batchnorm", "mlp")
 ALGORITHMS = tuple(
@@ -113,10 +113,12 @@ def train(options: argparse.Namespace) -> int:
     else:
         _print_training(data, run, said, options.verbose)
     sys.stdout.flush()
+    trouble = [note for note in run.notes if note.startswith("cannot write")]
     for note in run.notes:
-        say(note)
-    if any(note.startswith("cannot write") for note in run.notes):
-        return 2
+        if note not in trouble:
+            say(note)
+    if trouble:
+        return complain("; ".join(trouble))
     if options.out is not None:
         say(f"run {'interrupted; go on with --resume' if run.interrupted else 'kept'}: {options.out}")
     return status
@@ -151,14 +153,17 @@ def _drawn_records(folder: str, target: str) -> tuple[str, Any]:
     """What a monitor has recorded: in words, and its picture."""
     from widemargin import plots
     from widemargin.monitor import store
+    from widemargin.plots.monitors import NAMES
 
-    known, series = store.config(folder), store.series(folder)
+    known = store.config(folder)
+    series, all_names, count = store.shown(folder, most=NAMES)
     if not series:
         raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     check_writable(target)
     names, degree = ((known.get("homogeneous") or {}).get(key) for key in ("names", "degree"))
     part = f", w: {len(names)} parameters, homogeneous of degree {degree}" if names else ""
-    count = sum(len(part["step"]) for part in series.values())
+    if len(all_names) > len(series):
+        say(f"{len(all_names) - len(series)} names with fewer records are left out")
     return f"{count} records of {folder}", plots.records(series, f"{known.get('model')}{part}")
 
 

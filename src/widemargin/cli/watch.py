@@ -155,6 +155,7 @@ class _Reader:
     def __init__(self, folder: Path, wanted: Sequence[str], classes: bool):
         self.folder, self.wanted, self.classes = folder, wanted, classes
         self.names: list[str] = []
+        self._records = 0
         self._stamps: Any = None
         self._series: dict[str, dict[str, np.ndarray]] = {}
 
@@ -166,13 +167,12 @@ class _Reader:
         state = store.state(self.folder)  # before the records: those of an ended monitor are all there
         stamps = [_stamp(self.folder / name) for name in (store.NEWEST, store.RECORDS)]
         if stamps != self._stamps:
-            self._series = store.series(self.folder)
+            self._series, self.names, self._records = store.shown(self.folder, self.wanted)
             self._stamps = stamps
         config, age = store.config(self.folder), store.age(self.folder)
         if state == "unknown" and age is not None:
             state = "running" if age < STALE else "stale"
-        self.names = list(self._series)
-        shown = {name: series for name, series in self._series.items() if name in self.wanted or not self.wanted}
+        asked = [name for name in self.names if name in self.wanted] if self.wanted else self.names
         homogeneous = config.get("homogeneous") or {}
         summary = {
             "run": str(self.folder),
@@ -185,10 +185,11 @@ class _Reader:
             "notes": homogeneous.get("notes", []),
             "state": state,
             "age": age,
-            "records": sum(len(series["step"]) for series in self._series.values()),
-            "series": {name: _summary(series, self.classes) for name, series in shown.items()},
+            "records": self._records,
+            "left_out": len(asked) - len(self._series),
+            "series": {name: _summary(series, self.classes) for name, series in self._series.items()},
         }
-        return summary, dict(shown)
+        return summary, dict(self._series)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -277,6 +278,8 @@ def _frame(state: Mapping[str, Any], curves: Mapping[str, Columns], console: Any
     names = list(state["series"])
     if not names:
         parts.append(plain("no records yet" if not state["records"] else "no records of this name yet"))
+    if state["left_out"]:
+        parts.append(plain(f"{state['left_out']} names with fewer records are left out; give --name NAME to see one"))
     most = max(1, (width - 16) // 13)  # series side by side
     for k in range(0, len(names), most):
         parts += [plain(""), _table(state, names[k : k + most])]

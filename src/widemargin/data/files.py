@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from widemargin.dataset import LABEL_COLUMNS, class_numbers, listed, takes_data, told
-from widemargin.disk import check_archive
+from widemargin.disk import check_archive, check_array, fits_memory
 from widemargin.errors import did_you_mean
 from widemargin.types import Dataset, InputError, write_atomically
 
@@ -106,6 +106,11 @@ def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
     if path.suffix.lower() == ".npz":
         binary = io.BytesIO()
         np.savez_compressed(binary, X=data.X, y=data.y)
+        if not fits_memory(
+            data.X.nbytes + data.y.nbytes, binary.tell()
+        ):  # so much smaller that `load_file` would not trust it
+            binary = io.BytesIO()
+            np.savez(binary, X=data.X, y=data.y)
         content = binary.getvalue()
     elif path.suffix.lower() == ".csv":
         if data.y.ndim == 2:
@@ -151,7 +156,7 @@ def _read_npy(path: str | os.PathLike[str]) -> np.ndarray:
         with open(path, "rb") as file:
             if file.read(6) != b"\x93NUMPY":
                 raise InputError(f"{name}: this is not an .npy array; write it with numpy.save")
-            file.seek(0)
+            check_array(file, name)
             return np.load(file, allow_pickle=False)
     except InputError:
         raise

@@ -163,22 +163,22 @@ class Run:
 
     @staticmethod
     def create(folder: Path, config: Mapping[str, Any], data: Sequence[Dataset], test: Dataset | None) -> Run:
-        if (folder / "config.json").exists():
-            raise InputError(f"{folder} already holds a run; resume it, or choose another folder")
-        with _write_errors_in_a_sentence(folder):
-            # What a process leaves that was killed before it had written its configuration is no obstacle.
-            others = {name for name in os.listdir(folder) if name[0] != "."} if folder.exists() else set()
-            if others - {"data.npz", "records"}:
-                raise InputError(f"{folder} is a folder with other files in it; choose a new one")
-            make_folders(folder)
-            (folder / "records").mkdir(exist_ok=True)
-            arrays = {"X": np.stack([each.X for each in data]), "y": np.stack([each.y for each in data])}
-            if test is not None:
-                arrays |= {"X_test": test.X, "y_test": test.y}
-            write_atomically(folder / "data.npz", _npz(arrays))
-            # Last, so that a folder with a configuration has everything that goes with it.
-            write_atomically(folder / "config.json", json.dumps(dict(config), indent=1).encode())
-        return Run(folder, dict(config))
+        check_free(folder)
+        run = Run(folder, dict(config))
+        try:
+            with _write_errors_in_a_sentence(folder):
+                make_folders(folder)
+                (folder / "records").mkdir(exist_ok=True)
+                arrays = {"X": np.stack([each.X for each in data]), "y": np.stack([each.y for each in data])}
+                if test is not None:
+                    arrays |= {"X_test": test.X, "y_test": test.y}
+                write_atomically(folder / "data.npz", _npz(arrays))
+                # Last, so that a folder with a configuration has everything that goes with it.
+                write_atomically(folder / "config.json", json.dumps(dict(config), indent=1).encode())
+        except Exception:
+            run.discard()
+            raise
+        return run
 
     @staticmethod
     def reopen(folder: Path, config: Mapping[str, Any]) -> tuple[Run, dict[str, Any] | None]:
@@ -209,6 +209,14 @@ class Run:
                 for path in where.glob(".*.*"):
                     path.unlink()
 
+    def discard(self) -> None:
+        """Take away what `create` and the first checkpoint wrote, so that a refused start does not block its folder."""
+        written = [self.folder / name for name in ("config.json", "data.npz", "checkpoint-0", "checkpoint-1")]
+        with contextlib.suppress(OSError):
+            for path in (*written, *_parts(self.folder)):
+                path.unlink(missing_ok=True)
+            (self.folder / "records").rmdir()
+
     # ------------------------------------------------------------ writing
 
     def save(self, rows: Sequence[Row], point: Mapping[str, Any]) -> None:
@@ -231,21 +239,52 @@ class Run:
         return _rows(self.folder, self.parts, trials_of(self.config))
 
 
+def check_free(folder: Path) -> None:
+    """An InputError where a run cannot begin in this folder, because of what lies there."""
+    if os.path.exists(folder / "config.json"):
+        raise InputError(f"{folder} already holds a run; resume it, or choose another folder")
+    with _write_errors_in_a_sentence(folder):
+        # What a process leaves that was killed before it had written its configuration is no obstacle.
+        others = {name for name in os.listdir(folder) if name[0] != "."} if folder.exists() else set()
+    if others - {"data.npz", "records"}:
+        raise InputError(f"{folder} is a folder with other files in it; choose a new one")
+
+
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to this folder; the lock goes with the process, however it ends."""
+    """Keep other processes from writing to this folder; the lock goes with the process, however it ends.
+
+    Where what is done meanwhile fails, the lock's file and the folders that were made for it are taken away again.
+    """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / ".lock", timeout=0)
-    with _write_errors_in_a_sentence(folder):
-        make_folders(folder)
-        os.close(open_lock(folder / ".lock"))  # a pipe in its place is refused
-        try:
-            lock.acquire()
-        except Timeout:
-            raise InputError(f"another process is training in {folder}; wait for it") from None
+    path = folder / ".lock"
+    new = [] if os.path.lexists(path) else [path]
+    folders = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+    lock = FileLock(path, timeout=0)
     try:
+        with _write_errors_in_a_sentence(folder):
+            make_folders(folder)
+            handle = open_lock(path)  # a pipe in its place is refused
+            number = os.fstat(handle).st_ino
+            os.close(handle)
+            try:
+                lock.acquire()
+                if path.stat().st_ino != number:  # who held it has failed meanwhile and taken it away
+                    raise Timeout(str(path))
+            except (Timeout, FileNotFoundError):
+                new, folders = [], []
+                raise InputError(f"another process is training in {folder}; wait for it") from None
         yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for place in new:
+                place.unlink()  # while it is held, so that it is no other's
+        lock.release()
+        with contextlib.suppress(OSError):  # what is not empty stays
+            for place in folders:
+                place.rmdir()
+        raise
     finally:
         lock.release()
 
@@ -266,7 +305,7 @@ def _write_errors_in_a_sentence(folder: Path) -> Iterator[None]:
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
+    return os.path.isfile(folder / "config.json")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

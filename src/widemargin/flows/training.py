@@ -113,20 +113,37 @@ def train(
         "dtype": dtype,
     }
     config = json.loads(json.dumps(config))  # as it will be read again
+    loop = _Loop(problem, held_out, rule, observers, plan, numbers, seed)
+    folder = None if keep.out is None else Path(keep.out)
+    goes_on = folder is not None and keep.resume and runs.is_run(folder)
+    if not goes_on:  # the folder and the rule may refuse, so ask them before anything is written
+        if folder is not None:
+            runs.check_free(folder)
+        loop.begin()
     with contextlib.ExitStack() as stack:
-        if keep.out is not None:  # before anything there is looked at or mended
-            stack.enter_context(runs.held(Path(keep.out)))
+        if folder is not None:  # before anything there is read or mended
+            stack.enter_context(runs.held(folder))
         run, point = _open(keep, config, sets, test)
-        loop = _Loop(problem, held_out, rule, observers, plan, numbers, seed)
-        rows = loop.restore(point, run.rows()) if run is not None and point is not None else loop.begin()
-        if run is not None:
-            run.mend()
-        said = tuple(run.notes) if run is not None else ()
-        asked = stack.enter_context(_interrupts())
-        progress = record.progress
-        if progress is None and "IPython" in sys.modules:
-            progress = stack.enter_context(notebooks.watched(None, _line))
-        rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
+        try:
+            rows: list[runs.Row] = []
+            if run is not None and point is not None:
+                rows = loop.restore(point, run.rows())
+            elif goes_on:  # it was killed before its first checkpoint
+                loop.begin()
+            if run is not None:
+                run.mend()
+            said = tuple(run.notes) if run is not None else ()
+            asked = stack.enter_context(_interrupts())
+            progress = record.progress
+            if progress is None and "IPython" in sys.modules:
+                progress = stack.enter_context(notebooks.watched(None, _line))
+            rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
+        except Exception:
+            if (
+                run is not None and not goes_on and loop.step == 0
+            ):  # refused at the first step: there is nothing to resume
+                run.discard()
+            raise
         final = loop.point()
     for trial in np.flatnonzero(loop.status == "diverged"):
         where = loop.ended[trial]
@@ -224,7 +241,7 @@ class _Loop:
         self.aside: tuple[Params, State] | None = None
         self.good: tuple[Params, State] | None = None
 
-    def begin(self) -> list[runs.Row]:
+    def begin(self) -> None:
         drawn = self.problem.net.init(self.numbers, self.seed)
         device = self.problem.X.device
         W = {name: torch.tensor(value, dtype=self.problem.X.dtype, device=device) for name, value in drawn.items()}
@@ -235,7 +252,6 @@ class _Loop:
         if self.problem.X.is_cuda:
             self.start = each(torch.clone, self.start)
         self.prepare()
-        return []
 
     def prepare(self) -> None:
         if self.plan.event is not None:

@@ -43,6 +43,7 @@ PIECES = 64  # parts of a table in memory before they are joined
 FIXED = {"step": "int64", "name": "string", "whole": "bool", "degree": "int64", "exact": "bool", "wall": "double"}
 MOST = 1 << 32  # bytes of a file of records
 MOST_ROWS = 10**8
+NAMES = 50  # that are shown; a monitor has a few, and a page or a screen has no room for more
 ALWAYS_THERE = ("step", "name", "whole", "n", "psi", "margin", "error", "loss")  # in every record
 # What the configuration and the table of classes in a record hold.
 CONFIGURED = table(
@@ -403,19 +404,56 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
     [0, 10]
     """
     table = load(records) if isinstance(records, str | os.PathLike) else records
+    return _columns(table, _rows_of(table))
+
+
+def shown(
+    folder: str | os.PathLike[str], wanted: Sequence[str] = (), most: int = NAMES
+) -> tuple[dict[str, dict[str, np.ndarray]], list[str], int]:
+    """`series` of the names that a page or a screen has room for, all names, and the number of records.
+
+    `wanted` are the names that are asked for, all where there are none. Those with most records are chosen, training sets and
+    batches before others.
+    """
+    table = load(folder)
+    rows = _rows_of(table)
+    asked = {name: own for name, own in rows.items() if name in wanted or not wanted}
+    first = sorted(asked, key=lambda name: (name not in ("train", "step"), -len(asked[name])))[:most]
+    chosen = {name: own for name, own in asked.items() if name in set(first)} if len(asked) > most else asked
+    return _columns(table, chosen), list(rows), sum(map(len, rows.values()))
+
+
+def _rows_of(table: Any) -> dict[str, np.ndarray]:
+    """The rows of each name whose steps do not come again later, by one sorting for all names."""
     if not len(table):
         return {}
     names, steps = table["name"].combine_chunks().dictionary_encode(), np.asarray(table["step"])
+    order = np.argsort(np.asarray(names.indices), kind="stable")
+    ends = np.cumsum(np.bincount(np.asarray(names.indices), minlength=len(names.dictionary)))
     parts = {}
-    for k, name in enumerate(names.dictionary.to_pylist()):
-        rows = np.flatnonzero(np.asarray(names.indices) == k)
+    for name, rows in zip(names.dictionary.to_pylist(), np.split(order, ends[:-1])):
         own = steps[rows].astype(float)
         back = np.where(np.diff(own) < 0, own[1:], np.inf)  # to which step training went back after this record
         again = np.minimum.accumulate([np.inf, *back[::-1]])[::-1]
-        part = table.take(rows[own < again])
-        columns = {key: part[key] for key in part.column_names if part[key].null_count < len(part)}
-        parts[name] = {key: column.to_numpy() for key, column in columns.items()}
+        parts[name] = rows[own < again]
     return parts
+
+
+def _columns(table: Any, parts: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """The columns of these rows for each name; they are brought into order once, and cut without copies."""
+    if not parts:
+        return {}
+    ordered = table.take(np.concatenate([*parts.values()])).combine_chunks()
+    columns = {key: ordered[key].combine_chunks() for key in ordered.column_names}
+    series: dict[str, dict[str, np.ndarray]] = {}
+    start = 0
+    for name, rows in parts.items():
+        own = {key: column.slice(start, len(rows)) for key, column in columns.items()}
+        series[name] = {
+            key: part.to_numpy(zero_copy_only=False) for key, part in own.items() if part.null_count < len(part)
+        }
+        start += len(rows)
+    return series
 
 
 def state(folder: str | os.PathLike[str]) -> str:
@@ -566,23 +604,42 @@ def _read(path: Path) -> Any:
     except FileNotFoundError:
         return None
     try:
+        room = ALWAYS + RATIO * len(content)
         if path.name == RECORDS:
-            file = pq.ParquetFile(io.BytesIO(content))
-            groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
-            unpacked = sum(group.total_byte_size for group in groups)
-            need(
-                unpacked <= ALWAYS + RATIO * len(content), "it", f"unpacks to {unpacked} bytes, far more than it holds"
-            )
-            need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
-            table = file.read()
+            batches, schema = _batches(pq.ParquetFile(io.BytesIO(content)), room)
         else:
             stream = pa.ipc.open_stream(content)
-            table = pa.Table.from_batches(_whole_ones(stream), stream.schema)
+            batches, schema = _whole_ones(stream), stream.schema
+        table = pa.Table.from_batches(_within(batches, room), schema)
         table.validate(full=True)
         _check_columns(table)
     except Exception as error:  # damaged files raise nearly anything
         raise _damaged(path, error) from None
     return table
+
+
+def _batches(file: Any, room: int) -> tuple[Iterator[Any], Any]:
+    """The rows of a parquet file, a few after the other; a Misfit where its own account of them says that they take more `room`.
+
+    A value that is repeated takes next to nothing in the file and 8 bytes here, so values are counted and not bytes.
+    """
+    need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
+    _check_columns(file.schema_arrow.empty_table())
+    groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
+    parts = [group.column(k) for group in groups for k in range(group.num_columns)]
+    taken = max(sum(group.total_byte_size for group in groups), 8 * sum(part.num_values for part in parts))
+    need(taken <= room, "it", f"unpacks to {taken} bytes, far more than it holds")
+    words = [part.total_uncompressed_size for part in parts if part.physical_type == "BYTE_ARRAY"]
+    # A text is as long as all of its column at most, and may be that of every row.
+    return file.iter_batches(max(1, min(PIECE, ALWAYS // max(words, default=1))), use_threads=False), file.schema_arrow
+
+
+def _within(batches: Iterator[Any], room: int) -> Iterator[Any]:
+    taken = 0
+    for batch in batches:
+        taken += batch.nbytes
+        need(taken <= room, "it", f"unpacks to more than {room} bytes, far more than it holds")
+        yield batch
 
 
 def _check_columns(table: Any) -> None:

@@ -22,6 +22,7 @@ HEURISTICS = {
     "margin_over_gradient": "smallest margin / |gradient in x|",
     "margin_over_gradient_median": "median of it",
 }
+NAMES = 12  # data sets in a picture; the list of more would leave no room for curves
 FREE = 2.0  # growth of the outputs with other parameters, from which on their scale is free
 
 
@@ -33,7 +34,7 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     the training batches. A dotted line marks where the data is fitted: psi > 0, from where on psi / |w|^L does not fall along
     gradient flow. Before that the first panel has the quantiles of the margins, the title says how far it is to there, and a
     panel shows how the sum of the losses gets on. Margins that are heuristics (`heuristics=True` of the monitor) have a panel
-    that says so.
+    that says so. Of more than 12 data sets those with most records are drawn, and the title says how many are not.
 
     `title` stands above. A column is (k,) for k records.
 
@@ -47,10 +48,12 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     >>> len(figure.axes)
     6
     """
-    series = {name: {key: drawable(v) for key, v in part.items()} for name, part in series.items() if len(part["step"])}
-    if not series:
+    there = [name for name, part in series.items() if len(part["step"])]
+    if not there:
         raise InputError("there are no records to draw")
-    main = main_of(series)
+    main = main_of({name: series[name] for name in there})
+    first = set(sorted(there, key=lambda name: (name not in (main, "step"), -len(series[name]["step"])))[:NAMES])
+    series = {name: {key: drawable(v) for key, v in series[name].items()} for name in there if name in first}
     styles = _styles(series, main)
     fitted = np.flatnonzero(_column(series[main], "psi") > 0)
     spread = "margin_q50" in series[main]
@@ -92,6 +95,8 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
         said += "\nThe scale of other parameters is free, so that margins over the norm mean little"
         if measured is None:
             said += "; MarginMonitor(heuristics=True) measures some that it does not change"
+    if len(there) > len(series):
+        said += f"\n{len(there) - len(series)} names with fewer records are left out"
     lines = [short(line, 150) for line in f"{title}. {said}".removeprefix(". ").split("\n")]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=12)
     return figure

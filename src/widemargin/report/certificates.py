@@ -40,12 +40,12 @@ def read(path: Path) -> Certificate:
     try:
         cert = Certificate.load(path)
         return cert if path.stat().st_size <= PROOF else replace(cert, proof={})
-    except InputError:
-        if says_certificate(path) is not False:
-            raise
-        raise InputError(
-            f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote"
-        ) from None
+    except InputError as error:
+        said = str(error)
+    # The error is gone now, and with it what was read: a second reading beside it would take twice the memory.
+    if says_certificate(path) is not False:
+        raise InputError(said)
+    raise InputError(f"{path} is no certificate, run, store, monitor or reproduction; give what the commands wrote")
 
 
 def grouped(certs: Sequence[Certificate]) -> list[list[Certificate]]:

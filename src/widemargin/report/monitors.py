@@ -31,7 +31,8 @@ def _summary(name: str, series: Series, since: int | None) -> str:
 
 
 def show(section: Section, folder: Path) -> None:
-    config, parts = store.config(folder), store.series(folder)
+    config = store.config(folder)
+    parts, names_there, records = store.shown(folder)
     if not parts:
         raise InputError(f"{folder} holds no records{store.until_when(folder)}")
     homogeneous = config.get("homogeneous") or {}
@@ -43,13 +44,15 @@ def show(section: Section, folder: Path) -> None:
             "model": config.get("model"),
             "loss": config.get("loss"),
             "parameters": config.get("parameters"),
-            "records": sum(len(part["step"]) for part in parts.values()),
+            "records": records,
             "state": store.state(folder),
             "degree L": homogeneous.get("degree") or None,  # 0: nothing is homogeneous
             f"fitted ({main}: psi > 0)": state,
         }
     )
     section.summary = _summary(main, series, since)
+    if len(names_there) > len(parts):
+        section.paragraph(f"{len(names_there) - len(parts)} names with fewer records are left out.")
     if homogeneous.get("summary"):
         section.paragraph(f"Here {homogeneous['summary']}.")
     if since is None and not (_column(series, "psi") > 0).any():

@@ -8,8 +8,10 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 import stat
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,10 @@ MOST = 1 << 29  # bytes of a certificate, unpacked: 512 MB
 DATA = 1 << 32  # bytes of a file of data
 ALWAYS = 1 << 22  # bytes that a gzipped certificate may unpack to, whatever its own size,
 RATIO = 60  # and how many times its own size on top of that; proofs pack 3 to 30 times
+BRACKETS = 1 << 20  # lists and objects that it may hold, whatever its own size,
+EACH = 2  # and how many for each of its bytes on top of that: an empty list is 2 bytes of text and 64 of memory
+ENTRIES = 1 << 28  # bytes that the arrays of a .npz file may take as doubles, whatever its own size,
+TIMES = 64  # and how many times its own size on top of that
 LABELS = ("y", "label")  # names of the column of a .csv file that holds the targets
 
 
@@ -43,7 +49,7 @@ def load(path: str | Path) -> Any:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"cannot read the certificate {str(path)[:200]!r}: {why}; check the path") from None
     if raw[:2] == b"\x1f\x8b":
-        raw = _unpack(raw, min(MOST, ALWAYS + RATIO * len(raw)), path)
+        raw = _unpack(raw, min(MOST, ALWAYS + RATIO * len(raw)), BRACKETS + EACH * len(raw), path)
     try:
         return json.loads(raw.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -71,8 +77,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
-    """gzip, one member after the other, up to `most` bytes."""
+def _unpack(raw: bytes, most: int, parts: int, path: str | Path) -> bytes:
+    """gzip, one member after the other, up to `most` bytes, which open up to so many lists and objects."""
     out = io.BytesIO()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
@@ -84,7 +90,12 @@ def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
                 out.write(piece)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: the gzip file is damaged ({error}); save the certificate again") from None
-    return out.getvalue()
+    text = out.getvalue()
+    if text.count(b"[") + text.count(b"{") > parts:
+        raise ValueError(
+            f"{path}: the gzip file holds far more lists than its size lets expect; unpack it yourself if you trust it"
+        )
+    return text
 
 
 def read_data(path: str, kind: str, loss: str = "", label: str = "") -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +109,9 @@ def read_data(path: str, kind: str, loss: str = "", label: str = "") -> tuple[np
     suffix = Path(path).suffix.lower()
     try:
         if suffix == ".npz":
-            with np.load(io.BytesIO(_read(path, DATA)), allow_pickle=False) as arrays:
+            raw = _read(path, DATA)
+            _check_entries(raw)
+            with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
                 X, y = _numbers(arrays["X"], "X"), np.asarray(arrays["y"])
         elif suffix == ".csv":
             X, y = _csv(path, kind in REGRESSION, label)
@@ -111,6 +124,23 @@ def read_data(path: str, kind: str, loss: str = "", label: str = "") -> tuple[np
     except Exception as error:  # damaged archives raise nearly anything
         said = " ".join(str(error).split())[:200]
         raise ValueError(f"{path[:200]}: cannot read the data: {said or type(error).__name__}") from None
+
+
+def _check_entries(raw: bytes) -> None:
+    """A ValueError where the arrays of an archive would take far more memory than it has bytes; only their heads are read."""
+    whole = 0
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                if file.read(6) != b"\x93NUMPY":  # whatever it is called, it is read as an array where it begins so
+                    continue
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, kind = head(file)
+            whole += math.prod(shape) * max(8, kind.itemsize)
+    if whole > ENTRIES + TIMES * len(raw):
+        raise ValueError(f"its arrays take {whole} bytes, far more than its own {len(raw)}; write it with numpy.savez")
 
 
 def _numbers(array: np.ndarray, what: str) -> np.ndarray:
