@@ -131,6 +131,14 @@ def _check_taken(taken: int, held: int, name: str) -> None:
         )
 
 
+def as_folder(value: Any, what: str = "the folder") -> Path:
+    """A path of text as a `Path`; an InputError where it is something else."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise InputError(f"{what} must be a path, not {show(value)}; give a text or a pathlib.Path") from None
+
+
 def show_path(path: str | os.PathLike[str]) -> str:
     """A path in a sentence: as it is where it is short and can be printed."""
     try:

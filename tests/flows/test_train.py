@@ -16,7 +16,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import grouped
-from widemargin import Dataset, InputError, Trajectory, data, flows
+from widemargin import Dataset, InputError, Trajectory, data, flows, monitor, theory
 from widemargin.flows import GD, SGD, Keep, Record, Stop, TwoLayer, runs, train, training
 from widemargin.flows.rules import Rule
 
@@ -575,3 +575,27 @@ def test_some_trials_by_their_numbers_are_those_of_the_whole_batch(rule):
     assert some.config["trials"] == [4, 1] and whole.config["trials"] == 5
     with pytest.raises(InputError, match="numbers of trials"):
         train(PARITY, NET, rule, stop=2, trials=[-1])
+
+
+@pytest.mark.parametrize("keys", [{"steps": 10**400}, {"steps": 10**5000}, {"time": 10**400}, {"steps": 2**53 + 1}])
+def test_ends_that_no_number_holds_are_refused(keys):
+    with pytest.raises(InputError, match=r"^(steps|time) must be .{,120}$"):
+        flows.Stop(**keys)
+
+
+READERS = [
+    flows.load,
+    flows.load_data,
+    flows.load_certificate,
+    monitor.load,
+    monitor.config,
+    theory.check,
+    theory.follow,
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("given", [3, None, b"run", [3]])
+def test_a_folder_that_is_no_path_is_one_sentence(read, given):
+    with pytest.raises(InputError, match="must be a path, not"):
+        read(given)

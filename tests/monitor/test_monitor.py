@@ -823,7 +823,7 @@ BAD: list[tuple[str, Callable[[], Any], str]] = [
     ("numpy", lambda: steps_on(F, Y.numpy()), r"must be torch tensors, not a ndarray"),
     ("loss", lambda: steps_on(F, Y, loss=F[:, 0]), r"loss must be one number, not \(4,\); reduce it first"),
     ("which loss", lambda: MarginMonitor(small_net(), loss="mse"), r"unknown loss 'mse'; choose ce, bce, exp"),
-    ("every", lambda: MarginMonitor(small_net(), every=0), r"every must be at least 1, not 0"),
+    ("every", lambda: MarginMonitor(small_net(), every=0), r"every must be a whole number of at least 1, not 0"),
     ("levels", lambda: MarginMonitor(small_net(), levels=[50]), r"from 0 to 1, not \[50\]"),
     ("axis", lambda: MarginMonitor(small_net(), class_axis=2), r"class_axis must be -1 .* or 1, not 2"),
     ("degree", lambda: MarginMonitor(small_net(), degree=2), r"degree .* goes with names of parameters"),
@@ -973,3 +973,25 @@ def test_small_batches_that_wait_are_copies():
     labels.zero_()
     assert monitor.last.margin == pytest.approx(want.margin, rel=1e-12)
     assert monitor.last.psi == pytest.approx(want.psi, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"out": 3}, "out must be a path, not 3"),
+        ({"out": b"run"}, "out must be a path"),
+        ({"every": "x"}, "every must be a whole number"),
+        ({"every": math.nan}, "every must be a whole number"),
+        ({"every": True}, "every must be a whole number"),
+        ({"levels": 3}, "levels are a list of shares"),
+        ({"levels": ["x"]}, "levels are a list of shares"),
+        ({"levels": [None]}, "levels are a list of shares"),
+        ({"levels": "0.5"}, "levels are a list of shares"),
+        ({"degree": "x"}, "degree is a positive number"),
+        ({"degree": "x", "homogeneous": ["weight"]}, "degree is a positive number"),
+        ({"degree": [2], "homogeneous": ["weight"]}, "degree is a positive number"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_one_sentence(keys, words):
+    with pytest.raises(InputError, match=words):
+        MarginMonitor(nn.Linear(2, 2, bias=False), **keys)

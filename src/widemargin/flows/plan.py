@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from widemargin.dataset import as_dataset
+from widemargin.errors import show
 from widemargin.types import Dataset, InputError
 
 from .contract import Rule
@@ -18,6 +20,7 @@ from .events import Event, parse_until
 
 MOST = 1_000_000  # steps, where only an event ends the run
 POINTS = 200
+COUNTED = 2**53  # steps and records; beyond, float64 does not tell neighbours apart
 EVERY_CUDA = 20  # steps between looks at events and times on a GPU: each look waits for the device
 EVERY_DEAR = 10  # steps of the flow between looks at stationarity, which costs as much as a few of them
 EARLY = 1e-6  # first log-spaced time over the last one
@@ -25,10 +28,12 @@ EARLY = 1e-6  # first log-spaced time over the last one
 Progress = Callable[[float, float, Mapping[str, float]], None]  # seconds, share done (NaN: unknown), last medians
 
 
-def check_whole(what: str, value: Any, least: int) -> None:
-    """An InputError unless the value is None or an integer of at least so much."""
+def check_whole(what: str, value: Any, least: int, most: int | None = None) -> None:
+    """An InputError unless the value is None or an integer of at least, and at most, so much."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
-        raise InputError(f"{what} must be an integer of at least {least}, not {value!r}")
+        raise InputError(f"{what} must be an integer of at least {least}, not {show(value)}")
+    if value is not None and most is not None and value > most:
+        raise InputError(f"{what} must be at most {most}, not {show(value)}")
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,9 @@ class Stop:
     check_every: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("steps", self.steps, 1)
-        if self.time is not None and not (isinstance(self.time, int | float) and 0 < self.time < float("inf")):
-            raise InputError(f"time must be a positive number, not {self.time!r}")
+        check_whole("steps", self.steps, 1, COUNTED)
+        if self.time is not None and not (isinstance(self.time, int | float) and 0 < self.time <= sys.float_info.max):
+            raise InputError(f"time must be a positive number, not {show(self.time)}")
         if self.clock not in (None, "mean", "cb"):
             raise InputError(f"there are two clocks, mean and cb, not {self.clock!r}")
         if not (self.until is None or isinstance(self.until, Event | str)):
@@ -96,7 +101,7 @@ class Record:
     def __post_init__(self) -> None:
         if not isinstance(self.observe, Iterable):
             raise InputError(f"what is observed must be names or a dictionary of functions, not {self.observe!r}")
-        check_whole("points", self.points, 2)
+        check_whole("points", self.points, 2, COUNTED)
         if self.test is not None:
             object.__setattr__(self, "test", as_dataset(self.test))
 

@@ -26,7 +26,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from widemargin.disk import SETTINGS_BYTES, check_archive, make_folders, open_lock, read_file, read_json, show_path
+from widemargin.disk import (
+    SETTINGS_BYTES,
+    as_folder,
+    check_archive,
+    make_folders,
+    open_lock,
+    read_file,
+    read_json,
+    show_path,
+)
 from widemargin.forms import (
     Misfit,
     either,
@@ -359,7 +368,7 @@ def load(folder: str | os.PathLike[str]) -> Trajectory:
     >>> bool((again.records["risk"] == run.records["risk"]).all()), again.stats["steps"]
     (True, 5)
     """
-    path = Path(folder)
+    path = as_folder(folder, "the run")
     config = read_config(path)
     point, notes = _newest(path, config)
     if point is None:
@@ -388,7 +397,7 @@ def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
     >>> [(one.name, one.y.tolist()) for one in flows.load_data("run")]
     [('two points', [1.0, -1.0])]
     """
-    path = Path(folder)
+    path = as_folder(folder, "the run")
     config = read_config(path)
     file, kept = path / "data.npz", config["data"]
     arrays = _read_npz(file)
@@ -423,7 +432,7 @@ def load_certificate(folder: str | os.PathLike[str]) -> Certificate | None:
     >>> flows.load_certificate("run").kind
     'f1'
     """
-    path = Path(folder) / CERTIFICATE
+    path = as_folder(folder, "the run") / CERTIFICATE
     if not path.is_file():
         return None
     try:
@@ -443,7 +452,7 @@ def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
     >>> round(flows.load_certificate("run").lower, 3) == round(margins.f1(data).lower, 3)
     True
     """
-    cert.save(Path(folder) / CERTIFICATE)
+    cert.save(as_folder(folder, "the run") / CERTIFICATE)
 
 
 def _newest(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from widemargin.errors import show
 from widemargin.types import InputError
 
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
@@ -82,6 +83,19 @@ def shares_examples(model: nn.Module) -> bool:
         sum(not placement.is_replicate() for placement in getattr(p, "placements", ())) for p in model.parameters()
     ]
     return max(splits, default=0) > fsdp
+
+
+def check_settings(every: Any, levels: Any, degree: Any, has_names: bool) -> None:
+    """Complain about settings of a monitor that are not of their types, or out of range."""
+    if not isinstance(every, int | np.integer) or isinstance(every, bool) or every < 1:
+        raise InputError(f"every must be a whole number of at least 1, not {show(every)}")
+    listed = isinstance(levels, Iterable) and not isinstance(levels, str | bytes | Iterator)
+    if not listed or not all(isinstance(level, int | float | np.number) and 0 <= level <= 1 for level in levels):
+        raise InputError(f"levels are a list of shares of the examples, from 0 to 1, not {show(levels)}")
+    if degree is not None and not (isinstance(degree, int | np.integer) and degree >= 1 and has_names):
+        raise InputError(
+            "degree is a positive number that goes with names of parameters; leave it out to have it found"
+        )
 
 
 def check_model(model: nn.Module) -> None:

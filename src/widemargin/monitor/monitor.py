@@ -49,6 +49,7 @@ from .model import (
     batches_of,
     blocks,
     check_model,
+    check_settings,
     device_of,
     evaluating,
     is_causal,
@@ -142,18 +143,11 @@ class MarginMonitor:
     ):
         if loss not in LOSSES:
             raise InputError(f"unknown loss {loss!r}; choose {', '.join(LOSSES)}")
-        if every < 1:
-            raise InputError(f"every must be at least 1, not {every}")
         if class_axis not in (None, -1, 1):
             raise InputError(
                 f"class_axis must be -1 (the classes are the last axis of the logits) or 1, not {class_axis}"
             )
-        if not all(0 <= level <= 1 for level in levels):
-            raise InputError(f"levels are shares of the examples, from 0 to 1, not {list(levels)}")
-        if degree is not None and (degree < 1 or isinstance(homogeneous, (str, Homogeneous))):
-            raise InputError(
-                "degree is a positive number that goes with names of parameters; leave it out to have it found"
-            )
+        check_settings(every, levels, degree, has_names=not isinstance(homogeneous, (str, Homogeneous)))
         check_model(model)
         self._group, self._sharded = group, is_sharded(model)
         if group is None and self.world > 1 and shares_examples(model):

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from widemargin.disk import ALWAYS, RATIO, make_folders, open_lock, read_file, read_json
+from widemargin.disk import ALWAYS, RATIO, as_folder, make_folders, open_lock, read_file, read_json
 from widemargin.forms import Misfit, listed, maybe, need, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
@@ -82,7 +82,7 @@ class Store:
     """Appends records to a folder. Where it cannot write any more it warns once, keeps the records and tries again later."""
 
     def __init__(self, folder: str | os.PathLike[str], config: Mapping[str, Any], resume: bool = False):
-        self.folder, self.pid = Path(folder), os.getpid()
+        self.folder, self.pid = as_folder(folder, "out"), os.getpid()
         if not resume and any((self.folder / name).exists() for name in (RECORDS, NEWEST, CONFIG)):
             raise InputError(
                 f"{self.folder} already holds records; choose another folder, or resume=True to go on with it"
@@ -296,7 +296,7 @@ def is_monitor(folder: str | os.PathLike[str]) -> bool:
     >>> is_monitor(".")
     False
     """
-    return (Path(folder) / CONFIG).is_file()
+    return (as_folder(folder) / CONFIG).is_file()
 
 
 def load(folder: str | os.PathLike[str]) -> Any:
@@ -342,7 +342,7 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     >>> config("run")["loss"], config("run")["homogeneous"]["names"]
     ('ce', ['weight'])
     """
-    path = Path(folder) / CONFIG
+    path = as_folder(folder) / CONFIG
     try:
         known = read_json(path)
     except OSError:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,7 +196,7 @@ def follow(
     """
     if not isinstance(run, Trajectory):
         data = flows.load_data(run) if data is None else data
-        run = flows.load(Path(run))
+        run = flows.load(run)
     if data is None:
         raise InputError("a trajectory in memory does not hold its data; give data too, or the folder of the run")
     config = run.config
