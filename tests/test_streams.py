@@ -76,3 +76,12 @@ def test_help_on_a_full_disk(words):
     assert done.stderr.startswith("widemargin: ")
     done = through(">&-", *words.split())
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_working_folder_that_is_gone(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f'cd {gone} && rmdir {gone} && exec "$0" -m widemargin verify x.json y.npz'
+    ended = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.startswith("widemargin: the working folder is gone"), ended.stderr

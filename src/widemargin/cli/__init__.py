@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
+        if not os.path.isdir("."):  # libraries end the process there, without a sentence
+            raise InputError("the working folder is gone; change to one that is there")
         options = parser().parse_args(argv)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*What would help:")  # commands print it themselves, in their own words
