@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from widemargin.types import InputError
 
 from . import data, demo, fit, margin, play, report, reproduce, sweep, theory, train, watch
 from .options import INTERRUPTED, PIPE_CLOSED, Parser
-from .screen import complain, drop_stdout, in_cli_words, open_missing, say
+from .screen import check_working_folder, complain, drop_stdout, in_cli_words, open_missing, say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,8 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        if not os.path.isdir("."):  # libraries end the process there, without a sentence
-            raise InputError("the working folder is gone; change to one that is there")
+        check_working_folder()
         options = parser().parse_args(argv)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*What would help:")  # commands print it themselves, in their own words

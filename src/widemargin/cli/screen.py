@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from widemargin.types import write_atomically
+from widemargin.types import InputError, write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -131,6 +131,14 @@ def in_cli_words(text: str) -> str:
     text = text.replace("weight_decay=", "--weight-decay ")
     text = text.replace("output_bias=", "--output-bias ").replace("give the decays themselves", "give LOW:HIGH:COUNT")
     return text.replace("with label=", "with --label").replace("label=", "--label ")
+
+
+def check_working_folder() -> None:
+    """Libraries end the process in a folder that was deleted, without a sentence."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise InputError("the working folder is gone; change to one that is there") from None
 
 
 def open_missing() -> None:
