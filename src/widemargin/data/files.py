@@ -108,7 +108,7 @@ def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
         np.savez_compressed(binary, X=data.X, y=data.y)
         if not fits_memory(
             data.X.nbytes + data.y.nbytes, binary.tell()
-        ):  # so much smaller that `load_file` would not trust it
+        ):  # so small that `load_file` would not trust it
             binary = io.BytesIO()
             np.savez(binary, X=data.X, y=data.y)
         content = binary.getvalue()

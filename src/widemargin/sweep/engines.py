@@ -55,9 +55,7 @@ class Local:
         try:
             if self._pool is None:
                 self._pool = ProcessPoolExecutor(self.workers, env=THREADS, initializer=_start, initargs=(os.getpid(),))
-            with (
-                _ctrl_c_blocked()
-            ):  # for a second workers import, before `_start` is called in them; each may start here
+            with _ctrl_c_blocked():  # workers may start here, and import for a second before `_start` is called in them
                 return self._pool.submit(function, *args)
         except (OSError, UnboundLocalError) as error:  # the latter is loky's, on its way out of the former
             cause = error if isinstance(error, OSError) else error.__context__
