@@ -81,6 +81,7 @@ def test_every_kind_on_drawn_points(name: str):
         ("l2-regression", 970159),
         ("f2", 990096),
         ("linear-multiclass", 995010),
+        ("l2-regression", 1020003),
     ],
 )
 def test_draws_that_went_wrong(name: str, seed: int):

@@ -233,7 +233,8 @@ def min_norm_l2(
         b = np.zeros(n)
     elif outside > 1e-6 * float(np.linalg.norm(target)):
         # b far out along the component of y that k cannot reach
-        b = b + vectors[:, ~good] @ (coefficients[~good] / np.maximum(values[~good], noise))
+        floor = noise or 1.0  # a kernel of points that underflow is 0
+        b = b + vectors[:, ~good] @ (coefficients[~good] / np.maximum(values[~good], floor))
         lower, upper, status, proved = _lower(k, bound, blur, b, target), LARGEST, "no-interpolation", False
         reason = "the kernel matrix is singular and y is not in its range, up to rounding"
     else:
