@@ -82,6 +82,8 @@ def test_every_kind_on_drawn_points(name: str):
         ("f2", 990096),
         ("linear-multiclass", 995010),
         ("l2-regression", 1020003),
+        ("collapse", 1030044),
+        ("projected", 1030082),
     ],
 )
 def test_draws_that_went_wrong(name: str, seed: int):

@@ -174,6 +174,7 @@ class Cones:
 
 
 def _unit(V: np.ndarray) -> np.ndarray:
+    V = V / np.abs(V).max(axis=1, keepdims=True)  # squares of small entries are 0
     return V / np.linalg.norm(V, axis=1, keepdims=True)
 
 

@@ -298,8 +298,12 @@ def _polish(Z: np.ndarray, progress: Progress) -> None:
         if not 0 < len(index) <= 2 * Z.shape[1] + 2:
             continue
         S = Z[index]
+        if not np.isfinite(S).all():  # LAPACK ends in an error
+            continue
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is left out
             u = linalg.lstsq(S, np.ones(len(index)), check_finite=False)[0]
+            if not np.isfinite(u).all():
+                continue
             weights = linalg.lstsq(S.T, u, check_finite=False)[0]
         if not np.isfinite(weights).all() or weights.sum() <= 0:
             continue

@@ -12,7 +12,7 @@ import numpy as np
 
 from widemargin.dataset import takes_data_second
 from widemargin.errors import brief
-from widemargin.types import Dataset, InputError, Trajectory
+from widemargin.types import Dataset, InputError, Trajectory, show
 
 from ._rooms import flows, losses, torch
 
@@ -200,7 +200,10 @@ def follow(
     if data is None:
         raise InputError("a trajectory in memory does not hold its data; give data too, or the folder of the run")
     config = run.config
-    how = "values" if config["loss"] == "squared" else "numbers" if config["net"].get("outputs", 1) > 1 else "signs"
+    outputs = config["net"].get("outputs", 1)
+    if not isinstance(outputs, int):
+        raise InputError(f"the run is damaged: its network has {show(outputs)} outputs; train it again")
+    how = "values" if config["loss"] == "squared" else "numbers" if outputs > 1 else "signs"
     sets = [each.labelled(how) for each in ([data] if isinstance(data, Dataset) else data)]
     if [each.sha256() for each in sets] != config["data"]["sha256"]:
         raise InputError(
