@@ -139,9 +139,7 @@ def train(
                 progress = stack.enter_context(notebooks.watched(None, _line))
             rows, trouble = _drive(loop, rows, run, asked, keep.seconds, progress)
         except Exception:
-            if (
-                run is not None and not goes_on and loop.step == 0
-            ):  # refused at the first step: there is nothing to resume
+            if run is not None and not goes_on and loop.step == 0:  # refused at the first step: nothing to resume
                 run.discard()
             raise
         final = loop.point()
