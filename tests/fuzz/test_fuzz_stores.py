@@ -15,6 +15,7 @@ from harm import VALUES, check_memory, command, deep, draw, ends, harmed_bytes, 
 
 from widemargin import report, sweep
 from widemargin.monitor import store as monitors
+from widemargin.monitor import tables
 from widemargin.monitor.record import Record
 from widemargin.sweep import Run, Sweep
 from widemargin.types import InputError
@@ -233,7 +234,7 @@ def records(tmp_path_factory):
     one.append([row(step, name) for step in range(8) for name in ("train", "step")])
     one.close()
     tail = monitors.load(folder).slice(0, 3).replace_schema_metadata({b"after": b"16"})
-    (folder / "newest.arrow").write_bytes(monitors._arrow(tail))
+    (folder / "newest.arrow").write_bytes(tables.arrow_bytes(tail))
     return folder
 
 
@@ -247,7 +248,7 @@ def harm_records(rng, folder):
         config = json.loads((folder / "monitor.json").read_text())
         (folder / "monitor.json").write_text(json.dumps(harmed_value(rng, config)))
     else:
-        table = monitors._read(path)
+        table = tables.read_table(path)
         column = rng.choice(table.column_names)
         at = table.column_names.index(column)
         harm = rng.randrange(6)
@@ -270,7 +271,7 @@ def harm_records(rng, folder):
         if path.name == "records.parquet":
             pq.write_table(table, path)
         else:
-            path.write_bytes(monitors._arrow(table))
+            path.write_bytes(tables.arrow_bytes(table))
 
 
 def test_damaged_records(records, tmp_path):

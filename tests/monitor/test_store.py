@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from widemargin.monitor import store
+from widemargin.monitor import store, tables
 from widemargin.monitor.record import Record
 from widemargin.monitor.store import Store, load, series
 from widemargin.types import InputError
@@ -378,7 +378,7 @@ def test_writing_is_rationed(tmp_path, monkeypatch):
 
         return encode
 
-    for name in ("_parquet", "_arrow"):
+    for name in ("parquet_of", "arrow_bytes"):
         monkeypatch.setattr(store, name, slow(getattr(store, name)))
     monkeypatch.setattr(one, "_soon", lambda: None)
     one.append([record(j) for j in range(2000)])
@@ -413,13 +413,13 @@ def test_a_hundred_thousand_rows(tmp_path):
 def test_memory_does_not_grow_with_the_records(tmp_path, monkeypatch):
     """What pyarrow holds while all is written anew, before and after ten times as many records."""
     held = []
-    widened = store._widened
+    widened = tables.widened
 
-    def looked(tables, schema):
+    def looked(parts, schema):
         held.append(pa.total_allocated_bytes())
-        return widened(tables, schema)
+        return widened(parts, schema)
 
-    monkeypatch.setattr(store, "_widened", looked)
+    monkeypatch.setattr(tables, "widened", looked)
     one = Store(tmp_path / "run", CONFIG)
     rows = [record(k) for k in range(1_000)]
     peaks = []
@@ -433,6 +433,57 @@ def test_memory_does_not_grow_with_the_records(tmp_path, monkeypatch):
         peaks.append(max(held))
     one.close()
     assert pq.read_metadata(tmp_path / "run" / "records.parquet").num_rows == 202_000 and peaks[1] < 1.5 * peaks[0]
+
+
+GROWS = """
+from widemargin.monitor.store import row
+more = {f"norm/{j}": j / 7 for j in range(40)}
+one, rows = Store(sys.argv[1], {}), [row(record(k)) | more for k in range(8_000)]
+for k in range(64):
+    with one.guard:
+        one.fresh = rows
+    one.write(everything=k in (15, 31, 63))  # as often as the file has doubled
+    if k in (15, 63):
+        print(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+one.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc to know a process's memory")
+def test_a_process_does_not_grow_with_its_records(tmp_path):
+    """Four times as many; it grew by 11 MB before the C library was asked to give back what it keeps."""
+    command = [sys.executable, "-c", RECORD + GROWS, str(tmp_path / "run")]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    before, after = map(int, told.split())
+    assert len(load(tmp_path / "run")) == 512_000 and after < before + 5e6, (before, after)
+
+
+def test_what_is_said_of_records_that_cannot_be_written_at_the_end(tmp_path, monkeypatch):
+    import shutil
+
+    one = Store(tmp_path / "gone", CONFIG)
+    one.append([record(1)])
+    one.write()
+    shutil.rmtree(tmp_path / "gone")
+    one.append([record(2)])
+    with pytest.warns(UserWarning, match="gone is gone, and 2 records with it"):
+        one.close()
+    one = Store(tmp_path / "full", CONFIG)
+    one.append([record(0), record(1)])
+    one.write()
+    one.next = math.inf
+    one.append([record(2)])
+    one.write()
+    assert (one.written, one.added) == (2, 1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write_atomically", full)
+    with pytest.warns(UserWarning, match="all records are kept, the last 1 of them in newest.arrow: .*No space"):
+        one.close()
+    assert load(tmp_path / "full")["step"].to_pylist() == [0, 1, 2]
 
 
 # ------------------------------------------------------------ small files, and what they would become

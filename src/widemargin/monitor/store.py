@@ -14,37 +14,43 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
-import itertools
 import json
 import os
 import platform
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from widemargin.disk import ALWAYS, RATIO, as_folder, make_folders, open_lock, read_file, read_json
-from widemargin.forms import Misfit, listed, maybe, need, number, table, text, whole
+from widemargin.disk import as_folder, make_folders, open_lock, read_file, read_json
+from widemargin.forms import Misfit, listed, maybe, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
 from .record import Record
+from .tables import (
+    CONFIG,
+    NEWEST,
+    RECORDS,
+    arrow_bytes,
+    as_table,
+    count_rows,
+    damaged,
+    give_back_memory,
+    joined,
+    parquet_of,
+    read_table,
+    widened,
+)
 
 FORMAT = "widemargin-monitor-1"
-RECORDS, NEWEST, CONFIG, LOCK = "records.parquet", "newest.arrow", "monitor.json", "lock"
+LOCK = "lock"
 PAUSE = 1.0  # seconds between two writings
 SHARE = 64  # all writing together may take 1 / SHARE of the time
-PIECE = 8_192  # rows that are copied together
-PIECES = 64  # parts of a table in memory before they are joined
-FIXED = {"step": "int64", "name": "string", "whole": "bool", "degree": "int64", "exact": "bool", "wall": "double"}
-MOST = 1 << 32  # bytes of a file of records
-MOST_ROWS = 10**8
 NAMES = 50  # that are shown; a monitor has a few, and a page or a screen has no room for more
-ALWAYS_THERE = ("step", "name", "whole", "n", "psi", "margin", "error", "loss")  # in every record
 # What the configuration and the table of classes in a record hold.
 CONFIGURED = table(
     {},
@@ -68,7 +74,6 @@ CLASSES = listed(
     ),
     most=10**5,
 )
-KINDS = {**FIXED, "classes": "string", "hardest": "list"}  # all other columns are double
 
 # A process forked in the middle of a writing could inherit pyarrow's locks as they are then: forks wait for its end.
 _WRITING = threading.RLock()
@@ -96,10 +101,10 @@ class Store:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"cannot write records to {self.folder}: {why}; choose another folder") from None
         try:
-            there = load(self.folder) if resume and is_monitor(self.folder) else _table([])
+            there = load(self.folder) if resume and is_monitor(self.folder) else as_table([])
             # Step and wall clock of the last record that was there when it was opened, (0, 0) where none was.
             self.last = (there["step"][-1].as_py(), there["wall"][-1].as_py() or 0.0) if len(there) else (0, 0.0)
-            self.written = _count(self.folder / RECORDS) if resume else 0  # rows in records.parquet,
+            self.written = count_rows(self.folder / RECORDS) if resume else 0  # rows in records.parquet,
             self.added = 0  # those after them in newest.arrow, whose columns are
             self.schema: Any = None
             self.tail = there.slice(self.written)  # and those that are in neither yet
@@ -148,13 +153,12 @@ class Store:
             with self.guard:
                 rows, self.fresh = self.fresh, []
             if rows:
-                self.tail = _joined([self.tail, _table(rows)])
+                self.tail = joined([self.tail, as_table(rows)])
             try:
                 self._write_files(everything, began)
                 self.problem = ""
             except (OSError, ValueError) as error:  # the latter where another program has changed records.parquet
                 self.problem = " ".join(str(error).split())
-            _give_back_memory()
             self.before = time.monotonic()
             self.seconds += time.thread_time() - began
 
@@ -174,17 +178,19 @@ class Store:
         soon = time.monotonic() < self.next and self.added + len(self.tail) <= self.written
         if not everything and soon:
             self._add(self.tail)
-            self.tail = _table([])
+            self.tail = as_table([])
+            give_back_memory()
             self.next += SHARE * (time.thread_time() - began)  # these writings count too
             return
         if not self.added and (self.folder / NEWEST).exists():  # of a monitor before, whose rows are in `tail`
             (self.folder / NEWEST).unlink()
         try:
-            write_atomically(self.folder / RECORDS, _parquet(self.tail, self.written, self.folder))
+            write_atomically(self.folder / RECORDS, parquet_of(self.tail, self.written, self.folder))
         finally:  # a full disk is not tried every second either
             self.next = time.monotonic() + SHARE * (time.thread_time() - began)
-        self.written, self.added, self.tail = self.written + self.added + len(self.tail), 0, _table([])
+        self.written, self.added, self.tail = self.written + self.added + len(self.tail), 0, as_table([])
         (self.folder / NEWEST).unlink(missing_ok=True)
+        give_back_memory(everything=True)
 
     def _add(self, rows: Any) -> None:
         """Put rows at the end of newest.arrow; on an error it is as it was before."""
@@ -192,11 +198,11 @@ class Store:
         if not self.added or not set(rows.column_names) <= set(
             self.schema.names
         ):  # it begins, or has new columns from now on
-            both = rows if not self.added else _joined([_read(path).replace_schema_metadata(None), rows])
-            write_atomically(path, _arrow(both.replace_schema_metadata(after)))
+            both = rows if not self.added else joined([read_table(path).replace_schema_metadata(None), rows])
+            write_atomically(path, arrow_bytes(both.replace_schema_metadata(after)))
             self.schema = both.schema
         else:
-            content = _arrow(_widened([rows], self.schema), bare=True)
+            content = arrow_bytes(widened([rows], self.schema), bare=True)
             with path.open("r+b", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
                 try:
@@ -246,7 +252,12 @@ class Store:
         self.due.set()
         self.write(everything=True)
         if self.problem:
-            warnings.warn(f"the last {len(self.tail)} records are lost: {self.problem}", stacklevel=3)
+            kept = f"all records are kept, the last {self.added} of them in {NEWEST}: {self.problem}"
+            if not self.folder.is_dir():
+                kept = f"{self.folder} is gone, and {self.written + self.added + len(self.tail)} records with it"
+            elif len(self.tail):
+                kept = f"the last {len(self.tail)} records are lost: {self.problem}"
+            warnings.warn(kept, stacklevel=3)
         self.closed = True
         self._unlock()
         atexit.unregister(self.close)
@@ -318,17 +329,17 @@ def load(folder: str | os.PathLike[str]) -> Any:
             f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
         )
     # In this order: what moves from newest.arrow to records.parquet meanwhile is seen in both, and counted once.
-    newest, written = _read(Path(folder) / NEWEST), _read(Path(folder) / RECORDS)
-    written = _table([]) if written is None else written
+    newest, written = read_table(Path(folder) / NEWEST), read_table(Path(folder) / RECORDS)
+    written = as_table([]) if written is None else written
     if newest is None:
         return written
     told = (newest.schema.metadata or {}).get(b"after", b"0")
     if not told.isdigit() or len(told) > 12:
-        raise _damaged(Path(folder) / NEWEST, "it does not say after which records it goes on")
+        raise damaged(Path(folder) / NEWEST, "it does not say after which records it goes on")
     after = int(told)
     if after > len(written):
-        raise _damaged(Path(folder) / RECORDS, f"it has {len(written)} records, and {NEWEST} goes on after {after}")
-    return _joined([written, newest.slice(max(0, len(written) - after))]).replace_schema_metadata(None)
+        raise damaged(Path(folder) / RECORDS, f"it has {len(written)} records, and {NEWEST} goes on after {after}")
+    return joined([written, newest.slice(max(0, len(written) - after))]).replace_schema_metadata(None)
 
 
 def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -350,30 +361,17 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{folder} holds no records of a monitor; give the folder that MarginMonitor(out=...) writes to"
         ) from None
     except ValueError as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     if not isinstance(known, dict):
-        raise _damaged(path, "it is no object")
+        raise damaged(path, "it is no object")
     if known.get("format") != FORMAT:
         said = str(known.get("format"))[:60]
         raise InputError(f"{folder} was written by another version ({said}); this one reads {FORMAT}")
     try:
         CONFIGURED(known, "")
     except (Misfit, RecursionError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     return known
-
-
-def _damaged(path: Path, why: Any) -> InputError:
-    """One sentence: the file, what is wrong, and what can still be done."""
-    if isinstance(why, InputError):
-        return why
-    can = {
-        CONFIG: "the records beside it can be read with any reader of parquet files",
-        NEWEST: f"remove it to see the records in {RECORDS}, which are older",
-        RECORDS: f"what is in {NEWEST}, if it is there, can be read with pyarrow",
-    }
-    said = " ".join(str(why).split())[:200] or type(why).__name__
-    return InputError(f"{path} cannot be read ({said}): it is damaged; {can[path.name]}")
 
 
 def classes(text: str) -> list[dict[str, Any]]:
@@ -490,183 +488,6 @@ def age(folder: str | os.PathLike[str]) -> float | None:
         with contextlib.suppress(OSError):
             times.append((Path(folder) / name).stat().st_mtime)
     return max(0.0, time.time() - max(times)) if times else None
-
-
-# ---------------------------------------------------------------- tables and files
-
-
-def _give_back_memory() -> None:
-    """What arrow keeps of a writing for the next one, which is long after it."""
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Rows as columns of fixed types, whatever is missing in them."""
-    import pyarrow as pa
-
-    kinds = {"int64": pa.int64, "string": pa.string}
-    kinds |= {"bool": pa.bool_, "double": pa.float64, "list": lambda: pa.list_(pa.int64())}
-    names = list(dict.fromkeys([*FIXED, *(name for row in rows for name in row)]))
-    return pa.table(
-        {
-            name: pa.array([row.get(name) for row in rows], kinds[KINDS.get(name, "double")](), from_pandas=False)
-            for name in names
-        }
-    )
-
-
-def _joined(tables: Sequence[Any]) -> Any:
-    import pyarrow as pa
-
-    joined = pa.concat_tables([table for table in tables if len(table)] or tables[:1], promote_options="permissive")
-    return joined.combine_chunks() if joined.num_columns and joined.column(0).num_chunks > PIECES else joined
-
-
-def _parquet(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], None]:
-    """What writes all rows of a folder, a piece at a time so that memory does not grow with them, and then `tail`.
-
-    `before` are in records.parquet, the others in newest.arrow.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    def write(file: BinaryIO) -> None:
-        with contextlib.ExitStack() as stack:
-            old = stack.enter_context(pq.ParquetFile(folder / RECORDS)) if before else None
-            newest = _stream(folder / NEWEST, stack)
-            known = [] if old is None else [old.schema_arrow]
-            known += [] if newest is None else [newest.schema]
-            schema = pa.unify_schemas([part.remove_metadata() for part in (*known, tail.schema)])
-            words = [field.name for field in schema if pa.types.is_string(field.type)]  # numbers hardly repeat:
-            writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
-            some: list[Any] = []
-            # One group of rows after the other: all at once are read ahead, and memory grows with the file.
-            groups = range(0 if old is None else old.num_row_groups)
-            batches = (batch for k in groups for batch in old.iter_batches(PIECE, [k], use_threads=False))  # type: ignore[union-attr]
-            for batch in itertools.chain(batches, () if newest is None else _whole_ones(newest)):
-                some.append(pa.Table.from_batches([batch]))
-                if sum(map(len, some)) >= PIECE:
-                    writer.write_table(_widened(some, schema), PIECE)
-                    some = []
-            writer.write_table(_widened([*some, tail], schema), PIECE)
-
-    return write
-
-
-def _stream(path: Path, stack: contextlib.ExitStack) -> Any:
-    """The rows of newest.arrow, to be read one batch after the other; None where there is none."""
-    import pyarrow as pa
-
-    if not path.exists():
-        return None
-    return pa.ipc.open_stream(stack.enter_context(path.open("rb")))
-
-
-def _whole_ones(stream: Any) -> Iterator[Any]:
-    """Batches up to the first that is not whole: a process was killed, or is at work, while it wrote that one."""
-    import pyarrow as pa
-
-    with contextlib.suppress(StopIteration, pa.ArrowInvalid, OSError):
-        while True:
-            yield stream.read_next_batch()
-
-
-def _widened(tables: Sequence[Any], schema: Any) -> Any:
-    """Tables one after the other, with all columns of the schema; those that they do not have are empty."""
-    import pyarrow as pa
-
-    plain = [table.replace_schema_metadata(None) for table in (schema.remove_metadata().empty_table(), *tables)]
-    return pa.concat_tables(plain, promote_options="permissive").select(schema.names)
-
-
-def _count(path: Path) -> int:
-    """Rows of a parquet file that has been read before."""
-    import pyarrow.parquet as pq
-
-    return pq.read_metadata(path).num_rows if path.is_file() else 0
-
-
-def _arrow(table: Any, bare: bool = False) -> bytes:
-    """As it lies in memory; `bare` without the schema, to be put behind others."""
-    head = table.schema.serialize().to_pybytes()
-    batches = [batch.serialize().to_pybytes() for batch in table.combine_chunks().to_batches()]
-    return b"".join(batches if bare else [head, *batches])  # a stream without the mark that nothing follows
-
-
-def _read(path: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        content = read_file(path, MOST)
-    except FileNotFoundError:
-        return None
-    try:
-        room = ALWAYS + RATIO * len(content)
-        if path.name == RECORDS:
-            batches, schema = _batches(pq.ParquetFile(io.BytesIO(content)), room)
-        else:
-            stream = pa.ipc.open_stream(content)
-            batches, schema = _whole_ones(stream), stream.schema
-        table = pa.Table.from_batches(_within(batches, room), schema)
-        table.validate(full=True)
-        _check_columns(table)
-    except Exception as error:  # damaged files raise nearly anything
-        raise _damaged(path, error) from None
-    return table
-
-
-def _batches(file: Any, room: int) -> tuple[Iterator[Any], Any]:
-    """The rows of a parquet file, a few after the other; a Misfit where its own account of them says that they take more `room`.
-
-    A value that is repeated takes next to nothing in the file and 8 bytes here, so values are counted and not bytes.
-    """
-    need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
-    _check_columns(file.schema_arrow.empty_table())
-    groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
-    parts = [group.column(k) for group in groups for k in range(group.num_columns)]
-    taken = max(sum(group.total_byte_size for group in groups), 8 * sum(part.num_values for part in parts))
-    need(taken <= room, "it", f"unpacks to {taken} bytes, far more than it holds")
-    words = [part.total_uncompressed_size for part in parts if part.physical_type == "BYTE_ARRAY"]
-    # A text is as long as all of its column at most, and may be that of every row.
-    return file.iter_batches(max(1, min(PIECE, ALWAYS // max(words, default=1))), use_threads=False), file.schema_arrow
-
-
-def _within(batches: Iterator[Any], room: int) -> Iterator[Any]:
-    taken = 0
-    for batch in batches:
-        taken += batch.nbytes
-        need(taken <= room, "it", f"unpacks to more than {room} bytes, far more than it holds")
-        yield batch
-
-
-def _check_columns(table: Any) -> None:
-    """A Misfit where a column is missing or of another type."""
-    import pyarrow as pa
-
-    names = table.column_names
-    need(len(set(names)) == len(names), "it", "has two columns of one name")
-    for name in FIXED if not len(table) else (*FIXED, *ALWAYS_THERE):
-        need(name in names, f"the column {name}", "is missing")
-    fits = {
-        "int64": pa.types.is_int64, "string": pa.types.is_string, "bool": pa.types.is_boolean, "double": pa.types.is_float64,
-        "list": lambda kind: pa.types.is_list(kind) and pa.types.is_int64(kind.value_type),
-    }  # fmt: skip
-    for field in table.schema:
-        kind = KINDS.get(field.name, "double")
-        need(fits[kind](field.type), f"the column {field.name[:60]!r}", f"holds {field.type}, not {kind}")
-    for name in ALWAYS_THERE if len(table) else ():
-        need(not table[name].null_count, f"the column {name}", "has holes")
-    if len(table):
-        n = table["n"].to_numpy()
-        need(bool((np.isfinite(n) & (n >= 0) & (n < 2**62)).all()), "the column n", "does not count examples")
-        for name in names:
-            share = name.removeprefix("margin_q") if name.startswith("margin_q") else "0"
-            need(
-                share.replace(".", "", 1).isdecimal() and len(share) < 20, f"the column {name[:60]!r}", "is no quantile"
-            )
 
 
 def _as_json(config: Mapping[str, Any]) -> bytes:
