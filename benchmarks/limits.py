@@ -1,4 +1,4 @@
-"""Time limits of all margins: how far each goes beyond its limit, over kinds and sizes.
+"""Time limits of all margins and optima: how far each goes beyond its limit, over kinds and sizes.
 
     python benchmarks/limits.py                          the table of docs/cost.md
     python benchmarks/limits.py --kinds f2 ntk --sizes 20000x5 --limits 5
@@ -25,6 +25,7 @@ from widemargin import Certificate, Dataset, kinds
 SIZES = ("1000x5", "5000x50", "20000x5", "100000x5", "1000000x5")
 LIMITS = (1.0, 5.0)
 WIDTH = 1000  # random neurons of frozen, rf and bn
+DECAY = 0.01  # weight decay of optima
 
 
 def data(n: int, d: int, targets: str) -> Dataset:
@@ -36,6 +37,8 @@ def data(n: int, d: int, targets: str) -> Dataset:
         y = (X[:, 0] > 0) + 1.0 * (np.abs(X[:, 1]) > 0.7)
     elif targets == "values":
         y = X[:, 0] ** 2
+    elif targets == "several values":
+        return Dataset(X, np.column_stack([X[:, 0] ** 2, np.abs(X[:, -1])]), f"n={n}, d={d}")
     return Dataset(X, y, f"n={n}, d={d}")
 
 
@@ -44,12 +47,15 @@ def solve(row: kinds.Kind, one: Dataset, limit: float) -> Certificate:
     for option in ("width",):
         if option in row.options:
             keys[row.options[option][0]] = WIDTH
-    certificate: Certificate = getattr(widemargin.margins, row.function)(one, **keys)
+    if row.needs == "weight_decay":
+        keys["weight_decay"] = DECAY
+        keys["loss"] = {"signs": "logistic", "classes": "cross-entropy"}.get(row.targets, "squared")
+    certificate: Certificate = getattr(getattr(widemargin, row.room), row.function)(one, **keys)
     return certificate
 
 
 def main() -> None:
-    offered = [name for name, row in kinds.KINDS.items() if row.room == "margins" and not row.needs]
+    offered = [name for name, row in kinds.KINDS.items() if row.needs in ("", "weight_decay")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", default=offered, choices=offered)
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="NxD")

@@ -1,11 +1,13 @@
 """Limits in which the optimum is known: large decays, small ones, and neurons that do not move."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from widemargin import Dataset, margins, optima
-from widemargin.optima import losses, master, slide
+from widemargin.optima import groups, losses, master, outputs, slide
 
 rng = np.random.default_rng(5)
 X = rng.standard_normal((20, 2))
@@ -149,3 +151,44 @@ def test_a_step_moves_neurons_into_kinks():
     assert_allclose(value, cert.upper, rtol=1e-7)
     on = np.abs(Z @ theta.T) < 1e-7  # (n, m)
     assert on.any()
+
+
+# ---------------------------------------------------------------- many points
+
+
+def test_the_best_constant_of_many_points_in_closed_form():
+    """Log odds and means, of 10^5 points as of a few; sums of so many have errors at which a line search must not wait."""
+    y = np.where(np.arange(100_000) % 7 < 2, 1.0, -1.0)
+    w = 1.0 + np.arange(100_000) % 3
+    odds = float(w[y > 0].sum() / w[y < 0].sum())
+    for loss, best in (("logistic", np.log(odds)), ("exp", 0.5 * np.log(odds)), ("squared", np.average(y, weights=w))):
+        points = master.Points(y, w, 1.0, True, 0.0)
+        assert_allclose(master.constant(points, losses.named(loss)), best, rtol=1e-9)
+    classes = (np.arange(100_000) % 10).clip(6) - 6  # 0.7, 0.1, 0.1, 0.1
+    found = groups.constant(outputs.ClassPoints(classes, 4, np.ones(100_000), 1.0, True, 0.0))
+    assert_allclose(found - found[1], [np.log(7), 0, 0, 0], atol=1e-12)
+    targets = np.column_stack([y, w])
+    for ridge in (0.0, 5e4):
+        found = groups.constant(outputs.TargetPoints(targets, w, 1.0, True, ridge))
+        assert_allclose(found, w @ targets / (w.sum() + ridge), rtol=1e-9)
+
+
+def test_an_output_bias_of_many_points_takes_few_looks(monkeypatch):
+    """It took a thousand, each a pass over all points, where rounding hid that nothing was left to gain."""
+    rng = np.random.default_rng(8)
+    t, y = 3 * rng.standard_normal((60_000, 4)), rng.integers(4, size=60_000)
+    points, looks = outputs.ClassPoints(y, 4, np.ones(60_000), 1.0, True, 0.0), []
+    real = outputs.cross_entropy
+    monkeypatch.setattr(outputs, "cross_entropy", lambda *args: looks.append(1) or real(*args))
+    b = points.best_offset(t)
+    assert np.abs(points.pull(t + b).sum(axis=0)).max() < 1e-9 * 60_000 and len(looks) < 30
+
+
+def test_a_constant_is_there_even_when_the_time_is_over():
+    X = np.random.default_rng(0).standard_normal((600_000, 4))
+    data = Dataset(X, np.where(np.arange(600_000) % 4, 1, -1), "many")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cert = optima.f2(data, weight_decay=0.01, time_limit=1e-9)
+    entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+    assert 0 <= cert.lower <= cert.upper <= entropy * (1 + 1e-9) and cert.status == "time-limit"

@@ -64,13 +64,16 @@ def outside() -> int:
     return level
 
 
+class ConvergenceWarning(UserWarning):
+    """What scikit-learn has under this name, where nobody has imported that: it takes a second, after the time limit."""
+
+
 def finish(cert: Certificate, data: Dataset, tol: float | None) -> Certificate:
     """The certificate with the tolerance that was asked for; a ConvergenceWarning where it says little."""
     said = advice(cert, data)
     if said:
-        from sklearn.exceptions import ConvergenceWarning
-
-        warnings.warn(said, ConvergenceWarning, stacklevel=outside())
+        theirs = getattr(sys.modules.get("sklearn.exceptions"), "ConvergenceWarning", ConvergenceWarning)
+        warnings.warn(said, theirs, stacklevel=outside())
     return replace(cert, stats={**cert.stats, "tol": tol})
 
 

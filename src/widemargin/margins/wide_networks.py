@@ -19,7 +19,7 @@ from widemargin.types import Certificate, Dataset, Measure, check_device
 
 from . import _polish, programs, qp, squared, turns
 from .answers import solves
-from .door import EPS, Door, Progress, choose_space, enter, norm_bound, not_separable, speed, twins
+from .door import EPS, Door, Progress, choose_space, enter, norm_bound, not_separable, twins
 from .engine import Neurons, lightest, threads
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
@@ -102,11 +102,6 @@ def f1(
     return turns.in_turns(door, most, part, partial(network_margins, door))
 
 
-def search_work(door: Door) -> float:
-    """Starts times entries of X of the local searches on a CPU, whose first values do not look at the clock."""
-    return min(4e8, door.limits.step() * speed() / 320)
-
-
 def network_margins(door: Door, cert: Certificate, block: slice) -> np.ndarray:
     """At most the margins of a certificate's network at the points of a block, in the units of the data."""
     primal = cert.primal
@@ -171,7 +166,7 @@ class Solver(Neurons):
         chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
-        self.starts = int(np.clip(4e11 / self.X.size if gpu else search_work(door) / self.X.size, 8, most))
+        self.starts = int(np.clip(4e11 / self.X.size if gpu else door.limits.search_work() / self.X.size, 8, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""

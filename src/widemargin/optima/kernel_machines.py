@@ -20,7 +20,7 @@ from widemargin.types import Certificate, Dataset, InputError
 from . import problem
 from .bounds import dual_below, dual_value, power_of
 from .losses import Loss
-from .master import fit
+from .master import constant
 
 STEPS = 300
 TINY = 120  # targets below 2^-TINY: `verify` has 200 bits after the point for the values of a function
@@ -150,12 +150,14 @@ class _Newton:
         return value * (1 + EPS * (self.n + 64))
 
     def above_all(self, beta: np.ndarray, b: float) -> float:
-        """The same over all points, some of which are not those of `beta`; infinite where there is no time for it."""
+        """The same over all points, some of which are not those of `beta`; infinite where there is no time for it, and for
+        a constant there is."""
         points, X = self.problem.points, self.problem.door.X
         on = np.flatnonzero(beta)
         value, reach = 0.0, float(np.abs(beta) @ self.size)
         try:
-            for block in self.problem.door.limits.blocks(len(X), 4 * len(on) + X.shape[1]):
+            width = 4 * len(on) + X.shape[1]
+            for block in self.problem.door.limits.blocks(len(X), width) if len(on) else (slice(None),):
                 t, spread = np.full(len(X[block]), b), np.zeros(len(X[block]))
                 if len(on):
                     Kx, e = product(ReLU().kernel(X[block], X[self.rows[on]]), beta[on])
@@ -186,7 +188,7 @@ class _Newton:
     def run(self) -> str:
         if self.loss.name == "hinge":
             return self.inside()
-        _, self.b = fit(self.points, self.loss, np.zeros((self.n, 0)), np.zeros(0), 0.0)
+        self.b = constant(self.points, self.loss)
         while self.steps < STEPS:
             t = self.K @ self.beta + self.b
             self.keep(t)
@@ -302,10 +304,10 @@ class _Newton:
         n = len(entered.door.X)
         if self.n < n:
             status, self.upper = status if status == "interrupted" else "time-limit", self.above_all(*self.best)
-            _, b = fit(entered.points, self.loss, np.zeros((n, 0)), np.zeros(0), 0.0)
-            constant = self.above_all(np.zeros(self.n), b)
-            if not self.upper <= constant:
-                self.upper, self.best = constant, (np.zeros(self.n), b)
+            b = constant(entered.points, self.loss)
+            flat = self.above_all(np.zeros(self.n), b)
+            if not self.upper <= flat:
+                self.upper, self.best = flat, (np.zeros(self.n), b)
         (some, b), power = self.best, power_of(self.dual)
         beta, dual = np.zeros(n), np.zeros(n)
         beta[self.rows], dual[self.rows] = some, self.dual

@@ -21,7 +21,7 @@ from widemargin.types import Dataset, InputError, check_device
 
 from . import problem, several_outputs
 from .bounds import power_of
-from .master import fit
+from .master import constant
 from .outputs import GRID
 from .solver import Solver
 
@@ -86,7 +86,7 @@ def largest_decay(
                 open_ = np.flatnonzero(points.y == (1 if up > down else -1))
                 c[open_] *= min(up, down) / max(up, down)
         else:
-            b = fit(points, chosen, np.zeros((data.n, 0)), np.zeros(0), 0.0, 1e-14)[1]
+            b = constant(points, chosen, 1e-14)
             c = points.pull(chosen, np.full(data.n, b))
         rest = abs(float(c.sum())) if output_bias == "free" else 0.0  # the slope that rounding left at b
         least = _least(solver, c, open_) if len(open_) else 0.0

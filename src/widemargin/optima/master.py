@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg
@@ -21,7 +21,7 @@ from .losses import Loss
 
 STEPS, PLACES = 100, 8
 ARMIJO = 1e-4
-ROUNDING, NO_FALL = 1e-15, 1e-12  # of the objective: its error, and a fall that is nothing
+ROUNDING, NO_FALL = 1e-15, 1e-12  # of the objective: its error at the least, and a fall that is nothing
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def fit(
     t = Z @ a + b
     value = points.objective(loss, t, float(np.abs(a).sum()), b)
     damping, small = 0.0, 0
+    rounding = max(ROUNDING, EPS * math.sqrt(n))  # a line search that does not know it ends in steps of nothing
     for number in range(STEPS):
         if number and time.perf_counter() > until:
             break
@@ -86,7 +87,7 @@ def fit(
             norm = float(penalty @ np.abs(new)) / lam
             b_new = float(new[-1]) if points.offset else 0.0
             reached = points.objective(loss, t + rate * moved, norm, b_new)
-            if reached <= value + ARMIJO * rate * model + ROUNDING * value or rate < 1e-9:
+            if reached <= value + ARMIJO * rate * model + rounding * value or rate < 1e-9:
                 break
             rate /= 2
         small += abs(model) <= NO_FALL * value
@@ -96,11 +97,19 @@ def fit(
             damping = max(30 * damping, least)
         elif rate == 1:
             damping = 0.1 * damping if damping > least else 0.0
-        if not reached < value + 2 * ROUNDING * value:
+        if not reached < value + 2 * rounding * value:
             continue
         a[use], b, value = new[: len(use)], b_new, reached
         t = Z @ a + b
     return a, b
+
+
+def constant(points: Points, loss: Loss, tol: float = 1e-10) -> float:
+    """The output bias of the best network without neurons. For labels there are two points, however many have each."""
+    if loss.labels:
+        sides = np.array([-1.0, 1.0])
+        points = replace(points, y=sides, w=np.array([points.w[points.y == side].sum() for side in sides]))
+    return fit(points, loss, np.zeros((len(points.y), 0)), np.zeros(0), 0.0, tol)[1]
 
 
 def l1_quadratic(

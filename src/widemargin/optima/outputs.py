@@ -7,17 +7,19 @@ best output bias, dual weights q (n, K) as they are saved, the vectors g (n, K) 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg, special
 
+from widemargin.margins.door import EPS
 from widemargin.pricing.several import vectors
 
 from .losses import CLASSES
 
 GRID = 38  # saved weights are multiples of 2^-GRID, so that w . g_i is exact for small integer w
-ROUNDING = 1e-15  # of the objective: its error
+ROUNDING = 1e-15  # of the objective: its error, at the least
+SQUARED = 1e-8  # a step whose square is nothing
 
 
 class Outputs:
@@ -35,6 +37,10 @@ class Outputs:
     def balanced(self) -> bool:
         """Whether dual vectors must sum to zero."""
         return self.offset and not self.ridge
+
+    def grouped(self) -> Outputs:
+        """Fewer points that ask the same of a constant."""
+        return self
 
     @property
     def frame(self) -> np.ndarray:
@@ -111,6 +117,9 @@ class ClassPoints(Outputs):
     def frame(self) -> np.ndarray:
         return linalg.null_space(np.ones((1, self.K)))  # a constant in all outputs changes nothing
 
+    def grouped(self) -> Outputs:
+        return replace(self, y=np.arange(self.K), w=np.bincount(self.y, self.w, self.K))
+
     def losses(self, t: np.ndarray) -> np.ndarray:
         return cross_entropy(t, self.y)
 
@@ -134,18 +143,21 @@ class ClassPoints(Outputs):
         return np.einsum("akbl,kc,ld->acbd", H, Q, Q, optimize=True).reshape(p * Q.shape[1], -1)
 
     def best_offset(self, t: np.ndarray) -> np.ndarray:
-        """By Newton's method."""
+        """By Newton's method. Third derivatives are no larger than second ones: an error that is small is squared by a step."""
+        if len(t) > self.K and (t == t[0]).all():
+            return self.grouped().best_offset(t[: self.K])
         b, Q = np.zeros(self.K), self.frame
+        rounding = max(ROUNDING, EPS * math.sqrt(len(t)))
         for _ in range(50):
             slope = self.pull(t + b).sum(axis=0)
             P = special.softmax(t + b, axis=1)
             H = np.diag(self.w @ P) - (P * self.w[:, None]).T @ P  # `curvature` of a bias, in one product
             step = Q @ np.linalg.lstsq(Q.T @ H @ Q, slope @ Q, rcond=1e-12)[0]
             rate, value = 1.0, float(self.w @ self.losses(t + b))
-            while rate > 1e-6 and float(self.w @ self.losses(t + b + rate * step)) > value * (1 + ROUNDING):
+            while rate > 1e-6 and float(self.w @ self.losses(t + b + rate * step)) > value * (1 + rounding):
                 rate /= 2
             b = b + rate * step
-            if np.abs(step).max() <= 1e-14 * (1 + np.abs(b).max()):
+            if np.abs(step).max() <= SQUARED * (rate == 1) or rate <= 1e-6:
                 break
         return b
 
@@ -192,6 +204,9 @@ class TargetPoints(Outputs):
     @property
     def frame(self) -> np.ndarray:
         return np.eye(self.K)
+
+    def grouped(self) -> Outputs:
+        return replace(self, y=self.best_offset(np.zeros_like(self.y))[None], w=self.w.sum(keepdims=True))
 
     def losses(self, t: np.ndarray) -> np.ndarray:
         return 0.5 * ((self.y - t) ** 2).sum(axis=1)
@@ -252,12 +267,17 @@ def balanced(whole: np.ndarray, y: np.ndarray, most: np.ndarray) -> np.ndarray:
     while any(sums):
         a, b = int(np.argmax(sums)), int(np.argmin(sums))
         left = amount = min(sums[a], -sums[b])
+        # Rounding leaves little to move: the first of each kind takes it nearly always.
         for i in of[a][np.argsort(-whole[of[a], b])].tolist():
             part = min(left, int(whole[i, b]))
+            if part <= 0:
+                break
             whole[i, b] -= part
             left -= part
         for i in of[b][np.argsort(whole[of[b]].sum(axis=1) - most[of[b]])].tolist():
             part = min(left, int(most[i]) - int(whole[i].sum()))
+            if part <= 0:
+                break
             whole[i, a] += part
             left -= part
         if left:

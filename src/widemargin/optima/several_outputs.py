@@ -21,7 +21,7 @@ from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.types import Certificate
 
-from .groups import fit
+from .groups import constant, fit
 from .losses import CLASSES
 from .problem import SeveralProblem
 
@@ -141,12 +141,10 @@ class Solver(Engine):
     def start(self) -> None:
         """The best constant, unless there is a network to begin with."""
         if not len(self.V):
-            self.A, self.b = fit(self.points, np.zeros((self.n, 0)), self.A, self.b)
+            self.b = constant(self.points)
             self.keep()
-            if self.points.balanced:  # in closed form, or to more digits
-                self.b = self.points.best_offset(np.zeros((self.n, self.K)))
-                self.keep()
-        self.look()
+        if not self.late():
+            self.look()
         self.tell("first network")
 
     def round(self) -> bool:
@@ -206,7 +204,8 @@ class Solver(Engine):
     def search(self, q: np.ndarray, power: int) -> tuple[np.ndarray, np.ndarray]:
         """Neurons with a large |sum_i g_i relu(v . x_i)|, and these values, best first; in two dimensions the best one."""
         g = self.points.vectors(q)
-        count = int(np.clip(3e6 / (self.n * (self.r + self.K)), 24, STARTS))
+        most = np.clip(3e6 / (self.n * (self.r + self.K)), 24, STARTS)
+        count = int(np.clip(self.door.limits.search_work() / (self.n * (self.r + self.K)), 4, most))
         Z = self.rng.standard_normal((count, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
@@ -270,11 +269,10 @@ class Solver(Engine):
             1 + self.tol
         ):  # tiny or huge weights may not be what they were: then a constant may be better
             before = self.theta, self.outer, self.offset
-            _, b = fit(self.points, np.zeros((self.n, 0)), self.A[:0], np.zeros(self.K))
-            constant = self.saved_network(self.theta[:0], self.outer[:0], b)
-            if upper < constant:
+            flat = self.saved_network(self.theta[:0], self.outer[:0], constant(self.points))
+            if upper < flat:
                 self.theta, self.outer, self.offset = before
-            upper = upper if upper < constant else constant
+            upper = upper if upper < flat else flat
         upper = upper / total * (1 + 8 * EPS)
         lower = self.below() / total * (1 - 8 * EPS)
         with np.errstate(over="ignore", under="ignore"):

@@ -22,7 +22,7 @@ from widemargin.pricing.search import maxima
 from widemargin.types import Certificate, Measure
 
 from .bounds import above, dual_below, dual_value, power_of
-from .master import fit
+from .master import constant, fit
 from .problem import Problem, feasible
 from .slide import slide
 
@@ -165,14 +165,15 @@ class Solver(Engine):
     def start(self) -> None:
         """The constant network, which is the best for large decays, unless there is one to begin with."""
         if not len(self.W):
-            _, self.b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
+            self.b = constant(self.points, self.smooth)
             self.keep()
             heard = self.points.y[self.points.w > 0]
             if not self.loss.labels and self.points.offset and not self.points.ridge and (heard == heard[0]).all():
                 self.b = float(heard[0])  # equal targets, to the last bit
                 self.keep()
         self.smoothen()
-        self.search(self.pull())
+        if not self.late():
+            self.search(self.pull())
         self.tell("first network")
 
     def smoothen(self) -> None:
@@ -276,7 +277,8 @@ class Solver(Engine):
                 self.play(V[(V @ self.X.T).clip(0) @ (s * c) > self.points.lam * (1 + 1e-12)], NEW)
             return max(side.value for side in sides) * 2.0 ** power_of(c)
         best = 0.0
-        count = int(np.clip(3e6 / (self.n * self.r), 32, STARTS))
+        most = np.clip(3e6 / self.X.size, 32, STARTS)
+        count = int(np.clip(self.door.limits.search_work() / self.X.size, 4, most))
         Z = self.rng.standard_normal((count, self.r))
         if self.whitening is not None:
             Z[1::2] = Z[1::2] @ self.whitening
@@ -428,10 +430,10 @@ class Solver(Engine):
             b = math.ldexp(math.ldexp(self.best_network[2], problem.power), -problem.power)
             self.best_network = (*self.best_network[:2], b)
             upper = above(problem, primal, b)
-        _, b = fit(self.points, self.smooth, np.zeros((self.n, 0)), np.zeros(0), 0.0)
+        b = constant(self.points, self.smooth)
         empty = Measure(np.zeros((0, self.door.X.shape[1])), np.zeros(0), "relu", self.door.bias)
-        if not upper <= (constant := above(problem, empty, b)):  # what rounding may hide beside huge points
-            self.best_network, primal, upper = (self.W[:0], self.s[:0], b), empty, constant
+        if not upper <= (flat := above(problem, empty, b)):  # what rounding may hide beside huge points
+            self.best_network, primal, upper = (self.W[:0], self.s[:0], b), empty, flat
         primal = Measure(primal.theta, np.ldexp(primal.mass, scale), "relu", primal.bias)
         unit = 2.0**self.dual.power
         proof: dict[str, Any] = {"type": "norm"}

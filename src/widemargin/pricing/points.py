@@ -161,8 +161,8 @@ def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rank = max(1, int((size > size[0] * 1e-13 * max(n, D)).sum()))
         if rank > r:
             r, Vt = rank, V
-    if r == D:
-        return np.ascontiguousarray(X), np.eye(D)
+        if r == D:
+            return np.ascontiguousarray(X), np.eye(D)
     return X @ Vt[:r].T, Vt[:r].T
 
 
