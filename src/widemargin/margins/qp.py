@@ -97,15 +97,16 @@ def solve_factor(Z: np.ndarray, tol: float, deadline: float = np.inf, tell: Tell
     return progress
 
 
-def direction(Z: np.ndarray, q: np.ndarray, tol: float) -> np.ndarray:
+def direction(Z: np.ndarray, q: np.ndarray, tol: float, deadline: float = np.inf) -> np.ndarray:
     """u with min_i z_i . u / ||u|| as large as possible: sum_i q_i z_i, or the solution of z_i . u = 1 on the support.
 
-    The second loses only eps / margin instead of eps / margin^2 (relative to unit points) to rounding.
+    The second loses only eps / margin instead of eps / margin^2 (relative to unit points) to rounding. It takes long.
     """
     u = q @ Z
     scores = Z @ u
     index = np.flatnonzero(q > 1e-7 * q.max())
-    if scores.min() >= (1 - tol) * (u @ u) or len(index) * Z.shape[1] > 1_000_000:
+    late = time.perf_counter() > deadline
+    if late or scores.min() >= (1 - tol) * (u @ u) or len(index) * Z.shape[1] > 1_000_000:
         return u
     with np.errstate(over="ignore", under="ignore"):  # what does not fit is not taken
         other = linalg.lstsq(Z[index], np.ones(len(index)), check_finite=False)[0]
@@ -295,7 +296,7 @@ def _polish(Z: np.ndarray, progress: Progress) -> None:
     slack = (Kq - Kq.min()) / max(float(q @ Kq), 1e-300)
     for cut in (1e-3, 1e-6):
         index = np.flatnonzero((q > cut * q.max()) | (slack < cut * 1e-3))
-        if not 0 < len(index) <= 2 * Z.shape[1] + 2:
+        if progress.late or not 0 < len(index) <= 2 * Z.shape[1] + 2:
             continue
         S = Z[index]
         if not np.isfinite(S).all():  # LAPACK ends in an error
