@@ -11,9 +11,9 @@ from test_cli import SMALL, run
 XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
 
 
-def through(how, *argv, **env):
+def through(how, *argv, module="widemargin", **env):
     """The command as a shell runs it, with `how` behind it."""
-    command = ["sh", "-c", f'"$@" {how}', "sh", sys.executable, "-m", "widemargin", *map(str, argv)]
+    command = ["sh", "-c", f'"$@" {how}', "sh", sys.executable, "-m", module, *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | env)
 
 
@@ -85,3 +85,25 @@ def test_a_working_folder_that_is_gone(tmp_path):
     script = f'cd {gone} && rmdir {gone} && exec "$0" -m widemargin verify x.json y.npz'
     ended = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True)
     assert ended.returncode == 2 and ended.stderr.startswith("widemargin: the working folder is gone"), ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_the_checker_alone_says_refused_of_a_certificate_only(xor, tmp_path):
+    """Whatever its streams do: status 1 is that of a certificate that does not hold, and a complaint is no result."""
+    saved, alone = tmp_path / "cert.json", {"module": "widemargin.verify"}
+    assert through("", "margin", xor, "--kind", "f2", "--save", saved).returncode == 0
+    for how in (">&-", "2>&-", ">&- 2>&-"):
+        assert through(how, saved, xor, **alone).returncode == 0
+        done = through(how, tmp_path / "none.json", xor, **alone)
+        assert done.returncode == 2 and done.stdout == ""
+    done = through("> /dev/full", saved, xor, **alone)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "widemargin.verify", str(saved), str(xor)]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+    done = through("", tmp_path / "a\nb", xor, **alone, PYTHONIOENCODING="ascii")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
