@@ -1,5 +1,6 @@
 """Files are read and written in one way: regular ones, of a bounded size, whole, and on the disk before they have their name."""
 
+import gzip
 import os
 import stat
 import subprocess
@@ -52,6 +53,23 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
     assert "it has more than 512 MB" in refused("verify", path, "dyadic:d=2")
     os.rename(path, tmp_path / "large.csv")
     assert "bytes; at most" in refused("margin", tmp_path / "large.csv")
+
+
+@pytest.mark.parametrize("part", [b"[],", b'{"a":1},', b'"ab",'])
+def test_json_of_nothing_but_brackets_is_not_parsed(part, tmp_path):
+    """It would take up to thirty times its size: an empty list has 2 bytes of text, and 64 of memory."""
+    path = tmp_path / "a.json"
+    text = b"[" + part * ((16 << 20) // len(part)) + b"0]"
+    for content in (text, gzip.compress(text, 1)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"far more lists|unpacks to more"):
+            verify.load(path)
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match="far more lists"):
+        read_json(path)
+    assert "far more lists" in refused("verify", path, "dyadic:d=2")
+    path.write_bytes(b"[" + b"[0.12345, 0.25]," * 300_000 + b"[]]")  # neurons of a plane
+    assert len(verify.load(path)) == len(read_json(path)) == 300_001
 
 
 def test_json_that_is_none(tmp_path):

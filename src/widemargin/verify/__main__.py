@@ -20,12 +20,10 @@ from .frame import EXIT, check, data_hash, restored
 
 def main(argv: list[str] | None = None) -> int:
     """The exit status. Whatever goes wrong on the way, it is not that of a certificate that was refused."""
-    for name in (
-        "stdout",
-        "stderr",
-    ):  # what a process was started without leads nowhere: print would take the other one
+    for name, mode in (("stdout", "w"), ("stderr", "w")):
+        # What a process was started without leads nowhere: print would take the other one.
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open as long as the process is
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process is
         with contextlib.suppress(AttributeError, ValueError, OSError):
             getattr(sys, name).reconfigure(errors="backslashreplace")  # signs that this stream has not
     try:
