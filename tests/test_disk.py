@@ -12,8 +12,9 @@ import pytest
 
 from checks import repeated
 from test_cli import refused
-from widemargin import data, margins, verify
+from widemargin import data, flows, margins, verify
 from widemargin.disk import make_folders, read_file, read_json, write_atomically
+from widemargin.report.checking import recheck
 from widemargin.types import Certificate, Dataset, InputError
 
 POINTS = Dataset([[3.0, 4.0], [-3.0, -4.0]], [1, -1])
@@ -70,6 +71,29 @@ def test_json_of_nothing_but_brackets_is_not_parsed(part, tmp_path):
     assert "far more lists" in refused("verify", path, "dyadic:d=2")
     path.write_bytes(b"[" + b"[0.12345, 0.25]," * 300_000 + b"[]]")  # neurons of a plane
     assert len(verify.load(path)) == len(read_json(path)) == 300_001
+
+
+def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):
+    """Of a file that is whole nobody is told to remove it, and no certificate is refused."""
+    run, cert, points = tmp_path / "run", tmp_path / "c.json", tmp_path / "d.npz"
+    flows.train(POINTS, flows.TwoLayer(2, 4), flows.GD(), stop=5, keep=run)
+    margins.linear(POINTS).save(cert)
+    data.save_dataset(POINTS, points)
+    payload = verify.load(cert)
+
+    def scarce(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "load", scarce)
+    for words in (("check", run), ("verify", cert, points), ("margin", points)):
+        said = refused(*words)
+        assert "not enough memory" in said and "damaged" not in said
+    monkeypatch.undo()
+    monkeypatch.setattr("widemargin.verify.frame._run", scarce)
+    with pytest.raises(MemoryError):
+        verify.check(payload, POINTS.X, POINTS.y)
+    assert "not enough memory" in refused("verify", cert, points)
+    assert recheck(Certificate.load(cert), POINTS).words == "not re-checked (too large for this machine)"
 
 
 def test_json_that_is_none(tmp_path):

@@ -107,3 +107,13 @@ def test_the_checker_alone_says_refused_of_a_certificate_only(xor, tmp_path):
     assert (done.returncode, done.stderr) == (141, "")
     done = through("", tmp_path / "a\nb", xor, **alone, PYTHONIOENCODING="ascii")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of memory that is one")
+@pytest.mark.parametrize("most", [200, 400, 500, 600, 1000])  # MB
+def test_a_limit_of_memory_that_libraries_do_not_survive(xor, most):
+    """Some end the process where they find no room, others leave half a module."""
+    script = f'ulimit -c 0 -v {most}000; exec "$0" -m widemargin margin "$1" --kind f1'
+    done = subprocess.run(["bash", "-c", script, sys.executable, str(xor)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "raise the limit" in done.stderr, done

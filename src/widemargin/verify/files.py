@@ -126,6 +126,8 @@ def read_data(path: str, kind: str, loss: str = "", label: str = "") -> tuple[np
         if kind in OPTIMA and loss == "squared" and y.dtype.kind not in "USb":
             return X, _numbers(y, "y")
         return X, _targets(y, kind)
+    except MemoryError:  # which says nothing of the file
+        raise
     except Exception as error:  # damaged archives raise nearly anything
         said = " ".join(str(error).split())[:200]
         raise ValueError(f"{path[:200]}: cannot read the data: {said or type(error).__name__}") from None
