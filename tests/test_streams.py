@@ -79,6 +79,32 @@ def test_help_on_a_full_disk(words):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors as Linux gives them")
+@pytest.mark.parametrize("most", [7, 8, 9, 10, 12])
+def test_few_open_files(tmp_path, most):
+    """One sentence, which does not call a store damaged that is whole."""
+    from widemargin.sweep import Store
+
+    Store(tmp_path / "s").close()
+    script = f'ulimit -n {most}; exec "$0" -m widemargin query s "select 1 as one" --json'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, cwd=tmp_path)
+    if done.returncode == 0:
+        assert (done.stdout, done.stderr) == ('[{"one": 1}]\n', "")
+    else:
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+        assert "ulimit -n" in done.stderr and "damaged" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the size of files")
+def test_what_does_not_fit_is_named(xor, tmp_path):
+    script = 'ulimit -f 0; trap "" XFSZ; exec "$0" -m widemargin margin xor.csv --kind f2 --save c.json'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("widemargin: c.json: File too large;"), done
+    assert [path.name for path in tmp_path.iterdir()] == ["xor.csv"]
+
+
+@pytest.mark.slow
 def test_a_working_folder_that_is_gone(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()

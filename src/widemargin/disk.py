@@ -189,9 +189,13 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):  # it has its name already
             os.unlink(temporary)
+        if isinstance(
+            error, OSError
+        ):  # which names no file where the disk is full, and ours that is gone where it does
+            error.filename, error.filename2 = str(path), None
         raise
     sync_folder(path.parent)
 

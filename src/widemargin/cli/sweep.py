@@ -210,7 +210,7 @@ def _print_rows(names: list[str], rows: Iterator[tuple[Any, ...]], options: argp
         writer.writerows(itertools.chain(first, rows))
     elif options.json:
         names = _distinct(names)
-        with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="ascii") as whole:  # a list, or nothing at all
+        with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8") as whole:  # a list, or nothing at all
             whole.write("[")
             for k, row in enumerate(rows):
                 for name, value in zip(names, row):

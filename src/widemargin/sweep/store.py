@@ -558,6 +558,8 @@ def _all_meta(folder: str | os.PathLike[str], wait: float = WAIT) -> dict[str, s
             raise InputError(FULL.format(folder, error)) from None
         if "locked" in str(error):
             raise InputError(LOCKED.format(folder)) from None
+        if "unable to open" in str(error):  # which says nothing of what is in it
+            raise InputError(f"{path} cannot be opened; check that you may read it, and `ulimit -n`") from None
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
     finally:
         if db is not None:
