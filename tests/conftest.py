@@ -15,12 +15,17 @@ import pytest
 import torch
 
 from measure_slow import listed, name_of
+from widemargin.cli import sweep
 
 # Thousands of tests and syntax trees live to the end: looking through them again and again takes seconds. On again below.
 gc.disable()
 
 os.environ["WIDEMARGIN_CACHE"] = ""  # no test hangs on what another has kept, in this process or in one that it starts
 os.environ["COLUMNS"] = "150"  # as in docs/shown.py; a process of pytest-xdist would have 80
+
+sweep.GRACE = (
+    300.0  # no query, on however busy a machine, ends the process that tests are in; those that they start have the own
+)
 
 # A job in the background (`make test &`) is started with Ctrl-C ignored, and so would be all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,5 +1,6 @@
 """Files are read and written in one way: regular ones, of a bounded size, whole, and on the disk before they have their name."""
 
+import gzip
 import os
 import stat
 import subprocess
@@ -11,8 +12,9 @@ import pytest
 
 from checks import repeated
 from test_cli import refused
-from widemargin import data, margins, verify
+from widemargin import data, flows, margins, verify
 from widemargin.disk import make_folders, read_file, read_json, write_atomically
+from widemargin.report.checking import recheck
 from widemargin.types import Certificate, Dataset, InputError
 
 POINTS = Dataset([[3.0, 4.0], [-3.0, -4.0]], [1, -1])
@@ -52,6 +54,46 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
     assert "it has more than 512 MB" in refused("verify", path, "dyadic:d=2")
     os.rename(path, tmp_path / "large.csv")
     assert "bytes; at most" in refused("margin", tmp_path / "large.csv")
+
+
+@pytest.mark.parametrize("part", [b"[],", b'{"a":1},', b'"ab",'])
+def test_json_of_nothing_but_brackets_is_not_parsed(part, tmp_path):
+    """It would take up to thirty times its size: an empty list has 2 bytes of text, and 64 of memory."""
+    path = tmp_path / "a.json"
+    text = b"[" + part * ((16 << 20) // len(part)) + b"0]"
+    for content in (text, gzip.compress(text, 1)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"far more lists|unpacks to more"):
+            verify.load(path)
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match="far more lists"):
+        read_json(path)
+    assert "far more lists" in refused("verify", path, "dyadic:d=2")
+    path.write_bytes(b"[" + b"[0.12345, 0.25]," * 300_000 + b"[]]")  # neurons of a plane
+    assert len(verify.load(path)) == len(read_json(path)) == 300_001
+
+
+def test_too_little_memory_is_no_damage(tmp_path, monkeypatch):
+    """Of a file that is whole nobody is told to remove it, and no certificate is refused."""
+    run, cert, points = tmp_path / "run", tmp_path / "c.json", tmp_path / "d.npz"
+    flows.train(POINTS, flows.TwoLayer(2, 4), flows.GD(), stop=5, keep=run)
+    margins.linear(POINTS).save(cert)
+    data.save_dataset(POINTS, points)
+    payload = verify.load(cert)
+
+    def scarce(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "load", scarce)
+    for words in (("check", run), ("verify", cert, points), ("margin", points)):
+        said = refused(*words)
+        assert "not enough memory" in said and "damaged" not in said
+    monkeypatch.undo()
+    monkeypatch.setattr("widemargin.verify.frame._run", scarce)
+    with pytest.raises(MemoryError):
+        verify.check(payload, POINTS.X, POINTS.y)
+    assert "not enough memory" in refused("verify", cert, points)
+    assert recheck(Certificate.load(cert), POINTS).words == "not re-checked (too large for this machine)"
 
 
 def test_json_that_is_none(tmp_path):

@@ -11,9 +11,9 @@ from test_cli import SMALL, run
 XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
 
 
-def through(how, *argv, **env):
+def through(how, *argv, module="widemargin", **env):
     """The command as a shell runs it, with `how` behind it."""
-    command = ["sh", "-c", f'"$@" {how}', "sh", sys.executable, "-m", "widemargin", *map(str, argv)]
+    command = ["sh", "-c", f'"$@" {how}', "sh", sys.executable, "-m", module, *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | env)
 
 
@@ -79,9 +79,67 @@ def test_help_on_a_full_disk(words):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors as Linux gives them")
+@pytest.mark.parametrize("most", [7, 8, 9, 10, 12])
+def test_few_open_files(tmp_path, most):
+    """One sentence, which does not call a store damaged that is whole."""
+    from widemargin.sweep import Store
+
+    Store(tmp_path / "s").close()
+    script = f'ulimit -n {most}; exec "$0" -m widemargin query s "select 1 as one" --json'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, cwd=tmp_path)
+    if done.returncode == 0:
+        assert (done.stdout, done.stderr) == ('[{"one": 1}]\n', "")
+    else:
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+        assert "ulimit -n" in done.stderr and "damaged" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the size of files")
+def test_what_does_not_fit_is_named(xor, tmp_path):
+    script = 'ulimit -f 0; trap "" XFSZ; exec "$0" -m widemargin margin xor.csv --kind f2 --save c.json'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("widemargin: c.json: File too large;"), done
+    assert [path.name for path in tmp_path.iterdir()] == ["xor.csv"]
+
+
+@pytest.mark.slow
 def test_a_working_folder_that_is_gone(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f'cd {gone} && rmdir {gone} && exec "$0" -m widemargin verify x.json y.npz'
     ended = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True)
     assert ended.returncode == 2 and ended.stderr.startswith("widemargin: the working folder is gone"), ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_the_checker_alone_says_refused_of_a_certificate_only(xor, tmp_path):
+    """Whatever its streams do: status 1 is that of a certificate that does not hold, and a complaint is no result."""
+    saved, alone = tmp_path / "cert.json", {"module": "widemargin.verify"}
+    assert through("", "margin", xor, "--kind", "f2", "--save", saved).returncode == 0
+    for how in (">&-", "2>&-", ">&- 2>&-"):
+        assert through(how, saved, xor, **alone).returncode == 0
+        done = through(how, tmp_path / "none.json", xor, **alone)
+        assert done.returncode == 2 and done.stdout == ""
+    done = through("> /dev/full", saved, xor, **alone)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "widemargin.verify", str(saved), str(xor)]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+    done = through("", tmp_path / "a\nb", xor, **alone, PYTHONIOENCODING="ascii")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of memory that is one")
+@pytest.mark.parametrize("most", [200, 400, 500, 600, 1000])  # MB
+def test_a_limit_of_memory_that_libraries_do_not_survive(xor, most):
+    """Some end the process where they find no room, others leave half a module."""
+    script = f'ulimit -c 0 -v {most}000; exec "$0" -m widemargin margin "$1" --kind f1'
+    done = subprocess.run(["bash", "-c", script, sys.executable, str(xor)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "raise the limit" in done.stderr, done

@@ -18,6 +18,7 @@ import pytest
 from test_cli import refused, run
 from widemargin import sweep
 from widemargin.sweep.plan import ROOMS, computes
+from widemargin.types import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -342,6 +343,55 @@ def test_a_query_ends_in_time(folder):
     sweep.Store("s").close()
     status, _, said = run("query", "s", ENDLESS.format("x"), "--time-limit", "0.2")
     assert status == 2 and "took longer than 0.2 seconds" in said
+
+
+SLOW = [  # each hours of one function, in which SQLite looks at no clock, or few steps that take long
+    "select instr(hex(zeroblob(8000000)), hex(zeroblob(4000000)) || '1')",
+    "select printf('%.*c', 2000000000, 'x')",
+    "with recursive c(x) as (select 1 union all select x + 1 from c) select count(distinct hex(randomblob(3000000))) from c",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sql", SLOW)
+def test_a_query_ends_in_time_within_a_function(folder, sql):
+    sweep.Store("s").close()
+    began = time.monotonic()
+    words = [sys.executable, "-m", "widemargin", "query", "s", sql, "--time-limit", "0.5"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (2, "") and time.monotonic() - began < 5
+    assert done.stderr.count("\n") == 1 and "took longer than 0.5 seconds" in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_within_a_function(folder):
+    sweep.Store("s").close()
+    words = [sys.executable, "-c", COUNTING, f"select sqrt(1), {SLOW[0].removeprefix('select ')}"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "begun\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert (child.returncode, err) == (130, "interrupted\n")
+
+
+def test_the_library_ends_a_query_of_long_steps(folder):
+    """Without ending the process."""
+    sweep.Store("s").close()
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"longer than 0\.5 seconds"):
+        list(sweep.query("s", SLOW[2], time_limit=0.5)[1])
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.slow
+def test_a_row_has_a_size(folder):
+    """As have all values that SQLite holds at a time."""
+    sweep.Store("s").close()
+    sql = "select " + ", ".join(["hex(zeroblob(8000000))"] * 200)
+    words = [sys.executable, "-m", "widemargin", "query", "s", sql]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and "more than 512 MB" in done.stderr
 
 
 LONG = [

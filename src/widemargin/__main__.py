@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 INTERRUPTED = 130
+LEAST = 1 << 30  # bytes of addresses that libraries need: with less some of them end the process, in words of their own
 
 
 class _CtrlC:
@@ -26,7 +27,7 @@ class _CtrlC:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.came = True
         if self.importing or _imports(frame):
-            _say_interrupted()
+            _say("interrupted")
             os._exit(INTERRUPTED)
         raise KeyboardInterrupt
 
@@ -40,12 +41,22 @@ def _imports(frame: FrameType | None) -> bool:
     return False
 
 
-def _say_interrupted() -> None:
+def _say(line: str) -> None:
     """One line, without what might be locked just now."""
     try:  # noqa: SIM105  as little as possible is imported before Ctrl-C is taken care of
-        os.write(2, b"interrupted\n")
+        os.write(2, f"{line}\n".encode())
     except OSError:
         pass
+
+
+def _little_memory() -> int:
+    """The limit of memory of this process in MB, where it is too low; otherwise 0."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit >> 20 if limit != resource.RLIM_INFINITY and limit < LEAST else 0
 
 
 def main() -> int:
@@ -54,6 +65,11 @@ def main() -> int:
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # jobs in the background ignore Ctrl-C
     if ours:
         signal.signal(signal.SIGINT, asked)
+    if most := _little_memory():
+        _say(
+            f"widemargin: a process may have {most} MB of memory here and needs {LEAST >> 20}; raise the limit (ulimit -v)"
+        )
+        return 2
     from widemargin.cli import main as command
 
     asked.importing = False
@@ -62,7 +78,7 @@ def main() -> int:
     except BaseException as error:
         if not asked.came or isinstance(error, SystemExit):
             raise
-        _say_interrupted()
+        _say("interrupted")
         status = INTERRUPTED
     finally:
         if ours:  # what is left is to end, and nothing of that can be interrupted

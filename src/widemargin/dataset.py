@@ -361,7 +361,7 @@ def _points(values: Any, columns: Sequence[str], name: str) -> np.ndarray:
         array = _array(values)
         _check_kind(array, f"{name}: X", values)
         return np.array(array, dtype=np.float64)
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # objects may raise anything when they are made an array
         for j, column in enumerate(columns):
@@ -407,7 +407,7 @@ def _targets(values: Any, name: str, shape: tuple[int, ...]) -> tuple[np.ndarray
             y = _written_numbers(y)
         if y.dtype.kind not in "USb":
             return np.array(y, dtype=np.float64), None
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except Exception as error:
         raise _no_numbers(name, error) from None

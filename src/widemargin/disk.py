@@ -20,6 +20,10 @@ from typing import IO, Any, BinaryIO
 from widemargin.errors import InputError, show
 
 SETTINGS_BYTES = 1 << 26  # bytes of a file of settings, 64 MB
+PARTS = (
+    1 << 20
+)  # lists and texts that a JSON file may hold, whatever its size: each takes 64 bytes of memory, an object 184,
+BYTES = 8  # and of JSON that there must be for each above that
 ALWAYS = 1 << 26  # bytes that an archive may unpack to, whatever its own size,
 RATIO = 200  # and how many times its own size on top of that
 ENTRIES = 1 << 28  # bytes that arrays in a file may take once they are float64, whatever its own size,
@@ -67,6 +71,9 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
 def read_json(path: str | os.PathLike[str], most: int = SETTINGS_BYTES) -> Any:
     """What a JSON file holds. FileNotFoundError where there is none, ValueError where it is no JSON."""
     content = read_file(path, most)
+    parts = content.count(b"[") + content.count(b'"') // 2 + 3 * content.count(b"{")
+    if parts > PARTS + len(content) // BYTES:
+        raise ValueError("far more lists than its size lets expect")
     try:
         return json.loads(content.decode("utf-8-sig"))
     except RecursionError:
@@ -182,9 +189,13 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):  # it has its name already
             os.unlink(temporary)
+        if isinstance(
+            error, OSError
+        ):  # which names no file where the disk is full, and ours that is gone where it does
+            error.filename, error.filename2 = str(path), None
         raise
     sync_folder(path.parent)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from widemargin.types import InputError
 from . import data, demo, fit, margin, play, report, reproduce, sweep, theory, train, watch
 from .options import INTERRUPTED, PIPE_CLOSED, Parser
 from .screen import check_working_folder, complain, drop_stdout, in_cli_words, open_missing, say
+
+MANY = (errno.EMFILE, errno.ENFILE)  # too many open files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         drop_stdout()
         where = f"{error.filename}: " if error.filename else ""
-        return complain(f"{where}{error.strerror or error}; check the path and the space left on the disk")
+        what = "raise the limit (ulimit -n)" if error.errno in MANY else "check the path and the space left on the disk"
+        return complain(f"{where}{error.strerror or error}; {what}")
     except MemoryError:
         return complain("there is not enough memory for this problem; use fewer points or a smaller --width")
     except KeyboardInterrupt:

@@ -40,6 +40,8 @@ def state_dict(name: str) -> Mapping[str, Any]:
             raise InputError(
                 f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
             ) from None
+        except MemoryError:  # which says nothing of the file
+            raise
         except Exception:  # damaged files and other formats raise nearly anything, and say nothing that helps
             raise InputError(
                 f"{name} cannot be read as a state dict: it is damaged, or of another format; "
@@ -57,6 +59,8 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
         raise InputError(f"{path}: the package safetensors is not installed; install it, or save a .pt file") from None
     try:
         return load_file(path)
+    except MemoryError:
+        raise
     except Exception as error:  # as above
         said = " ".join(str(error).split())[:120] or type(error).__name__
         raise InputError(f"{path} cannot be read as safetensors ({said}); save it again") from None

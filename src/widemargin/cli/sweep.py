@@ -8,9 +8,11 @@ import csv
 import itertools
 import json
 import math
+import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +28,7 @@ ROWS = 200  # that a table on the screen shows
 CELL = 1_000  # characters of a text in it
 TABLE = 2**20  # characters after which it ends: to set more would take minutes
 IN_MEMORY = 2**24  # characters of JSON; more go to a file until all are there
+GRACE = 1.0  # seconds after its time, or after Ctrl-C, that a query has to end by itself
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -138,8 +141,68 @@ def _clock(seconds: float) -> str:
 def query(options: argparse.Namespace) -> int:
     """Print what an SQL query on a store returns."""
     from widemargin import sweep as sweeps
+    from widemargin.sweep import sql
 
-    names, rows = sweeps.query(options.store, options.sql, time_limit=options.time_limit)
+    sql.bound_memory()
+    try:
+        with contextlib.ExitStack() as watched:
+            watched.enter_context(_ended(options.time_limit, sql.TOO_SLOW.format(options.time_limit)))
+            names, rows = sweeps.query(options.store, options.sql, time_limit=options.time_limit)
+            _print_rows(names, _then(rows, watched.close), options)
+    except MemoryError:
+        raise InputError(sql.TOO_LARGE) from None
+    return 0
+
+
+def _then(rows: Iterator[Any], close: Callable[[], None]) -> Iterator[Any]:
+    """The rows, then `close()`: whoever reads what is printed may take all the time he likes."""
+    yield from rows
+    close()
+
+
+@contextlib.contextmanager
+def _ended(limit: float, sentence: str) -> Iterator[None]:
+    """End the process if it is here `GRACE` after the limit, or after Ctrl-C.
+
+    Within one of its functions SQLite looks at no clock and Python sees no Ctrl-C, and that can take hours: instr of two long
+    texts. Another thread can still act, and nothing is lost, since a query only reads.
+    """
+    import signal
+    import socket
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, other = socket.socketpair()
+    other.setblocking(False)
+    before = signal.set_wakeup_fd(other.fileno(), warn_on_full_buffer=False)  # told at once of every signal
+
+    def wait() -> None:
+        end, status, text = time.monotonic() + limit + GRACE, 2, f"widemargin: {sentence}"
+        while (left := end - time.monotonic()) > 0:
+            ours.settimeout(min(left, threading.TIMEOUT_MAX))
+            with contextlib.suppress(TimeoutError):
+                told = ours.recv(1)
+                if told == b"":  # closed
+                    return
+                if told[0] == signal.SIGINT:
+                    end, status, text = min(end, time.monotonic() + GRACE), INTERRUPTED, "interrupted"
+        say(text)
+        os._exit(status)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        other.close()
+        thread.join()
+        ours.close()
+
+
+def _print_rows(names: list[str], rows: Iterator[tuple[Any, ...]], options: argparse.Namespace) -> None:
     if options.csv:
         first = list(itertools.islice(rows, 1))  # where there is none for a reason, that is all that is said
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -147,7 +210,7 @@ def query(options: argparse.Namespace) -> int:
         writer.writerows(itertools.chain(first, rows))
     elif options.json:
         names = _distinct(names)
-        with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="ascii") as whole:  # a list, or nothing at all
+        with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8") as whole:  # a list, or nothing at all
             whole.write("[")
             for k, row in enumerate(rows):
                 for name, value in zip(names, row):
@@ -159,7 +222,6 @@ def query(options: argparse.Namespace) -> int:
             shutil.copyfileobj(whole, sys.stdout)
     else:
         _print_some(_distinct(names), rows)
-    return 0
 
 
 def _print_some(titles: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:

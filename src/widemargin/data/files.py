@@ -144,7 +144,7 @@ def read_npz(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, np
                             f"{name}: there is no array {show(key)} in the file, which has {has}; rename one"
                         )
                 return {key: np.asarray(archive[key]) for key in names}
-    except InputError:
+    except (InputError, MemoryError):  # the latter says nothing of the file
         raise
     except Exception as error:  # damaged archives raise nearly anything
         raise _unreadable(name, error) from None
@@ -158,7 +158,7 @@ def _read_npy(path: str | os.PathLike[str]) -> np.ndarray:
                 raise InputError(f"{name}: this is not an .npy array; write it with numpy.save")
             check_array(file, name)
             return np.load(file, allow_pickle=False)
-    except InputError:
+    except (InputError, MemoryError):  # the latter says nothing of the file
         raise
     except Exception as error:  # damaged files raise nearly anything
         raise _unreadable(name, error) from None

@@ -499,6 +499,8 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             point = torch.load(body, map_location="cpu", weights_only=True)
+    except MemoryError:  # which says nothing of the file
+        raise
     except Exception as error:  # what is no checkpoint raises nearly anything
         raise Misfit(f"no tensors: {' '.join(str(error).split())[:80] or type(error).__name__}") from None
     try:
@@ -624,7 +626,7 @@ def _read_npz(path: Path) -> Row:
         check_archive(content, str(path))
         with np.load(content, allow_pickle=False) as file:
             return {name: np.asarray(file[name]) for name in file.files}
-    except InputError:
+    except (InputError, MemoryError):  # the latter says nothing of the file
         raise
     except Exception as error:  # damaged archives raise nearly anything
         said = " ".join(str(error).split())[:120] or type(error).__name__

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
+import threading
 import time
+from array import array
 from typing import Any
 
 LONGEST = 1 << 24  # bytes of one value: SQLite would make one of a billion, and looks at no clock meanwhile
+HEAP = 1 << 29  # bytes of all that SQLite holds in a process that asks for this bound
+TURN = 1_000  # steps of SQLite, some microseconds, after which Python may see to a Ctrl-C
+TOO_SLOW = "the query took longer than {:g} seconds; ask for less, or give it more time with --time-limit"
+TOO_LARGE = f"the query takes more than {HEAP >> 20} MB of memory; ask for fewer columns, or for less of them"
 
 
 def bounded(db: sqlite3.Connection) -> sqlite3.Connection:
@@ -16,11 +23,34 @@ def bounded(db: sqlite3.Connection) -> sqlite3.Connection:
     return db
 
 
+def bound_memory() -> None:
+    """SQLite of this process takes no more than HEAP from now on, whatever the connection: a row may have 2,000 values, each of
+    LONGEST. What needs more raises a MemoryError."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.execute(f"pragma hard_heap_limit = {HEAP}")
+
+
 class Clock:
     """Called every `TURN` steps of SQLite: ends a query whose time is over, and lets Python see to a Ctrl-C."""
 
     def __init__(self, limit: float):
         self.limit, self.end, self.over = limit, time.monotonic() + limit, False
+        self._alarm: threading.Timer | None = None
+
+    def ring(self, db: sqlite3.Connection) -> None:
+        """Have a query end in time also where a thousand steps take long, such as functions of long texts; until `stop`."""
+
+        def end() -> None:
+            with contextlib.suppress(sqlite3.Error):  # it is closed already
+                db.interrupt()
+
+        self._alarm = threading.Timer(min(self.limit, threading.TIMEOUT_MAX), end)
+        self._alarm.daemon = True
+        self._alarm.start()
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def __call__(self) -> int:
         self.over = time.monotonic() > self.end
@@ -45,11 +75,11 @@ class _Numbers:
     """Collects the numbers of a column; whatever happens, an aggregate of ours raises nothing but Ctrl-C."""
 
     def __init__(self) -> None:
-        self.values: list[float] = []
+        self.values = array("d")  # a quarter of a list: of numbers there may be as many as a minute makes
 
     def step(self, value: Any) -> None:
         if isinstance(value, int | float):
-            self.values.append(float(value))
+            self.values.append(value)
 
 
 class _Median(_Numbers):

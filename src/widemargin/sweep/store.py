@@ -33,7 +33,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError, show
 
 from .plan import OWN, Run, Sweep, encodable, read_plan
-from .sql import LONGEST, Clock, add_functions, bounded, only_reading
+from .sql import LONGEST, TOO_SLOW, TURN, Clock, add_functions, bounded, only_reading
 
 FORMAT = "widemargin-sweep-1"
 FILE = "results.sqlite"
@@ -49,7 +49,6 @@ FULL = "{} cannot be written: {}; what was stored before is safe, make room and 
 LOCKED = "{} is being written by another process that does not let go; try again later"
 HEAD = "Traceback (most recent call last):"
 TABLES = ("meta", "runs", "log", "failures", "sweeps")
-TURN = 100_000  # steps of SQLite, about a millisecond, after which Python may see to a Ctrl-C
 
 
 class Store:
@@ -396,11 +395,16 @@ def query(
         db.set_progress_handler(clock, TURN)
         db.set_authorizer(only_reading)
         add_functions(db)
+        clock.ring(db)
         cursor = db.execute(sql)
-    except (*DAMAGED, sqlite3.Warning, OverflowError, SystemError) as error:
+    except BaseException as error:
+        clock.stop()
         with contextlib.closing(db):
+            if not isinstance(error, (*DAMAGED, sqlite3.Warning, OverflowError, SystemError)):
+                raise
             raise _failed(error, known, clock, db) from None
     if cursor.description is None:
+        clock.stop()
         db.close()
         raise InputError("the query returns nothing; write a select")
     return [part[0] for part in cursor.description], _rows(db, cursor, clock)
@@ -415,6 +419,7 @@ def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: Clock) -> Itera
     except (*DAMAGED, OverflowError, SystemError) as error:
         raise _failed(error, [], clock, db) from None
     finally:
+        clock.stop()
         db.close()
 
 
@@ -422,10 +427,8 @@ def _failed(
     error: Exception, names: Sequence[str], clock: Clock, db: sqlite3.Connection
 ) -> InputError | KeyboardInterrupt:
     text = str(error)
-    if clock.over:
-        return InputError(
-            f"the query took longer than {clock.limit:g} seconds; ask for less, or give it more time with --time-limit"
-        )
+    if clock.over or (text == "interrupted" and clock()):
+        return InputError(TOO_SLOW.format(clock.limit))
     if "too big" in text:
         return InputError(f"a value is {TOO_LONG}; ask for other columns, or for less of them")
     # Python hands text that is no UTF-8 to none of our functions: it says one of these things, according to the version.
@@ -555,6 +558,8 @@ def _all_meta(folder: str | os.PathLike[str], wait: float = WAIT) -> dict[str, s
             raise InputError(FULL.format(folder, error)) from None
         if "locked" in str(error):
             raise InputError(LOCKED.format(folder)) from None
+        if "unable to open" in str(error):  # which says nothing of what is in it
+            raise InputError(f"{path} cannot be opened; check that you may read it, and `ulimit -n`") from None
         raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
     finally:
         if db is not None:

@@ -1,12 +1,15 @@
 """`python -m widemargin.verify CERT DATA`: the verdict on a certificate, where only numpy is installed.
 
-Exit status: 0 proved exactly, 1 refused, 2 a file that cannot be read, 3 holds with a probability, 4 not proved.
+Exit status: 0 proved exactly, 1 refused, 2 a file that cannot be read or an answer that cannot be written, 3 holds with a
+probability, 4 not proved, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +19,45 @@ from .frame import EXIT, check, data_hash, restored
 
 
 def main(argv: list[str] | None = None) -> int:
+    """The exit status. Whatever goes wrong on the way, it is not that of a certificate that was refused."""
+    for name, mode in (("stdout", "w"), ("stderr", "w")):
+        # What a process was started without leads nowhere: print would take the other one.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process is
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            getattr(sys, name).reconfigure(errors="backslashreplace")  # signs that this stream has not
+    try:
+        try:
+            status = _answer(argv)
+        except SystemExit as ended:  # of argparse: 0 for --help, 2 for words that it does not know
+            status = 2 if ended.code else 0
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
+    except MemoryError:
+        return _complain("there is not enough memory to check this certificate; use a machine with more")
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # else Python stumbles over it again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader went away, as in `| head`
+            return 141
+        return _complain(f"cannot write the answer: {error.strerror or error}; check where standard output goes")
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _complain(text: str) -> int:
+    line = " ".join(text.split())  # one line, whatever the names in it hold
+    _say(f"widemargin.verify: {''.join(c if c.isprintable() else '?' for c in line)}")
+    return 2
+
+
+def _answer(argv: list[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m widemargin.verify",
         description="Re-check a saved certificate in exact arithmetic.",
@@ -33,8 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             other = read_data(options.data, kind, label=label)
             X, y = other if data_hash(*other) == made_for else (X, y)
     except ValueError as error:
-        print(f"widemargin.verify: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error))
     verdict = check(payload, restored(payload, X, y), y)
     if options.json:
         print(json.dumps(verdict.to_dict()))

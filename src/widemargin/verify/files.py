@@ -24,8 +24,11 @@ MOST = 1 << 29  # bytes of a certificate, unpacked: 512 MB
 DATA = 1 << 32  # bytes of a file of data
 ALWAYS = 1 << 22  # bytes that a gzipped certificate may unpack to, whatever its own size,
 RATIO = 60  # and how many times its own size on top of that; proofs pack 3 to 30 times
-BRACKETS = 1 << 20  # lists and objects that it may hold, whatever its own size,
-EACH = 2  # and how many for each of its bytes on top of that: an empty list is 2 bytes of text and 64 of memory
+PARTS = 1 << 20  # lists, texts and objects that a certificate may hold, whatever its size,
+EACH = (
+    2  # and how many for each byte of a gzipped one on top of that: an empty list is 2 bytes of text and 64 of memory
+)
+BYTES = 8  # of JSON that there must be for each, gzipped or not; certificates have 30 and more
 ENTRIES = 1 << 28  # bytes that the arrays of a .npz file may take as doubles, whatever its own size,
 TIMES = 64  # and how many times its own size on top of that
 LABELS = ("y", "label")  # names of the column of a .csv file that holds the targets
@@ -49,7 +52,14 @@ def load(path: str | Path) -> Any:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"cannot read the certificate {str(path)[:200]!r}: {why}; check the path") from None
     if raw[:2] == b"\x1f\x8b":
-        raw = _unpack(raw, min(MOST, ALWAYS + RATIO * len(raw)), BRACKETS + EACH * len(raw), path)
+        packed = len(raw)
+        raw = _unpack(raw, min(MOST, ALWAYS + RATIO * packed), path)
+        most = min(EACH * packed, len(raw) // BYTES)
+    else:
+        most = len(raw) // BYTES
+    parts = raw.count(b"[") + raw.count(b'"') // 2 + 3 * raw.count(b"{")  # an object takes as much as three lists
+    if parts > PARTS + most:
+        raise ValueError(f"{path}: it holds far more lists than its size lets expect; give a file written by --save")
     try:
         return json.loads(raw.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -77,8 +87,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _unpack(raw: bytes, most: int, parts: int, path: str | Path) -> bytes:
-    """gzip, one member after the other, up to `most` bytes, which open up to so many lists and objects."""
+def _unpack(raw: bytes, most: int, path: str | Path) -> bytes:
+    """gzip, one member after the other, up to `most` bytes."""
     out = io.BytesIO()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
@@ -90,12 +100,7 @@ def _unpack(raw: bytes, most: int, parts: int, path: str | Path) -> bytes:
                 out.write(piece)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: the gzip file is damaged ({error}); save the certificate again") from None
-    text = out.getvalue()
-    if text.count(b"[") + text.count(b"{") > parts:
-        raise ValueError(
-            f"{path}: the gzip file holds far more lists than its size lets expect; unpack it yourself if you trust it"
-        )
-    return text
+    return out.getvalue()
 
 
 def read_data(path: str, kind: str, loss: str = "", label: str = "") -> tuple[np.ndarray, np.ndarray]:
@@ -121,6 +126,8 @@ def read_data(path: str, kind: str, loss: str = "", label: str = "") -> tuple[np
         if kind in OPTIMA and loss == "squared" and y.dtype.kind not in "USb":
             return X, _numbers(y, "y")
         return X, _targets(y, kind)
+    except MemoryError:  # which says nothing of the file
+        raise
     except Exception as error:  # damaged archives raise nearly anything
         said = " ".join(str(error).split())[:200]
         raise ValueError(f"{path[:200]}: cannot read the data: {said or type(error).__name__}") from None

@@ -228,6 +228,8 @@ def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
         answer, about, chance = _run(payload, X, y, done, stage)
     except Refused as fail:
         return Verdict(REFUSED, fail.item, (*done, (fail.item, fail.detail)))
+    except MemoryError:  # a certificate is not wrong because a machine is small
+        raise
     except Exception as error:  # a payload may hold anything; the verdict names the item that could not be read
         item = f"{stage[0]}: malformed"
         return Verdict(REFUSED, item, (*done, (item, f"{type(error).__name__}: {str(error)[:200]}")))
