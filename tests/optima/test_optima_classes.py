@@ -200,3 +200,10 @@ def test_the_classifier_has_one_certificate_and_softmax():
     assert -kept.mean() + 0.01 * norm == pytest.approx(model.certificate_.upper, rel=1e-9)
     two = optima.ReluNetClassifier(0.05, loss="cross-entropy", tol=0.02, bias=True).fit(data.X, data.y > 0)
     assert two.decision_function(data.X).shape == (24,) and two.predict_proba(data.X).shape == (24, 2)
+
+
+def test_a_start_without_neurons_and_output_bias_is_polished():
+    """Nothing has mass there, so that there is nothing smooth to step along."""
+    points = ClassPoints(np.array([0, 1, 2]), 3, np.full(3, 1 / 3), 1e5, False, 0.0)
+    Z, A, b = np.ones((3, 2)), np.zeros((2, 3)), np.zeros(3)
+    assert groups._newton(points, Z, A, b, groups._slopes(points, Z, A, b)) is None

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.testing import assert_allclose
 
-from widemargin.pricing import enumeration, plan, price
+from widemargin.pricing import enumeration, plan, price, signs, writing
 from widemargin.pricing.points import Points, opposite_pairs
 
 
@@ -45,3 +45,21 @@ def test_many_points_in_few_dimensions_are_priced_by_cones_alone():
     c = rng.standard_normal(1200)
     found = price(many, c, known=0.0, tol=1e-3, seconds=math.inf)
     assert found.value <= found.bound <= found.value * (1 + 1.1e-3)
+
+
+def test_points_that_are_zero_are_not_branched_on():
+    """Training problems have weights there. Both signs of such a point are all directions, and none contradicts others."""
+    rng = np.random.default_rng(2)
+    X, c = rng.integers(-2, 3, (24, 4)).astype(float), rng.standard_normal(24)
+    X, c = X[X.any(axis=1)], c[X.any(axis=1)]
+    Z, e = np.vstack([X, np.zeros((6, 4))]), np.append(c, np.ones(6))
+    runs = []
+    for points, weights in ((X, c), (Z, e)):
+        tree = signs.Tree(torch.as_tensor(points), torch.as_tensor(weights))
+        found = tree.run(0.0, 1e-6, deadline=math.inf, batch=64, quadratic=False)
+        side, bound = writing.write(found.log, points, weights, np.zeros(4), np.zeros((0, 4), dtype=int), 1.0)
+        runs.append((found.nodes, len(side["leaves"]), found.value, bound))
+    assert runs[0][:2] == runs[1][:2]
+    assert_allclose(runs[0][2:], runs[1][2:], rtol=1e-9)
+    nothing = signs.Tree(torch.zeros(3, 4, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
+    assert nothing.run(0.0, 1e-6, deadline=math.inf, batch=64, quadratic=False).nodes == 1

@@ -127,10 +127,10 @@ def _polished(
 def _newton(
     points: Outputs, Z: np.ndarray, A: np.ndarray, b: np.ndarray, now: Slopes
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """A step for the neurons that have mass, where the objective is smooth; None where they are many."""
+    """A step for the neurons that have mass, where the objective is smooth; None where they are many, or there is nothing."""
     Q, on = points.frame, np.flatnonzero(A.any(axis=1))
     r, m = Q.shape[1], len(on)
-    if m * r > MOST_POLISHED:
+    if m * r > MOST_POLISHED or not (m or points.offset):
         return None
     J = np.hstack([Z[:, on], np.ones((len(Z), 1))]) if points.offset else Z[:, on]
     H = points.curvature(J, Z @ A + b)

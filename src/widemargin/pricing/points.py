@@ -121,6 +121,7 @@ class Terms:
         self.lipschitz = (torch.linalg.matrix_norm(self.unit, 2) ** 2).clamp_min(1.0)  # less only if all rows are 0
         p = self.positive
         self.cp, self.xp, self.rp = self.c[:p], self.X[:p], size[:p]
+        self.signed = self.xp.any(1)  # (p,) a point that is 0 has weight, but no sign
 
     def kappa(self, sign: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """sum_i max over the allowed t of c_i relu(t) - a_i t^2 - b_i t, for any a (B, n') and b (B, rows)."""

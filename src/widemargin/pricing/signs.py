@@ -88,7 +88,8 @@ class Tree(Terms):
         low[:, p:n] = self.c[p:]
         high[:, n:] = torch.inf
         low, high = low * self.size, high * self.size  # slopes of the unit rows: better conditioned
-        const = free.to(start.dtype) @ (half * self.rp)  # (B,)
+        chords = free & self.signed
+        const = chords.to(start.dtype) @ (half * self.rp)  # (B,)
         b = torch.clamp(start * self.size, low, high)
         first, first_norm = b, (self.linear + b @ self.unit).norm(dim=1)
         z, t = b, 1.0
@@ -99,7 +100,7 @@ class Tree(Terms):
         if self.rows.shape[1] <= NEWTON_RANK:
             # Gradient steps crawl where points are nearly parallel. A node without free points has nothing else left to try.
             poor = const + (self.linear + b @ self.unit).norm(dim=1) > limit
-            poor = torch.nonzero(poor & (free.logical_not().all(1) | everywhere)).flatten()
+            poor = torch.nonzero(poor & (chords.logical_not().all(1) | everywhere)).flatten()
             if len(poor):
                 b[poor] = shortest(self.unit, self.linear, low[poor], high[poor], b[poor], self.typical)
         r = self.linear + b @ self.unit  # (B, d)
@@ -278,7 +279,7 @@ class Tree(Terms):
     def expand(self, node: dict[str, Tensor], limit: float, log: Log | None, moments: Splitting | FrankWolfe | None):
         """Look ahead at the chosen nodes: close children that are below the limit, choose where to branch."""
         S, B, ids = node["sign"], node["slopes"], node["ids"]
-        free = S == FREE
+        free = (S == FREE) & self.signed
         const = free.to(B.dtype) @ (0.5 * self.cp * self.rp)
         r = self.linear + B @ self.rows
         active, inactive, slope_active, slope_inactive = self.children(const, r)
@@ -296,7 +297,7 @@ class Tree(Terms):
             log.fixes.append(torch.stack([ids[at], both, torch.full_like(both, 2)], 1).cpu())
             log.fix_slope.append(slope_active[at, both].cpu())
         S = torch.where(to_active, ACTIVE, torch.where(to_inactive, INACTIVE, S)).to(torch.int8)
-        free = S == FREE
+        free = (S == FREE) & self.signed
         if moments is not None:  # where the relaxation is most undecided about the sign of t
             mean, square = moments.moments(node["state"])  # (B, p)
             score = self.cp * self.rp * (square - mean**2).clamp_min(1e-12).sqrt()
