@@ -89,6 +89,87 @@ def bundles(rng: np.random.Generator) -> np.ndarray:
     return X + rng.choice([1e-3, 1.0, 1e3]) * rng.standard_normal((n, d))
 
 
+def varied(rng: np.random.Generator) -> np.ndarray:
+    """Up to 300 points in up to 100 dimensions, and at times thousands in a few, of the kinds that tables have: (n, d)."""
+    n, d = int(10 ** rng.uniform(0, 2.5)), int(10 ** rng.uniform(0, 2))
+    if rng.random() < 0.03:
+        n, d = int(rng.integers(1000, 5001)), int(rng.integers(1, 6))
+    way = int(rng.integers(12))
+    X = rng.standard_normal((n, d))
+    with np.errstate(over="ignore"):
+        if way == 0:
+            X = X[rng.integers(max(1, n // 5), size=n)]  # every point several times
+        elif way == 1:
+            X = rng.choice([1.0, 10.0, 1e4]) * X[rng.integers(min(n, 4), size=n)] + 10.0 ** rng.uniform(-12, 0) * X
+        elif way == 2:
+            X = rng.integers(-2, 3, (n, d)).astype(float)  # a grid
+        elif way == 3:
+            X = np.eye(d)[rng.integers(d, size=n)]  # one-hot
+        elif way == 4:
+            X = (rng.random((n, d)) < rng.choice([0.02, 0.2, 0.8])).astype(float)
+        elif way == 5:
+            X = rng.standard_cauchy((n, d))
+        elif way == 6:
+            X = np.sign(X) * np.exp(rng.choice([10.0, 30.0, 50.0]) * rng.standard_normal((n, d)))
+        elif way == 7:
+            X = X * 10.0 ** (rng.choice([3.0, 20.0, 70.0, 150.0]) * rng.uniform(-1, 1, d))  # columns of other sizes
+        elif way == 8:
+            X /= np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-9)  # on a sphere
+        elif way == 9:
+            rank = int(rng.integers(1, 4))
+            X = rng.standard_normal((n, rank)) @ rng.standard_normal((rank, d)) + rng.choice([0.0, 0.0, 1.0, 1e6])
+        elif way == 10:
+            X = np.arange(n)[:, None] * X[:1] + X[-1:]  # on one line, in even steps
+        if rng.random() < 0.2:
+            X = X * 10.0 ** rng.uniform(-140, 140)
+    return X.clip(-1e300, 1e300)
+
+
+def varied_targets(rng: np.random.Generator, X: np.ndarray, what: str) -> np.ndarray:
+    """Targets of `varied` points: one point against all others, many classes, outputs of other sizes."""
+    n, way = len(X), int(rng.integers(4))
+    if what == "signs":
+        with np.errstate(all="ignore"):
+            scores = X @ rng.standard_normal(X.shape[1])
+        if way == 0:
+            return np.where(np.arange(n) == rng.integers(n), 1.0, -1.0)
+        return (
+            rng.choice([-1.0, 1.0], n) if way == 1 else np.where(scores > (0.0, np.median(scores))[way % 2], 1.0, -1.0)
+        )
+    if what == "classes":
+        K = min(n, int(rng.choice([2, 3, 10, 30])))
+        some = rng.integers(K if way else 1, size=n)  # or one class has nearly all
+        if way == 1:
+            some = np.unique(X, axis=0, return_inverse=True)[1].ravel() % K  # equal points agree
+        some[rng.permutation(n)[:K]] = np.arange(K)
+        return np.unique(some, return_inverse=True)[1].astype(float)
+    y = rng.standard_normal((n, int(rng.integers(2, 6))) if what == "several values" else n)
+    if way == 0:
+        y = np.rint(y)
+    elif way == 1:
+        y = y * 10.0 ** rng.uniform(-100, 100, y.shape[1:])
+    elif way == 2:
+        y = np.exp(10 * y)
+    return y
+
+
+def varied_settings(rng: np.random.Generator, row: kinds.Kind, X: np.ndarray) -> dict[str, Any]:
+    """As `settings`, with any decay and tolerance, limits of memory and weights of the points."""
+    keys = settings(rng, row, X)
+    known = inspect.signature(getattr(getattr(widemargin, row.room), row.function)).parameters
+    if "time_limit" in keys:
+        keys["time_limit"] = float(10 ** (rng.uniform(-9, -3) if rng.random() < 0.1 else rng.uniform(-3, -0.5)))
+    keys["tol"] = float(10 ** rng.uniform(-9, -0.5))
+    if "memory" in known and rng.random() < 0.3:
+        keys["memory"] = float(10 ** rng.uniform(5, 9))
+    if "weight_decay" in keys:
+        keys["weight_decay"] = float(10 ** rng.uniform(-12, 6))
+        keys["output_bias"] = ("free", None, "decayed")[int(rng.integers(3))]
+        if rng.random() < 0.2:
+            keys["weights"] = 10 ** rng.uniform(-3, 3, len(X)) * (rng.random(len(X)) < 0.9)
+    return keys
+
+
 def targets(rng: np.random.Generator, X: np.ndarray, what: str) -> np.ndarray:
     n = len(X)
     if what == "signs":

@@ -84,6 +84,7 @@ def test_every_kind_on_drawn_points(name: str):
         ("l2-regression", 1020003),
         ("collapse", 1030044),
         ("projected", 1030082),
+        ("f2", 1070353),
     ],
 )
 def test_draws_that_went_wrong(name: str, seed: int):
@@ -102,6 +103,21 @@ def bundles(name: str, seed: int) -> tuple[Dataset, dict[str, Any]]:
     rng = np.random.default_rng([seed, 2])
     X = hostile.bundles(rng)
     return Dataset(X, hostile.targets(rng, X, row.targets), f"bundles {seed}"), hostile.settings(rng, row, X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", kinds.KINDS)
+def test_every_kind_on_varied_points(name: str):
+    for seed in range(SOLVES):
+        assert not wrong(name, *varied(name, SEED + seed))
+
+
+def varied(name: str, seed: int) -> tuple[Dataset, dict[str, Any]]:
+    row = kinds.KINDS[name]
+    rng = np.random.default_rng([seed, 3])
+    X = hostile.varied(rng)
+    y = hostile.varied_targets(rng, X, row.targets)
+    return Dataset(X, y, f"varied {seed}"), hostile.varied_settings(rng, row, X)
 
 
 def test_slacks_that_vanish_exactly():

@@ -30,6 +30,7 @@ Tell = Callable[[float, float, str], None]  # the same in scaled units, on the c
 LOST = "float64 cannot close the gap to tol; both bounds hold"  # why a status is "rounding"
 NOTHING = 1e-9  # of what the weights would prove: below it a bound is rounding
 TINY_SIZE, ENLARGED = 1e-100, 500  # sizes below the first are computed of points times 2 to the second
+SMALLEST_SIZE = 1e-150  # of points that are not 0, beside a largest entry of about 1: their squares are still numbers
 SURE = 1e-300  # lower bounds beside entries of about 1
 FAINT = 1e-250  # entries beside others of about 1
 EXACT = 100_000  # numbers up to which sums are looked at in exact arithmetic
@@ -374,7 +375,7 @@ def enter(
     size = np.sqrt(np.einsum("ij,ij->i", X, X))
     small = np.flatnonzero(size < TINY_SIZE)
     size[small] = np.ldexp(np.linalg.norm(np.ldexp(X[small], ENLARGED), axis=1), -ENLARGED)  # squares lose digits
-    if (X[small] * X[small]).any(axis=1)[extend(data.X[small], bias=bias).any(axis=1)].min(initial=True) == 0:
+    if (extend(data.X[small], bias=bias).any(axis=1) & (size[small] < SMALLEST_SIZE)).any():
         raise InputError(
             f"{data.name}: the sizes of the points differ by more than 1e150; rescale or remove the tiny ones"
         )

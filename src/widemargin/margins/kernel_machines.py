@@ -108,8 +108,8 @@ def f2(
         (q, zero), lower, stopped = twin, 0.0, ""
         upper, alpha = problem.bound(q), q
     if not whole and not stopped:
-        stopped = "time-limit"  # not all of the matrix was looked at: nothing is certified
-        zero = ""
+        # Not all of the matrix was looked at: nothing is certified.
+        stopped, zero, q = "time-limit", "", q / q.sum()
     extra["alpha"] = alpha.tolist()
     return door.certificate(
         "f2",
@@ -312,11 +312,14 @@ class Gram(rows.Rows):
     def bound(self, q: np.ndarray) -> float:
         """The upper bound that weights (n,) of a few points, whose mixture vanishes, prove; exactly 0 where they see nothing."""
         some = np.flatnonzero(q)
-        K, size = self.matrix(some), self.size[some]
-        if K.any() or not size.any():
-            return _bounds(K, size, self.blur, q[some])[1] if K.any() else 0.0
-        unit = float(size.max())  # beside the others they are so small that squares of their sizes are lost
-        return _bounds(K, size / unit, self.blur, q[some])[1] * unit
+        size = self.size[some]
+        unit = float(size.max())
+        if not unit:
+            return 0.0
+        if unit * (EPS * unit) > np.finfo(float).smallest_normal:
+            return _bounds(self.matrix(some), size, self.blur, q[some])[1]
+        # Beside the others they are so small that squares of their sizes, or the errors of those, are lost.
+        return _bounds(np.zeros((len(some), len(some))), size / unit, self.blur, q[some])[1] * unit
 
     def judge(self, predictor: Any, block: slice) -> np.ndarray:
         f, door = predictor, self.door
