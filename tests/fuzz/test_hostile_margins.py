@@ -120,6 +120,11 @@ def varied(name: str, seed: int) -> tuple[Dataset, dict[str, Any]]:
     return Dataset(X, y, f"varied {seed}"), hostile.varied_settings(rng, row, X)
 
 
+def test_a_ray_is_not_cut():
+    """A long run of the test above has found it: beside a bias the points were nothing, and cones of one dimension were cut."""
+    assert not wrong("f1", *varied("f1", 1080054))
+
+
 def test_slacks_that_vanish_exactly():
     """A long run of the test above has found it: the products of an interior point's parts were 0, and divided by."""
     assert not wrong("f2-optimum", *bundles("f2-optimum", 940202))

@@ -257,6 +257,14 @@ def test_a_tree_of_linear_bounds_that_will_not_be_done_is_left_early():
     assert done.bound <= done.value * (1 + 1e-3) * (1 + 1e-9)
 
 
+def test_a_ray_is_not_cut():
+    """Of rank 1 there are two cones, without edges: where rounding leaves their bounds above the target they stay as they are."""
+    X, c = torch.tensor([[1.0], [-2.0]], dtype=torch.float64), torch.tensor([3.0, -1.0], dtype=torch.float64)
+    found = cones.Cones(X, c, torch.eye(1, dtype=torch.float64)).run(0.0, -0.5, deadline=math.inf, batch=64)
+    assert (found.value, found.bound, found.nodes) == (3.0, 3.0, 2)
+
+
+
 def test_where_linear_bounds_fail_quadratic_ones_have_the_rest_of_the_time(monkeypatch):
     """That linear bounds end below the quadratic root is no reason to leave it at that: disks of rank 15 were 20 % off."""
     monkeypatch.setattr(signs, "LOOK", 10.0)  # so that linear bounds go on to the last node that they may have

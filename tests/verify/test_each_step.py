@@ -566,3 +566,10 @@ def test_the_slope_is_a_lipschitz_constant(seed):
     true = np.linalg.norm((active * (np.array(y) * q)) @ B.astype(float), axis=1).max()
     found = batchnorm._bn_slope(B, y, q) / 2 ** (exact.ROOT_BITS + 1)
     assert true * (1 - 1e-12) <= found <= np.array(q) @ np.linalg.norm(B.astype(float), axis=1) + 1e-9
+
+
+def test_the_slope_of_small_integers_is_as_exact_as_that_of_large_ones():
+    """The fourth root was taken of a square root that was rounded up to an integer: 1e-5 of it for integers of one digit."""
+    B = np.array([[1, 2], [3, -1], [-2, -2]], dtype=object)
+    small, large = (batchnorm._bn_slope(k * B, [1, -1, 1], [1, 2, 1]) for k in (1, 10**9))
+    assert 0 <= small * 10**9 - large <= 2 * 10**9

@@ -183,7 +183,7 @@ class Cones(Terms):
         """Cut the `batch` cones with the largest bounds."""
         top = torch.topk(self.U, min(batch, len(self.U))).indices
         middle = cut(self.L[top], self.edge[top])
-        fits = middle.abs().amax(1) <= LARGEST_INTEGER
+        fits = (middle.abs().amax(1) <= LARGEST_INTEGER) & (self.r > 1)  # a ray has no edge
         rest = torch.ones_like(self.U, dtype=torch.bool)
         if not bool(fits.all()):  # these stay as they are
             rest[top[~fits]] = False

@@ -77,9 +77,9 @@ def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
     for start in range(0, len(B), step):
         G = matmul(B[start : start + step], B.T)
         fourth += int(matmul(matmul(each[start : start + step].T, G * G), each)[0, 0])
-    fourth *= sum(size) ** 2
-    root = math.isqrt(fourth)
-    return min(plain, mean + sqrt_up(root + (root * root != fourth)))
+    fourth = fourth * sum(size) ** 2 << (4 * ROOT_BITS)
+    root = math.isqrt(math.isqrt(fourth))
+    return min(plain, mean + root + (root**4 != fourth))
 
 
 def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
