@@ -50,12 +50,14 @@ def solve(row: kinds.Kind, one: Dataset, limit: float) -> Certificate:
     if row.needs == "weight_decay":
         keys["weight_decay"] = DECAY
         keys["loss"] = {"signs": "logistic", "classes": "cross-entropy"}.get(row.targets, "squared")
+    elif row.needs == "jacobian":
+        keys["jacobian"] = one.X  # of a linear network
     certificate: Certificate = getattr(getattr(widemargin, row.room), row.function)(one, **keys)
     return certificate
 
 
 def main() -> None:
-    offered = [name for name, row in kinds.KINDS.items() if row.needs in ("", "weight_decay")]
+    offered = [name for name, row in kinds.KINDS.items() if row.needs in ("", "weight_decay", "jacobian")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", default=offered, choices=offered)
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="NxD")

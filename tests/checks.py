@@ -347,3 +347,14 @@ def grouped(**keys: Any) -> dict[str, Any]:
         for name, kind in kinds.items()
     }
     return found | keys
+
+
+def moved(certificate: Certificate, **changes: object) -> dict:
+    """The saved form with other entries (those of extra by name) and a fresh digest."""
+    body = json.loads(json.dumps(certificate.payload()))
+    for name, value in changes.items():
+        if name in body["extra"]:
+            body["extra"][name] = value
+        else:
+            body[name] = value
+    return body | {"digest": verify.digest(body)}

@@ -208,6 +208,7 @@ def _extra(kind: str, n: int, d: int, D: int, K: int | None) -> dict[str, Form]:
         return known
     return known | {
         "linear": {"u": numbers(D), "norm": word(*kinds.VECTOR_NORMS)},
+        "tangent": {"jacobian": numbers(n, None), "u": some},
         "linear-multiclass": {"U": numbers(K, D), "norm": word(*kinds.MATRIX_NORMS)},
         "frozen": {"directions": rows},
         "rf": {"directions": rows, "a": some},

@@ -259,7 +259,10 @@ class Certificate:
         weights on the data (f2, ntk with transport l2, l2-regression, f2-optimum), and bn, whose normalisation is that of the
         data, need `data`. An InputError where the certificate holds no function.
         """
-        X = np.asarray(X, dtype=np.float64)
+        try:
+            X = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"X must be points of {self.d} numbers each, an array (n, {self.d})") from None
         if X.ndim != 2 or X.shape[1] != self.d:
             raise InputError(f"points must have shape (n, {self.d}) for this certificate, not {X.shape}")
         why = self._no_function()
@@ -289,7 +292,7 @@ class Certificate:
         """Why there is no function, as the end of a sentence; empty where there is one."""
         if self.kind == "projected":
             return ", only a projection"
-        if self.extra.get("kernel") == "given":
+        if self.extra.get("kernel") in ("given", "jacobian"):
             return ", only weights for a kernel of which it knows no values beside those between the data's points"
         if self.bound == "confidence":
             return ", since its transport moves infinitely many random neurons; transport l2 has one"
@@ -334,7 +337,9 @@ class Certificate:
             else {"theta": self.primal.theta.tolist(), "mass": self.primal.mass.tolist()},
             "dual": np.asarray(self.dual).tolist(),
             "proof": dict(self.proof),
-            "extra": dict(self.extra),
+            "extra": {
+                name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in self.extra.items()
+            },
         }
         if self.stats.get("version", "") is None:  # written by a version whose digest covers the seconds
             del body["run"]

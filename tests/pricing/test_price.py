@@ -264,7 +264,6 @@ def test_a_ray_is_not_cut():
     assert (found.value, found.bound, found.nodes) == (3.0, 3.0, 2)
 
 
-
 def test_where_linear_bounds_fail_quadratic_ones_have_the_rest_of_the_time(monkeypatch):
     """That linear bounds end below the quadratic root is no reason to leave it at that: disks of rank 15 were 20 % off."""
     monkeypatch.setattr(signs, "LOOK", 10.0)  # so that linear bounds go on to the last node that they may have

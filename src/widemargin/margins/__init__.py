@@ -20,6 +20,7 @@ import widemargin.needs_torch  # noqa: F401  first: it says what to install wher
 
 from .batchnorm_networks import batchnorm
 from .engine import prune
+from .given_gradients import tangent
 from .given_neurons import frozen
 from .kernel_machines import f2, random_features
 from .linear_classifiers import linear
@@ -34,7 +35,6 @@ from .tangent_kernels import (
     ntk_kernel,
     parity_transport,
     positive_transport,
-    tangent,
     transport_margin,
 )
 from .wide_networks import f1

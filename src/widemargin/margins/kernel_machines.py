@@ -13,6 +13,7 @@ from scipy import linalg
 
 from widemargin.spaces import Space, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
+from widemargin.verify.kernels import GIVEN
 
 from . import qp, rows
 from .answers import solves
@@ -20,8 +21,10 @@ from .door import (
     EPS,
     Door,
     Progress,
+    bytes_in_words,
     choose_space,
     enter,
+    equal_rows,
     integer_weights,
     nothing_left,
     product,
@@ -31,6 +34,9 @@ from .door import (
 from .qp import Tell
 
 MATRIX_BLOCK = 2**19  # entries of a kernel matrix between two looks at the clock
+ROWS = 256  # of a given kernel matrix that are looked at together
+SEEN = 16  # columns of it by which rows are told apart at first
+MATRICES = 2  # as large as a given kernel matrix, at a time
 
 Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
 
@@ -77,24 +83,29 @@ def f2(
     elif kernel is not None and activation is not None:
         raise InputError(f"activation={activation!r} has no meaning for a kernel of one's own; leave one of them out")
     space = choose_space(space, bias, activation)
-    door = enter(data, space, tol, time_limit, progress, memory=memory)
-    y, plain, D = door.y, as_space(space.activation), door.X.shape[1]
+    return in_space(enter(data, space, tol, time_limit, progress, memory=memory), kernel)
+
+
+def in_space(door: Door, kernel: Kernel | None = None) -> Certificate:
+    """The certificate of kind f2 with the kernel of the door's neurons, or with one of one's own."""
+    y, D = door.y, door.X.shape[1]
     extra: dict[str, Any]
     if kernel is None:
-        degree, X = space.degree, door.X  # which has the bias coordinate
+        space = door.space
+        degree, X, plain = space.degree, door.X, as_space(space.activation)  # X has the bias coordinate
         own = float(plain.kernel(np.eye(1, D))[0, 0])  # k depends on sizes and angles alone
         size, blur = math.sqrt(own) * door.size**degree, EPS * (2 * D + 30) * 2 ** (degree - 1)
         problem = Gram(door, lambda a, b: plain.kernel(X[a], X[b]), size, blur)
         extra, twin, whole = {"kernel": space.activation}, twins(door), True
     else:
         degree = 0
-        K, whole = _gram(data, door, kernel)
-        extra = {"kernel": "given", "gram": K.tolist()}
+        K, whole = _gram(door, kernel)
+        extra = {"kernel": "given", "gram": K}  # as it is: lists of so many numbers take longer than the solution
         problem = Gram(door, lambda a, b: K[a][:, b], np.sqrt(K.diagonal()), 0.0)
         twin = _zero_point(K, y)
     stats: dict[str, Any] = {}
     if twin is None:
-        solved = rows.solve(problem, tol, door.teller(degree))
+        solved = rows.solve(problem, door.tol, door.teller(degree))
         q, zero, stopped, lower, upper = solved.q, "", solved.stopped, solved.lower, solved.upper
         stats = solved.stats | {"support": int((q > 0).sum())}
         if lower <= 0 and upper <= 4 * problem.noise and not stopped:
@@ -212,24 +223,39 @@ def unit_directions(directions: int | ArrayLike, D: int, seed: int) -> tuple[np.
     return V, False
 
 
-def _gram(data: Dataset, door: Door, kernel: Kernel) -> tuple[np.ndarray, bool]:
+def _gram(door: Door, kernel: Kernel) -> tuple[np.ndarray, bool]:
     """The given kernel as a checked symmetric matrix, and whether the time was enough to see that it is one of a kernel."""
-    points = door.space.extend(data.X)
+    n, points = door.data.n, door.space.extend(door.data.X)
+    takes = 8.0 * MATRICES * n * n
+    if n > GIVEN or takes > door.limits.memory:
+        why = f"takes {bytes_in_words(takes)} of memory; give fewer points, or a larger memory"
+        if n > GIVEN:
+            why = f"is more than a certificate may hold; give at most {GIVEN} points"
+        raise InputError(f"the kernel matrix of {n} points {why}")
     values = kernel(points, points) if callable(kernel) else kernel
     try:
-        K = np.array(values, dtype=np.float64)
+        given = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"the kernel matrix must hold numbers only ({error})") from None
-    n = data.n
-    if K.shape != (n, n):
-        raise InputError(f"the kernel matrix must have shape ({n}, {n}), one row and column per point, not {K.shape}")
-    if not np.isfinite(K).all():
+    if given.shape != (n, n):
+        raise InputError(
+            f"the kernel matrix must have shape ({n}, {n}), one row and column per point, not {given.shape}"
+        )
+    top = max(float(given.max()), -float(given.min()))
+    if not np.isfinite(top):
         raise InputError("the kernel matrix has NaN or infinity")
-    top = float(np.abs(K).max())
-    if np.abs(K - K.T).max() > 1e-10 * top:
-        i, j = np.unravel_index(np.abs(K - K.T).argmax(), K.shape)
-        raise InputError(f"the kernel matrix is not symmetric: entries ({i}, {j}) and ({j}, {i}) differ")
-    K = _mirror(K)
+    K = np.empty((n, n))
+    for start in range(0, n, ROWS):  # what is below the diagonal, on both sides: exactly symmetric
+        rows, until = slice(start, start + ROWS), min(start + ROWS, n)
+        below, above = given[rows, :until], given[:until, rows].T
+        off = np.abs(below - above)
+        if off.max() > 1e-10 * top:
+            i, j = (int(v) for v in np.unravel_index(off.argmax(), off.shape))
+            i += start
+            raise InputError(f"the kernel matrix is not symmetric: entries ({i}, {j}) and ({j}, {i}) differ")
+        K[rows, :until] = below
+        K[:start, rows] = below[:, :start].T
+        K[rows, rows] = _mirror(below[:, start:])
     if (K.diagonal() < 0).any():
         raise InputError("the kernel matrix is not positive semidefinite: its diagonal has a negative entry")
     if 0 < top < 1e-250 or top > 1e250:
@@ -255,10 +281,13 @@ def _zero_point(K: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, str] | None:
         q = np.zeros(len(K))
         q[zero[0]] = 1
         return q, f"point {zero[0]} has norm 0 in F2, where every function vanishes"
-    first: dict[bytes, int] = {}
-    for i, row in enumerate(K):
-        j = first.setdefault(row.tobytes(), i)
-        if y[i] != y[j]:
+    alike = equal_rows(K[:, :SEEN])  # a few columns tell most rows apart
+    for group in np.unique(alike[y != y[alike]]):
+        some = np.flatnonzero(alike == group)
+        first = equal_rows(K[some])
+        wrong = np.flatnonzero(y[some] != y[some[first]])
+        if len(wrong):
+            i, j = int(some[wrong[0]]), int(some[first[wrong[0]]])
             q = np.zeros(len(K))
             q[[i, j]] = 1
             return q, f"points {j} and {i} are equal in F2 but have different labels"

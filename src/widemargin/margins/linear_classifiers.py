@@ -43,15 +43,18 @@ def linear(
     """
     norms.check_norm(norm, VECTOR_NORMS)
     door = enter(data, bias, tol, time_limit, progress, memory=memory)
-    if norm != "l2":
-        return _in_norm(door, norm)
+    return euclidean(door) if norm == "l2" else _in_norm(door, norm)
+
+
+def euclidean(door: Door) -> Certificate:
+    """The certificate of kind linear."""
     twin, y = twins(door), door.y
     stats: dict[str, object] = {}
     if twin is None:
         problem = rows.Features(
             door, lambda index: door.X[index] * y[index, None], door.X.shape[1], labels=y, size=door.size
         )
-        solved = rows.solve(problem, tol, door.teller())
+        solved = rows.solve(problem, door.tol, door.teller())
         q, zero, stopped, lower, upper, stats = solved.q, "", solved.stopped, solved.lower, solved.upper, solved.stats
         u = solved.predictor if solved.predictor is not None else np.zeros(door.X.shape[1])
         if lower <= 0 and nothing_left(upper, q, door.size) and not stopped:

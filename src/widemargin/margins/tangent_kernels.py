@@ -22,7 +22,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +48,7 @@ from ._transport import (
 )
 from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, enter, twins
-from .kernel_machines import Gram, f2
+from .kernel_machines import Gram
 
 __all__ = [
     "Estimate",
@@ -58,7 +58,6 @@ __all__ = [
     "ntk_kernel",
     "parity_transport",
     "positive_transport",
-    "tangent",
     "transport_margin",
 ]
 
@@ -249,55 +248,6 @@ def ntk(
     if certificate.status != "certified":
         reason += "; more samples or a larger tol would close the gap"
     return replace(certificate, proved=False, bound="confidence", proof={"type": "samples"}, reason=reason)
-
-
-@solves()
-def tangent(
-    data: Dataset,
-    *,
-    jacobian: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
-    gram: ArrayLike | Callable[[np.ndarray], ArrayLike] | None = None,
-    tol: float = 1e-6,
-    time_limit: float | None = None,
-    memory: float | None = None,
-    progress: Progress | None = None,
-) -> Certificate:
-    """The tangent margin of a network at one point W: max_{|theta| <= 1} min_i y_i <theta, df(x_i; W)>.
-
-    `jacobian` (n, P) holds the gradients df(x_i; W) of the outputs with respect to all parameters, without labels, or is a
-    function of X that returns it; `gram` (n, n) their inner products instead. The margin is the hard margin
-    min_{q in simplex} |sum_i q_i y_i df(x_i; W)|; bounds hold for the Gram matrix in float64, which is stored.
-
-    Reference: LR Assumption 1.3 at finite width (LR-9); compare sqrt(m) times `ntk`.
-
-    >>> import numpy as np
-    >>> import widemargin as wm
-    >>> data = wm.Dataset([[1.0], [2.0]], [1, -1])
-    >>> cert = wm.margins.tangent(data, jacobian=np.eye(2))  # min_q |q| of two weights
-    >>> abs(cert.lower - 0.5**0.5) < 1e-6, cert.verify(data).answer
-    (True, 'proved exactly')
-    """
-    if (jacobian is None) == (gram is None):
-        raise InputError("tangent needs either jacobian (n, P) or gram (n, n), and not both")
-    if jacobian is not None:
-        values = jacobian(data.X) if callable(jacobian) else jacobian
-        try:
-            J = np.array(values, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the jacobian must hold numbers only ({error})") from None
-        if J.ndim != 2 or len(J) != data.n or J.shape[1] == 0:
-            raise InputError(f"the jacobian must have shape ({data.n}, P), one row per point, not {J.shape}")
-        if not np.isfinite(J).all():
-            raise InputError("the jacobian has NaN or infinity")
-        size = np.abs(J).max(axis=1)
-        if size.max() > 1e120 or size[size > 0].min(initial=1.0) < 1e-120:
-            raise InputError("the jacobian has rows of a size beyond 1e-120..1e120; multiply it by a constant")
-        gram = J @ J.T
-    else:
-        gram = gram(data.X) if callable(gram) else gram
-    assert gram is not None
-    cert = f2(data, kernel=np.asarray(gram), tol=tol, time_limit=time_limit, memory=memory, progress=progress)
-    return replace(cert, kind="tangent", convention="tangent", reason=cert.reason.replace("F2", "the tangent space"))
 
 
 def check_part(part: str) -> None:

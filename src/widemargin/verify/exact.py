@@ -9,12 +9,13 @@ floating-point Cholesky factor is only a guess whose residual is then bounded ex
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
+TOGETHER = 256  # rows of a matrix that is shown to be positive semidefinite
 ROOT_BITS = 64  # square roots are rounded up to a multiple of 2^-ROOT_BITS of the integer grid
 
 
@@ -194,12 +195,17 @@ def positive_semidefinite(S: np.ndarray) -> bool:
         return _eliminate(S)
     half = [(diagonal[i].bit_length() + 1) // 2 for i in keep]
     grid = 104  # the scaled matrix is held in units of 2^-grid
-    try:
-        rows = [[(v << grid) >> (hi + hj) for v, hj in zip(row, half)] for row, hi in zip(S.tolist(), half)]
-        if max(max(map(abs, row)) for row in rows) > 1 << (grid + 1):
+
+    def scaled(i: int) -> list[int]:  # a row at a time: all of them take several times what S does
+        return [(v << grid) >> (half[i] + h) for v, h in zip(S[i].tolist(), half)]
+
+    A = np.empty((n, n))
+    for i in range(n):
+        row = scaled(i)
+        if max(map(abs, row)) > 1 << (grid + 1):
             return False  # |S_ij|^2 <= S_ii S_jj fails
-        scaled = objects(rows, n, n)
-        A = np.array([[v / (1 << grid) for v in row] for row in rows])
+        A[i] = [v / (1 << grid) for v in row]
+    try:
         shift = n * 2.0**-50
         while shift < 2.0**-16:
             if _dominated(scaled, A, shift, grid):
@@ -210,16 +216,20 @@ def positive_semidefinite(S: np.ndarray) -> bool:
     return n <= 12 and _eliminate(S)
 
 
-def _dominated(scaled: np.ndarray, A: np.ndarray, shift: float, grid: int) -> bool:
+def _dominated(scaled: Callable[[int], list[int]], A: np.ndarray, shift: float, grid: int) -> bool:
     n = len(A)
     L = np.linalg.cholesky(A - shift * np.eye(n))
     if not np.isfinite(L).all() or np.abs(L).max() > 4:
         return False
     factor = np.rint(np.ldexp(L, grid // 2)).astype(np.int64)
-    residual = scaled - matmul(factor, factor.T)
-    diagonal = residual.diagonal()
-    others = abs(residual).sum(axis=1) - abs(diagonal)
-    return bool(np.all(diagonal >= others + (n - 1)))  # `scaled` was rounded down by less than one unit per entry
+    for start in range(0, n, TOGETHER):
+        some = range(start, min(start + TOGETHER, n))
+        residual = objects([scaled(i) for i in some], len(some), n) - matmul(factor[some], factor.T)
+        diagonal = residual[range(len(some)), some]
+        others = abs(residual).sum(axis=1) - abs(diagonal)
+        if not np.all(diagonal >= others + (n - 1)):  # `scaled` was rounded down by less than one unit per entry
+            return False
+    return True
 
 
 def _eliminate(S: np.ndarray) -> bool:

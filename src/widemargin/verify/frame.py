@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from .batchnorm import bn
 from .collapse import collapse
 from .exact import root_down, squares
-from .kernels import f2
+from .kernels import f2, tangent
 from .multiclass import NORMS, f1_multiclass, linear_multiclass
 from .networks import LINEAR, f1, frozen, linear, rf
 from .optimum import optimum
@@ -51,7 +51,7 @@ KINDS: dict[str, tuple[Callable[[Problem, Mapping[str, Any]], Rules] | None, tup
     "rf": (rf, ("M7",)),
     "bn": (bn, ("M9",)),
     "ntk": (ntk, ("M8", "M8-l2")),
-    "tangent": (f2, ("tangent",)),
+    "tangent": (tangent, ("tangent",)),
     "linear": (linear, tuple(LINEAR.values())),
     "projected": (projected, ("distance",)),
     "collapse": (collapse, ("NC",)),
@@ -385,7 +385,7 @@ def _about(payload: Mapping[str, Any]) -> str:
         names += SAMPLED
     for name in names:
         value = extra.get(name)
-        if name == "kernel" and value != "given":
+        if name == "kernel" and value not in ("given", "jacobian"):
             value = payload["activation"]  # of a relation; certificates of srelu said relu there before
         if type(value) is int and value.bit_length() > 128:
             value = show(value)  # not cut off

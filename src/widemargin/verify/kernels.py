@@ -9,16 +9,18 @@ its kinds only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from .exact import angle, column, matmul, pi, positive_semidefinite, squares
-from .reading import BLOCK, PAIRS, Problem, Rules, need, only_dual, rows_of, vector
+from .networks import hard_margin
+from .reading import BLOCK, PAIRS, Problem, Rules, listed, need, only_dual, rows_of, vector
 
 PARTS = ("total", "outer", "inner")
+GIVEN = 1 << 13  # points whose matrix may be stored: 15 GB to look at, and a quarter of an hour
 ROUND_OFF = 33  # a stored Gram matrix may miss positive semidefiniteness by 2^-ROUND_OFF of its largest diagonal entry
 
 
@@ -105,7 +107,7 @@ def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
         "f2": (activation, "given"),
         "l2-regression": (activation, "given"),
         "f2-optimum": (activation,),
-        "tangent": ("given",),
+        "tangent": ("given",),  # or jacobian, which has no matrix
         "ntk": ("ntk",),
     }
     allowed = names[kind]
@@ -131,6 +133,7 @@ def kernel(problem: Problem, payload: Mapping[str, Any]) -> Kernel:
 
 def _given(problem: Problem, extra: Mapping[str, Any]) -> Kernel:
     n = len(problem.y)
+    need(n <= GIVEN, f"format: extra.gram: matrices of more than {GIVEN} points are not looked at")
     K, bits = rows_of(extra.get("gram"), n, "format: extra.gram", n)
     need(bool((K == K.T).all()), "format: extra.gram is not symmetric")
     top = max(int(v) for v in K.diagonal())
@@ -181,6 +184,22 @@ def f2(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     unfounded = K.given and payload.get("convention") == "M7"
     reach2 = [Fraction(max(int(K.block([i], [i])[1][0, 0]), 0)) / K.least for i in range(n)] if K.given else None
     return Rules(lower, upper, given=unfounded, reach2=reach2)
+
+
+def tangent(problem: Problem, payload: Mapping[str, Any]) -> Rules:
+    """As f2 for the matrix of inner products of gradients that is given; or, where these are stored themselves, as linear with
+    them in place of the points.
+    """
+    extra, n = payload["extra"], len(problem.y)
+    if extra.get("kernel") != "jacobian":
+        return f2(problem, payload)
+    stored = listed(extra.get("jacobian"), "format: extra.jacobian", n)
+    width = len(listed(stored[0], "format: extra.jacobian, row 0"))
+    need(width > 0, "format: extra.jacobian has no columns")
+    grid, k = rows_of(stored, width, "format: extra.jacobian")
+    reach2 = [Fraction(s, 4**k) for s in squares(grid)]
+    note = ", for the gradients stored in the certificate (taken as given)"
+    return replace(hard_margin(replace(problem, grid=grid, k=k), payload, note), reach2=reach2)
 
 
 def _angles(X: np.ndarray, Z: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

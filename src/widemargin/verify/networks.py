@@ -86,6 +86,11 @@ def linear(problem: Problem, payload: Mapping[str, Any]) -> Rules:
             lambda u: [s * int(v) for s, v in zip(problem.y, matmul(problem.grid, u.T)[:, 0])],
             lambda weights: matmul(column([s * w for s, w in zip(problem.y, weights)]).T, problem.grid),
         )
+    return hard_margin(problem, payload)
+
+
+def hard_margin(problem: Problem, payload: Mapping[str, Any], note: str = "") -> Rules:
+    """The rules of `linear` in the Euclidean norm; `note` ends the sentences."""
 
     def lower(bound: Fraction) -> str:
         u, _ = rows_of([payload["extra"].get("u")], problem.D, "lower bound: extra.u")
@@ -94,14 +99,14 @@ def linear(problem: Problem, payload: Mapping[str, Any]) -> Rules:
         wanted = bound**2 * norm2 * 4**problem.k
         for i, (s, v) in enumerate(zip(problem.y, matmul(problem.grid, u.T)[:, 0])):
             need(s * v >= 0 and v * v >= wanted, f"lower bound: point {i}", "its margin is below lower")
-        return f"is reached at all {len(problem.y)} points by u"
+        return f"is reached at all {len(problem.y)} points by u{note}"
 
     def upper(bound: Fraction, weights: list[int], total: int, proof: Mapping[str, Any]) -> str:
         only_dual(proof)
         c = column([s * w for s, w in zip(problem.y, weights)])
         norm2 = squares(matmul(c.T, problem.grid))[0]
         need(norm2 <= (bound * total * 2**problem.k) ** 2, "upper bound: the norm of sum q_i y_i x_i is larger")
-        return "is proved by the dual weights"
+        return f"is proved by the dual weights{note}"
 
     return Rules(lower, upper)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .exact import column, integers, matmul, objects
+from .exact import column, integers, matmul
 
 BITS = 1100  # of the largest integer that a certificate may hold
 BLOCK = 1 << 17  # entries of a matrix of features, of a kernel or of differences that are held at a time
@@ -94,10 +94,13 @@ def vector(values: Any, length: int, what: str) -> tuple[list[int], int]:
 
 def rows_of(values: Any, columns: int, what: str, rows: int | None = None) -> tuple[np.ndarray, int]:
     """An integer matrix (object array) and k with value = integer / 2^k."""
-    values = listed(values, what, rows)
-    pairs = [ratios(listed(row, f"{what}, row {j}", columns), f"{what}, row {j}") for j, row in enumerate(values)]
-    k = max((b for row in pairs for _, b in row), default=0)
-    return objects([[a << (k - b) for a, b in row] for row in pairs], len(pairs), columns), k
+    values, k = listed(values, what, rows), 0
+    for j, row in enumerate(values):
+        k = max(k, max((b for _, b in ratios(listed(row, f"{what}, row {j}", columns), f"{what}, row {j}")), default=0))
+    out = np.zeros((len(values), columns), dtype=object)
+    for j, row in enumerate(values):  # a second time: all pairs at once take several times what the matrix does
+        out[j] = [a << (k - b) for a, b in ratios(row, what)]
+    return out, k
 
 
 def activation_of(name: Any) -> tuple[int, float] | None:
