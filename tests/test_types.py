@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import changed, noise, unit
 from widemargin import Certificate, Dataset, InputError, Measure, verify
-from widemargin.margins import frozen
+from widemargin.margins import frozen, linear
 from widemargin.types import F1_CONVERSIONS, content_hash, write_atomically
 
 
@@ -299,3 +299,11 @@ def test_content_hash_sees_shapes_and_values():
     assert content_hash(A.reshape(2, 3)) == content_hash(np.asfortranarray(A.reshape(2, 3)))
     assert content_hash(A) != content_hash(A + 1e-15 * (A == 1))
     assert content_hash(A, A) != content_hash(A)
+
+
+def test_points_of_another_type_are_a_sentence():
+    data = Dataset([[1.0, 2.0], [-1.0, 0.5]], [1, -1])
+    cert = linear(data)
+    for wrong in (data, [["a", "b"]], [[1.0, 2.0], [3.0]], None):
+        with pytest.raises(InputError, match=r"\(n, 2\)"):
+            cert.function(wrong)

@@ -125,6 +125,14 @@ def test_a_ray_is_not_cut():
     assert not wrong("f1", *varied("f1", 1080054))
 
 
+def test_the_loss_of_a_point_without_weight_may_be_beyond_every_double():
+    """A long run of the test above has found it."""
+    data, keys = Dataset([[1.0], [-1.0], [1e6]], [1, -1, -1]), {"weights": [1.0, 1.0, 0.0], "weight_decay": 1e-3}
+    for name, loss in (("f1-optimum", "exp"), ("f2-optimum", "exp"), ("f1-multiclass-optimum", "cross-entropy")):
+        there = Dataset(data.X, (data.y > 0).astype(float)) if loss == "cross-entropy" else data
+        assert not wrong(name, there, keys | {"loss": loss})
+
+
 def test_slacks_that_vanish_exactly():
     """A long run of the test above has found it: the products of an interior point's parts were 0, and divided by."""
     assert not wrong("f2-optimum", *bundles("f2-optimum", 940202))

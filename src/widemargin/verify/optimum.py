@@ -203,6 +203,8 @@ def _several(
     values = network_values(problem, theta_, outer) * (1 << (bits - problem.k - kt - ko))
     losses, over = 0, PRECISION if of_classes else 2 * bits + 1
     for weight, y, row in zip(w, problem.y, values.tolist()):
+        if not weight:
+            continue
         t = [v + (offset << (bits - kb)) for v, offset in zip(row, b)]
         if of_classes:
             losses += weight * _cross_entropy_above([v - t[y] for v in t], bits)
@@ -282,6 +284,8 @@ def _loss_above(problem: Problem, loss: str, values: list[int], k: int, offset: 
     total, P = 0, PRECISION
     rounded = loss in ("logistic", "exp")
     for weight, y, value in zip(w, problem.y, values):
+        if not weight:
+            continue  # its loss may be beyond every double
         t = (value << (bits - k)) + shift
         if loss == "squared":
             total += weight * ((y << (bits - problem.ky)) - t) ** 2
