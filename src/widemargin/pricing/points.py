@@ -164,7 +164,14 @@ def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             r, Vt = rank, V
         if r == D:
             return np.ascontiguousarray(X), np.eye(D)
+        if r == n:
+            break
     return X @ Vt[:r].T, Vt[:r].T
+
+
+def svd_work(n: int, D: int) -> float:
+    """Operations that the singular values and vectors of (n, D) numbers take, about."""
+    return 6.0 * n * D * min(n, D)
 
 
 def whitening(X: np.ndarray) -> np.ndarray | None:
