@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
+import torch
 
 import widemargin
 from checks import Clock, noise
 from widemargin import Dataset, InputError, kinds, margins
 from widemargin.cli.options import amount
 from widemargin.margins import door as doors
-from widemargin.margins import rows, turns
+from widemargin.margins import pairs, projections, rows, turns
 from widemargin.margins.door import Late, Limits, equal_rows, free_memory
+from widemargin.pricing import several
+from widemargin.pricing.points import Points
 
 SOLVERS = [row for row in kinds.KINDS.values() if row.room == "margins" and not row.needs]
 
@@ -207,3 +211,65 @@ def test_a_jacobian_beyond_float64_is_a_sentence():
     for size in (1e200, 1e-200):
         with pytest.raises(InputError, match="multiply it by a constant"):
             margins.tangent(data, jacobian=size * np.eye(2))
+
+
+# ------------------------------------------------------------ many columns, and points that are the same
+
+
+def test_pairs_in_play_have_a_basis_that_fits_into_a_step(monkeypatch):
+    """60 points span 59 dimensions; a step has room for the singular values of a few of them."""
+    data = halves(60, 200)
+    monkeypatch.setattr(doors, "speed", lambda: 5e6)
+    few = margins.projected(data, rank=2, time_limit=2.0)
+    assert few.stats["dimensions"] < 20 and few.stats["pairs"] < 100
+    monkeypatch.undo()
+    assert few.verify(data).failed is None and few.lower <= few.upper
+    assert margins.projected(data, rank=2, time_limit=2.0).stats["dimensions"] == 59
+
+
+def test_no_more_pairs_have_weight_than_a_step_has_room_for(monkeypatch):
+    data = halves(60, 200)
+    door = doors.enter(data, False, 1e-3, 1.0)
+    found = pairs.Pairs.of(door, np.arange(60))
+    assert projections.Search(found, 2, 1e-3, door.limits).most > 60
+    monkeypatch.setattr(doors, "speed", lambda: 1e7)
+    assert 1 <= projections.Search(found, 2, 1e-3, door.limits).most < 60
+
+
+def test_equal_points_are_in_a_tree_once(monkeypatch):
+    """A query looks at all points that are equal to the one that it comes to."""
+    rng = np.random.default_rng(0)
+    A, B = rng.integers(-2, 3, (900, 2)).astype(float), rng.integers(-2, 3, (800, 2)) + 0.25
+    sizes, tree = [], pairs.cKDTree
+    monkeypatch.setattr(pairs, "cKDTree", lambda rows: sizes.append(len(rows)) or tree(rows))
+    door = doors.enter(halves(10, 2), False, 1e-3, None)
+    distance, index = pairs.nearest(A, B, door)
+    assert sizes == [25]
+    apart = np.linalg.norm(A[:, None] - B, axis=2)
+    assert np.allclose(distance, apart.min(axis=1)) and np.allclose(apart[np.arange(900), index], distance)
+
+
+def test_cones_that_would_only_begin_are_left_out(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, g = rng.standard_normal((50, 3)), rng.standard_normal((50, 3))
+    points = Points(X, None, 0, torch.device("cpu"), np.eye(3))
+    goal = 0.9 * several.norm(X, g).upper
+    monkeypatch.setattr(several, "CONE_ENTRY", 1.0)
+    until = time.perf_counter() + 60.0
+    kinds_of = [proof.bound for proof in several.price(points, g, goal, until, rng, lambda value: value)]
+    assert "cones" not in kinds_of
+    monkeypatch.setattr(several, "CONE_ENTRY", 0.0)
+    assert next(several.price(points, g, goal, until, rng, lambda value: value)).bound == "cones"
+
+
+def test_blocks_of_cones_are_as_large_as_their_arrays_may_be(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, g = rng.standard_normal((50, 3)), rng.standard_normal((50, 3))
+    goal, sizes, bounds = 0.9 * several.norm(X, g).upper, [], several.cell_bounds
+    monkeypatch.setattr(several, "cell_bounds", lambda V, *rest: sizes.append(len(V)) or bounds(V, *rest))
+    whole = several.cones(X, g, goal, math.inf)
+    assert max(sizes) > 2
+    sizes.clear()
+    monkeypatch.setattr(several, "NUMBERS", 2 * X.size)
+    parts = several.cones(X, g, goal, math.inf)
+    assert max(sizes) == 2 and math.isclose(parts.upper, whole.upper, rel_tol=1e-9)
