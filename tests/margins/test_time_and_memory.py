@@ -13,11 +13,24 @@ import widemargin
 from checks import Clock, noise
 from widemargin import Dataset, InputError, kinds, margins
 from widemargin.cli.options import amount
+from widemargin.margins import (
+    _relations,
+    barrier,
+    kernel_machines,
+    norms,
+    pairs,
+    projections,
+    regression,
+    rows,
+    tangent_kernels,
+    turns,
+)
 from widemargin.margins import door as doors
-from widemargin.margins import pairs, projections, rows, turns
 from widemargin.margins.door import Late, Limits, equal_rows, free_memory
+from widemargin.pricing import points as pricing_points
 from widemargin.pricing import several
 from widemargin.pricing.points import Points
+from widemargin.spaces import ReLU
 
 SOLVERS = [row for row in kinds.KINDS.values() if row.room == "margins" and not row.needs]
 
@@ -273,3 +286,74 @@ def test_blocks_of_cones_are_as_large_as_their_arrays_may_be(monkeypatch):
     monkeypatch.setattr(several, "NUMBERS", 2 * X.size)
     parts = several.cones(X, g, goal, math.inf)
     assert max(sizes) == 2 and math.isclose(parts.upper, whole.upper, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("solve", [margins.frozen, margins.random_features])
+def test_directions_beyond_the_memory_are_a_sentence(solve):
+    data = halves(10, 50)
+    with pytest.raises(InputError, match=r"100000 directions in 50 dimensions would take 320 MB, more than the 1 MB"):
+        solve(data, 100_000, memory=1e6)
+    assert solve(data, 20, memory=1e6, time_limit=1.0).n == 10
+
+
+def test_columns_count_for_the_points_in_play(monkeypatch):
+    """The entries of a kernel cost more than its factor where there are more columns than points."""
+    monkeypatch.setattr(doors, "speed", lambda: 1e8)
+    found = []
+    for d in (2, 1000):
+        door = doors.enter(halves(100, d), ReLU(bias=False), 1e-3, 1.0)
+        gram = kernel_machines.Gram(door, lambda a, b: np.zeros((len(a), len(b))), door.size, 1e-15)
+        f = kernel_machines.Expansion(np.ones(100), np.arange(100), 1.0)
+        found.append((gram.most(), gram.width(f)))
+    assert found[0][0] == 100 > found[1][0] and found[0][1] < found[1][1]
+    given_matrix = kernel_machines.Gram(door, lambda a, b: np.zeros((len(a), len(b))), door.size, 0.0)
+    assert given_matrix.most() == 100
+
+
+def test_relations_of_many_columns_look_at_the_clock(monkeypatch):
+    looks = []
+    monkeypatch.setattr(Limits, "check", lambda limits: looks.append(1))
+    _relations.find(np.random.default_rng(0).standard_normal((20, 3000)), np.zeros(20), 1, Limits(0.0, math.inf, 1e9))
+    assert len(looks) >= 20
+
+
+def test_no_more_points_interpolate_than_their_span_leaves_time_for(monkeypatch):
+    data = given(kinds.KINDS["l1-regression"], halves(20, 300))
+    monkeypatch.setattr(doors, "speed", lambda: 1e6)
+    monkeypatch.setattr(regression, "speed", lambda: 1e6)
+    cert = margins.min_norm_l1(data, time_limit=1.0)
+    assert 0 < np.count_nonzero(cert.dual) < 10
+    assert cert.verify(data).failed is None
+
+
+def test_no_sample_is_drawn_without_time_for_it(monkeypatch):
+    data = halves(10, 20)
+    monkeypatch.setattr(doors, "speed", lambda: 1e7)
+    monkeypatch.setattr(tangent_kernels, "_directions", lambda *args: pytest.fail("drawn"))
+    cert = margins.ntk(data, time_limit=1.0)
+    assert cert.lower == 0 < cert.upper and cert.status == "time-limit" and cert.verify(data).failed is None
+
+
+@pytest.mark.parametrize("norm", ["spectral", "nuclear"])
+def test_matrices_of_an_interior_point_method_fit_into_a_step(norm, monkeypatch):
+    rng = np.random.default_rng(0)
+    data = Dataset(rng.standard_normal((6, 50)), np.arange(6) % 4)
+    widths = []
+    for name in ("_Spectral", "_Nuclear"):
+        path = getattr(barrier, name)
+        monkeypatch.setattr(barrier, name, lambda Z, K, path=path: widths.append(Z.shape[1]) or path(Z, K))
+    whole = margins.multiclass_linear(data, norm=norm, tol=1e-3)
+    assert set(widths) == {3 * 6}  # points span no more dimensions than there are
+    widths.clear()
+    monkeypatch.setattr(norms, "ROW_WORK", 0.0)  # all rows are there
+    monkeypatch.setattr(doors, "speed", lambda: 1e5)
+    few = margins.multiclass_linear(data, norm=norm, tol=1e-3, time_limit=1.0)
+    assert not widths and few.status == "time-limit" and few.verify(data).failed is None
+    assert few.lower <= whole.upper * (1 + 1e-9) and whole.lower <= few.upper * (1 + 1e-9)
+
+
+def test_ranks_in_exact_arithmetic_are_for_few_numbers(monkeypatch):
+    X = np.random.default_rng(0).standard_normal((4, 9))
+    for most, flat in ((1e9, True), (1.0, False)):
+        monkeypatch.setattr(pricing_points, "EXACT_RANK", most)
+        assert Points(X, None, 0, torch.device("cpu"), np.linalg.qr(X.T)[0]).flat is flat

@@ -17,7 +17,9 @@ LOSSES = ("logistic", "hinge", "cross-entropy", "squared")
 def drawn(n: int, d: int, loss: str, rank: int = 99) -> Dataset:
     r = min(n, d, rank)
     X = rng.standard_normal((n, r)) @ rng.standard_normal((r, d))
-    y = {"cross-entropy": np.arange(n) % 3, "squared": np.abs(X[:, :2])}.get(loss, np.where(X[:, 0] > np.median(X[:, 0]), 1, -1))
+    y = {"cross-entropy": np.arange(n) % 3, "squared": np.abs(X[:, :2])}.get(
+        loss, np.where(X[:, 0] > np.median(X[:, 0]), 1, -1)
+    )
     return Dataset(X, y, "many columns")
 
 

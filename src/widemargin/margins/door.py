@@ -69,6 +69,14 @@ class Limits:
         """Seconds that one call may take which does not look at the clock."""
         return SHARE * (self.deadline - self.started) + LEAST
 
+    def hold(self, numbers: float, what: str) -> None:
+        """An InputError that says what so many numbers would take, where there is no memory for them."""
+        if 8 * numbers > self.memory:
+            raise InputError(
+                f"{what} would take {bytes_in_words(8 * numbers)}, more than the {bytes_in_words(self.memory)} that may be used; "
+                "ask for less, or allow more with memory"
+            )
+
     def first(self, share: float) -> Limits:
         """The limits of something that may take this share of the time."""
         return replace(self, deadline=self.started + share * (self.deadline - self.started))

@@ -102,13 +102,13 @@ class SeveralProblem(Training):
 def coordinates(door: Door) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The points (n, r) in a basis (D, r) of their span, the basis, and their whitening, if they need it.
 
-    Where there is no time to find the span, all coordinates are taken; and where these are far more than points, none (r = 0): only
-    networks without neurons are looked at then.
+    Where there is no time to find the span, all coordinates are taken; and where these are far more than points, none (r = 0):
+    then only networks without neurons are looked at.
     """
     n, D = door.X.shape
     if door.limits.affords(2 * svd_work(n, D)):
         X, basis = reduce_rank(door.X)
-    elif D <= MANY * n:
+    elif MANY * n >= D:
         X, basis = np.ascontiguousarray(door.X), np.eye(D)
     else:
         X, basis = np.zeros((n, 0)), np.zeros((D, 0))
