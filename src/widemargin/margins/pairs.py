@@ -86,7 +86,8 @@ def in_play(door: Door) -> np.ndarray:
     # A basis of the points, and matrices of as many rows and columns as it has, must fit into a step, too.
     n, D = door.X.shape
     span = door.limits.largest(n, lambda m: 20.0 * m * D * min(m, D), lambda m: 4.0 * m * D)
-    most = min(most, max(1, span // 2) ** 2)
+    if span < n:
+        most = min(most, max(1, span // 2) ** 2)
     if len(plus) * len(minus) <= most and n <= span:
         return np.arange(n)
     each = max(1, math.isqrt(most))
