@@ -275,6 +275,14 @@ def test_cones_that_would_only_begin_are_left_out(monkeypatch):
     assert next(several.price(points, g, goal, until, rng, lambda value: value)).bound == "cones"
 
 
+@pytest.mark.parametrize(("D", "K"), [(1100, 3), (3, 1100)])
+def test_columns_and_outputs_beyond_the_powers_of_two(D, K):
+    rng = np.random.default_rng(0)
+    X, g = rng.standard_normal((4, D)), rng.standard_normal((4, K))
+    points = Points(X, None, 0, torch.device("cpu"), np.linalg.qr(X.T)[0] if D > 4 else np.eye(D))
+    assert not list(several.price(points, g, 1.0, time.perf_counter() - 1, rng, lambda value: value))
+
+
 def test_blocks_of_cones_are_as_large_as_their_arrays_may_be(monkeypatch):
     rng = np.random.default_rng(0)
     X, g = rng.standard_normal((50, 3)), rng.standard_normal((50, 3))
@@ -357,3 +365,12 @@ def test_ranks_in_exact_arithmetic_are_for_few_numbers(monkeypatch):
     for most, flat in ((1e9, True), (1.0, False)):
         monkeypatch.setattr(pricing_points, "EXACT_RANK", most)
         assert Points(X, None, 0, torch.device("cpu"), np.linalg.qr(X.T)[0]).flat is flat
+
+
+@pytest.mark.parametrize("n", [0, 7])
+def test_networks_are_evaluated_block_by_block(n, monkeypatch):
+    rng = np.random.default_rng(0)
+    network = widemargin.Measure(rng.standard_normal((5, 3)), rng.standard_normal(5), "relu", True)
+    X = rng.standard_normal((n, 2))
+    monkeypatch.setattr("widemargin.types.TOGETHER", 10)
+    assert network(X).shape == (n,) and np.allclose(network(X), network.features(X) @ network.mass)

@@ -178,12 +178,15 @@ def price(
     for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
         if k and time.perf_counter() > until:
             return
-        least = free * (2 * (VERTEX + ENTRY * points.X.size) + CELL * 2.0**free)
-        if method == "cover" and free <= COVER_OUTPUTS and time.perf_counter() + least < until:
+        left = until - time.perf_counter()
+        if method == "cover" and free <= COVER_OUTPUTS:
+            tried = left > free * (2 * (VERTEX + ENTRY * points.X.size) + CELL * 2.0**free)
+        else:
+            tried = method == "cones" and D <= CONE_DIMENSIONS and not points.faint
+            tried = tried and left > CONE_ENTRY * 2.0**D * D * np.count_nonzero(g.any(axis=1))
+        if tried and method == "cover":
             yield cover(points, g, goal, until, rng, unscale)
-        heard = np.count_nonzero(g.any(axis=1))
-        begun = time.perf_counter() + CONE_ENTRY * 2.0**D * D * heard < until
-        if method == "cones" and D <= CONE_DIMENSIONS and not points.faint and begun:
+        elif tried:
             yield cones(points.X0, g, goal, until, device=points.device)
 
 
