@@ -73,8 +73,8 @@ class Limits:
         """An InputError that says what so many numbers would take, where there is no memory for them."""
         if 8 * numbers > self.memory:
             raise InputError(
-                f"{what} would take {bytes_in_words(8 * numbers)}, more than the {bytes_in_words(self.memory)} that may be used; "
-                "ask for less, or allow more with memory"
+                f"{what} would take {bytes_in_words(8 * numbers)}, more than the {bytes_in_words(self.memory)} "
+                "that may be used; ask for less, or allow more with memory"
             )
 
     def first(self, share: float) -> Limits:
@@ -82,7 +82,7 @@ class Limits:
         return replace(self, deadline=self.started + share * (self.deadline - self.started))
 
     def affords(self, operations: float) -> bool:
-        """Whether one call of so many operations, without which nothing else begins, leaves half of the time for what follows."""
+        """Whether one call of so many operations, which all else waits for, leaves half of the time for what follows."""
         return operations <= max(0.5 * self.left(), LEAST) * speed()
 
     def search_work(self) -> float:
